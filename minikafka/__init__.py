@@ -1,0 +1,26 @@
+"""minikafka: a Kafka-like broker with real replication, small enough to read.
+
+Three brokers replicate append-only partition logs over HTTP, elect leaders through a KRaft-like quorum inside
+themselves, and keep Kafka's record batches byte for byte on disk. The house has floors; an import may only point down:
+
+    7  __main__  cli/                        the doors: command line
+    6  world/  sim/                          adapters: aiohttp and real files, or the deterministic simulator
+    5  broker/  client/                      drivers: they await, and decide nothing
+    4  quorum/  check/                       rules of the controller; the history checker
+    3  replication/                          rules: who may acknowledge what
+    2  log/                                  one partition on disk
+    1  wire/  ports.py                       bytes and messages; the four ports
+    0  types.py errors.py invariant.py config.py
+
+Rules (floors 1 to 4) are synchronous: ``now`` goes in, effects and the next deadline come out. Drivers (floor 5) await
+and reach the world only through Clock, Network, Disk and Events. ``tests/tidy`` holds these laws.
+
+Reading order: types, errors, ports; wire/batch; log/partition_log; replication/leader, then follower;
+quorum/core and controller; broker/api/produce and fetch; sim/world.
+"""
+
+from __future__ import annotations
+
+__all__ = ["__version__"]
+
+__version__ = "0.1.0"

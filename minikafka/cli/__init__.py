@@ -1,0 +1,6 @@
+"""Floor 7: the command line.
+
+Knows click, tables and JSON output, exit codes and the configuration's sources.
+Does not know the rules: each command is a call of a client, of a log reader, or of the world's constructors.
+Rules: JSON output is a contract; human output goes through one place; errors end in a sentence and an exit code.
+"""

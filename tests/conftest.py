@@ -1,0 +1,17 @@
+"""Settings that every test shares.
+
+Hypothesis draws the same examples on every run: a pull request must not fail by luck. `HYPOTHESIS_PROFILE=explore`
+draws new ones, and many more, for a long look.
+"""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "ci", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("explore", deadline=None, max_examples=2_000, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
