@@ -1,0 +1,413 @@
+"""Settings: Kafka's names, Kafka's defaults, one table for brokers and one for topics (D8).
+
+Rules for this file: it reads no file and no environment; it turns names and texts into checked values. An unknown name
+is an error that suggests the nearest one; a name that Kafka knows and minikafka does not use is noted; our own settings
+start with ``mk.``. Where a setting exists per broker and per topic, the broker's value is the topic's default, as in
+Kafka (``log.segment.bytes`` and ``segment.bytes``).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from minikafka.errors import InvalidConfig
+from minikafka.types import Address, NodeId
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+LONG_MAX = 2**63 - 1
+INT_MAX = 2**31 - 1
+DAY_MS = 86_400_000
+
+OWN_PREFIX = "mk."
+
+
+def _setting(
+    name: str, default: Any, meaning: str, *, low: int | None = None, high: int | None = None, one_of: tuple[str, ...] = ()
+) -> Any:
+    """A dataclass field that carries its Kafka name, range and meaning."""
+    return field(
+        default=default, metadata={"name": name, "meaning": meaning, "low": low, "high": high, "one_of": one_of}
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfig:
+    """What may differ from topic to topic."""
+
+    segment_bytes: int = _setting("segment.bytes", GIB, "roll a segment at this size", low=14)
+    segment_ms: int = _setting("segment.ms", 7 * DAY_MS, "roll a segment at this age (record time)", low=1)
+    segment_index_bytes: int = _setting("segment.index.bytes", 10 * MIB, "largest size of one index file", low=24)
+    index_interval_bytes: int = _setting("index.interval.bytes", 4096, "bytes of log between index entries", low=0)
+    retention_ms: int = _setting("retention.ms", 7 * DAY_MS, "delete segments older than this; -1: never", low=-1)
+    retention_bytes: int = _setting("retention.bytes", -1, "delete segments beyond this size; -1: never", low=-1)
+    file_delete_delay_ms: int = _setting("file.delete.delay.ms", 60_000, "from rename to unlink", low=0)
+    cleanup_policy: str = _setting("cleanup.policy", "delete", "what becomes of old segments", one_of=("delete",))
+    flush_messages: int = _setting(
+        "flush.messages", LONG_MAX, "1: acknowledge only what is synced to disk; larger: sync after so many", low=1
+    )
+    flush_ms: int = _setting("flush.ms", LONG_MAX, "sync at least this often", low=0)
+    max_message_bytes: int = _setting("max.message.bytes", 1_048_588, "largest record batch", low=61)
+    compression_type: str = _setting(
+        "compression.type", "producer", "keep the producer's codec; the broker never opens a batch", one_of=("producer",)
+    )
+    message_timestamp_type: str = _setting(
+        "message.timestamp.type", "CreateTime", "whose clock stamps records", one_of=("CreateTime", "LogAppendTime")
+    )
+    message_timestamp_before_max_ms: int = _setting(
+        "message.timestamp.before.max.ms", LONG_MAX, "how far back a record's timestamp may lie", low=0
+    )
+    message_timestamp_after_max_ms: int = _setting(
+        "message.timestamp.after.max.ms", 3_600_000, "how far ahead a record's timestamp may lie", low=0
+    )
+    min_insync_replicas: int = _setting(
+        "min.insync.replicas", 1, "with acks=all, refuse to write with fewer in-sync replicas", low=1
+    )
+    unclean_leader_election_enable: bool = _setting(
+        "unclean.leader.election.enable", False, "let a replica outside the ISR lead when none of it lives: may lose"
+    )
+    producer_id_expiration_ms: int = _setting(
+        "producer.id.expiration.ms", DAY_MS, "forget idle producers after this", low=1
+    )
+
+    @property
+    def syncs_before_acknowledging(self) -> bool:
+        """D6: under flush.messages=1 a replica's acknowledged end is its synced end."""
+        return self.flush_messages == 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """One broker's settings."""
+
+    node_id: int = _setting("node.id", 1, "this broker's number", low=0, high=INT_MAX)
+    cluster_id: str = _setting("cluster.id", "", "22 base64 characters; taken from the data directory when empty")
+    process_roles: str = _setting(
+        "process.roles", "broker,controller", "what this node is", one_of=("broker,controller", "controller,broker", "broker")
+    )
+    controller_quorum_voters: str = _setting(
+        "controller.quorum.voters", "", "id@host:port, comma separated; empty: this node alone"
+    )
+    listeners: str = _setting("listeners", "PLAINTEXT://127.0.0.1:9092", "where to listen; port 0: any free port")
+    advertised_listeners: str = _setting("advertised.listeners", "", "what clients are told; empty: the listeners")
+    log_dirs: str = _setting("log.dirs", "./minikafka-data", "the data directory")
+    broker_rack: str = _setting("broker.rack", "", "kept for clients to see")
+
+    num_partitions: int = _setting("num.partitions", 1, "for topics created without a number", low=1)
+    default_replication_factor: int = _setting("default.replication.factor", 1, "for topics created without one", low=1)
+    auto_create_topics_enable: bool = _setting("auto.create.topics.enable", True, "create a topic when first asked for")
+    delete_topic_enable: bool = _setting("delete.topic.enable", True, "may topics be deleted")
+
+    replica_lag_time_max_ms: int = _setting("replica.lag.time.max.ms", 30_000, "S14: out of the ISR after this", low=1)
+    replica_fetch_wait_max_ms: int = _setting("replica.fetch.wait.max.ms", 500, "S12: follower long poll", low=0)
+    replica_fetch_min_bytes: int = _setting("replica.fetch.min.bytes", 1, "follower long poll ends at this size", low=0)
+    replica_fetch_max_bytes: int = _setting("replica.fetch.max.bytes", MIB, "per partition, soft", low=0)
+    replica_fetch_response_max_bytes: int = _setting("replica.fetch.response.max.bytes", 10 * MIB, "per fetch", low=0)
+    replica_fetch_backoff_ms: int = _setting("replica.fetch.backoff.ms", 1000, "pause after a failed fetch", low=0)
+    replica_socket_timeout_ms: int = _setting("replica.socket.timeout.ms", 30_000, "a fetch that takes longer failed", low=1)
+    replica_high_watermark_checkpoint_interval_ms: int = _setting(
+        "replica.high.watermark.checkpoint.interval.ms", 5000, "how often high watermarks are written to disk", low=1
+    )
+    auto_leader_rebalance_enable: bool = _setting("auto.leader.rebalance.enable", True, "move leaders home by themselves")
+    leader_imbalance_check_interval_seconds: int = _setting(
+        "leader.imbalance.check.interval.seconds", 300, "how often leaders are moved to their preferred replica", low=1
+    )
+    unclean_leader_election_interval_ms: int = _setting(
+        "unclean.leader.election.interval.ms", 300_000, "how often leaderless partitions are tried again", low=1
+    )
+    eligible_leader_replicas_enable: bool = _setting("mk.eligible.leader.replicas.enable", True, "KIP-966")
+
+    broker_heartbeat_interval_ms: int = _setting("broker.heartbeat.interval.ms", 2000, "to the controller", low=1)
+    broker_session_timeout_ms: int = _setting("broker.session.timeout.ms", 9000, "silent for this long: fenced", low=1)
+    initial_broker_registration_timeout_ms: int = _setting(
+        "initial.broker.registration.timeout.ms", 60_000, "give up starting after this", low=1
+    )
+    controlled_shutdown_enable: bool = _setting("controlled.shutdown.enable", True, "move leaders before leaving")
+    controlled_shutdown_max_wait_ms: int = _setting("mk.controlled.shutdown.max.wait.ms", 15_000, "then leave anyway", low=0)
+    controller_quorum_election_timeout_ms: int = _setting(
+        "controller.quorum.election.timeout.ms", 1000, "no leader for this long: stand for election", low=1
+    )
+    controller_quorum_fetch_timeout_ms: int = _setting(
+        "controller.quorum.fetch.timeout.ms", 2000, "no word from the leader for this long: stand for election", low=1
+    )
+    controller_quorum_election_backoff_max_ms: int = _setting(
+        "controller.quorum.election.backoff.max.ms", 1000, "longest pause after a lost election", low=1
+    )
+    controller_quorum_request_timeout_ms: int = _setting(
+        "controller.quorum.request.timeout.ms", 2000, "votes and other quorum calls", low=1
+    )
+    controller_quorum_retry_backoff_ms: int = _setting("controller.quorum.retry.backoff.ms", 20, "", low=0)
+    metadata_log_max_record_bytes_between_snapshots: int = _setting(
+        "metadata.log.max.record.bytes.between.snapshots", 20 * MIB, "snapshot by size", low=1
+    )
+    metadata_log_max_snapshot_interval_ms: int = _setting(
+        "metadata.log.max.snapshot.interval.ms", 3_600_000, "snapshot by time", low=0
+    )
+
+    log_segment_bytes: int = _setting("log.segment.bytes", GIB, "see segment.bytes", low=14)
+    log_roll_ms: int = _setting("log.roll.ms", 7 * DAY_MS, "see segment.ms", low=1)
+    log_index_size_max_bytes: int = _setting("log.index.size.max.bytes", 10 * MIB, "see segment.index.bytes", low=24)
+    log_index_interval_bytes: int = _setting("log.index.interval.bytes", 4096, "see index.interval.bytes", low=0)
+    log_retention_ms: int = _setting("log.retention.ms", 7 * DAY_MS, "see retention.ms", low=-1)
+    log_retention_bytes: int = _setting("log.retention.bytes", -1, "see retention.bytes", low=-1)
+    log_retention_check_interval_ms: int = _setting("log.retention.check.interval.ms", 300_000, "", low=1)
+    log_segment_delete_delay_ms: int = _setting("log.segment.delete.delay.ms", 60_000, "see file.delete.delay.ms", low=0)
+    log_cleanup_policy: str = _setting("log.cleanup.policy", "delete", "see cleanup.policy", one_of=("delete",))
+    log_flush_interval_messages: int = _setting("log.flush.interval.messages", LONG_MAX, "see flush.messages", low=1)
+    log_flush_interval_ms: int = _setting("log.flush.interval.ms", LONG_MAX, "see flush.ms", low=0)
+    log_flush_offset_checkpoint_interval_ms: int = _setting("log.flush.offset.checkpoint.interval.ms", 60_000, "", low=1)
+    log_flush_start_offset_checkpoint_interval_ms: int = _setting(
+        "log.flush.start.offset.checkpoint.interval.ms", 60_000, "", low=1
+    )
+    message_max_bytes: int = _setting("message.max.bytes", 1_048_588, "see max.message.bytes", low=61)
+    log_message_timestamp_type: str = _setting(
+        "log.message.timestamp.type", "CreateTime", "see message.timestamp.type", one_of=("CreateTime", "LogAppendTime")
+    )
+    log_message_timestamp_before_max_ms: int = _setting("log.message.timestamp.before.max.ms", LONG_MAX, "", low=0)
+    log_message_timestamp_after_max_ms: int = _setting("log.message.timestamp.after.max.ms", 3_600_000, "", low=0)
+    min_insync_replicas: int = _setting("min.insync.replicas", 1, "see the topic's setting", low=1)
+    unclean_leader_election_enable: bool = _setting("unclean.leader.election.enable", False, "see the topic's setting")
+    producer_id_expiration_ms: int = _setting("producer.id.expiration.ms", DAY_MS, "see the topic's setting", low=1)
+
+    fetch_max_bytes: int = _setting("fetch.max.bytes", 55 * MIB, "cap on any fetch", low=1024)
+    max_incremental_fetch_session_cache_slots: int = _setting(
+        "max.incremental.fetch.session.cache.slots", 1000, "fetch sessions kept (KIP-227)", low=0
+    )
+    socket_request_max_bytes: int = _setting("socket.request.max.bytes", 100 * MIB, "largest request body", low=1024)
+    queued_max_request_bytes: int = _setting("queued.max.request.bytes", 64 * MIB, "request bodies held at once", low=1024)
+    connections_max_idle_ms: int = _setting("connections.max.idle.ms", 600_000, "close a silent connection", low=1)
+
+    insecure: bool = _setting("mk.insecure", False, "allow a listener beyond loopback without authentication")
+    journal_path: str = _setting("mk.journal.path", "", "append every event to this file as JSON lines")
+    testing_endpoints_enable: bool = _setting("mk.testing.endpoints.enable", False, "faults, waits and events over HTTP")
+
+    @property
+    def listener(self) -> Address:
+        """The address to listen on (first listener)."""
+        return parse_listener(self.listeners, "listeners")
+
+    @property
+    def advertised(self) -> Address | None:
+        """The address that clients and brokers are told, or None: where we listen."""
+        return parse_listener(self.advertised_listeners, "advertised.listeners") if self.advertised_listeners else None
+
+    @property
+    def voters(self) -> dict[NodeId, Address]:
+        """The quorum's voters by node id, sorted; this node alone when the setting is empty."""
+        return parse_voters(self.controller_quorum_voters) or {self.node_id: self.advertised or self.listener}
+
+    def topic_defaults(self) -> TopicConfig:
+        """What a topic gets when it says nothing."""
+        return TopicConfig(
+            segment_bytes=self.log_segment_bytes,
+            segment_ms=self.log_roll_ms,
+            segment_index_bytes=self.log_index_size_max_bytes,
+            index_interval_bytes=self.log_index_interval_bytes,
+            retention_ms=self.log_retention_ms,
+            retention_bytes=self.log_retention_bytes,
+            file_delete_delay_ms=self.log_segment_delete_delay_ms,
+            cleanup_policy=self.log_cleanup_policy,
+            flush_messages=self.log_flush_interval_messages,
+            flush_ms=self.log_flush_interval_ms,
+            max_message_bytes=self.message_max_bytes,
+            message_timestamp_type=self.log_message_timestamp_type,
+            message_timestamp_before_max_ms=self.log_message_timestamp_before_max_ms,
+            message_timestamp_after_max_ms=self.log_message_timestamp_after_max_ms,
+            min_insync_replicas=self.min_insync_replicas,
+            unclean_leader_election_enable=self.unclean_leader_election_enable,
+            producer_id_expiration_ms=self.producer_id_expiration_ms,
+        )
+
+
+KNOWN_TO_KAFKA_ONLY = frozenset(
+    """
+    advertised.host.name authorizer.class.name background.threads broker.id broker.id.generation.enable
+    controller.listener.names controller.quorum.append.linger.ms controller.quorum.bootstrap.servers
+    compression.type group.initial.rebalance.delay.ms inter.broker.listener.name inter.broker.protocol.version
+    leader.imbalance.per.broker.percentage listener.security.protocol.map log.dir log.flush.scheduler.interval.ms
+    log.message.format.version log.preallocate log.retention.hours log.retention.minutes log.roll.hours
+    log.roll.jitter.ms log.cleaner.enable log.cleaner.threads max.connections max.connections.per.ip metadata.log.dir
+    metadata.max.idle.interval.ms metadata.max.retention.bytes num.io.threads num.network.threads
+    num.recovery.threads.per.data.dir num.replica.fetchers offsets.retention.minutes offsets.topic.num.partitions
+    offsets.topic.replication.factor offsets.topic.segment.bytes queued.max.requests replica.selector.class
+    replica.socket.receive.buffer.bytes request.timeout.ms security.inter.broker.protocol socket.receive.buffer.bytes
+    socket.send.buffer.bytes transaction.state.log.min.isr transaction.state.log.num.partitions
+    transaction.state.log.replication.factor zookeeper.connect
+    """.split()
+)
+"""Names that Kafka's files often carry and that mean nothing here: one notice each, no error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """A checked configuration and what should be told about it."""
+
+    config: BrokerConfig
+    notices: tuple[str, ...]
+
+
+def table(kind: type[BrokerConfig] | type[TopicConfig]) -> dict[str, Any]:
+    """Kafka's name -> dataclass field, for ``BrokerConfig`` or ``TopicConfig``."""
+    return {each.metadata["name"]: each for each in fields(kind)}
+
+
+def _parsed_value(each: Any, text: str) -> Any:
+    name, low, high = each.metadata["name"], each.metadata["low"], each.metadata["high"]
+    text = text.strip()
+    if isinstance(each.default, bool):
+        if text.lower() not in ("true", "false"):
+            raise InvalidConfig(f"{name}={text!r}: say true or false", setting=name)
+        return text.lower() == "true"
+    if isinstance(each.default, int):
+        try:
+            number = int(text)
+        except ValueError:
+            raise InvalidConfig(f"{name}={text!r}: a whole number is needed", setting=name) from None
+        if (low is not None and number < low) or number > (high if high is not None else LONG_MAX):
+            upper = "" if high is None else f" and at most {high}"
+            raise InvalidConfig(f"{name}={number}: at least {low}{upper} is needed", setting=name)
+        return number
+    if each.metadata["one_of"] and text not in each.metadata["one_of"]:
+        raise InvalidConfig(f"{name}={text!r}: one of {', '.join(each.metadata['one_of'])} is needed", setting=name)
+    return text
+
+
+def _unknown(name: str, known: Mapping[str, Any]) -> InvalidConfig:
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]}?" if near else "; `minikafka serve --help` says where the names are listed"
+    return InvalidConfig(f"unknown setting {name}{hint}", setting=name)
+
+
+def parse_broker(settings: Mapping[str, str], *, base: BrokerConfig | None = None, lenient: bool = False) -> Parsed:
+    """Check texts by Kafka's names and lay them over ``base``.
+
+    ``lenient`` (for settings from the environment): an unknown name is a notice. Raises InvalidConfig with the
+    setting's name and what would be right.
+    """
+    known = table(BrokerConfig)
+    changes: dict[str, Any] = {}
+    notices: list[str] = []
+    for name, text in settings.items():
+        each = known.get(name)
+        if each is not None:
+            changes[each.name] = _parsed_value(each, text)
+        elif name in KNOWN_TO_KAFKA_ONLY:
+            notices.append(f"{name} is known to Kafka and not used by minikafka")
+        elif lenient:
+            notices.append(f"{name} is not a setting of minikafka: ignored")
+        else:
+            raise _unknown(name, known)
+    config = replace(base or BrokerConfig(), **changes)
+    check(config)
+    return Parsed(config, tuple(notices))
+
+
+def check(config: BrokerConfig) -> None:
+    """What must hold between settings; raises InvalidConfig."""
+    host = config.listener.host
+    if not is_loopback(host) and not config.insecure:
+        raise InvalidConfig(
+            f"listeners={config.listeners}: {host or 'every interface'} is beyond loopback and minikafka has no "
+            "authentication; listen on 127.0.0.1, or say mk.insecure=true (MK_INSECURE=true) if the network is yours",
+            setting="listeners",
+        )
+    if config.broker_session_timeout_ms <= config.broker_heartbeat_interval_ms:
+        raise InvalidConfig(
+            f"broker.session.timeout.ms={config.broker_session_timeout_ms} must be larger than "
+            f"broker.heartbeat.interval.ms={config.broker_heartbeat_interval_ms}",
+            setting="broker.session.timeout.ms",
+        )
+    if config.voters and config.process_roles == "broker" and config.node_id in config.voters:
+        raise InvalidConfig("controller.quorum.voters names this node but process.roles is broker", setting="process.roles")
+    _ = config.advertised
+
+
+def is_loopback(host: str) -> bool:
+    """Does ``host`` name this machine only? A name that is not a loopback address is not."""
+    return host in ("localhost", "::1", "[::1]") or host.startswith("127.")
+
+
+def parse_topic(settings: Mapping[str, str], *, base: TopicConfig | None = None) -> TopicConfig:
+    """Lay a topic's own settings over the broker's defaults; raises InvalidConfig naming the setting."""
+    known = table(TopicConfig)
+    changes = {}
+    for name, text in settings.items():
+        if name not in known:
+            raise _unknown(name, known)
+        changes[known[name].name] = _parsed_value(known[name], text)
+    return replace(base or TopicConfig(), **changes)
+
+
+def to_settings(config: BrokerConfig | TopicConfig) -> dict[str, str]:
+    """The texts from which ``parse_*`` gives this configuration, by Kafka's names."""
+    texts = {}
+    for each in fields(config):
+        value = getattr(config, each.name)
+        texts[each.metadata["name"]] = str(value).lower() if isinstance(value, bool) else str(value)
+    return texts
+
+
+def environment_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """Settings named in an environment: ``KAFKA_...`` then ``MK_...``, the latter wins.
+
+    The Apache image's rule: the prefix goes, upper case becomes lower, ``_`` is ``.``, ``__`` is ``_``, ``___`` is
+    ``-``. ``MK_X`` is Kafka's setting ``x`` when there is one, else ``mk.x``. ``CLUSTER_ID`` needs no prefix.
+    """
+    known = table(BrokerConfig)
+    found: dict[str, str] = {}
+    if environment.get("CLUSTER_ID"):
+        found["cluster.id"] = environment["CLUSTER_ID"]
+    for prefix in ("KAFKA_", "MK_"):
+        for variable in sorted(environment):
+            if variable.startswith(prefix):
+                rest = variable[len(prefix) :].lower()
+                name = rest.replace("___", "-").replace("__", "\0").replace("_", ".").replace("\0", "_")
+                if prefix == "MK_" and name not in known:
+                    name = OWN_PREFIX + name
+                found[name] = environment[variable]
+    return found
+
+
+def parse_listener(text: str, setting: str) -> Address:
+    """``PLAINTEXT://host:port`` (first of a list) as an address; raises InvalidConfig."""
+    first = text.split(",")[0].strip()
+    scheme, separator, rest = first.partition("://")
+    if not separator:
+        scheme, rest = "PLAINTEXT", first
+    host, colon, port = rest.rpartition(":")
+    if scheme.upper() not in ("PLAINTEXT", "PLAINTEXT_HOST", "HTTP") or not colon or not port.isdigit() or int(port) > 65535:
+        raise InvalidConfig(f"{setting}={text!r}: PLAINTEXT://host:port is needed", setting=setting)
+    return Address(host.strip("[]"), int(port))
+
+
+def parse_voters(text: str) -> dict[NodeId, Address]:
+    """``1@a:9092,2@b:9092`` as a sorted mapping; raises InvalidConfig."""
+    voters: dict[NodeId, Address] = {}
+    for part in filter(None, (each.strip() for each in text.split(","))):
+        node, at, address = part.partition("@")
+        host, colon, port = address.rpartition(":")
+        if not at or not colon or not node.isdigit() or not port.isdigit():
+            raise InvalidConfig(
+                f"controller.quorum.voters: {part!r} is not id@host:port", setting="controller.quorum.voters"
+            )
+        if int(node) in voters:
+            raise InvalidConfig(f"controller.quorum.voters names node {node} twice", setting="controller.quorum.voters")
+        voters[int(node)] = Address(host.strip("[]"), int(port))
+    return dict(sorted(voters.items()))
+
+
+def parse_bootstrap(text: str) -> tuple[Address, ...]:
+    """``host:port,host:port`` (``http://`` is allowed) as addresses; raises InvalidConfig."""
+    addresses = []
+    for part in filter(None, (each.strip() for each in text.split(","))):
+        host, colon, port = part.removeprefix("http://").rstrip("/").rpartition(":")
+        if not colon or not host or not port.isdigit() or int(port) > 65535:
+            raise InvalidConfig(f"bootstrap servers: {part!r} is not host:port", setting="bootstrap.servers")
+        addresses.append(Address(host.strip("[]"), int(port)))
+    if not addresses:
+        raise InvalidConfig("bootstrap servers: at least one host:port is needed", setting="bootstrap.servers")
+    return tuple(addresses)

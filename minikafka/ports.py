@@ -1,0 +1,158 @@
+"""The four ports: Clock, Network, Disk, Events. All that a broker or a client knows of the world.
+
+Two constructors build a :class:`World`: ``world/real.py`` and ``sim/world.py``. Rules get none of it: they get ``now``
+as an argument and, in their constructor, the events sink.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Protocol, TypeAlias
+
+from minikafka.types import Address
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+Buffers: TypeAlias = Sequence[Buffer]
+"""Going out: record batches are never joined or copied to be sent or written."""
+
+Handler: TypeAlias = Callable[[str, bytes], Awaitable[Buffers]]
+"""(api, whole body) -> answer. Never raises: errors are answers; what escapes stops the broker."""
+
+
+class Clock(Protocol):
+    """Time. ``asyncio.sleep`` and ``asyncio.timeout`` go through the running loop and need no port."""
+
+    def now(self) -> float:
+        """Monotonic seconds, equal to ``loop.time()``; every deadline is on this clock."""
+        ...
+
+    def ticks_ns(self) -> int:
+        """Nanoseconds for metrics only."""
+        ...
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970 for record timestamps only; may jump and may be wrong."""
+        ...
+
+
+class File(Protocol):
+    """One append-only file. Writes are synchronous (page cache); only durability is awaited."""
+
+    def append(self, data: Buffers) -> None:
+        """One gathered write, all or nothing. DiskFull: as before. DiskFailed: the log must stop."""
+        ...
+
+    def read(self, position: int, size: int) -> bytes:
+        """At most ``size`` bytes; fewer only at the end of the file."""
+        ...
+
+    def size(self) -> int: ...
+
+    def truncate(self, size: int) -> None: ...
+
+    async def sync(self) -> None:
+        """The only promise of durability: what was appended before the call is durable after it. DiskFailed."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Disk(Protocol):
+    """Paths are relative to the broker's data directory, ``/`` separated. It outlives a broker's incarnations."""
+
+    def open(self, path: str) -> File:
+        """Create the file and its folders when they are missing."""
+        ...
+
+    def exists(self, path: str) -> bool:
+        """Is there a file or folder of this name?"""
+        ...
+
+    def names(self, folder: str) -> list[str]:
+        """Sorted names of files and folders directly inside; empty when the folder is missing."""
+        ...
+
+    def modified_ms(self, path: str) -> int:
+        """When the file was last written, milliseconds since 1970."""
+        ...
+
+    def read_file(self, path: str) -> bytes:
+        """The whole of a small file; FileNotFoundError when it is missing."""
+        ...
+
+    def replace_file(self, path: str, data: bytes) -> None:
+        """Atomically replace a small file's content (temporary file, rename). Survives kill -9, not yet power loss."""
+        ...
+
+    async def publish(self, path: str, data: bytes) -> None:
+        """:meth:`replace_file` and make it durable: temporary file, sync, rename, sync of the folder."""
+        ...
+
+    def replace(self, source: str, target: str) -> None:
+        """Rename a file or folder; atomic; durable after :meth:`sync_folder`."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """Delete a file, or a folder with all in it; no error when it is missing."""
+        ...
+
+    async def sync_folder(self, folder: str) -> None:
+        """Make creations, renames and removals in the folder durable."""
+        ...
+
+    def lock(self) -> None:
+        """Take the data directory for this process until it ends; DiskFailed when another holds it."""
+        ...
+
+
+class Server(Protocol):
+    """A listening handler."""
+
+    @property
+    def address(self) -> Address:
+        """Where it listens; port 0 is resolved."""
+        ...
+
+    async def close(self) -> None:
+        """Stop accepting and end open connections. Handlers that run are left to finish."""
+        ...
+
+
+class Network(Protocol):
+    """One framed call above HTTP, bytes both ways."""
+
+    async def call(self, peer: Address, api: str, body: Buffers, *, deadline: float) -> bytes:
+        """Send and await the answer.
+
+        Raises Unreachable when the connection was never made; everything else that goes wrong, the deadline
+        included, is OutcomeUnknown.
+        """
+        ...
+
+    async def serve(self, address: Address, handler: Handler) -> Server: ...
+
+
+class Events(Protocol):
+    """What happened, and why: the structured log, the simulator's trace and marks, the journal (D9).
+
+    ``kind`` is snake_case and in the past tense (``hw_advanced``); facts are JSON values (or tuples, sets of them).
+    """
+
+    def __call__(self, kind: str, /, **facts: object) -> None: ...
+
+
+def no_events(kind: str, /, **facts: object) -> None:
+    """An events sink that keeps nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """The ports of one incarnation of one node, or of one client."""
+
+    clock: Clock
+    network: Network
+    disk: Disk
+    events: Events
+    random: Random

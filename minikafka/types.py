@@ -1,0 +1,64 @@
+"""The numbers and names every floor shares.
+
+Rules for this file: no behaviour, only words. ``end`` is exclusive, ``last`` is inclusive, ``count`` is a number
+of things, ``size`` a number of bytes; units stand last (``timeout_ms``). All intervals are half-open.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeAlias
+
+NodeId: TypeAlias = int
+"""A broker's ``node.id``: 0 or more. ``NO_NODE`` stands for nobody."""
+
+Offset: TypeAlias = int
+"""Position of a record in its partition; the next one to be written is the log end offset (LEO)."""
+
+Epoch: TypeAlias = int
+"""A leader epoch: rises by one at each change of leader (S21)."""
+
+TopicId: TypeAlias = str
+"""22 characters of URL-safe base64 without padding: 16 random bytes, as Kafka prints a UUID."""
+
+NO_NODE = -1
+NO_EPOCH = -1
+NO_OFFSET = -1
+NO_PRODUCER = -1
+NO_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
+"""The zero UUID: never a topic's id."""
+
+METADATA_TOPIC = "__cluster_metadata"
+"""The quorum's own log; it is not a topic in the image and no client writes to it."""
+
+
+class TopicPartition(NamedTuple):
+    """One partition of one topic; prints, sorts and names its directory as Kafka does (S28)."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class EpochEnd(NamedTuple):
+    """Where an epoch ends in a log: the offset after its last record (KIP-101, KIP-279)."""
+
+    epoch: Epoch
+    end_offset: Offset
+
+
+UNDEFINED_EPOCH_END = EpochEnd(NO_EPOCH, NO_OFFSET)
+
+
+class Address(NamedTuple):
+    """Where a node listens. In the simulator ``host`` is the node's name."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+METADATA_PARTITION = TopicPartition(METADATA_TOPIC, 0)

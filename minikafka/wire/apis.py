@@ -1,0 +1,51 @@
+"""The table of APIs: name, Kafka's key, versions spoken, request and response.
+
+A key of 1000 and above is minikafka's own. Versions are minikafka's: Kafka's numbers count changes of Kafka's layout.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from minikafka.wire import messages as m
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    name: str
+    key: int
+    request: type
+    response: type
+    min_version: int = 1
+    max_version: int = 1
+    carries_records: bool = False
+    """Raw batches travel behind the head, in at least one direction: no JSON."""
+
+
+APIS: tuple[Api, ...] = (
+    Api("Produce", 0, m.ProduceRequest, m.ProduceResponse, carries_records=True),
+    Api("Fetch", 1, m.FetchRequest, m.FetchResponse, carries_records=True),
+    Api("ListOffsets", 2, m.ListOffsetsRequest, m.ListOffsetsResponse),
+    Api("Metadata", 3, m.MetadataRequest, m.MetadataResponse),
+    Api("ApiVersions", 18, m.ApiVersionsRequest, m.ApiVersionsResponse),
+    Api("CreateTopics", 19, m.CreateTopicsRequest, m.CreateTopicsResponse),
+    Api("DeleteTopics", 20, m.DeleteTopicsRequest, m.DeleteTopicsResponse),
+    Api("DeleteRecords", 21, m.DeleteRecordsRequest, m.DeleteRecordsResponse),
+    Api("InitProducerId", 22, m.InitProducerIdRequest, m.InitProducerIdResponse),
+    Api("OffsetForLeaderEpoch", 23, m.OffsetForLeaderEpochRequest, m.OffsetForLeaderEpochResponse),
+    Api("ElectLeaders", 43, m.ElectLeadersRequest, m.ElectLeadersResponse),
+    Api("Vote", 52, m.VoteRequest, m.VoteResponse),
+    Api("BeginQuorumEpoch", 53, m.BeginQuorumEpochRequest, m.BeginQuorumEpochResponse),
+    Api("EndQuorumEpoch", 54, m.EndQuorumEpochRequest, m.EndQuorumEpochResponse),
+    Api("DescribeQuorum", 55, m.DescribeQuorumRequest, m.DescribeQuorumResponse),
+    Api("AlterPartition", 56, m.AlterPartitionRequest, m.AlterPartitionResponse),
+    Api("FetchSnapshot", 59, m.FetchSnapshotRequest, m.FetchSnapshotResponse, carries_records=True),
+    Api("BrokerRegistration", 62, m.BrokerRegistrationRequest, m.BrokerRegistrationResponse),
+    Api("BrokerHeartbeat", 63, m.BrokerHeartbeatRequest, m.BrokerHeartbeatResponse),
+    Api("AllocateProducerIds", 67, m.AllocateProducerIdsRequest, m.AllocateProducerIdsResponse),
+    Api("DescribeTopicPartitions", 75, m.DescribeTopicsRequest, m.DescribeTopicsResponse),
+    Api("DescribeReplicas", 1000, m.DescribeReplicasRequest, m.DescribeReplicasResponse),
+)
+
+BY_NAME = {api.name: api for api in APIS}
+BY_REQUEST = {api.request: api for api in APIS}

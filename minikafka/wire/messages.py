@@ -1,0 +1,660 @@
+"""One frozen request/response pair per API, with Kafka's names (KAFKA-FACTS 9; flat where Kafka nests topics).
+
+Rules for this file: data only. A field whose type is :data:`Records` travels outside the head: the head carries its
+size, the bytes follow raw. Every response can carry an error of its own kind in ``error_code`` (0 = none),
+``error_message`` and ``outcome``; per-partition results carry the same three. Offsets and epochs are -1 when absent.
+Read ``apis.py`` for which pair belongs to which name, ``codec.py`` for how they become bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from minikafka.ports import Buffers
+from minikafka.types import Epoch, NodeId, Offset, TopicId
+
+Records = Buffers
+"""Raw record batches: going out a sequence of buffers, coming in one memoryview in a tuple (empty tuple: none)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """Mixin of all that can carry an error; ``error_code`` 0 is success."""
+
+    error_code: int = 0
+    error_message: str = ""
+    outcome: str = ""
+    """For writes: ``not_written``, ``written`` or ``unknown``; empty on success."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeEndpoint:
+    node_id: NodeId
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurrentLeader:
+    """Told with NOT_LEADER_OR_FOLLOWER and epoch errors, so that a client need not ask again."""
+
+    leader_id: NodeId
+    leader_epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochEndOffset:
+    epoch: Epoch
+    end_offset: Offset
+
+
+# ---- Produce ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducePartition:
+    topic: str
+    partition: int
+    records: Records
+    """Exactly one v2 batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProduceRequest:
+    acks: int = -1
+    timeout_ms: int = 30_000
+    client_id: str | None = None
+    partitions: tuple[ProducePartition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducedPartition(Failed):
+    topic: str
+    partition: int
+    base_offset: Offset = -1
+    log_append_time_ms: int = -1
+    log_start_offset: Offset = -1
+    leader_epoch: Epoch = -1
+    duplicate: bool = False
+    """The batch had been appended before (idempotence); ``base_offset`` is where."""
+    current_leader: CurrentLeader | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProduceResponse(Failed):
+    partitions: tuple[ProducedPartition, ...] = ()
+    node_endpoints: tuple[NodeEndpoint, ...] = ()
+
+
+# ---- Fetch -----------------------------------------------------------------------------------------------------------
+
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchPartition:
+    topic: str
+    partition: int
+    topic_id: TopicId | None = None
+    current_leader_epoch: Epoch = -1
+    fetch_offset: Offset
+    last_fetched_epoch: Epoch = -1
+    log_start_offset: Offset = -1
+    high_watermark: Offset = -1
+    """The fetching replica's own high watermark; the leader answers at once when its own is newer (KIP-1166)."""
+    partition_max_bytes: int = 1_048_576
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgottenPartition:
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchRequest:
+    cluster_id: str | None = None
+    replica_id: NodeId = -1
+    """-1: a consumer."""
+    replica_epoch: int = -1
+    """The fetching broker's broker epoch (KIP-903)."""
+    max_wait_ms: int = 500
+    min_bytes: int = 1
+    max_bytes: int = 0x7FFFFFFF
+    isolation_level: int = READ_UNCOMMITTED
+    session_id: int = 0
+    session_epoch: int = -1
+    partitions: tuple[FetchPartition, ...] = ()
+    forgotten: tuple[ForgottenPartition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchedPartition(Failed):
+    topic: str
+    partition: int
+    high_watermark: Offset = -1
+    last_stable_offset: Offset = -1
+    log_start_offset: Offset = -1
+    log_end_offset: Offset = -1
+    diverging_epoch: EpochEndOffset | None = None
+    """The fetcher's log differs: it must cut back (KIP-595)."""
+    snapshot_id: EpochEndOffset | None = None
+    """The metadata log no longer reaches back so far: fetch this snapshot."""
+    current_leader: CurrentLeader | None = None
+    records: Records = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchResponse(Failed):
+    session_id: int = 0
+    partitions: tuple[FetchedPartition, ...] = ()
+    node_endpoints: tuple[NodeEndpoint, ...] = ()
+
+
+# ---- ListOffsets, OffsetForLeaderEpoch, DeleteRecords ----------------------------------------------------------------
+
+LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListOffsetsPartition:
+    topic: str
+    partition: int
+    current_leader_epoch: Epoch = -1
+    timestamp: int
+    """Milliseconds, or LATEST, EARLIEST, MAX_TIMESTAMP."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListOffsetsRequest:
+    replica_id: NodeId = -1
+    isolation_level: int = READ_UNCOMMITTED
+    partitions: tuple[ListOffsetsPartition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedOffset(Failed):
+    topic: str
+    partition: int
+    timestamp: int = -1
+    offset: Offset = -1
+    leader_epoch: Epoch = -1
+    current_leader: CurrentLeader | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListOffsetsResponse(Failed):
+    partitions: tuple[ListedOffset, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochQuery:
+    topic: str
+    partition: int
+    current_leader_epoch: Epoch = -1
+    leader_epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetForLeaderEpochRequest:
+    replica_id: NodeId = -1
+    partitions: tuple[EpochQuery, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochAnswer(Failed):
+    topic: str
+    partition: int
+    leader_epoch: Epoch = -1
+    end_offset: Offset = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetForLeaderEpochResponse(Failed):
+    partitions: tuple[EpochAnswer, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteRecordsPartition:
+    topic: str
+    partition: int
+    offset: Offset
+    """Records below it go; -1: up to the high watermark."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteRecordsRequest:
+    timeout_ms: int = 30_000
+    partitions: tuple[DeleteRecordsPartition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletedRecords(Failed):
+    topic: str
+    partition: int
+    low_watermark: Offset = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteRecordsResponse(Failed):
+    partitions: tuple[DeletedRecords, ...] = ()
+
+
+# ---- Metadata --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataRequest:
+    topics: tuple[str, ...] | None = None
+    """None: all topics."""
+    allow_auto_topic_creation: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataBroker:
+    node_id: NodeId
+    host: str
+    port: int
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataPartition(Failed):
+    partition: int
+    leader_id: NodeId = -1
+    leader_epoch: Epoch = -1
+    replica_nodes: tuple[NodeId, ...] = ()
+    isr_nodes: tuple[NodeId, ...] = ()
+    offline_replicas: tuple[NodeId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataTopic(Failed):
+    name: str
+    topic_id: TopicId | None = None
+    is_internal: bool = False
+    partitions: tuple[MetadataPartition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataResponse(Failed):
+    cluster_id: str = ""
+    controller_id: NodeId = -1
+    brokers: tuple[MetadataBroker, ...] = ()
+    topics: tuple[MetadataTopic, ...] = ()
+    metadata_offset: Offset = -1
+    """How much of the metadata log this answer reflects: clients keep the newest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeTopicsRequest:
+    """Kafka's DescribeTopicPartitions, with what ``topics describe`` prints (S15)."""
+
+    topics: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedPartition:
+    partition: int
+    leader: NodeId
+    leader_epoch: Epoch
+    partition_epoch: int
+    controller_epoch: Epoch
+    replicas: tuple[NodeId, ...]
+    isr: tuple[NodeId, ...]
+    elr: tuple[NodeId, ...] = ()
+    last_known_elr: tuple[NodeId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedTopic(Failed):
+    topic: str
+    topic_id: TopicId = ""
+    config: dict[str, str] = field(default_factory=dict)
+    partitions: tuple[DescribedPartition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeTopicsResponse(Failed):
+    topics: tuple[DescribedTopic, ...] = ()
+
+
+# ---- Topics ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaAssignment:
+    partition: int
+    broker_ids: tuple[NodeId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTopic:
+    name: str
+    num_partitions: int = -1
+    """-1: the broker's num.partitions."""
+    replication_factor: int = -1
+    """-1: the broker's default.replication.factor."""
+    assignments: tuple[ReplicaAssignment, ...] = ()
+    configs: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateTopicsRequest:
+    topics: tuple[NewTopic, ...]
+    timeout_ms: int = 30_000
+    validate_only: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreatedTopic(Failed):
+    name: str
+    topic_id: TopicId | None = None
+    num_partitions: int = -1
+    replication_factor: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateTopicsResponse(Failed):
+    topics: tuple[CreatedTopic, ...] = ()
+    metadata_offset: Offset = -1
+    """The metadata log's end after the change: a client may wait until a broker's Metadata answer reaches it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteTopicsRequest:
+    topics: tuple[str, ...]
+    timeout_ms: int = 30_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletedTopic(Failed):
+    name: str
+    topic_id: TopicId | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteTopicsResponse(Failed):
+    topics: tuple[DeletedTopic, ...] = ()
+    metadata_offset: Offset = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElectLeadersRequest:
+    election_type: str = "preferred"
+    """``preferred`` or ``unclean``."""
+    partitions: tuple[ForgottenPartition, ...] | None = None
+    """None: all partitions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElectedLeader(Failed):
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElectLeadersResponse(Failed):
+    partitions: tuple[ElectedLeader, ...] = ()
+
+
+# ---- Idempotent producers --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitProducerIdRequest:
+    transactional_id: str | None = None
+    """Refused by name until transactions exist (S3)."""
+    producer_id: int = -1
+    producer_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitProducerIdResponse(Failed):
+    producer_id: int = -1
+    producer_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocateProducerIdsRequest:
+    broker_id: NodeId
+    broker_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocateProducerIdsResponse(Failed):
+    producer_id_start: int = -1
+    producer_id_len: int = 0
+
+
+# ---- Brokers and controller ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerRegistrationRequest:
+    broker_id: NodeId
+    cluster_id: str
+    incarnation_id: str
+    host: str
+    port: int
+    rack: str | None = None
+    previous_broker_epoch: int = -1
+    """From the clean-shutdown marker; anything but the last epoch means an unclean stop (KIP-966)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerRegistrationResponse(Failed):
+    broker_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerHeartbeatRequest:
+    broker_id: NodeId
+    broker_epoch: int
+    current_metadata_offset: Offset
+    want_fence: bool = False
+    want_shut_down: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerHeartbeatResponse(Failed):
+    is_caught_up: bool = False
+    is_fenced: bool = True
+    should_shut_down: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IsrMember:
+    broker_id: NodeId
+    broker_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterPartitionItem:
+    topic: str
+    topic_id: TopicId
+    partition: int
+    leader_epoch: Epoch
+    partition_epoch: int
+    new_isr: tuple[IsrMember, ...]
+    recovered: bool = True
+    """False while an uncleanly elected leader still recovers (KIP-704)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterPartitionRequest:
+    broker_id: NodeId
+    broker_epoch: int
+    partitions: tuple[AlterPartitionItem, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlteredPartition(Failed):
+    topic: str
+    partition: int
+    leader_id: NodeId = -1
+    leader_epoch: Epoch = -1
+    partition_epoch: int = -1
+    isr: tuple[NodeId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterPartitionResponse(Failed):
+    partitions: tuple[AlteredPartition, ...] = ()
+
+
+# ---- Quorum ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VoteRequest:
+    cluster_id: str
+    voter_id: NodeId
+    """Who is asked."""
+    candidate_id: NodeId
+    candidate_epoch: Epoch
+    last_epoch: Epoch
+    last_epoch_end_offset: Offset
+    pre_vote: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VoteResponse(Failed):
+    leader_id: NodeId = -1
+    leader_epoch: Epoch = -1
+    vote_granted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeginQuorumEpochRequest:
+    cluster_id: str
+    voter_id: NodeId
+    leader_id: NodeId
+    leader_epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeginQuorumEpochResponse(Failed):
+    leader_id: NodeId = -1
+    leader_epoch: Epoch = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndQuorumEpochRequest:
+    cluster_id: str
+    voter_id: NodeId
+    leader_id: NodeId
+    leader_epoch: Epoch
+    preferred_successors: tuple[NodeId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndQuorumEpochResponse(Failed):
+    leader_id: NodeId = -1
+    leader_epoch: Epoch = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchSnapshotRequest:
+    cluster_id: str
+    replica_id: NodeId
+    current_leader_epoch: Epoch
+    snapshot_id: EpochEndOffset
+    position: int = 0
+    max_bytes: int = 1_048_576
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchSnapshotResponse(Failed):
+    snapshot_id: EpochEndOffset | None = None
+    size: int = 0
+    position: int = 0
+    current_leader: CurrentLeader | None = None
+    unaligned_records: Records = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeQuorumRequest:
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumReplica:
+    replica_id: NodeId
+    log_end_offset: Offset = -1
+    lag: int = -1
+    last_fetch_ms_ago: int = -1
+    last_caught_up_ms_ago: int = -1
+    status: str = "Observer"
+    """Leader, Follower or Observer, as kafka-metadata-quorum prints it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeQuorumResponse(Failed):
+    cluster_id: str = ""
+    leader_id: NodeId = -1
+    leader_epoch: Epoch = -1
+    high_watermark: Offset = -1
+    voters: tuple[QuorumReplica, ...] = ()
+    observers: tuple[QuorumReplica, ...] = ()
+    endpoints: tuple[NodeEndpoint, ...] = ()
+    role: str = ""
+    """The answering node's own role."""
+
+
+# ---- What a replica knows, for people and checks ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeReplicasRequest:
+    """Our own: the answering broker's view of the partitions that it hosts."""
+
+    topics: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteReplica:
+    broker_id: NodeId
+    log_end_offset: Offset
+    caught_up_ms_ago: int
+    in_sync: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedReplica:
+    topic: str
+    partition: int
+    role: str
+    leader_epoch: Epoch
+    log_start_offset: Offset
+    high_watermark: Offset
+    log_end_offset: Offset
+    isr: tuple[NodeId, ...] = ()
+    maximal_isr: tuple[NodeId, ...] = ()
+    remotes: tuple[RemoteReplica, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeReplicasResponse(Failed):
+    broker_id: NodeId = -1
+    broker_epoch: int = -1
+    replicas: tuple[DescribedReplica, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiVersionsRequest:
+    client_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiVersion:
+    api: str
+    api_key: int
+    min_version: int
+    max_version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiVersionsResponse(Failed):
+    apis: tuple[ApiVersion, ...] = ()
+    broker_version: str = ""
