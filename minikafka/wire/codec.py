@@ -1,0 +1,339 @@
+"""Messages to bytes and back: a msgpack head of known length, then raw record batches (D7).
+
+::
+
+    body = head size (4 bytes, big-endian) | head (one msgpack map) | raw bytes, in the order of the head's sizes
+
+Rules for this file:
+
+- A batch is never packed, joined or copied: going out it stays its own buffer, coming in it is a slice of the body.
+- Members equal to their default are left out; a member that this version does not know is an error in a request
+  (the caller would believe it had an effect) and ignored in a response (the peer may be newer).
+- Whatever arrives, the only thing raised is InvalidRequest or UnsupportedVersion, and it names the member.
+- Where no batches travel, the head may also be JSON text (no size in front): ``decode_json`` and ``encode_json``.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import difflib
+import json
+import struct
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import msgpack
+
+from minikafka.errors import InvalidRequest, ProtocolError, UnsupportedVersion
+from minikafka.ports import Buffers
+from minikafka.wire.apis import BY_NAME, BY_REQUEST, Api
+
+# A head holds names and numbers, never record data: a fetch of 100,000 partitions stays below this.
+HEAD_BYTES_MAX = 32 * 1024 * 1024
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+
+_SIZE = struct.Struct(">I")
+Message = TypeVar("Message")
+Encode = Callable[[Any, list[Any]], Any]
+Decode = Callable[[Any, "_Raw"], Any]
+
+
+class _Bad(Exception):
+    """A member that cannot be read; the path grows on the way out."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+        self.path = ""
+
+
+class _Raw:
+    """The bytes behind the head, handed out front to back."""
+
+    __slots__ = ("at", "view")
+
+    def __init__(self, view: memoryview, at: int) -> None:
+        self.view = view
+        self.at = at
+
+    def take(self, size: int) -> tuple[memoryview, ...]:
+        end = self.at + size
+        if size < 0 or end > len(self.view):
+            raise _Bad(f"{size} bytes of records announced, {len(self.view) - self.at} are there")
+        part = self.view[self.at : end]
+        self.at = end
+        return (part,) if size else ()
+
+
+def _encode_as_is(value: Any, _out: list[Any]) -> Any:
+    return value
+
+
+def _decode_int(value: Any, _raw: _Raw) -> int:
+    if type(value) is not int:
+        raise _Bad(f"a whole number is needed, not {_shown(value)}")
+    if not INT64_MIN <= value <= INT64_MAX:
+        raise _Bad(f"{value} does not fit 64 bits")
+    return value
+
+
+def _decoder_of(kind: type, what: str) -> Decode:
+    def decode(value: Any, _raw: _Raw) -> Any:
+        if type(value) is not kind:
+            raise _Bad(f"{what} is needed, not {_shown(value)}")
+        return value
+
+    return decode
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _encode_records(value: Buffers, out: list[Any]) -> int:
+    out.extend(value)
+    return sum(map(len, value))
+
+
+def _decode_records(value: Any, raw: _Raw) -> tuple[memoryview, ...]:
+    return raw.take(_decode_int(value, raw))
+
+
+def _decode_str_map(value: Any, _raw: _Raw) -> dict[str, str]:
+    if type(value) is not dict or not all(type(k) is str and type(v) is str for k, v in value.items()):
+        raise _Bad(f"a map of texts to texts is needed, not {_shown(value)}")
+    return value
+
+
+_PLAIN: dict[Any, tuple[Encode, Decode]] = {
+    int: (_encode_as_is, _decode_int),
+    str: (_encode_as_is, _decoder_of(str, "a text")),
+    bool: (_encode_as_is, _decoder_of(bool, "true or false")),
+    bytes: (_encode_as_is, _decoder_of(bytes, "bytes")),
+}
+
+
+def _pair_of(annotation: Any) -> tuple[Encode, Decode]:
+    """Encoder and decoder for a field's type."""
+    if annotation in _PLAIN:
+        return _PLAIN[annotation]
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is collections.abc.Sequence:
+        return _encode_records, _decode_records
+    if origin in (typing.Union, types.UnionType) and type(None) in arguments:
+        return _optional(next(each for each in arguments if each is not type(None)))
+    if origin is tuple and len(arguments) == 2 and arguments[1] is Ellipsis:
+        return _tuple_of(arguments[0])
+    if origin is dict and arguments == (str, str):
+        return _encode_as_is, _decode_str_map
+    if dataclasses.is_dataclass(annotation):
+        layout = _layout(typing.cast(type, annotation))
+        return layout.encode, layout.decode
+    raise TypeError(f"no encoding for {annotation!r}")
+
+
+def _optional(inner: Any) -> tuple[Encode, Decode]:
+    inner_encode, inner_decode = _pair_of(inner)
+
+    def encode(value: Any, out: list[Any]) -> Any:
+        return None if value is None else inner_encode(value, out)
+
+    def decode(value: Any, raw: _Raw) -> Any:
+        return None if value is None else inner_decode(value, raw)
+
+    return encode, decode
+
+
+def _tuple_of(inner: Any) -> tuple[Encode, Decode]:
+    inner_encode, inner_decode = _pair_of(inner)
+    plain = inner in _PLAIN
+
+    def encode(value: Any, out: list[Any]) -> Any:
+        return list(value) if plain else [inner_encode(each, out) for each in value]
+
+    def decode(value: Any, raw: _Raw) -> Any:
+        if type(value) is not list:
+            raise _Bad(f"a list is needed, not {_shown(value)}")
+        result = []
+        for index, each in enumerate(value):
+            try:
+                result.append(inner_decode(each, raw))
+            except _Bad as bad:
+                bad.path = f"[{index}]{bad.path}"
+                raise
+        return tuple(result)
+
+    return encode, decode
+
+
+class _Layout:
+    """How one message class becomes a map."""
+
+    def __init__(self, kind: type) -> None:
+        hints = typing.get_type_hints(kind)
+        self.kind = kind
+        self.fields = []
+        for each in dataclasses.fields(kind):
+            default = each.default
+            if each.default_factory is not dataclasses.MISSING:
+                default = each.default_factory()
+            self.fields.append((each.name, *_pair_of(hints[each.name]), default))
+        self.names = frozenset(name for name, *_ in self.fields)
+
+    def encode(self, message: Any, out: list[Any]) -> dict[str, Any]:
+        members = {}
+        for name, encode, _, default in self.fields:
+            value = getattr(message, name)
+            if value is not default and value != default:
+                members[name] = encode(value, out)
+        return members
+
+    def decode(self, members: Any, raw: _Raw) -> Any:
+        return self.kind(**self.decoded(members, raw))
+
+    def decoded(self, members: Any, raw: _Raw) -> dict[str, Any]:
+        if type(members) is not dict:
+            raise _Bad(f"a map is needed, not {_shown(members)}")
+        values = {}
+        for name, _, decode, default in self.fields:
+            if name in members:
+                try:
+                    values[name] = decode(members[name], raw)
+                except _Bad as bad:
+                    bad.path = f".{name}{bad.path}"
+                    raise
+            elif default is dataclasses.MISSING:
+                missing = _Bad("is missing")
+                missing.path = f".{name}"
+                raise missing
+        return values
+
+    def refuse_unknown(self, members: Mapping[str, Any]) -> None:
+        """Raise for a member that no field has: the sender would believe it had an effect."""
+        for name in members:
+            if name not in self.names:
+                near = difflib.get_close_matches(str(name), sorted(self.names), n=1)
+                raise _Bad(f"unknown member {_shown(name)}" + (f"; did you mean {near[0]!r}?" if near else ""))
+
+
+_LAYOUTS: dict[type, _Layout] = {}
+
+
+def _layout(kind: type) -> _Layout:
+    if kind not in _LAYOUTS:
+        _LAYOUTS[kind] = _Layout(kind)
+    return _LAYOUTS[kind]
+
+
+_REQUESTS = {api.name: _layout(api.request) for api in BY_NAME.values()}
+_RESPONSES = {api.name: _layout(api.response) for api in BY_NAME.values()}
+
+
+def find_api(name: str) -> Api:
+    """The API called ``name``; raises InvalidRequest with the nearest name."""
+    api = BY_NAME.get(name)
+    if api is None:
+        near = difflib.get_close_matches(name, list(BY_NAME), n=1)
+        raise InvalidRequest(f"no API is called {name!r}" + (f"; did you mean {near[0]}?" if near else ""))
+    return api
+
+
+def encode_request(request: object) -> Buffers:
+    """The body of a request: head, then its record buffers untouched."""
+    api = BY_REQUEST[type(request)]
+    out: list[Any] = [b""]
+    members = _REQUESTS[api.name].encode(request, out)
+    members["v"] = api.max_version
+    return _framed(members, out)
+
+
+def encode_response(response: object) -> Buffers:
+    """The body of a response."""
+    out: list[Any] = [b""]
+    return _framed(_layout(type(response)).encode(response, out), out)
+
+
+def _framed(members: dict[str, Any], out: list[Any]) -> Buffers:
+    head: bytes = msgpack.packb(members)
+    out[0] = _SIZE.pack(len(head)) + head
+    return out
+
+
+def decode_request(api: Api, body: bytes | memoryview) -> Any:
+    """The typed request in ``body``. Raises InvalidRequest or UnsupportedVersion, naming the member."""
+    members, raw = _opened(api.name, body)
+    return _request_from(api, members, raw)
+
+
+def _request_from(api: Api, members: dict[str, Any], raw: _Raw) -> Any:
+    version = members.pop("v", api.max_version)
+    if type(version) is not int or not api.min_version <= version <= api.max_version:
+        raise UnsupportedVersion(
+            f"{api.name} version {_shown(version)}: this broker speaks {api.min_version} to {api.max_version}"
+        )
+    layout = _REQUESTS[api.name]
+    try:
+        layout.refuse_unknown(members)
+        request = layout.decode(members, raw)
+        if raw.at != len(raw.view):
+            raise _Bad(f"{len(raw.view) - raw.at} bytes are left over behind the records")
+    except _Bad as bad:
+        raise InvalidRequest(f"{api.name}{bad.path}: {bad.text}", member=bad.path.lstrip(".")) from None
+    return request
+
+
+def decode_response(api_name: str, body: bytes | memoryview) -> Any:
+    """The typed response in ``body``; raises InvalidRequest when it is malformed."""
+    members, raw = _opened(api_name, body)
+    try:
+        return _RESPONSES[api_name].decode(members, raw)
+    except _Bad as bad:
+        raise InvalidRequest(f"response to {api_name}{bad.path}: {bad.text}") from None
+
+
+def _opened(name: str, body: bytes | memoryview) -> tuple[dict[str, Any], _Raw]:
+    view = memoryview(body)
+    if len(view) < _SIZE.size:
+        raise InvalidRequest(f"{name}: a body of {len(view)} bytes has no room for the 4 bytes of the head's size")
+    size = _SIZE.unpack_from(view)[0]
+    end = _SIZE.size + size
+    if size > HEAD_BYTES_MAX or end > len(view):
+        raise InvalidRequest(f"{name}: the head should have {size} bytes, the body has {len(view) - _SIZE.size}")
+    try:
+        members = msgpack.unpackb(view[_SIZE.size : end], raw=False, strict_map_key=True)
+    except (ValueError, msgpack.UnpackException) as error:
+        raise InvalidRequest(f"{name}: the head is not msgpack: {error}") from None
+    if type(members) is not dict:
+        raise InvalidRequest(f"{name}: the head must be a map, not {_shown(members)}")
+    return members, _Raw(view, end)
+
+
+def decode_json(api: Api, body: bytes) -> Any:
+    """A request written as JSON; only for APIs that carry no batches (a Fetch that asks for none may)."""
+    try:
+        members = json.loads(body or b"{}")
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(f"{api.name}: the body is not JSON: {error}") from None
+    if type(members) is not dict:
+        raise InvalidRequest(f"{api.name}: the body must be a JSON object, not {_shown(members)}")
+    return _request_from(api, members, _Raw(memoryview(b""), 0))
+
+
+def encode_json(response: object) -> bytes:
+    """A response as JSON; record batches are not carried: their size stands in their place."""
+    out: list[Any] = []
+    return json.dumps(_layout(type(response)).encode(response, out), ensure_ascii=False).encode()
+
+
+def response_to_json(api_name: str, body: bytes) -> bytes:
+    """An encoded response as JSON text (record bytes are left out, their sizes stay)."""
+    return encode_json(decode_response(api_name, body))
+
+
+def error_response(api: Api, error: ProtocolError) -> Any:
+    """The API's response that says only ``error``; for failures of the whole request."""
+    return api.response(error_code=error.code, error_message=error.message, outcome=error.outcome)
