@@ -1,0 +1,106 @@
+"""What is shipped beside the code agrees with the code: example settings, the compose file, the image, the metadata."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from typing import Any
+
+import javaproperties
+import pytest
+import yaml
+
+import minikafka
+from minikafka.config import BrokerConfig, environment_settings, parse_broker
+from minikafka.errors import InvalidConfig
+from tests.tidy.sources import ROOT
+
+EXAMPLES = sorted((ROOT / "configs").glob("*.properties"))
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
+BROKERS = ["kafka-1", "kafka-2", "kafka-3"]
+
+
+def broker_of(path_text: str) -> BrokerConfig:
+    """The example as a broker reads it, where an unknown name is an error."""
+    parsed = parse_broker(javaproperties.loads(path_text))
+    assert parsed.notices == ()
+    return parsed.config
+
+
+def broker_in(service: str) -> BrokerConfig:
+    """What a container of the compose file is configured to be: the image's file, then its environment."""
+    base = broker_of((ROOT / "configs" / "broker.properties").read_text(encoding="latin-1"))
+    parsed = parse_broker(environment_settings(COMPOSE["services"][service]["environment"]), base=base)
+    assert parsed.notices == ()
+    return parsed.config
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_an_example_has_only_settings_that_are_used(path):
+    """D8: a name in our own example that the broker ignores would teach people a setting that does nothing."""
+    names = [
+        entry.key
+        for entry in javaproperties.parse(path.read_text(encoding="latin-1"))
+        if isinstance(entry, javaproperties.KeyValue)
+    ]
+    assert len(names) == len(set(names))
+    assert broker_of(path.read_text(encoding="latin-1")).log_dirs.startswith("./minikafka-data")
+
+
+def test_the_three_examples_are_one_cluster():
+    """S38: three brokers, one quorum of three, on three ports of one machine."""
+    brokers = [
+        broker_of((ROOT / "configs" / f"broker-{n}.properties").read_text(encoding="latin-1")) for n in (1, 2, 3)
+    ]
+    assert [broker.node_id for broker in brokers] == [1, 2, 3]
+    assert len({broker.cluster_id for broker in brokers}) == 1
+    assert len({broker.log_dirs for broker in brokers}) == 3
+    for broker in brokers:
+        assert broker.voters == {each.node_id: each.listener for each in brokers}
+        assert (broker.default_replication_factor, broker.min_insync_replicas) == (3, 2)
+
+
+def test_compose_is_the_same_three_brokers():
+    """S38, HTTP-CLI-CONVENTIONS 4.3: Kafka's service and variable names bring up one cluster."""
+    assert sorted(COMPOSE["services"]) == BROKERS
+    brokers = {name: broker_in(name) for name in BROKERS}
+    assert [broker.node_id for broker in brokers.values()] == [1, 2, 3]
+    assert len({broker.cluster_id for broker in brokers.values()}) == 1
+    for name, broker in brokers.items():
+        assert broker.advertised == (name, 9092)
+        assert broker.voters[broker.node_id] == broker.advertised
+        assert broker.listener == ("0.0.0.0", 9092)
+        assert (broker.default_replication_factor, broker.min_insync_replicas) == (3, 2)
+
+
+def test_compose_publishes_on_loopback_only():
+    """DESIGN (risks): without authentication nothing may be reachable from outside this machine."""
+    ports = [port for name in BROKERS for port in COMPOSE["services"][name]["ports"]]
+    assert ports == ["127.0.0.1:29092:9092", "127.0.0.1:39092:9092", "127.0.0.1:49092:9092"]
+
+
+def test_compose_keeps_each_brokers_data_in_its_own_volume():
+    """A container that is replaced must find its log again, and never another broker's."""
+    mounts = [mount for name in BROKERS for mount in COMPOSE["services"][name]["volumes"]]
+    volumes = [mount.split(":")[0] for mount in mounts]
+    assert sorted(volumes) == sorted(COMPOSE["volumes"])
+    assert {mount.split(":")[1] for mount in mounts} == {"/var/lib/minikafka"}
+
+
+def test_the_image_will_not_listen_beyond_loopback_unasked():
+    """DESIGN (risks): a listener without authentication is refused unless mk.insecure is said."""
+    image = dict(
+        re.findall(r"(KAFKA_[A-Z_]+)=(\S+)", (ROOT / "Dockerfile").read_text(encoding="utf-8").partition("USER")[0])
+    )
+    del image["KAFKA_ADVERTISED_LISTENERS"]  # of the example in the first comment
+    with pytest.raises(InvalidConfig, match=re.escape("mk.insecure=true")):
+        parse_broker(environment_settings(image))
+    accepted = parse_broker(environment_settings(image | {"MK_INSECURE": "true"})).config
+    assert (accepted.listener, accepted.log_dirs) == (("0.0.0.0", 9092), "/var/lib/minikafka")
+
+
+def test_the_version_is_told_once():
+    """A wheel whose metadata and `minikafka --version` disagree makes every bug report a riddle."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["version"] == minikafka.__version__
+    assert f"## [{minikafka.__version__}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
