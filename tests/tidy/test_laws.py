@@ -117,11 +117,6 @@ def unreached(sources: tuple[Source, ...], doors: set[str]) -> list[str]:
     return sorted(modules.keys() - reached)
 
 
-def doors() -> set[str]:
-    """Where a run starts: the package's face, its command line, and every ``python -m`` module."""
-    return {"minikafka"} | {source.module for source in product() if source.path.name == "__main__.py"}
-
-
 def test_an_unused_module_is_noticed():
     """The reachability check must see a module that only a dead module imports."""
     sources = (
