@@ -1,0 +1,424 @@
+"""The cluster as of one committed offset: immutable, replaced once per committed batch.
+
+State changes only here, by replaying records (DESIGN D5); whoever holds an image may keep it, compare it by identity
+and read it without a lock. A new image shares everything that the batch did not touch: a changed partition copies its
+own topic's tuple and the table of topic references, never the other partitions.
+
+Rule for decisions made from an image: go through brokers and topics in sorted order. Two nodes that hold equal images
+(one replayed the log, one loaded a snapshot) may hold them in different insertion order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import assert_never
+
+from minikafka.invariant import invariant
+from minikafka.quorum.records import (
+    TOPIC_RESOURCE,
+    BrokerRegistrationChange,
+    ConfigRecord,
+    FeatureLevel,
+    MetadataRecord,
+    PartitionChange,
+    PartitionRecord,
+    ProducerIds,
+    RegisterBroker,
+    RemoveTopic,
+    TopicRecord,
+)
+from minikafka.types import NO_EPOCH, NO_NODE, Address, Epoch, NodeId, Offset, TopicId, TopicPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerImage:
+    """One registered broker."""
+
+    node_id: NodeId
+    broker_epoch: Offset
+    """The offset of its registration record: rises with each incarnation."""
+    incarnation_id: str
+    host: str
+    port: int
+    rack: str | None = None
+    fenced: bool = True
+    in_controlled_shutdown: bool = False
+
+    @property
+    def address(self) -> Address:
+        """Where it listens."""
+        return Address(self.host, self.port)
+
+    @property
+    def eligible(self) -> bool:
+        """May it lead and be in an ISR? Unfenced and not shutting down (KIP-841)."""
+        return not self.fenced and not self.in_controlled_shutdown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionImage:
+    """The state of one partition (S15), in assignment order (AR) where order matters."""
+
+    partition: int
+    replicas: tuple[NodeId, ...]
+    isr: tuple[NodeId, ...]
+    leader: NodeId
+    """-1: nobody leads."""
+    leader_epoch: Epoch
+    partition_epoch: int
+    controller_epoch: Epoch
+    """Epoch of the controller that made the last change."""
+    elr: tuple[NodeId, ...] = ()
+    """Eligible leader replicas: not in sync, yet sure to hold all that is committed (KIP-966)."""
+    last_known_elr: tuple[NodeId, ...] = ()
+    """The last leader, once ISR and ELR may both run empty (KIP-966)."""
+    recovered: bool = True
+    """False from an unclean election until its leader says that it has recovered (KIP-704)."""
+
+    def changed(self, change: PartitionChange, controller_epoch: Epoch) -> PartitionImage:
+        """The partition after ``change``: partition epoch + 1, leader epoch + 1 iff the change names a leader."""
+        leader = self.leader if change.leader is None else change.leader
+        isr = self.isr if change.isr is None else change.isr
+        invariant(leader == NO_NODE or leader in isr, "S13: the leader is not in the ISR", leader=leader, isr=isr)
+        return PartitionImage(
+            partition=self.partition,
+            replicas=self.replicas,
+            isr=isr,
+            leader=leader,
+            leader_epoch=self.leader_epoch + (change.leader is not None),
+            partition_epoch=self.partition_epoch + 1,
+            controller_epoch=controller_epoch,
+            elr=self.elr if change.elr is None else change.elr,
+            last_known_elr=self.last_known_elr if change.last_known_elr is None else change.last_known_elr,
+            recovered=self.recovered if change.recovered is None else change.recovered,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicImage:
+    """One topic; ``partitions[i]`` is partition i."""
+
+    name: str
+    topic_id: TopicId
+    configs: Mapping[str, str] = field(default_factory=dict)
+    """The settings it was given, as texts by Kafka's names; `config.parse_topic` lays them over the defaults."""
+    partitions: tuple[PartitionImage, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataImage:
+    """Everything that the metadata log says up to ``offset``."""
+
+    cluster_id: str = ""
+    offset: Offset = 0
+    """End of what is applied: the offset after the last record."""
+    epoch: Epoch = NO_EPOCH
+    """Epoch of the last record applied."""
+    brokers: Mapping[NodeId, BrokerImage] = field(default_factory=dict)
+    topics: Mapping[str, TopicImage] = field(default_factory=dict)
+    topic_names: Mapping[TopicId, str] = field(default_factory=dict)
+    next_producer_id: int = 0
+    features: Mapping[str, int] = field(default_factory=dict)
+
+    # ---- reading ----
+
+    def topic_by_id(self, topic_id: TopicId) -> TopicImage | None:
+        name = self.topic_names.get(topic_id)
+        return None if name is None else self.topics[name]
+
+    def partition(self, tp: TopicPartition) -> PartitionImage | None:
+        topic = self.topics.get(tp.topic)
+        if topic is None or not 0 <= tp.partition < len(topic.partitions):
+            return None
+        return topic.partitions[tp.partition]
+
+    def eligible(self, node: NodeId) -> bool:
+        """Registered, unfenced and not shutting down: may lead and be in an ISR (KIP-841)."""
+        broker = self.brokers.get(node)
+        return broker is not None and broker.eligible
+
+    def alive(self, node: NodeId) -> bool:
+        """Registered and unfenced: clients can reach it, though it may be about to stop."""
+        broker = self.brokers.get(node)
+        return broker is not None and not broker.fenced
+
+    def eligible_brokers(self) -> tuple[NodeId, ...]:
+        """Sorted ids of the brokers that may lead (S18: brokers sorted)."""
+        return tuple(node for node in sorted(self.brokers) if self.brokers[node].eligible)
+
+    def sorted_partitions(self) -> Iterator[tuple[TopicImage, PartitionImage]]:
+        """Every partition with its topic, by topic name and partition number."""
+        for name in sorted(self.topics):
+            topic = self.topics[name]
+            for partition in topic.partitions:
+                yield topic, partition
+
+    def leads_any(self, node: NodeId) -> bool:
+        return any(partition.leader == node for topic in self.topics.values() for partition in topic.partitions)
+
+    # ---- replaying ----
+
+    def replay_all(self, records: Sequence[MetadataRecord], offset: Offset, epoch: Epoch) -> MetadataImage:
+        """The image after one committed batch.
+
+        ``offset`` is the end of the batch, whose records lie directly before it; ``epoch`` is its leader epoch. A record
+        that contradicts the image raises InvariantViolation: it was committed, so this is a bug.
+        """
+        invariant(offset >= self.offset, "metadata is replayed in order", offset=offset, applied=self.offset)
+        builder = _Builder(self, epoch)
+        for position, record in enumerate(records, start=offset - len(records)):
+            builder.replay(record, position)
+        return builder.image(offset)
+
+    def staged(self, records: Sequence[MetadataRecord], epoch: Epoch | None = None) -> MetadataImage:
+        """The image as it would be if ``records`` were committed next: what later decisions of a batch see."""
+        return self.replay_all(records, self.offset + len(records), self.epoch if epoch is None else epoch)
+
+    def records(self) -> list[MetadataRecord]:
+        """The state as records, for a snapshot: replayed on an empty image of the same offset they give this one."""
+        told: list[MetadataRecord] = [
+            FeatureLevel(name=name, level=self.features[name]) for name in sorted(self.features)
+        ]
+        told.extend(_registration(self.brokers[node]) for node in sorted(self.brokers))
+        for name in sorted(self.topics):
+            topic = self.topics[name]
+            told.append(TopicRecord(name=name, topic_id=topic.topic_id))
+            told.extend(
+                ConfigRecord(resource_name=name, name=setting, value=topic.configs[setting])
+                for setting in sorted(topic.configs)
+            )
+            told.extend(_whole_partition(topic.topic_id, partition) for partition in topic.partitions)
+        if self.next_producer_id:
+            told.append(ProducerIds(next_producer_id=self.next_producer_id))
+        return told
+
+
+def changes(
+    old: MetadataImage, new: MetadataImage
+) -> Iterator[tuple[TopicPartition, PartitionImage | None, PartitionImage | None]]:
+    """Every partition that differs, by identity, with its old and new state, sorted; None: it does not exist.
+
+    A topic that was deleted and created anew under its name between the images is told twice: first as gone, then as
+    new, so that nobody takes the new partition for the old one.
+    """
+    for name in sorted(old.topics.keys() | new.topics.keys()):
+        before, after = old.topics.get(name), new.topics.get(name)
+        if before is after:
+            continue
+        if before is not None and after is not None and before.topic_id == after.topic_id:
+            yield from _partition_changes(name, before.partitions, after.partitions)
+            continue
+        yield from _partition_changes(name, before.partitions if before else (), ())
+        yield from _partition_changes(name, (), after.partitions if after else ())
+
+
+def _partition_changes(
+    name: str, before: tuple[PartitionImage, ...], after: tuple[PartitionImage, ...]
+) -> Iterator[tuple[TopicPartition, PartitionImage | None, PartitionImage | None]]:
+    for number in range(max(len(before), len(after))):
+        old = before[number] if number < len(before) else None
+        new = after[number] if number < len(after) else None
+        if old is not new:
+            yield TopicPartition(name, number), old, new
+
+
+class _Builder:
+    """The next image while it is made: every table is copied at its first change, and only then."""
+
+    def __init__(self, base: MetadataImage, epoch: Epoch) -> None:
+        self._base = base
+        self._epoch = epoch
+        self._brokers: dict[NodeId, BrokerImage] | None = None
+        self._topics: dict[str, TopicImage] | None = None
+        self._topic_names: dict[TopicId, str] | None = None
+        self._features: dict[str, int] | None = None
+        self._next_producer_id = base.next_producer_id
+        self._partitions: dict[str, list[PartitionImage]] = {}
+        """The partitions of the topics that this batch touches, by topic name."""
+
+    def image(self, offset: Offset) -> MetadataImage:
+        for name, partitions in self._partitions.items():
+            topics = self._own_topics()
+            topics[name] = replace(topics[name], partitions=tuple(partitions))
+        base = self._base
+        return MetadataImage(
+            cluster_id=base.cluster_id,
+            offset=offset,
+            epoch=self._epoch,
+            brokers=base.brokers if self._brokers is None else self._brokers,
+            topics=base.topics if self._topics is None else self._topics,
+            topic_names=base.topic_names if self._topic_names is None else self._topic_names,
+            next_producer_id=self._next_producer_id,
+            features=base.features if self._features is None else self._features,
+        )
+
+    def replay(self, record: MetadataRecord, offset: Offset) -> None:  # one line per kind of record
+        match record:
+            case PartitionChange():
+                self._change_partition(record)
+            case PartitionRecord():
+                self._add_partition(record)
+            case RegisterBroker():
+                self._register(record, offset)
+            case BrokerRegistrationChange():
+                self._change_registration(record)
+            case TopicRecord():
+                self._add_topic(record)
+            case ConfigRecord():
+                self._configure(record)
+            case RemoveTopic():
+                self._remove_topic(record)
+            case ProducerIds():
+                invariant(record.next_producer_id >= self._next_producer_id, "producer ids go back", record=record)
+                self._next_producer_id = record.next_producer_id
+            case FeatureLevel():
+                if self._features is None:
+                    self._features = dict(self._base.features)
+                self._features[record.name] = record.level
+            case _:
+                assert_never(record)
+
+    # ---- brokers ----
+
+    def _own_brokers(self) -> dict[NodeId, BrokerImage]:
+        if self._brokers is None:
+            self._brokers = dict(self._base.brokers)
+        return self._brokers
+
+    def _register(self, record: RegisterBroker, offset: Offset) -> None:
+        self._own_brokers()[record.broker_id] = BrokerImage(
+            node_id=record.broker_id,
+            broker_epoch=offset if record.broker_epoch is None else record.broker_epoch,
+            incarnation_id=record.incarnation_id,
+            host=record.host,
+            port=record.port,
+            rack=record.rack,
+            fenced=record.fenced,
+            in_controlled_shutdown=record.in_controlled_shutdown,
+        )
+
+    def _change_registration(self, record: BrokerRegistrationChange) -> None:
+        brokers = self._own_brokers()
+        broker = brokers.get(record.broker_id)
+        invariant(
+            broker is not None and broker.broker_epoch == record.broker_epoch,
+            "a change of a registration that is not the current one",
+            record=record,
+            broker=broker,
+        )
+        broker = brokers[record.broker_id]
+        brokers[record.broker_id] = replace(
+            broker,
+            fenced=broker.fenced if record.fenced is None else record.fenced,
+            in_controlled_shutdown=broker.in_controlled_shutdown
+            if record.in_controlled_shutdown is None
+            else record.in_controlled_shutdown,
+        )
+
+    # ---- topics ----
+
+    def _own_topics(self) -> dict[str, TopicImage]:
+        if self._topics is None:
+            self._topics = dict(self._base.topics)
+        return self._topics
+
+    def _own_topic_names(self) -> dict[TopicId, str]:
+        if self._topic_names is None:
+            self._topic_names = dict(self._base.topic_names)
+        return self._topic_names
+
+    def _name_of(self, topic_id: TopicId) -> str:
+        names = self._base.topic_names if self._topic_names is None else self._topic_names
+        name = names.get(topic_id)
+        invariant(name is not None, "a record of a topic that does not exist", topic_id=topic_id)
+        return names[topic_id]
+
+    def _own_partitions(self, topic_id: TopicId) -> list[PartitionImage]:
+        name = self._name_of(topic_id)
+        partitions = self._partitions.get(name)
+        if partitions is None:
+            topics = self._base.topics if self._topics is None else self._topics
+            partitions = self._partitions[name] = list(topics[name].partitions)
+        return partitions
+
+    def _add_topic(self, record: TopicRecord) -> None:
+        topics, names = self._own_topics(), self._own_topic_names()
+        invariant(record.name not in topics, "a topic is created twice", record=record)
+        invariant(record.topic_id not in names, "a topic id is used twice", record=record)
+        topics[record.name] = TopicImage(name=record.name, topic_id=record.topic_id)
+        names[record.topic_id] = record.name
+
+    def _remove_topic(self, record: RemoveTopic) -> None:
+        name = self._name_of(record.topic_id)
+        del self._own_topic_names()[record.topic_id]
+        del self._own_topics()[name]
+        self._partitions.pop(name, None)
+
+    def _configure(self, record: ConfigRecord) -> None:
+        topics = self._own_topics()
+        invariant(
+            record.resource_type == TOPIC_RESOURCE and record.resource_name in topics,
+            "a setting of a resource that does not exist",
+            record=record,
+        )
+        topic = topics[record.resource_name]
+        configs = {name: value for name, value in topic.configs.items() if name != record.name}
+        if record.value is not None:
+            configs[record.name] = record.value
+        topics[record.resource_name] = replace(topic, configs=configs)
+
+    def _add_partition(self, record: PartitionRecord) -> None:
+        partitions = self._own_partitions(record.topic_id)
+        invariant(record.partition == len(partitions), "partitions come in order", record=record)
+        invariant(
+            record.leader == NO_NODE or record.leader in record.isr, "S13: the leader is not in the ISR", record=record
+        )
+        partitions.append(
+            PartitionImage(
+                partition=record.partition,
+                replicas=record.replicas,
+                isr=record.isr,
+                leader=record.leader,
+                leader_epoch=record.leader_epoch,
+                partition_epoch=record.partition_epoch,
+                controller_epoch=self._epoch if record.controller_epoch is None else record.controller_epoch,
+                elr=record.elr,
+                last_known_elr=record.last_known_elr,
+                recovered=record.recovered,
+            )
+        )
+
+    def _change_partition(self, record: PartitionChange) -> None:
+        partitions = self._own_partitions(record.topic_id)
+        invariant(0 <= record.partition < len(partitions), "a change of a partition that does not exist", record=record)
+        partitions[record.partition] = partitions[record.partition].changed(record, self._epoch)
+
+
+def _registration(broker: BrokerImage) -> RegisterBroker:
+    return RegisterBroker(
+        broker_id=broker.node_id,
+        incarnation_id=broker.incarnation_id,
+        host=broker.host,
+        port=broker.port,
+        rack=broker.rack,
+        broker_epoch=broker.broker_epoch,
+        fenced=broker.fenced,
+        in_controlled_shutdown=broker.in_controlled_shutdown,
+    )
+
+
+def _whole_partition(topic_id: TopicId, partition: PartitionImage) -> PartitionRecord:
+    return PartitionRecord(
+        topic_id=topic_id,
+        partition=partition.partition,
+        replicas=partition.replicas,
+        isr=partition.isr,
+        leader=partition.leader,
+        leader_epoch=partition.leader_epoch,
+        partition_epoch=partition.partition_epoch,
+        controller_epoch=partition.controller_epoch,
+        elr=partition.elr,
+        last_known_elr=partition.last_known_elr,
+        recovered=partition.recovered,
+    )

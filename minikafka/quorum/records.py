@@ -1,0 +1,226 @@
+"""The metadata log's records, and how one becomes the value of a log record.
+
+Kafka's names and keys (KAFKA-FACTS 4.2); the bytes are msgpack, for Kafka's tools read no such records (DESIGN D4):
+``[key, version, {field: value}]``, a field that is None left out. Reading is strict: a key, version or field that this
+build does not know is UnsupportedVersion, for a broker that skipped a record would hold another image than its peers;
+bytes that are not such a record are CorruptMessage.
+
+Rules for this file: data only. What a record does to the cluster stands in ``image.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from types import NoneType, UnionType
+from typing import Any, TypeAlias, get_args, get_type_hints
+
+import msgpack
+
+from minikafka.errors import CorruptMessage, UnsupportedVersion
+from minikafka.types import NO_NODE, Epoch, NodeId, Offset, TopicId
+
+RECORD_VERSION = 1
+"""The only layout so far; it rises when a field changes its meaning."""
+
+METADATA_VERSION = "metadata.version"
+"""The feature that names the layout of this log; see :class:`FeatureLevel`."""
+
+METADATA_VERSION_LEVEL = 1
+
+TOPIC_RESOURCE = 2
+"""Kafka's number for a topic in :class:`ConfigRecord`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisterBroker:
+    """A new incarnation of a broker, fenced until it has read this record."""
+
+    broker_id: NodeId
+    incarnation_id: str
+    host: str
+    port: int
+    rack: str | None = None
+    broker_epoch: Offset | None = None
+    """None: the offset of this very record. Set in snapshots, whose records have other offsets."""
+    fenced: bool = True
+    in_controlled_shutdown: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerRegistrationChange:
+    """A registered broker was fenced, unfenced, or began to shut down; None: as before (KIP-841)."""
+
+    broker_id: NodeId
+    broker_epoch: Offset
+    fenced: bool | None = None
+    in_controlled_shutdown: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicRecord:
+    """A topic was created; its settings and partitions follow in the same batch."""
+
+    name: str
+    topic_id: TopicId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionRecord:
+    """A partition as a whole: on creation, and in snapshots. Partitions of a topic come in order from 0."""
+
+    topic_id: TopicId
+    partition: int
+    replicas: tuple[NodeId, ...]
+    isr: tuple[NodeId, ...]
+    leader: NodeId
+    leader_epoch: Epoch = 0
+    partition_epoch: int = 0
+    controller_epoch: Epoch | None = None
+    """None: the epoch of the batch that carries the record. Set in snapshots."""
+    elr: tuple[NodeId, ...] = ()
+    last_known_elr: tuple[NodeId, ...] = ()
+    recovered: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionChange:
+    """What changes in a partition; None: as before.
+
+    Every change raises the partition epoch by one, and one that names a leader (also the same, also nobody: -1) raises
+    the leader epoch by one (KAFKA-FACTS 3.5).
+    """
+
+    topic_id: TopicId
+    partition: int
+    isr: tuple[NodeId, ...] | None = None
+    leader: NodeId | None = None
+    elr: tuple[NodeId, ...] | None = None
+    last_known_elr: tuple[NodeId, ...] | None = None
+    recovered: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigRecord:
+    """One setting of one resource; a value of None deletes it."""
+
+    resource_name: str
+    name: str
+    value: str | None = None
+    resource_type: int = TOPIC_RESOURCE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveTopic:
+    """The topic, its partitions and its settings are gone."""
+
+    topic_id: TopicId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerIds:
+    """A block of producer ids was handed to a broker; the next block starts at ``next_producer_id``."""
+
+    broker_id: NodeId = NO_NODE
+    broker_epoch: Offset = -1
+    next_producer_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureLevel:
+    """The level of a feature of the cluster; ``metadata.version`` is the layout of this log."""
+
+    name: str
+    level: int
+
+
+MetadataRecord: TypeAlias = (
+    RegisterBroker
+    | BrokerRegistrationChange
+    | TopicRecord
+    | PartitionRecord
+    | PartitionChange
+    | ConfigRecord
+    | RemoveTopic
+    | ProducerIds
+    | FeatureLevel
+)
+
+_KEYS: dict[type[MetadataRecord], int] = {
+    RegisterBroker: 0,
+    TopicRecord: 2,
+    PartitionRecord: 3,
+    ConfigRecord: 4,
+    PartitionChange: 5,
+    RemoveTopic: 9,
+    FeatureLevel: 12,
+    ProducerIds: 15,
+    BrokerRegistrationChange: 17,
+}
+"""Kafka's API keys of its metadata records."""
+
+
+def encode(record: MetadataRecord) -> bytes:
+    """The value of the log record that carries ``record``."""
+    values = {each.name: getattr(record, each.name) for each in fields(record)}
+    told = {name: value for name, value in values.items() if value is not None}
+    packed: bytes = msgpack.packb([_KEYS[type(record)], RECORD_VERSION, told])
+    return packed
+
+
+def decode(payload: bytes | memoryview) -> MetadataRecord:
+    """The record in a log record's value; raises UnsupportedVersion or CorruptMessage (see the file's head)."""
+    try:
+        parts = msgpack.unpackb(payload, strict_map_key=True)
+    except (ValueError, msgpack.UnpackException) as error:
+        raise CorruptMessage(f"a metadata record is not msgpack: {error}") from error
+    if not isinstance(parts, list) or len(parts) != 3 or not isinstance(parts[2], dict):
+        raise CorruptMessage("a metadata record is not [key, version, fields]")
+    key, version, told = parts
+    layout = _LAYOUTS.get(key) if isinstance(key, int) else None
+    if layout is None or version != RECORD_VERSION:
+        raise UnsupportedVersion(f"metadata record with key {key!r} and version {version!r} is not known to this build")
+    return layout.record(told)
+
+
+def _is_id(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+_CHECKS: dict[object, Callable[[Any], bool]] = {
+    int: _is_id,
+    bool: lambda value: isinstance(value, bool),
+    str: lambda value: isinstance(value, str),
+    tuple[int, ...]: lambda value: isinstance(value, list) and all(map(_is_id, value)),
+    NoneType: lambda value: value is None,
+}
+
+
+class _Layout:
+    """The fields of one kind of record, with what each may hold."""
+
+    def __init__(self, kind: type[MetadataRecord]) -> None:
+        self.kind = kind
+        hints = get_type_hints(kind)
+        self.checks: dict[str, tuple[Callable[[Any], bool], ...]] = {}
+        for each in fields(kind):
+            hint = hints[each.name]
+            choices = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+            self.checks[each.name] = tuple(_CHECKS[choice] for choice in choices)
+
+    def record(self, told: dict[str, Any]) -> MetadataRecord:
+        values: dict[str, Any] = {}
+        for name, value in told.items():
+            checks = self.checks.get(name)
+            if checks is None:
+                raise UnsupportedVersion(f"{self.kind.__name__} has no field {name!r} that this build knows")
+            if not any(check(value) for check in checks):
+                raise CorruptMessage(f"{self.kind.__name__}.{name} cannot be {value!r}")
+            values[name] = tuple(value) if isinstance(value, list) else value
+        try:
+            return self.kind(**values)
+        except TypeError as error:
+            raise CorruptMessage(f"{self.kind.__name__} lacks a field: {error}") from error
+
+
+_LAYOUTS = {key: _Layout(kind) for kind, key in _KEYS.items()}

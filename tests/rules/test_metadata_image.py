@@ -1,0 +1,204 @@
+"""The image: what each record does, epoch arithmetic, sharing between images, and the way through a snapshot."""
+
+from __future__ import annotations
+
+import pytest
+
+from minikafka.invariant import InvariantViolation
+from minikafka.quorum.image import MetadataImage, changes
+from minikafka.quorum.records import (
+    BrokerRegistrationChange,
+    ConfigRecord,
+    FeatureLevel,
+    MetadataRecord,
+    PartitionChange,
+    PartitionRecord,
+    ProducerIds,
+    RegisterBroker,
+    RemoveTopic,
+    TopicRecord,
+    decode,
+    encode,
+)
+from minikafka.types import TopicPartition
+
+ORDERS = "orders-id"
+PAYMENTS = "payments-id"
+
+
+def after(image: MetadataImage, *records: MetadataRecord, epoch: int = 1) -> MetadataImage:
+    return image.replay_all(records, image.offset + len(records), epoch)
+
+
+def register(node: int) -> RegisterBroker:
+    return RegisterBroker(broker_id=node, incarnation_id=f"inc-{node}", host="127.0.0.1", port=9000 + node)
+
+
+def partition_record(topic_id: str, number: int) -> PartitionRecord:
+    return PartitionRecord(topic_id=topic_id, partition=number, replicas=(1, 2, 3), isr=(1, 2, 3), leader=1)
+
+
+@pytest.fixture
+def image() -> MetadataImage:
+    """Three brokers, of which 3 is fenced; two topics of two partitions."""
+    return after(
+        MetadataImage(cluster_id="c"),
+        FeatureLevel(name="metadata.version", level=1),
+        register(1),
+        register(2),
+        register(3),
+        BrokerRegistrationChange(broker_id=1, broker_epoch=1, fenced=False),
+        BrokerRegistrationChange(broker_id=2, broker_epoch=2, fenced=False),
+        TopicRecord(name="orders", topic_id=ORDERS),
+        ConfigRecord(resource_name="orders", name="min.insync.replicas", value="2"),
+        partition_record(ORDERS, 0),
+        partition_record(ORDERS, 1),
+        TopicRecord(name="payments", topic_id=PAYMENTS),
+        partition_record(PAYMENTS, 0),
+        partition_record(PAYMENTS, 1),
+        ProducerIds(next_producer_id=2000),
+        epoch=4,
+    )
+
+
+def test_a_brokers_epoch_is_the_offset_of_its_registration(image: MetadataImage):
+    """KAFKA-FACTS 4.3: the broker epoch rises with each incarnation because offsets do."""
+    assert {node: broker.broker_epoch for node, broker in image.brokers.items()} == {1: 1, 2: 2, 3: 3}
+    again = after(image, register(1))
+    assert again.brokers[1].broker_epoch == image.offset
+    assert again.brokers[1].fenced
+
+
+def test_who_may_lead(image: MetadataImage):
+    """KIP-841: fenced and stopping brokers may neither lead nor join an ISR; unknown ones of course not."""
+    stopping = after(image, BrokerRegistrationChange(broker_id=2, broker_epoch=2, in_controlled_shutdown=True))
+    assert [stopping.eligible(node) for node in (1, 2, 3, 4)] == [True, False, False, False]
+    assert [stopping.alive(node) for node in (1, 2, 3, 4)] == [True, True, False, False]
+    assert stopping.eligible_brokers() == (1,)
+
+
+@pytest.mark.parametrize(
+    "change, leader_epoch",
+    [
+        (PartitionChange(topic_id=ORDERS, partition=1, isr=(1, 2)), 0),
+        (PartitionChange(topic_id=ORDERS, partition=1, leader=2), 1),
+        (PartitionChange(topic_id=ORDERS, partition=1, leader=1), 1),
+        (PartitionChange(topic_id=ORDERS, partition=1, leader=-1, isr=()), 1),
+        (PartitionChange(topic_id=ORDERS, partition=1, recovered=False), 0),
+    ],
+)
+def test_epoch_arithmetic(image: MetadataImage, change: PartitionChange, leader_epoch: int):
+    """Every change raises the partition epoch; the leader epoch rises iff the leader field is set, even to the same."""
+    new = after(image, change, epoch=9)
+    partition = new.partition(TopicPartition("orders", 1))
+    assert partition is not None
+    assert (partition.partition_epoch, partition.leader_epoch, partition.controller_epoch) == (1, leader_epoch, 9)
+
+
+def test_two_changes_of_one_partition_in_one_batch_both_count(image: MetadataImage):
+    """A batch is one image, yet each of its records is one step of the partition epoch."""
+    change = PartitionChange(topic_id=ORDERS, partition=0, leader=2)
+    partition = (
+        after(image, change, PartitionChange(topic_id=ORDERS, partition=0, leader=1)).topics["orders"].partitions[0]
+    )
+    assert (partition.leader, partition.leader_epoch, partition.partition_epoch) == (1, 2, 2)
+
+
+def test_an_image_shares_what_did_not_change(image: MetadataImage):
+    """The cost of a change is that of the change: a failover must not copy a cluster. An old image stays as it was."""
+    new = after(image, PartitionChange(topic_id=ORDERS, partition=1, isr=(1, 2)))
+    assert new.brokers is image.brokers
+    assert new.topic_names is image.topic_names
+    assert new.topics["payments"] is image.topics["payments"]
+    assert new.topics["orders"].partitions[0] is image.topics["orders"].partitions[0]
+    assert image.topics["orders"].partitions[1].isr == (1, 2, 3)
+    assert [tp for tp, _, _ in changes(image, new)] == [TopicPartition("orders", 1)]
+    assert list(changes(new, new)) == []
+
+
+def test_changes_are_told_in_order_with_both_states(image: MetadataImage):
+    """A broker walks changes in order: two runs of one seed must do the same things in the same order."""
+    new = after(
+        image,
+        RemoveTopic(topic_id=PAYMENTS),
+        TopicRecord(name="audit", topic_id="audit-id"),
+        partition_record("audit-id", 0),
+        PartitionChange(topic_id=ORDERS, partition=0, leader=2),
+    )
+    told = [(str(tp), old and old.leader, now and now.leader) for tp, old, now in changes(image, new)]
+    assert told == [("audit-0", None, 1), ("orders-0", 1, 2), ("payments-0", 1, None), ("payments-1", 1, None)]
+
+
+def test_a_topic_created_anew_is_not_the_old_one(image: MetadataImage):
+    """KAFKA-FACTS 3.3 (INCONSISTENT_TOPIC_ID): the same name with another id is another topic; its old log must go."""
+    new = after(
+        image,
+        RemoveTopic(topic_id=ORDERS),
+        TopicRecord(name="orders", topic_id="new-id"),
+        partition_record("new-id", 0),
+    )
+    told = [(str(tp), old is None, now is None) for tp, old, now in changes(image, new)]
+    assert told == [("orders-0", False, True), ("orders-1", False, True), ("orders-0", True, False)]
+    assert new.topics["orders"].configs == {}
+    assert new.topic_by_id(ORDERS) is None
+    assert new.topic_by_id("new-id") is new.topics["orders"]
+
+
+def test_a_setting_is_replaced_and_removed(image: MetadataImage):
+    """A topic says only what differs from the broker's defaults."""
+    other = after(image, ConfigRecord(resource_name="orders", name="retention.ms", value="5"))
+    assert other.topics["orders"].configs == {"min.insync.replicas": "2", "retention.ms": "5"}
+    gone = after(other, ConfigRecord(resource_name="orders", name="min.insync.replicas"))
+    assert gone.topics["orders"].configs == {"retention.ms": "5"}
+
+
+def test_partitions_are_found_by_name_and_number(image: MetadataImage):
+    """A partition that does not exist is None, also with a negative number."""
+    assert image.partition(TopicPartition("orders", 1)) is image.topics["orders"].partitions[1]
+    for tp in (TopicPartition("orders", 2), TopicPartition("orders", -1), TopicPartition("none", 0)):
+        assert image.partition(tp) is None
+
+
+def test_a_snapshot_gives_an_equal_image(image: MetadataImage):
+    """A broker that loads a snapshot must hold what those hold who replayed the log (S15 state included)."""
+    rich = after(
+        image,
+        PartitionChange(
+            topic_id=ORDERS, partition=0, isr=(), leader=-1, elr=(2,), last_known_elr=(1,), recovered=False
+        ),
+        BrokerRegistrationChange(broker_id=2, broker_epoch=2, in_controlled_shutdown=True),
+        epoch=7,
+    )
+    payloads = [encode(record) for record in rich.records()]
+    loaded = MetadataImage(cluster_id="c").replay_all([decode(each) for each in payloads], rich.offset, rich.epoch)
+    assert loaded == rich
+    assert [encode(record) for record in loaded.records()] == payloads
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        PartitionChange(topic_id="nobody", partition=0, isr=(1,)),
+        PartitionChange(topic_id=ORDERS, partition=2, isr=(1,)),
+        PartitionChange(topic_id=ORDERS, partition=0, isr=(2, 3)),
+        PartitionChange(topic_id=ORDERS, partition=0, leader=4),
+        partition_record(ORDERS, 3),
+        TopicRecord(name="orders", topic_id="other"),
+        TopicRecord(name="other", topic_id=ORDERS),
+        RemoveTopic(topic_id="nobody"),
+        ConfigRecord(resource_name="nobody", name="retention.ms", value="1"),
+        BrokerRegistrationChange(broker_id=1, broker_epoch=0, fenced=False),
+        BrokerRegistrationChange(broker_id=9, broker_epoch=1, fenced=False),
+        ProducerIds(next_producer_id=1000),
+    ],
+)
+def test_a_committed_record_that_contradicts_the_image_is_a_bug(image: MetadataImage, record: MetadataRecord):
+    """S13 and the epochs are held where state changes: a wrong record must stop the broker, not be half applied."""
+    with pytest.raises(InvariantViolation):
+        after(image, record)
+
+
+def test_metadata_is_replayed_in_order(image: MetadataImage):
+    """Committed metadata is never truncated (KAFKA-FACTS 10.13)."""
+    with pytest.raises(InvariantViolation):
+        image.replay_all((), image.offset - 1, 4)

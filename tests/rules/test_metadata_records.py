@@ -1,0 +1,86 @@
+"""The metadata log's records as bytes: what is written is read back, and what is not known is refused by name."""
+
+from __future__ import annotations
+
+import msgpack
+import pytest
+
+from minikafka.errors import CorruptMessage, UnsupportedVersion
+from minikafka.quorum.records import (
+    BrokerRegistrationChange,
+    ConfigRecord,
+    FeatureLevel,
+    MetadataRecord,
+    PartitionChange,
+    PartitionRecord,
+    ProducerIds,
+    RegisterBroker,
+    RemoveTopic,
+    TopicRecord,
+    decode,
+    encode,
+)
+
+ONE_OF_EACH: list[MetadataRecord] = [
+    RegisterBroker(broker_id=1, incarnation_id="i", host="h", port=9092, rack="r", broker_epoch=7, fenced=False),
+    RegisterBroker(broker_id=0, incarnation_id="i", host="h", port=1),
+    BrokerRegistrationChange(broker_id=1, broker_epoch=7, fenced=True),
+    BrokerRegistrationChange(broker_id=1, broker_epoch=7, in_controlled_shutdown=True),
+    TopicRecord(name="orders", topic_id="7Xv2"),
+    PartitionRecord(topic_id="7Xv2", partition=0, replicas=(1, 2, 3), isr=(1, 2), leader=1, elr=(3,), recovered=False),
+    PartitionChange(topic_id="7Xv2", partition=0, isr=(), leader=-1, elr=(1,), last_known_elr=(1,)),
+    PartitionChange(topic_id="7Xv2", partition=0, recovered=True),
+    ConfigRecord(resource_name="orders", name="min.insync.replicas", value="2"),
+    ConfigRecord(resource_name="orders", name="min.insync.replicas"),
+    RemoveTopic(topic_id="7Xv2"),
+    ProducerIds(broker_id=1, broker_epoch=7, next_producer_id=3000),
+    FeatureLevel(name="metadata.version", level=1),
+]
+
+
+@pytest.mark.parametrize("record", ONE_OF_EACH, ids=lambda record: type(record).__name__)
+def test_a_record_survives_its_bytes(record: MetadataRecord):
+    """A field lost between controller and broker would give two brokers two images (D5)."""
+    assert decode(encode(record)) == record
+    assert decode(memoryview(encode(record))) == record
+
+
+def test_no_change_and_nobody_are_told_apart():
+    """KAFKA-FACTS 3.5: a leader field of None keeps the leader epoch, -1 raises it and leaves nobody in charge."""
+    kept = decode(encode(PartitionChange(topic_id="7Xv2", partition=0, isr=(1,))))
+    gone = decode(encode(PartitionChange(topic_id="7Xv2", partition=0, isr=(), leader=-1)))
+    assert isinstance(kept, PartitionChange)
+    assert isinstance(gone, PartitionChange)
+    assert (kept.leader, kept.isr, gone.leader, gone.isr) == (None, (1,), -1, ())
+
+
+def test_what_a_newer_version_wrote_is_refused_not_skipped():
+    """A broker that skipped a record it does not know would lead or follow by a wrong image."""
+    for strange in (
+        [99, 1, {}],
+        [2, 2, {"name": "t", "topic_id": "x"}],
+        [2, 1, {"name": "t", "topic_id": "x", "new": 1}],
+    ):
+        with pytest.raises(UnsupportedVersion):
+            decode(msgpack.packb(strange))
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"\xc1",
+        msgpack.packb([2, 1]),
+        msgpack.packb({"key": 2}),
+        msgpack.packb([2, 1, {"name": "t"}]),
+        msgpack.packb([2, 1, {"name": 5, "topic_id": "x"}]),
+        msgpack.packb([9, 1, {"topic_id": None}]),
+        msgpack.packb([5, 1, {"topic_id": "x", "partition": True}]),
+        msgpack.packb([5, 1, {"topic_id": "x", "partition": 0, "isr": [1, "2"]}]),
+        encode(TopicRecord(name="t", topic_id="x"))[:-1],
+    ],
+)
+def test_bytes_that_are_no_record_are_a_typed_error(payload: bytes):
+    """A broken record must stop the broker with a sentence, not become a half-read state."""
+    with pytest.raises(CorruptMessage):
+        decode(payload)
