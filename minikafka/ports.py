@@ -7,6 +7,7 @@ as an argument and, in their constructor, the events sink.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from random import Random
 from typing import Protocol, TypeAlias
@@ -19,6 +20,9 @@ Buffers: TypeAlias = Sequence[Buffer]
 
 Handler: TypeAlias = Callable[[str, bytes], Awaitable[Buffers]]
 """(api, whole body) -> answer. Never raises: errors are answers; what escapes stops the broker."""
+
+CAUSE: ContextVar[str] = ContextVar("CAUSE", default="")
+"""Id of the request or timer that all of this happens for; the dispatcher sets it, events sinks read it (D9)."""
 
 
 class Clock(Protocol):

@@ -1,0 +1,376 @@
+"""One node's disk: what is durable, what only the page cache knows, and what a power cut leaves of it.
+
+===============================  ===================================================================================
+kill -9                          nothing is lost: the page cache stays
+``File.sync``                    what was appended or cut before the call is durable after it
+``sync_folder``                  names made, replaced or removed in the folder are durable; so is the folder itself
+power cut                        per file a drawn number of the unsynced operations, in order; the next one torn.
+                                 per folder a drawn number of the unsynced name changes, in order. A file or folder
+                                 whose name was not synced may so be absent, or the old one
+a sync that fails                DiskFailed; what was to be synced is never durable (zeros in its place after a cut)
+a full disk                      DiskFull; the file is as before
+===============================  ===================================================================================
+
+Rules for this file: every draw has a stream of its own per file, folder and purpose, so that one event less does not
+move the others; a dead incarnation's handles change nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from typing import Literal
+
+from minikafka.errors import DiskFailed, DiskFull
+from minikafka.ports import Buffers
+from minikafka.sim.durability import FOLDER, Entry, Inode, NameChange, tree_below
+from minikafka.sim.loop import SimLoop
+from minikafka.sim.tasks import Incarnation
+
+TEMPORARY = ".tmp"
+"""Suffix of the file that a replacement writes first."""
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def checked(path: str) -> str:
+    """A relative path without empty or dotted parts; ValueError otherwise. The empty path is the root."""
+    if path and any(part in {"", ".", ".."} for part in path.split("/")):
+        raise ValueError(f"not a path inside the data directory: {path!r}")
+    return path
+
+
+class SimDisk:
+    """The disk of one node; it outlives the node's incarnations. :meth:`of` gives the Disk port."""
+
+    def __init__(self, seed: object, node: str, loop: SimLoop, wall_ms: Callable[[], int]) -> None:
+        self.capacity_bytes: int | None = None
+        """Appends beyond it raise DiskFull; None: endless."""
+        self.sync_mean_s = 0.002
+        """Mean of the drawn time of a sync; raise it for a slow disk."""
+        self.power_cuts = 0
+        self._seed = f"{seed}/disk/{node}"
+        self._node = node
+        self._loop = loop
+        self._wall_ms = wall_ms
+        self._latencies = Random(f"{self._seed}/sync")
+        self._outside = loop.context_of(None)
+        self._names: dict[str, Entry] = {}
+        self._durable_names: dict[str, Entry] = {}
+        self._name_changes: dict[str, list[NameChange]] = {}
+        self._failing_syncs: list[str] = []
+        self._births = 0
+        self._sequence = 0
+        self._locked_by: Incarnation | None = None
+
+    def of(self, incarnation: Incarnation) -> FencedDisk:
+        """The Disk port of one incarnation; it fails once the incarnation is dead."""
+        return FencedDisk(self, incarnation)
+
+    # ------------------------------------------------------------------------------------- faults
+
+    def power_cut(self) -> None:
+        """Forget what was not synced, but for a drawn part of it."""
+        self.power_cuts += 1
+        for folder in sorted(self._name_changes):
+            changes = self._name_changes[folder]
+            random = Random(f"{self._seed}/cut/{self.power_cuts}/{folder}")
+            for change in changes[: random.randint(0, len(changes))]:
+                change.apply(self._durable_names)
+        self._name_changes.clear()
+        self._names = {path: entry for path, entry in self._durable_names.items() if self._reachable(path)}
+        self._durable_names = dict(self._names)
+        for path in sorted(self._names):
+            entry = self._names[path]
+            if isinstance(entry, Inode):
+                entry.lose_power(Random(f"{self._seed}/cut/{self.power_cuts}/{entry.birth}"))
+
+    def _reachable(self, path: str) -> bool:
+        parent = _parent(path)
+        return not parent or (self._durable_names.get(parent) is FOLDER and self._reachable(parent))
+
+    def fail_next_sync(self, prefix: str = "") -> None:
+        """The next sync of a file or folder whose path begins with ``prefix`` raises DiskFailed."""
+        self._failing_syncs.append(prefix)
+
+    def rot(self, path: str, position: int | None = None) -> int:
+        """Flip one bit of a file's durable data, and of what is read from now on; returns the byte's position."""
+        inode = self.inode(path)
+        random = Random(f"{self._seed}/rot/{inode.birth}/{self.power_cuts}/{position}")
+        at = position if position is not None else random.randrange(len(inode.durable))
+        bit = 1 << random.randrange(8)
+        inode.durable[at] ^= bit
+        if at < len(inode.content):
+            inode.content[at] ^= bit
+        return at
+
+    def wipe(self) -> None:
+        """A new, empty disk."""
+        self._names.clear()
+        self._durable_names.clear()
+        self._name_changes.clear()
+
+    def used_bytes(self) -> int:
+        """Bytes in files, durable or not."""
+        return sum(len(entry.content) for entry in self._names.values() if isinstance(entry, Inode))
+
+    def files(self) -> dict[str, bytes]:
+        """Every file as a reader sees it now, by sorted path."""
+        return {path: bytes(e.content) for path, e in sorted(self._names.items()) if isinstance(e, Inode)}
+
+    def durable_bytes(self, path: str) -> bytes:
+        """What of the file would surely survive a power cut, its name aside."""
+        return bytes(self.inode(path).durable)
+
+    # ------------------------------------------------------------------------------------- files and names
+
+    def inode(self, path: str) -> Inode:
+        """The file of that name; FileNotFoundError."""
+        entry = self._names.get(path)
+        if isinstance(entry, Inode):
+            return entry
+        raise FileNotFoundError(f"{self._node}:{path}")
+
+    def open(self, path: str) -> Inode:
+        """The file of that name, made if it is missing."""
+        entry = self._names.get(path)
+        if isinstance(entry, Inode):
+            return entry
+        if entry is not None:
+            raise DiskFailed(f"{self._node}:{path} is a folder")
+        return self._create(path)
+
+    def _create(self, path: str) -> Inode:
+        self._make_folders(_parent(path))
+        self._births += 1
+        inode = Inode(self._births, self._wall_ms())
+        self._change("create", path, inode)
+        return inode
+
+    def _make_folders(self, folder: str) -> None:
+        if folder and folder not in self._names:
+            self._make_folders(_parent(folder))
+            self._change("create", folder, FOLDER)
+
+    def _change(
+        self, kind: Literal["create", "remove", "move"], path: str, entry: Entry | None = None, source: str = ""
+    ) -> None:
+        self._sequence += 1
+        change = NameChange(self._sequence, kind, path, entry, source)
+        change.apply(self._names)
+        self._name_changes.setdefault(_parent(path), []).append(change)
+
+    def exists(self, path: str) -> bool:
+        return not path or path in self._names
+
+    def names(self, folder: str) -> list[str]:
+        start = folder + "/" if folder else ""
+        inside = (path[len(start) :] for path in self._names if path.startswith(start))
+        return sorted(name for name in inside if "/" not in name)
+
+    def modified_ms(self, path: str) -> int:
+        return self.inode(path).modified_ms
+
+    def append(self, inode: Inode, data: bytes) -> None:
+        if self.capacity_bytes is not None and self.used_bytes() + len(data) > self.capacity_bytes:
+            raise DiskFull(f"{self._node}: no space for {len(data)} bytes")
+        inode.append(data)
+        inode.modified_ms = self._wall_ms()
+
+    def cut(self, inode: Inode, size: int) -> None:
+        if size < len(inode.content):
+            inode.cut(size)
+            inode.modified_ms = self._wall_ms()
+
+    def replace_file(self, path: str, data: bytes) -> Inode:
+        """Write a temporary file and move it over ``path``."""
+        temporary = path + TEMPORARY
+        self.remove(temporary)
+        inode = self._create(temporary)
+        try:
+            self.append(inode, data)
+        except DiskFull:
+            self.remove(temporary)
+            raise
+        self.replace(temporary, path)
+        return inode
+
+    def replace(self, source: str, target: str) -> None:
+        """Move a file or folder; an empty folder or a file may stand at ``target``."""
+        if source not in self._names:
+            raise FileNotFoundError(f"{self._node}:{source}")
+        if self._names.get(target) is FOLDER and self.names(target):
+            raise DiskFailed(f"{self._node}:{target} is a folder with files in it")
+        self._make_folders(_parent(target))
+        for folder in list(tree_below(self._name_changes, source)):
+            moved = [change.moved(source, target) for change in self._name_changes.pop(folder)]
+            self._name_changes.setdefault(target + folder[len(source) :], []).extend(moved)
+        self._change("move", target, source=source)
+
+    def remove(self, path: str) -> None:
+        if path in self._names:
+            # Its unsynced names go with it: they must not come back in a folder made anew.
+            for folder in list(tree_below(self._name_changes, path)):
+                del self._name_changes[folder]
+            self._change("remove", path)
+
+    # ------------------------------------------------------------------------------------- durability
+
+    async def sync(self, path: str, inode: Inode) -> None:
+        """Make what was written before this call durable; it completes even if the caller leaves."""
+        sequence = inode.sequence
+        fails = self._fails(path)
+
+        def complete() -> None:
+            if fails:
+                inode.lost_to(sequence)
+            else:
+                inode.synced_to(sequence)
+
+        await self._after_latency(complete)
+        if fails:
+            raise DiskFailed(f"{self._node}:{path}: sync failed")
+
+    async def sync_folder(self, folder: str) -> None:
+        """Make the changes of names in ``folder`` durable, and the folder itself."""
+        sequence = self._sequence
+        fails = self._fails(folder)
+        await self._after_latency(lambda: None if fails else self._names_synced(folder, sequence))
+        if fails:
+            raise DiskFailed(f"{self._node}:{folder}: sync failed")
+
+    def _names_synced(self, folder: str, sequence: int) -> None:
+        if folder:
+            self._names_synced(_parent(folder), sequence)
+        changes = self._name_changes.get(folder, [])
+        while changes and changes[0].sequence <= sequence:
+            changes.pop(0).apply(self._durable_names)
+
+    async def _after_latency(self, complete: Callable[[], None]) -> None:
+        done: asyncio.Future[None] = self._loop.create_future()
+        cuts = self.power_cuts
+
+        def finish() -> None:
+            if self.power_cuts == cuts:
+                complete()
+            if not done.done():
+                done.set_result(None)
+
+        delay = self._latencies.expovariate(1 / self.sync_mean_s) if self.sync_mean_s > 0 else 0.0
+        self._loop.call_later(delay, finish, context=self._outside)
+        await done
+
+    def _fails(self, path: str) -> bool:
+        for prefix in self._failing_syncs:
+            if path.startswith(prefix):
+                self._failing_syncs.remove(prefix)
+                return True
+        return False
+
+    def lock(self, incarnation: Incarnation) -> None:
+        holder = self._locked_by
+        if holder is not None and holder is not incarnation and holder.alive:
+            raise DiskFailed(f"{self._node}: {holder} holds the data directory")
+        self._locked_by = incarnation
+
+
+class FencedDisk:
+    """The Disk port of one incarnation of a node."""
+
+    def __init__(self, disk: SimDisk, incarnation: Incarnation) -> None:
+        self._disk = disk
+        self._incarnation = incarnation
+
+    def _live(self) -> SimDisk:
+        if not self._incarnation.alive:
+            raise DiskFailed(f"{self._incarnation} is dead")
+        return self._disk
+
+    def open(self, path: str) -> FencedFile:
+        """Open a file for reading and appending; made, with its folders, when missing."""
+        disk = self._live()
+        return FencedFile(disk, self._incarnation, path, disk.open(checked(path)))
+
+    def exists(self, path: str) -> bool:
+        return self._live().exists(checked(path))
+
+    def names(self, folder: str) -> list[str]:
+        return self._live().names(checked(folder))
+
+    def modified_ms(self, path: str) -> int:
+        return self._live().modified_ms(checked(path))
+
+    def read_file(self, path: str) -> bytes:
+        return bytes(self._live().inode(checked(path)).content)
+
+    def replace_file(self, path: str, data: bytes) -> None:
+        self._live().replace_file(checked(path), data)
+
+    async def publish(self, path: str, data: bytes) -> None:
+        """Temporary file, sync, rename, sync of the folder: each step can be where the power goes."""
+        temporary = checked(path) + TEMPORARY
+        disk = self._live()
+        disk.remove(temporary)
+        inode = disk.open(temporary)
+        try:
+            disk.append(inode, data)
+        except DiskFull:
+            disk.remove(temporary)
+            raise
+        await disk.sync(temporary, inode)
+        self._live().replace(temporary, path)
+        await self.sync_folder(_parent(path))
+
+    def replace(self, source: str, target: str) -> None:
+        self._live().replace(checked(source), checked(target))
+
+    def remove(self, path: str) -> None:
+        self._live().remove(checked(path))
+
+    async def sync_folder(self, folder: str) -> None:
+        await self._live().sync_folder(checked(folder))
+
+    def lock(self) -> None:
+        self._live().lock(self._incarnation)
+
+    def close(self) -> None:
+        """Nothing to give back: the lock goes with the incarnation."""
+
+
+class FencedFile:
+    """The File port of one incarnation of a node."""
+
+    def __init__(self, disk: SimDisk, incarnation: Incarnation, path: str, inode: Inode) -> None:
+        self._disk = disk
+        self._incarnation = incarnation
+        self._path = path
+        self._inode = inode
+        self._open = True
+
+    def _live(self) -> Inode:
+        if not self._incarnation.alive:
+            raise DiskFailed(f"{self._incarnation} is dead")
+        if not self._open:
+            raise DiskFailed(f"{self._path} is closed")
+        return self._inode
+
+    def append(self, data: Buffers) -> None:
+        self._disk.append(self._live(), b"".join(data))
+
+    def read(self, position: int, size: int) -> bytes:
+        return bytes(self._live().content[position : position + size])
+
+    def size(self) -> int:
+        return len(self._live().content)
+
+    def truncate(self, size: int) -> None:
+        self._disk.cut(self._live(), size)
+
+    async def sync(self) -> None:
+        await self._disk.sync(self._path, self._live())
+
+    def close(self) -> None:
+        self._open = False

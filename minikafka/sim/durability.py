@@ -1,0 +1,126 @@
+"""Contents and names that a disk knows but has not made durable yet.
+
+Rule for this file: a change is applied twice, at once to what is seen and later, in the same order, to what is durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Literal, TypeAlias
+
+SECTOR_SIZE = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One unsynced change of a file's content: append ``data``, or cut to ``size``."""
+
+    sequence: int
+    data: bytes | None
+    size: int = 0
+
+    def apply(self, content: bytearray) -> None:
+        if self.data is not None:
+            content += self.data
+        else:
+            del content[self.size :]
+
+
+@dataclass(eq=False, slots=True)
+class Inode:
+    """A file's bytes, apart from its names."""
+
+    birth: int
+    """Names its random streams: a path may be used by several files in turn."""
+    modified_ms: int
+    content: bytearray = field(default_factory=bytearray)
+    """As the page cache shows it."""
+    durable: bytearray = field(default_factory=bytearray)
+    pending: list[Write] = field(default_factory=list)
+    sequence: int = 0
+
+    def append(self, data: bytes) -> None:
+        self._change(Write(self.sequence + 1, data))
+
+    def cut(self, size: int) -> None:
+        self._change(Write(self.sequence + 1, None, size))
+
+    def _change(self, write: Write) -> None:
+        self.sequence = write.sequence
+        write.apply(self.content)
+        self.pending.append(write)
+
+    def synced_to(self, sequence: int) -> None:
+        """Every change up to ``sequence`` is durable."""
+        while self.pending and self.pending[0].sequence <= sequence:
+            self.pending.pop(0).apply(self.durable)
+
+    def lost_to(self, sequence: int) -> None:
+        """A sync failed: these pages are marked clean and are never written; later ones still can be."""
+        self.pending = [
+            Write(write.sequence, bytes(len(write.data)))
+            if write.sequence <= sequence and write.data is not None
+            else write
+            for write in self.pending
+        ]
+
+    def lose_power(self, random: Random) -> None:
+        """Keep a drawn number of the unsynced changes in order; the next one may be torn."""
+        kept = random.randint(0, len(self.pending))
+        for write in self.pending[:kept]:
+            write.apply(self.durable)
+        if kept < len(self.pending) and (torn := self.pending[kept].data) and random.random() < 0.5:
+            part = torn[: random.randint(0, len(torn) - 1)]
+            if random.random() < 0.25:
+                # The size and a later sector reached the platter, an earlier sector did not.
+                holes = min(len(part), SECTOR_SIZE * random.randint(1, 4))
+                part = bytes(holes) + part[holes:]
+            self.durable += part
+        self.pending.clear()
+        self.content = bytearray(self.durable)
+
+
+class Folder:
+    """Marks a folder among the names."""
+
+    __slots__ = ()
+
+
+FOLDER = Folder()
+Entry: TypeAlias = Inode | Folder
+
+
+@dataclass(frozen=True, slots=True)
+class NameChange:
+    """One unsynced change of names: create or remove ``path``, or move ``source`` to ``path`` with all below it."""
+
+    sequence: int
+    kind: Literal["create", "remove", "move"]
+    path: str
+    entry: Entry | None = None
+    source: str = ""
+
+    def apply(self, names: dict[str, Entry]) -> None:
+        if self.kind == "create" and self.entry is not None:
+            names[self.path] = self.entry
+        elif self.kind == "remove":
+            for path in list(tree_below(names, self.path)):
+                del names[path]
+        else:
+            moved = {path: names.pop(path) for path in list(tree_below(names, self.source))}
+            for path in list(tree_below(names, self.path)) if moved else ():
+                del names[path]
+            for path, entry in moved.items():
+                names[self.path + path[len(self.source) :]] = entry
+
+    def moved(self, source: str, target: str) -> NameChange:
+        """The same change, after the folder it happened in was renamed."""
+        return replace(self, path=target + self.path[len(source) :])
+
+
+def tree_below(names: Iterable[str], root: str) -> Iterator[str]:
+    """``root`` and every path below it."""
+    below = root + "/"
+    return (path for path in names if path == root or path.startswith(below))

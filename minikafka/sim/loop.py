@@ -1,0 +1,452 @@
+"""An event loop with virtual time whose every choice comes from a seed.
+
+Order: first in, first out inside a node (asyncio promises that), seeded choice between nodes (any order between
+processes is real). Time jumps to the next timer when nothing is ready. Nothing outside can be reached: every loop
+method that would do so raises :class:`Escaped` with its name.
+
+Rules for this file:
+
+1. A step is decided by queues, timers and the seed only; never by an address, a hash of a string or a real clock.
+   Tasks and futures hash to their birth number, so that sets of them (``asyncio.wait``, ``TaskGroup``) iterate equally.
+2. The trace names who ran by birth number and function name; ``repr`` shows addresses and is banned.
+3. A dead incarnation never runs again. Its tasks stay referenced until :meth:`SimLoop.close`, or the garbage collector
+   would run their ``finally`` blocks in somebody's midst.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import gc
+import hashlib
+import heapq
+import sys
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from contextlib import contextmanager
+from contextvars import Context
+from dataclasses import dataclass
+from random import Random
+from typing import Any, TypeVar
+
+from minikafka.invariant import invariant
+from minikafka.sim.tasks import NODE, Incarnation, SimFuture, SimTask, current_node, label_of, name_of
+
+T = TypeVar("T")
+
+# A broker handles some hundred callbacks at one instant; a loop that never lets time pass makes more than this soon.
+LIVELOCK_STEPS = 200_000
+
+# Closing a coroutine that awaits in its `finally` suspends it again; more rounds than this is a loop without end.
+CLOSE_ROUNDS = 20
+
+
+class Escaped(Exception):
+    """Code under simulation reached for the real world through this loop method."""
+
+
+class Deadlock(Exception):
+    """Nothing is ready and no timer is set, yet somebody waits."""
+
+
+class Livelock(Exception):
+    """Callbacks without end at one virtual instant."""
+
+
+class SimulationFailed(Exception):
+    """Tasks or callbacks failed and nobody looked at it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Something that ended in an exception which nobody awaited."""
+
+    time: float
+    node: str
+    message: str
+    error: BaseException | None
+
+
+class Trace:
+    """A running sha256 over everything that happened, and the lines themselves when asked for."""
+
+    def __init__(self, *, keep_lines: bool = False) -> None:
+        self.lines: list[str] | None = [] if keep_lines else None
+        self._hash = hashlib.sha256()
+
+    def record(self, line: str) -> None:
+        """Add one line."""
+        self._hash.update(line.encode())
+        self._hash.update(b"\n")
+        if self.lines is not None:
+            self.lines.append(line)
+
+    def hexdigest(self) -> str:
+        """The hash so far: equal for equal runs."""
+        return self._hash.hexdigest()
+
+
+class SeededChoice:
+    """Choose among ready nodes by a seed; ``None`` is plain FIFO, the trace that reads best."""
+
+    def __init__(self, seed: object) -> None:
+        self._random = Random(f"{seed}/schedule") if seed is not None else None
+
+    def __call__(self, count: int) -> int:
+        return self._random.randrange(count) if self._random is not None else 0
+
+
+# typeshed marks every method of AbstractEventLoop abstract; the missing ones are added below, as escapes.
+_Base: Any = asyncio.AbstractEventLoop
+
+
+class SimLoop(_Base):  # type: ignore[misc]
+    """The simulated event loop.
+
+    ``choose(count)`` picks one of ``count`` ready nodes; it is asked only when there are two or more.
+    """
+
+    def __init__(
+        self, seed: object, *, choose: Callable[[int], int] | None = None, keep_trace_lines: bool = False
+    ) -> None:
+        self.now = 0.0
+        self.steps = 0
+        self.trace = Trace(keep_lines=keep_trace_lines)
+        self.failures: list[Failure] = []
+        self.after_step: list[Callable[[], None]] = []
+        """Called after each step that ran code: the place for invariants."""
+        self.world = Incarnation("", 0)
+        """The simulation itself; it never dies."""
+        self.incarnations: dict[str, Incarnation] = {}
+        """The newest incarnation of each node."""
+        self._buried: list[Incarnation] = []
+        self._choose = choose if choose is not None else SeededChoice(seed)
+        self._ready: list[Incarnation] = []
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._timers_set = 0
+        self._timers_cancelled = 0
+        self._births = 0
+        self._steps_at_instant = 0
+        self._closed = False
+
+    # ------------------------------------------------------------------------------------- nodes
+
+    def incarnate(self, node: str) -> Incarnation:
+        """Begin a new life of ``node``; what is left of the last one is killed."""
+        invariant(node != "", "a node needs a name")
+        last = self.incarnations.get(node)
+        if last is not None:
+            self.kill(node)
+        incarnation = Incarnation(node, last.number + 1 if last is not None else 1)
+        self.incarnations[node] = incarnation
+        return incarnation
+
+    def alive(self, node: str) -> bool:
+        """Does an incarnation of ``node`` live (paused ones do)?"""
+        incarnation = self.incarnations.get(node)
+        return incarnation is not None and incarnation.alive
+
+    def kill(self, node: str) -> None:
+        """Kill -9: nothing of the node's present incarnation ever runs again."""
+        incarnation = self.incarnations[node]
+        if not incarnation.alive:
+            return
+        incarnation.alive = False
+        incarnation.paused = False
+        self._buried.append(incarnation)
+        self._unready(incarnation)
+
+    def pause(self, node: str) -> None:
+        """SIGSTOP: time goes on, the node does not; what arrives waits for it."""
+        incarnation = self.incarnations[node]
+        invariant(incarnation.alive, "only a living node can be paused", node=node)
+        incarnation.paused = True
+        self._unready(incarnation)
+
+    def resume(self, node: str) -> None:
+        """SIGCONT."""
+        incarnation = self.incarnations[node]
+        if incarnation.alive and incarnation.paused:
+            incarnation.paused = False
+            if incarnation.queue:
+                self._ready.append(incarnation)
+
+    def context_of(self, incarnation: Incarnation | None) -> Context:
+        """A copy of the present context that runs as ``incarnation``."""
+        context = contextvars.copy_context()
+        context.run(NODE.set, incarnation)
+        return context
+
+    def spawn(self, node: str, coro: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Start a task on the living incarnation of ``node``."""
+        incarnation = self.incarnations[node]
+        invariant(incarnation.alive, "only a living node runs tasks", node=node)
+        return self.create_task(coro, context=self.context_of(incarnation))
+
+    # ------------------------------------------------------------------------------------- running
+
+    def run(self, coro: Coroutine[Any, Any, T]) -> T:
+        """Run ``coro`` as the simulation's own task until it is done."""
+        with self._running():
+            main: asyncio.Task[T] = self.create_task(coro, context=self.context_of(None))
+            while not main.done():
+                if not self._step(None):
+                    raise Deadlock(self._who_waits())
+        return main.result()
+
+    def run_until(self, deadline: float | None = None, met: Callable[[], bool] | None = None) -> bool:
+        """Run until ``met()`` holds, or virtual time ``deadline`` (seconds) is reached, or nothing is left to run.
+
+        True when ``met`` held (or, without ``met``, when the deadline was reached).
+        """
+        with self._running():
+            while met is None or not met():
+                if not self._step(deadline):
+                    if deadline is None:
+                        return False
+                    self._advance(max(self.now, deadline))
+                    return met is None
+        return True
+
+    def _step(self, limit: float | None) -> bool:
+        """Run one callback. False when none is left before virtual time ``limit``."""
+        while not self._ready:
+            if not self._fire_timers(limit):
+                return False
+        index = self._choose(len(self._ready)) if len(self._ready) > 1 else 0
+        incarnation = self._ready[index]
+        handle = incarnation.queue.popleft()
+        if not incarnation.queue:
+            del self._ready[index]
+        if handle.cancelled():
+            return True
+        self.steps += 1
+        self._steps_at_instant += 1
+        callback = handle._callback  # type: ignore[attr-defined]
+        owner = getattr(callback, "__self__", None)
+        label = label_of(owner, callback)
+        if self._steps_at_instant > LIVELOCK_STEPS:
+            raise Livelock(f"t={self.now:.6f} step {self.steps}: {incarnation} {label}")
+        self.trace.record(f"{self.now:.9f} {incarnation} {label}")
+        handle._run()
+        if isinstance(owner, SimTask) and owner.done():
+            owner.home.tasks.pop(owner.birth, None)
+        for check in self.after_step:
+            check()
+        return True
+
+    def _fire_timers(self, limit: float | None) -> bool:
+        """Advance to the next timer not after ``limit`` and make all that are due then ready."""
+        timers = self._timers
+        while timers and timers[0][2].cancelled():
+            heapq.heappop(timers)
+            self._timers_cancelled -= 1
+        if not timers or (limit is not None and timers[0][0] > limit):
+            return False
+        self._advance(max(self.now, timers[0][0]))
+        while timers and timers[0][0] <= self.now:
+            handle = heapq.heappop(timers)[2]
+            handle._scheduled = False  # type: ignore[attr-defined]
+            if handle.cancelled():
+                self._timers_cancelled -= 1
+            else:
+                self._enqueue(handle)
+        return True
+
+    def _advance(self, now: float) -> None:
+        if now > self.now:
+            self.now = now
+            self._steps_at_instant = 0
+
+    @contextmanager
+    def _running(self) -> Generator[None]:
+        invariant(not self._closed, "the loop is closed")
+        invariant(asyncio._get_running_loop() is None, "another event loop runs here")
+        hooks = sys.get_asyncgen_hooks()
+        sys.set_asyncgen_hooks(finalizer=self._finish_generator)
+        asyncio._set_running_loop(self)
+        try:
+            yield
+        finally:
+            asyncio._set_running_loop(None)
+            sys.set_asyncgen_hooks(*hooks)
+
+    def _finish_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
+        if not self._closed:
+            self.create_task(generator.aclose())
+
+    # ------------------------------------------------------------------------------------- the end
+
+    def lost_tasks(self) -> list[Failure]:
+        """Tasks of living nodes that wait for something nobody can ever set: collected, and told as failures.
+
+        Call it at the end of a run; the tasks it finds are gone afterwards.
+        """
+        living = [self.world, *(i for i in self.incarnations.values() if i.alive)]
+        for incarnation in living:
+            incarnation.tasks.clear()
+        known = len(self.failures)
+        gc.collect()
+        return self.failures[known:]
+
+    def check(self) -> None:
+        """Raise SimulationFailed when a task or callback failed unseen."""
+        gc.collect()
+        if self.failures:
+            first = self.failures[0]
+            told = "; ".join(f"t={f.time:.3f} {f.node or 'world'}: {f.message} {f.error!r}" for f in self.failures[:5])
+            raise SimulationFailed(f"{len(self.failures)} failures: {told}") from first.error
+
+    def close(self) -> None:
+        """Throw away every unfinished task, the dead ones' too. What their ``finally`` does reaches nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        for incarnation in (self.world, *self._buried, *self.incarnations.values()):
+            incarnation.alive = False
+            for task in incarnation.tasks.values():
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                _close_coroutine(task.get_coro())
+            incarnation.queue.clear()
+        self._ready.clear()
+        self._timers.clear()
+
+    # ------------------------------------------------------------------------------------- asyncio's side
+
+    def time(self) -> float:
+        """Virtual seconds since the start."""
+        return self.now
+
+    def next_birth(self) -> int:
+        """The next birth number of a task or future."""
+        self._births += 1
+        return self._births
+
+    def create_future(self) -> SimFuture:
+        """A future with a birth number."""
+        return SimFuture(loop=self)
+
+    def create_task(
+        self, coro: Coroutine[Any, Any, T], *, name: str | None = None, context: Context | None = None, **_: object
+    ) -> asyncio.Task[T]:
+        """Start a task on the node of ``context`` (default: the node that runs)."""
+        if context is None:
+            context = contextvars.copy_context()
+        task = SimTask(coro, loop=self, name=name or "task", context=context)
+        task.home = _incarnation_in(context) or self.world
+        task.home.tasks[task.birth] = task
+        return task
+
+    def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> asyncio.Handle:
+        """Queue a callback on the node of its context."""
+        handle = asyncio.Handle(callback, args, self, context)
+        self._enqueue(handle)
+        return handle
+
+    def call_later(
+        self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """Queue a callback ``delay`` virtual seconds from now."""
+        return self.call_at(self.now + delay, callback, *args, context=context)
+
+    def call_at(
+        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """Queue a callback at virtual time ``when``; equal times keep the order of these calls."""
+        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        if not self._closed:
+            self._timers_set += 1
+            handle._scheduled = True  # type: ignore[attr-defined]
+            heapq.heappush(self._timers, (when, self._timers_set, handle))
+        return handle
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Collect what went wrong unseen; :meth:`check` tells it."""
+        error = context.get("exception")
+        if not self._closed:
+            self.failures.append(Failure(self.now, current_node(), str(context.get("message")), error))
+
+    def default_exception_handler(self, context: dict[str, Any]) -> None:
+        """As :meth:`call_exception_handler`."""
+        self.call_exception_handler(context)
+
+    def get_exception_handler(self) -> None:
+        """None: failures are collected."""
+
+    def get_debug(self) -> bool:
+        """False: asyncio's debug mode reads the real clock."""
+        return False
+
+    def get_task_factory(self) -> None:
+        """None: tasks are SimTasks."""
+
+    def is_running(self) -> bool:
+        """True between the ends of a run."""
+        return asyncio._get_running_loop() is self
+
+    def is_closed(self) -> bool:
+        """True after :meth:`close`."""
+        return self._closed
+
+    async def shutdown_asyncgens(self) -> None:
+        """Nothing: generators are finished as they are dropped."""
+
+    async def shutdown_default_executor(self) -> None:
+        """Nothing: there is no executor."""
+
+    def _timer_handle_cancelled(self, _handle: asyncio.TimerHandle) -> None:
+        # Most timers are time-outs that did not happen: without this the heap would hold them to the end.
+        self._timers_cancelled += 1
+        if self._timers_cancelled > 100 and self._timers_cancelled * 2 > len(self._timers):
+            self._timers = [entry for entry in self._timers if not entry[2].cancelled()]
+            heapq.heapify(self._timers)
+            self._timers_cancelled = 0
+
+    def _enqueue(self, handle: asyncio.Handle) -> None:
+        incarnation = _incarnation_in(handle._context) or self.world  # type: ignore[attr-defined]
+        if self._closed:
+            return
+        incarnation.queue.append(handle)
+        if len(incarnation.queue) == 1 and incarnation.alive and not incarnation.paused:
+            self._ready.append(incarnation)
+
+    def _unready(self, incarnation: Incarnation) -> None:
+        if incarnation in self._ready:
+            self._ready.remove(incarnation)
+
+    def _who_waits(self) -> str:
+        names = [
+            f"{incarnation} {name_of(task.get_coro())}"
+            for incarnation in (self.world, *self.incarnations.values())
+            for task in incarnation.tasks.values()
+            if incarnation.alive
+        ]
+        return f"t={self.now:.6f} step {self.steps}; waiting: {', '.join(names) or 'nobody'}"
+
+
+def _incarnation_in(context: Context) -> Incarnation | None:
+    return context.get(NODE, None)
+
+
+def _close_coroutine(coro: object) -> None:
+    """Close a coroutine even if its ``finally`` awaits; errors of an abandoned coroutine concern nobody."""
+    for _ in range(CLOSE_ROUNDS):
+        try:
+            coro.close()  # type: ignore[attr-defined]
+        except RuntimeError:
+            continue  # it awaited again while closing
+        except Exception:  # noqa: BLE001 - a fenced port refused its clean-up, as it should
+            return
+        return
+
+
+def _escape(name: str) -> Callable[..., object]:
+    def method(_self: SimLoop, *_: object, **__: object) -> object:
+        raise Escaped(name)
+
+    method.__name__ = method.__qualname__ = name
+    return method
+
+
+for _name in sorted(dir(asyncio.AbstractEventLoop)):
+    if not _name.startswith("_") and _name not in vars(SimLoop):
+        setattr(SimLoop, _name, _escape(_name))

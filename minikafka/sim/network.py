@@ -1,0 +1,428 @@
+"""Links between nodes: every call is a request and an answer, two messages on two directed links.
+
+What a caller learns, as on TCP:
+
+- nobody listens, or the connection is reset before the request arrived: ``Unreachable`` (it did not happen);
+- the server's process dies, or the connection is reset, after the request arrived: ``OutcomeUnknown`` at once;
+- a message is lost, a machine has no power, the handler is slow: ``OutcomeUnknown`` at the deadline.
+
+Rules for this file:
+
+1. Each message is asked about by ``rules`` in order; the first verdict wins; then the link's profile; then it is
+   delivered after an exponential delay.
+2. One random stream per purpose and directed link: removing one event must not move the others.
+3. A handler runs as the incarnation that serves and finishes even if its client left. No message of the dead is
+   delivered later than those already on their way: what a clog holds back dies with its sender.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable, Coroutine
+from contextvars import Context
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any
+
+from minikafka.errors import OutcomeUnknown, Unreachable
+from minikafka.invariant import invariant
+from minikafka.ports import Buffers, Handler
+from minikafka.sim.loop import SimLoop
+from minikafka.sim.tasks import NODE, Incarnation
+from minikafka.sim.verdicts import Deliver, Drop, Hold, LinkProfile, Message, Reset, Rule, Verdict
+from minikafka.types import Address
+
+FIRST_PORT = 9092
+
+# How long a closing server lets running handlers answer before it resets their connections.
+CLOSE_GRACE_S = 1.0
+
+
+@dataclass(eq=False, slots=True)
+class _Call:
+    """A call as its caller sees it: one future, set once."""
+
+    number: int
+    api: str
+    caller: Incarnation | None
+    source: str
+    peer: Address
+    answer: asyncio.Future[bytes]
+
+    def fail(self, error: Exception) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(error)
+
+    def succeed(self, body: bytes) -> None:
+        if not self.answer.done():
+            self.answer.set_result(body)
+
+
+@dataclass(eq=False, slots=True)
+class _Listener:
+    """A handler at an address, and the connections that wait for its answers."""
+
+    address: Address
+    handler: Handler
+    incarnation: Incarnation
+    context: Context
+    open: bool = True
+    waiting: dict[int, _Call] = field(default_factory=dict)
+    """Delivered requests without an answer, by the order of their arrival."""
+    drained: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when it is closed and nobody waits any more."""
+
+    def listens(self) -> bool:
+        return self.open and self.incarnation.alive
+
+    def take(self, arrival: int) -> _Call | None:
+        """The call that waits for this answer, once; None when its connection is gone."""
+        call = self.waiting.pop(arrival, None)
+        if not self.open and not self.waiting:
+            self.drained.set()
+        return call
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    message: Message
+    sender: Incarnation | None
+    deliver: Callable[[], None]
+
+
+class SimNetwork:
+    """All links of one simulation. A node gets its own end of it from :meth:`of`."""
+
+    def __init__(self, seed: object, loop: SimLoop) -> None:
+        self.rules: list[Rule] = []
+        """Asked in order about each message; the first verdict wins."""
+        self.observers: list[Callable[[Message, Verdict], None]] = []
+        """Told of each message as it is sent, with what will become of it."""
+        self.profile = LinkProfile()
+        """For links without a profile of their own."""
+        self.unpowered: set[str] = set()
+        """Machines that are off: messages to them vanish."""
+        self._seed = seed
+        self._loop = loop
+        self._outside = loop.context_of(None)
+        self._profiles: dict[tuple[str, str], LinkProfile] = {}
+        self._streams: dict[tuple[str, str, str], Random] = {}
+        self._listeners: dict[Address, _Listener] = {}
+        self._opened: list[_Listener] = []
+        """Those that listen, and those that close and still answer."""
+        self._cuts: set[tuple[str, str]] = set()
+        self._isolated: dict[str, frozenset[str]] = {}
+        self._clogs: set[tuple[str, str]] = set()
+        self._held: list[_Held] = []
+        self._calls = 0
+        self._arrivals = 0
+
+    def of(self, incarnation: Incarnation) -> NodeNetwork:
+        """The Network port of one incarnation."""
+        return NodeNetwork(self, incarnation)
+
+    # ------------------------------------------------------------------------------------- faults
+
+    def rule(self, rule: Rule) -> Callable[[], None]:
+        """Add a rule (see :func:`matching`); the result takes it away again."""
+        self.rules.append(rule)
+
+        def take_away() -> None:
+            if rule in self.rules:
+                self.rules.remove(rule)
+
+        return take_away
+
+    def cut(self, source: str, target: str) -> None:
+        """Lose all from ``source`` to ``target``: one way only."""
+        self._cuts.add((source, target))
+
+    def cut_both(self, one: str, other: str) -> None:
+        """Lose all between two nodes."""
+        self.cut(one, other)
+        self.cut(other, one)
+
+    def split(self, left: list[str], right: list[str]) -> None:
+        """Partition: lose all between the two sides. A node in neither list is a bridge."""
+        for one in left:
+            for other in right:
+                self.cut_both(one, other)
+
+    def isolate(self, node: str, *, still_talks_to: tuple[str, ...] = ()) -> None:
+        """Lose all from and to ``node``, except what is named."""
+        self._isolated[node] = frozenset(still_talks_to)
+
+    def heal(self, source: str | None = None, target: str | None = None) -> None:
+        """Undo cuts: all of them, those from or to one node (one argument), or one directed link (two)."""
+        if source is None:
+            self._cuts.clear()
+            self._isolated.clear()
+        elif target is None:
+            self._cuts = {link for link in self._cuts if source not in link}
+            self._isolated.pop(source, None)
+        else:
+            self._cuts.discard((source, target))
+
+    def shape(self, source: str, target: str, profile: LinkProfile | None) -> None:
+        """Give a directed link a profile of its own; None takes it back."""
+        if profile is None:
+            self._profiles.pop((source, target), None)
+        else:
+            self._profiles[source, target] = profile
+
+    def clog(self, source: str, target: str) -> None:
+        """Hold back all from ``source`` to ``target`` until :meth:`release`."""
+        self._clogs.add((source, target))
+
+    def release(self, source: str | None = None, target: str | None = None) -> None:
+        """Unclog one directed link, or all; what was held goes out now, unless its sender died."""
+        chosen = [] if source is None or target is None else [(source, target)]
+        self._clogs = self._clogs.difference(chosen) if chosen else set()
+        held, self._held = self._held, []
+        for item in held:
+            link = (item.message.source, item.message.target)
+            if chosen and link not in chosen:
+                self._held.append(item)
+            elif item.sender is None or item.sender.alive:
+                item.deliver()
+
+    def is_cut(self, source: str, target: str) -> bool:
+        """Is everything from ``source`` to ``target`` lost at present?"""
+        if source == target:
+            return False
+        return (
+            (source, target) in self._cuts
+            or (source in self._isolated and target not in self._isolated[source])
+            or (target in self._isolated and source not in self._isolated[target])
+        )
+
+    # ------------------------------------------------------------------------------------- messages
+
+    async def call(self, caller: Incarnation | None, peer: Address, api: str, body: Buffers, deadline: float) -> bytes:
+        """One call from ``caller``'s node to ``peer``."""
+        self._calls += 1
+        source = caller.node if caller is not None else ""
+        call = _Call(self._calls, api, caller, source, peer, self._loop.create_future())
+        self._request(call, b"".join(body))
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await call.answer
+        except TimeoutError:
+            raise OutcomeUnknown(f"{api} to {peer}: no answer in time") from None
+
+    def _request(self, call: _Call, body: bytes) -> None:
+        message = Message(call.number, "request", call.source, call.peer.host, call.api, body)
+        # A request travels on a connection to whoever listens now; a successor does not inherit it.
+        listener = self._listeners.get(call.peer)
+        bound = listener if listener is not None and listener.listens() else None
+
+        def arrive() -> None:
+            self._arrive(call, message, bound)
+
+        def broken() -> None:
+            call.fail(Unreachable(f"{call.peer}: connection reset before {call.api} was sent"))
+
+        self._send(message, call.caller, arrive, broken)
+        profile = self._profile_of(message.source, message.target)
+        if profile.duplicate and self._stream("duplicate", message).random() < profile.duplicate:
+            self._send(message, call.caller, arrive, broken)
+
+    def _arrive(self, call: _Call, message: Message, bound: _Listener | None) -> None:
+        if message.target in self.unpowered:
+            return
+        listener = self._listeners.get(call.peer)
+        if listener is None or not listener.listens() or (bound is not None and bound is not listener):
+            refusal = Unreachable(f"{call.peer}: connection refused")
+            self._signal(call, lambda: call.fail(refusal))
+            return
+        self._arrivals += 1
+        arrival = self._arrivals
+        listener.waiting[arrival] = call
+        self._loop.create_task(self._handle(listener, arrival, call, message), context=listener.context.copy())
+
+    def _handle(self, listener: _Listener, arrival: int, call: _Call, message: Message) -> Coroutine[Any, Any, None]:
+        async def handle() -> None:
+            try:
+                answer = b"".join(await listener.handler(message.api, message.body))
+            except asyncio.CancelledError:
+                self._break(listener, arrival, "the handler was cancelled")
+                raise
+            except Exception as error:  # noqa: BLE001 - a handler never raises: this fails the run
+                self._loop.call_exception_handler({"message": f"handler of {message.api} raised", "exception": error})
+                self._break(listener, arrival, "the handler failed")
+                return
+            if listener.take(arrival) is None:
+                return  # the connection was closed meanwhile
+            back = replace(message, kind="answer", source=message.target, target=message.source, body=answer)
+            self._send(
+                back,
+                listener.incarnation,
+                lambda: call.succeed(answer),
+                lambda: call.fail(OutcomeUnknown(f"{call.peer}: connection reset before the answer")),
+            )
+
+        handle.__qualname__ = f"handle {message.api}"
+        return handle()
+
+    def _break(self, listener: _Listener, arrival: int, why: str) -> None:
+        call = listener.take(arrival)
+        if call is not None:
+            error = OutcomeUnknown(f"{call.peer}: {why} before the answer to {call.api}")
+            self._signal(call, lambda: call.fail(error))
+
+    def _signal(self, call: _Call, then: Callable[[], None]) -> None:
+        """What TCP itself says back to the caller; it is lost like any other message."""
+        delay = self._delay(call.peer.host, call.source)
+
+        def arrive() -> None:
+            if not self.is_cut(call.peer.host, call.source):
+                then()
+
+        self._loop.call_later(delay, arrive, context=self._outside)
+
+    def _send(
+        self, message: Message, sender: Incarnation | None, arrive: Callable[[], None], broken: Callable[[], None]
+    ) -> None:
+        verdict = self._verdict(message)
+        for observer in self.observers:
+            observer(message, verdict)
+        if isinstance(verdict, Drop):
+            return
+        if isinstance(verdict, Hold):
+            self._held.append(_Held(message, sender, lambda: self._transmit(message, None, arrive)))
+            return
+        self._transmit(
+            message, verdict.after_s if isinstance(verdict, Deliver) else None, _first(verdict, arrive, broken)
+        )
+
+    def _transmit(self, message: Message, after_s: float | None, then: Callable[[], None]) -> None:
+        delay = after_s if after_s is not None else self._delay(message.source, message.target)
+
+        def arrive() -> None:
+            if not self.is_cut(message.source, message.target):
+                then()
+
+        self._loop.call_later(delay, arrive, context=self._outside)
+
+    def _verdict(self, message: Message) -> Verdict:
+        for rule in self.rules:
+            verdict = rule(message)
+            if verdict is not None:
+                return verdict
+        if self.is_cut(message.source, message.target):
+            return Drop()
+        if (message.source, message.target) in self._clogs:
+            return Hold()
+        profile = self._profile_of(message.source, message.target)
+        if profile.loss and self._stream("loss", message).random() < profile.loss:
+            return Drop()
+        if profile.reset and self._stream("reset", message).random() < profile.reset:
+            return Reset()
+        return Deliver()
+
+    def _profile_of(self, source: str, target: str) -> LinkProfile:
+        return self._profiles.get((source, target), self.profile)
+
+    def _delay(self, source: str, target: str) -> float:
+        mean_s = self._profile_of(source, target).delay_mean_s
+        stream = self._stream_of("", source, target)
+        return stream.expovariate(1 / mean_s) if mean_s > 0 else 0.0
+
+    def _stream(self, purpose: str, message: Message) -> Random:
+        return self._stream_of(purpose, message.source, message.target)
+
+    def _stream_of(self, purpose: str, source: str, target: str) -> Random:
+        stream = self._streams.get((purpose, source, target))
+        if stream is None:
+            stream = Random(f"{self._seed}/net/{source}->{target}" + (f"/{purpose}" if purpose else ""))
+            self._streams[purpose, source, target] = stream
+        return stream
+
+    # ------------------------------------------------------------------------------------- listening
+
+    def listen(self, incarnation: Incarnation, port: int, handler: Handler) -> SimServer:
+        """Let ``incarnation`` answer at ``port``; 0 takes the next free one from FIRST_PORT up."""
+        invariant(
+            NODE.get() is incarnation,
+            "serve() runs inside its node (SimWorld.spawn), or its tasks would survive the node",
+            node=incarnation,
+        )
+        address = Address(incarnation.node, port or FIRST_PORT)
+        while (taken := self._listeners.get(address)) is not None and taken.listens():
+            if port:
+                raise OSError(errno.EADDRINUSE, f"{address} is in use")
+            address = address._replace(port=address.port + 1)
+        listener = _Listener(address, handler, incarnation, self._loop.context_of(incarnation))
+        self._listeners[address] = listener
+        self._opened.append(listener)
+        return SimServer(self, listener)
+
+    async def close(self, listener: _Listener) -> None:
+        """Stop listening; wait a little for running handlers; then reset the connections that still wait."""
+        listener.open = False
+        if self._listeners.get(listener.address) is listener:
+            del self._listeners[listener.address]
+        if listener.waiting:
+            try:
+                async with asyncio.timeout(CLOSE_GRACE_S):
+                    await listener.drained.wait()
+            except TimeoutError:
+                for arrival in list(listener.waiting):
+                    self._break(listener, arrival, "the server closed")
+        self._opened.remove(listener)
+
+    def node_died(self, incarnation: Incarnation, *, powered: bool) -> None:
+        """The operating system closes a dead process's connections; a machine without power says nothing."""
+        for listener in [opened for opened in self._opened if opened.incarnation is incarnation]:
+            self._opened.remove(listener)
+            listener.open = False
+            if self._listeners.get(listener.address) is listener:
+                del self._listeners[listener.address]
+            for arrival in list(listener.waiting):
+                if powered:
+                    self._break(listener, arrival, "the process died")
+                else:
+                    listener.take(arrival)
+
+
+def _first(verdict: Verdict, arrive: Callable[[], None], broken: Callable[[], None]) -> Callable[[], None]:
+    return broken if isinstance(verdict, Reset) else arrive
+
+
+class SimServer:
+    """A listening handler in the simulation."""
+
+    def __init__(self, network: SimNetwork, listener: _Listener) -> None:
+        self._network = network
+        self._listener = listener
+
+    @property
+    def address(self) -> Address:
+        """Where it listens; the host is the node's name."""
+        return self._listener.address
+
+    async def close(self) -> None:
+        """Stop accepting, give running handlers a moment, reset the rest."""
+        await self._network.close(self._listener)
+
+
+class NodeNetwork:
+    """One incarnation's end of the network: the Network port."""
+
+    def __init__(self, network: SimNetwork, incarnation: Incarnation) -> None:
+        self._network = network
+        self._incarnation = incarnation
+
+    async def call(self, peer: Address, api: str, body: Buffers, *, deadline: float) -> bytes:
+        """Send and await the answer; Unreachable or OutcomeUnknown as told at the top of this module."""
+        if not self._incarnation.alive:
+            raise OutcomeUnknown(f"{self._incarnation} is dead")
+        return await self._network.call(self._incarnation, peer, api, body, deadline)
+
+    async def serve(self, address: Address, handler: Handler) -> SimServer:
+        """Listen at the node's name, whatever host ``address`` names."""
+        return self._network.listen(self._incarnation, address.port, handler)
+
+    async def close(self) -> None:
+        """Nothing to give back."""

@@ -1,0 +1,353 @@
+"""The simulated loop: virtual time, order, nodes that die and pause, and the same trace for the same seed."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+
+import pytest
+
+from minikafka.sim import loop as loop_module
+from minikafka.sim.loop import Deadlock, Escaped, Livelock, SimLoop, SimulationFailed
+from minikafka.sim.world import SimWorld
+
+STORY = """
+import asyncio, sys
+from minikafka.sim.world import SimWorld
+from minikafka.types import Address
+
+async def work(world, name):
+    for step in range(5):
+        await asyncio.sleep(world.random.expovariate(10))
+        world.events("worked", names={name, f"{name}-{step}", "zebra"}, step=step)
+
+async def node(world, peers):
+    async def answer(api, body):
+        async with asyncio.TaskGroup() as group:
+            for index in range(4):
+                group.create_task(work(world, f"{api}-{index}"))
+        return [body]
+    server = await world.network.serve(Address("", 9092), answer)
+    tasks = {asyncio.ensure_future(work(world, name)) for name in ("a", "b", "c")}
+    tasks |= {asyncio.ensure_future(world.network.call(Address(p, 9092), "Ask", [b"x"], deadline=3.0)) for p in peers}
+    done, late = await asyncio.wait(tasks, timeout=1.0, return_when=asyncio.FIRST_EXCEPTION)
+    for task in done | late:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    file = world.disk.open("log")
+    file.append([b"bytes"])
+    await file.sync()
+
+with SimWorld(int(sys.argv[1])) as sim:
+    names = ["n1", "n2", "n3"]
+    worlds = {name: sim.of(name) for name in names}
+    async def script():
+        tasks = [sim.spawn(n, node(worlds[n], [p for p in names if p != n])) for n in names]
+        await asyncio.sleep(0.05)
+        sim.network.cut("n1", "n2")
+        await asyncio.sleep(0.1)
+        sim.kill("n3")
+        await asyncio.wait(tasks, timeout=5.0)
+    sim.run(script())
+    print(sim.loop.trace.hexdigest(), sim.loop.steps, len(sim.journal))
+"""
+
+
+def trace_of(seed: int, hash_seed: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", STORY, str(seed)],
+        env={"PYTHONHASHSEED": hash_seed, "PYTHONPATH": ":".join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_same_seed_gives_the_same_trace_under_any_hash_seed():
+    """Else no failing seed could be replayed (issue: same seed twice, same trace, different PYTHONHASHSEED)."""
+    first = trace_of(7, "0")
+    assert first == trace_of(7, "1")
+    assert first == trace_of(7, "4242")
+    assert first != trace_of(8, "0")
+
+
+def test_time_is_virtual_and_exact():
+    """An hour of waiting costs nothing and ends when it should."""
+
+    async def story() -> float:
+        await asyncio.sleep(3600)
+        try:
+            async with asyncio.timeout(2.5):
+                await asyncio.Event().wait()
+        except TimeoutError:
+            pass
+        return asyncio.get_running_loop().time()
+
+    assert SimLoop(1).run(story()) == 3602.5
+
+
+@pytest.mark.parametrize("seed", [None, 1, 2, 3])
+def test_order_inside_a_node_is_first_in_first_out(seed: int | None):
+    """asyncio promises this; shuffling it would find bugs that cannot happen."""
+    sim = SimWorld(seed)
+    told: list[int] = []
+
+    async def node() -> None:
+        loop = asyncio.get_running_loop()
+        for number in range(20):
+            loop.call_soon(told.append, number)
+        await asyncio.sleep(0)
+
+    sim.of("n1")
+    sim.run(wait_for(sim, "n1", node()))
+    assert told == list(range(20))
+    sim.loop.close()
+
+
+async def wait_for(sim: SimWorld, node: str, coro):
+    return await sim.spawn(node, coro)
+
+
+def test_the_seed_chooses_between_nodes_and_without_one_it_is_fifo():
+    """Two processes may run in any order: the seed must reach more than one."""
+
+    def order(seed: int | None) -> str:
+        sim = SimWorld(seed)
+        told: list[str] = []
+
+        async def node(name: str) -> None:
+            for _ in range(6):
+                told.append(name)
+                await asyncio.sleep(0)
+
+        async def story() -> None:
+            for name in "ab":
+                sim.of(name)
+            await asyncio.gather(*(sim.spawn(name, node(name)) for name in "ab"))
+
+        sim.run(story())
+        sim.loop.close()
+        return "".join(told)
+
+    assert len({order(seed) for seed in range(10)}) > 3
+    assert order(None) == order(None)
+
+
+def test_whatever_reaches_outside_raises_its_name():
+    """A quiet real thread or socket would make every trace a lie."""
+
+    async def story() -> None:
+        loop = asyncio.get_running_loop()
+        with pytest.raises(Escaped, match="run_in_executor"):
+            await asyncio.to_thread(print)
+        with pytest.raises(Escaped, match="create_connection"):
+            await asyncio.open_connection("127.0.0.1", 1)
+        with pytest.raises(Escaped, match="create_server"):
+            await asyncio.start_server(lambda *_: None, port=0)
+        with pytest.raises(Escaped, match="call_soon_threadsafe"):
+            loop.call_soon_threadsafe(print)
+        with pytest.raises(Escaped, match="add_signal_handler"):
+            loop.add_signal_handler(1, print)
+
+    SimLoop(1).run(story())
+
+
+def test_everything_asyncio_offers_works():
+    """Drivers may use timeout, wait_for, shield, gather, wait, TaskGroup, Queue, Event, Condition, as_completed."""
+
+    async def after(delay_s: float, value: int) -> int:
+        await asyncio.sleep(delay_s)
+        return value
+
+    async def story() -> list[object]:
+        seen: list[object] = []
+        queue: asyncio.Queue[int] = asyncio.Queue(1)
+        condition = asyncio.Condition()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(queue.put(1))
+            seen.append(await queue.get())
+        seen.append(await asyncio.wait_for(asyncio.shield(after(1, 2)), 5))
+        seen.append(await asyncio.gather(after(2, 3), after(1, 4)))
+        done, late = await asyncio.wait(
+            [asyncio.ensure_future(after(n, n)) for n in (3, 1, 2)], return_when=asyncio.FIRST_COMPLETED
+        )
+        seen.append(([task.result() for task in done], len(late)))
+        seen.append([await task for task in asyncio.as_completed([after(2, 6), after(1, 5)])])
+        async with condition:
+            condition.notify_all()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(after(9, 9), 1)
+        with pytest.raises(ExceptionGroup):
+            async with asyncio.TaskGroup() as group:
+                group.create_task(after(1, 1))
+                group.create_task(fail())
+        return seen
+
+    async def fail() -> None:
+        await asyncio.sleep(0)
+        raise ValueError
+
+    loop = SimLoop(3)
+    assert loop.run(story()) == [1, 2, [3, 4], ([1], 2), [5, 6]]
+    loop.check()
+
+
+def test_nothing_left_to_run_is_a_deadlock_that_names_who_waits():
+    """A waiter nobody wakes must not look like a hang."""
+
+    async def waits_for_nobody() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    loop = SimLoop(1)
+    with pytest.raises(Deadlock, match="waits_for_nobody"):
+        loop.run(waits_for_nobody())
+    loop.close()
+
+
+def test_a_loop_that_never_lets_time_pass_is_a_livelock(monkeypatch: pytest.MonkeyPatch):
+    """A retry without a pause must be found, not waited for."""
+    monkeypatch.setattr(loop_module, "LIVELOCK_STEPS", 500)
+
+    async def spin() -> None:
+        while True:
+            await asyncio.sleep(0)
+
+    loop = SimLoop(1)
+    with pytest.raises(Livelock, match="spin"):
+        loop.run(spin())
+    loop.close()
+
+
+def test_a_failed_task_that_nobody_awaits_fails_the_run():
+    """A fetcher that dies silently looks like three time-outs."""
+
+    async def dies() -> None:
+        raise ValueError("silently")
+
+    async def story() -> None:
+        asyncio.ensure_future(dies())  # noqa: RUF006
+        await asyncio.sleep(1)
+
+    with pytest.raises(SimulationFailed, match="silently"), SimWorld(1) as sim:
+        sim.run(story())
+
+
+def test_a_lost_waiter_is_found():
+    """A live task that nobody can ever wake is a waiter that was not released."""
+
+    async def waits() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    async def story() -> None:
+        asyncio.ensure_future(waits())  # noqa: RUF006
+        await asyncio.sleep(1)
+
+    loop = SimLoop(1)
+    loop.run(story())
+    assert [failure.message for failure in loop.lost_tasks()] == ["Task was destroyed but it is pending!"]
+    loop.close()
+
+
+def test_a_killed_node_never_runs_again_and_its_finally_reaches_nothing():
+    """Kill -9 runs no clean-up; a second incarnation starts afresh."""
+    told: list[str] = []
+
+    async def node(name: str) -> None:
+        try:
+            await asyncio.sleep(1)
+            told.append(f"{name} ran")
+        finally:
+            told.append(f"{name} cleaned up")
+            await asyncio.sleep(1)
+            told.append(f"{name} slept")
+
+    async def story(sim: SimWorld) -> None:
+        sim.of("n1")
+        sim.spawn("n1", node("first"))
+        await asyncio.sleep(0.5)
+        sim.kill("n1")
+        sim.of("n1")
+        await asyncio.sleep(2)
+        assert told == []
+        await sim.spawn("n1", node("second"))
+
+    with SimWorld(1) as sim:
+        sim.run(story(sim))
+        assert told == ["second ran", "second cleaned up", "second slept"]
+
+
+def test_a_paused_node_stands_still_while_time_goes_on():
+    """SIGSTOP past the session: on resuming, the node's timers are all due at once."""
+    told: list[float] = []
+
+    async def node() -> None:
+        while True:
+            await asyncio.sleep(1)
+            told.append(asyncio.get_running_loop().time())
+
+    async def story(sim: SimWorld) -> None:
+        sim.of("n1")
+        sim.spawn("n1", node())
+        await asyncio.sleep(2.5)
+        sim.pause("n1")
+        await asyncio.sleep(7.5)
+        assert told == [1.0, 2.0]
+        sim.resume("n1")
+        await asyncio.sleep(1.5)
+
+    with SimWorld(1) as sim:
+        sim.run(story(sim))
+    assert told == [1.0, 2.0, 10.0, 11.0]
+
+
+def test_run_until_stops_at_a_deadline_or_when_a_condition_holds():
+    """Campaigns run in slices of virtual time."""
+    loop = SimLoop(1)
+    ticks: list[float] = []
+
+    async def tick() -> None:
+        for _ in range(20):
+            await asyncio.sleep(1)
+            ticks.append(loop.time())
+
+    loop.create_task(tick())
+    assert loop.run_until(3.5)
+    assert (loop.time(), ticks) == (3.5, [1.0, 2.0, 3.0])
+    assert loop.run_until(10, lambda: len(ticks) == 5)
+    assert loop.time() == 5.0
+    assert not loop.run_until(6.5, lambda: len(ticks) == 99)
+    loop.close()
+
+
+def test_a_coroutine_that_awaits_while_it_is_closed_does_not_spoil_the_end():
+    """The end of a run throws away unfinished tasks without a word on stderr."""
+
+    async def stubborn() -> None:
+        try:
+            await asyncio.sleep(100)
+        finally:
+            for _ in range(3):
+                await asyncio.sleep(0)
+
+    loop = SimLoop(1)
+    loop.create_task(stubborn())
+    loop.create_task(stubborn())
+    loop.run_until(1)
+    loop.create_task(stubborn())
+    loop.close()
+
+
+def test_cancelled_timers_do_not_pile_up():
+    """Most timers are time-outs that did not happen."""
+
+    async def story() -> None:
+        for _ in range(2000):
+            async with asyncio.timeout(30):
+                await asyncio.sleep(0)
+
+    loop = SimLoop(1)
+    loop.run(story())
+    assert len(loop._timers) < 300
