@@ -27,7 +27,13 @@ OWN_PREFIX = "mk."
 
 
 def _setting(
-    name: str, default: Any, meaning: str, *, low: int | None = None, high: int | None = None, one_of: tuple[str, ...] = ()
+    name: str,
+    default: Any,
+    meaning: str,
+    *,
+    low: int | None = None,
+    high: int | None = None,
+    one_of: tuple[str, ...] = (),
 ) -> Any:
     """A dataclass field that carries its Kafka name, range and meaning."""
     return field(
@@ -53,7 +59,10 @@ class TopicConfig:
     flush_ms: int = _setting("flush.ms", LONG_MAX, "sync at least this often", low=0)
     max_message_bytes: int = _setting("max.message.bytes", 1_048_588, "largest record batch", low=61)
     compression_type: str = _setting(
-        "compression.type", "producer", "keep the producer's codec; the broker never opens a batch", one_of=("producer",)
+        "compression.type",
+        "producer",
+        "keep the producer's codec; the broker never opens a batch",
+        one_of=("producer",),
     )
     message_timestamp_type: str = _setting(
         "message.timestamp.type", "CreateTime", "whose clock stamps records", one_of=("CreateTime", "LogAppendTime")
@@ -87,7 +96,10 @@ class BrokerConfig:
     node_id: int = _setting("node.id", 1, "this broker's number", low=0, high=INT_MAX)
     cluster_id: str = _setting("cluster.id", "", "22 base64 characters; taken from the data directory when empty")
     process_roles: str = _setting(
-        "process.roles", "broker,controller", "what this node is", one_of=("broker,controller", "controller,broker", "broker")
+        "process.roles",
+        "broker,controller",
+        "what this node is",
+        one_of=("broker,controller", "controller,broker", "broker"),
     )
     controller_quorum_voters: str = _setting(
         "controller.quorum.voters", "", "id@host:port, comma separated; empty: this node alone"
@@ -108,11 +120,15 @@ class BrokerConfig:
     replica_fetch_max_bytes: int = _setting("replica.fetch.max.bytes", MIB, "per partition, soft", low=0)
     replica_fetch_response_max_bytes: int = _setting("replica.fetch.response.max.bytes", 10 * MIB, "per fetch", low=0)
     replica_fetch_backoff_ms: int = _setting("replica.fetch.backoff.ms", 1000, "pause after a failed fetch", low=0)
-    replica_socket_timeout_ms: int = _setting("replica.socket.timeout.ms", 30_000, "a fetch that takes longer failed", low=1)
+    replica_socket_timeout_ms: int = _setting(
+        "replica.socket.timeout.ms", 30_000, "a fetch that takes longer failed", low=1
+    )
     replica_high_watermark_checkpoint_interval_ms: int = _setting(
         "replica.high.watermark.checkpoint.interval.ms", 5000, "how often high watermarks are written to disk", low=1
     )
-    auto_leader_rebalance_enable: bool = _setting("auto.leader.rebalance.enable", True, "move leaders home by themselves")
+    auto_leader_rebalance_enable: bool = _setting(
+        "auto.leader.rebalance.enable", True, "move leaders home by themselves"
+    )
     leader_imbalance_check_interval_seconds: int = _setting(
         "leader.imbalance.check.interval.seconds", 300, "how often leaders are moved to their preferred replica", low=1
     )
@@ -127,7 +143,9 @@ class BrokerConfig:
         "initial.broker.registration.timeout.ms", 60_000, "give up starting after this", low=1
     )
     controlled_shutdown_enable: bool = _setting("controlled.shutdown.enable", True, "move leaders before leaving")
-    controlled_shutdown_max_wait_ms: int = _setting("mk.controlled.shutdown.max.wait.ms", 15_000, "then leave anyway", low=0)
+    controlled_shutdown_max_wait_ms: int = _setting(
+        "mk.controlled.shutdown.max.wait.ms", 15_000, "then leave anyway", low=0
+    )
     controller_quorum_election_timeout_ms: int = _setting(
         "controller.quorum.election.timeout.ms", 1000, "no leader for this long: stand for election", low=1
     )
@@ -155,11 +173,15 @@ class BrokerConfig:
     log_retention_ms: int = _setting("log.retention.ms", 7 * DAY_MS, "see retention.ms", low=-1)
     log_retention_bytes: int = _setting("log.retention.bytes", -1, "see retention.bytes", low=-1)
     log_retention_check_interval_ms: int = _setting("log.retention.check.interval.ms", 300_000, "", low=1)
-    log_segment_delete_delay_ms: int = _setting("log.segment.delete.delay.ms", 60_000, "see file.delete.delay.ms", low=0)
+    log_segment_delete_delay_ms: int = _setting(
+        "log.segment.delete.delay.ms", 60_000, "see file.delete.delay.ms", low=0
+    )
     log_cleanup_policy: str = _setting("log.cleanup.policy", "delete", "see cleanup.policy", one_of=("delete",))
     log_flush_interval_messages: int = _setting("log.flush.interval.messages", LONG_MAX, "see flush.messages", low=1)
     log_flush_interval_ms: int = _setting("log.flush.interval.ms", LONG_MAX, "see flush.ms", low=0)
-    log_flush_offset_checkpoint_interval_ms: int = _setting("log.flush.offset.checkpoint.interval.ms", 60_000, "", low=1)
+    log_flush_offset_checkpoint_interval_ms: int = _setting(
+        "log.flush.offset.checkpoint.interval.ms", 60_000, "", low=1
+    )
     log_flush_start_offset_checkpoint_interval_ms: int = _setting(
         "log.flush.start.offset.checkpoint.interval.ms", 60_000, "", low=1
     )
@@ -178,12 +200,16 @@ class BrokerConfig:
         "max.incremental.fetch.session.cache.slots", 1000, "fetch sessions kept (KIP-227)", low=0
     )
     socket_request_max_bytes: int = _setting("socket.request.max.bytes", 100 * MIB, "largest request body", low=1024)
-    queued_max_request_bytes: int = _setting("queued.max.request.bytes", 64 * MIB, "request bodies held at once", low=1024)
+    queued_max_request_bytes: int = _setting(
+        "queued.max.request.bytes", 64 * MIB, "request bodies held at once", low=1024
+    )
     connections_max_idle_ms: int = _setting("connections.max.idle.ms", 600_000, "close a silent connection", low=1)
 
     insecure: bool = _setting("mk.insecure", False, "allow a listener beyond loopback without authentication")
     journal_path: str = _setting("mk.journal.path", "", "append every event to this file as JSON lines")
-    testing_endpoints_enable: bool = _setting("mk.testing.endpoints.enable", False, "faults, waits and events over HTTP")
+    testing_endpoints_enable: bool = _setting(
+        "mk.testing.endpoints.enable", False, "faults, waits and events over HTTP"
+    )
 
     @property
     def listener(self) -> Address:
@@ -250,7 +276,7 @@ class Parsed:
     notices: tuple[str, ...]
 
 
-def table(kind: type[BrokerConfig] | type[TopicConfig]) -> dict[str, Any]:
+def table(kind: type[BrokerConfig | TopicConfig]) -> dict[str, Any]:
     """Kafka's name -> dataclass field, for ``BrokerConfig`` or ``TopicConfig``."""
     return {each.metadata["name"]: each for each in fields(kind)}
 
@@ -322,7 +348,9 @@ def check(config: BrokerConfig) -> None:
             setting="broker.session.timeout.ms",
         )
     if config.voters and config.process_roles == "broker" and config.node_id in config.voters:
-        raise InvalidConfig("controller.quorum.voters names this node but process.roles is broker", setting="process.roles")
+        raise InvalidConfig(
+            "controller.quorum.voters names this node but process.roles is broker", setting="process.roles"
+        )
     _ = config.advertised
 
 
@@ -374,12 +402,17 @@ def environment_settings(environment: Mapping[str, str]) -> dict[str, str]:
 
 def parse_listener(text: str, setting: str) -> Address:
     """``PLAINTEXT://host:port`` (first of a list) as an address; raises InvalidConfig."""
-    first = text.split(",")[0].strip()
+    first = text.split(",", maxsplit=1)[0].strip()
     scheme, separator, rest = first.partition("://")
     if not separator:
         scheme, rest = "PLAINTEXT", first
     host, colon, port = rest.rpartition(":")
-    if scheme.upper() not in ("PLAINTEXT", "PLAINTEXT_HOST", "HTTP") or not colon or not port.isdigit() or int(port) > 65535:
+    if (
+        scheme.upper() not in ("PLAINTEXT", "PLAINTEXT_HOST", "HTTP")
+        or not colon
+        or not port.isdigit()
+        or int(port) > 65535
+    ):
         raise InvalidConfig(f"{setting}={text!r}: PLAINTEXT://host:port is needed", setting=setting)
     return Address(host.strip("[]"), int(port))
 

@@ -54,7 +54,6 @@ class UnknownServerError(ProtocolError):
     """A bug or a failure that has no code of its own; the broker's log has the story."""
 
 
-
 class OffsetOutOfRange(ProtocolError):
     """The offset is below the log start or beyond the log end."""
 
@@ -606,17 +605,17 @@ class WorldError(Exception):
     """Something outside the process failed."""
 
 
-class Unreachable(WorldError):  # noqa: N818
+class Unreachable(WorldError):
     """No connection was made: the request did not happen."""
 
 
-class OutcomeUnknown(WorldError):  # noqa: N818
+class OutcomeUnknown(WorldError):
     """The request may have happened; nobody can tell from here."""
 
 
-class DiskFull(WorldError):  # noqa: N818
+class DiskFull(WorldError):
     """The append was refused and the file is as it was."""
 
 
-class DiskFailed(WorldError):  # noqa: N818
+class DiskFailed(WorldError):
     """A write, read or sync failed; after a failed sync the page cache may have dropped data."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class InvariantViolation(Exception):  # noqa: N818 - the name says what it is; it is never handled
+class InvariantViolation(Exception):
     """A rule of the protocol does not hold: a bug in minikafka, never an expected failure."""
 
 

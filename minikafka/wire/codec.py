@@ -131,7 +131,7 @@ def _pair_of(annotation: Any) -> tuple[Encode, Decode]:
     if origin is dict and arguments == (str, str):
         return _encode_as_is, _decode_str_map
     if dataclasses.is_dataclass(annotation):
-        layout = _layout(typing.cast(type, annotation))
+        layout = _layout(typing.cast("type", annotation))
         return layout.encode, layout.decode
     raise TypeError(f"no encoding for {annotation!r}")
 
