@@ -1,7 +1,34 @@
-"""Floor 4: the history checker, which is pure.
+"""The history checker: what clients were told and what replicas hold, judged in linear time.
 
-Knows the JSON-lines history of client operations and of replica logs, and what no client may ever see: lost,
-duplicated, reordered, inconsistent or diverged records.
-Does not know how the history came about: simulator, processes and demo all end here.
-Rules: linear time, no clock, no disk; each finding carries the smallest evidence.
+What this floor knows: operations with their outcome (history.py), logs of replicas, and the rules that Kafka's
+promises come down to. What it does not know: brokers, networks, files, time. The demo, the simulator, chaos and the
+audits all end here, so that "nothing was lost" has one meaning.
+
+Read history.py (the format), findings.py (what can be wrong, in the words of Jepsen's Kafka checker), then verdict.py
+(how it is found): clients.py and replicas.py keep the books that it judges.
 """
+
+from __future__ import annotations
+
+from minikafka.check.findings import Finding
+from minikafka.check.history import Expectations, HistoryError, read_history, value_id
+from minikafka.check.recorder import HistoryWriter, Recorder
+from minikafka.check.replicas import LogBatch, ReplicaBatches, compare_replicas
+from minikafka.check.verdict import Checker, Verdict, check_history, check_operations
+
+__all__ = [
+    "Checker",
+    "Expectations",
+    "Finding",
+    "HistoryError",
+    "HistoryWriter",
+    "LogBatch",
+    "Recorder",
+    "ReplicaBatches",
+    "Verdict",
+    "check_history",
+    "check_operations",
+    "compare_replicas",
+    "read_history",
+    "value_id",
+]

@@ -1,0 +1,291 @@
+"""The books on what clients did: sends with their outcome, and what was read where.
+
+Rules: fed line by line, a constant number of steps each; nothing is judged here but what a single poll shows by
+itself (steps back, reads above the high watermark). What needs the whole history waits in ``gaps`` and ``conflicts``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from enum import Enum
+
+from minikafka.check.findings import Finding, IntNonmonotonicPoll, NonmonotonicPoll, ReadAboveHw
+from minikafka.check.history import Acknowledged, Assign, Failed, HistoryError, Poll, Seek, Send, Unknown
+from minikafka.types import NO_OFFSET, Offset, TopicPartition
+
+Report = Callable[[Finding], None]
+
+NO_PARTITION = -1
+_NO_LIMIT = 1 << 63
+
+
+class Outcome(Enum):
+    """What the client may believe of a send."""
+
+    OPEN = "open"
+    """No outcome yet; at the end the same as unknown."""
+    ACKNOWLEDGED = "acknowledged"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+
+
+class SentRecord:
+    """One send with what became of it."""
+
+    __slots__ = (
+        "earlier",
+        "error",
+        "key",
+        "line",
+        "offset",
+        "op",
+        "outcome",
+        "outcome_line",
+        "partition",
+        "process",
+        "sequence",
+        "topic",
+        "value",
+    )
+
+    def __init__(self, send: Send, earlier: SentRecord | None) -> None:
+        self.op = send.op
+        self.process = send.process
+        self.topic = send.topic
+        self.partition = send.partition
+        self.key = send.key
+        self.value = send.value
+        self.sequence = send.sequence
+        self.line = send.line
+        self.outcome = Outcome.OPEN
+        self.outcome_line = 0
+        self.offset: Offset | None = None
+        self.error = ""
+        self.earlier = earlier
+        """The send before this one that had the same value."""
+
+    def __repr__(self) -> str:
+        return f"<sent {self.op} {self.value} {self.outcome.value} {self.topic}-{self.partition}@{self.offset}>"
+
+    @property
+    def place(self) -> TopicPartition:
+        """The partition as far as it is known (-1 where not)."""
+        return TopicPartition(self.topic, NO_PARTITION if self.partition is None else self.partition)
+
+    def namesakes(self) -> Iterator[SentRecord]:
+        """This send and all before it that had the same value."""
+        record: SentRecord | None = self
+        while record is not None:
+            yield record
+            record = record.earlier
+
+
+class SendBook:
+    """Every send, by number, by value, and by the offset that was acknowledged."""
+
+    def __init__(self) -> None:
+        self.by_op: dict[int, SentRecord] = {}
+        """In the order in which they were made."""
+        self.by_value: dict[str, dict[str, SentRecord]] = {}
+        """topic -> value -> the latest send of it."""
+        self.acknowledged_at: dict[TopicPartition, dict[Offset, SentRecord]] = {}
+        self.shared_offsets: dict[TopicPartition, dict[Offset, list[SentRecord]]] = {}
+        """Sends that were acknowledged at an offset that an earlier one has."""
+        self.outcomes = dict.fromkeys(Outcome, 0)
+        self._sequences: dict[tuple[str, str, str | None], int] = {}
+
+    def on_send(self, send: Send) -> None:
+        if send.op in self.by_op:
+            raise HistoryError(send.line, f"op {send.op} was used in line {self.by_op[send.op].line}")
+        if send.sequence is not None:
+            writer = (send.process, send.topic, send.key)
+            if self._sequences.get(writer, send.sequence - 1) >= send.sequence:
+                raise HistoryError(send.line, f"sequence {send.sequence} does not rise within process and key")
+            self._sequences[writer] = send.sequence
+        values = self.by_value.setdefault(send.topic, {})
+        record = SentRecord(send, values.get(send.value))
+        values[send.value] = record
+        self.by_op[send.op] = record
+        self.outcomes[Outcome.OPEN] += 1
+
+    def on_acknowledged(self, answer: Acknowledged) -> None:
+        record = self._close(answer.op, answer.line, Outcome.ACKNOWLEDGED)
+        if answer.partition is not None:
+            if record.partition is not None and record.partition != answer.partition:
+                raise HistoryError(answer.line, f"op {answer.op} was sent to partition {record.partition}")
+            record.partition = answer.partition
+        if answer.offset is None:
+            return
+        if record.partition is None:
+            raise HistoryError(answer.line, f"op {answer.op} has an offset and no partition")
+        record.offset = answer.offset
+        partition = TopicPartition(record.topic, record.partition)
+        first = self.acknowledged_at.setdefault(partition, {}).setdefault(answer.offset, record)
+        if first is not record:
+            self.shared_offsets.setdefault(partition, {}).setdefault(answer.offset, []).append(record)
+
+    def on_failed(self, answer: Failed) -> None:
+        self._close(answer.op, answer.line, Outcome.FAILED).error = answer.error
+
+    def on_unknown(self, answer: Unknown) -> None:
+        self._close(answer.op, answer.line, Outcome.UNKNOWN).error = answer.error
+
+    def _close(self, op: int, line: int, outcome: Outcome) -> SentRecord:
+        record = self.by_op.get(op)
+        if record is None:
+            raise HistoryError(line, f"op {op} was never sent")
+        if record.outcome is not Outcome.OPEN:
+            raise HistoryError(line, f"op {op} had its outcome in line {record.outcome_line}")
+        self.outcomes[Outcome.OPEN] -= 1
+        self.outcomes[outcome] += 1
+        record.outcome = outcome
+        record.outcome_line = line
+        return record
+
+
+class Gap:
+    """A stretch of offsets that a process passed over; whether records are in it shows at the end."""
+
+    __slots__ = ("end", "inside", "line", "process", "start")
+
+    def __init__(self, *, process: str, start: Offset, end: Offset, inside: bool, line: int) -> None:
+        self.process = process
+        self.start = start
+        self.end = end
+        self.inside = inside
+        """Within one poll, not between two."""
+        self.line = line
+
+
+class Reading:
+    """One value at one offset as somebody read it first."""
+
+    __slots__ = ("line", "process", "value")
+
+    def __init__(self, value: str, process: str, line: int) -> None:
+        self.value = value
+        self.process = process
+        self.line = line
+
+
+class PartitionReads:
+    """What was read of one partition, by all processes together."""
+
+    def __init__(self) -> None:
+        self.first: dict[Offset, Reading] = {}
+        self.conflicts: dict[Offset, list[Reading]] = {}
+        """Readings whose value differs from the first one's."""
+        self.gaps: list[Gap] = []
+        self.covered: list[tuple[Offset, Offset]] = []
+        """Half-open stretches that polls went over, adjacent ones joined."""
+        self.end = 0
+        """The offset after the highest that was read."""
+
+    def cover(self, start: Offset, end: Offset) -> None:
+        if start >= end:
+            return
+        if self.covered and self.covered[-1][1] == start:
+            start = self.covered.pop()[0]
+        self.covered.append((start, end))
+
+
+class PollBook:
+    """Every read, and where each process stands."""
+
+    def __init__(self, report: Report) -> None:
+        self.partitions: dict[TopicPartition, PartitionReads] = {}
+        self.polls = 0
+        self.records = 0
+        self._report = report
+        self._next: dict[str, dict[TopicPartition, Offset]] = {}
+
+    def on_assign(self, assign: Assign) -> None:
+        self._next.pop(assign.process, None)
+
+    def on_seek(self, seek: Seek) -> None:
+        self._next.setdefault(seek.process, {})[TopicPartition(seek.topic, seek.partition)] = seek.offset
+
+    def on_poll(self, poll: Poll) -> None:
+        partition = TopicPartition(poll.topic, poll.partition)
+        reads = self.partitions.get(partition)
+        if reads is None:
+            reads = self.partitions[partition] = PartitionReads()
+        positions = self._next.setdefault(poll.process, {})
+        expected = positions.get(partition)
+        before = poll.position_before
+        if before is not None and (expected is None or before > expected):
+            if expected is not None:
+                self._gap(reads, poll, expected, before, inside=False)
+            expected = before
+        self.polls += 1
+        self.records += len(poll.records)
+        start = expected
+        if start is None and poll.records:
+            start = poll.records[0][0]
+        end = self._read(reads, poll, expected)
+        after = poll.position_after
+        if after is not None and (end is None or after > end):
+            if end is not None:
+                self._gap(reads, poll, end, after, inside=False)
+            end = after
+        if end is not None:
+            positions[partition] = end
+            if start is not None:
+                reads.cover(start, end)
+
+    def _read(self, reads: PartitionReads, poll: Poll, expected: Offset | None) -> Offset | None:
+        """Enter the records; returns the offset that comes next."""
+        first, process, line = reads.first, poll.process, poll.line
+        limit = _NO_LIMIT if poll.high_watermark is None else poll.high_watermark
+        came = NO_OFFSET
+        in_order = True
+        for offset, value in poll.records:
+            if offset != expected and expected is not None:
+                if offset > expected:
+                    self._gap(reads, poll, expected, offset, inside=came != NO_OFFSET)
+                elif in_order:
+                    self._went_back(poll, offset, expected, inside=came != NO_OFFSET)
+                    in_order = False
+            known = first.get(offset)
+            if known is None:
+                first[offset] = Reading(value, process, line)
+            elif known.value != value:
+                reads.conflicts.setdefault(offset, []).append(Reading(value, process, line))
+            if offset >= limit:
+                self._above(poll, offset, value, limit)
+                limit = _NO_LIMIT  # one finding a poll
+            came = offset
+            expected = offset + 1
+            if offset >= reads.end:
+                reads.end = expected
+        return expected
+
+    @staticmethod
+    def _gap(reads: PartitionReads, poll: Poll, start: Offset, end: Offset, *, inside: bool) -> None:
+        reads.gaps.append(Gap(process=poll.process, start=start, end=end, inside=inside, line=poll.line))
+
+    def _went_back(self, poll: Poll, offset: Offset, expected: Offset, *, inside: bool) -> None:
+        finding = IntNonmonotonicPoll if inside else NonmonotonicPoll
+        self._report(
+            finding(
+                topic=poll.topic,
+                partition=poll.partition,
+                offset=offset,
+                lines=(poll.line,),
+                process=poll.process,
+                expected=expected,
+            )
+        )
+
+    def _above(self, poll: Poll, offset: Offset, value: str, high_watermark: Offset) -> None:
+        self._report(
+            ReadAboveHw(
+                topic=poll.topic,
+                partition=poll.partition,
+                offset=offset,
+                lines=(poll.line,),
+                process=poll.process,
+                value=value,
+                high_watermark=high_watermark,
+            )
+        )

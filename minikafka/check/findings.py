@@ -1,0 +1,276 @@
+"""What can be wrong with a history: one class per finding, in the words of Jepsen's Kafka checker and a few of ours.
+
+A finding holds the smallest evidence: the offsets, values and processes involved and the numbers of the history's
+lines that show it. ``kind`` is a contract (CLI, JSON, tests). Jepsen's int-nonmonotonic-send, int-send-skip and
+precommitted-read need transactions and are not here until the broker has them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import ClassVar
+
+from minikafka.types import NO_OFFSET, Epoch, NodeId, Offset
+
+MISSING = "missing"
+"""In place of a value where a replica has no record."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One broken promise."""
+
+    kind: ClassVar[str]
+    meaning: ClassVar[str]
+    """One sentence for people, the same for all findings of the kind."""
+
+    topic: str
+    partition: int
+    offset: Offset
+    """Where it shows; -1 where no offset is known."""
+    lines: tuple[int, ...] = ()
+    """Lines of the history; empty for findings from the logs themselves."""
+
+    def evidence(self) -> dict[str, object]:
+        """The fields as JSON has them (lists for tuples); a contract."""
+        return {member.name: _plain(getattr(self, member.name)) for member in fields(self)}
+
+    def place(self) -> str:
+        """``flights-3@42``, or ``flights-3`` where no offset is known."""
+        at = "" if self.offset == NO_OFFSET else f"@{self.offset}"
+        return f"{self.topic}-{self.partition}{at}"
+
+    def sentence(self) -> str:
+        """What was seen, in one line."""
+        raise NotImplementedError
+
+
+# -- sends -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostWrite(Finding):
+    kind: ClassVar[str] = "lost-write"
+    meaning: ClassVar[str] = "an acknowledged record is gone: readers passed its place, or no replica has it"
+
+    value: str
+    op: int
+    process: str
+    held_by: tuple[NodeId, ...]
+    """Replicas that have it all the same: then reading is at fault."""
+    read_up_to: Offset
+    """End of what was read of the partition."""
+
+    def sentence(self) -> str:
+        held = f"held by {_nodes(self.held_by)}" if self.held_by else f"partition was read up to {self.read_up_to}"
+        return f"{self.value} of {self.process} was acknowledged and is nowhere to be read ({held})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unseen(Finding):
+    kind: ClassVar[str] = "unseen"
+    meaning: ClassVar[str] = "an acknowledged record lies beyond all that was read, though the final read is complete"
+
+    value: str
+    op: int
+    process: str
+    read_up_to: Offset
+
+    def sentence(self) -> str:
+        return f"{self.value} of {self.process} was acknowledged; reading ended at {self.read_up_to}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Duplicate(Finding):
+    kind: ClassVar[str] = "duplicate"
+    meaning: ClassVar[str] = "a value stands at more places than it was sent"
+
+    value: str
+    places: tuple[tuple[int, Offset], ...]
+    """(partition, offset) of each."""
+    sends: int
+    """How often it was sent, failed sends not counted."""
+
+    def sentence(self) -> str:
+        places = ", ".join(f"{self.topic}-{partition}@{offset}" for partition, offset in self.places)
+        return f"{self.value} was sent {_times(self.sends)} and stands at {places}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NonmonotonicSend(Finding):
+    kind: ClassVar[str] = "nonmonotonic-send"
+    meaning: ClassVar[str] = "records of one process stand in another order than they were sent"
+
+    process: str
+    key: str | None
+    ops: tuple[int, int]
+    values: tuple[str, str]
+    offsets: tuple[Offset, Offset]
+
+    def sentence(self) -> str:
+        (first, second), (first_at, second_at) = self.values, self.offsets
+        return f"{self.process} sent {first} before {second}, but they stand at {first_at} and {second_at}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbortedRead(Finding):
+    kind: ClassVar[str] = "aborted-read"
+    meaning: ClassVar[str] = "a record is there whose send definitely failed"
+
+    value: str
+    op: int
+    error: str
+    seen_by: str
+
+    def sentence(self) -> str:
+        return f"{self.value} was refused with {self.error}, yet seen by {self.seen_by}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhantomRead(Finding):
+    kind: ClassVar[str] = "phantom-read"
+    meaning: ClassVar[str] = "a record is there that nobody sent"
+
+    value: str
+    seen_by: str
+
+    def sentence(self) -> str:
+        return f"{self.value} was sent by nobody, yet seen by {self.seen_by}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InconsistentOffsets(Finding):
+    kind: ClassVar[str] = "inconsistent-offsets"
+    meaning: ClassVar[str] = "one offset was seen with different values"
+
+    values: tuple[tuple[str, str], ...]
+    """(value, who says so) of each."""
+
+    def sentence(self) -> str:
+        return "; ".join(f"{value} says {who}" for value, who in self.values)
+
+
+# -- polls -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NonmonotonicPoll(Finding):
+    kind: ClassVar[str] = "nonmonotonic-poll"
+    meaning: ClassVar[str] = "a process read an offset again or went back, with no seek or assignment between"
+
+    process: str
+    expected: Offset
+    """The lowest offset that could have come."""
+
+    def sentence(self) -> str:
+        return f"{self.process} was to go on at {self.expected} and got {self.offset}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntNonmonotonicPoll(NonmonotonicPoll):
+    kind: ClassVar[str] = "int-nonmonotonic-poll"
+    meaning: ClassVar[str] = "within one poll offsets repeat or go back"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PollSkip(Finding):
+    kind: ClassVar[str] = "poll-skip"
+    meaning: ClassVar[str] = "between two polls a process passed over records that exist"
+
+    process: str
+    until: Offset
+    """End of what was passed over; ``offset`` is the first record in it."""
+    count: int
+
+    def sentence(self) -> str:
+        return f"{self.process} passed over {_records(self.count)} from {self.offset} to {self.until} (exclusive)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntPollSkip(PollSkip):
+    kind: ClassVar[str] = "int-poll-skip"
+    meaning: ClassVar[str] = "within one poll a process passed over records that exist"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadAboveHw(Finding):
+    kind: ClassVar[str] = "read-above-hw"
+    meaning: ClassVar[str] = "a consumer was given a record at or above the high watermark"
+
+    process: str
+    value: str
+    high_watermark: Offset
+
+    def sentence(self) -> str:
+        return f"{self.process} got {self.value} while the high watermark was {self.high_watermark}"
+
+
+# -- replicas --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diverged(Finding):
+    kind: ClassVar[str] = "diverged"
+    meaning: ClassVar[str] = "replicas differ below their high watermarks"
+
+    holdings: tuple[tuple[NodeId, Epoch, str], ...]
+    """(node, leader epoch, value or digest or ``missing``) of each replica whose high watermark is above the offset."""
+    detail: str = ""
+
+    def sentence(self) -> str:
+        told = ", ".join(f"{node} has {_holding(epoch, value)}" for node, epoch, value in self.holdings)
+        return f"{told}{'; ' if self.detail else ''}{self.detail}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcknowledgedMissingOnReplica(Finding):
+    kind: ClassVar[str] = "acknowledged-missing-on-replica"
+    meaning: ClassVar[str] = "an acknowledged record is not on a replica that must have it"
+
+    value: str
+    op: int
+    holdings: tuple[tuple[NodeId, str], ...]
+    """(node, what it has there instead or ``missing``) of each replica without it."""
+
+    def sentence(self) -> str:
+        told = ", ".join(f"replica {node} has {'nothing' if held == MISSING else held}" for node, held in self.holdings)
+        return f"{self.value} was acknowledged; {told} there"
+
+
+KINDS: tuple[type[Finding], ...] = (
+    LostWrite,
+    Duplicate,
+    InconsistentOffsets,
+    NonmonotonicSend,
+    AbortedRead,
+    PhantomRead,
+    Unseen,
+    NonmonotonicPoll,
+    IntNonmonotonicPoll,
+    PollSkip,
+    IntPollSkip,
+    ReadAboveHw,
+    Diverged,
+    AcknowledgedMissingOnReplica,
+)
+"""Every kind, the gravest first: the order of reports."""
+
+
+def _plain(value: object) -> object:
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value
+
+
+def _nodes(nodes: tuple[NodeId, ...]) -> str:
+    return "replica" + ("s " if len(nodes) > 1 else " ") + ", ".join(map(str, nodes))
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def _records(count: int) -> str:
+    return "1 record" if count == 1 else f"{count} records"
+
+
+def _holding(epoch: Epoch, value: str) -> str:
+    return "nothing" if value == MISSING else f"{value} (epoch {epoch})"

@@ -1,0 +1,417 @@
+"""The judgements that need the whole history: one pass each over the books of clients.py and replicas.py.
+
+Rules: every pass is linear in the records (sorting is for stretches of offsets and disputes, which are few); passes
+report in the order of partitions and offsets, so that the same history gives the same verdict.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+
+from minikafka.check.clients import Outcome, PartitionReads, PollBook, Reading, SendBook, SentRecord
+from minikafka.check.findings import (
+    MISSING,
+    AbortedRead,
+    AcknowledgedMissingOnReplica,
+    Duplicate,
+    Finding,
+    InconsistentOffsets,
+    IntPollSkip,
+    LostWrite,
+    NonmonotonicSend,
+    PhantomRead,
+    PollSkip,
+    Unseen,
+)
+from minikafka.check.history import Expectations
+from minikafka.check.places import Place, Places, Stretches
+from minikafka.check.replicas import ReplicaBook, ReplicaLog
+from minikafka.types import NO_OFFSET, NodeId, Offset, TopicPartition
+
+_NOTHING_READ = PartitionReads()
+
+
+class Judge:
+    """Holds the books against each other. Call :meth:`judge` once, at the end."""
+
+    def __init__(
+        self,
+        sends: SendBook,
+        polls: PollBook,
+        replicas: ReplicaBook,
+        expectations: Expectations,
+        report: Callable[[Finding], None],
+    ) -> None:
+        self._sends = sends
+        self._polls = polls
+        self._replicas = replicas
+        self._expectations = expectations
+        self._report = report
+        touched = {**polls.partitions, **sends.acknowledged_at, **replicas.partitions}
+        self._partitions = sorted(touched)
+        self._agreed: dict[TopicPartition, dict[Offset, str]] = {}
+        self._agreed_places: dict[str, dict[str, Place]] = {}
+        """topic -> value -> its first place by the replicas' word."""
+        self._places: dict[str, Places] = {}
+        self._log_starts: dict[TopicPartition, Offset] = {}
+        self.read_distinct = 0
+        self.duplicates = 0
+        """Values at more places than they were sent, whether that is a finding or not."""
+        self.unknown_seen = 0
+        self.unread = 0
+        """Acknowledged records that nobody went over: not judged, for no reader was expected there."""
+
+    @property
+    def partition_count(self) -> int:
+        return len(self._partitions)
+
+    def judge(self) -> None:
+        """Report everything that the whole history shows."""
+        for partition in self._partitions:
+            self._agreed[partition] = self._replicas.agreed(partition)
+            self._log_starts[partition] = self._log_start(partition)
+            self._collect_sightings(partition)
+        self._outcomes()
+        for partition in self._partitions:
+            self._add_acknowledgements(partition)
+        self._duplicates()
+        for partition in self._partitions:
+            self._inconsistent_offsets(partition)
+        self._order_of_sends()
+        for topic in sorted(self._places):
+            self._origins(topic)
+        for partition in self._partitions:
+            self._skips(partition)
+
+    def _collect_sightings(self, partition: TopicPartition) -> None:
+        """Where values were read, or are agreed by the replicas."""
+        places = self._places.setdefault(partition.topic, Places())
+        reads = self._reads(partition)
+        agreed = self._agreed[partition]
+        self.read_distinct += len(reads.first)
+        for offset, reading in reads.first.items():
+            places.add(reading.value, (partition.partition, offset))
+        for offset, readings in reads.conflicts.items():
+            for value in dict.fromkeys(reading.value for reading in readings):
+                places.add(value, (partition.partition, offset))
+        agreed_places = self._agreed_places.setdefault(partition.topic, {})
+        for offset, value in agreed.items():
+            agreed_places.setdefault(value, (partition.partition, offset))
+            reading_here = reads.first.get(offset)
+            if reading_here is None or (reading_here.value != value and offset not in reads.conflicts):
+                places.add(value, (partition.partition, offset))
+
+    def _add_acknowledgements(self, partition: TopicPartition) -> None:
+        """An acknowledgement tells a place where nothing was seen: swapped records are no duplicates of themselves."""
+        places = self._places[partition.topic]
+        read = self._reads(partition).first
+        agreed = self._agreed[partition]
+        for offset, record in self._sends.acknowledged_at.get(partition, {}).items():
+            if offset not in read and offset not in agreed:
+                places.add(record.value, (partition.partition, offset))
+
+    # -- loss --------------------------------------------------------------------------------------------------------
+
+    def _outcomes(self) -> None:
+        """lost-write, unseen and acknowledged-missing-on-replica: each acknowledged send against all that was seen."""
+        covered = {partition: Stretches(self._reads(partition).covered) for partition in self._partitions}
+        for record in self._sends.by_op.values():
+            places = self._places.get(record.topic)
+            seen = places is not None and record.value in places.first
+            if record.outcome is Outcome.ACKNOWLEDGED:
+                self._acknowledged(record, covered, seen=seen)
+            elif seen and record.outcome is not Outcome.FAILED:
+                self.unknown_seen += 1
+
+    def _acknowledged(self, record: SentRecord, covered: dict[TopicPartition, Stretches], *, seen: bool) -> None:
+        offset = record.offset
+        if offset is None or record.partition is None:
+            if not seen and self._expectations.final_read_complete:
+                self._lost(record, (), NO_OFFSET)
+            return
+        partition = record.place
+        if offset < self._log_starts[partition]:
+            return
+        logs = self._replicas.partitions.get(partition)
+        holders: tuple[NodeId, ...] = ()
+        if logs:
+            holders = tuple(node for node in sorted(logs) if logs[node].holds(offset, record.value))
+            if holders:
+                self._missing_on_replicas(record, offset, logs, holders)
+            elif not (record.value in self._agreed_places[record.topic] and self._only_send(record)):
+                self._lost(record, (), self._reads(partition).end)
+                return
+        reads = self._reads(partition)
+        here = reads.first.get(offset)
+        if (here is not None and here.value == record.value) or (seen and self._only_send(record)):
+            return
+        if self._expectations.final_read_complete:
+            if offset < reads.end:
+                self._lost(record, holders, reads.end)
+            else:
+                self._unseen(record, offset, reads.end)
+        elif covered[partition].contains(offset):
+            self._lost(record, holders, reads.end)
+        else:
+            self.unread += 1
+
+    def _lost(self, record: SentRecord, held_by: tuple[NodeId, ...], read_up_to: Offset) -> None:
+        self._report(
+            LostWrite(
+                topic=record.topic,
+                partition=record.place.partition,
+                offset=NO_OFFSET if record.offset is None else record.offset,
+                lines=(record.line, record.outcome_line),
+                value=record.value,
+                op=record.op,
+                process=record.process,
+                held_by=held_by,
+                read_up_to=read_up_to,
+            )
+        )
+
+    def _unseen(self, record: SentRecord, offset: Offset, read_up_to: Offset) -> None:
+        self._report(
+            Unseen(
+                topic=record.topic,
+                partition=record.place.partition,
+                offset=offset,
+                lines=(record.line, record.outcome_line),
+                value=record.value,
+                op=record.op,
+                process=record.process,
+                read_up_to=read_up_to,
+            )
+        )
+
+    def _missing_on_replicas(
+        self, record: SentRecord, offset: Offset, logs: dict[NodeId, ReplicaLog], holders: tuple[NodeId, ...]
+    ) -> None:
+        if len(holders) == len(logs):
+            return
+        without: list[tuple[NodeId, str]] = []
+        for node in sorted(logs):
+            log = logs[node]
+            must = log.owes(offset) or (self._expectations.replicas_complete and offset >= log.log_start)
+            if must and node not in holders:
+                row = log.rows.get(offset)
+                without.append((node, MISSING if row is None else row[1]))
+        if without:
+            self._report(
+                AcknowledgedMissingOnReplica(
+                    topic=record.topic,
+                    partition=record.place.partition,
+                    offset=offset,
+                    lines=(record.line, record.outcome_line),
+                    value=record.value,
+                    op=record.op,
+                    holdings=tuple(without),
+                )
+            )
+
+    def _log_start(self, partition: TopicPartition) -> Offset:
+        """Nothing below is owed by anyone: retention may have taken it."""
+        logs = self._replicas.partitions.get(partition, {})
+        lowest = min((log.log_start for log in logs.values()), default=0)
+        return max(lowest, self._expectations.log_start.get(partition, 0))
+
+    # -- places ------------------------------------------------------------------------------------------------------
+
+    def _duplicates(self) -> None:
+        for topic in sorted(self._places):
+            sent = self._sends.by_value.get(topic, {})
+            for value, places in self._places[topic].several.items():
+                record = sent.get(value)
+                sends = _sends_that_may_stand(record)
+                if len(places) <= max(sends, 1):
+                    continue
+                self.duplicates += 1
+                if self._expectations.idempotent:
+                    places.sort()
+                    partition, offset = places[1]
+                    lines = () if record is None else (record.line,)
+                    self._report(
+                        Duplicate(
+                            topic=topic,
+                            partition=partition,
+                            offset=offset,
+                            lines=tuple(dict.fromkeys(lines + self._lines_of(topic, places))),
+                            value=value,
+                            places=tuple(places),
+                            sends=sends,
+                        )
+                    )
+
+    def _lines_of(self, topic: str, places: list[Place]) -> tuple[int, ...]:
+        """The polls that showed the places, as far as they were read."""
+        readings = [self._reads(TopicPartition(topic, partition)).first.get(offset) for partition, offset in places]
+        return tuple(reading.line for reading in readings if reading is not None)
+
+    def _inconsistent_offsets(self, partition: TopicPartition) -> None:
+        """Everybody who says what stands at an offset must say the same."""
+        reads = self._reads(partition)
+        acknowledged = self._sends.acknowledged_at.get(partition, {})
+        agreed = self._agreed[partition]
+        disputed = dict.fromkeys(reads.conflicts)
+        for offset, others in self._sends.shared_offsets.get(partition, {}).items():
+            if any(other.value != acknowledged[offset].value for other in others):
+                disputed[offset] = None
+        for offset, record in acknowledged.items():
+            reading = reads.first.get(offset)
+            if (reading is not None and reading.value != record.value) or (
+                agreed.get(offset, record.value) != record.value
+            ):
+                disputed[offset] = None
+        for offset, value in agreed.items():
+            reading = reads.first.get(offset)
+            if reading is not None and reading.value != value:
+                disputed[offset] = None
+        for offset in sorted(disputed):
+            self._dispute(partition, offset)
+
+    def _dispute(self, partition: TopicPartition, offset: Offset) -> None:
+        claims: dict[str, tuple[str, int]] = {}
+        """value -> (who says so first, line)"""
+        acknowledged = self._sends.acknowledged_at.get(partition, {}).get(offset)
+        if acknowledged is not None:
+            claims[acknowledged.value] = (f"the answer to {acknowledged.process}", acknowledged.outcome_line)
+        for other in self._sends.shared_offsets.get(partition, {}).get(offset, []):
+            claims.setdefault(other.value, (f"the answer to {other.process}", other.outcome_line))
+        reads = self._reads(partition)
+        readings: list[Reading] = [reads.first[offset]] if offset in reads.first else []
+        for reading in readings + reads.conflicts.get(offset, []):
+            claims.setdefault(reading.value, (f"a poll of {reading.process}", reading.line))
+        if offset in self._agreed[partition]:
+            claims.setdefault(self._agreed[partition][offset], ("the replicas", 0))
+        self._report(
+            InconsistentOffsets(
+                topic=partition.topic,
+                partition=partition.partition,
+                offset=offset,
+                lines=tuple(line for _, line in claims.values() if line),
+                values=tuple((value, who) for value, (who, _) in claims.items()),
+            )
+        )
+
+    def _order_of_sends(self) -> None:
+        """nonmonotonic-send: neighbours in sending order must stand in that order.
+
+        By the replicas' word at the end, else by what was read (Jepsen's version order), else by the answers. Unknown
+        sends are left out: one may arrive late. A value that was sent several times is judged by its acknowledged
+        offset.
+        """
+        if not self._expectations.idempotent:
+            return
+        last: dict[tuple[str, str, int, str | None, bool], tuple[SentRecord, Offset]] = {}
+        for record in self._sends.by_op.values():
+            if record.outcome is not Outcome.ACKNOWLEDGED:
+                continue
+            place = self._place(record)
+            if place is None:
+                continue
+            partition, offset = place
+            keyed = record.sequence is not None
+            writer = (record.process, record.topic, partition, record.key if keyed else None, keyed)
+            before = last.get(writer)
+            last[writer] = (record, offset)
+            if before is not None and before[1] >= offset:
+                self._report(
+                    NonmonotonicSend(
+                        topic=record.topic,
+                        partition=partition,
+                        offset=offset,
+                        lines=(before[0].line, record.line),
+                        process=record.process,
+                        key=record.key,
+                        ops=(before[0].op, record.op),
+                        values=(before[0].value, record.value),
+                        offsets=(before[1], offset),
+                    )
+                )
+
+    def _place(self, record: SentRecord) -> Place | None:
+        claimed = None
+        if record.partition is not None and record.offset is not None:
+            claimed = (record.partition, record.offset)
+        if not self._only_send(record):
+            return claimed
+        place = self._agreed_places.get(record.topic, {}).get(record.value)
+        if place is not None:
+            # A second copy elsewhere is a duplicate, not a change of order.
+            told = claimed is not None and self._agreed.get(record.place, {}).get(claimed[1]) == record.value
+            return claimed if told else place
+        places = self._places.get(record.topic)
+        if places is not None and record.value not in places.several:
+            return places.first.get(record.value, claimed)
+        return claimed
+
+    def _only_send(self, record: SentRecord) -> bool:
+        return record.earlier is None and self._sends.by_value[record.topic][record.value] is record
+
+    # -- reads -------------------------------------------------------------------------------------------------------
+
+    def _origins(self, topic: str) -> None:
+        """aborted-read and phantom-read: whatever stands in a log was sent, and not refused."""
+        sent = self._sends.by_value.get(topic)
+        if sent is None:
+            return  # the history tells nothing of this topic's producers
+        for value, (number, offset) in self._places[topic].first.items():
+            record = sent.get(value)
+            if record is not None and _sends_that_may_stand(record):
+                continue
+            reading = self._reads(TopicPartition(topic, number)).first.get(offset)
+            seen_by = "the replicas" if reading is None else reading.process
+            lines = () if reading is None else (reading.line,)
+            if record is None:
+                self._report(
+                    PhantomRead(topic=topic, partition=number, offset=offset, lines=lines, value=value, seen_by=seen_by)
+                )
+            else:
+                self._report(
+                    AbortedRead(
+                        topic=topic,
+                        partition=number,
+                        offset=offset,
+                        lines=(record.line, record.outcome_line, *lines),
+                        value=value,
+                        op=record.op,
+                        error=record.error,
+                        seen_by=seen_by,
+                    )
+                )
+
+    def _skips(self, partition: TopicPartition) -> None:
+        """poll-skip and int-poll-skip: a gap counts when records are known to stand in it."""
+        reads = self._reads(partition)
+        if not reads.gaps:
+            return
+        known = {**reads.first, **self._sends.acknowledged_at.get(partition, {}), **self._agreed[partition]}
+        offsets = sorted(known)
+        log_start = self._log_starts[partition]
+        for gap in reads.gaps:
+            first = bisect_left(offsets, max(gap.start, log_start))
+            count = bisect_left(offsets, gap.end) - first
+            if count > 0:
+                finding = IntPollSkip if gap.inside else PollSkip
+                self._report(
+                    finding(
+                        topic=partition.topic,
+                        partition=partition.partition,
+                        offset=offsets[first],
+                        lines=(gap.line,),
+                        process=gap.process,
+                        until=gap.end,
+                        count=count,
+                    )
+                )
+
+    def _reads(self, partition: TopicPartition) -> PartitionReads:
+        return self._polls.partitions.get(partition, _NOTHING_READ)
+
+
+def _sends_that_may_stand(record: SentRecord | None) -> int:
+    """How many sends of the value may be in the log: all but those that definitely failed."""
+    if record is None:
+        return 0
+    return sum(sent.outcome is not Outcome.FAILED for sent in record.namesakes())
