@@ -63,6 +63,13 @@ class File(Protocol):
     def close(self) -> None: ...
 
 
+def checked_path(path: str) -> str:
+    """``path`` if it stays inside the data directory; ValueError otherwise. The empty path is the directory itself."""
+    if path and any(part in {"", ".", ".."} for part in path.split("/")):
+        raise ValueError(f"not a path inside the data directory: {path!r}")
+    return path
+
+
 class Disk(Protocol):
     """Paths are relative to the broker's data directory, ``/`` separated. It outlives a broker's incarnations."""
 

@@ -23,10 +23,11 @@ from random import Random
 from typing import Literal
 
 from minikafka.errors import DiskFailed, DiskFull
-from minikafka.ports import Buffers
+from minikafka.ports import Buffers, checked_path
 from minikafka.sim.durability import FOLDER, Entry, Inode, NameChange, tree_below
 from minikafka.sim.loop import SimLoop
 from minikafka.sim.tasks import Incarnation
+from minikafka.types import METADATA_PARTITION
 
 TEMPORARY = ".tmp"
 """Suffix of the file that a replacement writes first."""
@@ -34,13 +35,6 @@ TEMPORARY = ".tmp"
 
 def _parent(path: str) -> str:
     return path.rpartition("/")[0]
-
-
-def checked(path: str) -> str:
-    """A relative path without empty or dotted parts; ValueError otherwise. The empty path is the root."""
-    if path and any(part in {"", ".", ".."} for part in path.split("/")):
-        raise ValueError(f"not a path inside the data directory: {path!r}")
-    return path
 
 
 class SimDisk:
@@ -62,12 +56,15 @@ class SimDisk:
         self._durable_names: dict[str, Entry] = {}
         self._name_changes: dict[str, list[NameChange]] = {}
         self._failing_syncs: list[str] = []
+        self._lane_free_at: dict[bool, float] = {}
+        """When the thread that syncs the quorum's log (True) or all else (False) is free again, virtual seconds."""
         self._births = 0
         self._sequence = 0
         self._locked_by: Incarnation | None = None
 
     def of(self, incarnation: Incarnation) -> FencedDisk:
         """The Disk port of one incarnation; it fails once the incarnation is dead."""
+        self._lane_free_at.clear()
         return FencedDisk(self, incarnation)
 
     # ------------------------------------------------------------------------------------- faults
@@ -230,7 +227,7 @@ class SimDisk:
             else:
                 inode.synced_to(sequence)
 
-        await self._after_latency(complete)
+        await self._after_latency(path, complete)
         if fails:
             raise DiskFailed(f"{self._node}:{path}: sync failed")
 
@@ -238,7 +235,7 @@ class SimDisk:
         """Make the changes of names in ``folder`` durable, and the folder itself."""
         sequence = self._sequence
         fails = self._fails(folder)
-        await self._after_latency(lambda: None if fails else self._names_synced(folder, sequence))
+        await self._after_latency(folder, lambda: None if fails else self._names_synced(folder, sequence))
         if fails:
             raise DiskFailed(f"{self._node}:{folder}: sync failed")
 
@@ -249,7 +246,7 @@ class SimDisk:
         while changes and changes[0].sequence <= sequence:
             changes.pop(0).apply(self._durable_names)
 
-    async def _after_latency(self, complete: Callable[[], None]) -> None:
+    async def _after_latency(self, path: str, complete: Callable[[], None]) -> None:
         done: asyncio.Future[None] = self._loop.create_future()
         cuts = self.power_cuts
 
@@ -259,8 +256,12 @@ class SimDisk:
             if not done.done():
                 done.set_result(None)
 
-        delay = self._latencies.expovariate(1 / self.sync_mean_s) if self.sync_mean_s > 0 else 0.0
-        self._loop.call_later(delay, finish, context=self._outside)
+        # One thread syncs the quorum's log and another all else, each one request after the other.
+        lane = f"{path}/".startswith(f"{METADATA_PARTITION}/")
+        latency = self._latencies.expovariate(1 / self.sync_mean_s) if self.sync_mean_s > 0 else 0.0
+        at = max(self._loop.time(), self._lane_free_at.get(lane, 0.0)) + latency
+        self._lane_free_at[lane] = at
+        self._loop.call_at(at, finish, context=self._outside)
         await done
 
     def _fails(self, path: str) -> bool:
@@ -283,6 +284,7 @@ class FencedDisk:
     def __init__(self, disk: SimDisk, incarnation: Incarnation) -> None:
         self._disk = disk
         self._incarnation = incarnation
+        self._published = 0
 
     def _live(self) -> SimDisk:
         if not self._incarnation.alive:
@@ -292,27 +294,28 @@ class FencedDisk:
     def open(self, path: str) -> FencedFile:
         """Open a file for reading and appending; made, with its folders, when missing."""
         disk = self._live()
-        return FencedFile(disk, self._incarnation, path, disk.open(checked(path)))
+        return FencedFile(disk, self._incarnation, path, disk.open(checked_path(path)))
 
     def exists(self, path: str) -> bool:
-        return self._live().exists(checked(path))
+        return self._live().exists(checked_path(path))
 
     def names(self, folder: str) -> list[str]:
-        return self._live().names(checked(folder))
+        return self._live().names(checked_path(folder))
 
     def modified_ms(self, path: str) -> int:
-        return self._live().modified_ms(checked(path))
+        return self._live().modified_ms(checked_path(path))
 
     def read_file(self, path: str) -> bytes:
-        return bytes(self._live().inode(checked(path)).content)
+        return bytes(self._live().inode(checked_path(path)).content)
 
     def replace_file(self, path: str, data: bytes) -> None:
-        self._live().replace_file(checked(path), data)
+        self._live().replace_file(checked_path(path), data)
 
     async def publish(self, path: str, data: bytes) -> None:
         """Temporary file, sync, rename, sync of the folder: each step can be where the power goes."""
-        temporary = checked(path) + TEMPORARY
         disk = self._live()
+        self._published += 1
+        temporary = f"{checked_path(path)}.{self._published}{TEMPORARY}"
         disk.remove(temporary)
         inode = disk.open(temporary)
         try:
@@ -325,13 +328,13 @@ class FencedDisk:
         await self.sync_folder(_parent(path))
 
     def replace(self, source: str, target: str) -> None:
-        self._live().replace(checked(source), checked(target))
+        self._live().replace(checked_path(source), checked_path(target))
 
     def remove(self, path: str) -> None:
-        self._live().remove(checked(path))
+        self._live().remove(checked_path(path))
 
     async def sync_folder(self, folder: str) -> None:
-        await self._live().sync_folder(checked(folder))
+        await self._live().sync_folder(checked_path(folder))
 
     def lock(self) -> None:
         self._live().lock(self._incarnation)

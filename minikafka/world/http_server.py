@@ -1,0 +1,352 @@
+"""The server side of ``POST /rpc/{Api}``: a raw body in, buffers out, and other routes beside it.
+
+Rules for this file:
+
+1. Bytes are admitted before a body is read: beyond ``queued.max.request.bytes`` the answer is 503 with Retry-After.
+   Small bodies always pass: a follower's fetch frees the memory that parked produce requests hold.
+2. An answer's buffers are handed to the transport as they are, never joined.
+3. A handler is never cancelled by its client or by :meth:`HttpServer.close`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from asyncio import Transport
+from collections.abc import Callable
+from email.utils import formatdate
+from typing import Any, TypeAlias
+
+from aiohttp import web
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.streams import StreamReader
+from aiohttp.web_protocol import RequestHandler
+
+from minikafka.config import KIB, MIB
+from minikafka.ports import Buffers, Handler
+from minikafka.types import Address
+
+Doors: TypeAlias = Callable[[web.Application], None]
+"""Mounts other routes (``/v1``, health, metrics) on the application that shares the port."""
+
+Translate: TypeAlias = Callable[[Handler], Handler]
+"""Makes a handler of JSON bodies from the handler of msgpack bodies."""
+
+RPC_PATH = "/rpc/"
+MSGPACK = "application/msgpack"
+JSON = "application/json"
+
+# As large as uvloop reads at once: a megabyte arrives in four chunks without pausing the socket.
+READ_BUFFER_SIZE = 1 * MIB
+
+# A fetch of a thousand partitions fits; see rule 1.
+ALWAYS_ADMITTED_SIZE = 64 * KIB
+
+# A body that is not complete after this long comes from a client that is gone or hostile.
+BODY_TIMEOUT_S = 30.0
+
+# How long a closing server lets running handlers answer before it closes their connections.
+CLOSE_GRACE_S = 1.0
+
+# What is left of a refused body is read and dropped for this long, so that the client can read the refusal.
+LINGER_S = 1.0
+
+
+class RpcAnswer(web.StreamResponse):
+    """200 with a body of several buffers, written as one gathered write without header objects."""
+
+    def __init__(self, buffers: Buffers, content_type: str, date: bytes) -> None:
+        super().__init__()
+        self._buffers = buffers
+        self._type = content_type
+        self._date = date
+
+    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
+        """Write everything; a client that has left is ignored."""
+        self._keep_alive = request.keep_alive
+        transport = request.transport
+        if transport is None or transport.is_closing():
+            raise ConnectionResetError("the client left before the answer")
+        size = sum(map(len, self._buffers))
+        connection = b"" if self._keep_alive else b"Connection: close\r\n"
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\nContent-Length: %d\r\nDate: %b\r\n%b\r\n" % (
+            self._type.encode(),
+            size,
+            self._date,
+            connection,
+        )
+        if size < 4 * KIB:
+            transport.write(b"".join((head, *self._buffers)))
+        else:
+            # Not transport.writelines: before Python 3.12 asyncio joins there, and uvloop gathers these anyway.
+            transport.write(head)
+            for buffer in self._buffers:
+                if buffer:
+                    transport.write(buffer)
+        return None
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        """Nothing: all is written."""
+
+
+def refusal(status: int, title: str, detail: str, **headers: str) -> web.Response:
+    """A problem (RFC 9457) of HTTP itself; errors of the protocol are 200 answers with Kafka's code."""
+    body = {"type": "about:blank", "title": title, "status": status, "detail": detail}
+    return web.Response(
+        status=status,
+        body=json.dumps(body).encode(),
+        headers={name.replace("_", "-"): value for name, value in headers.items()},
+        content_type="application/problem+json",
+    )
+
+
+class HttpServer:
+    """One listening port. ``handler`` gets the raw bodies of ``/rpc``; ``doors`` the rest."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        *,
+        doors: Doors | None = None,
+        translate: Translate | None = None,
+        request_max_bytes: int,
+        queued_max_bytes: int,
+        idle_timeout_s: float,
+    ) -> None:
+        self._handler = handler
+        self._json_handler = translate(handler) if translate is not None else None
+        self._request_max_bytes = request_max_bytes
+        self._queued_max_bytes = queued_max_bytes
+        self._queued_bytes = 0
+        self._busy: set[Any] = set()
+        self._all_idle = asyncio.Event()
+        self._all_closed = asyncio.Event()
+        self._closing = False
+        self._date = (0, b"")
+        self._listener: asyncio.Server | None = None
+        self._runner: web.AppRunner | None = None
+        if doors is not None:
+            application = web.Application(client_max_size=request_max_bytes)
+            doors(application)
+            self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0)
+        self._server = _Connections(
+            self._on_request,
+            self._all_closed,
+            request_factory=self._make_request,
+            handler_cancellation=False,
+            access_log=None,
+            keepalive_timeout=idle_timeout_s,
+            lingering_time=LINGER_S,
+            read_bufsize=READ_BUFFER_SIZE,
+            auto_decompress=False,
+        )
+        self._app_factory: Any = None
+        self._app_handler: Any = None
+
+    async def listen(self, address: Address) -> None:
+        """Bind; OSError when the port is in use."""
+        if self._runner is not None:
+            await self._runner.setup()
+            server: Any = self._runner.server
+            self._app_factory = server.request_factory
+            self._app_handler = server.request_handler
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(self._server, address.host, address.port, backlog=1024)
+        name = self._listener.sockets[0].getsockname()
+        self._address = Address(address.host, name[1])
+
+    @property
+    def address(self) -> Address:
+        """Where it listens; port 0 is resolved."""
+        return self._address
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes of request bodies held now."""
+        return self._queued_bytes
+
+    async def close(self) -> None:
+        """Stop accepting, close idle connections now, and busy ones after their answer or CLOSE_GRACE_S."""
+        self._stop_listening()
+        await asyncio.sleep(0)  # a connection that is being accepted now is closed as it is made
+        for connection in self._server.connections:
+            if connection in self._busy:
+                connection.close()  # after the answer that is under way
+            else:
+                connection.force_close()
+        if self._busy:
+            self._all_idle.clear()
+            try:
+                async with asyncio.timeout(CLOSE_GRACE_S):
+                    await self._all_idle.wait()
+            except TimeoutError:
+                for connection in self._server.connections:
+                    connection.force_close()
+        if self._server.transports:
+            try:
+                async with asyncio.timeout(CLOSE_GRACE_S):
+                    await self._all_closed.wait()
+            except TimeoutError:
+                self.abort()
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    def abort(self) -> None:
+        """As if the process had died: the listener and every connection are gone at once."""
+        self._stop_listening()
+        for transport in list(self._server.transports):
+            transport.abort()
+
+    def _stop_listening(self) -> None:
+        self._closing = True
+        self._server.closing = True
+        if self._listener is not None:
+            self._listener.close()
+
+    # ------------------------------------------------------------------------------------- requests
+
+    def _make_request(
+        self,
+        message: Any,
+        payload: StreamReader,
+        protocol: RequestHandler,
+        writer: AbstractStreamWriter,
+        task: asyncio.Task[None],
+    ) -> web.BaseRequest:
+        if self._app_factory is None or message.path.startswith(RPC_PATH):
+            return web.BaseRequest(message, payload, protocol, writer, task, asyncio.get_running_loop())
+        request: web.BaseRequest = self._app_factory(message, payload, protocol, writer, task)
+        return request
+
+    async def _on_request(self, request: web.BaseRequest) -> web.StreamResponse:
+        connection = request.protocol
+        self._busy.add(connection)
+        try:
+            if isinstance(request, web.Request):
+                response: web.StreamResponse = await self._app_handler(request)
+                return response
+            return await self._on_rpc(request)
+        finally:
+            self._busy.discard(connection)
+            if self._closing and not self._busy:
+                self._all_idle.set()
+
+    async def _on_rpc(self, request: web.BaseRequest) -> web.StreamResponse:
+        path = request.path
+        if not path.startswith(RPC_PATH):
+            return self._refuse(404, "Not Found", f"no such path: {path}")
+        if request.method != "POST":
+            return self._refuse(405, "Method Not Allowed", "/rpc takes POST", Allow="POST")
+        handler, content_type = self._handler, MSGPACK
+        if request.headers.get("Content-Type", MSGPACK).startswith(JSON):
+            if self._json_handler is None:
+                return self._refuse(415, "Unsupported Media Type", "this server's /rpc speaks msgpack")
+            handler, content_type = self._json_handler, JSON
+        length = request.content_length
+        if length is not None and length > self._request_max_bytes:
+            return self._too_large(length)
+        if not self._admits(length or 0):
+            return self._busy_now()
+        held = length or 0
+        self._queued_bytes += held
+        try:
+            content = request.content
+            if content.is_eof():
+                body = content.read_nowait()
+            else:
+                if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
+                    request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+                async with asyncio.timeout(BODY_TIMEOUT_S):
+                    body = await read_whole(content, self._request_max_bytes)
+            if len(body) > held:  # chunked: its size was not announced
+                self._queued_bytes += len(body) - held
+                held = len(body)
+            buffers = await handler(path[len(RPC_PATH) :], body)
+        except BodyTooLarge as error:
+            return self._too_large(error.size)
+        except TimeoutError:
+            return self._refuse(408, "Request Timeout", f"the body was not complete after {BODY_TIMEOUT_S:g} s")
+        except ConnectionError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a handler never raises: whoever runs this loop decides what stops
+            context = {"message": f"handler of {path} raised", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(context)
+            return self._refuse(500, "Internal Server Error", "the broker's log has the story")
+        finally:
+            self._queued_bytes -= held
+        return RpcAnswer(buffers, content_type, self._http_date())
+
+    def _admits(self, size: int) -> bool:
+        if size <= ALWAYS_ADMITTED_SIZE or self._queued_bytes == 0:
+            return True
+        return self._queued_bytes + size <= self._queued_max_bytes
+
+    def _too_large(self, size: int) -> web.Response:
+        limit = f"socket.request.max.bytes is {self._request_max_bytes}"
+        return self._refuse(413, "Content Too Large", f"{size} bytes; {limit}")
+
+    def _busy_now(self) -> web.Response:
+        detail = (
+            f"{self._queued_bytes} bytes of requests are held; queued.max.request.bytes is {self._queued_max_bytes}"
+        )
+        return self._refuse(503, "Service Unavailable", detail, Retry_After="1")
+
+    def _refuse(self, status: int, title: str, detail: str, **headers: str) -> web.Response:
+        response = refusal(status, title, detail, **headers)
+        response.force_close()
+        return response
+
+    def _http_date(self) -> bytes:
+        second = int(time.time())
+        if self._date[0] != second:
+            self._date = (second, formatdate(second, usegmt=True).encode())
+        return self._date[1]
+
+
+class BodyTooLarge(Exception):
+    """A body grew beyond the limit while it was read."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.size = size
+
+
+async def read_whole(content: StreamReader, limit: int | None = None) -> bytes:
+    """The rest of a body, joined once; BodyTooLarge beyond ``limit`` bytes."""
+    chunks: list[bytes] = []
+    size = 0
+    while not content.at_eof():
+        chunk, _ = await content.readchunk()
+        size += len(chunk)
+        if limit is not None and size > limit:
+            raise BodyTooLarge(size)
+        chunks.append(chunk)
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+class _Connections(web.Server):
+    """aiohttp's low-level server, which also knows its transports and says when the last one is gone."""
+
+    def __init__(self, handler: Any, all_closed: asyncio.Event, **kwargs: Any) -> None:
+        super().__init__(handler, **kwargs)
+        self.closing = False
+        self.transports: dict[Transport, None] = {}
+        self._by_connection: dict[RequestHandler, Transport] = {}
+        self._all_closed = all_closed
+
+    def connection_made(self, handler: RequestHandler, transport: Transport) -> None:
+        super().connection_made(handler, transport)
+        self.transports[transport] = None
+        self._by_connection[handler] = transport
+        self._all_closed.clear()
+        if self.closing:
+            transport.abort()
+
+    def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
+        super().connection_lost(handler, exc)
+        transport = self._by_connection.pop(handler, None)
+        if transport is not None:
+            del self.transports[transport]
+        if not self.transports:
+            self._all_closed.set()

@@ -1,0 +1,335 @@
+"""The Disk port on the operating system's files.
+
+Rules for this file:
+
+1. Nothing here decides what must be durable; it only says, by returning from ``sync``, that it is.
+2. A write is all or nothing: what was written of a failed one is cut off again.
+3. Syncs run on threads, one for the quorum's log and one for all else: a slow data disk never delays a vote.
+4. After :meth:`OsDisk.fence` nothing of this incarnation reaches the files any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import itertools
+import os
+import shutil
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NoReturn
+
+from minikafka.errors import DiskFailed, DiskFull
+from minikafka.invariant import invariant
+from minikafka.ports import Buffers, checked_path
+from minikafka.types import METADATA_PARTITION
+
+LOCK_NAME = ".lock"
+TEMPORARY = ".tmp"
+
+# writev takes this many buffers at most (IOV_MAX of Linux).
+BUFFERS_PER_WRITE = 1024
+
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+def _fail(error: OSError, what: str) -> NoReturn:
+    if error.errno in FULL:
+        raise DiskFull(f"{what}: {error}") from error
+    raise DiskFailed(f"{what}: {error}") from error
+
+
+class OsFile:
+    """One open file, appended at its end and read anywhere."""
+
+    def __init__(self, disk: OsDisk, path: str, descriptor: int) -> None:
+        self._disk = disk
+        self._path = path
+        self._descriptor = descriptor
+        self._size = os.fstat(descriptor).st_size
+        self._lock = threading.Lock()
+        self._syncs = 0
+        self._open = True
+
+    def append(self, data: Buffers) -> None:
+        """One gathered write; DiskFull leaves the file as it was, DiskFailed means that the log must stop."""
+        self._check()
+        wanted = sum(map(len, data))
+        try:
+            if len(data) > BUFFERS_PER_WRITE or (written := os.writev(self._descriptor, data)) < wanted:
+                self._append_rest(data, written if len(data) <= BUFFERS_PER_WRITE else 0)
+        except OSError as error:
+            self._cut_back()
+            _fail(error, self._path)
+        self._size += wanted
+
+    def _append_rest(self, data: Buffers, written: int) -> None:
+        """Go on after a short write, or write more buffers than one call takes."""
+        left = [memoryview(buffer).cast("B") for buffer in data if len(buffer)]
+        while True:
+            while left and written >= len(left[0]):
+                written -= len(left.pop(0))
+            if not left:
+                return
+            left[0] = left[0][written:]
+            written = os.writev(self._descriptor, left[:BUFFERS_PER_WRITE])
+
+    def _cut_back(self) -> None:
+        try:
+            os.ftruncate(self._descriptor, self._size)
+        except OSError as error:
+            raise DiskFailed(f"{self._path}: a failed write could not be cut off: {error}") from error
+
+    def read(self, position: int, size: int) -> bytes:
+        """At most ``size`` bytes; fewer only at the end of the file."""
+        self._check()
+        try:
+            data = os.pread(self._descriptor, size, position)
+            while len(data) < min(size, self._size - position):
+                more = os.pread(self._descriptor, size - len(data), position + len(data))
+                if not more:
+                    break
+                data += more
+        except OSError as error:
+            _fail(error, self._path)
+        return data
+
+    def size(self) -> int:
+        """Bytes in the file."""
+        return self._size
+
+    def truncate(self, size: int) -> None:
+        """Cut the file to ``size``; larger sizes change nothing."""
+        self._check()
+        if size < self._size:
+            try:
+                os.ftruncate(self._descriptor, size)
+            except OSError as error:
+                _fail(error, self._path)
+            self._size = size
+
+    async def sync(self) -> None:
+        """Fdatasync on the disk's thread; DiskFailed."""
+        self._check()
+        with self._lock:
+            self._syncs += 1
+        future = self._disk.submit(self._path, os.fdatasync, self._descriptor)
+        future.add_done_callback(self._synced)
+        try:
+            await asyncio.wrap_future(future)
+        except OSError as error:
+            raise DiskFailed(f"{self._path}: sync failed: {error}") from error
+
+    def _synced(self, _: Future[None]) -> None:
+        with self._lock:
+            self._syncs -= 1
+            if not self._open and self._syncs == 0:
+                os.close(self._descriptor)
+
+    def close(self) -> None:
+        """Close it, after a sync that is still under way."""
+        with self._lock:
+            if self._open:
+                self._open = False
+                if self._syncs == 0:
+                    os.close(self._descriptor)
+
+    def _check(self) -> None:
+        if not self._open:
+            raise DiskFailed(f"{self._path} is closed")
+        if self._disk.fenced:
+            raise DiskFailed(f"{self._path}: this incarnation is dead")
+
+
+class OsDisk:
+    """One data directory."""
+
+    def __init__(self, root: str) -> None:
+        self.fenced = False
+        self._root = os.path.abspath(root)
+        self._threads: dict[str, ThreadPoolExecutor] = {}
+        self._numbers = itertools.count(1)
+        self._unsynced_parents: set[str] = set()
+        """Folders in which this process made folders that no sync has made durable yet."""
+        self._lock_descriptor: int | None = None
+        os.makedirs(self._root, exist_ok=True)
+
+    def submit(self, path: str, function: Any, *arguments: Any) -> Future[Any]:
+        """Run a blocking call on the thread that syncs ``path``; its calls run one after the other."""
+        lane = "quorum" if f"{path}/".startswith(f"{METADATA_PARTITION}/") else "data"
+        thread = self._threads.get(lane)
+        if thread is None:
+            thread = self._threads[lane] = ThreadPoolExecutor(1, thread_name_prefix=f"sync-{lane}")
+        return thread.submit(function, *arguments)
+
+    def _full(self, path: str) -> str:
+        if self.fenced:
+            raise DiskFailed(f"{path}: this incarnation is dead")
+        return os.path.join(self._root, checked_path(path)) if path else self._root
+
+    # ------------------------------------------------------------------------------------- files and names
+
+    def open(self, path: str) -> OsFile:
+        """Open a file for reading and appending; made, with its folders, when missing."""
+        full = self._full(path)
+        flags = os.O_CREAT | os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
+        try:
+            try:
+                descriptor = os.open(full, flags, 0o644)
+            except FileNotFoundError:
+                self._make_folder(os.path.dirname(path))
+                descriptor = os.open(full, flags, 0o644)
+        except OSError as error:
+            _fail(error, path)
+        return OsFile(self, path, descriptor)
+
+    def _make_folder(self, folder: str) -> None:
+        if folder and not os.path.isdir(os.path.join(self._root, folder)):
+            self._make_folder(os.path.dirname(folder))
+            os.makedirs(os.path.join(self._root, folder), exist_ok=True)  # a publish on its thread may be first
+            self._unsynced_parents.add(os.path.dirname(folder))
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(self._full(path))
+
+    def names(self, folder: str) -> list[str]:
+        """Sorted names; the lock file of the data directory is not one of them."""
+        try:
+            found = os.listdir(self._full(folder))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            _fail(error, folder)
+        return sorted(name for name in found if folder or name != LOCK_NAME)
+
+    def modified_ms(self, path: str) -> int:
+        return os.stat(self._full(path)).st_mtime_ns // 1_000_000
+
+    def read_file(self, path: str) -> bytes:
+        """The whole file; FileNotFoundError when it is missing."""
+        try:
+            with open(self._full(path), "rb") as file:
+                return file.read()
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            _fail(error, path)
+
+    def replace_file(self, path: str, data: bytes) -> None:
+        """Write a temporary file and rename it over ``path``."""
+        try:
+            self._write_and_rename(path, path + TEMPORARY, data, durable=False)
+        except OSError as error:
+            _fail(error, path)
+
+    async def publish(self, path: str, data: bytes) -> None:
+        """As :meth:`replace_file`, and durable, all on the disk's thread."""
+        self._full(path)
+        temporary = f"{path}.{next(self._numbers)}{TEMPORARY}"
+        future = self.submit(path, lambda: self._write_and_rename(path, temporary, data, durable=True))
+        try:
+            await asyncio.wrap_future(future)
+        except OSError as error:
+            _fail(error, path)
+
+    def _write_and_rename(self, path: str, temporary: str, data: bytes, *, durable: bool) -> None:
+        """Runs on the loop or on a thread; it raises OSError."""
+        target, source = self._full(path), self._full(temporary)
+        folder = os.path.dirname(path)
+        self._make_folder(folder)
+        try:
+            with open(source, "wb") as file:
+                file.write(data)
+                if durable:
+                    file.flush()
+                    os.fsync(file.fileno())
+            if self.fenced:
+                raise DiskFailed(f"{path}: this incarnation is dead")
+            os.replace(source, target)
+        except OSError:
+            if os.path.exists(source):
+                os.unlink(source)
+            raise
+        if durable:
+            self._sync_folders(folder)
+
+    def replace(self, source: str, target: str) -> None:
+        """Rename a file or folder; FileNotFoundError when there is none."""
+        try:
+            full = self._full(source)
+            self._make_folder(os.path.dirname(checked_path(target)))
+            os.replace(full, self._full(target))
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            _fail(error, f"{source} -> {target}")
+
+    def remove(self, path: str) -> None:
+        """Delete a file, or a folder with all in it."""
+        full = self._full(path)
+        invariant(path != "", "the data directory itself is never removed")
+        try:
+            if os.path.isdir(full):
+                shutil.rmtree(full)
+            else:
+                os.unlink(full)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            _fail(error, path)
+
+    # ------------------------------------------------------------------------------------- durability
+
+    async def sync_folder(self, folder: str) -> None:
+        """Make the names in ``folder`` durable, and the folder itself when this process made it."""
+        self._full(folder)
+        try:
+            await asyncio.wrap_future(self.submit(folder, self._sync_folders, folder))
+        except OSError as error:
+            raise DiskFailed(f"{folder}: sync failed: {error}") from error
+
+    def _sync_folders(self, folder: str) -> None:
+        self._sync_one_folder(folder)
+        while folder:
+            folder = os.path.dirname(folder)
+            if folder in self._unsynced_parents:
+                self._unsynced_parents.discard(folder)
+                self._sync_one_folder(folder)
+
+    def _sync_one_folder(self, folder: str) -> None:
+        descriptor = os.open(os.path.join(self._root, folder), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    # ------------------------------------------------------------------------------------- the directory as a whole
+
+    def lock(self) -> None:
+        """Take the directory until this disk is closed or the process ends."""
+        if self._lock_descriptor is not None:
+            return
+        try:
+            descriptor = os.open(self._full(LOCK_NAME), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            _fail(error, self._root)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            raise DiskFailed(f"{self._root} is in use by another broker") from error
+        self._lock_descriptor = descriptor
+
+    def fence(self) -> None:
+        """Let nothing of this incarnation reach the files any more, and give the directory to the next one."""
+        self.fenced = True
+        self.close()
+
+    def close(self) -> None:
+        """Give the lock back; syncs under way end by themselves."""
+        for thread in self._threads.values():
+            thread.shutdown(wait=False)
+        if self._lock_descriptor is not None:
+            os.close(self._lock_descriptor)
+            self._lock_descriptor = None

@@ -1,0 +1,107 @@
+"""The real world of one broker or client: aiohttp, the operating system's files and clocks.
+
+::
+
+    async with real_world(config, data_dir="/var/lib/minikafka") as real:
+        broker = Broker(config, real.world)
+"""
+
+from __future__ import annotations
+
+import sys
+from random import Random
+from types import TracebackType
+from typing import Any, NoReturn, Self, TextIO, cast
+
+from minikafka.config import BrokerConfig
+from minikafka.errors import DiskFailed
+from minikafka.ports import Disk, World
+from minikafka.world.clock import SystemClock
+from minikafka.world.events import INFO, EventLog
+from minikafka.world.http import HttpNetwork
+from minikafka.world.http_server import Doors, Translate
+from minikafka.world.os_disk import OsDisk
+
+
+class NoDisk:
+    """A client's disk: there is none, and touching it says so."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise DiskFailed(f"a client has no disk ({name})")
+
+
+class RealWorld:
+    """The ports of one incarnation, and what must be closed with them. Build it inside the loop."""
+
+    def __init__(
+        self,
+        *,
+        data_dir: str | None,
+        network: HttpNetwork,
+        events: EventLog,
+    ) -> None:
+        self.network = network
+        self.events = events
+        self.disk = OsDisk(data_dir) if data_dir is not None else None
+        self.world = World(
+            clock=SystemClock(),
+            network=network,
+            disk=self.disk if self.disk is not None else cast("Disk", NoDisk()),
+            events=events,
+            random=Random(),
+        )
+
+    async def close(self) -> None:
+        """Close the servers and connections, then the disk, then the journal."""
+        await self.network.close()
+        if self.disk is not None:
+            self.disk.close()
+        self.events.close()
+
+    async def kill(self) -> None:
+        """As kill -9 would: nothing of this incarnation reaches a file or a peer any more. Cancel its tasks after."""
+        if self.disk is not None:
+            self.disk.fence()
+        await self.network.abort()
+        self.events.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+def real_world(
+    config: BrokerConfig | None = None,
+    *,
+    data_dir: str | None = None,
+    doors: Doors | None = None,
+    translate: Translate | None = None,
+    log_stream: TextIO | None = None,
+    log_level: int = INFO,
+) -> RealWorld:
+    """The real world of a broker (``config``), or of a client (nothing). Call it inside the running loop.
+
+    ``data_dir`` is the broker's ``log.dirs`` unless given. Events go to ``log_stream`` (default for a broker: stderr)
+    and, all of them, to ``mk.journal.path``.
+    """
+    if config is None:
+        return RealWorld(data_dir=data_dir, network=HttpNetwork(), events=EventLog(stream=log_stream, level=log_level))
+    limits: dict[str, Any] = {
+        "request_max_bytes": config.socket_request_max_bytes,
+        "queued_max_bytes": config.queued_max_request_bytes,
+        "idle_timeout_s": config.connections_max_idle_ms / 1000,
+    }
+    return RealWorld(
+        data_dir=data_dir if data_dir is not None else config.log_dirs,
+        network=HttpNetwork(doors=doors, translate=translate, **limits),
+        events=EventLog(
+            node=str(config.node_id),
+            stream=log_stream if log_stream is not None else sys.stderr,
+            level=log_level,
+            journal_path=config.journal_path,
+        ),
+    )

@@ -1,0 +1,308 @@
+"""What HTTP itself shows of the Network port: limits, other routes, and clients that misbehave (D7, Back-pressure)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp import web
+
+from minikafka.errors import OutcomeUnknown
+from minikafka.ports import Handler
+from minikafka.types import Address
+from minikafka.world import http_server
+from minikafka.world.http import HttpNetwork
+from minikafka.world.http_server import HttpServer
+
+ANY = Address("127.0.0.1", 0)
+
+
+async def echo(api: str, body: bytes) -> Sequence[bytes]:
+    return [body]
+
+
+@asynccontextmanager
+async def serving(handler: Handler = echo, **options) -> AsyncIterator[tuple[HttpNetwork, HttpServer]]:
+    network = HttpNetwork(**options)
+    try:
+        yield network, await network.serve(ANY, handler)
+    finally:
+        await network.close()
+
+
+class Wire:
+    """A raw connection: what is written is what is sent."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    def send(self, head: str, body: bytes = b"") -> None:
+        self.writer.write(head.replace("\n", "\r\n").encode() + b"\r\n\r\n" + body)
+
+    async def answer(self) -> tuple[int, dict[str, str], bytes]:
+        async with asyncio.timeout(10):
+            head = (await self.reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+            headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:] if line)}
+            body = await self.reader.readexactly(int(headers.get("content-length", 0)))
+        return int(head[0].split()[1]), headers, body
+
+    async def ended(self) -> bool:
+        async with asyncio.timeout(10):
+            try:
+                return await self.reader.read() == b""
+            except ConnectionResetError:
+                return True
+
+
+@asynccontextmanager
+async def wire_to(server: HttpServer) -> AsyncIterator[Wire]:
+    reader, writer = await asyncio.open_connection(*server.address)
+    try:
+        yield Wire(reader, writer)
+    finally:
+        writer.close()
+
+
+async def test_curl_gets_msgpack_with_length_date_and_keep_alive():
+    """An answer is plain HTTP/1.1; two requests share a connection."""
+    async with serving() as (_, server), wire_to(server) as wire:
+        for body in (b"one", b""):
+            wire.send(f"POST /rpc/Echo HTTP/1.1\nHost: x\nContent-Length: {len(body)}", body)
+            status, headers, answer = await wire.answer()
+            assert (status, answer, headers["content-type"]) == (200, body, "application/msgpack")
+            assert headers["date"].endswith("GMT")
+            assert "connection" not in headers
+
+
+async def test_connection_close_is_honoured():
+    """HTTP/1.1 clients that want no keep-alive."""
+    async with serving() as (_, server), wire_to(server) as wire:
+        wire.send("POST /rpc/Echo HTTP/1.1\nHost: x\nConnection: close\nContent-Length: 1", b"x")
+        status, headers, _ = await wire.answer()
+        assert (status, headers["connection"]) == (200, "close")
+        assert await wire.ended()
+
+
+async def test_chunked_bodies_arrive_whole():
+    """A client that does not know its length yet."""
+    async with serving() as (_, server), wire_to(server) as wire:
+        wire.send("POST /rpc/Echo HTTP/1.1\nHost: x\nTransfer-Encoding: chunked", b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n")
+        assert (await wire.answer())[2] == b"abcde"
+
+
+async def test_expect_100_continue_is_answered():
+    """curl sends it for large bodies and waits a second otherwise."""
+    async with serving() as (_, server), wire_to(server) as wire:
+        wire.send("POST /rpc/Echo HTTP/1.1\nHost: x\nExpect: 100-continue\nContent-Length: 5")
+        assert (await wire.answer())[0] == 100
+        wire.writer.write(b"hello")
+        assert (await wire.answer())[2] == b"hello"
+
+
+async def test_a_body_over_the_limit_is_refused_before_it_is_read():
+    """socket.request.max.bytes: 413 by Content-Length alone; RFC 9457 body; the connection is closed."""
+    async with serving(request_max_bytes=1000) as (_, server), wire_to(server) as wire:
+        wire.send("POST /rpc/Produce HTTP/1.1\nHost: x\nContent-Length: 1001")
+        status, headers, body = await wire.answer()
+        assert (status, headers["content-type"]) == (413, "application/problem+json")
+        assert json.loads(body)["title"] == "Content Too Large"
+        assert await wire.ended()
+
+
+async def test_a_chunked_body_over_the_limit_is_refused_when_it_gets_there():
+    """No length announced: the limit holds while reading."""
+    async with serving(request_max_bytes=1000) as (_, server), wire_to(server) as wire:
+        wire.send("POST /rpc/Produce HTTP/1.1\nHost: x\nTransfer-Encoding: chunked", b"400\r\n" + b"x" * 1024)
+        assert (await wire.answer())[0] == 413
+
+
+async def test_a_call_with_a_body_over_the_limit_is_unknown():
+    """The port's caller sees an error, not a hang."""
+    async with serving(request_max_bytes=1000) as (network, server):
+        deadline = asyncio.get_running_loop().time() + 10
+        with pytest.raises(OutcomeUnknown):
+            await network.call(server.address, "Produce", [b"x" * 5000], deadline=deadline)
+        assert await network.call(server.address, "Produce", [b"x" * 500], deadline=deadline) == b"x" * 500
+
+
+async def test_bytes_in_flight_are_admitted_before_they_are_read():
+    """queued.max.request.bytes: 503 with Retry-After; small bodies (followers' fetches) always pass."""
+    go = asyncio.Event()
+    size = http_server.ALWAYS_ADMITTED_SIZE + 1
+
+    async def handler(api: str, body: bytes) -> Sequence[bytes]:
+        if api == "Produce":
+            await go.wait()
+        return [b"%d" % len(body)]
+
+    async with serving(handler, queued_max_bytes=size + 100) as (network, server), wire_to(server) as wire:
+        deadline = asyncio.get_running_loop().time() + 10
+        parked = asyncio.ensure_future(network.call(server.address, "Produce", [bytes(size)], deadline=deadline))
+        while server.queued_bytes == 0:  # noqa: ASYNC110 - another task's state, no event to wait for
+            await asyncio.sleep(0.001)
+        assert server.queued_bytes == size
+        wire.send(f"POST /rpc/Produce HTTP/1.1\nHost: x\nContent-Length: {size}")
+        status, headers, _ = await wire.answer()
+        assert (status, headers["retry-after"]) == (503, "1")
+        assert await network.call(server.address, "Fetch", [b"small"], deadline=deadline) == b"5"
+        go.set()
+        assert await parked == b"%d" % size
+        assert server.queued_bytes == 0
+        assert await network.call(server.address, "Produce", [bytes(size)], deadline=deadline) == b"%d" % size
+
+
+async def test_a_single_body_larger_than_the_queue_is_still_admitted():
+    """Else it could never be sent at all."""
+    async with serving(queued_max_bytes=1000) as (network, server):
+        deadline = asyncio.get_running_loop().time() + 10
+        assert len(await network.call(server.address, "Produce", [bytes(500_000)], deadline=deadline)) == 500_000
+
+
+async def test_a_body_that_never_comes_is_given_up(monkeypatch: pytest.MonkeyPatch):
+    """Slow clients must not hold admitted bytes for ever."""
+    monkeypatch.setattr(http_server, "BODY_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(http_server, "LINGER_S", 0.05)
+    async with serving() as (_, server), wire_to(server) as wire:
+        wire.send("POST /rpc/Produce HTTP/1.1\nHost: x\nContent-Length: 10", b"half")
+        assert (await wire.answer())[0] == 408
+        assert await wire.ended()
+        assert server.queued_bytes == 0
+
+
+async def test_a_client_that_leaves_in_mid_body_frees_its_bytes():
+    """A producer that is killed while sending."""
+    async with serving() as (_, server):
+        async with wire_to(server) as wire:
+            wire.send("POST /rpc/Produce HTTP/1.1\nHost: x\nContent-Length: 200000", b"half")
+            while server.queued_bytes == 0:  # noqa: ASYNC110 - as above
+                await asyncio.sleep(0.001)
+        async with asyncio.timeout(10):
+            while server.queued_bytes:  # noqa: ASYNC110 - as above
+                await asyncio.sleep(0.001)
+
+
+async def test_idle_connections_are_closed():
+    """connections.max.idle.ms, also for those that never said a word."""
+    async with serving(idle_timeout_s=0.1) as (_, server), wire_to(server) as silent, wire_to(server) as once:
+        once.send("POST /rpc/Echo HTTP/1.1\nHost: x\nContent-Length: 1", b"x")
+        await once.answer()
+        assert await silent.ended()
+        assert await once.ended()
+
+
+@pytest.mark.parametrize(
+    "request_line,extra,status",
+    [
+        ("GET /rpc/Echo HTTP/1.1", "", 405),
+        ("POST /elsewhere HTTP/1.1", "", 404),
+        ("POST /rpc/Echo HTTP/1.1", "\nContent-Type: application/json", 415),
+        ("NONSENSE", "", 400),
+    ],
+)
+async def test_what_rpc_does_not_take_is_refused(request_line: str, extra: str, status: int):
+    """Doors that are not there say so, and the server goes on."""
+    async with serving() as (network, server):
+        async with wire_to(server) as wire:
+            wire.send(f"{request_line}\nHost: x{extra}\nContent-Length: 2", b"{}")
+            assert (await wire.answer())[0] == status
+        deadline = asyncio.get_running_loop().time() + 10
+        assert await network.call(server.address, "Echo", [b"on"], deadline=deadline) == b"on"
+
+
+async def test_json_goes_through_a_translator_of_the_same_handler():
+    """D7: JSON is accepted on /rpc where no batches travel."""
+
+    def translate(handler: Handler) -> Handler:
+        async def translated(api: str, body: bytes) -> Sequence[bytes]:
+            answer = b"".join(await handler(api, json.loads(body)["text"].encode()))
+            return [json.dumps({"api": api, "text": answer.decode()}).encode()]
+
+        return translated
+
+    async with serving(translate=translate) as (_, server), wire_to(server) as wire:
+        body = b'{"text":"hi"}'
+        wire.send(
+            f"POST /rpc/Echo HTTP/1.1\nHost: x\nContent-Type: application/json\nContent-Length: {len(body)}", body
+        )
+        status, headers, answer = await wire.answer()
+        assert (status, headers["content-type"]) == (200, "application/json")
+        assert json.loads(answer) == {"api": "Echo", "text": "hi"}
+
+
+async def test_doors_share_the_port_and_rpc_does_not_pass_through_them():
+    """/v1, health and metrics are mounted; the fast path stays what it was."""
+    seen: list[str] = []
+
+    def doors(application: web.Application) -> None:
+        @web.middleware
+        async def note(request: web.Request, handler):
+            seen.append(request.path)
+            return await handler(request)
+
+        async def health(request: web.Request) -> web.Response:
+            return web.json_response({"status": "ok"})
+
+        async def stream(request: web.Request) -> web.StreamResponse:
+            response = web.StreamResponse()
+            await response.prepare(request)
+            for word in (b"a", b"b"):
+                await response.write(word)
+            return response
+
+        application.middlewares.append(note)
+        application.router.add_get("/healthz", health)
+        application.router.add_get("/stream", stream)
+        application.router.add_post("/echo", answer)
+
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(body=await request.read())
+
+    async with serving(doors=doors) as (_, server), wire_to(server) as wire:
+        wire.send("GET /healthz HTTP/1.1\nHost: x")
+        status, _, body = await wire.answer()
+        assert (status, json.loads(body)) == (200, {"status": "ok"})
+        wire.send("POST /rpc/Echo HTTP/1.1\nHost: x\nContent-Length: 3", b"rpc")
+        assert (await wire.answer())[2] == b"rpc"
+        wire.send(f"POST /echo HTTP/1.1\nHost: x\nContent-Length: {2 << 20}", bytes(2 << 20))
+        assert len((await wire.answer())[2]) == 2 << 20
+        wire.send("GET /nothing HTTP/1.1\nHost: x")
+        assert (await wire.answer())[0] == 404
+        wire.send("GET /stream HTTP/1.1\nHost: x\nConnection: close")
+        async with asyncio.timeout(10):
+            assert (await wire.reader.read()).endswith(b"1\r\na\r\n1\r\nb\r\n0\r\n\r\n")
+        assert "/rpc/Echo" not in seen
+        assert "/healthz" in seen
+
+
+async def test_a_handler_that_raises_is_told_to_whoever_runs_the_loop():
+    """An escape stops the broker: the process decides, the client gets 500."""
+    told: list[BaseException | None] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context.get("exception")))
+
+    async def broken(api: str, body: bytes) -> Sequence[bytes]:
+        raise ValueError("a bug")
+
+    async with serving(broken) as (network, server):
+        with pytest.raises(OutcomeUnknown, match="500"):
+            await network.call(server.address, "Echo", [], deadline=asyncio.get_running_loop().time() + 10)
+    assert [str(error) for error in told] == ["a bug"]
+
+
+async def test_close_waits_for_an_answer_larger_than_the_sockets_buffers():
+    """The last fetch of a stopping broker arrives whole."""
+    big = bytes(8 << 20)
+
+    async def handler(api: str, body: bytes) -> Sequence[bytes]:
+        return [big]
+
+    async with serving(handler) as (_, server), wire_to(server) as wire:
+        wire.send("POST /rpc/Fetch HTTP/1.1\nHost: x\nContent-Length: 0")
+        head = await wire.reader.readuntil(b"\r\n\r\n")
+        assert b"200 OK" in head
+        closing = asyncio.ensure_future(server.close())
+        async with asyncio.timeout(10):
+            assert len(await wire.reader.readexactly(len(big))) == len(big)
+            await closing

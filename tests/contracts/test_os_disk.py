@@ -1,0 +1,207 @@
+"""What only the operating system does to files: short writes, full disks, failing devices, locks of other processes."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import resource
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from minikafka.errors import DiskFailed, DiskFull
+from minikafka.world.os_disk import OsDisk
+
+
+@pytest.fixture
+def disk(tmp_path: Path):
+    opened = OsDisk(str(tmp_path / "data"))
+    yield opened
+    opened.close()
+
+
+def test_a_file_size_limit_is_a_full_disk_and_leaves_the_file_as_it_was(disk: OsDisk):
+    """EFBIG by the kernel itself: a real write that ends in the middle is cut off again."""
+    file = disk.open("log")
+    file.append([b"a" * 1000])
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1500, hard))
+    try:
+        with pytest.raises(DiskFull):
+            file.append([b"b" * 400, b"c" * 400])
+        with pytest.raises(DiskFull):
+            disk.replace_file("checkpoint", b"x" * 3000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (file.size(), file.read(0, 9999)) == (1000, b"a" * 1000)
+    assert Path(disk._root, "log").stat().st_size == 1000
+    assert disk.names("") == ["log"], "no temporary file stays"
+    file.append([b"b"])
+    assert file.size() == 1001
+    file.close()
+
+
+@pytest.mark.parametrize(
+    "number,error",
+    [(errno.ENOSPC, DiskFull), (errno.EDQUOT, DiskFull), (errno.EIO, DiskFailed), (errno.EROFS, DiskFailed)],
+)
+def test_write_errors_tell_full_from_failed(disk: OsDisk, monkeypatch: pytest.MonkeyPatch, number: int, error: type):
+    """DiskFull: go on without; DiskFailed: the log must stop."""
+    file = disk.open("log")
+    file.append([b"abc"])
+    real = os.writev
+    calls = []
+
+    def writev(descriptor: int, buffers) -> int:
+        calls.append(len(buffers))
+        if len(calls) == 1:
+            return real(descriptor, [bytes(buffers[0])[:2]])
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "writev", writev)
+    with pytest.raises(error):
+        file.append([b"defg", b"hij"])
+    monkeypatch.undo()
+    assert len(calls) == 2
+    assert (file.size(), file.read(0, 99)) == (3, b"abc")
+    file.close()
+
+
+def test_short_writes_are_continued(disk: OsDisk, monkeypatch: pytest.MonkeyPatch):
+    """writev may write less than it was given, also ending inside a buffer."""
+    file = disk.open("log")
+    real = os.writev
+
+    def few(descriptor: int, buffers) -> int:
+        return real(descriptor, [b"".join(bytes(buffer) for buffer in buffers)[:3]])
+
+    monkeypatch.setattr(os, "writev", few)
+    file.append([b"ab", b"", b"cdefg", memoryview(b"hijkl")])
+    assert file.read(0, 99) == b"abcdefghijkl"
+    file.close()
+
+
+async def test_a_failing_sync_is_a_failed_disk(disk: OsDisk, monkeypatch: pytest.MonkeyPatch):
+    """After a failed fsync the pages may be gone: the broker stops and recovers from disk."""
+    file = disk.open("log")
+
+    def broken(_: int) -> None:
+        raise OSError(errno.EIO, "I/O error")
+
+    monkeypatch.setattr(os, "fdatasync", broken)
+    with pytest.raises(DiskFailed):
+        await file.sync()
+    monkeypatch.setattr(os, "fsync", broken)
+    with pytest.raises(DiskFailed):
+        await disk.sync_folder("")
+    with pytest.raises(DiskFailed):
+        await disk.publish("quorum-state", b"x")
+    assert disk.names("") == ["log"]
+    file.close()
+
+
+async def test_a_slow_data_disk_never_delays_the_quorums_log(disk: OsDisk, monkeypatch: pytest.MonkeyPatch):
+    """A thread for the quorum log, another for the data directory."""
+    stuck = threading.Event()
+    data, quorum = disk.open("orders-0/log"), disk.open("__cluster_metadata-0/log")
+    real = os.fdatasync
+
+    def fdatasync(descriptor: int) -> None:
+        if descriptor == data._descriptor:
+            stuck.wait(10)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    slow = asyncio.ensure_future(data.sync())
+    async with asyncio.timeout(5):
+        await quorum.sync()
+        await disk.publish("__cluster_metadata-0/quorum-state", b"vote")
+    assert not slow.done()
+    stuck.set()
+    await slow
+    data.close()
+    quorum.close()
+
+
+async def test_a_cancelled_sync_keeps_its_descriptor_until_the_thread_is_done(
+    disk: OsDisk, monkeypatch: pytest.MonkeyPatch
+):
+    """Else the thread would sync whatever file got the number next."""
+    stuck, started = threading.Event(), threading.Event()
+    file = disk.open("log")
+    descriptor = file._descriptor
+    real = os.fdatasync
+
+    def fdatasync(number: int) -> None:
+        started.set()
+        stuck.wait(10)
+        real(number)
+
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    sync = asyncio.ensure_future(file.sync())
+    await asyncio.to_thread(started.wait, 10)
+    sync.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await sync
+    file.close()
+    os.fstat(descriptor)
+    stuck.set()
+    await asyncio.wrap_future(disk.submit("log", lambda: None))
+    await asyncio.wrap_future(disk.submit("log", lambda: None))
+    with pytest.raises(OSError):
+        os.fstat(descriptor)
+
+
+async def test_publish_is_written_and_synced_before_it_is_renamed(disk: OsDisk, monkeypatch: pytest.MonkeyPatch):
+    """KAFKA-16541: a rename without fsync shows an empty file after a power cut."""
+    order: list[str] = []
+    real_fsync, real_replace = os.fsync, os.replace
+
+    def fsync(descriptor: int) -> None:
+        kind = "folder" if Path(f"/proc/self/fd/{descriptor}").is_dir() else "file"
+        order.append(f"fsync {kind}")
+        real_fsync(descriptor)
+
+    def replace(source: str, target: str) -> None:
+        order.append("rename")
+        real_replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "replace", replace)
+    await disk.publish("checkpoint", b"1")
+    assert order == ["fsync file", "rename", "fsync folder"]
+    order.clear()
+    await disk.publish("new/deep/checkpoint", b"1")
+    assert order == ["fsync file", "rename", "fsync folder", "fsync folder", "fsync folder"], "each new folder's parent"
+
+
+def test_another_process_holds_the_lock(tmp_path: Path):
+    """Two brokers on one data directory; the kernel frees the lock when a process ends, however it ends."""
+    code = (
+        "import sys; from minikafka.world.os_disk import OsDisk\n"
+        "OsDisk(sys.argv[1]).lock(); print('held', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": ":".join(path for path in sys.path if path)}
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        disk = OsDisk(str(tmp_path))
+        with pytest.raises(DiskFailed, match="in use"):
+            disk.lock()
+        process.kill()
+        process.wait(10)
+        disk.lock()
+        disk.close()
+
+
+def test_the_lock_file_is_not_among_the_names(disk: OsDisk):
+    """Recovery must not take it for a topic."""
+    disk.lock()
+    assert disk.names("") == []

@@ -1,0 +1,121 @@
+"""The structured log and journal, how a broker's process is started, and a client without a disk."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from minikafka.config import BrokerConfig
+from minikafka.errors import DiskFailed, OutcomeUnknown
+from minikafka.ports import CAUSE
+from minikafka.types import Address
+from minikafka.world.events import DEBUG, EventLog
+from minikafka.world.process import broker_environment, malloc_environment
+from minikafka.world.real import real_world
+
+
+def test_events_are_json_lines_with_cause_and_level():
+    """D9: every state change tells why."""
+    stream = io.StringIO()
+    events = EventLog(node="1", stream=stream, wall_ns=lambda: 1_700_000_000_123_456_789)
+    token = CAUSE.set("produce-7")
+    events("isr_shrunk", partition=("orders", 0), isr={3, 1}, event="hidden?")
+    CAUSE.reset(token)
+    events("hw_advanced", high_watermark=4)
+    assert [json.loads(line) for line in stream.getvalue().splitlines()] == [
+        {
+            "ts_ms": 1_700_000_000_123,
+            "level": "warning",
+            "node": "1",
+            "event": "isr_shrunk",
+            "cause": "produce-7",
+            "partition": ["orders", 0],
+            "isr": [1, 3],
+            "event_": "hidden?",
+        }
+    ], "frequent events stay out of the log"
+
+
+def test_the_journal_has_every_event_at_once_and_is_appended_to(tmp_path: Path):
+    """What was told before a kill -9 can be read afterwards."""
+    path = tmp_path / "logs" / "journal.jsonl"
+    for run in range(2):
+        stream = io.StringIO()
+        events = EventLog(node="1", stream=stream, journal_path=str(path))
+        events("hw_advanced", high_watermark=run)
+        assert len(path.read_text().splitlines()) == run + 1, "written before close"
+        assert stream.getvalue() == ""
+        events.close()
+        events("told_after_close")
+    assert [entry["event"] for entry in events] == ["hw_advanced", "told_after_close"]
+
+
+def test_levels_can_be_lowered_and_observers_see_everything():
+    """Metrics count events whether or not they are logged."""
+    counted: list[str] = []
+    stream = io.StringIO()
+    quiet, loud = EventLog(stream=stream), EventLog(stream=stream, level=DEBUG)
+    quiet.observers.append(lambda kind, _: counted.append(kind))
+    quiet("hw_advanced")
+    loud("hw_advanced")
+    assert counted == ["hw_advanced"]
+    assert len(stream.getvalue().splitlines()) == 1
+
+
+def test_a_brokers_environment_keeps_what_the_user_set():
+    """PERFORMANCE section 1, M; the user knows better."""
+    environment = broker_environment({"MALLOC_TOP_PAD_": "7", "HOME": "/nowhere"})
+    assert environment["MALLOC_TOP_PAD_"] == "7"
+    assert environment["HOME"] == "/nowhere"
+    assert environment["MALLOC_MMAP_THRESHOLD_"] == malloc_environment()["MALLOC_MMAP_THRESHOLD_"]
+
+
+def test_a_process_starts_itself_again_with_the_environment_once():
+    """Same pid, so that a supervisor does not notice."""
+    code = (
+        "import os, sys\n"
+        "from minikafka.world.process import exec_with_malloc_environment\n"
+        "print(os.getpid(), os.environ.get('MALLOC_TRIM_THRESHOLD_'), flush=True)\n"
+        "exec_with_malloc_environment(['-c', sys.argv[1], sys.argv[1]])\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": ":".join(path for path in sys.path if path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code, code], env=environment, capture_output=True, text=True, check=True, timeout=30
+    )
+    (first, unset), (second, value) = (line.split() for line in done.stdout.splitlines())
+    assert first == second
+    assert (unset, value) == ("None", malloc_environment()["MALLOC_TRIM_THRESHOLD_"])
+
+
+async def test_a_client_has_no_disk():
+    """Touching it says so instead of writing somewhere."""
+    async with real_world() as real:
+        with pytest.raises(DiskFailed, match="client"):
+            real.world.disk.open("log")
+
+
+async def test_a_brokers_world_comes_from_its_config(tmp_path: Path):
+    """log.dirs, node.id, limits and the journal."""
+    config = BrokerConfig(node_id=7, log_dirs=str(tmp_path / "data"), journal_path=str(tmp_path / "journal.jsonl"))
+    stream = io.StringIO()
+    async with real_world(config, log_stream=stream) as real:
+        real.world.disk.open("log").close()
+        real.world.events("broker_started")
+    assert (tmp_path / "data" / "log").exists()
+    assert json.loads(stream.getvalue())["node"] == "7"
+    assert (tmp_path / "journal.jsonl").read_text() == stream.getvalue()
+
+
+async def test_a_closed_or_killed_world_makes_no_more_calls(tmp_path: Path):
+    """Kill fences the network too."""
+    for end in ("close", "kill"):
+        real = real_world(data_dir=str(tmp_path))
+        await getattr(real, end)()
+        with pytest.raises(OutcomeUnknown):
+            await real.network.call(Address("127.0.0.1", 1), "Any", [], deadline=real.world.clock.now() + 1)
