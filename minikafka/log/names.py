@@ -1,0 +1,84 @@
+"""Names of files and folders in a data directory, as Kafka writes them (KAFKA-FACTS 1.1)."""
+
+from __future__ import annotations
+
+import base64
+import re
+
+from minikafka.types import Offset, TopicId, TopicPartition
+
+LOG = ".log"
+INDEX = ".index"
+TIME_INDEX = ".timeindex"
+SNAPSHOT = ".snapshot"
+DELETED = ".deleted"
+CLEANED = ".cleaned"
+TEMPORARY = ".tmp"
+
+LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+
+META_PROPERTIES = "meta.properties"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
+REPLICATION_OFFSET_CHECKPOINT = "replication-offset-checkpoint"
+LOG_START_OFFSET_CHECKPOINT = "log-start-offset-checkpoint"
+
+DELETED_FOLDER = "-delete"
+STRAY_FOLDER = "-stray"
+FOLDER_NAME_SIZE_MAX = 255
+"""Common to the file systems in use; a topic's name is cut in a ``-delete`` folder so that it fits."""
+
+_OFFSET_DIGITS = 20
+_SUFFIXED_FOLDER = re.compile(r"^.+\.[0-9a-f]{32}(-delete|-stray|-future)$")
+
+
+def offset_name(offset: Offset, suffix: str) -> str:
+    """``00000000000000000042.log``"""
+    return f"{offset:0{_OFFSET_DIGITS}d}{suffix}"
+
+
+def offset_of(name: str, suffix: str) -> Offset | None:
+    """The base offset in a file's name; None when the name is none of ``suffix``."""
+    stem = name.removesuffix(suffix)
+    if stem == name or len(stem) != _OFFSET_DIGITS or not stem.isascii() or not stem.isdigit():
+        return None
+    return int(stem)
+
+
+def offsets_in(names: list[str], suffix: str) -> list[Offset]:
+    """Base offsets of all files with ``suffix``, ascending."""
+    found = (offset_of(name, suffix) for name in names)
+    return sorted(offset for offset in found if offset is not None)
+
+
+def partition_of(folder: str) -> TopicPartition | None:
+    """``orders-0`` -> (orders, 0), cut at the last ``-``; None for folders that are not, or no longer, a replica's."""
+    if _SUFFIXED_FOLDER.match(folder):
+        return None
+    topic, dash, number = folder.rpartition("-")
+    if not topic or not dash or not number.isascii() or not number.isdigit() or str(int(number)) != number:
+        return None
+    return TopicPartition(topic, int(number))
+
+
+def is_deleted_folder(folder: str) -> bool:
+    """Is it a replica whose files only wait to be removed?"""
+    return bool(_SUFFIXED_FOLDER.match(folder)) and folder.endswith(DELETED_FOLDER)
+
+
+def retired_folder(partition: TopicPartition, topic_id: TopicId, suffix: str) -> str:
+    """``<topic>-<p>.<32 hex>-delete`` (or ``-stray``), the topic cut so that the name fits.
+
+    The hex is the topic's id: the topic may be made anew under the same name, its id never comes back.
+    """
+    tail = f"-{partition.partition}.{topic_id_bytes(topic_id).hex()}{suffix}"
+    return partition.topic[: FOLDER_NAME_SIZE_MAX - len(tail)] + tail
+
+
+def topic_id_bytes(topic_id: TopicId) -> bytes:
+    """The 16 bytes of a UUID that is printed as 22 characters; ValueError."""
+    raw = base64.b64decode(topic_id + "==", altchars=b"-_", validate=True)
+    if len(raw) != 16:
+        raise ValueError(f"not a topic id: {topic_id!r}")
+    return raw

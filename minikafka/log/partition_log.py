@@ -1,0 +1,740 @@
+"""One partition on disk: the only door to its segments, epochs and producer state (S1, S21, S28).
+
+Rules for this file:
+
+1. It knows offsets, epochs and bytes; who leads, and how far records are committed, is not its business.
+2. Writing is synchronous and in page cache; only :meth:`PartitionLog.sync` makes durable, and only it moves
+   ``synced_end`` (D6). After an append or sync has failed, the log takes no more appends (KAFKA-10778).
+3. A leader stamps base offset and epoch; a follower stores bytes as they came (D4).
+4. Epoch cache and indexes are replaced as whole files at once (they survive kill -9) and synced by ``sync``.
+
+Read segment.py, then durability.py, then recovery.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from minikafka.config import TopicConfig
+from minikafka.errors import (
+    NOT_WRITTEN,
+    UNKNOWN,
+    CorruptMessage,
+    DiskFailed,
+    DiskFull,
+    InvalidTimestamp,
+    KafkaStorageError,
+    MessageTooLarge,
+    OffsetOutOfRange,
+    RecordListTooLarge,
+)
+from minikafka.invariant import invariant
+from minikafka.log import timestamps
+from minikafka.log.checkpoint import (
+    BadCheckpoint,
+    format_epochs,
+    format_partition_metadata,
+    parse_partition_metadata,
+)
+from minikafka.log.durability import Durability
+from minikafka.log.names import (
+    DELETED,
+    LEADER_EPOCH_CHECKPOINT,
+    PARTITION_METADATA,
+    SNAPSHOT,
+    offset_name,
+)
+from minikafka.log.producer_state import Duplicate
+from minikafka.log.recovery import LoadedLog, load, replay_producers
+from minikafka.log.retention import SegmentAge, expired_count
+from minikafka.log.segment import RELATIVE_MAX, Segment
+from minikafka.log.tail import COPIED_SIZE_MAX, LogSlice, MemoryTail
+from minikafka.log.timestamps import TimestampHit
+from minikafka.ports import Buffer, Disk, Events, no_events
+from minikafka.types import NO_TOPIC_ID, Epoch, EpochEnd, Offset, TopicId, TopicPartition
+from minikafka.wire.batch import CREATE_TIME, NO_TIMESTAMP, RecordBatch, stamped, stamped_log_append_time, verify
+
+__all__ = ["AppendInfo", "LogSlice", "PartitionLog", "TimestampHit"]
+
+TAIL_SIZE_MAX = 2 * 1024 * 1024
+"""Default size of the memory tail: two full fetches of the largest default size."""
+
+
+@dataclass(frozen=True, slots=True)
+class AppendInfo:
+    """Where a batch now stands."""
+
+    base_offset: Offset
+    last_offset: Offset
+    log_append_time_ms: int = NO_TIMESTAMP
+    """-1 with CreateTime."""
+    duplicate: bool = False
+    """Nothing was written: an idempotent producer sent it before (KIP-98)."""
+
+
+class PartitionLog:
+    """Append, read, cut and sync one replica's records. Offsets are half-open: ``[start_offset, end_offset)``."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        partition: TopicPartition,
+        config: TopicConfig,
+        loaded: LoadedLog,
+        durability: Durability,
+        *,
+        topic_id: TopicId,
+        disk_recovery_point: Offset,
+        events: Events,
+        tail_size_max: int,
+    ) -> None:
+        self.partition = partition
+        self.config = config
+        self.topic_id = topic_id
+        self.epochs = loaded.epochs
+        self.producers = loaded.producers
+        self.report = loaded.report
+        self.tail = MemoryTail(tail_size_max)
+        self._disk = disk
+        self._events = events
+        self._folder = str(partition)
+        self._segments = loaded.segments
+        self._snapshots = loaded.snapshots
+        self._durability = durability
+        self._start_offset = loaded.start_offset
+        self._disk_recovery_point = disk_recovery_point
+        self._roll_put_off = False
+        self._failure: str | None = None
+
+    @classmethod
+    def open(
+        cls,
+        disk: Disk,
+        partition: TopicPartition,
+        config: TopicConfig,
+        *,
+        clean: bool = False,
+        recovery_point: Offset | None = 0,
+        start_offset: Offset = 0,
+        topic_id: TopicId | None = None,
+        events: Events = no_events,
+        save_start: Callable[[], Awaitable[None]] | None = None,
+        tail_size_max: int = TAIL_SIZE_MAX,
+    ) -> PartitionLog:
+        """Open or create the log in folder ``<topic>-<partition>``; see ``recovery.py`` for what is believed.
+
+        ``topic_id`` is written to partition.metadata of a new log, before its first record. Raises DiskFailed.
+        """
+        folder = str(partition)
+        is_new = not disk.exists(folder)
+        path = f"{folder}/{PARTITION_METADATA}"
+        known = _read_topic_id(disk, path)
+        if known == NO_TOPIC_ID and topic_id is not None:
+            disk.replace_file(path, format_partition_metadata(topic_id))
+        loaded = load(disk, folder, config, clean=clean, recovery_point=recovery_point, start_offset=start_offset)
+        end = loaded.segments[-1].next_offset
+        point = recovery_point or 0
+        durability = Durability(
+            disk, folder, synced_end=end if clean and not is_new else min(point, end), save_start=save_start
+        )
+        log = cls(
+            disk,
+            partition,
+            config,
+            loaded,
+            durability,
+            topic_id=topic_id if known == NO_TOPIC_ID and topic_id is not None else known,
+            disk_recovery_point=point,
+            events=events,
+            tail_size_max=tail_size_max,
+        )
+        log._opened(is_new=is_new, wrote_metadata=known == NO_TOPIC_ID and topic_id is not None)
+        return log
+
+    def _opened(self, *, is_new: bool, wrote_metadata: bool) -> None:
+        if is_new:
+            self._durability.created()
+        if not self._segments[-1].size:
+            invariant(self._segments[-1].file.size() == 0, "an empty segment has an empty file", log=self)
+        if wrote_metadata:
+            self._durability.replaced(f"{self._folder}/{PARTITION_METADATA}")
+        if not self.report.clean:
+            self._durability.folder_changed()
+            self._save_epochs()
+            for segment in self._segments[:-1]:
+                if segment.writes != segment.synced_writes:
+                    self._save_indexes(segment)
+        for dropped in self.report.dropped:
+            self._events(
+                "torn_tail_dropped",
+                partition=str(self.partition),
+                path=dropped.path,
+                position=dropped.position,
+                size=dropped.size,
+                reason=dropped.reason,
+                below_recovery_point=dropped.below_recovery_point,
+            )
+        if not is_new:
+            self._events(
+                "log_opened",
+                partition=str(self.partition),
+                clean=self.report.clean,
+                start=self.start_offset,
+                end=self.end_offset,
+                checked=self.report.checked_count,
+                notes=self.report.notes,
+            )
+
+    # ------------------------------------------------------------------------------------- where it stands
+
+    @property
+    def start_offset(self) -> Offset:
+        """The first offset that can be read."""
+        return self._start_offset
+
+    @property
+    def end_offset(self) -> Offset:
+        """The next offset to be written: LEO (S1)."""
+        return self._segments[-1].next_offset
+
+    @property
+    def synced_end(self) -> Offset:
+        """Everything below survives a power cut: a completed sync covered it."""
+        return self._durability.synced_end
+
+    @property
+    def recovery_point(self) -> Offset:
+        """What may be checkpointed: after a crash, only segments from the one before it on are walked.
+
+        Not beyond a sealed segment whose indexes are not durable yet.
+        """
+        point = self.synced_end
+        for segment in self._segments[:-1]:
+            if segment.next_offset >= point:
+                break
+            if not all(self._durability.is_synced(path) for path in segment.index_paths):
+                return segment.next_offset
+        return point
+
+    @property
+    def last_epoch(self) -> Epoch:
+        """The latest leader epoch known, NO_EPOCH if none (S21)."""
+        return self.epochs.latest
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of batches in all segments."""
+        return sum(segment.size for segment in self._segments)
+
+    @property
+    def segment_count(self) -> int:
+        return len(self._segments)
+
+    @property
+    def wants_sync(self) -> bool:
+        """Is there a sealed segment to sync, or a roll that waits for one? A driver then calls ``sync`` soon."""
+        return self._roll_put_off or any(s.writes != s.synced_writes for s in self._segments[-3:-1])
+
+    @property
+    def failure(self) -> str | None:
+        """Why it takes no more appends; None while it does."""
+        return self._failure
+
+    def describe(self) -> str:
+        """One fixed-width line for transcripts and traces."""
+        return (
+            f"{self._folder:<20} start={self.start_offset:<8} end={self.end_offset:<8} synced={self.synced_end:<8}"
+            f" e{self.last_epoch:<4} segments={len(self._segments):<4} size={self.size_bytes}"
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"<log {self._folder} start={self.start_offset} end={self.end_offset} synced={self.synced_end}"
+            f" e{self.last_epoch} segments={len(self._segments)} size={self.size_bytes}>"
+        )
+
+    # ------------------------------------------------------------------------------------- appending
+
+    def check_producer(self, batch: RecordBatch) -> Duplicate | None:
+        """Has an idempotent producer sent it before? Raises OutOfOrderSequenceNumber, InvalidProducerEpoch."""
+        return self.producers.check(batch)
+
+    def append_as_leader(self, batch: RecordBatch, *, leader_epoch: Epoch, wall_ms: int) -> AppendInfo:
+        """Stamp and append a client's batch (already through ``verify_client``).
+
+        ``wall_ms``: milliseconds since 1970, for LogAppendTime and the bounds of timestamps. Raises MessageTooLarge,
+        RecordListTooLarge, InvalidTimestamp, OutOfOrderSequenceNumber, InvalidProducerEpoch; KafkaStorageError once
+        the log has failed.
+        """
+        self._check_writable()
+        invariant(leader_epoch >= self.last_epoch, "leader epochs never fall along a log", epoch=leader_epoch, log=self)
+        self._check_limits(batch, wall_ms)
+        duplicate = self.producers.check(batch)
+        if duplicate is not None:
+            append_time = duplicate.timestamp if self._uses_append_time else NO_TIMESTAMP
+            return AppendInfo(duplicate.base_offset, duplicate.last_offset, append_time, duplicate=True)
+        base_offset = self.end_offset
+        max_timestamp, append_time = batch.max_timestamp, NO_TIMESTAMP
+        data: tuple[Buffer, ...]
+        if self._uses_append_time:
+            max_timestamp = append_time = wall_ms
+            data = tuple(
+                stamped_log_append_time(batch, base_offset=base_offset, leader_epoch=leader_epoch, timestamp_ms=wall_ms)
+            )
+        else:
+            data = tuple(stamped(batch, base_offset=base_offset, leader_epoch=leader_epoch))
+        size = batch.size
+        if size <= COPIED_SIZE_MAX or not batch.data.readonly:
+            data = (b"".join(data),)
+        last_offset = base_offset + batch.last_offset_delta
+        self._make_room(size=size, base_offset=base_offset, last_offset=last_offset, max_timestamp=max_timestamp)
+        self._write(data, size=size, last_offset=last_offset, max_timestamp=max_timestamp, offset_of_max=last_offset)
+        if self.epochs.assign(leader_epoch, base_offset):
+            self._save_epochs()
+        self.producers.note(batch, base_offset=base_offset, timestamp=max_timestamp)
+        self.tail.append(base_offset=base_offset, next_offset=last_offset + 1, buffers=data, size=size)
+        return AppendInfo(base_offset, last_offset, append_time)
+
+    def append_as_follower(self, batches: Sequence[RecordBatch]) -> AppendInfo:
+        """Append the leader's batches as they are: checksums and offsets are checked, nothing is changed.
+
+        Raises CorruptMessage or InvalidRecord before anything is written; KafkaStorageError once the log has failed.
+        """
+        self._check_writable()
+        first_offset = expected = self.end_offset
+        for batch in batches:
+            verify(batch.data)
+            if batch.base_offset < expected:
+                raise CorruptMessage(f"{self._folder}: batch at {batch.base_offset}, the log goes on at {expected}")
+            expected = batch.next_offset
+        pending: list[RecordBatch] = []
+        pending_size = 0
+        for batch in batches:
+            if pending and self._must_roll(
+                size=batch.size,
+                last_offset=batch.last_offset,
+                max_timestamp=batch.max_timestamp,
+                pending_size=pending_size,
+            ):
+                self._write_set(pending, pending_size)
+                pending, pending_size = [], 0
+            if not pending:
+                self._make_room(
+                    size=batch.size,
+                    base_offset=batch.base_offset,
+                    last_offset=batch.last_offset,
+                    max_timestamp=batch.max_timestamp,
+                )
+            pending.append(batch)
+            pending_size += batch.size
+        if pending:
+            self._write_set(pending, pending_size)
+        # Nobody fetches from a follower; what stands in memory from an earlier leadership only takes room.
+        self.tail.clear()
+        return AppendInfo(batches[0].base_offset if batches else first_offset, self.end_offset - 1)
+
+    def _write_set(self, batches: list[RecordBatch], size: int) -> None:
+        newest = max(batches, key=lambda batch: batch.max_timestamp)
+        self._write(
+            [batch.data for batch in batches],
+            size=size,
+            last_offset=batches[-1].last_offset,
+            max_timestamp=newest.max_timestamp,
+            offset_of_max=newest.last_offset,
+        )
+        changed = False
+        for batch in batches:
+            changed |= self.epochs.assign(batch.leader_epoch, batch.base_offset)
+            self.producers.note(batch, base_offset=batch.base_offset, timestamp=batch.max_timestamp)
+        if changed:
+            self._save_epochs()
+
+    def _write(
+        self, data: Sequence[Buffer], *, size: int, last_offset: Offset, max_timestamp: int, offset_of_max: Offset
+    ) -> None:
+        try:
+            self._segments[-1].append(
+                data,
+                size=size,
+                last_offset=last_offset,
+                max_timestamp=max_timestamp,
+                offset_of_max=offset_of_max,
+                interval=self.config.index_interval_bytes,
+            )
+        except (DiskFull, DiskFailed) as error:
+            raise self._fail("append", error) from error
+
+    @property
+    def _uses_append_time(self) -> bool:
+        return self.config.message_timestamp_type == "LogAppendTime"
+
+    def _check_limits(self, batch: RecordBatch, wall_ms: int) -> None:
+        config = self.config
+        if batch.size > config.max_message_bytes:
+            raise MessageTooLarge(
+                f"{self._folder}: a batch of {batch.size} bytes, max.message.bytes is {config.max_message_bytes}"
+            )
+        if batch.size > config.segment_bytes:
+            raise RecordListTooLarge(
+                f"{self._folder}: a batch of {batch.size} bytes, segment.bytes is {config.segment_bytes}"
+            )
+        if self._uses_append_time or batch.timestamp_type != CREATE_TIME:
+            return
+        low = wall_ms - config.message_timestamp_before_max_ms
+        high = wall_ms + config.message_timestamp_after_max_ms
+        for timestamp in (batch.base_timestamp, batch.max_timestamp):
+            if timestamp != NO_TIMESTAMP and not low <= timestamp <= high:
+                raise InvalidTimestamp(f"{self._folder}: timestamp {timestamp} is outside {low}..{high}")
+
+    # ------------------------------------------------------------------------------------- rolling
+
+    def _must_roll(self, *, size: int, last_offset: Offset, max_timestamp: int, pending_size: int = 0) -> bool:
+        """By size, age in record time, full indexes, or offsets beyond int32 (KAFKA-FACTS 1.3)."""
+        segment, config = self._segments[-1], self.config
+        occupied = segment.size + pending_size
+        if occupied and occupied > config.segment_bytes - size:
+            return True
+        if last_offset - segment.base_offset > RELATIVE_MAX:
+            return True
+        if not segment.size:
+            return False
+        first = segment.first_timestamp
+        return (
+            (NO_TIMESTAMP not in {first, max_timestamp} and max_timestamp - first > config.segment_ms)
+            or segment.index.is_full(config.segment_index_bytes)
+            or segment.time_index.is_full(config.segment_index_bytes)
+        )
+
+    def _make_room(self, *, size: int, base_offset: Offset, last_offset: Offset, max_timestamp: int) -> None:
+        if self._must_roll(size=size, last_offset=last_offset, max_timestamp=max_timestamp):
+            self._roll(base_offset if last_offset - self.end_offset > RELATIVE_MAX else self.end_offset)
+
+    def roll(self) -> None:
+        """Seal the active segment, unless it is empty."""
+        self._check_writable()
+        if self._segments[-1].size:
+            self._roll(self.end_offset)
+
+    def _roll(self, base_offset: Offset) -> None:
+        sealed = self._segments[-1]
+        if self._disk_recovery_point > sealed.next_offset and self.synced_end < sealed.next_offset:
+            # The log was cut below a recovery point that may still stand in the checkpoint on disk. If this segment
+            # were sealed before it is synced: 1. power cut; 2. the old point lies in a later segment; 3. this one is
+            # believed though it was never synced. So it stays the last, and is walked, until a sync has passed.
+            self._roll_put_off = True
+            fits = sealed.size + self.config.max_message_bytes <= RELATIVE_MAX
+            if fits and base_offset - sealed.base_offset <= RELATIVE_MAX // 2:
+                return
+            raise KafkaStorageError(f"{self._folder}: the segment is full and waits for a sync")
+        try:
+            if sealed.size:
+                self._save_indexes(sealed)
+            else:
+                self._remove_segment(self._segments.pop())
+            self._segments.append(self._new_segment(base_offset))
+            self._take_snapshot()
+        except (DiskFull, DiskFailed) as error:
+            raise self._fail("roll", error) from error
+        self._roll_put_off = False
+        self._events("segment_rolled", partition=str(self.partition), base=base_offset, sealed_size=sealed.size)
+
+    def _new_segment(self, base_offset: Offset) -> Segment:
+        segment = Segment(self._disk, self._folder, base_offset)
+        self._durability.folder_changed()
+        invariant(segment.file.size() == 0, "a new segment is empty", segment=segment, log=self)
+        return segment
+
+    def _save_indexes(self, segment: Segment) -> None:
+        segment.save_indexes()
+        for path in segment.index_paths:
+            self._durability.replaced(path)
+
+    def _take_snapshot(self) -> None:
+        """Producer state up to the end; older ones stay only where a segment begins."""
+        offset = self.end_offset
+        path = f"{self._folder}/{offset_name(offset, SNAPSHOT)}"
+        self._disk.replace_file(path, self.producers.to_snapshot())
+        self._durability.replaced(path)
+        bases = {segment.base_offset for segment in self._segments}
+        for old in [o for o in self._snapshots if o not in bases and o != offset]:
+            self._remove(f"{self._folder}/{offset_name(old, SNAPSHOT)}")
+        self._snapshots = [o for o in self._snapshots if o in bases and o != offset] + [offset]
+
+    # ------------------------------------------------------------------------------------- reading
+
+    def read(
+        self, offset: Offset, *, max_bytes: int, end_offset: Offset | None = None, min_one_batch: bool = True
+    ) -> LogSlice:
+        """Whole batches from the one that holds ``offset``, none that reaches ``end_offset`` (default: LEO) or beyond.
+
+        At most ``max_bytes``; with ``min_one_batch`` the first batch comes whatever its size (KIP-74). Empty at or
+        above ``end_offset``. Raises OffsetOutOfRange below the start or above LEO, KafkaStorageError when the disk
+        fails.
+        """
+        end = self.end_offset if end_offset is None else min(end_offset, self.end_offset)
+        if not self._start_offset <= offset <= self.end_offset:
+            raise OffsetOutOfRange(
+                f"{self._folder}: offset {offset} is outside {self._start_offset}..{self.end_offset}",
+                log_start_offset=self._start_offset,
+                log_end_offset=self.end_offset,
+            )
+        if offset < end:
+            held = self.tail.read(offset, end_offset=end, max_bytes=max_bytes, min_one_batch=min_one_batch)
+            if held is not None:
+                return held
+            try:
+                return self._read_from_disk(offset, end=end, max_bytes=max_bytes, min_one_batch=min_one_batch)
+            except (DiskFailed, CorruptMessage) as error:
+                raise KafkaStorageError(f"{self._folder}: read failed: {error}") from error
+        return LogSlice((), 0, offset, offset)
+
+    def _read_from_disk(self, offset: Offset, *, end: Offset, max_bytes: int, min_one_batch: bool) -> LogSlice:
+        for segment in self._segments[self._segment_number(offset) :]:
+            if offset >= segment.next_offset:
+                continue
+            extent = segment.extent(offset, end_offset=end, max_bytes=max_bytes, min_one_batch=min_one_batch)
+            if extent is None:
+                break
+            data = segment.read(extent.position, extent.size)
+            return LogSlice((data,), extent.size, extent.first_offset, extent.next_offset)
+        return LogSlice((), 0, offset, offset)
+
+    def _segment_number(self, offset: Offset) -> int:
+        """Number of the segment that would hold ``offset``."""
+        low, high = 0, len(self._segments) - 1
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self._segments[middle].base_offset <= offset:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def offset_for_timestamp(self, timestamp: int, end_offset: Offset | None = None) -> TimestampHit | None:
+        """The first record at or after ``timestamp`` (ms) below ``end_offset`` (default: LEO); None: no such.
+
+        The one read path besides compaction that opens records.
+        """
+        end = self.end_offset if end_offset is None else min(end_offset, self.end_offset)
+        return timestamps.first_at_or_after(self._segments, timestamp, start_offset=self._start_offset, end_offset=end)
+
+    def max_timestamp_offset(self, end_offset: Offset | None = None) -> TimestampHit | None:
+        """The first record with the largest timestamp below ``end_offset`` (ListOffsets -3); None: no records."""
+        end = self.end_offset if end_offset is None else min(end_offset, self.end_offset)
+        return timestamps.first_newest(self._segments, start_offset=self._start_offset, end_offset=end)
+
+    # ------------------------------------------------------------------------------------- epochs
+
+    def end_offset_for(self, epoch: Epoch) -> EpochEnd:
+        """Where ``epoch`` ends in this log (S21, KIP-279)."""
+        return self.epochs.end_offset_for(epoch, self.end_offset)
+
+    def assign_epoch(self, epoch: Epoch, start_offset: Offset) -> None:
+        """A new leader's epoch begins, even without records (KAFKA-7415)."""
+        invariant(start_offset <= self.end_offset, "an epoch begins within the log", start=start_offset, log=self)
+        if self.epochs.assign(epoch, start_offset):
+            self._save_epochs()
+
+    def _save_epochs(self) -> None:
+        path = f"{self._folder}/{LEADER_EPOCH_CHECKPOINT}"
+        try:
+            self._disk.replace_file(path, format_epochs(self.epochs.entries))
+        except (DiskFull, DiskFailed) as error:
+            raise self._fail("epoch checkpoint", error) from error
+        self._durability.replaced(path)
+
+    # ------------------------------------------------------------------------------------- cutting
+
+    def truncate_to(self, offset: Offset) -> int:
+        """Keep whole batches below ``offset``; how many offsets went. KafkaStorageError when the disk fails."""
+        old_end = self.end_offset
+        if offset < old_end and offset <= self._segments[0].base_offset:
+            self._restart(offset)
+            return old_end - offset
+        if offset < old_end:
+            self._cut(offset)
+        # Always: an epoch that began at the end without records must go as well (KAFKA-10706).
+        if self.epochs.truncate_from_end(min(offset, self.end_offset)):
+            self._save_epochs()
+        if self.end_offset < old_end:
+            self._events("log_truncated", partition=str(self.partition), old=old_end, new=self.end_offset)
+        return old_end - self.end_offset
+
+    def _cut(self, offset: Offset) -> None:
+        number = self._segment_number(offset)
+        if number and offset == self._segments[number].base_offset:
+            number -= 1
+        try:
+            for segment in self._segments[number + 1 :]:
+                self._remove_segment(segment)
+            del self._segments[number + 1 :]
+            self._segments[-1].truncate(offset)
+            self._durability.cut(self.end_offset)
+            for snapshot in [o for o in self._snapshots if o > self.end_offset]:
+                self._remove(f"{self._folder}/{offset_name(snapshot, SNAPSHOT)}")
+            self._snapshots = [o for o in self._snapshots if o <= self.end_offset]
+            replay_producers(
+                self._disk, self._folder, self._segments, self.producers, self._snapshots, end=self.end_offset
+            )
+        except (DiskFull, DiskFailed, CorruptMessage) as error:
+            raise self._fail("truncation", error) from error
+        self.tail.truncate(self.end_offset)
+        if self._start_offset > self.end_offset:
+            self._start_offset = self.end_offset
+            self._durability.start_moved()
+
+    def restart_at(self, offset: Offset) -> None:
+        """Drop all and begin an empty log at ``offset``. ``synced_end`` is 0 until the next sync."""
+        self._restart(offset)
+
+    def _restart(self, offset: Offset) -> None:
+        old_end = self.end_offset
+        try:
+            for segment in self._segments:
+                self._remove_segment(segment)
+            for snapshot in self._snapshots:
+                self._remove(f"{self._folder}/{offset_name(snapshot, SNAPSHOT)}")
+            self._segments = [self._new_segment(offset)]
+        except (DiskFull, DiskFailed) as error:
+            raise self._fail("restart", error) from error
+        self._snapshots = []
+        self._durability.withdraw()
+        self._durability.start_moved()
+        self._start_offset = offset
+        self.producers.clear()
+        self.tail.clear()
+        self.epochs.clear()
+        self._save_epochs()
+        self._events("log_restarted", partition=str(self.partition), old=old_end, new=offset)
+
+    def _remove_segment(self, segment: Segment) -> None:
+        self._durability.retire(segment.take_file())
+        for path in segment.paths:
+            self._remove(path)
+
+    def _remove(self, path: str) -> None:
+        self._disk.remove(path)
+        self._durability.removed(path)
+
+    # ------------------------------------------------------------------------------------- the start
+
+    def raise_start(self, offset: Offset) -> bool:
+        """Records below ``offset`` can no longer be read (DeleteRecords, the leader's start); False: no change."""
+        invariant(offset <= self.end_offset, "the log start is within the log", offset=offset, log=self)
+        if offset <= self._start_offset:
+            return False
+        self._start_offset = offset
+        self._durability.start_moved()
+        if self.epochs.truncate_from_start(offset):
+            self._save_epochs()
+        self._events("log_start_raised", partition=str(self.partition), start=offset)
+        return True
+
+    def expired_segments(self, now_ms: int, high_watermark: Offset) -> list[Segment]:
+        """The oldest segments that retention lets go, none that ends above ``high_watermark``."""
+        segments = [segment for segment in self._segments if segment.size]
+        ages = [
+            SegmentAge(end_offset=segment.next_offset, size=segment.size, newest_ms=self._newest_ms(segment))
+            for segment in segments
+        ]
+        count = expired_count(
+            ages, self.config, now_ms=now_ms, start_offset=self._start_offset, high_watermark=high_watermark
+        )
+        return segments[:count]
+
+    def _newest_ms(self, segment: Segment) -> int:
+        if segment.max_timestamp != NO_TIMESTAMP:
+            return segment.max_timestamp
+        return self._disk.modified_ms(segment.path(".log"))
+
+    async def delete_segments(self, segments: Sequence[Segment]) -> list[str]:
+        """Let ``segments``, the oldest ones, go: the start moves, is made durable, then the files are renamed.
+
+        Gives the ``.deleted`` paths, to be removed after ``file.delete.delay.ms``. Raises DiskFailed.
+        """
+        doomed = [segment for segment in self._segments if any(segment is other for other in segments)]
+        if not doomed:
+            return []
+        invariant(doomed == self._segments[: len(doomed)], "only the oldest segments may go", log=self, doomed=doomed)
+        if doomed[-1] is self._segments[-1]:
+            self.roll()
+            if doomed[-1] is self._segments[-1]:
+                return []  # the roll waits for a sync
+        end = doomed[-1].next_offset
+        self.raise_start(end)
+        await self._durability.save_start()
+        renamed = []
+        # Meanwhile the log may have been cut or begun anew: only what is still its oldest part goes.
+        while self._segments[0] in doomed and len(self._segments) > 1 and self._segments[1].base_offset <= end:
+            renamed += self._rename_deleted(self._segments.pop(0))
+        self._events("segments_deleted", partition=str(self.partition), count=len(doomed), start=self._start_offset)
+        return renamed
+
+    def _rename_deleted(self, segment: Segment) -> list[str]:
+        self._durability.retire(segment.take_file())
+        renamed = []
+        for path in segment.paths:
+            if self._disk.exists(path):
+                self._disk.replace(path, path + DELETED)
+                self._durability.removed(path)
+                renamed.append(path + DELETED)
+        self._snapshots = [offset for offset in self._snapshots if offset != segment.base_offset]
+        return renamed
+
+    def expire_producers(self, now_ms: int) -> int:
+        """Forget producers idle for ``producer.id.expiration.ms``; how many."""
+        return self.producers.expire(now_ms=now_ms, idle_max_ms=self.config.producer_id_expiration_ms)
+
+    # ------------------------------------------------------------------------------------- durability
+
+    async def sync(self) -> None:
+        """Make durable what stands in the log now, then move ``synced_end`` (D6).
+
+        Right also when the log is appended to, rolled or cut meanwhile, and when several run at once. DiskFailed is
+        fatal for this log: the system may have dropped what it could not write.
+        """
+        try:
+            await self._durability.sync(self.end_offset, self._segments)
+        except (DiskFailed, DiskFull) as error:
+            self._fail("sync", error)
+            raise
+        invariant(self.synced_end <= max(self.end_offset, 0), "nothing beyond the end is synced", log=self)
+        self._roll_put_off = False
+
+    def recovery_point_checkpointed(self, offset: Offset, *, done: bool) -> None:
+        """The checkpoint on disk may say ``offset`` from now on; with ``done`` it says nothing else any more."""
+        self._disk_recovery_point = offset if done else max(offset, self._disk_recovery_point)
+
+    def prepare_close(self) -> None:
+        """Write what a clean stop leaves: the last indexes and a producer snapshot; then ``sync``, ``close``."""
+        self._check_writable()
+        self._save_indexes(self._segments[-1])
+        self._take_snapshot()
+        self._save_epochs()
+
+    def close(self) -> None:
+        """Let go of the files. Unsynced data stays in the page cache."""
+        for segment in self._segments:
+            self._durability.retire(segment.take_file())
+
+    def _check_writable(self) -> None:
+        if self._failure is not None:
+            raise KafkaStorageError(f"{self._folder}: {self._failure}")
+
+    def _fail(self, doing: str, error: Exception) -> KafkaStorageError:
+        if self._failure is None:
+            self._failure = f"{doing} failed: {error}"
+            self._events("log_failed", partition=str(self.partition), doing=doing, error=str(error))
+        # A roll comes before the write, a full disk leaves the file as it was; all else may have reached the file.
+        not_written = doing == "roll" or (doing == "append" and isinstance(error, DiskFull))
+        return KafkaStorageError(f"{self._folder}: {self._failure}", outcome=NOT_WRITTEN if not_written else UNKNOWN)
+
+
+def _read_topic_id(disk: Disk, path: str) -> TopicId:
+    if not disk.exists(path):
+        return NO_TOPIC_ID
+    try:
+        return parse_partition_metadata(disk.read_file(path))
+    except BadCheckpoint:
+        return NO_TOPIC_ID

@@ -1,0 +1,423 @@
+"""Opening one log from disk (KAFKA-FACTS 1.4, S21): it opens a prefix of what was written, and says what it dropped.
+
+Rules for this file:
+
+1. After a clean stop the files are believed. After any other stop every segment from the one that holds the recovery
+   point on is walked batch by batch: length, checksum, offsets, epochs. The file is cut at the first batch that does
+   not fit, later segments are dropped, indexes and epochs are made anew from the batches.
+2. Segments must follow one another without a hole. A hole or a missing beginning means that a name was lost with the
+   power: what comes after it is dropped, unless what comes before it was already deleted by retention.
+3. Everything dropped is in the :class:`RecoveryReport`, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from minikafka.config import TopicConfig
+from minikafka.errors import CorruptMessage, ProtocolError
+from minikafka.log.checkpoint import BadCheckpoint, parse_epochs
+from minikafka.log.epochs import EpochCache
+from minikafka.log.index import OffsetIndex, TimeIndex
+from minikafka.log.names import (
+    CLEANED,
+    DELETED,
+    INDEX,
+    LEADER_EPOCH_CHECKPOINT,
+    LOG,
+    SNAPSHOT,
+    TEMPORARY,
+    TIME_INDEX,
+    offset_name,
+    offset_of,
+    offsets_in,
+)
+from minikafka.log.producer_state import BadSnapshot, ProducerState
+from minikafka.log.segment import RELATIVE_MAX, Segment, headers
+from minikafka.ports import Disk, File
+from minikafka.types import NO_EPOCH, Epoch, Offset
+from minikafka.wire.batch import HEADER_SIZE, LENGTH_END, RecordBatch, verify
+
+_CHUNK_SIZE = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dropped:
+    """Bytes that the opened log does not have any more."""
+
+    path: str
+    position: int
+    size: int
+    reason: str
+    below_recovery_point: bool
+    """True is damage to what was once synced; False is what a power cut may leave."""
+
+
+@dataclass(slots=True, kw_only=True)
+class RecoveryReport:
+    """How a log was opened."""
+
+    clean: bool
+    checked_count: int = 0
+    """Batches whose checksum was computed."""
+    dropped: list[Dropped] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What was rebuilt, in words."""
+
+
+@dataclass(slots=True, kw_only=True)
+class LoadedLog:
+    """What :func:`load` found."""
+
+    segments: list[Segment]
+    epochs: EpochCache
+    producers: ProducerState
+    snapshots: list[Offset]
+    start_offset: Offset
+    report: RecoveryReport
+
+
+class Damage(Exception):
+    """The walk over a segment stops here."""
+
+    def __init__(self, position: int, reason: str) -> None:
+        super().__init__(reason)
+        self.position = position
+        self.reason = reason
+
+
+def scan(
+    file: File, *, size: int, first_offset: Offset, last_offset_max: Offset, epoch: Epoch
+) -> Iterator[tuple[int, RecordBatch]]:
+    """(position, batch) from the file's beginning, each checked against its checksum and the one before it.
+
+    Raises :class:`Damage` at the first that does not fit, or is cut by ``size``.
+    """
+    position, expected = 0, first_offset
+    chunk, chunk_start = b"", 0
+    while position < size:
+        at = position - chunk_start
+        if len(chunk) - at < HEADER_SIZE:
+            chunk, chunk_start, at = file.read(position, _CHUNK_SIZE), position, 0
+        if len(chunk) < HEADER_SIZE:
+            raise Damage(position, f"{len(chunk)} bytes are no header")
+        length = int.from_bytes(chunk[at + 8 : at + LENGTH_END], signed=True) + LENGTH_END
+        if length < HEADER_SIZE:
+            raise Damage(position, f"batchLength: {length - LENGTH_END}")
+        if position + length > size:
+            raise Damage(position, f"a batch of {length} bytes is cut after {size - position}")
+        if at + length > len(chunk):
+            chunk, chunk_start, at = file.read(position, max(length, _CHUNK_SIZE)), position, 0
+        try:
+            batch = verify(memoryview(chunk)[at : at + length])
+        except ProtocolError as error:
+            raise Damage(position, error.message) from error
+        if not expected <= batch.base_offset <= batch.last_offset <= last_offset_max:
+            raise Damage(position, f"offsets {batch.base_offset}..{batch.last_offset} where {expected} was expected")
+        if batch.leader_epoch < epoch:
+            raise Damage(position, f"leader epoch {batch.leader_epoch} after {epoch}")
+        yield position, batch
+        expected, epoch = batch.next_offset, batch.leader_epoch
+        position += length
+
+
+class _Loader:
+    """One opening of one log."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        folder: str,
+        config: TopicConfig,
+        *,
+        clean: bool,
+        recovery_point: Offset | None,
+        start_offset: Offset,
+    ) -> None:
+        self.disk = disk
+        self.folder = folder
+        self.config = config
+        self.clean = clean
+        self.recovery_point = recovery_point or 0
+        self.recovery_point_known = recovery_point is not None
+        self.start_offset = start_offset
+        self.report = RecoveryReport(clean=clean)
+        self.epochs = EpochCache()
+        self.segments: list[Segment] = []
+
+    def load(self) -> LoadedLog:
+        self._remove_leftovers()
+        names = self.disk.names(self.folder)
+        self.segments = [Segment(self.disk, self.folder, base) for base in offsets_in(names, LOG)]
+        self._load_epochs()
+        self._drop_without_beginning()
+        self._load_segments()
+        if self.segments and self.segments[-1].next_offset < self.start_offset:
+            self._drop(0, f"the log ends at {self.segments[-1].next_offset}, below its start {self.start_offset}")
+        if not self.segments:
+            self.epochs.clear()
+            self.segments = [Segment(self.disk, self.folder, self.start_offset)]
+        start = max(self.start_offset, self.segments[0].base_offset)
+        end = self.segments[-1].next_offset
+        self.epochs.truncate_from_end(end)
+        self.epochs.truncate_from_start(start)
+        producers, snapshots = self._load_producers(end)
+        return LoadedLog(
+            segments=self.segments,
+            epochs=self.epochs,
+            producers=producers,
+            snapshots=snapshots,
+            start_offset=start,
+            report=self.report,
+        )
+
+    # ------------------------------------------------------------------------------------- files
+
+    def _remove_leftovers(self) -> None:
+        names = self.disk.names(self.folder)
+        bases = offsets_in(names, LOG)
+        for name in names:
+            orphan = next((o for s in (INDEX, TIME_INDEX) if (o := offset_of(name, s)) is not None), None)
+            if name.endswith((DELETED, CLEANED, TEMPORARY)) or (orphan is not None and orphan not in bases):
+                self.disk.remove(f"{self.folder}/{name}")
+
+    def _drop(self, first: int, reason: str, *, count: int | None = None) -> None:
+        """Remove segments from number ``first`` on."""
+        end = len(self.segments) if count is None else first + count
+        for segment in self.segments[first:end]:
+            size = segment.file.size()
+            self._dropped(segment, 0, size, reason, end=segment.base_offset)
+            self._close(segment)
+            for path in segment.paths:
+                self.disk.remove(path)
+        del self.segments[first:end]
+
+    def _dropped(self, segment: Segment, position: int, size: int, reason: str, *, end: Offset) -> None:
+        self.report.dropped.append(
+            Dropped(
+                path=segment.path(LOG),
+                position=position,
+                size=size,
+                reason=reason,
+                below_recovery_point=end < self.recovery_point,
+            )
+        )
+
+    @staticmethod
+    def _close(segment: Segment) -> None:
+        file = segment.take_file()
+        if file is not None:
+            file.close()
+
+    # ------------------------------------------------------------------------------------- segments
+
+    def _drop_without_beginning(self) -> None:
+        """The first segment begins beyond all that was ever synced or given up: an earlier one's name was lost."""
+        if self.clean or not self.segments or not self.recovery_point_known:
+            return
+        first = self.segments[0].base_offset
+        if first > max(self.recovery_point, self.start_offset):
+            self._drop(0, f"nothing is left before offset {first}")
+
+    def _first_to_scan(self) -> int:
+        """Number of the first segment that is not believed.
+
+        The one that holds the record before the recovery point: its indexes may be unsynced when the point stands
+        just at its end.
+        """
+        if self.clean:
+            return len(self.segments)
+        before = max(self.recovery_point - 1, 0)
+        return max((n for n, segment in enumerate(self.segments) if segment.base_offset <= before), default=0)
+
+    def _load_segments(self) -> None:
+        first_to_scan = self._first_to_scan()
+        if first_to_scan < len(self.segments):
+            # Entries from here on come back from the batches; stale ones of a log that was cut do not.
+            self.epochs.truncate_from_end(self.segments[first_to_scan].base_offset)
+        number = 0
+        while number < len(self.segments):
+            segment = self.segments[number]
+            before = self.segments[number - 1].next_offset if number else segment.base_offset
+            if segment.base_offset != before:
+                if segment.base_offset <= self.start_offset:
+                    self._drop(0, "deleted before the stop", count=number)
+                    first_to_scan -= number
+                    number = 0
+                    continue
+                self._drop(number, f"begins at {segment.base_offset}, the log before it ends at {before}")
+                return
+            believed = number < first_to_scan and self._believe(segment, number)
+            if not believed and not self._rescan(segment):
+                self._drop(number + 1, f"comes after damage at offset {segment.next_offset}")
+                return
+            if number + 1 < len(self.segments):
+                self._close(segment)
+            number += 1
+
+    def _believe(self, segment: Segment, number: int) -> bool:
+        """Take a synced segment as it stands; False when its indexes cannot be, so that it must be walked."""
+        segment.size = segment.file.size()
+        is_last = number == len(self.segments) - 1
+        if not all(self.disk.exists(path) for path in segment.index_paths):
+            self.report.notes.append(f"{segment.path(LOG)}: index missing")
+            return False
+        index, time_index = (self.disk.read_file(path) for path in segment.index_paths)
+        segment.index = OffsetIndex(segment.base_offset, index)
+        segment.time_index = TimeIndex(segment.base_offset, time_index)
+        end = None if is_last else self.segments[number + 1].base_offset
+        if not (
+            segment.index.is_sane(size=segment.size, end_offset=end) and segment.time_index.is_sane(end_offset=end)
+        ):
+            self.report.notes.append(f"{segment.path(LOG)}: index damaged")
+            return False
+        if self.clean and end is not None:
+            segment.next_offset = end
+        elif not self._find_end(segment):
+            self.report.notes.append(f"{segment.path(LOG)}: its end is not where its index leads")
+            return False
+        segment.max_timestamp = segment.time_index.last_timestamp
+        segment.offset_of_max_timestamp = segment.time_index.last_offset
+        segment.synced_writes = segment.writes
+        return True
+
+    def _find_end(self, segment: Segment) -> bool:
+        position = segment.index.boundary_before(segment.size)
+        try:
+            for at, header in headers(segment.file, position, segment.size):
+                segment.next_offset = header.next_offset
+                position = at + header.size
+        except CorruptMessage:
+            return False
+        return position == segment.size
+
+    def _rescan(self, segment: Segment) -> bool:
+        """Walk all batches, make the indexes anew, cut at damage; True when there was none."""
+        segment.index.clear()
+        segment.time_index.clear()
+        size = segment.file.size()
+        segment.size = 0
+        segment.next_offset = segment.base_offset
+        sound = scan(
+            segment.file,
+            size=size,
+            first_offset=segment.base_offset,
+            last_offset_max=segment.base_offset + RELATIVE_MAX,
+            epoch=self.epochs.latest,
+        )
+        try:
+            for _, batch in sound:
+                self.report.checked_count += 1
+                segment.note(
+                    size=batch.size,
+                    last_offset=batch.last_offset,
+                    max_timestamp=batch.max_timestamp,
+                    offset_of_max=batch.last_offset,
+                    interval=self.config.index_interval_bytes,
+                )
+                if batch.leader_epoch > self.epochs.latest:
+                    self.epochs.assign(batch.leader_epoch, batch.base_offset)
+        except Damage as damage:
+            segment.file.truncate(damage.position)
+            self._dropped(segment, damage.position, size - damage.position, damage.reason, end=segment.next_offset)
+            return False
+        return True
+
+    # ------------------------------------------------------------------------------------- epochs and producers
+
+    def _load_epochs(self) -> None:
+        path = f"{self.folder}/{LEADER_EPOCH_CHECKPOINT}"
+        if self.disk.exists(path):
+            try:
+                self.epochs = EpochCache(parse_epochs(self.disk.read_file(path)))
+            except BadCheckpoint as error:
+                self.report.notes.append(f"{path}: {error}")
+            else:
+                return
+        epoch = NO_EPOCH
+        for segment in self.segments:
+            try:
+                for _, header in headers(segment.file, 0, segment.file.size()):
+                    if header.leader_epoch > epoch:
+                        epoch = header.leader_epoch
+                        self.epochs.assign(epoch, header.base_offset)
+            except CorruptMessage:
+                return  # what stands behind the damage is dropped by the walk
+
+    def _load_producers(self, end: Offset) -> tuple[ProducerState, list[Offset]]:
+        """From the newest snapshot that can be believed and the batches after it.
+
+        After an unclean stop only those at the base of a segment count: one of a log that was since cut may have come
+        back with the power.
+        """
+        state = ProducerState()
+        bases = {segment.base_offset for segment in self.segments}
+        kept: list[Offset] = []
+        for offset in offsets_in(self.disk.names(self.folder), SNAPSHOT):
+            if offset > end or not (self.clean or (offset in bases and offset <= self._trusted_end())):
+                self.disk.remove(f"{self.folder}/{offset_name(offset, SNAPSHOT)}")
+            else:
+                kept.append(offset)
+        replay_producers(self.disk, self.folder, self.segments, state, kept, end=end, clean=self.clean)
+        return state, kept
+
+    def _trusted_end(self) -> Offset:
+        first = self._first_to_scan()
+        return self.segments[first].base_offset if first < len(self.segments) else self.segments[-1].next_offset
+
+
+def replay_producers(
+    disk: Disk,
+    folder: str,
+    segments: list[Segment],
+    state: ProducerState,
+    snapshots: list[Offset],
+    *,
+    end: Offset,
+    clean: bool = False,
+) -> None:
+    """Rebuild ``state`` as of ``end``; removes snapshots that cannot be read, from disk and from ``snapshots``."""
+    state.clear()
+    start = segments[0].base_offset
+    had_snapshot = False
+    while snapshots and not had_snapshot:
+        path = f"{folder}/{offset_name(snapshots[-1], SNAPSHOT)}"
+        try:
+            state.load_snapshot(disk.read_file(path))
+        except BadSnapshot:
+            disk.remove(path)
+            snapshots.pop()
+        else:
+            had_snapshot = True
+            start = max(start, snapshots[-1])
+    if clean and not had_snapshot:
+        return  # Kafka: a clean stop without a snapshot had no producers
+    for segment in segments:
+        if segment.next_offset <= start:
+            continue
+        found = segment.locate(max(start, segment.base_offset))
+        if found is None:
+            continue
+        for _, header in headers(segment.file, found[0], segment.size):
+            if header.base_offset >= end:
+                return
+            if header.base_offset >= start:
+                state.note(header, base_offset=header.base_offset, timestamp=header.max_timestamp)
+
+
+def load(
+    disk: Disk,
+    folder: str,
+    config: TopicConfig,
+    *,
+    clean: bool,
+    recovery_point: Offset | None,
+    start_offset: Offset,
+) -> LoadedLog:
+    """Open the log in ``folder``.
+
+    ``recovery_point`` is the checkpointed one (0: none was ever written for this log; None: the checkpoint itself is
+    lost). Raises DiskFailed only.
+    """
+    return _Loader(disk, folder, config, clean=clean, recovery_point=recovery_point, start_offset=start_offset).load()

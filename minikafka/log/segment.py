@@ -1,0 +1,248 @@
+"""One segment: a ``.log`` file of whole batches and its two indexes (KAFKA-FACTS 1.3).
+
+Rules for this file:
+
+1. ``size`` and ``next_offset`` tell what was appended; bytes that a failed append may have left lie beyond ``size``
+   and are never read.
+2. Positions come from an index entry and a walk over batch headers; a read ends at a batch boundary.
+3. The indexes live in memory while the segment is active. They are written when it is sealed; after a crash the last
+   segments are walked again and their indexes made anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from minikafka.errors import CorruptMessage
+from minikafka.invariant import InvariantViolation
+from minikafka.log.index import OffsetIndex, TimeIndex
+from minikafka.log.names import INDEX, LOG, SNAPSHOT, TIME_INDEX, offset_name
+from minikafka.ports import Buffers, Disk, File
+from minikafka.types import Offset
+from minikafka.wire.batch import HEADER_SIZE, LENGTH_END, MAGIC, NO_TIMESTAMP, RecordBatch
+
+RELATIVE_MAX = 2**31 - 1
+"""Offsets and positions in an index are int32, relative to the segment."""
+
+_WALK_SIZE_MIN = 8 * 1024
+_WALK_SIZE_MAX = 256 * 1024
+
+
+class Extent(NamedTuple):
+    """A run of whole batches in a segment's file."""
+
+    position: int
+    size: int
+    first_offset: Offset
+    next_offset: Offset
+
+
+def headers(file: File, position: int, end: int) -> Iterator[tuple[int, RecordBatch]]:
+    """(position, header) of each batch from ``position`` on; ``data`` of these views is the header alone.
+
+    Stops before a batch that is cut by ``end``. CorruptMessage when a length or a magic cannot be one. Reads little at
+    first (a lookup ends soon) and more as it goes on.
+    """
+    chunk, chunk_start, size = memoryview(b""), position, _WALK_SIZE_MIN
+    while end - position >= HEADER_SIZE:
+        if position + HEADER_SIZE > chunk_start + len(chunk):
+            chunk, chunk_start = memoryview(file.read(position, min(size, end - position))), position
+            size = min(2 * size, _WALK_SIZE_MAX)
+            if len(chunk) < HEADER_SIZE:
+                return
+        at = position - chunk_start
+        header = RecordBatch.of(chunk[at : at + HEADER_SIZE])
+        if header.magic != MAGIC or header.batch_length < HEADER_SIZE - LENGTH_END:
+            raise CorruptMessage(f"no batch at byte {position}: magic {header.magic}, length {header.batch_length}")
+        if position + header.size > end:
+            return
+        yield position, header
+        position += header.size
+
+
+class Segment:
+    """Batches from ``base_offset`` on, up to ``next_offset`` (exclusive)."""
+
+    __slots__ = (
+        "_disk",
+        "_file",
+        "_first_timestamp",
+        "base_offset",
+        "bytes_since_index",
+        "folder",
+        "index",
+        "max_timestamp",
+        "next_offset",
+        "offset_of_max_timestamp",
+        "size",
+        "synced_writes",
+        "time_index",
+        "writes",
+    )
+
+    def __init__(self, disk: Disk, folder: str, base_offset: Offset) -> None:
+        self._disk = disk
+        self.folder = folder
+        self.base_offset = base_offset
+        self._file: File | None = None
+        self.index = OffsetIndex(base_offset)
+        self.time_index = TimeIndex(base_offset)
+        self.size = 0
+        self.next_offset = base_offset
+        self.max_timestamp = NO_TIMESTAMP
+        self.offset_of_max_timestamp = base_offset
+        self.bytes_since_index = 0
+        self.writes = 1
+        """Counts changes of the file's content; the creation is one."""
+        self.synced_writes = 0
+        self._first_timestamp: int | None = None
+
+    # ------------------------------------------------------------------------------------- names
+
+    def path(self, suffix: str) -> str:
+        """Of one of the segment's files."""
+        return f"{self.folder}/{offset_name(self.base_offset, suffix)}"
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """All files that go when the segment goes."""
+        return tuple(self.path(suffix) for suffix in (LOG, INDEX, TIME_INDEX, SNAPSHOT))
+
+    @property
+    def index_paths(self) -> tuple[str, str]:
+        return self.path(INDEX), self.path(TIME_INDEX)
+
+    @property
+    def file(self) -> File:
+        """The log file; opened at first use, so that old segments hold no descriptor."""
+        if self._file is None:
+            self._file = self._disk.open(self.path(LOG))
+        return self._file
+
+    def take_file(self) -> File | None:
+        """Hand over the open file, for its new owner to close."""
+        file, self._file = self._file, None
+        return file
+
+    def __repr__(self) -> str:
+        return f"<segment {self.base_offset}..{self.next_offset} size={self.size} index={len(self.index)}>"
+
+    # ------------------------------------------------------------------------------------- writing
+
+    def append(
+        self, data: Buffers, *, size: int, last_offset: Offset, max_timestamp: int, offset_of_max: Offset, interval: int
+    ) -> None:
+        """One gathered write of a batch set; ``interval`` is index.interval.bytes. DiskFull, DiskFailed.
+
+        The set is indexed, by its last offset and first byte, when more than ``interval`` bytes came before it.
+        """
+        self.file.append(data)
+        self.note(
+            size=size,
+            last_offset=last_offset,
+            max_timestamp=max_timestamp,
+            offset_of_max=offset_of_max,
+            interval=interval,
+        )
+        self.writes += 1
+
+    def note(self, *, size: int, last_offset: Offset, max_timestamp: int, offset_of_max: Offset, interval: int) -> None:
+        """Take a batch set into the books that lies at the end of the file; also what recovery does."""
+        if self._first_timestamp is None:
+            self._first_timestamp = max_timestamp
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp = max_timestamp
+            self.offset_of_max_timestamp = offset_of_max
+        if self.bytes_since_index > interval:
+            self.index.append(last_offset, self.size)
+            self.time_index.append_if_later(self.max_timestamp, self.offset_of_max_timestamp)
+            self.bytes_since_index = 0
+        self.bytes_since_index += size
+        self.size += size
+        self.next_offset = last_offset + 1
+
+    def save_indexes(self) -> None:
+        """Write both index files, the last time entry included; durable when its owner syncs them."""
+        self.time_index.append_if_later(self.max_timestamp, self.offset_of_max_timestamp)
+        for path, index in zip(self.index_paths, (self.index, self.time_index), strict=True):
+            self._disk.replace_file(path, index.to_bytes())
+
+    def truncate(self, offset: Offset) -> None:
+        """Keep whole batches below ``offset``."""
+        found = self.locate(offset)
+        if found is None:
+            return
+        position, header = found
+        self.file.truncate(position)
+        self.writes += 1
+        self.size = position
+        self.next_offset = header.base_offset if position else self.base_offset
+        self.index.truncate(end_offset=self.next_offset, size=self.size)
+        self.time_index.truncate(end_offset=self.next_offset)
+        self.bytes_since_index = self.size - self.index.position_before(self.next_offset)
+        self._first_timestamp = self._first_timestamp if position else None
+        self.reload_max_timestamp()
+
+    def reload_max_timestamp(self) -> None:
+        """From the last time entry and a walk over what came after it."""
+        self.max_timestamp = self.time_index.last_timestamp
+        self.offset_of_max_timestamp = self.time_index.last_offset
+        start = self.index.position_before(self.offset_of_max_timestamp) if len(self.time_index) else 0
+        for _, header in headers(self.file, start, self.size):
+            if header.max_timestamp > self.max_timestamp:
+                self.max_timestamp = header.max_timestamp
+                self.offset_of_max_timestamp = header.last_offset
+
+    # ------------------------------------------------------------------------------------- reading
+
+    @property
+    def first_timestamp(self) -> int:
+        """Largest timestamp of the first batch, -1 when empty: what the time to roll is counted from."""
+        if self._first_timestamp is None and self.size:
+            for _, header in headers(self.file, 0, self.size):
+                self._first_timestamp = header.max_timestamp
+                break
+        return NO_TIMESTAMP if self._first_timestamp is None else self._first_timestamp
+
+    def locate(self, offset: Offset) -> tuple[int, RecordBatch] | None:
+        """Position and header of the first batch whose last offset is at or beyond ``offset``; None: no such."""
+        if offset >= self.next_offset:
+            return None
+        for position, header in headers(self.file, self.index.position_before(offset), self.size):
+            if header.last_offset >= offset:
+                return position, header
+        raise CorruptMessage(f"{self.path(LOG)}: no batch holds offset {offset} below {self.next_offset}")
+
+    def extent(self, offset: Offset, *, end_offset: Offset, max_bytes: int, min_one_batch: bool) -> Extent | None:
+        """The whole batches to read; None when there is none.
+
+        From the batch that holds ``offset``; nothing of the batch that holds ``end_offset`` or of later ones; at most
+        ``max_bytes``, or one batch whatever its size with ``min_one_batch`` (KIP-74).
+        """
+        first = self.locate(offset)
+        if first is None or first[1].last_offset >= end_offset:
+            return None
+        start, header = first
+        limit, next_offset = self.size, self.next_offset
+        if end_offset < self.next_offset:
+            beyond = self.locate(end_offset)
+            if beyond is not None:
+                limit, next_offset = beyond[0], beyond[1].base_offset
+        if start + max_bytes >= limit:
+            return Extent(start, limit - start, header.base_offset, next_offset)
+        if header.size > max_bytes:
+            return Extent(start, header.size, header.base_offset, header.next_offset) if min_one_batch else None
+        # Jump to the last indexed boundary within reach and walk on from there.
+        end = max(start, self.index.boundary_before(start + max_bytes))
+        for position, walked in headers(self.file, end, limit):
+            if position + walked.size > start + max_bytes:
+                return Extent(start, position - start, header.base_offset, walked.base_offset)
+        raise InvariantViolation(f"no batch of {self} crosses byte {start + max_bytes}, though {limit} bytes are there")
+
+    def read(self, position: int, size: int) -> bytes:
+        """Exactly these bytes of the log file; CorruptMessage when the file is shorter than it was."""
+        data = self.file.read(position, size)
+        if len(data) != size:
+            raise CorruptMessage(f"{self.path(LOG)}: {len(data)} of {size} bytes at {position}")
+        return data
