@@ -162,7 +162,7 @@ class MetadataImage:
     def replay_all(self, records: Sequence[MetadataRecord], offset: Offset, epoch: Epoch) -> MetadataImage:
         """The image after one committed batch.
 
-        ``offset`` is the end of the batch, whose records lie directly before it; ``epoch`` is its leader epoch. A record
+        ``offset`` is the end of the batch, its records lie directly before it; ``epoch`` is its leader epoch. A record
         that contradicts the image raises InvariantViolation: it was committed, so this is a bug.
         """
         invariant(offset >= self.offset, "metadata is replayed in order", offset=offset, applied=self.offset)

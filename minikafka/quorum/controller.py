@@ -1,0 +1,222 @@
+"""The controller: every decision about the cluster, as pure functions of an image (DESIGN D5).
+
+Rules for this file: a method takes an image and a request, and returns a :class:`Decision`; it changes nothing and
+raises a ProtocolError when there is nothing to decide. Read decision.py first, then elections.py, then the file of the
+decision: controller_brokers.py, alter_partition.py, controller_topics.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TypeVar
+
+from minikafka.errors import (
+    ElectionNotNeeded,
+    EligibleLeadersNotAvailable,
+    InvalidRequest,
+    PreferredLeaderNotAvailable,
+    ProtocolError,
+    UnknownTopicOrPartition,
+)
+from minikafka.quorum import alter_partition, controller_brokers, controller_topics
+from minikafka.quorum.decision import ClusterPolicy, Decision
+from minikafka.quorum.elections import Election, change_of, leaders_for_leaderless
+from minikafka.quorum.image import MetadataImage, PartitionImage, TopicImage
+from minikafka.quorum.records import (
+    METADATA_VERSION,
+    METADATA_VERSION_LEVEL,
+    FeatureLevel,
+    MetadataRecord,
+    PartitionChange,
+    ProducerIds,
+)
+from minikafka.types import NO_NODE, NodeId, Offset, TopicId, TopicPartition
+from minikafka.wire.messages import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    ElectedLeader,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+)
+
+PRODUCER_IDS_PER_BLOCK = 1000
+"""Kafka's: a broker asks anew after so many producers; what it did not use of a block is lost, which is harmless."""
+
+# One pass of moving leaders home moves at most so many: each move is a short pause for a partition's clients.
+PREFERRED_ELECTIONS_MAX = 1000
+
+R = TypeVar("R")
+
+
+class Controller:
+    """Decides. Stateless but for its policy: the state is the image, and sessions are the driver's."""
+
+    def __init__(self, policy: ClusterPolicy) -> None:
+        self.policy = policy
+
+    # ---- reign ----
+
+    def activated(self) -> Decision[None]:
+        """What a new controller records first.
+
+        Once this record of its own epoch is committed and applied, its image holds all that earlier controllers have
+        decided (a quorum leader commits their records only with one of its own): before that it may decide nothing.
+        """
+        level = FeatureLevel(name=METADATA_VERSION, level=METADATA_VERSION_LEVEL)
+        return Decision(records=(level,), response=None, cause="a new controller")
+
+    # ---- brokers ----
+
+    def register(
+        self, image: MetadataImage, request: BrokerRegistrationRequest, *, session_alive: bool
+    ) -> Decision[BrokerRegistrationResponse]:
+        """See :func:`controller_brokers.register`."""
+        return controller_brokers.register(self.policy, image, request, session_alive=session_alive)
+
+    def heartbeat(
+        self,
+        image: MetadataImage,
+        request: BrokerHeartbeatRequest,
+        *,
+        lowest_other_offset: Offset | None,
+        shutdown_offset: Offset,
+    ) -> Decision[BrokerHeartbeatResponse]:
+        """See :func:`controller_brokers.heartbeat`."""
+        return controller_brokers.heartbeat(
+            self.policy, image, request, lowest_other_offset=lowest_other_offset, shutdown_offset=shutdown_offset
+        )
+
+    def broker_lost(self, image: MetadataImage, node: NodeId) -> Decision[None]:
+        """See :func:`controller_brokers.broker_lost`."""
+        return controller_brokers.broker_lost(self.policy, image, node)
+
+    def allocate_producer_ids(
+        self, image: MetadataImage, request: AllocateProducerIdsRequest
+    ) -> Decision[AllocateProducerIdsResponse]:
+        """The next block of producer ids, for one broker. Raises StaleBrokerEpoch."""
+        broker = alter_partition.checked_broker(image, request.broker_id, request.broker_epoch)
+        start = image.next_producer_id
+        record = ProducerIds(
+            broker_id=broker.node_id,
+            broker_epoch=broker.broker_epoch,
+            next_producer_id=start + PRODUCER_IDS_PER_BLOCK,
+        )
+        response = AllocateProducerIdsResponse(producer_id_start=start, producer_id_len=PRODUCER_IDS_PER_BLOCK)
+        return Decision(records=(record,), response=response, cause=f"broker {broker.node_id} asked for producer ids")
+
+    # ---- topics ----
+
+    def create_topics(
+        self, image: MetadataImage, request: CreateTopicsRequest, topic_ids: Iterator[TopicId]
+    ) -> Decision[CreateTopicsResponse]:
+        """See :func:`controller_topics.create_topics`."""
+        return controller_topics.create_topics(self.policy, image, request, topic_ids)
+
+    def delete_topics(self, image: MetadataImage, request: DeleteTopicsRequest) -> Decision[DeleteTopicsResponse]:
+        """See :func:`controller_topics.delete_topics`."""
+        return controller_topics.delete_topics(self.policy, image, request)
+
+    # ---- partitions ----
+
+    def alter_partition(self, image: MetadataImage, request: AlterPartitionRequest) -> Decision[AlterPartitionResponse]:
+        """See :func:`alter_partition.alter_partition`."""
+        return alter_partition.alter_partition(self.policy, image, request)
+
+    def elect_leaderless(self, image: MetadataImage) -> Decision[None]:
+        """S20: try again for every partition without a leader."""
+        records = tuple(leaders_for_leaderless(self.policy, image))
+        return Decision(records=records, response=None, cause="leaderless partitions are tried again")
+
+    def prefer_leaders(self, image: MetadataImage) -> Decision[None]:
+        """Move leaders home: to the first replica of the assignment, where it is in the ISR."""
+        records: list[MetadataRecord] = []
+        for topic, partition in image.sorted_partitions():
+            if len(records) == PREFERRED_ELECTIONS_MAX:
+                break
+            change = self._preferred(image, topic, partition)
+            if change is not None:
+                records.append(change)
+        return Decision(records=tuple(records), response=None, cause="leaders return to their preferred replica")
+
+    def elect_leaders(self, image: MetadataImage, request: ElectLeadersRequest) -> Decision[ElectLeadersResponse]:
+        """Elections by an administrator. Raises InvalidRequest for an unknown type of election.
+
+        Asked for all partitions, those that need no election are left out of the answer.
+        """
+        if request.election_type not in {"preferred", "unclean"}:
+            raise InvalidRequest(f"election_type={request.election_type!r}: say preferred or unclean")
+        election = Election(request.election_type)
+        if request.partitions is None:
+            asked = [TopicPartition(topic.name, each.partition) for topic, each in image.sorted_partitions()]
+        else:
+            asked = list(dict.fromkeys(TopicPartition(each.topic, each.partition) for each in request.partitions))
+        records: list[MetadataRecord] = []
+        answers: list[ElectedLeader] = []
+        for tp in asked:
+            try:
+                records.append(self._elected(image, tp, election))
+                answers.append(ElectedLeader(topic=tp.topic, partition=tp.partition))
+            except ElectionNotNeeded as error:
+                if request.partitions is not None:
+                    answers.append(_not_elected(tp, error))
+            except ProtocolError as error:
+                answers.append(_not_elected(tp, error))
+        return Decision(
+            records=tuple(records),
+            response=ElectLeadersResponse(partitions=tuple(answers)),
+            cause=f"{request.election_type} election was asked for",
+        )
+
+    def _preferred(self, image: MetadataImage, topic: TopicImage, partition: PartitionImage) -> PartitionChange | None:
+        preferred = partition.replicas[0]
+        if partition.leader in {preferred, NO_NODE} or preferred not in partition.isr or not image.eligible(preferred):
+            return None
+        return change_of(self.policy, image, topic, partition, election=Election.PREFERRED)
+
+    def _elected(self, image: MetadataImage, tp: TopicPartition, election: Election) -> PartitionChange:
+        topic, partition = image.topics.get(tp.topic), image.partition(tp)
+        if topic is None or partition is None:
+            raise UnknownTopicOrPartition(f"there is no partition {tp}")
+        if election is Election.PREFERRED:
+            if partition.leader == partition.replicas[0]:
+                raise ElectionNotNeeded(f"{tp} is led by its preferred replica {partition.leader}")
+            change = change_of(self.policy, image, topic, partition, election=election)
+            if change is None or change.leader != partition.replicas[0]:
+                raise PreferredLeaderNotAvailable(f"{tp}: replica {partition.replicas[0]} is not alive and in sync")
+            return change
+        if partition.leader != NO_NODE:
+            raise ElectionNotNeeded(f"{tp} is led by {partition.leader}")
+        change = change_of(self.policy, image, topic, partition, election=election)
+        if change is None or change.leader is None:
+            raise EligibleLeadersNotAvailable(f"{tp}: none of the replicas {list(partition.replicas)} is alive")
+        return change
+
+
+def _not_elected(tp: TopicPartition, error: ProtocolError) -> ElectedLeader:
+    return ElectedLeader(
+        topic=tp.topic,
+        partition=tp.partition,
+        error_code=error.code,
+        error_message=error.message,
+        outcome=error.outcome,
+    )
+
+
+def completed(response: R, request: object, image: MetadataImage) -> R:
+    """The answer once its records are applied to ``image``: with what only the log could say."""
+    if isinstance(response, BrokerRegistrationResponse) and isinstance(request, BrokerRegistrationRequest):
+        return replace(response, broker_epoch=image.brokers[request.broker_id].broker_epoch)
+    if isinstance(response, CreateTopicsResponse | DeleteTopicsResponse):
+        return replace(response, metadata_offset=image.offset)
+    return response

@@ -1,0 +1,155 @@
+"""Registration, heartbeats, fencing and controlled shutdown (KAFKA-FACTS 4.3; KIP-631, KIP-841, KIP-966).
+
+::
+
+    (unknown)      --register-->                     fenced
+    fenced         --caught up, does not want to be fenced-->       unfenced: leaders for partitions that waited for it
+    unfenced       --session expired, wants to be fenced-->         fenced: out of all ISRs, its leaders moved
+    unfenced       --wants to shut down-->           shutting down: out of all ISRs, its leaders moved
+    shutting down  --leads nothing, others know-->   fenced, and may stop
+    any            --a new incarnation registers-->  fenced: as above; after an unclean stop also out of all ELRs
+
+Offsets that brokers tell (``current_metadata_offset``) are ends: what they have applied lies below.
+"""
+
+from __future__ import annotations
+
+from minikafka.errors import DuplicateBrokerRegistration, InconsistentClusterId, InvalidRequest
+from minikafka.quorum.alter_partition import checked_broker
+from minikafka.quorum.decision import ClusterPolicy, Decision
+from minikafka.quorum.elections import leaders_for_leaderless, without_broker
+from minikafka.quorum.image import BrokerImage, MetadataImage
+from minikafka.quorum.records import BrokerRegistrationChange, MetadataRecord, RegisterBroker
+from minikafka.types import NodeId, Offset
+from minikafka.wire.messages import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+)
+
+
+def register(
+    policy: ClusterPolicy, image: MetadataImage, request: BrokerRegistrationRequest, *, session_alive: bool
+) -> Decision[BrokerRegistrationResponse]:
+    """A broker's process introduces itself; its broker epoch is the offset that the record gets (-1 in the answer).
+
+    ``session_alive``: the registered incarnation was heard within the session timeout. Raises InconsistentClusterId,
+    InvalidRequest, or DuplicateBrokerRegistration while another incarnation lives. The same incarnation again (its
+    answer was lost) keeps its epoch.
+    """
+    if request.cluster_id != policy.cluster_id:
+        raise InconsistentClusterId(
+            f"the broker belongs to cluster {request.cluster_id!r}, this is {policy.cluster_id!r}"
+        )
+    if request.broker_id < 0 or not request.incarnation_id:
+        raise InvalidRequest("a registration needs a node id of 0 or more and an incarnation id")
+    present = image.brokers.get(request.broker_id)
+    registration = RegisterBroker(
+        broker_id=request.broker_id,
+        incarnation_id=request.incarnation_id,
+        host=request.host,
+        port=request.port,
+        rack=request.rack,
+    )
+    if present is None:
+        return Decision(records=(registration,), response=BrokerRegistrationResponse(), cause="a new broker registered")
+    if present.incarnation_id == request.incarnation_id:
+        return Decision(response=BrokerRegistrationResponse(broker_epoch=present.broker_epoch))
+    if session_alive:
+        raise DuplicateBrokerRegistration(
+            f"broker {request.broker_id} is registered from {present.address} and was heard within its session timeout"
+        )
+    clean = request.previous_broker_epoch == present.broker_epoch
+    after = image.staged((registration,))
+    return Decision(
+        records=(registration, *without_broker(policy, after, request.broker_id, unclean_stop=not clean)),
+        response=BrokerRegistrationResponse(),
+        cause=f"broker {request.broker_id} registered again after {'a clean' if clean else 'an unclean'} stop",
+    )
+
+
+def fence(policy: ClusterPolicy, image: MetadataImage, broker: BrokerImage) -> tuple[MetadataRecord, ...]:
+    """Records that fence ``broker``: out of every ISR, its leaders moved, in one batch."""
+    fenced = BrokerRegistrationChange(
+        broker_id=broker.node_id,
+        broker_epoch=broker.broker_epoch,
+        fenced=True,
+        in_controlled_shutdown=False if broker.in_controlled_shutdown else None,
+    )
+    return fenced, *without_broker(policy, image.staged((fenced,)), broker.node_id)
+
+
+def broker_lost(policy: ClusterPolicy, image: MetadataImage, node: NodeId) -> Decision[None]:
+    """S14, S19: the session of ``node`` has ended. Nothing is left to decide for a broker that is fenced or unknown."""
+    broker = image.brokers.get(node)
+    if broker is None or broker.fenced:
+        return Decision(response=None)
+    return Decision(
+        records=fence(policy, image, broker), response=None, cause=f"broker {node} was silent for its session timeout"
+    )
+
+
+def heartbeat(
+    policy: ClusterPolicy,
+    image: MetadataImage,
+    request: BrokerHeartbeatRequest,
+    *,
+    lowest_other_offset: Offset | None,
+    shutdown_offset: Offset,
+) -> Decision[BrokerHeartbeatResponse]:
+    """A sign of life, and the wishes of a broker (the table in the file's head). Raises StaleBrokerEpoch.
+
+    ``lowest_other_offset``: what every other unfenced broker has applied (None: there is no other);
+    ``shutdown_offset``: the end of the records that moved this broker's leaders away. A broker may stop when it leads
+    nothing and the others have read that far, so that nobody still asks it.
+    """
+    broker = checked_broker(image, request.broker_id, request.broker_epoch)
+    caught_up = request.current_metadata_offset > broker.broker_epoch
+    if broker.fenced:
+        if request.want_shut_down or request.want_fence or not caught_up:
+            return _answer(caught_up=caught_up, fenced=True, stop=request.want_shut_down)
+        return _unfence(policy, image, broker)
+    if request.want_fence:
+        return _answer(
+            fence(policy, image, broker),
+            "broker asked for it",
+            caught_up=caught_up,
+            fenced=True,
+            stop=request.want_shut_down,
+        )
+    if broker.in_controlled_shutdown:
+        others_know = lowest_other_offset is None or lowest_other_offset >= shutdown_offset
+        if image.leads_any(broker.node_id) or not others_know:
+            return _answer(caught_up=caught_up, fenced=False)
+        return _answer(
+            fence(policy, image, broker), "controlled shutdown is complete", caught_up=caught_up, fenced=True, stop=True
+        )
+    if request.want_shut_down:
+        return _begin_shutdown(policy, image, broker, caught_up=caught_up)
+    return _answer(caught_up=caught_up, fenced=False)
+
+
+def _unfence(policy: ClusterPolicy, image: MetadataImage, broker: BrokerImage) -> Decision[BrokerHeartbeatResponse]:
+    unfenced = BrokerRegistrationChange(broker_id=broker.node_id, broker_epoch=broker.broker_epoch, fenced=False)
+    after = image.staged((unfenced,))
+    records = (unfenced, *leaders_for_leaderless(policy, after, node=broker.node_id))
+    return _answer(records, f"broker {broker.node_id} has caught up", caught_up=True, fenced=False)
+
+
+def _begin_shutdown(
+    policy: ClusterPolicy, image: MetadataImage, broker: BrokerImage, *, caught_up: bool
+) -> Decision[BrokerHeartbeatResponse]:
+    leaving = BrokerRegistrationChange(
+        broker_id=broker.node_id, broker_epoch=broker.broker_epoch, in_controlled_shutdown=True
+    )
+    after = image.staged((leaving,))
+    records = (leaving, *without_broker(policy, after, broker.node_id))
+    return _answer(records, f"broker {broker.node_id} shuts down", caught_up=caught_up, fenced=False)
+
+
+def _answer(
+    records: tuple[MetadataRecord, ...] = (), cause: str = "", *, caught_up: bool, fenced: bool, stop: bool = False
+) -> Decision[BrokerHeartbeatResponse]:
+    response = BrokerHeartbeatResponse(is_caught_up=caught_up, is_fenced=fenced, should_shut_down=stop)
+    return Decision(records=records, response=response, cause=cause)

@@ -1,0 +1,193 @@
+"""Topics: created and deleted (KAFKA-FACTS 3.9, 4.3; S18, S28).
+
+Each topic of a request is decided on its own, in order, and sees those before it; an error in one is answered there.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterator
+
+from minikafka.config import parse_topic
+from minikafka.errors import (
+    InvalidPartitions,
+    InvalidReplicaAssignment,
+    InvalidRequest,
+    InvalidTopic,
+    PolicyViolation,
+    ProtocolError,
+    TopicAlreadyExists,
+    UnknownTopicOrPartition,
+)
+from minikafka.quorum.decision import ClusterPolicy, Decision
+from minikafka.quorum.image import MetadataImage
+from minikafka.quorum.placement import place
+from minikafka.quorum.records import ConfigRecord, MetadataRecord, PartitionRecord, RemoveTopic, TopicRecord
+from minikafka.types import METADATA_TOPIC, NO_TOPIC_ID, NodeId, TopicId
+from minikafka.wire.messages import (
+    CreatedTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeletedTopic,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    NewTopic,
+)
+
+# One request is one batch of the metadata log: 10,000 partition records stay below 2 MiB. Kafka has the same limit.
+PARTITIONS_PER_REQUEST_MAX = 10_000
+
+TOPIC_NAME_LENGTH_MAX = 249
+"""Kafka's: a directory's name is the topic's with a suffix, and file systems end at 255."""
+
+_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+def topic_id_of(random_bytes: bytes) -> TopicId:
+    """16 random bytes as a topic id; see :data:`minikafka.types.TopicId`."""
+    return base64.urlsafe_b64encode(random_bytes).decode("ascii").rstrip("=")
+
+
+def check_topic_name(name: str) -> None:
+    """Raise InvalidTopic unless a topic may have this name."""
+    if not name:
+        raise InvalidTopic("a topic needs a name")
+    if name in {".", ".."}:
+        raise InvalidTopic(f"{name!r} cannot be the name of a directory")
+    if len(name) > TOPIC_NAME_LENGTH_MAX:
+        raise InvalidTopic(f"the topic's name has {len(name)} characters, {TOPIC_NAME_LENGTH_MAX} are allowed")
+    if _LEGAL_NAME.fullmatch(name) is None:
+        raise InvalidTopic(f"topic {name!r}: letters a-z and A-Z, digits, '.', '_' and '-' are allowed")
+    if name == METADATA_TOPIC:
+        raise InvalidTopic(f"{name} is the quorum's own log")
+
+
+def create_topics(
+    policy: ClusterPolicy, image: MetadataImage, request: CreateTopicsRequest, topic_ids: Iterator[TopicId]
+) -> Decision[CreateTopicsResponse]:
+    """Create each topic that can be; ``topic_ids`` gives random ones. With ``validate_only`` nothing is recorded."""
+    names = [topic.name for topic in request.topics]
+    similar = {_metric_name(name): name for name in sorted(image.topics)}
+    records: list[MetadataRecord] = []
+    answers: list[CreatedTopic] = []
+    partitions_left = PARTITIONS_PER_REQUEST_MAX
+    for topic in request.topics:
+        try:
+            if names.count(topic.name) > 1:
+                raise InvalidRequest(f"topic {topic.name!r} is named more than once in one request")
+            _check_free(image, similar, topic.name)
+            told = dict(sorted(topic.configs.items()))
+            parse_topic(told, base=policy.topic_defaults)
+            placed = tuple(_placed(policy, image, topic, partitions_left))
+        except ProtocolError as error:
+            answers.append(
+                CreatedTopic(name=topic.name, error_code=error.code, error_message=error.message, outcome=error.outcome)
+            )
+            continue
+        partitions_left -= len(placed)
+        similar[_metric_name(topic.name)] = topic.name
+        topic_id = _unused(image, topic_ids)
+        answers.append(
+            CreatedTopic(
+                name=topic.name,
+                topic_id=None if request.validate_only else topic_id,
+                num_partitions=len(placed),
+                replication_factor=len(placed[0]),
+            )
+        )
+        if not request.validate_only:
+            records.append(TopicRecord(name=topic.name, topic_id=topic_id))
+            records.extend(ConfigRecord(resource_name=topic.name, name=name, value=told[name]) for name in told)
+            records.extend(_partition(image, topic_id, number, replicas) for number, replicas in enumerate(placed))
+    return Decision(
+        records=tuple(records), response=CreateTopicsResponse(topics=tuple(answers)), cause="topics were asked for"
+    )
+
+
+def delete_topics(
+    policy: ClusterPolicy, image: MetadataImage, request: DeleteTopicsRequest
+) -> Decision[DeleteTopicsResponse]:
+    """Delete each topic that exists. Raises PolicyViolation for the whole when delete.topic.enable is false."""
+    if not policy.delete_topic_enable:
+        raise PolicyViolation("topics may not be deleted: delete.topic.enable=false")
+    records: list[MetadataRecord] = []
+    answers: list[DeletedTopic] = []
+    for name in dict.fromkeys(request.topics):
+        topic = image.topics.get(name)
+        if topic is None:
+            error = UnknownTopicOrPartition(f"there is no topic {name!r}")
+            answers.append(
+                DeletedTopic(name=name, error_code=error.code, error_message=error.message, outcome=error.outcome)
+            )
+            continue
+        records.append(RemoveTopic(topic_id=topic.topic_id))
+        answers.append(DeletedTopic(name=name, topic_id=topic.topic_id))
+    return Decision(
+        records=tuple(records), response=DeleteTopicsResponse(topics=tuple(answers)), cause="its deletion was asked for"
+    )
+
+
+def _metric_name(name: str) -> str:
+    """Kafka's metrics print '.' as '_': two topics that differ only there would share them."""
+    return name.replace(".", "_")
+
+
+def _check_free(image: MetadataImage, similar: dict[str, str], name: str) -> None:
+    check_topic_name(name)
+    if name in image.topics:
+        raise TopicAlreadyExists(f"topic {name!r} exists")
+    other = similar.get(_metric_name(name))
+    if other is not None:
+        raise InvalidTopic(f"topic {name!r} collides with {other!r}: '.' and '_' count as one in metric names")
+
+
+def _unused(image: MetadataImage, topic_ids: Iterator[TopicId]) -> TopicId:
+    return next(each for each in topic_ids if each != NO_TOPIC_ID and each not in image.topic_names)
+
+
+def _placed(
+    policy: ClusterPolicy, image: MetadataImage, topic: NewTopic, partitions_left: int
+) -> Iterator[tuple[NodeId, ...]]:
+    if topic.assignments:
+        yield from _assigned(image, topic)
+        return
+    partitions = policy.num_partitions if topic.num_partitions == -1 else topic.num_partitions
+    if not 1 <= partitions <= partitions_left:
+        raise InvalidPartitions(
+            f"topic {topic.name!r}: {partitions} partitions; at least 1 and, in one request, at most "
+            f"{PARTITIONS_PER_REQUEST_MAX} are allowed"
+        )
+    factor = policy.default_replication_factor if topic.replication_factor == -1 else topic.replication_factor
+    yield from place(image.eligible_brokers(), partitions=partitions, replication_factor=factor)
+
+
+def _assigned(image: MetadataImage, topic: NewTopic) -> Iterator[tuple[NodeId, ...]]:
+    """A manual assignment, checked: partitions 0 to n-1, known brokers, one replication factor, someone to lead."""
+    if topic.num_partitions != -1 or topic.replication_factor != -1:
+        raise InvalidRequest(
+            f"topic {topic.name!r}: either an assignment or numbers of partitions and replicas, not both"
+        )
+    by_number = sorted(topic.assignments, key=lambda each: each.partition)
+    if [each.partition for each in by_number] != list(range(len(by_number))):
+        raise InvalidReplicaAssignment(f"topic {topic.name!r}: partitions are numbered from 0 without gap or repeat")
+    if len(by_number) > PARTITIONS_PER_REQUEST_MAX:
+        raise InvalidPartitions(f"topic {topic.name!r}: at most {PARTITIONS_PER_REQUEST_MAX} partitions are allowed")
+    for each in by_number:
+        brokers, where = each.broker_ids, f"topic {topic.name!r}, partition {each.partition}"
+        if not brokers or len(set(brokers)) < len(brokers):
+            raise InvalidReplicaAssignment(f"{where}: {list(brokers)} is empty or names a broker twice")
+        unknown = sorted(set(brokers) - image.brokers.keys())
+        if unknown:
+            raise InvalidReplicaAssignment(f"{where}: no broker is registered as {', '.join(map(str, unknown))}")
+        if len(brokers) != len(by_number[0].broker_ids):
+            raise InvalidReplicaAssignment(f"{where}: all partitions need the same number of replicas")
+        if not any(map(image.eligible, brokers)):
+            raise InvalidReplicaAssignment(f"{where}: all of {list(brokers)} are fenced or shutting down")
+        yield brokers
+
+
+def _partition(image: MetadataImage, topic_id: TopicId, number: int, replicas: tuple[NodeId, ...]) -> PartitionRecord:
+    """A new partition: in sync are those that live, the first of them leads, both epochs are 0."""
+    isr = tuple(filter(image.eligible, replicas))
+    return PartitionRecord(topic_id=topic_id, partition=number, replicas=replicas, isr=isr, leader=isr[0])

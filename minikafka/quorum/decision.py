@@ -1,0 +1,59 @@
+"""What a controller decides with: the cluster's policy, and a decision as records plus an answer (DESIGN D5).
+
+A decision changes nothing. Its records are appended to the metadata log; the state changes when they are replayed, on
+the controller as on every other node, and only then is the answer given.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from minikafka.config import BrokerConfig, TopicConfig
+from minikafka.quorum.image import TopicImage
+from minikafka.quorum.records import MetadataRecord
+
+R_co = TypeVar("R_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision(Generic[R_co]):
+    """Records to append, in one batch, and the answer to give once they are committed and applied."""
+
+    records: tuple[MetadataRecord, ...] = ()
+    response: R_co
+    cause: str = ""
+    """Why, in a few words: it goes into the events that tell what became of the records (D9)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterPolicy:
+    """The settings that decisions depend on. They are the active controller's own: brokers should agree on them."""
+
+    cluster_id: str
+    topic_defaults: TopicConfig = field(default_factory=TopicConfig)
+    num_partitions: int = 1
+    default_replication_factor: int = 1
+    delete_topic_enable: bool = True
+    eligible_leader_replicas_enable: bool = True
+
+    @classmethod
+    def of(cls, config: BrokerConfig, cluster_id: str) -> ClusterPolicy:
+        """The policy of one node; the cluster's id comes from its data directory."""
+        return cls(
+            cluster_id=cluster_id,
+            topic_defaults=config.topic_defaults(),
+            num_partitions=config.num_partitions,
+            default_replication_factor=config.default_replication_factor,
+            delete_topic_enable=config.delete_topic_enable,
+            eligible_leader_replicas_enable=config.eligible_leader_replicas_enable,
+        )
+
+    def min_insync_replicas(self, topic: TopicImage) -> int:
+        """The topic's min.insync.replicas, not yet bounded by its number of replicas."""
+        return int(topic.configs.get("min.insync.replicas", self.topic_defaults.min_insync_replicas))
+
+    def elects_unclean(self, topic: TopicImage) -> bool:
+        """S20: may a replica outside ISR and ELR lead when nobody else lives?"""
+        text = topic.configs.get("unclean.leader.election.enable")
+        return self.topic_defaults.unclean_leader_election_enable if text is None else text.strip().lower() == "true"

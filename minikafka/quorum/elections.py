@@ -1,0 +1,195 @@
+"""Who leads a partition, and what becomes of its ISR and ELR (S19, S20, KIP-966, KAFKA-FACTS 3.9).
+
+One function changes a partition, :func:`change_of`: every decision that touches an ISR or a leader goes through it, so
+that the eligible leader replicas are kept and a leader is looked for each time.
+
+Order in which a leader is looked for, each one acceptable (registered, unfenced, not shutting down):
+
+1. a preferred election only: the first replica of the assignment, if it is in the ISR
+2. the present leader, if it is in the ISR
+3. the first replica in assignment order that is in the ISR; with an empty ISR, in the ELR: the ISR is then that one
+4. ISR and ELR empty: the last known leader, the ISR is then that one, and it must recover
+5. unclean elections only: the first replica in assignment order; the ISR is then that one, and it must recover
+6. nobody: the leader is -1. With ELR the ISR may run empty; without, it keeps its last members
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from minikafka.quorum.decision import ClusterPolicy
+from minikafka.quorum.image import MetadataImage, PartitionImage, TopicImage
+from minikafka.quorum.records import MetadataRecord, PartitionChange
+from minikafka.types import NO_NODE, NodeId
+
+
+class Election(Enum):
+    """Which replicas may be chosen."""
+
+    ONLINE = "online"
+    PREFERRED = "preferred"
+    UNCLEAN = "unclean"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Choice:
+    """The outcome of an election: a leader, and what its election does to the ISR."""
+
+    leader: NodeId = NO_NODE
+    isr: tuple[NodeId, ...]
+    clean: bool = True
+
+
+def change_of(
+    policy: ClusterPolicy,
+    image: MetadataImage,
+    topic: TopicImage,
+    partition: PartitionImage,
+    *,
+    isr: Iterable[NodeId] | None = None,
+    election: Election = Election.ONLINE,
+    unclean_stop: NodeId = NO_NODE,
+    recovered: bool = False,
+) -> PartitionChange | None:
+    """What must be recorded so that the partition fits ``image``, or None when nothing must.
+
+    ``image`` already holds what happened to the brokers. ``isr`` is the wanted ISR (None: as it is); ``unclean_stop``
+    names a broker that may have lost its unsynced records and thus leaves the ELR; ``recovered`` says that an uncleanly
+    elected leader has recovered. Elections are unclean only if ``election`` says so: see :func:`election_for`.
+    """
+    target_isr = partition.isr if isr is None else _in_order(partition, isr)
+    if not target_isr and not policy.eligible_leader_replicas_enable:
+        target_isr = partition.isr
+    elr = _eligible(policy, topic, partition, target_isr, unclean_stop)
+    choice = _elect(image, partition, target_isr, elr, election)
+    if choice.isr != target_isr:
+        elr = _eligible(policy, topic, partition, choice.isr, unclean_stop) if choice.clean else ()
+    change = PartitionChange(
+        topic_id=topic.topic_id,
+        partition=partition.partition,
+        isr=_if_new(choice.isr, partition.isr),
+        leader=None if choice.leader == partition.leader else choice.leader,
+        elr=_if_new(elr, partition.elr),
+        last_known_elr=_if_new(_last_known(policy, partition, choice), partition.last_known_elr),
+        recovered=_recovery(partition, choice, told=recovered),
+    )
+    nothing = PartitionChange(topic_id=topic.topic_id, partition=partition.partition)
+    return None if change == nothing else change
+
+
+def election_for(policy: ClusterPolicy, topic: TopicImage) -> Election:
+    """The election that happens by itself: S20, as the topic's unclean.leader.election.enable says."""
+    return Election.UNCLEAN if policy.elects_unclean(topic) else Election.ONLINE
+
+
+def without_broker(
+    policy: ClusterPolicy, image: MetadataImage, node: NodeId, *, unclean_stop: bool = False
+) -> Iterator[MetadataRecord]:
+    """Take ``node`` out of every ISR, give its partitions other leaders, and after an unclean stop out of every ELR.
+
+    ``image`` already says that the broker is not acceptable.
+    """
+    for topic, partition in image.sorted_partitions():
+        if node not in partition.isr and not (unclean_stop and node in partition.elr):
+            continue
+        change = change_of(
+            policy,
+            image,
+            topic,
+            partition,
+            isr=(member for member in partition.isr if member != node),
+            election=election_for(policy, topic),
+            unclean_stop=node if unclean_stop else NO_NODE,
+        )
+        if change is not None:
+            yield change
+
+
+def leaders_for_leaderless(
+    policy: ClusterPolicy, image: MetadataImage, *, node: NodeId | None = None
+) -> Iterator[MetadataRecord]:
+    """A leader for each partition that has none and can have one; with ``node``: only for those that it replicates."""
+    for topic, partition in image.sorted_partitions():
+        if partition.leader == NO_NODE and (node is None or node in partition.replicas):
+            change = change_of(policy, image, topic, partition, election=election_for(policy, topic))
+            if change is not None:
+                yield change
+
+
+def _in_order(partition: PartitionImage, nodes: Iterable[NodeId]) -> tuple[NodeId, ...]:
+    """``nodes`` in assignment order: an ISR has one spelling only."""
+    wanted = frozenset(nodes)
+    return tuple(node for node in partition.replicas if node in wanted)
+
+
+def _if_new(value: tuple[NodeId, ...], old: tuple[NodeId, ...]) -> tuple[NodeId, ...] | None:
+    return None if value == old else value
+
+
+def _eligible(
+    policy: ClusterPolicy,
+    topic: TopicImage,
+    partition: PartitionImage,
+    isr: tuple[NodeId, ...],
+    unclean_stop: NodeId,
+) -> tuple[NodeId, ...]:
+    """The ELR beside ``isr`` (KIP-966).
+
+    Below min.insync.replicas the high watermark stands still, so whoever leaves the ISR from then on (or leaves it by
+    taking it below) keeps holding all that is committed, unless it stopped uncleanly: its page cache may be gone.
+    """
+    if len(isr) >= min(policy.min_insync_replicas(topic), len(partition.replicas)):
+        return ()
+    if not policy.eligible_leader_replicas_enable:
+        # None are made, but an ELR from before the switch is all that an empty ISR can come back from.
+        return () if isr else tuple(node for node in partition.elr if node != unclean_stop)
+    return _in_order(partition, {*partition.elr, *partition.isr} - {*isr, unclean_stop})
+
+
+def _elect(
+    image: MetadataImage,
+    partition: PartitionImage,
+    isr: tuple[NodeId, ...],
+    elr: tuple[NodeId, ...],
+    election: Election,
+) -> _Choice:
+    """The order in the file's head."""
+    electable = isr or elr
+
+    def may_lead(node: NodeId) -> bool:
+        return node in electable and image.eligible(node)
+
+    candidates = (partition.leader, *partition.replicas)
+    if election is Election.PREFERRED:
+        candidates = (partition.replicas[0], *candidates)
+    for node in candidates:
+        if may_lead(node):
+            return _Choice(leader=node, isr=isr or (node,))
+    if not electable:
+        for node in partition.last_known_elr:
+            if image.eligible(node):
+                return _Choice(leader=node, isr=(node,), clean=False)
+    if election is Election.UNCLEAN:
+        for node in partition.replicas:
+            if image.eligible(node):
+                return _Choice(leader=node, isr=(node,), clean=False)
+    return _Choice(isr=isr)
+
+
+def _last_known(policy: ClusterPolicy, partition: PartitionImage, choice: _Choice) -> tuple[NodeId, ...]:
+    """The last leader of a partition whose ISR ran empty: set once, forgotten when somebody leads again."""
+    if choice.leader != NO_NODE:
+        return ()
+    if choice.isr or partition.last_known_elr or not policy.eligible_leader_replicas_enable:
+        return partition.last_known_elr
+    if partition.leader != NO_NODE:
+        return (partition.leader,)
+    return partition.isr if len(partition.isr) == 1 else ()
+
+
+def _recovery(partition: PartitionImage, choice: _Choice, *, told: bool) -> bool | None:
+    """KIP-704: an uncleanly elected leader recovers until it says that it has."""
+    after = choice.clean and (partition.recovered or told)
+    return None if after == partition.recovered else after

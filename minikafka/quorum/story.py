@@ -1,0 +1,72 @@
+"""What became of the cluster between two images, in words: the events of a controller's decisions (D9).
+
+Read off the images and not off the records, so that it tells what happened, however it was recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from minikafka.quorum.image import BrokerImage, MetadataImage, PartitionImage, changes
+from minikafka.types import NO_NODE, NodeId, TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """One event, ready for the sink: its kind and its facts."""
+
+    kind: str
+    facts: dict[str, object]
+
+
+def told(old: MetadataImage, new: MetadataImage, why: str) -> Iterator[Happening]:
+    """Every change from ``old`` to ``new``: brokers first, then topics, then partitions, each in order."""
+    if old.brokers is not new.brokers:
+        for node in sorted(new.brokers):
+            if old.brokers.get(node) is not new.brokers[node]:
+                yield from _broker(node, old.brokers.get(node), new.brokers[node], why)
+    if old.topic_names is not new.topic_names:
+        for topic_id in sorted(old.topic_names.keys() - new.topic_names.keys()):
+            name = old.topic_names[topic_id]
+            yield Happening("topic_deleted", {"topic": name, "topic_id": topic_id, "why": why})
+        for topic_id in sorted(new.topic_names.keys() - old.topic_names.keys()):
+            name = new.topic_names[topic_id]
+            count = len(new.topics[name].partitions)
+            yield Happening("topic_created", {"topic": name, "topic_id": topic_id, "partitions": count, "why": why})
+    if old.topics is not new.topics:
+        for tp, before, after in changes(old, new):
+            if before is not None and after is not None:
+                yield from _partition(tp, before, after, why)
+
+
+def _broker(node: NodeId, old: BrokerImage | None, new: BrokerImage, why: str) -> Iterator[Happening]:
+    facts: dict[str, object] = {"broker": node, "broker_epoch": new.broker_epoch, "why": why}
+    if old is None or old.broker_epoch != new.broker_epoch:
+        yield Happening(
+            "broker_registered", {**facts, "incarnation_id": new.incarnation_id, "address": str(new.address)}
+        )
+        return
+    if old.fenced != new.fenced:
+        yield Happening("broker_fenced" if new.fenced else "broker_unfenced", facts)
+    if new.in_controlled_shutdown and not old.in_controlled_shutdown:
+        yield Happening("controlled_shutdown_begun", facts)
+
+
+def _partition(tp: TopicPartition, old: PartitionImage, new: PartitionImage, why: str) -> Iterator[Happening]:
+    facts: dict[str, object] = {
+        "partition": str(tp),
+        "leader_epoch": new.leader_epoch,
+        "partition_epoch": new.partition_epoch,
+        "why": why,
+    }
+    if old.leader_epoch != new.leader_epoch:
+        kind = "leader_lost" if new.leader == NO_NODE else "leader_elected"
+        clean = new.leader in {*old.isr, *old.elr, NO_NODE}
+        yield Happening(kind, {**facts, "old": old.leader, "leader": new.leader, "isr": new.isr, "clean": clean})
+    if old.isr != new.isr:
+        lost, won = set(old.isr) - set(new.isr), set(new.isr) - set(old.isr)
+        kind = "isr_shrunk" if not won else "isr_expanded" if not lost else "isr_changed"
+        yield Happening(kind, {**facts, "old": old.isr, "new": new.isr})
+    if old.elr != new.elr:
+        yield Happening("elr_changed", {**facts, "old": old.elr, "new": new.elr})

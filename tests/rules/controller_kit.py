@@ -1,0 +1,172 @@
+"""A small language for the controller's rules: a cluster without a quorum, where every decision commits at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import count
+from typing import TypeVar
+
+from minikafka.config import TopicConfig
+from minikafka.quorum.controller import Controller, completed
+from minikafka.quorum.controller_topics import topic_id_of
+from minikafka.quorum.decision import ClusterPolicy, Decision
+from minikafka.quorum.image import MetadataImage, PartitionImage
+from minikafka.types import TopicPartition
+from minikafka.wire.messages import (
+    AlteredPartition,
+    AlterPartitionItem,
+    AlterPartitionRequest,
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    BrokerRegistrationRequest,
+    CreatedTopic,
+    CreateTopicsRequest,
+    IsrMember,
+    NewTopic,
+    ReplicaAssignment,
+)
+
+R = TypeVar("R")
+CLUSTER_ID = "cluster"
+T0 = TopicPartition("t", 0)
+
+
+class Cluster:
+    """One controller, its image, and brokers that do what the test says."""
+
+    def __init__(self, brokers: int = 3, *, elr: bool = True, unclean: bool = False, min_isr: int = 1) -> None:
+        defaults = TopicConfig(unclean_leader_election_enable=unclean, min_insync_replicas=min_isr)
+        policy = ClusterPolicy(cluster_id=CLUSTER_ID, topic_defaults=defaults, eligible_leader_replicas_enable=elr)
+        self.controller = Controller(policy)
+        self.image = MetadataImage(cluster_id=CLUSTER_ID)
+        self.epoch = 1
+        self.incarnations = count(1)
+        self.ids = (topic_id_of(number.to_bytes(16, "big")) for number in count(1))
+        for node in range(1, brokers + 1):
+            self.start(node)
+
+    def commit(self, decision: Decision[R], request: object = None) -> R:
+        """Record, replay, answer."""
+        records = decision.records
+        self.image = self.image.replay_all(records, self.image.offset + len(records), self.epoch)
+        return completed(decision.response, request, self.image)
+
+    # ---- brokers ----
+
+    def register(self, node: int, *, clean: bool = False, session_alive: bool = False, incarnation: str = "") -> int:
+        """A new process; its broker epoch. ``clean``: it shows the epoch of its last life."""
+        known = self.image.brokers.get(node)
+        request = BrokerRegistrationRequest(
+            broker_id=node,
+            cluster_id=CLUSTER_ID,
+            incarnation_id=incarnation or f"incarnation-{next(self.incarnations)}",
+            host="127.0.0.1",
+            port=9090 + node,
+            previous_broker_epoch=known.broker_epoch if known and clean else -1,
+        )
+        decision = self.controller.register(self.image, request, session_alive=session_alive)
+        return self.commit(decision, request).broker_epoch
+
+    def heartbeat(
+        self,
+        node: int,
+        *,
+        offset: int | None = None,
+        want_fence: bool = False,
+        want_shut_down: bool = False,
+        lowest_other_offset: int | None = None,
+        shutdown_offset: int = 0,
+    ) -> BrokerHeartbeatResponse:
+        """A heartbeat of a broker that has read everything, unless ``offset`` says less."""
+        request = BrokerHeartbeatRequest(
+            broker_id=node,
+            broker_epoch=self.image.brokers[node].broker_epoch,
+            current_metadata_offset=self.image.offset if offset is None else offset,
+            want_fence=want_fence,
+            want_shut_down=want_shut_down,
+        )
+        decision = self.controller.heartbeat(
+            self.image, request, lowest_other_offset=lowest_other_offset, shutdown_offset=shutdown_offset
+        )
+        return self.commit(decision)
+
+    def start(self, node: int, *, clean: bool = False) -> None:
+        """Register and catch up."""
+        self.register(node, clean=clean)
+        self.heartbeat(node)
+
+    def lose(self, *nodes: int) -> None:
+        """Their sessions end, one after the other."""
+        for node in nodes:
+            self.commit(self.controller.broker_lost(self.image, node))
+
+    def stop(self, node: int) -> None:
+        """A controlled shutdown, to its end."""
+        self.heartbeat(node, want_shut_down=True)
+        assert self.heartbeat(node, want_shut_down=True).should_shut_down
+
+    # ---- topics ----
+
+    def create(
+        self,
+        name: str = "t",
+        *replicas: tuple[int, ...],
+        partitions: int = -1,
+        factor: int = -1,
+        configs: Mapping[str, str] | None = None,
+    ) -> CreatedTopic:
+        """Create one topic, by numbers or with these replicas for each partition."""
+        assignments = tuple(
+            ReplicaAssignment(partition=number, broker_ids=brokers) for number, brokers in enumerate(replicas)
+        )
+        topic = NewTopic(
+            name=name,
+            num_partitions=partitions,
+            replication_factor=factor,
+            assignments=assignments,
+            configs=dict(configs or {}),
+        )
+        return self.create_all(topic)[0]
+
+    def create_all(self, *topics: NewTopic, validate_only: bool = False) -> tuple[CreatedTopic, ...]:
+        request = CreateTopicsRequest(topics=topics, validate_only=validate_only)
+        return self.commit(self.controller.create_topics(self.image, request, self.ids), request).topics
+
+    def state(self, tp: TopicPartition = T0) -> PartitionImage:
+        partition = self.image.partition(tp)
+        assert partition is not None
+        return partition
+
+    def leader(self, tp: TopicPartition = T0) -> tuple[int, tuple[int, ...]]:
+        """(leader, ISR)."""
+        state = self.state(tp)
+        return state.leader, state.isr
+
+    def proposal(self, *isr: int, tp: TopicPartition = T0, recovered: bool = True) -> AlterPartitionItem:
+        """What the partition's leader would ask for, knowing the newest state."""
+        state = self.state(tp)
+        return AlterPartitionItem(
+            topic=tp.topic,
+            topic_id=self.image.topics[tp.topic].topic_id,
+            partition=tp.partition,
+            leader_epoch=state.leader_epoch,
+            partition_epoch=state.partition_epoch,
+            new_isr=tuple(
+                IsrMember(broker_id=node, broker_epoch=self.image.brokers[node].broker_epoch) for node in isr
+            ),
+            recovered=recovered,
+        )
+
+    def propose(self, item: AlterPartitionItem, *, sender: int | None = None, **changes: object) -> AlteredPartition:
+        """Send one proposal, with some of its fields changed, as the leader or as ``sender``."""
+        item = replace(item, **changes)  # type: ignore[arg-type]
+        node = self.image.topics[item.topic].partitions[item.partition].leader if sender is None else sender
+        request = AlterPartitionRequest(
+            broker_id=node, broker_epoch=self.image.brokers[node].broker_epoch, partitions=(item,)
+        )
+        return self.commit(self.controller.alter_partition(self.image, request)).partitions[0]
+
+    def set_isr(self, *isr: int, tp: TopicPartition = T0) -> None:
+        """The leader changes the ISR and is obeyed."""
+        assert self.propose(self.proposal(*isr, tp=tp)).error_code == 0

@@ -1,0 +1,260 @@
+"""Registration, sessions, fencing, controlled shutdown, producer ids: a broker's life as the controller sees it."""
+
+from __future__ import annotations
+
+import pytest
+
+from minikafka.errors import DuplicateBrokerRegistration, InconsistentClusterId, InvalidRequest, StaleBrokerEpoch
+from minikafka.quorum.liveness import Sessions
+from minikafka.quorum.records import RegisterBroker
+from minikafka.wire.messages import AllocateProducerIdsRequest, BrokerHeartbeatRequest, BrokerRegistrationRequest
+from tests.rules.controller_kit import CLUSTER_ID, Cluster
+
+# ---- registration ----------------------------------------------------------------------------------------------------
+
+
+def test_a_broker_starts_fenced_and_its_epoch_is_the_offset_of_its_record():
+    """KAFKA-FACTS 4.3: it must have read its own registration before it is counted."""
+    cluster = Cluster(0)
+    cluster.image = cluster.image.replay_all((), 17, 1)
+    assert cluster.register(1) == 17
+    assert not cluster.image.alive(1)
+    assert cluster.heartbeat(1, offset=17).is_fenced
+    assert not cluster.heartbeat(1, offset=17).is_caught_up
+    answer = cluster.heartbeat(1, offset=18)
+    assert (answer.is_fenced, answer.is_caught_up) == (False, True)
+    assert cluster.image.eligible(1)
+
+
+def test_a_second_incarnation_is_refused_while_the_first_is_heard():
+    """Two processes with one node.id would be one replica with two logs."""
+    cluster = Cluster(1)
+    with pytest.raises(DuplicateBrokerRegistration):
+        cluster.register(1, session_alive=True)
+    assert cluster.register(1, session_alive=False) > 0
+
+
+def test_the_same_incarnation_registers_twice():
+    """The answer was lost: the second one must tell the same epoch, and take nothing away."""
+    cluster = Cluster()
+    cluster.create("t", (1, 2, 3))
+    epoch = cluster.register(1, incarnation="same")
+    before = cluster.image
+    assert cluster.register(1, incarnation="same", session_alive=True) == epoch
+    assert cluster.image.topics is before.topics
+
+
+@pytest.mark.parametrize(
+    "node, cluster_id, incarnation, error",
+    [
+        (1, "other", "i", InconsistentClusterId),
+        (-1, CLUSTER_ID, "i", InvalidRequest),
+        (1, CLUSTER_ID, "", InvalidRequest),
+    ],
+)
+def test_who_is_not_let_in(node: int, cluster_id: str, incarnation: str, error: type[Exception]):
+    """A broker of another cluster would serve other logs under our names."""
+    cluster = Cluster(0)
+    request = BrokerRegistrationRequest(
+        broker_id=node, cluster_id=cluster_id, incarnation_id=incarnation, host="h", port=1
+    )
+    with pytest.raises(error):
+        cluster.controller.register(cluster.image, request, session_alive=False)
+
+
+def test_a_new_incarnation_leaves_every_isr_and_its_leaders_move():
+    """KAFKA-14139: what it has on disk is not known to be what it acknowledged; it joins by catching up."""
+    cluster = Cluster()
+    cluster.create(partitions=3, factor=3)
+    cluster.register(1)
+    assert all(1 not in each.isr and each.leader != 1 for each in cluster.image.topics["t"].partitions)
+    assert all(each.elr == () for each in cluster.image.topics["t"].partitions)
+
+
+def test_the_epoch_of_the_last_life_shows_a_clean_stop():
+    """KIP-966: previous_broker_epoch is what the clean shutdown marker holds; any other value means unclean."""
+    for clean, elr in ((True, (1,)), (False, ())):
+        cluster = Cluster(2, min_isr=2)
+        cluster.create("t", (1, 2))
+        cluster.register(1, clean=clean)
+        assert cluster.state().elr == elr, clean
+
+
+# ---- heartbeats ------------------------------------------------------------------------------------------------------
+
+
+def test_a_heartbeat_of_another_incarnation_is_refused():
+    """A zombie must not keep its successor's session alive."""
+    cluster = Cluster(1)
+    for node, epoch in ((1, 98), (2, 0)):
+        request = BrokerHeartbeatRequest(broker_id=node, broker_epoch=epoch, current_metadata_offset=99)
+        with pytest.raises(StaleBrokerEpoch):
+            cluster.controller.heartbeat(cluster.image, request, lowest_other_offset=None, shutdown_offset=0)
+
+
+def test_a_heartbeat_of_a_healthy_broker_records_nothing():
+    """Heartbeats are soft state: the metadata log stands still in a quiet cluster."""
+    cluster = Cluster()
+    before = cluster.image
+    answer = cluster.heartbeat(1)
+    assert (answer.is_fenced, answer.is_caught_up, answer.should_shut_down) == (False, True, False)
+    assert cluster.image == before
+
+
+def test_a_broker_may_ask_to_be_fenced_and_come_back():
+    """want_fence: a broker that cannot serve steps back, and returns when it no longer asks."""
+    cluster = Cluster()
+    cluster.create("t", (1, 2, 3))
+    assert cluster.heartbeat(1, want_fence=True).is_fenced
+    assert cluster.leader() == (2, (2, 3))
+    assert cluster.heartbeat(1, want_fence=True).is_fenced
+    assert not cluster.heartbeat(1).is_fenced
+    assert cluster.leader() == (2, (2, 3))
+
+
+# ---- controlled shutdown -----------------------------------------------------------------------------------------------
+
+
+def test_controlled_shutdown_moves_leaders_before_it_lets_go():
+    """No client may meet a broker that is gone: leaders move at once, the stop waits until the others know."""
+    cluster = Cluster()
+    cluster.create(partitions=3, factor=3)
+    answer = cluster.heartbeat(1, want_shut_down=True)
+    moved = cluster.image.offset
+    assert (answer.should_shut_down, answer.is_fenced) == (False, False)
+    assert all(1 not in each.isr and each.leader != 1 for each in cluster.image.topics["t"].partitions)
+    assert cluster.image.brokers[1].in_controlled_shutdown
+    assert not cluster.image.eligible(1)
+
+    late = cluster.heartbeat(1, want_shut_down=True, lowest_other_offset=moved - 1, shutdown_offset=moved)
+    assert (late.should_shut_down, late.is_fenced) == (False, False)
+    done = cluster.heartbeat(1, want_shut_down=True, lowest_other_offset=moved, shutdown_offset=moved)
+    assert (done.should_shut_down, done.is_fenced) == (True, True)
+    assert cluster.image.brokers[1].fenced
+    again = cluster.heartbeat(1, want_shut_down=True, lowest_other_offset=moved, shutdown_offset=moved)
+    assert again.should_shut_down
+
+
+def test_the_last_broker_may_stop_too():
+    """Nobody can take over: the partitions are left without a leader, and come back with the broker."""
+    cluster = Cluster(1)
+    cluster.create("t", (1,))
+    cluster.stop(1)
+    assert cluster.leader() == (-1, ())
+    cluster.start(1, clean=True)
+    assert cluster.leader() == (1, (1,))
+    assert cluster.state().recovered
+
+
+def test_a_fenced_broker_may_stop_at_once():
+    """It leads nothing, and nobody counts on it."""
+    cluster = Cluster()
+    cluster.lose(1)
+    assert cluster.heartbeat(1, want_shut_down=True).should_shut_down
+
+
+def test_a_restart_after_a_controlled_shutdown_is_a_fresh_registration():
+    """The mark of shutting down belongs to the incarnation."""
+    cluster = Cluster()
+    cluster.stop(1)
+    cluster.start(1, clean=True)
+    assert cluster.image.eligible(1)
+
+
+# ---- sessions ----------------------------------------------------------------------------------------------------------
+
+
+def test_s14_a_session_ends_when_the_timeout_is_over_and_not_before():
+    """S14: alive means heard within broker.session.timeout.ms; the longest silence is fenced first."""
+    sessions = Sessions(timeout_s=9.0)
+    sessions.begun(2, 0.0)
+    sessions.begun(1, 1.0)
+    sessions.begun(3, 1.0)
+    assert sessions.next_deadline() == 9.0
+    assert sessions.expired(8.999) == []
+    assert sessions.alive(2, 8.999)
+    assert not sessions.alive(2, 9.0)
+    assert sessions.expired(9.0) == [2]
+    assert sessions.expired(10.0) == [2, 1, 3]
+    sessions.touched(2, 9.5)
+    assert sessions.expired(10.0) == [1, 3]
+    sessions.ended(1)
+    sessions.ended(3)
+    assert sessions.next_deadline() == 18.5
+    sessions.ended(2)
+    assert sessions.next_deadline() is None
+    assert not sessions.alive(2, 9.5)
+
+
+def test_time_never_goes_back_for_a_session():
+    """Two heartbeats may be handled out of order: the later one counts."""
+    sessions = Sessions(timeout_s=9.0)
+    sessions.touched(1, 5.0)
+    sessions.touched(1, 3.0)
+    assert sessions.next_deadline() == 14.0
+
+
+def test_a_new_controller_restarts_the_clocks_but_not_its_predecessors():
+    """Failover of the active controller: its session is dated from the last contact, else the election's time is added."""
+    sessions = Sessions(timeout_s=9.0)
+    sessions.touched(7, 0.0)
+    sessions.restart((1, 2, 3), 100.0, {1: 96.5})
+    assert sessions.expired(105.5) == [1]
+    assert sessions.expired(108.9) == [1]
+    assert sessions.expired(109.0) == [1, 2, 3]
+    assert not sessions.alive(7, 100.0)
+
+
+def test_what_the_others_have_read():
+    """A stopping broker waits for the slowest; one that has not said yet is the slowest."""
+    sessions = Sessions(timeout_s=9.0)
+    sessions.touched(1, 0.0, metadata_offset=10)
+    sessions.touched(2, 0.0, metadata_offset=7)
+    sessions.touched(2, 1.0, metadata_offset=6)
+    sessions.touched(3, 0.0)
+    assert sessions.lowest_offset((1, 2)) == 7
+    assert sessions.lowest_offset((1, 2, 3)) == -1
+    assert sessions.lowest_offset((1, 4)) == -1
+    assert sessions.lowest_offset(()) is None
+
+
+def test_the_offset_that_moved_a_brokers_leaders_is_kept_once():
+    """Later heartbeats do not move the goal; a new incarnation has none."""
+    sessions = Sessions(timeout_s=9.0)
+    sessions.begun(1, 0.0)
+    assert sessions.shutdown_offset(1) is None
+    sessions.shutting_down(1, 40)
+    sessions.shutting_down(1, 50)
+    assert sessions.shutdown_offset(1) == 40
+    sessions.begun(1, 1.0)
+    assert sessions.shutdown_offset(1) is None
+    sessions.shutting_down(2, 5)
+    assert sessions.shutdown_offset(2) is None
+
+
+# ---- producer ids --------------------------------------------------------------------------------------------------------
+
+
+def test_producer_ids_are_handed_out_once():
+    """Two producers with one id would each be told that the other's records were their own duplicates."""
+    cluster = Cluster(2)
+    blocks = []
+    for node in (1, 2, 1):
+        request = AllocateProducerIdsRequest(broker_id=node, broker_epoch=cluster.image.brokers[node].broker_epoch)
+        answer = cluster.commit(cluster.controller.allocate_producer_ids(cluster.image, request))
+        blocks.append((answer.producer_id_start, answer.producer_id_len))
+    assert blocks == [(0, 1000), (1000, 1000), (2000, 1000)]
+    with pytest.raises(StaleBrokerEpoch):
+        stale = AllocateProducerIdsRequest(broker_id=1, broker_epoch=98)
+        cluster.controller.allocate_producer_ids(cluster.image, stale)
+
+
+def test_a_registration_comes_first_in_its_batch():
+    """Its own offset is its epoch, and what follows is decided on the broker as registered."""
+    cluster = Cluster()
+    cluster.create("t", (1, 2, 3))
+    request = BrokerRegistrationRequest(broker_id=1, cluster_id=CLUSTER_ID, incarnation_id="new", host="h", port=1)
+    records = cluster.controller.register(cluster.image, request, session_alive=False).records
+    assert [type(record).__name__ for record in records] == ["RegisterBroker", "PartitionChange"]
+    assert isinstance(records[0], RegisterBroker)
+    assert records[0].broker_epoch is None

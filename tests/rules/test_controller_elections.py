@@ -1,0 +1,359 @@
+"""S18 to S20 and KIP-966 as the controller plays them: who holds, who leads, who may lead again."""
+
+from __future__ import annotations
+
+import pytest
+
+from minikafka.errors import InvalidReplicationFactor
+from minikafka.quorum.placement import place
+from minikafka.types import TopicPartition
+from minikafka.wire.messages import ElectLeadersRequest, ForgottenPartition
+from tests.rules.controller_kit import T0, Cluster
+
+# ---- S18 -------------------------------------------------------------------------------------------------------------
+
+
+def test_s18_brokers_sorted_partition_i_on_broker_i_the_jth_replica_on_i_plus_j():
+    """S18: the articles' placement, literally."""
+    assert place([3, 1, 2], partitions=4, replication_factor=3) == ((1, 2, 3), (2, 3, 1), (3, 1, 2), (1, 2, 3))
+    assert place([10, 5, 7, 2], partitions=3, replication_factor=2) == ((2, 5), (5, 7), (7, 10))
+
+
+def test_s18_may_start_at_another_broker():
+    """A caller that spreads many small topics turns the wheel; the rule stays."""
+    assert place([1, 2, 3], partitions=2, replication_factor=2, start=2) == ((3, 1), (1, 2))
+
+
+@pytest.mark.parametrize("factor", [0, -1, 4])
+def test_s18_too_few_brokers_are_told_with_their_number(factor: int):
+    """A person who asked for three replicas must read that two brokers are usable."""
+    with pytest.raises(InvalidReplicationFactor, match=r"3 usable brokers \(1, 2, 3\)"):
+        place([1, 2, 3], partitions=1, replication_factor=factor)
+
+
+def test_s18_only_usable_brokers_hold_new_replicas():
+    """A fenced broker would be out of the ISR from the first moment."""
+    cluster = Cluster(4)
+    cluster.lose(2)
+    assert cluster.create(partitions=3, factor=3).error_code == 0
+    assert [each.replicas for each in cluster.image.topics["t"].partitions] == [(1, 3, 4), (3, 4, 1), (4, 1, 3)]
+    first = cluster.state()
+    assert (first.leader, first.isr, first.leader_epoch, first.partition_epoch) == (1, (1, 3, 4), 0, 0)
+
+
+# ---- S19 -------------------------------------------------------------------------------------------------------------
+
+
+def test_s19_the_first_replica_in_assignment_order_that_is_in_sync_leads():
+    """S19: AR = [1,2,3], ISR = [2,3] gives 2; and the old leader comes back as a follower."""
+    cluster = Cluster()
+    cluster.create("t", (1, 2, 3))
+    cluster.lose(1)
+    assert cluster.leader() == (2, (2, 3))
+    assert cluster.state().leader_epoch == 1
+    cluster.start(1)
+    assert cluster.leader() == (2, (2, 3))
+
+
+def test_s19_assignment_order_not_the_smallest_number():
+    """The order of the assignment decides, not that of node ids."""
+    cluster = Cluster()
+    cluster.create("t", (1, 3, 2))
+    cluster.lose(1)
+    assert cluster.leader() == (3, (3, 2))
+
+
+def test_s19_a_replica_outside_the_isr_is_passed_over():
+    """S16: only a member of the ISR has all that is committed."""
+    cluster = Cluster()
+    cluster.create("t", (1, 2, 3))
+    cluster.set_isr(1, 3)
+    cluster.lose(1)
+    assert cluster.leader() == (3, (3,))
+
+
+def test_s19_a_lost_follower_leaves_the_isr_and_the_leader_stays():
+    """Fencing shrinks the ISR in the same batch; the leader epoch stays, the partition epoch rises."""
+    cluster = Cluster()
+    cluster.create("t", (1, 2, 3))
+    cluster.lose(2)
+    state = cluster.state()
+    assert (state.leader, state.isr, state.leader_epoch, state.partition_epoch) == (1, (1, 3), 0, 1)
+
+
+def test_a_lost_broker_leaves_everything_at_once():
+    """All partitions change in one batch, and one image later nobody counts on the broker."""
+    cluster = Cluster()
+    cluster.create(partitions=6, factor=3)
+    before = cluster.image
+    cluster.lose(1)
+    assert all(1 not in each.isr and each.leader != 1 for each in cluster.image.topics["t"].partitions)
+    assert not cluster.image.alive(1)
+    assert cluster.image.offset == before.offset + 1 + 6
+    cluster.lose(1)
+    assert cluster.image.offset == before.offset + 1 + 6
+
+
+# ---- S20 -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("elr", [True, False])
+def test_s20_clean_waits_for_a_member_of_the_isr(elr: bool):
+    """S20, unclean election off: nobody leads until an ISR member is back, though another replica lives."""
+    cluster = Cluster(elr=elr)
+    cluster.create("t", (1, 2, 3))
+    cluster.set_isr(1, 2)
+    cluster.stop(2)
+    cluster.stop(1)
+    assert cluster.state().leader == -1
+    cluster.commit(cluster.controller.elect_leaderless(cluster.image))
+    assert cluster.state().leader == -1
+    cluster.start(1, clean=True)
+    assert cluster.leader() == (1, (1,))
+    assert cluster.state().recovered
+
+
+def test_s20_clean_a_session_that_ended_does_not_bar_a_member_that_kept_its_log():
+    """A broker that was only cut off comes back with all its records: its process went on, so it may lead again."""
+    cluster = Cluster()
+    cluster.create("t", (1, 2, 3))
+    cluster.set_isr(1)
+    cluster.lose(1)
+    assert cluster.state().leader == -1
+    cluster.heartbeat(1)
+    assert cluster.leader() == (1, (1,))
+
+
+@pytest.mark.parametrize("elr", [True, False])
+def test_s20_unclean_the_first_live_replica_leads_at_once(elr: bool):
+    """S20, unclean election on: 3 was out of the ISR, leads all the same, and must recover (KIP-704)."""
+    cluster = Cluster(elr=elr, unclean=True)
+    cluster.create("t", (1, 2, 3))
+    cluster.set_isr(1)
+    cluster.lose(2, 1)
+    state = cluster.state()
+    assert (state.leader, state.isr, state.elr, state.recovered) == (3, (3,), (), False)
+    cluster.start(1)
+    assert cluster.leader() == (3, (3,))
+
+
+def test_s20_unclean_only_when_nobody_in_sync_lives():
+    """Unclean election is the last resort, not another order."""
+    cluster = Cluster(unclean=True)
+    cluster.create("t", (1, 2, 3))
+    cluster.set_isr(1, 3)
+    cluster.lose(1)
+    assert cluster.leader() == (3, (3,))
+    assert cluster.state().recovered
+
+
+def test_s20_the_topics_own_setting_wins():
+    """unclean.leader.election.enable is a topic's setting; the broker's is its default."""
+    cluster = Cluster(unclean=True)
+    cluster.create("t", (1, 2), configs={"unclean.leader.election.enable": "false"})
+    cluster.create("u", (1, 2))
+    for tp in (T0, TopicPartition("u", 0)):
+        cluster.set_isr(1, tp=tp)
+    cluster.lose(1)
+    assert cluster.leader() == (-1, ())
+    assert cluster.leader(TopicPartition("u", 0)) == (2, (2,))
+
+
+def test_s20_a_replica_that_comes_back_later_is_elected_uncleanly():
+    """With nobody alive, the first replica that returns leads, in or out of the ISR."""
+    cluster = Cluster(unclean=True)
+    cluster.create("t", (1, 2))
+    cluster.set_isr(1)
+    cluster.lose(2, 1)
+    assert cluster.state().leader == -1
+    cluster.start(2)
+    assert cluster.leader() == (2, (2,))
+    assert not cluster.state().recovered
+
+
+def test_without_elr_the_isr_keeps_its_last_member():
+    """KAFKA-FACTS 3.9: without ELR an empty ISR would forget who has the records."""
+    cluster = Cluster(elr=False)
+    cluster.create("t", (1, 2, 3))
+    cluster.lose(3, 2, 1)
+    assert cluster.leader() == (-1, (1,))
+    cluster.start(2)
+    assert cluster.leader() == (-1, (1,))
+    cluster.start(1)
+    assert cluster.leader() == (1, (1,))
+
+
+# ---- KIP-966 ---------------------------------------------------------------------------------------------------------
+
+
+def test_kip966_members_that_leave_below_min_isr_become_eligible():
+    """Below min.insync.replicas the watermark stands still: whoever leaves then holds all that is committed."""
+    cluster = Cluster(min_isr=2)
+    cluster.create("t", (1, 2, 3))
+    cluster.set_isr(1, 2)
+    assert cluster.state().elr == ()
+    cluster.set_isr(1)
+    assert cluster.state().elr == (2,)
+    cluster.lose(1)
+    state = cluster.state()
+    assert (state.leader, state.isr, state.elr) == (2, (2,), (1,))
+
+
+def test_kip966_elr_is_cleared_when_the_isr_suffices_again():
+    """From there on the watermark moves without the ELR's members: they may miss committed records."""
+    cluster = Cluster(min_isr=2)
+    cluster.create("t", (1, 2, 3))
+    cluster.set_isr(1)
+    assert cluster.state().elr == (2, 3)
+    cluster.set_isr(1, 2)
+    assert cluster.state().elr == ()
+
+
+def test_kip966_min_isr_is_bounded_by_the_number_of_replicas():
+    """min.insync.replicas=3 with two replicas means two."""
+    cluster = Cluster(min_isr=3)
+    cluster.create("t", (1, 2))
+    assert cluster.state().elr == ()
+    cluster.lose(2)
+    assert cluster.state().elr == (2,)
+
+
+def test_kip966_the_isr_may_run_empty_and_an_eligible_replica_leads_when_it_returns():
+    """A controlled stop of all: whoever comes back first of the ELR leads, cleanly, and is the ISR."""
+    cluster = Cluster(min_isr=2)
+    cluster.create("t", (1, 2, 3))
+    for node in (1, 2, 3):
+        cluster.stop(node)
+    state = cluster.state()
+    assert (state.leader, state.isr, state.elr, state.last_known_elr) == (-1, (), (2, 3), (3,))
+    cluster.start(2, clean=True)
+    state = cluster.state()
+    assert (state.leader, state.isr, state.elr, state.last_known_elr) == (2, (2,), (3,), ())
+    assert state.recovered
+
+
+def test_kip966_who_left_before_the_last_two_is_not_eligible():
+    """1 left while the ISR still sufficed: records were committed without it, so it must not lead."""
+    cluster = Cluster(min_isr=2)
+    cluster.create("t", (1, 2, 3))
+    for node in (1, 2, 3):
+        cluster.stop(node)
+    cluster.start(1, clean=True)
+    assert cluster.state().leader == -1
+
+
+def test_kip966_an_unclean_stop_ends_eligibility():
+    """Last replica standing (KAFKA-15583): after kill -9 or a power cut the page cache may be gone."""
+    cluster = Cluster(min_isr=2)
+    cluster.create("t", (1, 2, 3))
+    for node in (1, 2, 3):
+        cluster.stop(node)
+    cluster.start(2)
+    state = cluster.state()
+    assert (state.leader, state.isr, state.elr) == (-1, (), (3,))
+
+
+def test_kip966_an_unclean_member_of_the_isr_is_dropped_before_it_may_lead():
+    """A broker restarts inside its session: the registration itself takes it out, and another leads."""
+    cluster = Cluster(min_isr=2)
+    cluster.create("t", (1, 2))
+    cluster.register(1)
+    state = cluster.state()
+    assert (state.leader, state.isr, state.elr) == (2, (2,), ())
+
+
+@pytest.mark.parametrize("order", [(1, 2, 3), (3, 2, 1), (2, 3, 1)])
+def test_kip966_after_a_power_loss_of_all_the_last_known_leader_leads_when_it_returns(order: tuple[int, ...]):
+    """S20: ISR and ELR run empty, unclean election is off, and yet the partition must not stay leaderless for ever."""
+    cluster = Cluster(min_isr=2)
+    cluster.create("t", (1, 2, 3))
+    cluster.lose(1, 2, 3)
+    assert (cluster.state().leader, cluster.state().last_known_elr) == (-1, (3,))
+    for turn, node in enumerate(order, start=1):
+        cluster.start(node)
+        expected = (3, (3,)) if {2, 3} <= set(order[:turn]) else (-1, ())
+        assert cluster.leader() == expected, node
+    state = cluster.state()
+    assert (state.elr, state.last_known_elr, state.recovered) == ((), (), False)
+
+
+def test_kip966_a_lone_broker_comes_back_after_kill_9():
+    """Replication factor 1: there is nobody to wait for, the partition is served again."""
+    cluster = Cluster(1)
+    cluster.create("t", (1,))
+    cluster.lose(1)
+    assert (cluster.state().leader, cluster.state().isr, cluster.state().elr) == (-1, (), (1,))
+    cluster.start(1)
+    state = cluster.state()
+    assert (state.leader, state.isr, state.elr, state.recovered) == (1, (1,), (), False)
+
+
+def test_kip966_the_last_known_leader_waits_for_the_eligible_ones():
+    """An ELR member that has not come back may hold more than the last leader after its unclean stop."""
+    cluster = Cluster(min_isr=2)
+    cluster.create("t", (1, 2))
+    cluster.lose(1, 2)
+    assert (cluster.state().elr, cluster.state().last_known_elr) == ((1, 2), (2,))
+    cluster.start(2)
+    assert (cluster.state().leader, cluster.state().elr) == (-1, (1,))
+    cluster.register(1)
+    assert cluster.leader() == (2, (2,))
+
+
+def test_kip704_recovery_ends_when_the_leader_says_so():
+    """Only an uncleanly elected leader recovers, and it cannot take others in before."""
+    cluster = Cluster(unclean=True)
+    cluster.create("t", (1, 2))
+    cluster.set_isr(1)
+    cluster.lose(1)
+    cluster.start(1)
+    assert cluster.propose(cluster.proposal(1, 2, recovered=False)).error_code == 42
+    assert cluster.propose(cluster.proposal(2)).error_code == 0
+    assert cluster.state().recovered
+    cluster.set_isr(1, 2)
+
+
+# ---- by hand, and home again -------------------------------------------------------------------------------------------
+
+
+def test_leaders_return_to_their_preferred_replica():
+    """auto.leader.rebalance: as soon as the preferred replica is back in the ISR, and not before."""
+    cluster = Cluster()
+    cluster.create("t", (1, 2, 3))
+    cluster.lose(1)
+    cluster.start(1)
+    assert cluster.controller.prefer_leaders(cluster.image).records == ()
+    cluster.set_isr(1, 2, 3)
+    cluster.commit(cluster.controller.prefer_leaders(cluster.image))
+    assert cluster.leader() == (1, (1, 2, 3))
+    assert cluster.state().leader_epoch == 2
+
+
+def elect(cluster: Cluster, kind: str, *partitions: int) -> dict[int, int]:
+    """Partition -> error code."""
+    asked = tuple(ForgottenPartition(topic="t", partition=number) for number in partitions) or None
+    request = ElectLeadersRequest(election_type=kind, partitions=asked)
+    response = cluster.commit(cluster.controller.elect_leaders(cluster.image, request))
+    return {each.partition: each.error_code for each in response.partitions}
+
+
+def test_elections_by_hand_preferred():
+    """Each partition answers for itself: 84 not needed, 80 not available, 3 unknown."""
+    cluster = Cluster()
+    cluster.create("t", (1, 2), (2, 1), (3, 2))
+    cluster.lose(1, 3)
+    cluster.start(1)
+    cluster.set_isr(1, 2)
+    assert elect(cluster, "preferred", 0, 1, 2, 7, 0) == {0: 0, 1: 84, 2: 80, 7: 3}
+    assert cluster.leader() == (1, (1, 2))
+    assert elect(cluster, "preferred") == {2: 80}
+
+
+def test_elections_by_hand_unclean():
+    """An administrator may accept the loss, for a partition without leader only: 84 not needed, 83 nobody alive."""
+    cluster = Cluster()
+    cluster.create("t", (1, 2), (2, 1), (1, 3))
+    cluster.set_isr(1)
+    cluster.lose(3, 1)
+    assert elect(cluster, "unclean", 0, 1, 2) == {0: 0, 1: 84, 2: 83}
+    assert (cluster.leader(), cluster.state().recovered) == ((2, (2,)), False)
