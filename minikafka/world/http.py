@@ -94,17 +94,19 @@ class HttpNetwork:
         if deadline <= asyncio.get_running_loop().time():
             raise OutcomeUnknown(f"{api} to {peer}: the deadline has passed")
         session = self._session if self._session is not None else self._open_session()
-        url = self._urls.get((peer, api))
-        if url is None:
-            url = URL.build(scheme="http", host=peer.host, port=peer.port, path=RPC_PATH + api)
-            self._urls[peer, api] = url
+        url = self._urls.get((peer, api)) or self._new_url(peer, api)
         try:
             async with (
                 asyncio.timeout_at(deadline),
                 session.post(url, data=BuffersPayload(body), allow_redirects=False) as response,
             ):
                 answer = await read_whole(response.content)
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+        except (
+            aiohttp.ClientConnectorError,
+            aiohttp.ConnectionTimeoutError,
+            aiohttp.InvalidURL,
+            UnicodeError,
+        ) as error:
             raise Unreachable(f"{api} to {peer}: {error}") from error
         except TimeoutError:
             raise OutcomeUnknown(f"{api} to {peer}: no answer in time") from None
@@ -113,6 +115,14 @@ class HttpNetwork:
         if response.status != 200:
             raise OutcomeUnknown(f"{api} to {peer}: HTTP {response.status} {answer[:200]!r}")
         return answer
+
+    def _new_url(self, peer: Address, api: str) -> URL:
+        try:
+            url = URL.build(scheme="http", host=peer.host, port=peer.port, path=RPC_PATH + api)
+        except ValueError as error:
+            raise Unreachable(f"{api} to {peer}: {error}") from error
+        self._urls[peer, api] = url
+        return url
 
     def _open_session(self) -> aiohttp.ClientSession:
         if self._closed:

@@ -69,10 +69,12 @@ async def test_a_call_to_nobody_is_unreachable(arm: Arm):
 
 
 @contract
-async def test_an_unknown_host_is_unreachable(arm: Arm):
-    """A name that does not resolve is a connection that was never made."""
-    with pytest.raises(Unreachable):
-        await call(arm.world("client"), Address("no-such-host.invalid", 9092))
+async def test_a_host_that_cannot_be_is_unreachable(arm: Arm):
+    """A name that does not resolve is a connection that was never made, and never another kind of error."""
+    client = arm.world("client")
+    for host in ("x" * 70, "a..b", "bad host", "[::1"):
+        with pytest.raises(Unreachable):
+            await call(client, Address(host, 9092))
 
 
 @contract
