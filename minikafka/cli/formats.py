@@ -1,0 +1,151 @@
+"""Records as text: kcat's format letters and the JSON objects of ``consume -o json``.
+
+Rules for this file: bytes in, bytes out; nothing is lost on the way (``%s`` gives the value's own bytes, JSON falls
+back to base64). An unknown letter is an error, not output.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from minikafka.wire.records import Headers
+
+DEFAULT_FORMAT = "%s\n"
+NULL = b"NULL"
+"""What a missing key or value prints as, with ``%k`` and ``%s``."""
+
+
+class Readable(Protocol):
+    """A record as a consumer hands it out."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def timestamp(self) -> int: ...
+    @property
+    def key(self) -> Any: ...
+    @property
+    def value(self) -> Any: ...
+    @property
+    def headers(self) -> Headers: ...
+
+
+Piece = Callable[[Readable], bytes]
+
+
+class BadFormat(ValueError):
+    """The format names a letter that does not exist; the message lists those that do."""
+
+
+def _text(part: Callable[[Readable], object]) -> Piece:
+    return lambda record: str(part(record)).encode()
+
+
+def _size(data: bytes | None) -> int:
+    return -1 if data is None else len(data)
+
+
+def _headers(record: Readable) -> bytes:
+    return b",".join(name.encode() + b"=" + (NULL if value is None else bytes(value)) for name, value in record.headers)
+
+
+def _iso(record: Readable) -> str:
+    return datetime.fromtimestamp(record.timestamp / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+LETTERS: dict[str, tuple[Piece, str]] = {
+    "s": (lambda record: NULL if record.value is None else bytes(record.value), "value (payload)"),
+    "S": (_text(lambda record: _size(record.value)), "value length in bytes, -1 for null"),
+    "k": (lambda record: NULL if record.key is None else bytes(record.key), "key"),
+    "K": (_text(lambda record: _size(record.key)), "key length in bytes, -1 for null"),
+    "o": (_text(lambda record: record.offset), "offset"),
+    "p": (_text(lambda record: record.partition), "partition"),
+    "t": (_text(lambda record: record.topic), "topic"),
+    "T": (_text(lambda record: record.timestamp), "timestamp, milliseconds since 1970"),
+    "D": (_text(_iso), "timestamp as ISO 8601, UTC"),
+    "h": (_headers, "headers: name=value,name=value"),
+    "%": (lambda _: b"%", "a percent sign"),
+}
+"""kcat's letters (and ``%D``)."""
+
+_ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
+
+
+def parse_format(text: str) -> Callable[[Readable], bytes]:
+    r"""A format such as ``%p %o %k %s\n`` as a function from a record to bytes. Raises BadFormat.
+
+    ``\n``, ``\t``, ``\r``, ``\0``, ``\\`` and ``\xHH`` are understood, as the shell passes them on unread.
+    """
+    pieces: list[Piece] = []
+    literal = bytearray()
+
+    def close_literal() -> None:
+        if literal:
+            fixed = bytes(literal)
+            pieces.append(lambda _: fixed)
+            literal.clear()
+
+    position = 0
+    while position < len(text):
+        here, follows = text[position], text[position + 1 : position + 2]
+        if here == "%":
+            if follows not in LETTERS or not follows:
+                raise BadFormat(f"%{follows} is not a letter of a format; known are %{' %'.join(LETTERS)}")
+            close_literal()
+            pieces.append(LETTERS[follows][0])
+            position += 2
+        elif here == "\\" and follows == "x":
+            digits = text[position + 2 : position + 4]
+            try:
+                literal += bytes.fromhex(digits)
+            except ValueError:
+                raise BadFormat(f"\\x{digits}: two hexadecimal digits are needed") from None
+            position += 4
+        elif here == "\\" and follows in _ESCAPES:
+            literal += _ESCAPES[follows]
+            position += 2
+        else:
+            literal += here.encode()
+            position += 1
+    close_literal()
+    return lambda record: b"".join(piece(record) for piece in pieces)
+
+
+def text_or_base64(name: str, data: bytes | None) -> dict[str, str | None]:
+    """``{name: text}`` where the bytes are UTF-8 (null for null), else ``{name_b64: base64}``."""
+    if data is None:
+        return {name: None}
+    try:
+        return {name: data.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_b64": base64.b64encode(data).decode()}
+
+
+def to_json(record: Readable) -> dict[str, Any]:
+    """The object of ``consume -o json``; a contract, see docs/cli.md."""
+    headers = []
+    for name, value in record.headers:
+        shown = text_or_base64("value", value)
+        headers.append([name, shown.get("value", shown)])
+    return {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        **text_or_base64("key", record.key),
+        **text_or_base64("value", record.value),
+        "headers": headers,
+    }
+
+
+def to_json_line(record: Readable) -> bytes:
+    """:func:`to_json` as one line."""
+    return json.dumps(to_json(record), ensure_ascii=False, separators=(",", ":")).encode() + b"\n"

@@ -1,0 +1,166 @@
+"""How a command runs and ends: the loop, signals, exit codes, sentences on standard error.
+
+Exit codes: 0 done; 1 it failed, or was interrupted; 2 it was called wrongly. An error is one sentence on standard
+error, with what to do next; a traceback is a bug in minikafka. Rules for this file: every command goes through
+:class:`Commands`, so that no exception finds another way out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from contextlib import contextmanager
+from typing import Any, NoReturn, TypeVar
+
+import click
+import uvloop
+
+from minikafka.errors import (
+    InvalidConfig,
+    NetworkException,
+    OutcomeUnknown,
+    ProtocolError,
+    TopicAlreadyExists,
+    UnknownTopicOrPartition,
+    Unreachable,
+    WorldError,
+)
+
+Result = TypeVar("Result")
+
+FAILED = 1
+MISUSED = 2
+
+NEXT_STEPS: tuple[tuple[type[Exception], str], ...] = (
+    (Unreachable, "check -b, and that a broker runs there (`minikafka up`)"),
+    (OutcomeUnknown, "look before you send again: it may have happened"),
+    (NetworkException, "check -b, and that a broker runs there (`minikafka up`)"),
+    (UnknownTopicOrPartition, "`minikafka topics list` shows the topics"),
+    (TopicAlreadyExists, "choose another name, or delete it first"),
+)
+"""What to do next, by class of error; the first that fits is told."""
+
+
+class Failure(click.ClickException):
+    """The command failed: ``message`` says what, and what to do next."""
+
+    exit_code = FAILED
+
+    def show(self, file: Any = None) -> None:
+        click.echo(f"minikafka: {self.message}", file=file or sys.stderr)
+
+
+class Misuse(Failure):
+    """The command was called wrongly."""
+
+    exit_code = MISUSED
+
+
+class Commands(click.Group):
+    """A group whose commands fail with sentences; ``-h`` is help, as ``--help`` is."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs.setdefault("context_settings", {"help_option_names": ["-h", "--help"], "max_content_width": 100})
+        super().__init__(*args, **kwargs)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with told_as_sentences():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def told_as_sentences() -> Any:
+    """Turn expected errors into :class:`Failure` and :class:`Misuse`."""
+    try:
+        yield
+    except InvalidConfig as error:
+        raise Misuse(error.message) from error
+    except ProtocolError as error:
+        raise Failure(_sentence(error, f"{error.name}: {error.message}")) from error
+    except WorldError as error:
+        raise Failure(_sentence(error, str(error))) from error
+    except BrokenPipeError:
+        _leave_quietly()
+    except OSError as error:
+        raise Failure(str(error)) from error
+    except asyncio.CancelledError:
+        raise Failure("interrupted") from None
+    except KeyboardInterrupt:
+        raise Failure("interrupted") from None
+
+
+def _sentence(error: Exception, text: str) -> str:
+    for kind, step in NEXT_STEPS:
+        if isinstance(error, kind):
+            return f"{text}; {step}"
+    return text
+
+
+def _leave_quietly() -> NoReturn:
+    """The reader of our output left (``| head``): nothing is wrong. Python's last flush must not complain either."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    raise click.exceptions.Exit(0)
+
+
+def run(work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
+    """Run on uvloop. SIGINT and SIGTERM cancel the work, which cleans up; then the command fails as interrupted."""
+
+    async def cancelled_by_signals() -> Result:
+        task = asyncio.current_task()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, lambda: task.cancel() if task is not None else None)
+        return await work()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(cancelled_by_signals())
+
+
+class Signals:
+    """SIGINT and SIGTERM as a command sees them: the first asks it to stop, the second to hurry, the third ends it."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.urged = asyncio.Event()
+        self._task = asyncio.current_task()
+
+    def ask(self) -> None:
+        """One more signal."""
+        if not self.asked.is_set():
+            self.asked.set()
+        elif not self.urged.is_set():
+            self.urged.set()
+        elif self._task is not None:
+            self._task.cancel()
+
+
+def run_until_asked(work: Callable[[Signals], Coroutine[Any, Any, Result]]) -> Result:
+    """Run on uvloop; ``work`` watches the signals and ends by itself."""
+
+    async def with_signals() -> Result:
+        signals = Signals()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, signals.ask)
+        return await work(signals)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(with_signals())
+
+
+async def first_of(*works: Coroutine[Any, Any, object]) -> int:
+    """Run all until one ends; which one. The others are cancelled; an exception of the one that ended is raised."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    ended = next(index for index, task in enumerate(tasks) if not task.cancelled())
+    await tasks[ended]
+    return ended

@@ -1,0 +1,277 @@
+"""Brokers as processes of this machine: started, watched, and hurt (``up``, the demo, the end-to-end tests).
+
+Rules for this file:
+
+1. A child dies with its parent, however the parent dies: it holds the reading end of a pipe (``--parent-fd``) and stops
+   when the writing end closes.
+2. A child has a session of its own: Ctrl-C reaches the parent only, which then stops the children in good order.
+3. A broker that dies is reported and never restarted here: the caller decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from minikafka.errors import WorldError
+from minikafka.types import NodeId
+from minikafka.world.cluster_files import BrokerFiles, ClusterFiles, Ports, prepare
+from minikafka.world.process import broker_environment
+
+# Controlled shutdown may take mk.controlled.shutdown.max.wait.ms (15 s), and the last flush some seconds more.
+STOP_TIMEOUT_S = 25.0
+READY_TIMEOUT_S = 60.0
+
+
+class BrokerDied(WorldError):
+    """A broker's process ended though nobody asked it to; the message tells how and what it said last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What a broker told when it was ready."""
+
+    node_id: NodeId
+    pid: int
+    url: str
+    line: str
+    """The JSON line, as ``serve`` printed it."""
+
+
+class BrokerProcess:
+    """One ``minikafka serve`` and its files."""
+
+    def __init__(self, files: BrokerFiles) -> None:
+        self.files = files
+        self.node_id = files.node_id
+        self._process: Process | None = None
+        self._lifeline: int | None = None
+        self._asked_to_end = False
+
+    @property
+    def pid(self) -> int:
+        """The process's id; ProcessLookupError when it was never started."""
+        if self._process is None:
+            raise ProcessLookupError(f"broker {self.node_id} was not started")
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.returncode is None
+
+    @property
+    def returncode(self) -> int | None:
+        """As subprocess has it: negative for the signal that ended it; None while it runs."""
+        return None if self._process is None else self._process.returncode
+
+    async def start(self) -> None:
+        """Start the process; :meth:`wait_ready` tells when it serves."""
+        if self.is_running:
+            raise BrokerDied(f"broker {self.node_id} runs already")
+        self._asked_to_end = False
+        reading, self._lifeline = os.pipe()
+        command = [sys.executable, "-m", "minikafka", "serve", str(self.files.path), "--parent-fd", str(reading)]
+        for name, value in self.files.owned().items():
+            command += ["--config", f"{name}={value}"]
+        try:
+            with self.files.log_path.open("ab") as log:
+                self._process = await asyncio.create_subprocess_exec(
+                    *command,
+                    stdin=DEVNULL,
+                    stdout=PIPE,
+                    stderr=log,
+                    pass_fds=(reading,),
+                    start_new_session=True,
+                    env=broker_environment(os.environ),
+                )
+        finally:
+            os.close(reading)
+
+    async def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> Ready:
+        """The broker's JSON line. BrokerDied when it ended instead; WorldError after ``timeout_s``."""
+        process = self._process
+        if process is None or process.stdout is None:
+            raise BrokerDied(f"broker {self.node_id} was not started")
+        try:
+            async with asyncio.timeout(timeout_s):
+                line = (await process.stdout.readline()).decode()
+                if not line:
+                    await process.wait()
+        except TimeoutError:
+            raise WorldError(
+                f"broker {self.node_id} is not ready after {timeout_s:.0f} s; its log: {self.files.log_path}"
+            ) from None
+        if not line:
+            raise BrokerDied(self.obituary())
+        told = json.loads(line)
+        return Ready(told["broker"], told["pid"], told["url"], line.rstrip("\n"))
+
+    def obituary(self) -> str:
+        """How it ended, and the last thing it said."""
+        code = self.returncode
+        how = "was not started" if code is None else f"ended with {_told(code)}"
+        try:
+            lines = self.files.log_path.read_text(errors="replace").strip().splitlines()
+        except FileNotFoundError:
+            lines = []
+        last = f", saying: {lines[-1]}" if lines and code is not None and code > 0 else ""
+        return f"broker {self.node_id} {how}{last} (log: {self.files.log_path})"
+
+    async def wait(self) -> int:
+        """Wait for its end; the return code."""
+        if self._process is None:
+            raise ProcessLookupError(f"broker {self.node_id} was not started")
+        code = await self._process.wait()
+        self._drop_lifeline()
+        return code
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process. Nothing happens when it is gone."""
+        if self._process is not None and self.is_running:
+            self._process.send_signal(number)
+
+    async def kill9(self) -> None:
+        """SIGKILL, and wait until it is gone: no handler ran, nothing was flushed but what the kernel holds."""
+        self._asked_to_end = True
+        self.send_signal(signal.SIGKILL)
+        if self._process is not None:
+            await self.wait()
+
+    async def terminate(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
+        """SIGTERM: a controlled shutdown. After ``timeout_s`` SIGKILL. The return code."""
+        self._asked_to_end = True
+        self.send_signal(signal.SIGTERM)
+        self.send_signal(signal.SIGCONT)  # a stopped process would never see the first
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self.wait()
+        except TimeoutError:
+            await self.kill9()
+            return -signal.SIGKILL
+
+    @property
+    def asked_to_end(self) -> bool:
+        """Was its end the wish of this process?"""
+        return self._asked_to_end
+
+    def _drop_lifeline(self) -> None:
+        if self._lifeline is not None:
+            os.close(self._lifeline)
+            self._lifeline = None
+
+
+def _told(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
+
+
+class ProcessCluster:
+    """Brokers as processes, on loopback ports that are held while this object lives.
+
+    ``data_dir`` None: a temporary one that is removed at the end. Use ``async with``, which starts and stops it.
+    """
+
+    def __init__(
+        self,
+        brokers: int | None = None,
+        *,
+        data_dir: str | Path | None = None,
+        base_port: int = 0,
+        config: Mapping[str, str] | None = None,
+    ) -> None:
+        self._temporary = Path(tempfile.mkdtemp(prefix="minikafka-")) if data_dir is None else None
+        self._ports = Ports()
+        self.data_dir = self._temporary or Path(data_dir or ".")
+        try:
+            self.files: ClusterFiles = prepare(
+                self.data_dir, self._ports, brokers=brokers, base_port=base_port, config=config or {}
+            )
+        except BaseException:
+            self._clean_up()
+            raise
+        self.brokers = {files.node_id: BrokerProcess(files) for files in self.files.brokers}
+
+    @property
+    def bootstrap(self) -> str:
+        """``host:port`` of all brokers, with commas."""
+        return self.files.bootstrap
+
+    async def start(self, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Start all brokers and wait until each is ready. BrokerDied, WorldError: then all were stopped again."""
+        try:
+            for broker in self.brokers.values():
+                await broker.start()
+            for broker in self.brokers.values():
+                await broker.wait_ready(timeout_s)
+        except BaseException:
+            await asyncio.shield(self.stop())
+            raise
+
+    async def stop(self) -> None:
+        """SIGTERM to all at once, wait for all; then let go of ports and temporary files.
+
+        Once too few run for a quorum, no controller can let the others go: they are told to leave without.
+        """
+        ending = {asyncio.ensure_future(broker.terminate()) for broker in self.brokers.values() if broker.is_running}
+        urged = False
+        while ending:
+            if 2 * len(ending) <= len(self.brokers) and not urged:
+                urged = True
+                for broker in self.brokers.values():
+                    broker.send_signal(signal.SIGTERM)
+            _, ending = await asyncio.wait(ending, return_when=asyncio.FIRST_COMPLETED)
+        self._clean_up()
+
+    def _clean_up(self) -> None:
+        self._ports.release()
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def kill9(self, node: NodeId) -> None:
+        """kill -9, and wait until the process is gone."""
+        await self.brokers[node].kill9()
+
+    async def terminate(self, node: NodeId) -> int:
+        """A controlled shutdown of one broker; its exit code."""
+        return await self.brokers[node].terminate()
+
+    def sigstop(self, node: NodeId) -> None:
+        """Freeze the process: its connections stay open and answer nothing."""
+        self.brokers[node].send_signal(signal.SIGSTOP)
+
+    def sigcont(self, node: NodeId) -> None:
+        """Let it go on."""
+        self.brokers[node].send_signal(signal.SIGCONT)
+
+    async def restart(self, node: NodeId, timeout_s: float = READY_TIMEOUT_S) -> Ready:
+        """Start a broker that has ended, and wait until it is ready."""
+        await self.brokers[node].start()
+        return await self.brokers[node].wait_ready(timeout_s)
+
+    def folder(self, node: NodeId) -> Path:
+        """The broker's data directory."""
+        return self.brokers[node].files.folder

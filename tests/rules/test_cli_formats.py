@@ -1,0 +1,105 @@
+"""Records as text: kcat's letters, and the JSON objects of ``consume -o json`` (a contract, docs/cli.md)."""
+
+from __future__ import annotations
+
+import json
+from typing import NamedTuple
+
+import pytest
+
+from minikafka.cli.formats import LETTERS, BadFormat, parse_format, to_json_line
+from minikafka.wire.records import Record
+
+
+class Read(NamedTuple):
+    topic: str = "orders"
+    partition: int = 2
+    offset: int = 41
+    timestamp: int = 1_356_998_400_123
+    key: bytes | None = b"ann"
+    value: bytes | None = b"tea"
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("%t [%p] %o: %k=%s\\n", b"orders [2] 41: ann=tea\n"),
+        ("%S %K %T", b"3 3 1356998400123"),
+        ("%D", b"2013-01-01T00:00:00.123+00:00"),
+        ("100%% %s\\t\\x41\\\\", b"100% tea\tA\\"),
+        ("", b""),
+        ("café %s", "café tea".encode()),
+    ],
+)
+def test_kcats_letters(text, expected):
+    """HTTP-CLI-CONVENTIONS 4.1: what people's fingers type gives what they expect."""
+    assert parse_format(text)(Read()) == expected
+
+
+def test_a_value_comes_out_as_it_went_in():
+    """Bytes that are no text must survive a pipe."""
+    assert parse_format("%s")(Read(value=bytes(range(256)))) == bytes(range(256))
+
+
+def test_null_is_not_the_empty_value():
+    """A tombstone and an empty value differ: kcat prints NULL, and -1 as its length."""
+    assert parse_format("%k %K|%s %S")(Read(key=None, value=None)) == b"NULL -1|NULL -1"
+    assert parse_format("%k %K|%s %S")(Read(key=b"", value=b"")) == b" 0| 0"
+
+
+def test_headers_keep_order_and_repeats():
+    """Kafka allows a header's name twice."""
+    headers = (("a", b"1"), ("a", b"2"), ("n", None))
+    assert parse_format("%h")(Read(headers=headers)) == b"a=1,a=2,n=NULL"
+
+
+@pytest.mark.parametrize("text", ["%z", "%", "abc %", "\\xZZ", "\\x4"])
+def test_a_letter_that_does_not_exist_is_an_error(text):
+    """A typing mistake must not be printed a million times."""
+    with pytest.raises(BadFormat):
+        parse_format(text)
+
+
+def test_every_letter_works_on_a_bare_record():
+    """No letter may fail in the middle of a topic."""
+    for letter in LETTERS:
+        assert isinstance(parse_format("%" + letter)(Read(key=None, value=None)), bytes)
+
+
+def test_the_json_of_a_record():
+    """Issue item 7, word by word: names and types of the contract."""
+    line = to_json_line(Read(headers=(("trace", b"x"),)))
+    assert line.endswith(b"}\n")
+    assert line.count(b"\n") == 1
+    assert json.loads(line) == {
+        "topic": "orders",
+        "partition": 2,
+        "offset": 41,
+        "timestamp": 1_356_998_400_123,
+        "key": "ann",
+        "value": "tea",
+        "headers": [["trace", "x"]],
+    }
+
+
+def test_bytes_that_are_no_text_are_base64():
+    """Issue item 7: text where it is UTF-8, else key_b64 and value_b64; the other name is then absent."""
+    told = json.loads(to_json_line(Read(key=b"\xff", value=b"\x80\n", headers=(("h", b"\xfe"), ("n", None)))))
+    assert (told["key_b64"], told["value_b64"]) == ("/w==", "gAo=")
+    assert not {"key", "value"} & told.keys()
+    assert told["headers"] == [["h", {"value_b64": "/g=="}], ["n", None]]
+
+
+def test_nulls_are_null_and_text_is_not_escaped():
+    """A tombstone is JSON null; umlauts stay readable."""
+    told = to_json_line(Read(key=None, value="größe\n".encode()))
+    assert json.loads(told)["key"] is None
+    assert "größe".encode() in told
+    assert told.count(b"\n") == 1
+
+
+def test_the_records_of_the_codec_are_taken_as_they_are():
+    """`log dump` prints what the codec hands out, with the same letters."""
+    record = Record(offset=7, timestamp=1, key=b"k", value=b"v")
+    assert parse_format("%o %k %s")(record) == b"7 k v"

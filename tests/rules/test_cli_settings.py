@@ -1,0 +1,163 @@
+"""Settings of ``serve`` and the files of ``up``: where they come from, which source wins, what is refused."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from minikafka.cli.settings import broker_settings, parse_flags, read_properties
+from minikafka.config import parse_broker
+from minikafka.errors import InvalidConfig
+from minikafka.world.cluster_files import Ports, new_cluster_id, prepare
+
+
+@pytest.fixture
+def ports():
+    """Ports that are given back when the test ends."""
+    held = Ports()
+    yield held
+    held.release()
+
+
+def written(tmp_path, text):
+    path = tmp_path / "broker.properties"
+    path.write_text(text, encoding="iso-8859-1")
+    return path
+
+
+def test_a_later_source_wins(tmp_path):
+    """Issue item 7: settings by file, environment and flag, in that order."""
+    path = written(tmp_path, "node.id=1\nnum.partitions=2\nlog.retention.ms=5\n")
+    parsed = broker_settings(path, {"KAFKA_NUM_PARTITIONS": "3", "KAFKA_NODE_ID": "7"}, ["num.partitions=4"])
+    assert (parsed.config.node_id, parsed.config.num_partitions, parsed.config.log_retention_ms) == (7, 4, 5)
+    assert parsed.notices == ()
+
+
+def test_an_unknown_name_is_an_error_where_we_were_spoken_to(tmp_path):
+    """DESIGN (risks): unknown in a file or by flag is an error with the nearest name."""
+    with pytest.raises(InvalidConfig, match=r"num\.partitons; did you mean num\.partitions"):
+        broker_settings(written(tmp_path, "num.partitons=2\n"), {}, [])
+    with pytest.raises(InvalidConfig, match=r"did you mean num\.partitions"):
+        broker_settings(written(tmp_path, ""), {}, ["num.partitons=2"])
+
+
+def test_an_unknown_name_in_the_environment_is_only_noted(tmp_path):
+    """DESIGN (risks): KAFKA_OPTS and Kubernetes' KAFKA_PORT must not stop a broker."""
+    parsed = broker_settings(written(tmp_path, "zookeeper.connect=x\n"), {"KAFKA_PORT": "tcp://10.0.0.1"}, [])
+    assert parsed.notices == (
+        "zookeeper.connect is known to Kafka and not used by minikafka",
+        "port is not a setting of minikafka: ignored",
+    )
+
+
+def test_a_listener_beyond_loopback_needs_a_word_from_any_source(tmp_path):
+    """DESIGN (risks): the file names the listener, the environment may vouch for the network."""
+    path = written(tmp_path, "listeners=PLAINTEXT://0.0.0.0:9092\n")
+    with pytest.raises(InvalidConfig, match=r"mk\.insecure=true"):
+        broker_settings(path, {}, [])
+    assert broker_settings(path, {"MK_INSECURE": "true"}, []).config.listener == ("0.0.0.0", 9092)
+
+
+def test_a_name_that_stands_twice_is_refused(tmp_path):
+    """LIBRARIES (javaproperties): Java takes the last line in silence, and the wrong one is found hours later."""
+    with pytest.raises(InvalidConfig, match=r"node\.id stands there twice"):
+        read_properties(written(tmp_path, "node.id=1\nnode.id=2\n"))
+    with pytest.raises(InvalidConfig, match="given twice"):
+        parse_flags(["node.id=1", "node.id=2"])
+
+
+@pytest.mark.parametrize("flag", ["node.id", "=5", " =5"])
+def test_a_flag_needs_a_name_and_a_value(flag):
+    """A typing mistake must not become a setting."""
+    with pytest.raises(InvalidConfig, match="KEY=VALUE is needed"):
+        parse_flags([flag])
+
+
+def test_a_flag_keeps_what_follows_the_first_equals_sign():
+    """Values such as voters and journals contain the sign."""
+    assert parse_flags(["mk.journal.path=a=b"]) == {"mk.journal.path": "a=b"}
+
+
+def test_properties_are_read_by_javas_rules(tmp_path):
+    """D8: a file written for Kafka means the same here: continuations, escapes, ISO-8859-1, colons."""
+    path = written(
+        tmp_path, "# note\ncontroller.quorum.voters=1@a:1,\\\n   2@b:2\nbroker.rack : caf\\u00e9\nlog.dirs /x\n"
+    )
+    assert read_properties(path) == {
+        "controller.quorum.voters": "1@a:1,2@b:2",
+        "broker.rack": "café",
+        "log.dirs": "/x",
+    }
+
+
+def test_a_missing_file_is_a_sentence(tmp_path):
+    """A path that does not exist is an everyday mistake, not a traceback."""
+    with pytest.raises(InvalidConfig, match="cannot be read"):
+        read_properties(tmp_path / "none.properties")
+
+
+# ---- the files of a cluster ------------------------------------------------------------------------------------------
+
+
+def test_up_binds_before_it_writes_the_voters(tmp_path, ports):
+    """DESIGN (risks): port 0 with a static quorum; every broker's file names the same voters with real ports."""
+    cluster = prepare(tmp_path, ports, brokers=3, config={"min.insync.replicas": "2"})
+    configs = [broker.config() for broker in cluster.brokers]
+    assert [config.node_id for config in configs] == [1, 2, 3]
+    assert len({config.cluster_id for config in configs}) == 1
+    assert len({config.listener.port for config in configs}) == 3
+    for config in configs:
+        assert config.voters == {each.node_id: each.listener for each in configs}
+        assert config.min_insync_replicas == 2
+    with pytest.raises(OSError, match="in use"), socket.create_server(("127.0.0.1", configs[0].listener.port)) as _:
+        # A held port can still be listened on by a broker (SO_REUSEADDR, as create_server has it) ...
+        socket.create_server(("127.0.0.1", configs[0].listener.port))  # ... but by one only.
+    with socket.socket() as stranger, pytest.raises(OSError, match="in use"):
+        stranger.bind(("127.0.0.1", configs[1].listener.port))
+
+
+def test_a_restart_finds_ports_and_cluster_id_again(tmp_path, ports):
+    """Issue item 7: an existing data directory is the same cluster, with what the flags add."""
+    first = prepare(tmp_path, ports, brokers=2, config={})
+    ports.release()
+    again = prepare(tmp_path, ports, config={"log.retention.ms": "77"})
+    assert (again.bootstrap, again.cluster_id, again.voters) == (first.bootstrap, first.cluster_id, first.voters)
+    assert [broker.config().log_retention_ms for broker in again.brokers] == [77, 77]
+
+
+def test_a_directory_that_holds_another_cluster_is_not_overwritten(tmp_path, ports):
+    """Two voters' logs under a quorum of three would be a new cluster on old data."""
+    prepare(tmp_path, ports, brokers=2, config={})
+    with pytest.raises(InvalidConfig, match="holds a cluster of 2 brokers"):
+        prepare(tmp_path, ports, brokers=3, config={})
+    with pytest.raises(InvalidConfig, match="has its ports already"):
+        prepare(tmp_path, ports, base_port=1, config={})
+
+
+def test_a_port_that_is_taken_is_told_by_its_number(tmp_path, ports):
+    """The commonest reason for which a cluster does not start."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with pytest.raises(InvalidConfig, match=f"port {port} of 127.0.0.1 cannot be used"):
+            prepare(tmp_path, ports, brokers=1, base_port=port, config={})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("config", "brokers"), [({"node.id": "5"}, 3), ({"listeners": "x"}, 3), ({"no.such": "1"}, 3), ({}, 0), ({}, 51)]
+)
+def test_what_would_break_a_cluster_is_refused_before_anything_is_written(tmp_path, ports, config, brokers):
+    """One node.id for three brokers, or a setting that none of them would accept."""
+    with pytest.raises(InvalidConfig):
+        prepare(tmp_path, ports, brokers=brokers, config=config)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_cluster_id_is_what_the_broker_accepts():
+    """KAFKA-FACTS 1: 22 characters of URL-safe base64."""
+    for _ in range(200):
+        made = new_cluster_id()
+        assert len(made) == 22
+        assert not made.startswith("-")
+        assert parse_broker({"cluster.id": made}).config.cluster_id == made
