@@ -45,6 +45,7 @@ class Durability:
         self._root_unsynced = False
         self._start_changes = 0
         self._start_saved_changes = 0
+        self._abandoned = False
         self.synced_end = synced_end
 
     # ------------------------------------------------------------------------------------- what happened
@@ -80,6 +81,18 @@ class Durability:
     def start_moved(self) -> None:
         """The log start offset must be saved before the next sync promises anything."""
         self._start_changes += 1
+
+    def abandon(self, end: Offset) -> None:
+        """The folder may be gone: syncs in flight touch no name any more, and whoever waits for ``end`` waits no more.
+
+        (Its role ended before the log did, so that nothing is acknowledged by this.)
+        """
+        self._abandoned = True
+        self.synced_end = end
+
+    def is_idle(self, segments: Sequence[Segment]) -> bool:
+        """Has nothing been written since the log was opened?"""
+        return not self._changes and not any(map(_is_dirty, segments))
 
     def is_synced(self, path: str) -> bool:
         """Is a small file's present content durable?"""
@@ -119,6 +132,8 @@ class Durability:
             for path, change in small_files:
                 await self._sync_small_file(path, change)
             await self._sync_folders(changes)
+            if self._abandoned:
+                return
         finally:
             self._claims.remove(claim)
             if not self._claims:
@@ -128,7 +143,7 @@ class Durability:
         self.synced_end = max(self.synced_end, claim.end)
 
     async def _sync_small_file(self, path: str, change: int) -> None:
-        if self._small_files.get(path) != change or not self._disk.exists(path):
+        if self._abandoned or self._small_files.get(path) != change or not self._disk.exists(path):
             return
         file = self._disk.open(path)
         try:
@@ -139,6 +154,8 @@ class Durability:
             del self._small_files[path]
 
     async def _sync_folders(self, changes: int) -> None:
+        if self._abandoned:
+            return
         if self._folder_synced_changes < changes:
             await self._disk.sync_folder(self._folder)
             self._folder_synced_changes = max(self._folder_synced_changes, changes)

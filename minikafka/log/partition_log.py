@@ -106,6 +106,7 @@ class PartitionLog:
         self._disk_recovery_point = disk_recovery_point
         self._roll_put_off = False
         self._failure: str | None = None
+        self._closed = False
 
     @classmethod
     def open(
@@ -479,6 +480,8 @@ class PartitionLog:
                 log_start_offset=self._start_offset,
                 log_end_offset=self.end_offset,
             )
+        if self._closed:
+            raise KafkaStorageError(f"{self._folder}: {self._failure}")
         if offset < end:
             held = self.tail.read(offset, end_offset=end, max_bytes=max_bytes, min_one_batch=min_one_batch)
             if held is not None:
@@ -533,6 +536,7 @@ class PartitionLog:
     def assign_epoch(self, epoch: Epoch, start_offset: Offset) -> None:
         """A new leader's epoch begins, even without records (KAFKA-7415)."""
         invariant(start_offset <= self.end_offset, "an epoch begins within the log", start=start_offset, log=self)
+        self._check_writable()
         if self.epochs.assign(epoch, start_offset):
             self._save_epochs()
 
@@ -548,6 +552,7 @@ class PartitionLog:
 
     def truncate_to(self, offset: Offset) -> int:
         """Keep whole batches below ``offset``; how many offsets went. KafkaStorageError when the disk fails."""
+        self._check_writable()
         old_end = self.end_offset
         if offset < old_end and offset <= self._segments[0].base_offset:
             self._restart(offset)
@@ -586,6 +591,7 @@ class PartitionLog:
 
     def restart_at(self, offset: Offset) -> None:
         """Drop all and begin an empty log at ``offset``. ``synced_end`` is 0 until the next sync."""
+        self._check_writable()
         self._restart(offset)
 
     def _restart(self, offset: Offset) -> None:
@@ -624,6 +630,7 @@ class PartitionLog:
         invariant(offset <= self.end_offset, "the log start is within the log", offset=offset, log=self)
         if offset <= self._start_offset:
             return False
+        self._check_writable()
         self._start_offset = offset
         self._durability.start_moved()
         if self.epochs.truncate_from_start(offset):
@@ -664,6 +671,7 @@ class PartitionLog:
         end = doomed[-1].next_offset
         self.raise_start(end)
         await self._durability.save_start()
+        self._check_writable()
         renamed = []
         # Meanwhile the log may have been cut or begun anew: only what is still its oldest part goes.
         while self._segments[0] in doomed and len(self._segments) > 1 and self._segments[1].base_offset <= end:
@@ -694,6 +702,8 @@ class PartitionLog:
         Right also when the log is appended to, rolled or cut meanwhile, and when several run at once. DiskFailed is
         fatal for this log: the system may have dropped what it could not write.
         """
+        if self._closed:
+            return
         try:
             await self._durability.sync(self.end_offset, self._segments)
         except (DiskFailed, DiskFull) as error:
@@ -709,12 +719,22 @@ class PartitionLog:
     def prepare_close(self) -> None:
         """Write what a clean stop leaves: the last indexes and a producer snapshot; then ``sync``, ``close``."""
         self._check_writable()
+        if self.report.clean and self._durability.is_idle(self._segments):
+            return  # as it was found
         self._save_indexes(self._segments[-1])
         self._take_snapshot()
         self._save_epochs()
 
     def close(self) -> None:
-        """Let go of the files. Unsynced data stays in the page cache."""
+        """Let go of the files; unsynced data stays in the page cache. Nothing can be read or written afterwards."""
+        self.retire("closed")
+
+    def retire(self, reason: str) -> None:
+        """Take the log out of service: its folder may be renamed now. Nothing is left to wait for a sync."""
+        self._failure = self._failure or reason
+        self._closed = True
+        self._durability.abandon(self.end_offset)
+        self.tail.clear()
         for segment in self._segments:
             self._durability.retire(segment.take_file())
 

@@ -1,0 +1,295 @@
+"""A broker's data directory: whose it is, which logs are in it, and their checkpoints (KAFKA-FACTS 1.1 to 1.4).
+
+Rules for this file:
+
+1. The clean-shutdown marker is deleted, durably, before any log is loaded (KAFKA-10471); it is written last of all.
+2. A checkpoint is published whole: it is durable, or the one before it stands. Two publications may overlap; the one
+   begun later wins.
+3. A format newer than ours is refused with a sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from minikafka.config import TopicConfig
+from minikafka.errors import DiskFailed, DiskFull, InvalidConfig, KafkaStorageError
+from minikafka.invariant import invariant
+from minikafka.log.checkpoint import (
+    DATA_FORMAT_VERSION,
+    NO_BROKER_EPOCH,
+    BadCheckpoint,
+    MetaProperties,
+    format_clean_shutdown,
+    format_meta_properties,
+    format_offsets,
+    parse_clean_shutdown,
+    parse_meta_properties,
+    parse_offsets,
+)
+from minikafka.log.names import (
+    CLEAN_SHUTDOWN,
+    DELETED_FOLDER,
+    LOG_START_OFFSET_CHECKPOINT,
+    META_PROPERTIES,
+    RECOVERY_POINT_CHECKPOINT,
+    REPLICATION_OFFSET_CHECKPOINT,
+    STRAY_FOLDER,
+    TEMPORARY,
+    is_deleted_folder,
+    partition_of,
+    retired_folder,
+)
+from minikafka.log.partition_log import PartitionLog
+from minikafka.ports import Disk, Events, no_events
+from minikafka.types import NodeId, Offset, TopicId, TopicPartition
+
+TAIL_BUDGET_BYTES = 64 * 1024 * 1024
+"""Memory tails of all logs together: the default heap of a small broker, shared out evenly."""
+_TAIL_SIZE_MIN = 64 * 1024
+_TAIL_SIZE_MAX = 4 * 1024 * 1024
+
+ConfigOf = Callable[[TopicPartition], TopicConfig]
+
+
+class LogDirectory:
+    """All logs of one broker. Open it, hand out logs, checkpoint now and then, close it."""
+
+    def __init__(
+        self, disk: Disk, meta: MetaProperties, *, config_of: ConfigOf, events: Events, tail_budget_bytes: int
+    ) -> None:
+        self.meta = meta
+        self.was_clean = False
+        """Did the last stop write the clean-shutdown marker?"""
+        self.previous_broker_epoch = NO_BROKER_EPOCH
+        """The broker epoch of the last clean stop, -1 after an unclean one: what a registration tells (KIP-966)."""
+        self._disk = disk
+        self._config_of = config_of
+        self._events = events
+        self._tail_budget_bytes = tail_budget_bytes
+        self._logs: dict[TopicPartition, PartitionLog] = {}
+        self._high_watermarks: dict[TopicPartition, Offset] = {}
+        self._publications = 0
+        self._published: dict[str, int] = {}
+
+    @classmethod
+    async def open(
+        cls,
+        disk: Disk,
+        *,
+        node_id: NodeId,
+        cluster_id: str,
+        directory_id: str,
+        config_of: ConfigOf = lambda _: TopicConfig(),
+        events: Events = no_events,
+        tail_budget_bytes: int = TAIL_BUDGET_BYTES,
+    ) -> LogDirectory:
+        """Lock and load the data directory; ``directory_id`` is for a new one.
+
+        ``config_of`` gives a partition's settings as far as they are known at the start. Raises InvalidConfig when
+        the directory is another node's, another cluster's or a newer format's; DiskFailed when it cannot be locked or
+        read.
+        """
+        disk.lock()
+        meta = await _identify(disk, MetaProperties(cluster_id=cluster_id, node_id=node_id, directory_id=directory_id))
+        directory = cls(disk, meta, config_of=config_of, events=events, tail_budget_bytes=tail_budget_bytes)
+        await directory._load()
+        return directory
+
+    # ------------------------------------------------------------------------------------- loading
+
+    async def _load(self) -> None:
+        await self._take_clean_marker()
+        points = self._read_offsets(RECOVERY_POINT_CHECKPOINT)
+        starts = self._read_offsets(LOG_START_OFFSET_CHECKPOINT) or {}
+        self._high_watermarks = self._read_offsets(REPLICATION_OFFSET_CHECKPOINT) or {}
+        for name in self._disk.names(""):
+            if is_deleted_folder(name) or name.endswith(TEMPORARY):
+                self._disk.remove(name)
+        for partition in sorted(filter(None, map(partition_of, self._disk.names("")))):
+            self._logs[partition] = PartitionLog.open(
+                self._disk,
+                partition,
+                self._config_of(partition),
+                clean=self.was_clean,
+                recovery_point=None if points is None else points.get(partition, 0),
+                start_offset=starts.get(partition, 0),
+                events=self._events,
+                save_start=self.checkpoint_start_offsets,
+            )
+        self._share_tails()
+        if points is None:
+            # From now on a missing checkpoint means a lost one, so that the first one must be there.
+            await self.checkpoint_recovery_points()
+        self._events("data_directory_opened", clean=self.was_clean, logs=len(self._logs))
+
+    async def _take_clean_marker(self) -> None:
+        if not self._disk.exists(CLEAN_SHUTDOWN):
+            return
+        self.was_clean = True
+        self.previous_broker_epoch = parse_clean_shutdown(self._disk.read_file(CLEAN_SHUTDOWN))
+        self._disk.remove(CLEAN_SHUTDOWN)
+        await self._disk.sync_folder("")
+
+    def _read_offsets(self, name: str) -> dict[TopicPartition, Offset] | None:
+        """None when the checkpoint is missing or cannot be read."""
+        if not self._disk.exists(name):
+            return None
+        try:
+            return parse_offsets(self._disk.read_file(name))
+        except BadCheckpoint as error:
+            self._events("checkpoint_unreadable", path=name, error=str(error))
+            return None
+
+    def _share_tails(self) -> None:
+        share = self._tail_budget_bytes // max(1, len(self._logs))
+        for log in self._logs.values():
+            log.tail.size_max = min(max(share, _TAIL_SIZE_MIN), _TAIL_SIZE_MAX)
+
+    # ------------------------------------------------------------------------------------- logs
+
+    @property
+    def logs(self) -> Mapping[TopicPartition, PartitionLog]:
+        """All logs that are here."""
+        return self._logs
+
+    def get(self, partition: TopicPartition) -> PartitionLog | None:
+        """The partition's log; None when there is none here."""
+        return self._logs.get(partition)
+
+    def create(
+        self, partition: TopicPartition, *, topic_id: TopicId, config: TopicConfig, start_offset: Offset = 0
+    ) -> PartitionLog:
+        """A new, empty log. Raises DiskFailed or KafkaStorageError when the disk does."""
+        invariant(partition not in self._logs, "a log is created once", partition=partition)
+        log = PartitionLog.open(
+            self._disk,
+            partition,
+            config,
+            start_offset=start_offset,
+            topic_id=topic_id,
+            events=self._events,
+            save_start=self.checkpoint_start_offsets,
+        )
+        self._logs[partition] = log
+        self._share_tails()
+        return log
+
+    def delete(self, partition: TopicPartition) -> str:
+        """Take a log out of service and rename its folder; pass what is returned to :meth:`remove` later."""
+        return self._retire(partition, DELETED_FOLDER)
+
+    def retire_stray(self, partition: TopicPartition) -> str:
+        """Set a log aside that the metadata does not place here; nothing is deleted."""
+        return self._retire(partition, STRAY_FOLDER)
+
+    def _retire(self, partition: TopicPartition, suffix: str) -> str:
+        log = self._logs.pop(partition)
+        log.retire(f"set aside as {suffix}")
+        target = retired_folder(partition, log.topic_id, suffix)
+        self._disk.remove(target)
+        self._disk.replace(str(partition), target)
+        self._high_watermarks.pop(partition, None)
+        self._share_tails()
+        self._events("log_retired", partition=str(partition), folder=target)
+        return target
+
+    def remove(self, path: str) -> None:
+        """Unlink what :meth:`delete` or ``PartitionLog.delete_segments`` renamed; a second time is no error."""
+        self._disk.remove(path)
+
+    # ------------------------------------------------------------------------------------- checkpoints
+
+    def checkpointed_high_watermark(self, partition: TopicPartition) -> Offset:
+        """What the last checkpoint said, 0 if nothing; the caller clamps it to the log."""
+        return self._high_watermarks.get(partition, 0)
+
+    async def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
+        """replication-offset-checkpoint; a lost one is harmless, it is learned anew."""
+        self._high_watermarks = dict(high_watermarks)
+        await self._publish(REPLICATION_OFFSET_CHECKPOINT, format_offsets(high_watermarks))
+
+    async def checkpoint_recovery_points(self) -> None:
+        """recovery-point-offset-checkpoint: from where each log is walked after a crash."""
+        points = {partition: log.recovery_point for partition, log in self._logs.items()}
+        logs = [(self._logs[partition], point) for partition, point in points.items()]
+        for log, point in logs:
+            log.recovery_point_checkpointed(point, done=False)
+        if await self._publish(RECOVERY_POINT_CHECKPOINT, format_offsets(points)):
+            for log, point in logs:
+                log.recovery_point_checkpointed(point, done=True)
+
+    async def checkpoint_start_offsets(self) -> None:
+        """log-start-offset-checkpoint of all logs that do not begin at 0."""
+        starts = {partition: log.start_offset for partition, log in self._logs.items() if log.start_offset > 0}
+        await self._publish(LOG_START_OFFSET_CHECKPOINT, format_offsets(starts))
+
+    async def _publish(self, name: str, data: bytes) -> bool:
+        """Make ``data`` the durable content of ``name``; False when a later publication was begun meanwhile."""
+        self._publications += 1
+        number = self._publications
+        temporary = f"{name}.{number}{TEMPORARY}"
+        await self._disk.publish(temporary, data)
+        if number > self._published.get(name, 0):
+            self._published[name] = number
+            self._disk.replace(temporary, name)
+        else:
+            self._disk.remove(temporary)
+        await self._disk.sync_folder("")
+        return number == self._publications
+
+    # ------------------------------------------------------------------------------------- stopping
+
+    async def close(
+        self, *, broker_epoch: int = NO_BROKER_EPOCH, high_watermarks: Mapping[TopicPartition, Offset] | None = None
+    ) -> bool:
+        """Sync all, checkpoint all, write the clean-shutdown marker, let go of the files.
+
+        False, and no marker, when a log had failed or fails now: the next start then recovers. Nobody may append
+        meanwhile.
+        """
+        clean = True
+        for partition in sorted(self._logs):
+            log = self._logs[partition]
+            try:
+                log.prepare_close()
+                await log.sync()
+            except (KafkaStorageError, DiskFailed, DiskFull) as error:
+                clean = False
+                self._events("unclean_close", partition=str(partition), error=str(error))
+        try:
+            await self.checkpoint_recovery_points()
+            await self.checkpoint_start_offsets()
+            await self.checkpoint_high_watermarks(self._high_watermarks if high_watermarks is None else high_watermarks)
+            if clean:
+                await self._disk.publish(CLEAN_SHUTDOWN, format_clean_shutdown(broker_epoch))
+        except (DiskFailed, DiskFull) as error:
+            clean = False
+            self._events("unclean_close", partition="", error=str(error))
+        for log in self._logs.values():
+            log.close()
+        self._events("data_directory_closed", clean=clean)
+        return clean
+
+
+async def _identify(disk: Disk, ours: MetaProperties) -> MetaProperties:
+    """Read meta.properties, or write it into a new directory."""
+    if not disk.exists(META_PROPERTIES):
+        await disk.publish(META_PROPERTIES, format_meta_properties(ours))
+        return ours
+    try:
+        found = parse_meta_properties(disk.read_file(META_PROPERTIES))
+    except BadCheckpoint as error:
+        raise InvalidConfig(f"{META_PROPERTIES} of the data directory cannot be read: {error}") from error
+    if found.data_format_version > DATA_FORMAT_VERSION:
+        raise InvalidConfig(
+            f"the data directory has format {found.data_format_version}, this program understands up to"
+            f" {DATA_FORMAT_VERSION}: use a newer minikafka"
+        )
+    if found.node_id != ours.node_id:
+        raise InvalidConfig(f"the data directory belongs to node {found.node_id}, this is node {ours.node_id}")
+    if found.cluster_id != ours.cluster_id:
+        raise InvalidConfig(
+            f"the data directory belongs to cluster {found.cluster_id!r}, this is cluster {ours.cluster_id!r}"
+        )
+    return found
