@@ -1,0 +1,584 @@
+"""The producer's memory: batches per partition, when each is sent, and what an answer means for it (S25, KIP-98).
+
+Rules for this file:
+
+1. No asyncio, no clock, no randomness: ``now`` and pauses come in, calls to make and batches to report go out.
+2. At most one batch of a partition is in flight, always the oldest, and it stays at the front until its fate is
+   settled: so retries never reorder, whatever the network does (DESIGN, "Order on HTTP/1.1").
+3. A sequence is given when a batch is first drained. It is taken back when the batch was certainly not written; if its
+   fate is unknown the partition goes on in a new producer epoch from 0, or the broker would see a gap (KIP-360).
+4. Once an attempt may have written a batch, no later refusal makes it ``not_written``: a batch ends as acknowledged,
+   not_written or unknown, and the last only when nobody can know.
+
+A batch is full at ``batch.size``. While an older batch of its partition waits or is in flight it cannot be sent
+anyway, and may grow up to ``max.request.size``: with one request in flight per partition this is what keeps a
+single partition fast.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from minikafka.errors import (
+    UNKNOWN,
+    DuplicateSequenceNumber,
+    InvalidProducerEpoch,
+    MessageTooLarge,
+    NetworkException,
+    Outcome,
+    OutOfOrderSequenceNumber,
+    ProducerFenced,
+    ProtocolError,
+    RequestTimedOut,
+    UnknownProducerId,
+)
+from minikafka.invariant import invariant
+from minikafka.types import NO_NODE, NO_PRODUCER, NodeId, TopicPartition
+from minikafka.wire.batch import HEADER_SIZE, SEQUENCE_COUNT, checksum
+from minikafka.wire.records import BatchBuilder, Headers, RecordView, decode_batch
+
+# A record's varints at their longest: length, attributes, two deltas, two sizes, header count.
+RECORD_OVERHEAD_MAX = 21
+PRODUCER_EPOCH_MAX = 32_767
+NEVER = float("inf")
+_PRODUCER_FIELDS = struct.Struct(">qhi")
+_PRODUCER_AT = 43
+_CRC_AT = 17
+
+Sink = TypeVar("Sink")
+LeaderOf = Callable[[str, int], NodeId]
+Row = tuple[int, bytes | None, bytes | None, Headers]
+Waiter = tuple[Sink, int, int, int]
+"""(sink, index, count, timestamp): who wants to know of ``count`` records of a batch from ``index`` on. A plain tuple:
+``send`` makes one per record."""
+
+
+class Identity(NamedTuple):
+    """Who produces: the broker refuses older epochs of the same id."""
+
+    producer_id: int
+    epoch: int
+
+
+class Batch(Generic[Sink]):
+    """Records of one partition on their way."""
+
+    __slots__ = (
+        "attempts",
+        "base_sequence",
+        "builder",
+        "created_at",
+        "data",
+        "deadline",
+        "identity",
+        "last_error",
+        "maybe_written",
+        "number",
+        "queue",
+        "reported",
+        "retry_at",
+        "size",
+        "stale_leader",
+        "waiters",
+    )
+
+    def __init__(self, queue: PartitionQueue[Sink], builder: BatchBuilder, *, number: int, created_at: float) -> None:
+        self.queue = queue
+        self.builder = builder
+        self.number = number
+        self.created_at = created_at
+        self.deadline = 0.0
+        self.size = HEADER_SIZE
+        """Upper bound of its bytes, uncompressed."""
+        self.waiters: list[Waiter[Sink]] = []
+        self.data: bytearray | None = None
+        self.identity: Identity | None = None
+        self.base_sequence = -1
+        self.attempts = 0
+        self.retry_at = 0.0
+        self.maybe_written = False
+        self.stale_leader = False
+        """The last attempt showed that the leader is another one: ask for metadata until it is known."""
+        self.last_error: ProtocolError | None = None
+        self.reported = False
+        """Its waiters have been told; if it is still in flight its answer only settles the sequence."""
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.queue.topic, self.queue.partition)
+
+    @property
+    def record_count(self) -> int:
+        return self.builder.record_count
+
+    def __repr__(self) -> str:
+        return (
+            f"<batch {self.topic_partition} n={self.record_count} size={self.size} seq={self.base_sequence}"
+            f" attempts={self.attempts}{' maybe-written' if self.maybe_written else ''}>"
+        )
+
+
+class PartitionQueue(Generic[Sink]):
+    """The batches of one partition, oldest first; only the last may be open."""
+
+    __slots__ = ("batches", "identity", "in_flight", "next_sequence", "open", "partition", "size_max", "topic")
+
+    def __init__(self, topic: str, partition: int, size_max: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.batches: deque[Batch[Sink]] = deque()
+        self.open: Batch[Sink] | None = None
+        self.in_flight: Batch[Sink] | None = None
+        self.identity: Identity | None = None
+        self.next_sequence = 0
+        self.size_max = size_max
+        """How far a waiting batch may grow; less once a broker said MESSAGE_TOO_LARGE."""
+
+    def __repr__(self) -> str:
+        return f"<queue {self.topic}-{self.partition} batches={len(self.batches)} next_seq={self.next_sequence}>"
+
+
+@dataclass(slots=True)
+class Call(Generic[Sink]):
+    """One request to one node, of batches of different partitions."""
+
+    node: NodeId
+    batches: list[Batch[Sink]] = field(default_factory=list)
+    size: int = 0
+
+
+class Failure(NamedTuple, Generic[Sink]):
+    """A batch whose waiters must be told."""
+
+    batch: Batch[Sink]
+    error: ProtocolError
+
+
+@dataclass(slots=True)
+class Drained(Generic[Sink]):
+    """What is to be done now, and when to ask again."""
+
+    calls: list[Call[Sink]]
+    failures: list[Failure[Sink]]
+    deadline: float = NEVER
+    leaderless: bool = False
+    """A batch waits for a leader that nobody knows: metadata is wanted."""
+    wants_identity: bool = False
+
+
+class Accumulator(Generic[Sink]):
+    """All batches of a producer."""
+
+    def __init__(
+        self,
+        *,
+        batch_size: int,
+        linger_s: float,
+        request_size_max: int,
+        delivery_timeout_s: float,
+        compression: str = "none",
+        idempotent: bool = True,
+        calls_per_node_max: int = 5,
+    ) -> None:
+        self._batch_size = batch_size
+        self._linger_s = linger_s
+        self._request_size_max = request_size_max
+        self._delivery_timeout_s = delivery_timeout_s
+        self._compression = compression
+        self._idempotent = idempotent
+        self._calls_per_node_max = calls_per_node_max
+        self._active: dict[PartitionQueue[Sink], None] = {}
+        """Queues with batches, by when they got their first."""
+        self._calls_of: dict[NodeId, int] = {}
+        self._unfinished: dict[int, int] = {}
+        """Batch number -> how many batches carry it (a split one is two), oldest first."""
+        self._number = 0
+        self.identity: Identity | None = None
+        self.size = 0
+        """Bytes held, for buffer.memory."""
+        self.urgent = 0
+        """While positive (flush, stop, somebody waits for memory) batches do not linger."""
+
+    # ---------------------------------------------------------------------------------------- filling
+
+    def append(
+        self,
+        queue: PartitionQueue[Sink],
+        sink: Sink,
+        timestamp: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers,
+        size: int,
+        now: float,
+    ) -> bool:
+        """Add one record of at most ``size`` bytes; True when the sender should look.
+
+        The caller has checked ``size`` against max.request.size and buffer.memory.
+        """
+        batch = queue.open
+        look = False
+        if batch is None or batch.size + size > (self._batch_size if queue.batches[0] is batch else queue.size_max):
+            batch = self._open(queue, now)
+            look = True
+        builder = batch.builder
+        batch.waiters.append((sink, builder.record_count, 1, timestamp))
+        builder.append(timestamp, key, value, headers)
+        batch.size += size
+        self.size += size
+        return look or batch.size >= self._batch_size
+
+    def extend(
+        self,
+        queue: PartitionQueue[Sink],
+        sink: Sink,
+        rows: Sequence[Row],
+        start: int,
+        ends: Sequence[int],
+        room: int,
+        now: float,
+    ) -> int:
+        """Add rows from ``start`` to one batch, ``room`` bytes at most, until it is full; how many: at least one.
+
+        ``ends[i]`` is the size of all rows up to and with row i. The rows are all there, nothing is gained by waiting:
+        the batch is filled up to max.request.size before another one begins.
+        """
+        before = ends[start - 1] if start else 0
+        batch = queue.open
+        if batch is None or batch.size + ends[start] - before > queue.size_max:
+            batch = self._open(queue, now)
+        end = max(start + 1, bisect_right(ends, before + min(room, queue.size_max - batch.size)))
+        first = batch.builder.record_count
+        taken = batch.builder.extend(rows, start, end)
+        invariant(taken == end - start, "a builder without limit took fewer rows", taken=taken, given=end - start)
+        batch.waiters.append((sink, first, taken, rows[start][0]))
+        size = ends[end - 1] - before
+        batch.size += size
+        self.size += size
+        return taken
+
+    def add_built(
+        self, queue: PartitionQueue[Sink], sink: Sink, builder: BatchBuilder, timestamp: int, now: float
+    ) -> None:
+        """Queue a batch that the application filled; it is sealed."""
+        batch = self._open(queue, now)
+        queue.open = None
+        batch.builder = builder
+        batch.waiters.append((sink, 0, builder.record_count, timestamp))
+        self.size += builder.size - batch.size
+        batch.size = builder.size
+
+    def queue(self, topic: str, partition: int) -> PartitionQueue[Sink]:
+        """A new queue; the caller keeps one per partition."""
+        return PartitionQueue(topic, partition, self._request_size_max)
+
+    def _open(self, queue: PartitionQueue[Sink], now: float) -> Batch[Sink]:
+        self._number += 1
+        batch = Batch(queue, BatchBuilder(compression=self._compression), number=self._number, created_at=now)
+        batch.deadline = now + self._delivery_timeout_s
+        self._unfinished[self._number] = 1
+        self.size += batch.size
+        queue.batches.append(batch)
+        queue.open = batch
+        self._active[queue] = None
+        return batch
+
+    # ---------------------------------------------------------------------------------------- draining
+
+    def drain(self, now: float, leader_of: LeaderOf) -> Drained[Sink]:
+        """Take what may be sent now, merged per node; batches past the delivery timeout are reported instead."""
+        drained: Drained[Sink] = Drained([], [])
+        open_calls: dict[NodeId, Call[Sink]] = {}
+        for queue in list(self._active):
+            self._expire(queue, now, drained)
+            if not queue.batches:
+                continue
+            head = queue.batches[0]
+            deadline = head.deadline
+            if head.reported:
+                deadline = queue.batches[1].deadline if len(queue.batches) > 1 else NEVER
+            elif queue.in_flight is None:
+                ready_at = self._ready_at(head)
+                if ready_at <= now:
+                    self._admit(head, open_calls, drained, leader_of)
+                else:
+                    deadline = min(deadline, ready_at)
+                    drained.leaderless = drained.leaderless or head.stale_leader
+            drained.deadline = min(drained.deadline, deadline)
+        return drained
+
+    def _ready_at(self, head: Batch[Sink]) -> float:
+        """When the oldest batch of a partition may be sent; 0 is at once."""
+        if head.attempts:
+            return head.retry_at
+        if self.urgent or head.queue.open is not head or head.size >= self._batch_size:
+            return 0.0
+        return head.created_at + self._linger_s
+
+    def _admit(
+        self, head: Batch[Sink], open_calls: dict[NodeId, Call[Sink]], drained: Drained[Sink], leader_of: LeaderOf
+    ) -> None:
+        queue = head.queue
+        node = leader_of(queue.topic, queue.partition)
+        if node == NO_NODE:
+            drained.leaderless = True
+            return
+        call = open_calls.get(node)
+        if call is None or call.size + head.size > self._request_size_max:
+            if self._calls_of.get(node, 0) >= self._calls_per_node_max:
+                return
+            call = None
+        if self._idempotent and queue.identity is None and self.identity is None:
+            drained.wants_identity = True
+            return
+        if call is None:
+            call = open_calls[node] = Call(node)
+            drained.calls.append(call)
+            self._calls_of[node] = self._calls_of.get(node, 0) + 1
+        if queue.open is head:
+            queue.open = None
+        self._stamp(head)
+        head.attempts += 1
+        queue.in_flight = head
+        call.batches.append(head)
+        call.size += head.size
+
+    def _stamp(self, head: Batch[Sink]) -> None:
+        """Give the batch its sequence if it has none, and its bytes."""
+        queue = head.queue
+        if self._idempotent:
+            if queue.identity is None:
+                queue.identity, queue.next_sequence = self.identity, 0
+            if head.base_sequence < 0:
+                head.identity, head.base_sequence = queue.identity, queue.next_sequence
+                queue.next_sequence = (queue.next_sequence + head.record_count) % SEQUENCE_COUNT
+                if head.data is not None:
+                    head.data = _with_producer(head.data, head.identity, head.base_sequence)
+        if head.data is None:
+            if head.identity is not None:
+                head.builder.set_producer_state(
+                    producer_id=head.identity.producer_id,
+                    producer_epoch=head.identity.epoch,
+                    base_sequence=head.base_sequence,
+                )
+            head.data = head.builder.build()
+
+    def _expire(self, queue: PartitionQueue[Sink], now: float, drained: Drained[Sink]) -> None:
+        """Report batches past their delivery timeout; one that is in flight stays until its answer settles it."""
+        while queue.batches and queue.batches[0].deadline <= now:
+            head = queue.batches[0]
+            if queue.in_flight is head:
+                if not head.reported:
+                    head.reported = True
+                    drained.failures.append(Failure(head, self._timed_out(head, in_flight=True)))
+                # Those behind it have never been sent.
+                late = [batch for batch in list(queue.batches)[1:] if batch.deadline <= now]
+                for batch in late:
+                    queue.batches.remove(batch)
+                    queue.open = None if queue.open is batch else queue.open
+                    drained.failures.append(Failure(batch, self._timed_out(batch, in_flight=False)))
+                    self._finished(batch)
+                return
+            drained.failures.append(Failure(head, self._timed_out(head, in_flight=False)))
+            self._remove(head, fate=_fate(head))
+
+    def _timed_out(self, batch: Batch[Sink], *, in_flight: bool) -> ProtocolError:
+        outcome: Outcome = "unknown" if in_flight or batch.maybe_written else "not_written"
+        last = batch.last_error
+        story = f"{batch.topic_partition}: not acknowledged within delivery_timeout_ms"
+        if last is None or isinstance(last, NetworkException):
+            why = f" ({last.message})" if last is not None else ""
+            return RequestTimedOut(story + why, outcome=outcome, attempts=batch.attempts)
+        return type(last)(f"{story}: {last.message}", outcome=outcome, **last.facts)
+
+    # ---------------------------------------------------------------------------------------- answers
+
+    def call_ended(self, node: NodeId) -> None:
+        """A request to ``node`` is over, however it went."""
+        left = self._calls_of.get(node, 0) - 1
+        invariant(left >= 0, "a call ended that never began", node=node)
+        self._calls_of[node] = left
+
+    def succeeded(self, batch: Batch[Sink]) -> None:
+        """The batch is acknowledged: forget it."""
+        self._landed(batch)
+        self._remove(batch, fate="written")
+
+    def failed(self, batch: Batch[Sink], error: ProtocolError, now: float, pause_s: float) -> Failure[Sink] | None:
+        """An attempt failed. The failure to report if it was the last; None if the batch is tried again (or split).
+
+        ``pause_s`` is the pause before the next attempt. A DUPLICATE_SEQUENCE_NUMBER is not a failure:
+        see :func:`is_success`.
+        """
+        self._landed(batch)
+        batch.last_error = error
+        certain = _proves_absence(error, batch, idempotent=self._idempotent)
+        if error.outcome != "not_written":
+            batch.maybe_written = True
+        elif certain:
+            batch.maybe_written = False
+        if batch.reported:
+            self._remove(batch, fate=_fate(batch))
+            return None
+        if isinstance(error, MessageTooLarge) and batch.record_count > 1 and not batch.maybe_written:
+            self._split(batch)
+            return None
+        if certain:
+            # The broker's log lacks what came before: go on in a new epoch, whose sequences start at 0 (KIP-360).
+            self._begin_epoch(batch.queue)
+            batch.base_sequence = -1
+        if (error.retriable or certain) and now < batch.deadline:
+            batch.stale_leader = error.stale_metadata
+            batch.retry_at = now + pause_s
+            return None
+        batch.reported = True
+        if error.retriable:
+            told = self._timed_out(batch, in_flight=False)
+        else:
+            outcome = UNKNOWN if batch.maybe_written else error.outcome
+            told = type(error)(f"{batch.topic_partition}: {error.message}", outcome=outcome, **error.facts)
+        self._remove(batch, fate=_fate(batch))
+        if isinstance(error, InvalidProducerEpoch | ProducerFenced):
+            self._begin_epoch(batch.queue)
+        return Failure(batch, told)
+
+    def leader_changed(self, queue: PartitionQueue[Sink]) -> None:
+        """Another leader is known for this partition: what waited for it is tried at once."""
+        if queue.batches and queue.batches[0].stale_leader:
+            queue.batches[0].stale_leader = False
+            queue.batches[0].retry_at = 0.0
+
+    def _landed(self, batch: Batch[Sink]) -> None:
+        invariant(batch.queue.in_flight is batch, "an answer for a batch that is not in flight", batch=repr(batch))
+        batch.queue.in_flight = None
+        batch.stale_leader = False
+
+    def _remove(self, batch: Batch[Sink], *, fate: Outcome) -> None:
+        """Take the oldest batch off its queue and settle its sequence."""
+        queue = batch.queue
+        invariant(queue.batches[0] is batch, "a batch ends before an older one", batch=repr(batch))
+        queue.batches.popleft()
+        if queue.open is batch:
+            queue.open = None
+        if fate == "unknown" and batch.base_sequence >= 0:
+            self._begin_epoch(queue)
+        if fate == "not_written":
+            self._take_back(batch)
+        self._finished(batch)
+
+    def _take_back(self, batch: Batch[Sink]) -> None:
+        """The batch certainly was not written: its sequence is free for the next one."""
+        if batch.base_sequence >= 0 and batch.queue.identity == batch.identity:
+            batch.queue.next_sequence = batch.base_sequence
+
+    def _begin_epoch(self, queue: PartitionQueue[Sink]) -> None:
+        if not self._idempotent or queue.identity is None:
+            return
+        if self.identity is not None:
+            spent = self.identity.epoch >= PRODUCER_EPOCH_MAX
+            self.identity = None if spent else Identity(self.identity.producer_id, self.identity.epoch + 1)
+        queue.identity, queue.next_sequence = self.identity, 0
+
+    def _finished(self, batch: Batch[Sink]) -> None:
+        self.size -= batch.size
+        if not batch.queue.batches:
+            self._active.pop(batch.queue, None)
+        left = self._unfinished[batch.number] - 1
+        if left:
+            self._unfinished[batch.number] = left
+        else:
+            del self._unfinished[batch.number]
+
+    def _split(self, batch: Batch[Sink]) -> None:
+        """Replace the batch by its two halves, at the front and in order (MESSAGE_TOO_LARGE)."""
+        queue = batch.queue
+        self._take_back(batch)
+        queue.size_max = min(queue.size_max, max(self._batch_size, batch.size // 2))
+        records = decode_batch(batch.builder.build())
+        middle = len(records) // 2
+        halves = [self._half(batch, records, 0, middle), self._half(batch, records, middle, len(records))]
+        queue.batches.popleft()
+        queue.batches.extendleft(reversed(halves))
+        self._unfinished[batch.number] += 1
+        self.size += sum(half.size for half in halves) - batch.size
+
+    def _half(self, batch: Batch[Sink], records: list[RecordView], start: int, end: int) -> Batch[Sink]:
+        builder = BatchBuilder(compression=self._compression)
+        half = Batch(batch.queue, builder, number=batch.number, created_at=batch.created_at)
+        half.deadline = batch.deadline
+        for record in records[start:end]:
+            builder.append(record.timestamp, record.key, record.value, list(record.headers))
+            half.size += record_size(record.key, record.value, record.headers)
+        for sink, index, count, timestamp in batch.waiters:
+            first, beyond = max(index, start), min(index + count, end)
+            if first < beyond:
+                half.waiters.append((sink, first - start, beyond - first, timestamp))
+        return half
+
+    # ---------------------------------------------------------------------------------------- state
+
+    @property
+    def newest(self) -> int:
+        """Number of the newest batch."""
+        return self._number
+
+    @property
+    def oldest_unfinished(self) -> int | None:
+        """Number of the oldest batch that still waits for its fate; None when there is none."""
+        return next(iter(self._unfinished), None)
+
+    def abandon(self) -> list[Batch[Sink]]:
+        """Forget everything, for a producer that ends; the batches whose waiters were not told."""
+        left = [batch for queue in self._active for batch in queue.batches if not batch.reported]
+        self._active.clear()
+        self._unfinished.clear()
+        self.size = 0
+        return left
+
+    def __repr__(self) -> str:
+        return f"<accumulator partitions={len(self._active)} size={self.size} batches={len(self._unfinished)}>"
+
+
+def _fate(batch: Batch[Any]) -> Outcome:
+    """What became of a batch that was not acknowledged."""
+    return "unknown" if batch.maybe_written else "not_written"
+
+
+def record_size(key: bytes | None, value: bytes | None, headers: Headers = ()) -> int:
+    """Upper bound of one record's bytes inside a batch."""
+    size = RECORD_OVERHEAD_MAX + (len(key) if key is not None else 0) + (len(value) if value is not None else 0)
+    for name, content in headers:
+        size += 10 + len(name.encode()) + (len(content) if content is not None else 0)
+    return size
+
+
+def is_success(error: ProtocolError | None) -> bool:
+    """A duplicate that the broker no longer has an offset for is in the log all the same (KIP-98)."""
+    return error is None or isinstance(error, DuplicateSequenceNumber)
+
+
+def _proves_absence(error: ProtocolError, batch: Batch[Any], *, idempotent: bool) -> bool:
+    """Does the refusal show that no attempt of this batch is in the log, although the sequence is refused?
+
+    OUT_OF_ORDER_SEQUENCE_NUMBER does: had an attempt been appended, its sequence would be the last one there, for one
+    batch is in flight. UNKNOWN_PRODUCER_ID says nothing of earlier attempts: their state is gone with the records.
+    """
+    if not idempotent:
+        return False
+    if isinstance(error, OutOfOrderSequenceNumber):
+        return True
+    return isinstance(error, UnknownProducerId) and not batch.maybe_written
+
+
+def _with_producer(data: bytearray, identity: Identity | None, base_sequence: int) -> bytearray:
+    """A copy of built batch bytes with another producer state; an attempt that hangs may still read the old ones."""
+    copy = bytearray(data)
+    producer_id, epoch = identity if identity is not None else (NO_PRODUCER, -1)
+    _PRODUCER_FIELDS.pack_into(copy, _PRODUCER_AT, producer_id, epoch, base_sequence)
+    copy[_CRC_AT : _CRC_AT + 4] = checksum(copy).to_bytes(4)
+    return copy

@@ -1,0 +1,89 @@
+"""One request to one node, and the pauses between attempts.
+
+Rules for this file: nothing is retried here; what went wrong below HTTP comes out as NetworkException with the outcome
+that the world vouches for (``not_written`` when no connection was made, else ``unknown``).
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from minikafka.errors import (
+    NOT_WRITTEN,
+    UNKNOWN,
+    BrokerNotAvailable,
+    NetworkException,
+    OutcomeUnknown,
+    ProtocolError,
+    Unreachable,
+    error_of,
+)
+from minikafka.ports import World
+from minikafka.types import Address
+from minikafka.wire.apis import BY_REQUEST
+from minikafka.wire.codec import decode_response, encode_request
+from minikafka.wire.messages import Failed
+
+JITTER = 0.2
+
+
+class Backoff:
+    """Pauses that double from ``base_ms`` to ``max_ms``, each 20 % shorter to 20 % longer (KIP-580)."""
+
+    __slots__ = ("_base_s", "_max_s", "_random")
+
+    def __init__(self, random: Random, *, base_ms: int, max_ms: int) -> None:
+        self._random = random
+        self._base_s = base_ms / 1000
+        self._max_s = max_ms / 1000
+
+    def pause_s(self, attempts: int) -> float:
+        """Seconds to wait after ``attempts`` failed attempts (1 or more)."""
+        pause = min(self._max_s, self._base_s * 2.0 ** min(attempts - 1, 30))
+        return pause * self._random.uniform(1 - JITTER, 1 + JITTER)
+
+
+def error_in(answer: Failed) -> ProtocolError | None:
+    """The error that a response, or one partition's result in it, carries."""
+    if answer.error_code == 0:
+        return None
+    return error_of(answer.error_code, answer.error_message, outcome=outcome_in(answer))
+
+
+def outcome_in(answer: Failed) -> Any:
+    """The outcome that a failed answer states; an answer that states none did not write."""
+    return answer.outcome or NOT_WRITTEN
+
+
+class Caller:
+    """Sends typed requests through the Network port."""
+
+    __slots__ = ("_world",)
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    async def call(self, peer: Address, request: Any, *, deadline: float) -> Any:
+        """The typed answer of ``peer``.
+
+        Raises NetworkException when there is none, and the answer's own error when the whole request was refused.
+        """
+        api = BY_REQUEST[type(request)].name
+        try:
+            body = await self._world.network.call(peer, api, encode_request(request), deadline=deadline)
+        except Unreachable as error:
+            raise NetworkException(f"{api} to {peer}: no connection: {error}", outcome=NOT_WRITTEN) from error
+        except OutcomeUnknown as error:
+            raise NetworkException(f"{api} to {peer}: no answer: {error}", outcome=UNKNOWN) from error
+        try:
+            response = decode_response(api, body)
+        except ProtocolError as error:
+            raise NetworkException(f"{api} to {peer}: {error.message}", outcome=UNKNOWN) from error
+        refusal = error_in(response)
+        if isinstance(refusal, BrokerNotAvailable):
+            # It is stopping or starting: for a client that is as good as nobody listening.
+            raise NetworkException(f"{api} to {peer}: {refusal.message}", outcome=refusal.outcome) from refusal
+        if refusal is not None:
+            raise refusal
+        return response

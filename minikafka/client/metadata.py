@@ -1,0 +1,199 @@
+"""Keeps a client's view of the cluster fresh: asks when told that it is stale, and at metadata.max.age.ms (S27).
+
+One request at a time. Nodes are asked in random order, bootstrap servers last, each for two seconds at most: a
+stopped process (SIGSTOP) accepts connections and never answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+
+from minikafka.client.caller import Backoff, Caller
+from minikafka.client.cluster_view import ClusterView, Update
+from minikafka.client.settings import ClientConfig
+from minikafka.errors import (
+    BrokerNotAvailable,
+    InconsistentClusterId,
+    NetworkException,
+    ProtocolError,
+    RequestTimedOut,
+)
+from minikafka.ports import World
+from minikafka.types import NO_NODE, Address, NodeId, TopicPartition
+from minikafka.wire.messages import MetadataRequest, MetadataResponse
+
+ASK_TIMEOUT_S = 2.0
+
+Listener = Callable[[Update], None]
+
+
+class Metadata:
+    """Owner of the view. ``start`` and ``stop`` belong to the client that has it."""
+
+    def __init__(self, config: ClientConfig, world: World, caller: Caller, *, auto_create: bool = False) -> None:
+        self.view = ClusterView()
+        self.listeners: list[Listener] = []
+        """Called after each accepted answer and each hint that was news."""
+        self.failed: BaseException | None = None
+        """What ended the refreshing task, if anything did: a bug, or an answer from another cluster."""
+        self._config = config
+        self._world = world
+        self._caller = caller
+        self._auto_create = auto_create
+        self._topics: dict[str, None] = {}
+        self._wanted = asyncio.Event()
+        self._waiting: list[asyncio.Future[None]] = []
+        self._task: asyncio.Task[None] | None = None
+        self._backoff = Backoff(world.random, base_ms=config.retry_backoff_ms, max_ms=config.retry_backoff_max_ms)
+
+    async def start(self, deadline: float) -> None:
+        """Ask until a first broker answers. NetworkException at ``deadline`` when none did."""
+        attempts = 0
+        while True:
+            try:
+                await self._ask()
+                break
+            except NetworkException as error:
+                attempts += 1
+                pause_s = self._backoff.pause_s(attempts)
+                if self._world.clock.now() + pause_s >= deadline:
+                    raise NetworkException(f"no bootstrap server answers: {error.message}") from error
+                await asyncio.sleep(pause_s)
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="client-metadata")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+        self._release(RequestTimedOut("the client was stopped"))
+
+    # ---------------------------------------------------------------------------------------- what is wanted
+
+    def follow(self, topic: str) -> None:
+        """Ask about ``topic`` from now on."""
+        if topic not in self._topics:
+            self._topics[topic] = None
+            self._wanted.set()
+
+    def follow_only(self, topics: list[str]) -> None:
+        """Ask about exactly these topics from now on."""
+        self._topics = dict.fromkeys(topics)
+        self._wanted.set()
+
+    def refresh_soon(self) -> None:
+        """The view is stale: ask as soon as the pause between two requests allows."""
+        self._wanted.set()
+
+    async def refreshed(self, deadline: float) -> None:
+        """Ask and return after the next accepted answer; RequestTimedOut at ``deadline``."""
+        if self.failed is not None:
+            raise self.failed
+        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiting)
+        self._wanted.set()
+        try:
+            async with asyncio.timeout_at(deadline):
+                await waiting
+        except TimeoutError:
+            raise RequestTimedOut("no broker answered with newer metadata in time") from None
+        finally:
+            if waiting in self._waiting:
+                self._waiting.remove(waiting)
+
+    def learn_leader(self, partition: TopicPartition, told: object, endpoints: object = ()) -> bool:
+        """A refusal named the leader: take it over, or else ask. True when it was news."""
+        news = self.view.learn_leader(partition, told, endpoints)  # type: ignore[arg-type]
+        if news:
+            self._tell(Update(accepted=True, changed=(partition,)))
+        else:
+            self._wanted.set()
+        return news
+
+    # ---------------------------------------------------------------------------------------- whom to ask
+
+    def address(self, node: NodeId) -> Address | None:
+        """Where ``node`` listens, if the view knows."""
+        return self.view.brokers.get(node)
+
+    def any_addresses(self) -> list[Address]:
+        """All known addresses in random order, those of the bootstrap list that are not in the view last."""
+        known = [self.view.brokers[node] for node in sorted(self.view.brokers)]
+        self._world.random.shuffle(known)
+        return known + [address for address in self._config.bootstrap if address not in known]
+
+    def controller_first(self) -> list[Address]:
+        """As :meth:`any_addresses`, the controller in front if it is known."""
+        addresses = self.any_addresses()
+        controller = self.address(self.view.controller_id) if self.view.controller_id != NO_NODE else None
+        if controller is not None and controller in addresses:
+            addresses.remove(controller)
+            addresses.insert(0, controller)
+        return addresses
+
+    # ---------------------------------------------------------------------------------------- the task
+
+    async def _run(self) -> None:
+        attempts = 0
+        try:
+            while True:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._config.metadata_max_age_ms / 1000):
+                        await self._wanted.wait()
+                self._wanted.clear()
+                try:
+                    await self._ask()
+                    attempts = 0
+                except NetworkException as error:
+                    attempts += 1
+                    self._wanted.set()
+                    self._world.events("metadata_refresh_failed", error=error.message)
+                await asyncio.sleep(self._backoff.pause_s(max(attempts, 1)))
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - handed to every waiter, and kept for those to come
+            self.failed = error
+            self._world.events("metadata_failed", error=repr(error))
+            self._release(error)
+            self._tell(Update(accepted=False))
+
+    async def _ask(self) -> MetadataResponse:
+        return await self.ask_once(tuple(self._topics))
+
+    async def ask_once(self, topics: tuple[str, ...] | None) -> MetadataResponse:
+        """One answer about ``topics`` (None: all) from whoever answers first; the view takes it over."""
+        request = MetadataRequest(topics=topics, allow_auto_topic_creation=self._auto_create)
+        last: ProtocolError | None = None
+        for address in self.any_addresses():
+            now = self._world.clock.now()
+            patience_s = min(ASK_TIMEOUT_S, self._config.request_timeout_ms / 1000)
+            try:
+                response: MetadataResponse = await self._caller.call(address, request, deadline=now + patience_s)
+                update = self.view.update(response, self._world.clock.now(), all_topics=topics is None)
+            except InconsistentClusterId:
+                raise
+            except ProtocolError as error:
+                last = error
+                continue
+            if update.accepted:
+                self._release(None)
+                self._tell(update)
+                return response
+            last = BrokerNotAvailable(f"{address} knows less of the cluster than this client")
+        raise NetworkException(f"no broker gave metadata; last: {last.name if last else ''} {last}")
+
+    def _tell(self, update: Update) -> None:
+        for listener in self.listeners:
+            listener(update)
+
+    def _release(self, error: BaseException | None) -> None:
+        for waiting in self._waiting:
+            if not waiting.done():
+                if error is None:
+                    waiting.set_result(None)
+                else:
+                    waiting.set_exception(error)
+        self._waiting.clear()

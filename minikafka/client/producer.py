@@ -1,0 +1,495 @@
+"""The producer as applications see it (S24 to S26), with aiokafka's method and parameter names.
+
+Records go to the accumulator; ``sender.py`` sends them. ``send`` is the hot path: what it does per record is one
+look-up of the topic, the choice of a partition, one append in the compiled codec and one future. ``send_many`` does
+without the future per record.
+
+Idempotence is on by default: a retry neither duplicates nor reorders. Without it (``acks`` 0 or 1, or
+``enable_idempotence=False``) a request whose answer was lost is sent again and may be written twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from itertools import accumulate
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from minikafka.client.accumulator import RECORD_OVERHEAD_MAX, Accumulator, Row, record_size
+from minikafka.client.caller import Caller
+from minikafka.client.metadata import Metadata
+from minikafka.client.partitioner import KeyHashes, choose_sticky
+from minikafka.client.sender import Part, Queue, Sender, Waiting
+from minikafka.client.settings import Partitioner, ProducerConfig
+from minikafka.client.structs import RecordMetadata, SentRecords
+from minikafka.errors import (
+    NOT_WRITTEN,
+    InvalidRequest,
+    LeaderNotAvailable,
+    MessageTooLarge,
+    ProtocolError,
+    RequestTimedOut,
+    UnknownTopicOrPartition,
+)
+from minikafka.invariant import invariant
+from minikafka.ports import World
+from minikafka.wire.batch import HEADER_SIZE
+from minikafka.wire.records import BatchBuilder, Headers
+
+# A tuple, or every row of a `send_many` would be one more object for the garbage collector to walk.
+NO_HEADERS: Headers = ()
+# A list is what the compiled codec takes without a conversion; nobody changes it.
+NO_HEADERS_LISTED: Headers = []
+
+RecordLike = bytes | tuple[Any, ...]
+"""What ``send_many`` takes: a value, or (key, value), (key, value, headers) or (key, value, headers, timestamp_ms)."""
+
+
+class SentPart(NamedTuple):
+    """Some records of a ``send_many`` that share a batch, and so a fate."""
+
+    indexes: Sequence[int]
+    """Which of the records that were given, in order."""
+    partition: int
+    future: asyncio.Future[SentRecords]
+
+
+class AppendedRecord(NamedTuple):
+    """What ``BatchToSend.append`` tells."""
+
+    offset: int
+    """Place in the batch."""
+    size: int
+    timestamp: int
+
+
+class BatchToSend:
+    """A batch that the application fills itself; aiokafka's BatchBuilder."""
+
+    def __init__(self, *, compression: str, size_max: int, wall_ms: int) -> None:
+        self.builder = BatchBuilder(compression=compression, size_limit=size_max)
+        self.first_timestamp = wall_ms
+        self._wall_ms = wall_ms
+        self._closed = False
+
+    def append(
+        self, *, timestamp: int | None, key: bytes | None, value: bytes | None, headers: Headers = NO_HEADERS
+    ) -> AppendedRecord | None:
+        """Add a record; None when the batch is full or closed."""
+        if self._closed:
+            return None
+        before = self.builder.size
+        at = self.builder.record_count
+        when = self._wall_ms if timestamp is None else timestamp
+        if not self.builder.append(when, key, value, headers):
+            return None
+        if at == 0:
+            self.first_timestamp = when
+        return AppendedRecord(at, self.builder.size - before, when)
+
+    def close(self) -> None:
+        """No more records."""
+        self._closed = True
+
+    def record_count(self) -> int:
+        return self.builder.record_count
+
+    def size(self) -> int:
+        """Bytes so far, uncompressed."""
+        return self.builder.size
+
+
+class Producer:
+    """Sends records. Use ``async with``, or ``start`` and ``stop``.
+
+    This is the form with the world given; ``minikafka.Producer(bootstrap_servers=...)`` makes its own.
+    """
+
+    def __init__(self, config: ProducerConfig, world: World | AbstractAsyncContextManager[World]) -> None:
+        self.config = config
+        self._world_source = world
+        self._resources = AsyncExitStack()
+        self._world: World | None = None
+        self._metadata: Metadata | None = None
+        self._sender: Sender | None = None
+        self._accumulator: Accumulator[Waiting] = Accumulator(
+            batch_size=min(config.max_batch_size, config.max_request_size),
+            linger_s=config.linger_ms / 1000,
+            request_size_max=config.max_request_size,
+            delivery_timeout_s=config.delivery_timeout_ms / 1000,
+            compression=config.compression_type or "none",
+            idempotent=config.idempotent,
+            calls_per_node_max=config.max_in_flight_requests_per_connection,
+        )
+        self._topics: dict[str, list[Queue]] = {}
+        """The sender's queues, while the producer runs; empty otherwise, so that ``send`` takes its slow path."""
+        self._sticky: dict[str, tuple[int, int]] = {}
+        """Topic -> (partition, bytes that still go there)."""
+        self._hash = KeyHashes()
+        self._partitioner = config.partitioner
+        self._key_of = config.key_serializer
+        self._value_of = config.value_serializer
+        # Read by every send: what does not change.
+        self._record_size_max = config.max_request_size - HEADER_SIZE
+        self._buffer_memory = config.buffer_memory
+        self._stopping = False
+
+    # ---------------------------------------------------------------------------------------- lifecycle
+
+    async def start(self) -> None:
+        """Connect to the cluster. NetworkException when no bootstrap server answers in default_api_timeout_ms."""
+        invariant(self._world is None, "a producer starts once")
+        source = self._world_source
+        world = source if isinstance(source, World) else await self._resources.enter_async_context(source)
+        try:
+            self._world = world
+            self._create_future = asyncio.get_running_loop().create_future
+            self._now, self._wall_ms = world.clock.now, world.clock.wall_ms
+            caller = Caller(world)
+            self._metadata = Metadata(self.config, world, caller, auto_create=self.config.allow_auto_create_topics)
+            await self._metadata.start(world.clock.now() + self.config.default_api_timeout_ms / 1000)
+            self._sender = Sender(self.config, world, self._accumulator, self._metadata, caller)
+            self._topics = self._sender.topics
+            self._sender.start()
+        except BaseException:
+            await self._close()
+            raise
+
+    async def stop(self) -> None:
+        """Send what is buffered, wait for the answers (delivery_timeout_ms at most), and close."""
+        if self._stopping:
+            return
+        self._stopping = True
+        self._topics = {}
+        try:
+            if self._sender is not None:
+                await self._sender.flushed()
+        finally:
+            await self._close()
+
+    async def _close(self) -> None:
+        self._topics = {}
+        if self._sender is not None:
+            await self._sender.stop()
+        if self._metadata is not None:
+            await self._metadata.stop()
+        await self._resources.aclose()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    # ---------------------------------------------------------------------------------------- sending
+
+    async def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Headers | None = None,
+    ) -> asyncio.Future[RecordMetadata]:
+        """Buffer one record and return the future of its RecordMetadata.
+
+        Waits for metadata and for buffer memory, ``max_block_ms`` at most: then RequestTimedOut or
+        UnknownTopicOrPartition, not written. MessageTooLarge for a record beyond ``max_request_size``. The future
+        fails with a ProtocolError whose ``outcome`` says what is known: ``not_written`` or ``unknown``.
+        """
+        if self._key_of is not None:
+            key = self._key_of(key)
+        if self._value_of is not None:
+            value = self._value_of(value)
+        if headers:
+            size = record_size(key, value, headers)
+        else:
+            headers = NO_HEADERS_LISTED
+            size = RECORD_OVERHEAD_MAX
+            if key is not None:
+                size += len(key)
+            if value is not None:
+                size += len(value)
+        accumulator = self._accumulator
+        queues = self._topics.get(topic)
+        if size > self._record_size_max:
+            raise self._too_large(size)
+        if queues is None or accumulator.size + size > self._buffer_memory:
+            queues = await self._admitted(topic, size)
+        if partition is None:
+            partition = self._partition(topic, queues, key, size)
+        elif not 0 <= partition < len(queues):
+            queues = await self._with_partition(topic, partition)
+        future: asyncio.Future[RecordMetadata] = self._create_future()
+        if accumulator.append(
+            queues[partition],
+            future,
+            self._wall_ms() if timestamp_ms is None else timestamp_ms,
+            key,
+            value,
+            headers,
+            size,
+            self._now(),
+        ):
+            self._running().wake()
+        return future
+
+    async def send_and_wait(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Headers | None = None,
+    ) -> RecordMetadata:
+        """:meth:`send`, and wait for the acknowledgement."""
+        return await (await self.send(topic, value, key, partition, timestamp_ms, headers))
+
+    async def send_many(
+        self,
+        topic: str,
+        records: Iterable[RecordLike],
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> list[SentPart]:
+        """Buffer many records at a fraction of ``send``'s price; one future per part, not per record.
+
+        A record is a value (bytes), or a tuple (key, value[, headers[, timestamp_ms]]). Records of one partition keep
+        their order. MessageTooLarge is raised before anything is buffered; a part for which memory stayed full, or
+        whose metadata stayed unknown, has a failed future (not written).
+        """
+        now_ms = self._running_world().clock.wall_ms() if timestamp_ms is None else timestamp_ms
+        rows: list[Row] = [
+            (now_ms, None, each, NO_HEADERS) if each.__class__ is bytes else _row(each, now_ms) for each in records
+        ]
+        if not rows:
+            return []
+        if self._key_of is not None or self._value_of is not None:
+            rows = [self._serialized(row) for row in rows]
+        queues = self._topics.get(topic) or await self._admitted(topic, 0)
+        if partition is not None and not 0 <= partition < len(queues):
+            queues = await self._with_partition(topic, partition)
+        everything = range(len(rows))
+        if partition is not None:
+            return await self._send_rows(topic, partition, rows, everything)
+        if self._partitioner is None and all(row[1] is None for row in rows):
+            return await self._send_rows(topic, None, rows, everything)
+        self._check_sizes(rows)
+        groups: list[list[int]] = [[] for _ in queues]
+        hash_of, count, default = self._hash, len(queues), self._partitioner is None
+        for index, row in enumerate(rows):
+            key = row[1]
+            if default and key is not None:
+                groups[hash_of(key) % count].append(index)
+            else:
+                at = self._partition(topic, queues, key, RECORD_OVERHEAD_MAX + len(row[2] or b""))
+                groups[at].append(index)
+        parts: list[SentPart] = []
+        for at, indexes in enumerate(groups):
+            if indexes:
+                parts.extend(await self._send_rows(topic, at, [rows[index] for index in indexes], indexes))
+        return parts
+
+    def create_batch(self) -> BatchToSend:
+        """An empty batch to fill and give to :meth:`send_batch`."""
+        return BatchToSend(
+            compression=self.config.compression_type or "none",
+            size_max=self.config.max_batch_size,
+            wall_ms=self._running_world().clock.wall_ms(),
+        )
+
+    async def send_batch(self, batch: BatchToSend, topic: str, *, partition: int) -> asyncio.Future[RecordMetadata]:
+        """Send a filled batch to one partition; the future is the RecordMetadata of its first record."""
+        batch.close()
+        if batch.record_count() == 0:
+            raise InvalidRequest("the batch holds no records")
+        await self._admitted(topic, batch.size())
+        queues = await self._with_partition(topic, partition)
+        future: asyncio.Future[RecordMetadata] = self._create_future()
+        part = Part(future, batch.record_count())
+        part.only_first = True
+        self._accumulator.add_built(queues[partition], part, batch.builder, batch.first_timestamp, self._now())
+        self._running().wake()
+        return future
+
+    async def flush(self) -> None:
+        """Send what is buffered now, without lingering, and wait until all of it has an answer."""
+        sender = self._running()
+        await sender.flushed()
+        sender.check()
+
+    async def partitions_for(self, topic: str) -> frozenset[int]:
+        """The topic's partitions."""
+        return frozenset(range(len(await self._admitted(topic, 0))))
+
+    # ---------------------------------------------------------------------------------------- partition
+
+    def _partition(self, topic: str, queues: list[Queue], key: bytes | None, size: int) -> int:
+        """S26: the configured partitioner, or murmur2 of the key, or the sticky partition without one."""
+        if self._partitioner is not None:
+            return self._custom_partition(self._partitioner, topic, queues, key)
+        if key is not None:
+            return self._hash(key) % len(queues)
+        partition, left = self._sticky.get(topic, (-1, 0))
+        if left <= 0:
+            partition, left = self._next_sticky(topic, queues, partition), self.config.max_batch_size
+        self._sticky[topic] = (partition, left - size)
+        return partition
+
+    def _custom_partition(self, partitioner: Partitioner, topic: str, queues: list[Queue], key: bytes | None) -> int:
+        chosen = partitioner(key, list(range(len(queues))), self._with_leader(topic, len(queues)))
+        if not 0 <= chosen < len(queues):
+            raise InvalidRequest(f"the partitioner chose partition {chosen} of {topic}, which has {len(queues)}")
+        return chosen
+
+    def _with_leader(self, topic: str, count: int) -> list[int]:
+        view = self._running_metadata().view
+        return [index for index in range(count) if view.leader(topic, index).node in view.brokers]
+
+    def _next_sticky(self, topic: str, queues: list[Queue], current: int) -> int:
+        available = self._with_leader(topic, len(queues)) or list(range(len(queues)))
+        lengths = [len(queues[index].batches) for index in available]
+        return choose_sticky(self._running_world().random, available, lengths, current)
+
+    # ---------------------------------------------------------------------------------------- slow paths
+
+    async def _send_rows(
+        self, topic: str, partition: int | None, rows: list[Row], indexes: Sequence[int]
+    ) -> list[SentPart]:
+        """Buffer rows batch by batch, to one partition or (None) to sticky ones, letting the sender run in between."""
+        ends = list(accumulate(self._check_sizes(rows)))
+        parts: list[SentPart] = []
+        start = 0
+        while start < len(rows):
+            future: asyncio.Future[SentRecords] = self._create_future()
+            try:
+                size = ends[start] - (ends[start - 1] if start else 0)
+                queues = self._topics.get(topic)
+                if queues is None or self._accumulator.size + size > self._buffer_memory:
+                    queues = await self._admitted(topic, size)
+                at = self._partition(topic, queues, None, 0) if partition is None else partition
+            except ProtocolError as error:
+                future.set_exception(error)
+                parts.append(SentPart(indexes[start:], -1 if partition is None else partition, future))
+                break
+            part = Part(future, 0)
+            room = self._buffer_memory - self._accumulator.size
+            taken = self._accumulator.extend(queues[at], part, rows, start, ends, room, self._now())
+            part.expect(taken)
+            if partition is None:
+                sent = ends[start + taken - 1] - (ends[start - 1] if start else 0)
+                self._sticky[topic] = (at, self._sticky[topic][1] - sent)
+            parts.append(SentPart(indexes[start : start + taken], at, future))
+            start += taken
+            self._running().wake()
+            if start < len(rows):
+                # A megabyte of records was built: let answers in and requests out.
+                await asyncio.sleep(0)
+        return parts
+
+    def _check_sizes(self, rows: list[Row]) -> list[int]:
+        limit = self._record_size_max
+        sizes = [
+            RECORD_OVERHEAD_MAX + len(value)
+            if key is None and value is not None and not headers
+            else record_size(key, value, headers)
+            for _, key, value, headers in rows
+        ]
+        if max(sizes) > limit:
+            raise self._too_large(max(sizes))
+        return sizes
+
+    def _too_large(self, size: int) -> MessageTooLarge:
+        limit = self.config.max_request_size
+        return MessageTooLarge(
+            f"a record of {size + HEADER_SIZE} bytes (with its batch's header) is beyond max_request_size={limit}",
+            max_request_size=limit,
+        )
+
+    def _serialized(self, row: Row) -> Row:
+        timestamp, key, value, headers = row
+        return (
+            timestamp,
+            key if self._key_of is None else self._key_of(key),
+            value if self._value_of is None else self._value_of(value),
+            headers,
+        )
+
+    async def _admitted(self, topic: str, size: int) -> list[Queue]:
+        """The topic's queues, once metadata knows the topic and the buffer has room for ``size`` more bytes."""
+        sender = self._running()
+        deadline = self._now() + self.config.max_block_ms / 1000
+        queues = await self._known(topic, 1, deadline)
+        await sender.space_for(size, deadline)
+        self._running()
+        return queues
+
+    async def _with_partition(self, topic: str, partition: int) -> list[Queue]:
+        if partition < 0:
+            raise InvalidRequest(f"{topic}: partition {partition} is negative")
+        return await self._known(topic, partition + 1, self._now() + self.config.max_block_ms / 1000)
+
+    async def _known(self, topic: str, count: int, deadline: float) -> list[Queue]:
+        """The topic's queues once it has at least ``count`` partitions (S27)."""
+        metadata, sender = self._running_metadata(), self._running()
+        metadata.follow(topic)
+        while True:
+            queues = sender.queues(topic)
+            if queues is not None and len(queues) >= count:
+                return queues
+            if queues is None:
+                error = metadata.view.errors.get(topic)
+                if error is not None and not error.retriable:
+                    raise type(error)(f"{topic}: {error.message}", outcome=NOT_WRITTEN)
+            try:
+                await metadata.refreshed(deadline)
+            except RequestTimedOut:
+                waited = f"after max_block_ms={self.config.max_block_ms}"
+                if queues is not None:
+                    raise UnknownTopicOrPartition(
+                        f"{topic} has {len(queues)} partitions, there is no {count - 1} {waited}"
+                    ) from None
+                reason = metadata.view.errors.get(topic)
+                if isinstance(reason, LeaderNotAvailable):
+                    raise LeaderNotAvailable(f"{topic} is being created and has no leader {waited}") from None
+                raise UnknownTopicOrPartition(f"no broker knows the topic {topic} {waited}") from None
+
+    def _running(self) -> Sender:
+        if self._sender is None or self._stopping:
+            raise InvalidRequest("the producer is not started" if self._sender is None else "the producer was stopped")
+        self._sender.check()
+        return self._sender
+
+    def _running_metadata(self) -> Metadata:
+        self._running()
+        invariant(self._metadata is not None, "a sender without metadata")
+        return self._metadata  # type: ignore[return-value]
+
+    def _running_world(self) -> World:
+        self._running()
+        invariant(self._world is not None, "a sender without a world")
+        return self._world  # type: ignore[return-value]
+
+    def __repr__(self) -> str:
+        return f"<producer {self._accumulator!r}>"
+
+
+def _row(record: Any, now_ms: int) -> Row:
+    """A record as ``send_many`` takes it, spelled out."""
+    if not isinstance(record, tuple):
+        return now_ms, None, bytes(record) if isinstance(record, bytearray | memoryview) else record, NO_HEADERS
+    if len(record) == 2:
+        return now_ms, record[0], record[1], NO_HEADERS
+    if not 3 <= len(record) <= 4:
+        raise InvalidRequest(
+            f"a record is a value or (key, value[, headers[, timestamp_ms]]), not {len(record)} members"
+        )
+    timestamp = record[3] if len(record) == 4 else None
+    return (now_ms if timestamp is None else timestamp), record[0], record[1], record[2] or NO_HEADERS

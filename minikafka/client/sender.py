@@ -1,0 +1,407 @@
+"""The producer's driver: drains the accumulator, calls the leaders, and tells every waiter what became of its records.
+
+Rules for this file: it decides nothing about batches (accumulator.py does); every task is owned, and one that ends in
+an exception ends the producer: all waiters get it, ``send`` raises it. A future is set once, by :func:`acknowledge` or
+:func:`refuse`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeAlias
+
+from minikafka.client.accumulator import Accumulator, Batch, Call, Identity, PartitionQueue, is_success
+from minikafka.client.caller import Backoff, Caller, error_in
+from minikafka.client.cluster_view import Update
+from minikafka.client.metadata import Metadata
+from minikafka.client.settings import ProducerConfig
+from minikafka.client.structs import RecordMetadata, SentRecords
+from minikafka.errors import NOT_WRITTEN, UNKNOWN, NetworkException, ProtocolError, RequestTimedOut, UnknownServerError
+from minikafka.ports import World
+from minikafka.types import NO_NODE, NodeId, TopicPartition
+from minikafka.wire.messages import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    ProducedPartition,
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+)
+
+# A broker answers a produce at timeout_ms with what it knows; only a call later than this has an unknown outcome.
+ANSWER_GRACE_S = 1.0
+
+
+class Part:
+    """The records of one ``send_many`` or ``send_batch`` in one batch; a split makes it end in two steps."""
+
+    __slots__ = ("_left", "_runs", "future", "only_first")
+
+    def __init__(self, future: asyncio.Future[SentRecords] | asyncio.Future[RecordMetadata], count: int) -> None:
+        self.future = future
+        self.only_first = False
+        """Answer with the first record's RecordMetadata, as ``send_batch`` does."""
+        self._left = count
+        self._runs: list[RecordMetadata | tuple[int, int]] = []
+
+    def expect(self, count: int) -> None:
+        """How many records the part has, once that is known."""
+        self._left = count
+
+    def landed(self, first: RecordMetadata, count: int) -> None:
+        """``count`` more records of the part are in the log from ``first`` on."""
+        self._left -= count
+        if self.only_first:
+            self._runs.append(first)
+        else:
+            self._runs.append((first.offset, count))
+        if self._left == 0 and not self.future.done():
+            runs = tuple(self._runs)
+            done = runs[0] if self.only_first else SentRecords(first.topic, first.partition, runs)  # type: ignore[arg-type]
+            self.future.set_result(done)  # type: ignore[arg-type]
+
+    def refused(self, error: ProtocolError) -> None:
+        """Some records of the part did not make it."""
+        if self.future.done():
+            return
+        if self._runs:
+            error = type(error)(f"{error.message} (the first records of the part were written)", outcome=UNKNOWN)
+        self.future.set_exception(error)
+
+
+Waiting: TypeAlias = "asyncio.Future[RecordMetadata] | Part"
+Queue: TypeAlias = PartitionQueue[Waiting]
+
+
+def acknowledge(batch: Batch[Waiting], answer: ProducedPartition | None) -> None:
+    """Tell the waiters of an appended batch; None: there is no answer to expect (acks=0), offsets are -1."""
+    topic, partition = where = batch.topic_partition
+    base, log_start, append_time = (
+        (answer.base_offset, answer.log_start_offset, answer.log_append_time_ms) if answer is not None else (-1, -1, -1)
+    )
+    timestamp_type = 1 if append_time >= 0 else 0
+    # Once per record: tuple.__new__ is what RecordMetadata's own constructor ends in, without the arguments' check.
+    new = tuple.__new__
+    for sink, index, count, timestamp in batch.waiters:
+        offset = base + index if base >= 0 else -1
+        if append_time >= 0:
+            timestamp = append_time  # noqa: PLW2901 - LogAppendTime replaces the record's own
+        metadata = new(RecordMetadata, (topic, partition, where, offset, timestamp, timestamp_type, log_start))
+        if isinstance(sink, Part):
+            sink.landed(metadata, count)
+        elif not sink.done():
+            sink.set_result(metadata)
+    batch.waiters = []
+
+
+def refuse(batch: Batch[Waiting], error: ProtocolError) -> None:
+    """Tell the waiters of a failed batch; each gets an exception of its own, tracebacks grow with every raise."""
+    for sink, _, _, _ in batch.waiters:
+        each = type(error)(error.message, outcome=error.outcome, **error.facts)
+        if isinstance(sink, Part):
+            sink.refused(each)
+        elif not sink.done():
+            sink.set_exception(each)
+    batch.waiters = []
+
+
+class Sender:
+    """Owner of the sending task and of the calls in flight."""
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        world: World,
+        accumulator: Accumulator[Waiting],
+        metadata: Metadata,
+        caller: Caller,
+    ) -> None:
+        self.topics: dict[str, list[Queue]] = {}
+        """One queue per partition, of the topics that were sent to and that metadata knows."""
+        self._queues: dict[TopicPartition, Queue] = {}
+        """Every queue there ever was: its sequences go on even if the topic was out of sight for a while."""
+        self.broken: BaseException | None = None
+        """Why the producer ended by itself: a bug, or metadata of another cluster."""
+        self._config = config
+        self._world = world
+        self._accumulator = accumulator
+        self._metadata = metadata
+        self._caller = caller
+        self._backoff = Backoff(world.random, base_ms=config.retry_backoff_ms, max_ms=config.retry_backoff_max_ms)
+        self._wake = asyncio.Event()
+        self.wake: Callable[[], None] = self._wake.set
+        """Look again: something was added, or is urgent."""
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._main: asyncio.Task[None] | None = None
+        self._identity_task: asyncio.Task[None] | None = None
+        self._flushes: list[tuple[int, asyncio.Future[None]]] = []
+        self._space: list[tuple[int, asyncio.Future[None]]] = []
+        metadata.listeners.append(self._on_metadata)
+
+    def start(self) -> None:
+        self._main = self._own(self._run(), "producer-sender")
+
+    async def stop(self) -> None:
+        """Cancel what is in flight and tell whoever still waits."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._tell_all("the producer was stopped")
+
+    # ---------------------------------------------------------------------------------------- for the producer
+
+    async def flushed(self) -> None:
+        """Return when every record added before the call has its answer."""
+        newest = self._accumulator.newest
+        oldest = self._accumulator.oldest_unfinished
+        if self.broken is not None or oldest is None or oldest > newest:
+            return
+        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        entry = (newest, waiting)
+        self._flushes.append(entry)
+        self._accumulator.urgent += 1
+        self.wake()
+        try:
+            await waiting
+        finally:
+            self._accumulator.urgent -= 1
+            if entry in self._flushes:
+                self._flushes.remove(entry)
+
+    async def space_for(self, size: int, deadline: float) -> None:
+        """Wait for buffer memory; RequestTimedOut (not written) at ``deadline``."""
+        while self._accumulator.size + size > self._config.buffer_memory and self._accumulator.size > 0:
+            waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            entry = (size, waiting)
+            self._space.append(entry)
+            self._accumulator.urgent += 1
+            self.wake()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await waiting
+            except TimeoutError:
+                raise RequestTimedOut(
+                    f"buffer_memory={self._config.buffer_memory} bytes are full of unacknowledged records and stayed so"
+                    f" for max_block_ms={self._config.max_block_ms}",
+                    outcome=NOT_WRITTEN,
+                ) from None
+            finally:
+                self._accumulator.urgent -= 1
+                if entry in self._space:
+                    self._space.remove(entry)
+            self.check()
+
+    def check(self) -> None:
+        """Raise what ended the producer, if anything did."""
+        if self.broken is not None:
+            raise self.broken
+
+    def queues(self, topic: str) -> list[Queue] | None:
+        """The topic's queues, as many as it has partitions; None when metadata does not know the topic."""
+        known = self._metadata.view.partition_count(topic)
+        if known is None:
+            self.topics.pop(topic, None)
+            return None
+        queues = self.topics.setdefault(topic, [])
+        del queues[known:]
+        for index in range(len(queues), known):
+            partition = TopicPartition(topic, index)
+            if partition not in self._queues:
+                self._queues[partition] = self._accumulator.queue(topic, index)
+            queues.append(self._queues[partition])
+        return queues
+
+    # ---------------------------------------------------------------------------------------- the tasks
+
+    def _own(self, work: object, name: str) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work, name=name)  # type: ignore[arg-type]
+        self._tasks[task] = None
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        del self._tasks[task]
+        if not task.cancelled() and task.exception() is not None:
+            self._break(task.exception())
+
+    def _break(self, error: BaseException | None) -> None:
+        if self.broken is None:
+            self.broken = error
+            self.topics.clear()
+            self._world.events("producer_broken", error=repr(error))
+            self._tell_all(f"the producer ended: {error!r}")
+            if self._main is not None:
+                self._main.cancel()
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        accumulator, clock, wake = self._accumulator, self._world.clock, self._wake
+        while True:
+            wake.clear()
+            drained = accumulator.drain(clock.now(), self._leader_of)
+            for failure in drained.failures:
+                self._refuse(failure.batch, failure.error)
+            for call in drained.calls:
+                self._own(self._produce(call), "producer-call")
+            if drained.leaderless:
+                self._metadata.refresh_soon()
+            if drained.wants_identity and self._identity_task is None:
+                self._identity_task = self._own(self._init_producer_id(), "producer-identity")
+            self._settle()
+            if drained.deadline == float("inf"):
+                await wake.wait()
+            else:
+                timer = loop.call_at(drained.deadline, wake.set)
+                await wake.wait()
+                timer.cancel()
+
+    def _leader_of(self, topic: str, partition: int) -> NodeId:
+        node = self._metadata.view.leader(topic, partition).node
+        return node if node in self._metadata.view.brokers else NO_NODE
+
+    async def _produce(self, call: Call[Waiting]) -> None:
+        """One request and its answer. The answer of a partition that is missing counts as unknown."""
+        config, clock = self._config, self._world.clock
+        request = ProduceRequest(
+            acks=config.required_acks,
+            timeout_ms=config.request_timeout_ms,
+            client_id=config.client_id,
+            partitions=tuple(
+                ProducePartition(topic=each.queue.topic, partition=each.queue.partition, records=(each.data or b"",))
+                for each in call.batches
+            ),
+        )
+        if config.required_acks == 0:
+            for batch in call.batches:
+                acknowledge(batch, None)
+        answers: dict[tuple[str, int], ProducedPartition] = {}
+        refusal: ProtocolError | None = None
+        endpoints: object = ()
+        try:
+            address = self._metadata.view.brokers[call.node]
+            deadline = clock.now() + config.request_timeout_ms / 1000 + ANSWER_GRACE_S
+            response: ProduceResponse = await self._caller.call(address, request, deadline=deadline)
+            answers = {(each.topic, each.partition): each for each in response.partitions}
+            endpoints = response.node_endpoints
+        except ProtocolError as error:
+            refusal = error
+        self._accumulator.call_ended(call.node)
+        now = clock.now()
+        for batch in call.batches:
+            where = (batch.queue.topic, batch.queue.partition)
+            self._on_answer(batch, answers.get(where), refusal, endpoints, now)
+            if self._leader_of(*where) not in (NO_NODE, call.node):
+                # The refusal, or metadata meanwhile, named another leader: no pause before it is asked.
+                self._accumulator.leader_changed(batch.queue)
+        self.wake()
+
+    def _on_answer(
+        self,
+        batch: Batch[Waiting],
+        answer: ProducedPartition | None,
+        refusal: ProtocolError | None,
+        endpoints: object,
+        now: float,
+    ) -> None:
+        error = refusal
+        if error is None:
+            error = error_in(answer) if answer is not None else UnknownServerError("no answer", outcome=UNKNOWN)
+        if error is None or is_success(error):
+            acknowledge(batch, answer)
+            self._accumulator.succeeded(batch)
+            return
+        if error.stale_metadata or isinstance(error, NetworkException):
+            told = answer.current_leader if answer is not None else None
+            self._metadata.learn_leader(batch.topic_partition, told, endpoints)
+        if self._config.required_acks == 0 and error.outcome != NOT_WRITTEN:
+            # Nobody waits for it, and sending it again might write it twice.
+            self._accumulator.succeeded(batch)
+            return
+        identity = batch.queue.identity
+        failure = self._accumulator.failed(batch, error, now, self._backoff.pause_s(batch.attempts))
+        self._world.events(
+            "produce_attempt_failed",
+            partition=str(batch.topic_partition),
+            error=error.name,
+            outcome=error.outcome,
+            attempts=batch.attempts,
+            final=failure is not None,
+        )
+        if batch.queue.identity != identity:
+            self._world.events(
+                "producer_epoch_bumped", partition=str(batch.topic_partition), identity=batch.queue.identity
+            )
+        if failure is not None:
+            self._refuse(failure.batch, failure.error)
+
+    def _refuse(self, batch: Batch[Waiting], error: ProtocolError) -> None:
+        self._world.events(
+            "delivery_failed",
+            partition=str(batch.topic_partition),
+            records=batch.record_count,
+            error=error.name,
+            outcome=error.outcome,
+        )
+        refuse(batch, error)
+
+    async def _init_producer_id(self) -> None:
+        """Get a producer id from any broker; batches wait for it, within their delivery timeout."""
+        attempts = 0
+        try:
+            while True:
+                for address in self._metadata.any_addresses():
+                    deadline = self._world.clock.now() + self._config.request_timeout_ms / 1000
+                    try:
+                        answer: InitProducerIdResponse = await self._caller.call(
+                            address, InitProducerIdRequest(), deadline=deadline
+                        )
+                    except ProtocolError as error:
+                        self._world.events("init_producer_id_failed", error=error.name, message=error.message)
+                        continue
+                    self._accumulator.identity = Identity(answer.producer_id, answer.producer_epoch)
+                    return
+                attempts += 1
+                await asyncio.sleep(self._backoff.pause_s(attempts))
+        finally:
+            self._identity_task = None
+            self.wake()
+
+    # ---------------------------------------------------------------------------------------- who is told
+
+    def _on_metadata(self, update: Update) -> None:
+        if self._metadata.failed is not None:
+            self._break(self._metadata.failed)
+            return
+        for topic in list(self.topics):
+            self.queues(topic)
+        for partition in update.changed:
+            queue = self._queues.get(partition)
+            if queue is not None:
+                self._accumulator.leader_changed(queue)
+        self.wake()
+
+    def _settle(self) -> None:
+        """Release flushes that are done and senders for whom there is memory."""
+        if self._flushes:
+            oldest = self._accumulator.oldest_unfinished
+            for newest, waiting in self._flushes:
+                if (oldest is None or oldest > newest) and not waiting.done():
+                    waiting.set_result(None)
+        taken = self._accumulator.size
+        for size, waiting in self._space:
+            # First come, first served; a record larger than the whole buffer gets it for itself.
+            if taken > 0 and taken + size > self._config.buffer_memory:
+                break
+            taken += size
+            if not waiting.done():
+                waiting.set_result(None)
+
+    def _tell_all(self, why: str) -> None:
+        for batch in self._accumulator.abandon():
+            unknown = batch.maybe_written or batch.queue.in_flight is batch
+            refuse(batch, RequestTimedOut(why, outcome=UNKNOWN if unknown else NOT_WRITTEN))
+        for _, waiting in [*self._space, *self._flushes]:
+            if not waiting.done():
+                waiting.set_result(None)

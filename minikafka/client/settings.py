@@ -1,0 +1,223 @@
+"""What a producer, a consumer and an admin client may be told, with aiokafka's names and Kafka's meaning.
+
+Rules for this file: data and checks only; every limit has a reason; a wrong value raises InvalidConfig with the
+setting's name. Names of aiokafka that mean nothing here (``sasl_...``) are taken with aiokafka's default value only.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal, TypeAlias, TypeVar
+
+from minikafka.config import parse_bootstrap
+from minikafka.errors import InvalidConfig, InvalidGroupId, UnsupportedCompressionType
+from minikafka.types import Address
+from minikafka.wire.batch import CODEC_NAMES
+
+KIB = 1024
+MIB = 1024 * 1024
+DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+
+Bootstrap: TypeAlias = str | Sequence[str]
+Serializer: TypeAlias = Callable[[Any], bytes | None]
+Deserializer: TypeAlias = Callable[[bytes], Any]
+Partitioner: TypeAlias = Callable[[bytes | None, Sequence[int], Sequence[int]], int]
+"""(key, all partitions, partitions that have a leader) -> partition: aiokafka's signature."""
+
+Settings = TypeVar("Settings")
+
+NOT_USED_HERE: dict[str, tuple[Any, ...]] = {
+    "loop": (None,),
+    "api_version": (None, "auto"),
+    "security_protocol": ("PLAINTEXT",),
+    "ssl_context": (None,),
+    "connections_max_idle_ms": (540_000,),
+    "transaction_timeout_ms": (60_000,),
+    "sasl_mechanism": ("PLAIN",),
+    "sasl_plain_password": (None,),
+    "sasl_plain_username": (None,),
+    "sasl_kerberos_service_name": ("kafka",),
+    "sasl_kerberos_domain_name": (None,),
+    "sasl_oauth_token_provider": (None,),
+    "exclude_internal_topics": (True,),
+    "consumer_timeout_ms": (200,),
+    "client_rack": (None,),
+    "group_instance_id": (None,),
+}
+"""Parameters of aiokafka's clients without a meaning here, and the values that are accepted for them."""
+
+
+def build(kind: type[Settings], given: Mapping[str, Any]) -> Settings:
+    """``kind(**given)``, where a parameter that only aiokafka knows may stand with its default value.
+
+    Raises InvalidConfig for an unknown name (with the nearest known one) and for a value that cannot be granted.
+    """
+    known = {each.name for each in fields(kind)}  # type: ignore[arg-type]
+    used: dict[str, Any] = {}
+    for name, value in given.items():
+        if name in known:
+            used[name] = value
+        elif name in NOT_USED_HERE:
+            if value not in NOT_USED_HERE[name]:
+                raise InvalidConfig(f"{name}={value!r}: minikafka has only {NOT_USED_HERE[name][0]!r}", setting=name)
+        else:
+            near = difflib.get_close_matches(name, sorted(known), n=1)
+            raise InvalidConfig(
+                f"unknown parameter {name}" + (f"; did you mean {near[0]}?" if near else ""), setting=name
+            )
+    return kind(**used)
+
+
+def _at_least(settings: object, low: int, *names: str) -> None:
+    for name in names:
+        value = getattr(settings, name)
+        if not isinstance(value, int) or isinstance(value, bool) or value < low:
+            raise InvalidConfig(f"{name}={value!r}: a whole number of at least {low} is needed", setting=name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientConfig:
+    """What all three clients share."""
+
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP
+    """``host:port`` of some brokers, as one text with commas or a list."""
+    client_id: str | None = None
+    request_timeout_ms: int = 30_000
+    """How long one request may take before its outcome counts as unknown."""
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 1_000
+    """Pauses between attempts double from the first to the second, with jitter."""
+    metadata_max_age_ms: int = 300_000
+    """Metadata is asked for anew after this long without any error (S27)."""
+    default_api_timeout_ms: int = 60_000
+    """Bound of the calls that are not records: offsets, topics, positions."""
+
+    def __post_init__(self) -> None:
+        _at_least(self, 1, "request_timeout_ms", "retry_backoff_ms", "metadata_max_age_ms", "default_api_timeout_ms")
+        _at_least(self, self.retry_backoff_ms, "retry_backoff_max_ms")
+        _ = self.bootstrap
+
+    @property
+    def bootstrap(self) -> tuple[Address, ...]:
+        """The bootstrap servers as addresses."""
+        servers = self.bootstrap_servers
+        return parse_bootstrap(servers if isinstance(servers, str) else ",".join(servers))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerConfig(ClientConfig):
+    """A producer's settings (S24 to S27); names are aiokafka's, with Kafka's for what aiokafka lacks."""
+
+    acks: int | Literal["all"] = "all"
+    """0: no wait; 1: the leader's append; ``all`` or -1: every member of the ISR."""
+    enable_idempotence: bool | None = None
+    """None: on if acks is ``all``. With it a retry neither duplicates nor reorders (KIP-98)."""
+    compression_type: str | None = None
+    """none, gzip, snappy, lz4 or zstd."""
+    max_batch_size: int = 16 * KIB
+    """Kafka's batch.size in bytes: a batch this large is sent without waiting for ``linger_ms``."""
+    linger_ms: int = 5
+    max_request_size: int = MIB
+    """Largest request and largest record in bytes; a larger record is refused with MessageTooLarge."""
+    buffer_memory: int = 32 * MIB
+    """Bytes of records accepted and not yet acknowledged; beyond it ``send`` waits."""
+    max_block_ms: int = 60_000
+    """How long ``send`` waits for metadata and for buffer memory."""
+    delivery_timeout_ms: int = 120_000
+    """From ``send`` to the last attempt: every future has an answer by then."""
+    max_in_flight_requests_per_connection: int = 5
+    """Requests at once per broker; a partition is in one of them at most, which keeps its order."""
+    partitioner: Partitioner | None = None
+    """None: murmur2 of the key, or a sticky partition without a key (S26)."""
+    key_serializer: Serializer | None = None
+    value_serializer: Serializer | None = None
+    transactional_id: str | None = None
+    allow_auto_create_topics: bool = True
+    """May metadata requests create a missing topic, if the brokers' auto.create.topics.enable says so too?"""
+
+    def __post_init__(self) -> None:
+        ClientConfig.__post_init__(self)
+        if self.acks not in (0, 1, -1, "all") or isinstance(self.acks, bool):
+            raise InvalidConfig(f"acks={self.acks!r}: one of 0, 1, 'all' is needed", setting="acks")
+        if self.enable_idempotence and self.required_acks != -1:
+            raise InvalidConfig(f"enable_idempotence needs acks='all', not acks={self.acks}", setting="acks")
+        if (self.compression_type or "none") not in CODEC_NAMES:
+            raise UnsupportedCompressionType(
+                f"compression_type={self.compression_type!r}: one of {', '.join(CODEC_NAMES)} is needed"
+            )
+        if self.transactional_id is not None:
+            raise InvalidConfig("transactional_id: transactions are not implemented", setting="transactional_id")
+        _at_least(self, 0, "linger_ms", "max_block_ms")
+        _at_least(self, 1, "max_batch_size", "buffer_memory", "delivery_timeout_ms")
+        _at_least(self, 1, "max_in_flight_requests_per_connection")
+        # Room for the 61 bytes of a batch's header and a record of some use.
+        _at_least(self, 128, "max_request_size")
+
+    @property
+    def required_acks(self) -> int:
+        """``acks`` as the wire has it: 0, 1 or -1."""
+        return -1 if self.acks == "all" else self.acks
+
+    @property
+    def idempotent(self) -> bool:
+        """Is idempotence on? None follows acks."""
+        return self.required_acks == -1 if self.enable_idempotence is None else self.enable_idempotence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerConfig(ClientConfig):
+    """A consumer's settings (S27, S35, S36); names are aiokafka's."""
+
+    group_id: str | None = None
+    """Groups do not exist yet: anything but None is refused."""
+    auto_offset_reset: Literal["earliest", "latest", "none"] = "latest"
+    """Where to start without a valid position; ``none`` raises (S35)."""
+    max_poll_records: int | None = 500
+    """Most records that one ``getmany`` returns (S36); None: no limit."""
+    fetch_min_bytes: int = 1
+    fetch_max_wait_ms: int = 500
+    """A broker answers a fetch at ``fetch_min_bytes`` or after this long."""
+    fetch_max_bytes: int = 50 * MIB
+    max_partition_fetch_bytes: int = MIB
+    """Soft limits per answer and per partition in it: the first batch comes whole."""
+    check_crcs: bool = True
+    isolation_level: Literal["read_uncommitted", "read_committed"] = "read_uncommitted"
+    key_deserializer: Deserializer | None = None
+    value_deserializer: Deserializer | None = None
+    enable_auto_commit: bool = True
+    auto_commit_interval_ms: int = 5_000
+    """Without a group nothing is committed."""
+    max_poll_interval_ms: int = 300_000
+    session_timeout_ms: int = 10_000
+    heartbeat_interval_ms: int = 3_000
+    rebalance_timeout_ms: int | None = None
+    partition_assignment_strategy: object = None
+
+    def __post_init__(self) -> None:
+        ClientConfig.__post_init__(self)
+        if self.group_id is not None:
+            raise InvalidGroupId(
+                f"group_id={self.group_id!r}: consumer groups are not implemented yet; leave it out and use assign()"
+                " or subscribe(), which then gives all partitions of the topics"
+            )
+        if self.auto_offset_reset not in ("earliest", "latest", "none"):
+            raise InvalidConfig(
+                f"auto_offset_reset={self.auto_offset_reset!r}: one of earliest, latest, none is needed",
+                setting="auto_offset_reset",
+            )
+        if self.isolation_level not in ("read_uncommitted", "read_committed"):
+            raise InvalidConfig(
+                f"isolation_level={self.isolation_level!r}: read_uncommitted or read_committed is needed",
+                setting="isolation_level",
+            )
+        _at_least(self, 0, "fetch_min_bytes", "fetch_max_wait_ms")
+        _at_least(self, 1, "fetch_max_bytes", "max_partition_fetch_bytes")
+        if self.max_poll_records is not None:
+            _at_least(self, 1, "max_poll_records")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminConfig(ClientConfig):
+    """An admin client's settings."""

@@ -1,0 +1,101 @@
+"""What clients hand to applications, with aiokafka's fields.
+
+Tuples, because a consumer makes a million of them a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from minikafka.errors import OffsetOutOfRange
+from minikafka.types import Epoch, Offset, TopicPartition
+from minikafka.wire.records import Headers
+
+__all__ = [
+    "ConsumerRecord",
+    "LogTruncation",
+    "NewTopic",
+    "NoOffsetForPartition",
+    "OffsetAndTimestamp",
+    "RecordMetadata",
+    "SentRecords",
+    "TopicPartition",
+]
+
+
+class RecordMetadata(NamedTuple):
+    """Where an acknowledged record lies."""
+
+    topic: str
+    partition: int
+    topic_partition: TopicPartition
+    offset: Offset
+    """-1 with acks=0, or when the broker no longer knows where a duplicate lies."""
+    timestamp: int
+    """Milliseconds since 1970: the record's own, or the broker's if the topic says LogAppendTime."""
+    timestamp_type: int
+    """0 CreateTime, 1 LogAppendTime."""
+    log_start_offset: Offset
+
+
+class SentRecords(NamedTuple):
+    """Where the records of one part of a ``send_many`` lie: runs of consecutive offsets, usually one."""
+
+    topic: str
+    partition: int
+    runs: tuple[tuple[Offset, int], ...]
+    """(first offset, count), in the order of the records."""
+
+    @property
+    def offsets(self) -> list[Offset]:
+        """One offset per record, in the order in which they were given."""
+        return [first + index if first >= 0 else first for first, count in self.runs for index in range(count)]
+
+
+class ConsumerRecord(NamedTuple):
+    """One record as read."""
+
+    topic: str
+    partition: int
+    offset: Offset
+    timestamp: int
+    timestamp_type: int
+    key: Any
+    value: Any
+    checksum: int | None
+    """Always None: v2 batches have one checksum per batch."""
+    serialized_key_size: int
+    """-1 without a key."""
+    serialized_value_size: int
+    headers: Headers
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """The first record at or after a time."""
+
+    offset: Offset
+    timestamp: int
+    leader_epoch: Epoch = -1
+
+
+class NewTopic(NamedTuple):
+    """A topic to create; -1 takes the brokers' default."""
+
+    name: str
+    num_partitions: int = -1
+    replication_factor: int = -1
+    replica_assignments: dict[int, Sequence[int]] | None = None
+    """Partition -> replicas, in order of preference; instead of the two numbers."""
+    topic_configs: dict[str, str] | None = None
+
+
+class NoOffsetForPartition(OffsetOutOfRange):
+    """There is no position and ``auto_offset_reset`` is none: seek first (S35)."""
+
+
+class LogTruncation(OffsetOutOfRange):
+    """Records that were read are gone: a leader was elected that never had them (KIP-320).
+
+    ``facts`` has ``offset`` (the position) and ``end_offset`` (where the logs part; -1 if unknown). Seek to go on.
+    """

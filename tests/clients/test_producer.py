@@ -1,0 +1,674 @@
+"""The producer against a scripted cluster in virtual time: retries, outcomes, order (S24 to S27, KIP-98)."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import Any
+
+import pytest
+
+from minikafka.client.producer import Producer
+from minikafka.client.settings import ProducerConfig
+from minikafka.errors import (
+    InvalidConfig,
+    InvalidRequest,
+    MessageTooLarge,
+    NetworkException,
+    NotEnoughReplicas,
+    ProtocolError,
+    RequestTimedOut,
+    UnknownTopicOrPartition,
+    UnsupportedCompressionType,
+)
+from minikafka.types import TopicPartition
+from minikafka.wire import messages as m
+from minikafka.wire.batch import RecordBatch
+from tests.clients.fake_cluster import (
+    LATE,
+    LOSE_REQUEST,
+    RESET_ANSWER,
+    RESET_REQUEST,
+    UNREACHABLE,
+    FakeCluster,
+    once,
+    play,
+)
+
+BOOTSTRAP = "broker-1:9092,broker-2:9092,broker-3:9092"
+
+
+def producer(cluster: FakeCluster, **settings: Any) -> Producer:
+    return Producer(ProducerConfig(bootstrap_servers=BOOTSTRAP, **settings), cluster.world)
+
+
+def test_records_arrive_and_their_metadata_says_where():
+    """S24, S26: keyed records land in murmur2's partition in order; offsets and timestamps are the log's."""
+
+    async def story():
+        cluster = FakeCluster()
+        partitions = cluster.topic("orders", 3)
+        async with producer(cluster) as sending:
+            futures = [await sending.send("orders", b"%d" % index, b"key-%d" % (index % 7)) for index in range(100)]
+            done = [await future for future in futures]
+            assert await sending.partitions_for("orders") == {0, 1, 2}
+        for index, metadata in enumerate(done):
+            record = partitions[metadata.partition].records()[metadata.offset]
+            assert (record.value, record.key) == (b"%d" % index, b"key-%d" % (index % 7))
+            assert metadata.topic_partition == TopicPartition("orders", metadata.partition)
+            assert metadata.timestamp == record.timestamp
+        for key in range(7):
+            values = [int(r.value) for each in partitions for r in each.records() if r.key == b"key-%d" % key]
+            assert values == sorted(values)
+            assert len(values) > 10
+        assert len(cluster.named("Produce")) <= 3, "records of one linger go together"
+
+    play(story)
+
+
+def test_explicit_partition_timestamp_and_headers_are_kept():
+    """S26: what the application says goes before the partitioner; headers keep order and doubles."""
+
+    async def story():
+        cluster = FakeCluster()
+        partitions = cluster.topic("t", 3)
+        async with producer(cluster, key_serializer=str.encode, value_serializer=str.encode) as sending:
+            sent = await sending.send_and_wait(
+                "t", "v", "k", partition=2, timestamp_ms=77, headers=[("a", b"1"), ("a", None)]
+            )
+        (record,) = partitions[2].records()
+        assert (sent.partition, sent.offset, sent.timestamp) == (2, 0, 77)
+        assert (record.key, record.value, record.timestamp) == (b"k", b"v", 77)
+        assert list(record.headers) == [("a", b"1"), ("a", None)]
+
+    play(story)
+
+
+@pytest.mark.parametrize("action", [RESET_ANSWER, RESET_REQUEST, UNREACHABLE, LOSE_REQUEST, LATE])
+def test_a_lost_call_is_repeated_without_a_duplicate(action: str):
+    """KIP-98: whatever became of the first attempt, each record is in the log once and its future says so."""
+
+    async def story():
+        cluster = FakeCluster()
+        (partition,) = cluster.topic("t")
+        cluster.faults.append(once("Produce", action, count=2))
+        async with producer(cluster) as sending:
+            futures = [await sending.send("t", b"%d" % index) for index in range(5)]
+            offsets = [(await future).offset for future in futures]
+            await asyncio.sleep(5)
+        assert offsets == [0, 1, 2, 3, 4]
+        assert partition.values() == [b"0", b"1", b"2", b"3", b"4"]
+
+    play(story)
+
+
+def test_the_leader_moves_and_nothing_is_lost_or_reordered():
+    """S27: NOT_LEADER names the new leader; the batch goes there at once, in its place."""
+
+    async def story():
+        cluster = FakeCluster()
+        (partition,) = cluster.topic("t")
+        async with producer(cluster, linger_ms=0) as sending:
+            await sending.send_and_wait("t", b"0")
+            before = cluster.now()
+            partition.elect(2)
+            await sending.send_and_wait("t", b"1")
+            assert cluster.now() - before < 0.05, "the hint saves the pause"
+            assert len(cluster.named("Metadata")) <= 2
+        assert partition.values() == [b"0", b"1"]
+
+    play(story)
+
+
+def test_the_leader_dies_and_another_is_elected_later():
+    """Default settings: the first attempt after the election succeeds within 0.3 s of it, however long it took."""
+
+    async def story():
+        cluster = FakeCluster()
+        (partition,) = cluster.topic("t")
+        async with producer(cluster) as sending:
+            await sending.send_and_wait("t", b"0")
+            cluster.dead.add(1)
+            future = await sending.send("t", b"1")
+            await asyncio.sleep(9.0)
+            assert not future.done()
+            partition.elect(3)
+            elected = cluster.now()
+            assert (await future).offset == 1
+            assert cluster.now() - elected < 0.3
+        assert cluster.overlaps == 0
+
+    play(story)
+
+
+def test_a_partition_without_a_leader_waits_until_the_delivery_timeout():
+    """Outcome: never sent is not_written, and other partitions are not held up."""
+
+    async def story():
+        cluster = FakeCluster()
+        partitions = cluster.topic("t", 2)
+        partitions[0].leader = -1
+        async with producer(cluster, delivery_timeout_ms=3000) as sending:
+            stuck = await sending.send("t", b"a", partition=0)
+            assert (await sending.send_and_wait("t", b"b", partition=1)).offset == 0
+            with pytest.raises(RequestTimedOut) as caught:
+                await stuck
+            assert caught.value.outcome == "not_written"
+            assert 3.0 <= cluster.now() < 3.2
+            partitions[0].leader = 2
+            partitions[0].epoch = 1
+            assert (await sending.send_and_wait("t", b"c", partition=0)).offset == 0
+
+    play(story)
+
+
+def test_not_enough_replicas_says_not_written():
+    """S24: refused before the append until the delivery timeout; the error is the broker's, the log stays empty."""
+
+    async def story():
+        cluster = FakeCluster()
+        (partition,) = cluster.topic("t")
+        partition.min_isr_met = False
+        async with producer(cluster, delivery_timeout_ms=2000) as sending:
+            with pytest.raises(NotEnoughReplicas) as caught:
+                await sending.send_and_wait("t", b"a")
+            assert caught.value.outcome == "not_written"
+            assert len(cluster.named("Produce")) >= 3
+            partition.min_isr_met = True
+            assert (await sending.send_and_wait("t", b"b")).offset == 0
+        assert partition.values() == [b"b"]
+
+    play(story)
+
+
+def test_a_write_without_answers_says_unknown_and_the_producer_goes_on():
+    """Outcome, KIP-360: appended, answers lost: unknown; the next record is written once, in a new epoch."""
+
+    async def story():
+        cluster = FakeCluster()
+        (partition,) = cluster.topic("t")
+        fault = once("Produce", RESET_ANSWER, count=1000)
+        cluster.faults.append(fault)
+        async with producer(cluster, delivery_timeout_ms=2000) as sending:
+            with pytest.raises(RequestTimedOut) as caught:
+                await sending.send_and_wait("t", b"a")
+            assert caught.value.outcome == "unknown"
+            cluster.faults.remove(fault)
+            assert (await sending.send_and_wait("t", b"b")).offset == 1
+        assert partition.values() == [b"a", b"b"]
+        assert [RecordBatch.of(batch).producer_epoch for batch in partition.batches] == [0, 1]
+
+    play(story)
+
+
+def test_a_hanging_broker_does_not_outlast_the_delivery_timeout():
+    """delivery.timeout.ms bounds everything: a future has its answer in time though the request still hangs."""
+
+    async def story():
+        cluster = FakeCluster()
+        cluster.topic("t")
+        cluster.faults.append(once("Produce", LOSE_REQUEST, count=99))
+        sending = producer(cluster, delivery_timeout_ms=5000, request_timeout_ms=60_000)
+        await sending.start()
+        with pytest.raises(RequestTimedOut) as caught:
+            await sending.send_and_wait("t", b"a")
+        assert caught.value.outcome == "unknown"
+        assert cluster.now() < 5.1
+        await sending.stop()
+
+    play(story)
+
+
+def test_without_idempotence_a_lost_answer_duplicates():
+    """S24: acks=1 turns idempotence off, and then a repeated request is written twice, as documented."""
+
+    async def story():
+        cluster = FakeCluster()
+        (partition,) = cluster.topic("t")
+        cluster.faults.append(once("Produce", RESET_ANSWER))
+        async with producer(cluster, acks=1) as sending:
+            assert (await sending.send_and_wait("t", b"a")).offset == 1
+        assert partition.values() == [b"a", b"a"]
+        assert cluster.named("InitProducerId") == []
+
+    play(story)
+
+
+def test_acks_zero_does_not_wait():
+    """S24: the future is done when the request leaves, with offset -1; only "no connection" is tried again."""
+
+    async def story():
+        cluster = FakeCluster()
+        (partition,) = cluster.topic("t")
+        cluster.latency_s = 1.0
+        cluster.faults.append(once("Produce", UNREACHABLE))
+        async with producer(cluster, acks=0) as sending:
+            await sending.partitions_for("t")
+            before = cluster.now()
+            metadata = await sending.send_and_wait("t", b"a")
+            assert metadata.offset == -1
+            assert cluster.now() - before < 0.01
+        assert partition.values() == [b"a"]
+        assert [request.acks for request in cluster.named("Produce")] == [0, 0]
+
+    play(story)
+
+
+def test_a_full_buffer_blocks_and_then_refuses():
+    """S25: buffer.memory is back-pressure; max.block.ms ends it with an error that names the setting."""
+
+    async def story():
+        cluster = FakeCluster()
+        cluster.topic("t")
+        async with producer(cluster, buffer_memory=1000, max_block_ms=500) as sending:
+            fault = once("Produce", LOSE_REQUEST, count=99)
+            first = await sending.send("t", b"x" * 900)
+            cluster.faults.append(fault)
+            before = cluster.now()
+            with pytest.raises(RequestTimedOut, match="buffer_memory=1000") as caught:
+                await sending.send("t", b"y" * 900)
+            assert caught.value.outcome == "not_written"
+            assert 0.5 <= cluster.now() - before < 0.6
+            cluster.faults.clear()
+            assert (await first).offset == 0
+            waited = [await sending.send("t", b"%d" % index * 400) for index in range(8)]
+            assert [(await future).offset for future in waited] == list(range(1, 9))
+
+    play(story)
+
+
+def test_records_and_requests_have_limits():
+    """S25: a record beyond max.request.size is refused at the client, by name, before anything is sent."""
+
+    async def story():
+        cluster = FakeCluster()
+        cluster.topic("t")
+        async with producer(cluster, max_request_size=1000) as sending:
+            with pytest.raises(MessageTooLarge, match="max_request_size=1000"):
+                await sending.send("t", b"x" * 1000)
+            with pytest.raises(MessageTooLarge, match="max_request_size=1000"):
+                await sending.send_many("t", [b"x", b"x" * 1000])
+            with pytest.raises(MessageTooLarge):
+                await sending.send("t", b"x", headers=[("h", b"y" * 1000)])
+            await sending.flush()
+        assert cluster.named("Produce") == []
+
+    play(story)
+
+
+def test_a_topic_with_a_lower_limit_splits_batches():
+    """MESSAGE_TOO_LARGE: batches halve until they fit; order and offsets stay right for send and send_many."""
+
+    async def story():
+        cluster = FakeCluster()
+        (partition,) = cluster.topic("t")
+        partition.size_max = 3000
+        async with producer(cluster, linger_ms=50) as sending:
+            futures = [await sending.send("t", b"%04d" % index + b"x" * 96) for index in range(100)]
+            (part,) = await sending.send_many("t", [b"%04d" % index + b"y" * 96 for index in range(100, 200)])
+            assert [(await future).offset for future in futures] == list(range(100))
+            assert (await part.future).offsets == list(range(100, 200))
+        assert [int(value[:4]) for value in partition.values() if value] == list(range(200))
+        assert max(map(len, partition.batches)) <= 3000
+
+    play(story)
+
+
+def test_send_many_reports_by_part():
+    """The batch call: keyed rows go where murmur2 says, each index is in exactly one part, offsets are right."""
+
+    async def story():
+        cluster = FakeCluster()
+        partitions = cluster.topic("t", 3)
+        rows = [(b"key-%d" % (index % 11), b"%d" % index) for index in range(500)]
+        async with producer(cluster) as sending:
+            parts = await sending.send_many("t", rows)
+            seen: dict[int, tuple[int, int]] = {}
+            for part in parts:
+                sent = await part.future
+                for index, offset in zip(part.indexes, sent.offsets, strict=True):
+                    seen[index] = (part.partition, offset)
+            assert await sending.send_many("t", []) == []
+        assert sorted(seen) == list(range(500))
+        for index, (partition, offset) in seen.items():
+            record = partitions[partition].records()[offset]
+            assert (record.key, record.value) == rows[index]
+
+    play(story)
+
+
+def test_send_many_without_keys_uses_large_batches():
+    """The batch call: records that are all there fill requests, and spread over partitions (KIP-794)."""
+
+    async def story():
+        cluster = FakeCluster()
+        partitions = cluster.topic("t", 3)
+        async with producer(cluster) as sending:
+            parts = await sending.send_many("t", [b"x" * 100] * 40_000)
+            await asyncio.gather(*(part.future for part in parts))
+        assert sum(each.end for each in partitions) == 40_000
+        assert all(each.end > 0 for each in partitions)
+        assert sum(len(each.batches) for each in partitions) <= 6
+
+    play(story)
+
+
+def test_send_many_mixes_forms_and_a_failed_part_says_so():
+    """The batch call: values, (key, value, headers, timestamp) and None; a refused part has the outcome."""
+
+    async def story():
+        cluster = FakeCluster()
+        (partition,) = cluster.topic("t")
+        async with producer(cluster, delivery_timeout_ms=1000) as sending:
+            parts = await sending.send_many("t", [b"a", (None, b"b"), (b"k", None, [("h", b"1")], 5)], partition=0)
+            for part in parts:
+                await part.future
+            with pytest.raises(InvalidRequest):
+                await sending.send_many("t", [(b"k",)])
+            partition.min_isr_met = False
+            (part,) = await sending.send_many("t", [b"c"])
+            with pytest.raises(NotEnoughReplicas) as caught:
+                await part.future
+            assert caught.value.outcome == "not_written"
+        last = partition.records()[-1]
+        assert (last.key, last.value, last.timestamp, list(last.headers)) == (b"k", None, 5, [("h", b"1")])
+
+    play(story)
+
+
+def test_a_filled_batch_is_sent_as_it_is():
+    """aiokafka's create_batch and send_batch: one batch, the future is its first record's metadata."""
+
+    async def story():
+        cluster = FakeCluster()
+        partitions = cluster.topic("t", 2)
+        async with producer(cluster, max_batch_size=200) as sending:
+            batch = sending.create_batch()
+            count = 0
+            while batch.append(timestamp=count, key=None, value=b"%d" % count) is not None:
+                count += 1
+            assert count == batch.record_count() > 5
+            assert batch.size() <= 200
+            first = await (await sending.send_batch(batch, "t", partition=1))
+            assert (first.offset, first.partition, first.timestamp) == (0, 1, 0)
+            assert batch.append(timestamp=1, key=None, value=b"") is None
+            with pytest.raises(InvalidRequest):
+                await sending.send_batch(sending.create_batch(), "t", partition=1)
+        assert len(partitions[1].batches) == 1
+        assert partitions[1].end == count
+
+    play(story)
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_compression(compression: str):
+    """S25: the client compresses, the batch names its codec, the records come back."""
+
+    async def story():
+        cluster = FakeCluster()
+        (partition,) = cluster.topic("t")
+        async with producer(cluster, compression_type=compression) as sending:
+            for _ in range(50):
+                await sending.send("t", b"the same again and again")
+        assert partition.values() == [b"the same again and again"] * 50
+        assert RecordBatch.of(partition.batches[0]).codec == ["none", "gzip", "snappy", "lz4", "zstd"].index(
+            compression
+        )
+
+    play(story)
+
+
+def test_a_partitioner_of_ones_own():
+    """S26: pluggable, with aiokafka's signature; a partition out of range is the application's error."""
+
+    async def story():
+        cluster = FakeCluster()
+        partitions = cluster.topic("t", 3)
+        partitions[0].leader = -1
+        asked = []
+
+        def last(key: bytes | None, everything: Any, available: Any) -> int:
+            asked.append((key, list(everything), list(available)))
+            return everything[-1] if key != b"bad" else 3
+
+        async with producer(cluster, partitioner=last) as sending:
+            assert (await sending.send_and_wait("t", b"v", b"k")).partition == 2
+            with pytest.raises(InvalidRequest, match="chose partition 3"):
+                await sending.send("t", b"v", b"bad")
+        assert asked[0] == (b"k", [0, 1, 2], [1, 2])
+
+    play(story)
+
+
+def test_a_topic_that_appears_late_is_waited_for():
+    """S27: send waits for metadata; a topic nobody knows is an error after max.block.ms, not written."""
+
+    async def story():
+        cluster = FakeCluster()
+        async with producer(cluster, max_block_ms=2000) as sending:
+            asyncio.get_running_loop().call_later(1.0, cluster.topic, "late")
+            assert (await sending.send_and_wait("late", b"v")).offset == 0
+            before = cluster.now()
+            with pytest.raises(UnknownTopicOrPartition) as caught:
+                await sending.send("never", b"v")
+            assert caught.value.outcome == "not_written"
+            assert 2.0 <= cluster.now() - before < 2.1
+            with pytest.raises(UnknownTopicOrPartition, match="has 1 partitions"):
+                await sending.send("late", b"v", partition=4)
+
+    play(story)
+
+
+def test_more_partitions_are_seen_at_the_metadata_age():
+    """S27: metadata.max.age.ms refreshes without any error."""
+
+    async def story():
+        cluster = FakeCluster()
+        partitions = cluster.topic("t")
+        async with producer(cluster, metadata_max_age_ms=5000) as sending:
+            assert await sending.partitions_for("t") == {0}
+            partitions.append(type(partitions[0])(leader=2))
+            await asyncio.sleep(6.0)
+            assert await sending.partitions_for("t") == {0, 1}
+            assert (await sending.send_and_wait("t", b"v", partition=1)).offset == 0
+
+    play(story)
+
+
+def test_older_metadata_is_not_believed():
+    """S27: a broker that lags behind answers with the old leader; the producer keeps the newer one."""
+
+    async def story():
+        cluster = FakeCluster()
+        (partition,) = cluster.topic("t")
+
+        async with producer(cluster) as sending:
+            await sending.send_and_wait("t", b"0")
+            stale = cluster._on_Metadata(1, m.MetadataRequest(topics=("t",)))
+            cluster.metadata_offset += 1
+            partition.elect(2)
+            await sending.send_and_wait("t", b"1")
+            cluster.faults.append(lambda node, api, _request: stale if api == "Metadata" and node != 3 else None)
+            for index in range(20):
+                sending._metadata.refresh_soon()  # type: ignore[union-attr]
+                await asyncio.sleep(0.2)
+                await sending.send_and_wait("t", b"%d" % index)
+                assert sending._metadata.view.leader("t", 0).node == 2  # type: ignore[union-attr]
+
+    play(story)
+
+
+def test_stop_sends_what_is_buffered():
+    """S25: stop flushes; afterwards the producer refuses; a second stop does nothing."""
+
+    async def story():
+        cluster = FakeCluster()
+        (partition,) = cluster.topic("t")
+        sending = producer(cluster, linger_ms=60_000)
+        with pytest.raises(InvalidRequest, match="not started"):
+            await sending.send("t", b"v")
+        await sending.start()
+        futures = [await sending.send("t", b"%d" % index) for index in range(3)]
+        await sending.stop()
+        assert [future.result().offset for future in futures] == [0, 1, 2]
+        assert partition.end == 3
+        await sending.stop()
+        with pytest.raises(InvalidRequest, match="was stopped"):
+            await sending.send("t", b"v")
+
+    play(story)
+
+
+def test_flush_waits_for_what_was_sent_before_it():
+    """S25: flush does not linger, and does not wait for what comes later."""
+
+    async def story():
+        cluster = FakeCluster()
+        cluster.topic("t", 2)
+        async with producer(cluster, linger_ms=60_000) as sending:
+            early = [await sending.send("t", b"v", partition=index) for index in (0, 1)]
+            await sending.flush()
+            assert all(future.done() for future in early)
+            late = await sending.send("t", b"v")
+            assert not late.done()
+
+    play(story)
+
+
+def test_nobody_at_the_bootstrap_servers():
+    """start fails with a sentence instead of hanging for ever."""
+
+    async def story():
+        cluster = FakeCluster()
+        cluster.dead.update(cluster.brokers)
+        with pytest.raises(NetworkException, match="no bootstrap server answers"):
+            await producer(cluster, default_api_timeout_ms=2000).start()
+
+    play(story)
+
+
+def test_one_bootstrap_server_is_enough():
+    """The list needs one live server; a stopped process is passed over in two seconds."""
+
+    async def story():
+        cluster = FakeCluster()
+        cluster.topic("t")
+        cluster.dead.add(2)
+        cluster.stopped.add(3)
+        async with producer(cluster) as sending:
+            await sending.send_and_wait("t", b"v")
+        assert cluster.now() < 10
+
+    play(story)
+
+
+def test_the_producer_ends_loudly_in_another_cluster():
+    """Metadata of another cluster ends the producer: its waiters and its callers are told."""
+
+    async def story():
+        cluster = FakeCluster()
+        (partition,) = cluster.topic("t")
+        async with producer(cluster) as sending:
+            await sending.send_and_wait("t", b"v")
+            partition.leader = -1
+            partition.epoch += 1
+            future = await sending.send("t", b"w")
+            other = m.MetadataResponse(cluster_id="other")
+            cluster.faults.append(once("Metadata", lambda _request: other, count=99))
+            with pytest.raises(RequestTimedOut) as caught:
+                await future
+            assert caught.value.outcome == "not_written"
+            with pytest.raises(ProtocolError, match="belongs to cluster fake"):
+                await sending.send("t", b"x")
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    "settings, words",
+    [
+        ({"acks": 2}, "acks=2"),
+        ({"acks": 1, "enable_idempotence": True}, "needs acks='all'"),
+        ({"transactional_id": "x"}, "transactions are not implemented"),
+        ({"linger_ms": -1}, "linger_ms"),
+        ({"bootstrap_servers": "nowhere"}, "not host:port"),
+        ({"retry_backoff_max_ms": 10}, "retry_backoff_max_ms"),
+    ],
+)
+def test_settings_are_checked(settings: dict[str, Any], words: str):
+    """A wrong setting is an error that names it, at once."""
+    with pytest.raises(InvalidConfig, match=words):
+        ProducerConfig(**settings)
+
+
+def test_an_unknown_codec_is_refused():
+    """S25: compression.type is checked before the first record."""
+    with pytest.raises(UnsupportedCompressionType, match="brotli"):
+        ProducerConfig(compression_type="brotli")
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_order_and_outcomes_hold_under_failures(seed: int):
+    """KIP-98, S24: lost, late and repeated calls, elections and dead leaders: no duplicate, no reorder, and every
+    outcome is true: acknowledged is at its offset, not_written is nowhere.
+    """
+
+    async def story():
+        cluster = FakeCluster(seed=seed)
+        random = Random(f"plan-{seed}")
+        partitions = cluster.topic("t", 3)
+        actions = [RESET_ANSWER, RESET_REQUEST, UNREACHABLE, LATE, LOSE_REQUEST]
+
+        def trouble(_node: int, api: str, _request: Any) -> Any:
+            if not calm and api in ("Produce", "Metadata", "InitProducerId") and random.random() < 0.25:
+                return random.choice(actions)
+            return None
+
+        calm = False
+        cluster.faults.append(trouble)
+        cluster.latency_s = 0.02
+
+        async def elections() -> None:
+            while not calm:
+                await asyncio.sleep(random.uniform(0.2, 1.5))
+                chosen = random.choice(partitions)
+                cluster.dead.clear()
+                if random.random() < 0.5:
+                    cluster.dead.add(chosen.leader)
+                chosen.elect(random.choice([1, 2, 3]))
+
+        results: list[tuple[int, bytes, asyncio.Future[Any]]] = []
+        sending = producer(cluster, delivery_timeout_ms=4000, request_timeout_ms=1500, linger_ms=2)
+        calm = True
+        await sending.start()
+        calm = False
+        storm = asyncio.ensure_future(elections())
+        for index in range(300):
+            partition = random.randrange(3)
+            value = b"%d" % index
+            results.append((partition, value, await sending.send("t", value, partition=partition)))
+            await asyncio.sleep(random.uniform(0, 0.05))
+        calm = True
+        await storm
+        cluster.dead.clear()
+        await sending.flush()
+        await asyncio.sleep(10)
+        await sending.stop()
+        assert cluster.overlaps == 0
+        acknowledged = 0
+        for partition in range(3):
+            values = partitions[partition].values()
+            assert len(values) == len(set(values)), "duplicate"
+            assert [int(v or b"") for v in values] == sorted(int(v or b"") for v in values), "reordered"
+            for where, value, future in results:
+                if where != partition:
+                    continue
+                error = future.exception()
+                if error is None:
+                    acknowledged += 1
+                    assert values[future.result().offset] == value
+                elif error.outcome == "not_written":  # type: ignore[attr-defined]
+                    assert value not in values
+        assert acknowledged > 100
+
+    play(story, seed=seed)
