@@ -1,0 +1,92 @@
+"""Metadata and DescribeTopicPartitions: what the cluster looks like from this broker's image.
+
+A topic that is asked for by name, does not exist and may be created (``auto.create.topics.enable`` and the request
+allows it) is created by the controller first; the answer waits, briefly, until this broker knows of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from minikafka.broker.metadata import describe_topics, metadata_of
+from minikafka.config import BrokerConfig
+from minikafka.ports import World
+from minikafka.types import METADATA_TOPIC
+from minikafka.wire.messages import (
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DescribeTopicsRequest,
+    DescribeTopicsResponse,
+    MetadataRequest,
+    MetadataResponse,
+    NewTopic,
+)
+
+if TYPE_CHECKING:
+    from minikafka.broker.metadata import MetadataCache
+    from minikafka.broker.quorum_driver import QuorumDriver
+
+# How long an answer waits for a topic that it has just had created; after that the client asks again.
+CREATION_WAIT_S = 2.0
+
+
+class MetadataApi:
+    """Handlers that read the image."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        world: World,
+        metadata: MetadataCache,
+        quorum: QuorumDriver,
+        ask_controller: Callable[[object], Awaitable[object | None]],
+    ) -> None:
+        self.config = config
+        self.world = world
+        self.metadata = metadata
+        self.quorum = quorum
+        self._ask_controller = ask_controller
+        self._moved = asyncio.Event()
+        metadata.subscribe(lambda _old, _new: self._moved.set())
+
+    async def handle_metadata(self, request: MetadataRequest) -> MetadataResponse:
+        """Brokers, topics, partitions, leaders; errors per topic and partition."""
+        if request.allow_auto_topic_creation and self.config.auto_create_topics_enable:
+            await self._create_missing(request)
+        return metadata_of(self.metadata.image, request, controller_id=self.quorum.leader_id)
+
+    async def handle_describe_topics(self, request: DescribeTopicsRequest) -> DescribeTopicsResponse:
+        """Partition state as the controller has recorded it (S15)."""
+        return describe_topics(self.metadata.image, request)
+
+    async def _create_missing(self, request: MetadataRequest) -> None:
+        known = self.metadata.image.topics
+        missing = [name for name in dict.fromkeys(request.topics or ()) if name not in known and name != METADATA_TOPIC]
+        if not missing:
+            return
+        creation = CreateTopicsRequest(
+            topics=tuple(
+                NewTopic(
+                    name=name,
+                    num_partitions=self.config.num_partitions,
+                    replication_factor=self.config.default_replication_factor,
+                )
+                for name in missing
+            )
+        )
+        answer = await self._ask_controller(creation)
+        if isinstance(answer, CreateTopicsResponse):
+            # What the controller refuses (a bad name, too few brokers) stays unknown, and is answered so.
+            wanted = [each.name for each in answer.topics if each.error_code == 0]
+            await self._until_known(wanted)
+
+    async def _until_known(self, names: list[str]) -> None:
+        try:
+            async with asyncio.timeout(CREATION_WAIT_S):
+                while any(name not in self.metadata.image.topics for name in names):
+                    self._moved.clear()
+                    await self._moved.wait()
+        except TimeoutError:
+            self.world.events("topic_creation_unseen", topics=names)

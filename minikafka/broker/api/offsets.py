@@ -1,0 +1,136 @@
+"""ListOffsets, OffsetForLeaderEpoch, DeleteRecords: questions and commands about positions in a log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from minikafka.broker.waiters import Condition, Mark
+from minikafka.errors import InvalidRequest, OffsetNotAvailable, OffsetOutOfRange, ProtocolError, RequestTimedOut
+from minikafka.replication.leader import LeaderReplica
+from minikafka.types import TopicPartition
+from minikafka.wire.messages import (
+    EARLIEST,
+    LATEST,
+    MAX_TIMESTAMP,
+    DeletedRecords,
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    EpochAnswer,
+    EpochQuery,
+    ListedOffset,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+)
+
+if TYPE_CHECKING:
+    from minikafka.broker.replica_manager import ReplicaManager
+
+
+async def handle_list_offsets(replicas: ReplicaManager, request: ListOffsetsRequest) -> ListOffsetsResponse:
+    """The offset for a time, or the earliest, latest (high watermark; log end for replicas), or newest timestamp's.
+
+    A new leader whose watermark has not reached its epoch's start answers OFFSET_NOT_AVAILABLE to clients (KIP-207).
+    """
+    return ListOffsetsResponse(partitions=tuple(_list_one(replicas, request, item) for item in request.partitions))
+
+
+def _list_one(replicas: ReplicaManager, request: ListOffsetsRequest, item: ListOffsetsPartition) -> ListedOffset:
+    name = TopicPartition(item.topic, item.partition)
+    try:
+        partition = replicas.get(name)
+        leader = partition.as_leader(item.current_leader_epoch)
+        with replicas.storage_guard(partition):
+            timestamp, offset, epoch = _find(leader, item.timestamp, for_client=request.replica_id < 0)
+    except ProtocolError as error:
+        return ListedOffset(
+            topic=item.topic,
+            partition=item.partition,
+            error_code=error.code,
+            error_message=error.message,
+            current_leader=replicas.current_leader(name) if error.stale_metadata else None,
+        )
+    return ListedOffset(
+        topic=item.topic, partition=item.partition, timestamp=timestamp, offset=offset, leader_epoch=epoch
+    )
+
+
+def _find(leader: LeaderReplica, timestamp: int, *, for_client: bool) -> tuple[int, int, int]:
+    log = leader.log
+    end = leader.high_watermark if for_client else log.end_offset
+    if timestamp == EARLIEST:
+        return -1, log.start_offset, leader.epoch
+    if timestamp < MAX_TIMESTAMP:
+        raise InvalidRequest(
+            f"timestamp {timestamp}: milliseconds, -1 (latest), -2 (earliest) or -3 (newest) is needed"
+        )
+    if for_client and not leader.knows_its_watermark:
+        raise OffsetNotAvailable(
+            f"{leader.partition}: the new leader's high watermark {leader.high_watermark} is behind its epoch's start "
+            f"{leader.epoch_start}: ask again in a moment"
+        )
+    if timestamp == LATEST:
+        return -1, end, leader.epoch
+    found = log.max_timestamp_offset(end) if timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp, end)
+    return found if found is not None else (-1, -1, -1)
+
+
+async def handle_offset_for_leader_epoch(
+    replicas: ReplicaManager, request: OffsetForLeaderEpochRequest
+) -> OffsetForLeaderEpochResponse:
+    """Where an epoch ends in the leader's log (KIP-101, KIP-279)."""
+    return OffsetForLeaderEpochResponse(partitions=tuple(_epoch_end(replicas, item) for item in request.partitions))
+
+
+def _epoch_end(replicas: ReplicaManager, item: EpochQuery) -> EpochAnswer:
+    try:
+        leader = replicas.get(TopicPartition(item.topic, item.partition)).as_leader(item.current_leader_epoch)
+    except ProtocolError as error:
+        return EpochAnswer(
+            topic=item.topic, partition=item.partition, error_code=error.code, error_message=error.message
+        )
+    end = leader.log.end_offset_for(item.leader_epoch)
+    return EpochAnswer(topic=item.topic, partition=item.partition, leader_epoch=end.epoch, end_offset=end.end_offset)
+
+
+async def handle_delete_records(replicas: ReplicaManager, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+    """Raise log starts; answer when every live replica's start has reached the offset (the low watermark)."""
+    deadline = replicas.clock.now() + max(0, request.timeout_ms) / 1000
+    return DeleteRecordsResponse(
+        partitions=tuple([await _delete_one(replicas, item, deadline) for item in request.partitions])
+    )
+
+
+async def _delete_one(replicas: ReplicaManager, item: DeleteRecordsPartition, deadline: float) -> DeletedRecords:
+    name = TopicPartition(item.topic, item.partition)
+    try:
+        partition = replicas.get(name)
+        leader = partition.as_leader()
+        offset = leader.high_watermark if item.offset == -1 else item.offset
+        if not 0 <= offset <= leader.high_watermark:
+            raise OffsetOutOfRange(
+                f"{name}: offset {offset} is not within 0 and the high watermark {leader.high_watermark}",
+                high_watermark=leader.high_watermark,
+            )
+        if offset > leader.log.start_offset:
+            with replicas.storage_guard(partition):
+                leader.log.raise_start(offset)
+
+        def reached() -> bool:
+            return partition.as_leader() is leader and replicas.low_watermark(leader) >= offset
+
+        condition = Condition(Mark.LOG_START, name, offset)
+        if not await replicas.waiters.until([condition], reached, deadline):
+            raise RequestTimedOut(f"{name}: deleted here, some live replica has not followed yet", outcome="unknown")
+    except ProtocolError as error:
+        return DeletedRecords(
+            topic=item.topic,
+            partition=item.partition,
+            error_code=error.code,
+            error_message=error.message,
+            outcome=error.outcome,
+        )
+    return DeletedRecords(topic=item.topic, partition=item.partition, low_watermark=replicas.low_watermark(leader))

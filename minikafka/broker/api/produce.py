@@ -1,0 +1,200 @@
+"""Produce: append a batch per partition, answer when ``acks`` is satisfied.
+
+- Everything up to the append is synchronous: what was checked still holds when the batch is written.
+- acks=0 and acks=1 answer after the leader's append (and sync, under that policy); acks=all when every member of the
+  whole present ISR has the batch and the high watermark has passed it.
+- The outcome is set where it is known: before the append *not_written*; a timeout or a lost leadership after it
+  *unknown*; too few replicas after it *written*.
+- A leader whose session with the controller has run out refuses, before the append and again before it answers: it
+  may have been replaced without knowing (a stopped process, a cut link).
+- Differs from Kafka: acks=0 is answered too (HTTP answers every request), with nothing in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from minikafka.broker.waiters import Condition, Mark
+from minikafka.errors import (
+    UNKNOWN,
+    InvalidRequest,
+    InvalidRequiredAcks,
+    NotLeaderOrFollower,
+    ProtocolError,
+    RequestTimedOut,
+)
+from minikafka.replication.leader import ACKS_ALL, ACKS_LEADER, ACKS_NONE, Appended, LeaderReplica
+from minikafka.types import TopicPartition
+from minikafka.wire.batch import verify_client
+from minikafka.wire.messages import (
+    ProducedPartition,
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+)
+
+if TYPE_CHECKING:
+    from minikafka.broker.replica_manager import ReplicaManager
+    from minikafka.replication.partition import Partition
+
+# A client that waits longer than this holds a connection and memory for nothing.
+TIMEOUT_MS_MAX = 300_000
+
+
+@dataclass(slots=True)
+class _Written:
+    """One partition's batch after its append."""
+
+    partition: Partition
+    leader: LeaderReplica
+    appended: Appended
+    error: ProtocolError | None = None
+
+    @property
+    def name(self) -> TopicPartition:
+        return self.partition.partition
+
+
+async def handle_produce(
+    replicas: ReplicaManager, request: ProduceRequest, *, session_alive: Callable[[], bool]
+) -> ProduceResponse:
+    """Append and acknowledge; see the head of this file."""
+    if request.acks not in (ACKS_ALL, ACKS_NONE, ACKS_LEADER):
+        raise InvalidRequiredAcks(f"acks={request.acks}: one of -1 (all), 0, 1 is needed")
+    if not 0 <= request.timeout_ms <= TIMEOUT_MS_MAX:
+        raise InvalidRequest(f"timeout_ms={request.timeout_ms}: 0 to {TIMEOUT_MS_MAX} is needed", member="timeout_ms")
+    deadline = replicas.clock.now() + request.timeout_ms / 1000
+    refused: dict[TopicPartition, ProtocolError] = {}
+    written: dict[TopicPartition, _Written] = {}
+    for item in request.partitions:
+        name = TopicPartition(item.topic, item.partition)
+        if name in written or name in refused:
+            raise InvalidRequest(f"{name} stands twice in one request", member="partitions", outcome=UNKNOWN)
+        try:
+            written[name] = _append(replicas, name, item, request.acks, session_alive)
+        except ProtocolError as error:
+            refused[name] = error
+    await _make_durable(replicas, written)
+    _advance(replicas, written)
+    if request.acks == ACKS_ALL and written:
+        await _await_commit(replicas, written, deadline)
+    if not session_alive():
+        for each in written.values():
+            each.error = each.error or _session_lost(each.name, UNKNOWN)
+    return ProduceResponse(
+        partitions=tuple(
+            _answer(replicas, TopicPartition(item.topic, item.partition), written, refused)
+            for item in request.partitions
+        )
+    )
+
+
+def _append(
+    replicas: ReplicaManager,
+    name: TopicPartition,
+    item: ProducePartition,
+    acks: int,
+    session_alive: Callable[[], bool],
+) -> _Written:
+    partition = replicas.get(name)
+    leader = partition.as_leader()
+    if not session_alive():
+        raise _session_lost(name, "not_written")
+    if len(item.records) != 1:
+        raise InvalidRequest(f"{name}: exactly one record batch is needed", member="records")
+    batch = verify_client(item.records[0])
+    with replicas.storage_guard(partition):
+        appended = leader.append(batch, acks=acks, wall_ms=replicas.clock.wall_ms())
+    replicas.waiters.wake(Mark.LOG_END, name, leader.log.end_offset)
+    return _Written(partition, leader, appended)
+
+
+def _session_lost(name: TopicPartition, outcome: str) -> NotLeaderOrFollower:
+    return NotLeaderOrFollower(
+        f"{name}: this broker's session with the controller has run out, it may have been replaced",
+        outcome=UNKNOWN if outcome == UNKNOWN else "not_written",
+    )
+
+
+async def _make_durable(replicas: ReplicaManager, written: dict[TopicPartition, _Written]) -> None:
+    for each in written.values():
+        if each.partition.config.syncs_before_acknowledging:
+            replicas.flushers[each.name].start()
+    for each in written.values():
+        if each.partition.config.syncs_before_acknowledging:
+            try:
+                await replicas.flushers[each.name].durable(each.appended.end_offset)
+            except ProtocolError as error:
+                each.error = error
+
+
+def _advance(replicas: ReplicaManager, written: dict[TopicPartition, _Written]) -> None:
+    for each in written.values():
+        if each.partition.role is each.leader:
+            replicas.advance(each.partition, each.leader)
+        replicas.sync_if_due(each.partition)
+
+
+async def _await_commit(replicas: ReplicaManager, written: dict[TopicPartition, _Written], deadline: float) -> None:
+    waiting = {name: each for name, each in written.items() if each.error is None}
+
+    def all_done() -> bool:
+        for name, each in list(waiting.items()):
+            if _is_settled(each):
+                del waiting[name]
+        return not waiting
+
+    conditions = [Condition(Mark.HIGH_WATERMARK, name, each.appended.end_offset) for name, each in waiting.items()]
+    await replicas.waiters.until(conditions, all_done, deadline)
+    for name, each in waiting.items():
+        each.error = RequestTimedOut(
+            f"{name}: written at {each.appended.base_offset}, not yet on all in-sync replicas "
+            f"{list(each.leader.maximal_isr)} when the timeout ran out",
+            outcome=UNKNOWN,
+        )
+
+
+def _is_settled(each: _Written) -> bool:
+    if each.partition.role is not each.leader:
+        each.error = NotLeaderOrFollower(
+            f"{each.name}: the leader changed to broker {each.partition.leader} before all replicas had the batch",
+            outcome=UNKNOWN,
+        )
+        return True
+    try:
+        return each.leader.check_acknowledged(each.appended.end_offset)
+    except ProtocolError as error:
+        each.error = error
+        return True
+
+
+def _answer(
+    replicas: ReplicaManager,
+    name: TopicPartition,
+    written: dict[TopicPartition, _Written],
+    refused: dict[TopicPartition, ProtocolError],
+) -> ProducedPartition:
+    each = written.get(name)
+    error = refused.get(name) or (each.error if each else None)
+    if error is not None:
+        return ProducedPartition(
+            topic=name.topic,
+            partition=name.partition,
+            error_code=error.code,
+            error_message=error.message,
+            outcome=error.outcome,
+            current_leader=replicas.current_leader(name) if error.stale_metadata else None,
+        )
+    if each is None:
+        raise InvalidRequest(f"{name} was neither written nor refused", outcome=UNKNOWN)
+    return ProducedPartition(
+        topic=name.topic,
+        partition=name.partition,
+        base_offset=each.appended.base_offset,
+        log_append_time_ms=each.appended.log_append_time_ms,
+        log_start_offset=each.leader.log.start_offset,
+        leader_epoch=each.leader.epoch,
+        duplicate=each.appended.duplicate,
+    )

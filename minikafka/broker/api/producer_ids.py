@@ -1,0 +1,68 @@
+"""InitProducerId: a number for each idempotent producer, out of a block that the controller has given this broker.
+
+A producer that comes back with its own number gets the next epoch, which fences what it may still have under way.
+Transactional ids are refused by name until transactions exist (S3).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from minikafka.errors import BY_CODE, InvalidRequest, LeaderNotAvailable, error_of
+from minikafka.wire.messages import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+
+EPOCH_MAX = 2**15 - 1
+
+
+class ProducerIds:
+    """The broker's present block of producer ids."""
+
+    def __init__(
+        self,
+        node_id: int,
+        *,
+        broker_epoch: Callable[[], int],
+        ask_controller: Callable[[object], Awaitable[object | None]],
+    ) -> None:
+        self._node_id = node_id
+        self._broker_epoch = broker_epoch
+        self._ask_controller = ask_controller
+        self._next = 0
+        self._end = 0
+        self._allocating = asyncio.Lock()
+
+    async def handle_init_producer_id(self, request: InitProducerIdRequest) -> InitProducerIdResponse:
+        """A fresh (id, 0), or the next epoch of the caller's own id."""
+        if request.transactional_id is not None:
+            raise InvalidRequest(
+                "transactional_id: minikafka has no transactions yet; leave it out for an idempotent producer",
+                member="transactional_id",
+            )
+        if request.producer_id >= 0 and 0 <= request.producer_epoch < EPOCH_MAX:
+            return InitProducerIdResponse(producer_id=request.producer_id, producer_epoch=request.producer_epoch + 1)
+        async with self._allocating:
+            if self._next >= self._end:
+                await self._allocate()
+            producer_id = self._next
+            self._next += 1
+        return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
+
+    async def _allocate(self) -> None:
+        answer = await self._ask_controller(
+            AllocateProducerIdsRequest(broker_id=self._node_id, broker_epoch=self._broker_epoch())
+        )
+        if not isinstance(answer, AllocateProducerIdsResponse):
+            raise LeaderNotAvailable("no active controller answers at present: try again")
+        if answer.error_code:
+            raise (
+                error_of(answer.error_code, answer.error_message)
+                if BY_CODE[answer.error_code].retriable
+                else LeaderNotAvailable(f"the controller refused a block of producer ids: {answer.error_message}")
+            )
+        self._next, self._end = answer.producer_id_start, answer.producer_id_start + answer.producer_id_len

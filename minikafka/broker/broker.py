@@ -1,0 +1,390 @@
+"""One broker: the parts, put together, started and stopped in order.
+
+Start: lock and load the data directory, serve, join the quorum, follow the metadata, register, get unfenced.
+Stop: ask to leave (leaders move first), refuse new requests, end the waiters, close the server, leave the quorum, make
+everything durable, write the clean-shutdown marker. A broker whose disk failed leaves in the same order but without
+the marker: the next start must recover. A bug (an unexpected exception anywhere) stops the broker at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import traceback
+from collections.abc import Mapping
+from typing import Any
+
+from minikafka.broker.api.describe import handle_api_versions, handle_describe_replicas
+from minikafka.broker.api.fetch import handle_fetch
+from minikafka.broker.api.metadata import MetadataApi
+from minikafka.broker.api.offsets import (
+    handle_delete_records,
+    handle_list_offsets,
+    handle_offset_for_leader_epoch,
+)
+from minikafka.broker.api.produce import handle_produce
+from minikafka.broker.api.producer_ids import ProducerIds
+from minikafka.broker.caretaker import Caretaker
+from minikafka.broker.controller_driver import ControllerDriver
+from minikafka.broker.dispatch import ApiHandler, Dispatcher
+from minikafka.broker.lifecycle import Lifecycle
+from minikafka.broker.metadata import MetadataCache
+from minikafka.broker.peer import call
+from minikafka.broker.quorum_driver import QuorumDriver
+from minikafka.broker.replica_manager import ReplicaManager, StorageFailure
+from minikafka.broker.tasks import Tasks
+from minikafka.config import MIB, BrokerConfig, TopicConfig
+from minikafka.errors import BrokerNotAvailable, DiskFailed, DiskFull, InvalidConfig, ProtocolError, WorldError
+from minikafka.log.checkpoint import parse_meta_properties
+from minikafka.log.log_directory import LogDirectory
+from minikafka.log.names import META_PROPERTIES
+from minikafka.ports import Buffers, Server, World
+from minikafka.quorum.image import MetadataImage
+from minikafka.replication.partition import Partition
+from minikafka.types import METADATA_PARTITION, METADATA_TOPIC, Address, NodeId, TopicPartition
+from minikafka.wire.codec import find_api
+from minikafka.wire.messages import (
+    DescribeReplicasRequest,
+    DescribeReplicasResponse,
+    FetchRequest,
+    ProduceRequest,
+    ProduceResponse,
+)
+
+METADATA_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
+"""Kafka's fixed id of the metadata topic: the UUID 1."""
+
+METADATA_LOG_CONFIG = TopicConfig(retention_ms=-1, max_message_bytes=100 * MIB)
+"""Snapshots alone shorten the metadata log, and the quorum bounds its batches itself."""
+
+QUORUM_APIS = ("Vote", "BeginQuorumEpoch", "EndQuorumEpoch", "FetchSnapshot", "DescribeQuorum")
+CONTROLLER_APIS = (
+    "BrokerRegistration",
+    "BrokerHeartbeat",
+    "AlterPartition",
+    "CreateTopics",
+    "DeleteTopics",
+    "ElectLeaders",
+    "AllocateProducerIds",
+)
+
+
+class Broker:
+    """One incarnation of one broker; :meth:`start` and :meth:`stop` once each."""
+
+    def __init__(self, config: BrokerConfig, world: World) -> None:
+        self.config = config
+        self.world = world
+        self.node_id = config.node_id
+        self.failure: str | None = None
+        self._tasks = Tasks(self._on_task_failure)
+        self._open = False
+        self._stopping = False
+        self._stopped = asyncio.Event()
+        self._state_moved = asyncio.Event()
+        self._strays_seen = False
+        self._server: Server | None = None
+        self._handlers: dict[str, ApiHandler] = {}
+        # From the moment it listens a request can come; until start() is done it is answered BROKER_NOT_AVAILABLE.
+        self.dispatcher = Dispatcher(
+            self._handlers, events=world.events, on_bug=self._on_task_failure, is_open=lambda: self._open
+        )
+
+    # ---- what others may ask -----------------------------------------------------------------------------------------
+
+    @property
+    def address(self) -> Address:
+        """Where it listens, port resolved."""
+        if self._server is None:
+            raise BrokerNotAvailable("the broker has not been started")
+        return self._server.address
+
+    @property
+    def advertised(self) -> Address:
+        """What clients and brokers are told."""
+        return self.config.advertised or self.address
+
+    @property
+    def image(self) -> MetadataImage:
+        """The metadata as far as this broker has applied it."""
+        return self.metadata.image
+
+    @property
+    def partitions(self) -> Mapping[TopicPartition, Partition]:
+        return self.replicas.partitions
+
+    @property
+    def broker_epoch(self) -> int:
+        return self.lifecycle.broker_epoch
+
+    @property
+    def is_ready(self) -> bool:
+        """Registered, unfenced, not stopping."""
+        return self._open and not self._stopping and not self.lifecycle.is_fenced
+
+    def address_of(self, node: NodeId) -> Address | None:
+        """Where a broker listens, by the metadata."""
+        known = self.image.brokers.get(node)
+        return known.address if known is not None else None
+
+    def controller_address(self) -> Address | None:
+        """Where the active controller listens, or None while none is known."""
+        return self.voters.get(self.quorum.leader_id)
+
+    async def wait_ready(self, timeout_s: float = 60.0) -> None:
+        """Return when the broker is ready. Raises BrokerNotAvailable saying what is missing."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not self.is_ready and self.failure is None:
+                    self._state_moved.clear()
+                    await self._state_moved.wait()
+        except TimeoutError:
+            raise BrokerNotAvailable(
+                f"broker {self.node_id} is not ready after {timeout_s} s: {self.missing()}"
+            ) from None
+        if self.failure is not None:
+            raise BrokerNotAvailable(f"broker {self.node_id} stopped: {self.failure}")
+
+    def missing(self) -> str:
+        """What this broker still waits for, as a sentence."""
+        if not self._open:
+            return "it does not serve yet"
+        if self.quorum.leader_id not in self.voters:
+            return f"the quorum of {list(self.voters)} has no leader"
+        if self.lifecycle.refused:
+            return f"the controller refuses it: {self.lifecycle.refused}"
+        if self.lifecycle.broker_epoch < 0:
+            return "the controller has not registered it"
+        return "the controller has not unfenced it" if self.lifecycle.is_fenced else "nothing"
+
+    async def wait_stopped(self) -> None:
+        """Return when the broker has stopped; ``failure`` says why, if it did so by itself."""
+        await self._stopped.wait()
+
+    # ---- start -------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Serve. Raises DiskFailed (locked or broken data directory), InvalidConfig, OSError-like WorldErrors."""
+        world, config = self.world, self.config
+        self.cluster_id = self._cluster_id()
+        self.logs = await LogDirectory.open(
+            world.disk,
+            node_id=config.node_id,
+            cluster_id=self.cluster_id,
+            directory_id=self._new_id(),
+            config_of=lambda _: config.topic_defaults(),
+            events=world.events,
+        )
+        self._server = await world.network.serve(config.listener, self.handle)
+        self.voters = config.voters if config.controller_quorum_voters else {config.node_id: self._server.address}
+        self.metadata = MetadataCache(self.cluster_id, world.events)
+        self.quorum = QuorumDriver(
+            config,
+            world,
+            cluster_id=self.cluster_id,
+            voters=self.voters,
+            log=self.logs.get(METADATA_PARTITION)
+            or self.logs.create(METADATA_PARTITION, topic_id=METADATA_TOPIC_ID, config=METADATA_LOG_CONFIG),
+            spawn=self._tasks.spawn,
+            listener=self.metadata,
+        )
+        self.controller = ControllerDriver(config, world, self.quorum, self.metadata, self._tasks.spawn)
+        self.lifecycle = Lifecycle(
+            config,
+            world,
+            cluster_id=self.cluster_id,
+            incarnation_id=self._new_id(),
+            previous_broker_epoch=self.logs.previous_broker_epoch,
+            advertised=lambda: self.advertised,
+            controller=self.controller_address,
+            applied_offset=lambda: self.image.offset,
+            on_change=self._moved,
+        )
+        self.replicas = ReplicaManager(
+            config,
+            world,
+            self.logs,
+            spawn=self._tasks.spawn,
+            controller=self.controller_address,
+            image=lambda: self.image,
+            broker_epoch=lambda: self.lifecycle.broker_epoch,
+            address_of=self.address_of,
+            on_storage_failure=self._on_storage_failure,
+        )
+        self.producer_ids = ProducerIds(
+            config.node_id, broker_epoch=lambda: self.lifecycle.broker_epoch, ask_controller=self.ask_controller
+        )
+        self.metadata_api = MetadataApi(config, world, self.metadata, self.quorum, self.ask_controller)
+        self._handlers.update(self._handler_table())
+        self.metadata.subscribe(self._on_image)
+        self._open = True
+        await self.quorum.start()
+        await self.controller.start()
+        Caretaker(self.replicas, on_disk_failure=self._fail_in_order).start(self._tasks.spawn)
+        self._tasks.spawn(self.replicas.isr_proposer.run(), "isr-proposer")
+        self._tasks.spawn(self.lifecycle.run(), "lifecycle")
+        world.events("broker_started", node=self.node_id, address=str(self.address), cluster_id=self.cluster_id)
+
+    def _cluster_id(self) -> str:
+        """From the settings, else from the data directory, else, for a cluster of one, made up now."""
+        if self.config.cluster_id:
+            return self.config.cluster_id
+        if self.world.disk.exists(META_PROPERTIES):
+            return parse_meta_properties(self.world.disk.read_file(META_PROPERTIES)).cluster_id
+        if len(self.config.voters) > 1:
+            raise InvalidConfig(
+                "cluster.id is missing: several voters must agree on it; `minikafka up` writes one, or give the same "
+                "22 base64 characters to every broker (CLUSTER_ID in compose)",
+                setting="cluster.id",
+            )
+        return self._new_id()
+
+    def _new_id(self) -> str:
+        return base64.urlsafe_b64encode(self.world.random.randbytes(16)).decode().rstrip("=")
+
+    def _handler_table(self) -> dict[str, ApiHandler]:
+        handlers: dict[str, ApiHandler] = {
+            "Produce": self._produce,
+            "Fetch": self._fetch,
+            "ListOffsets": lambda request: handle_list_offsets(self.replicas, request),
+            "OffsetForLeaderEpoch": lambda request: handle_offset_for_leader_epoch(self.replicas, request),
+            "DeleteRecords": lambda request: handle_delete_records(self.replicas, request),
+            "Metadata": self.metadata_api.handle_metadata,
+            "DescribeTopicPartitions": self.metadata_api.handle_describe_topics,
+            "InitProducerId": self.producer_ids.handle_init_producer_id,
+            "ApiVersions": handle_api_versions,
+            "DescribeReplicas": self._describe_replicas,
+        }
+        handlers.update(dict.fromkeys(QUORUM_APIS, self.quorum.handle))
+        handlers.update(dict.fromkeys(CONTROLLER_APIS, self.controller.handle))
+        return handlers
+
+    # ---- requests ----------------------------------------------------------------------------------------------------
+
+    async def handle(self, api: str, body: bytes) -> Buffers:
+        """The /rpc handler: bytes in, bytes out; never raises."""
+        return await self.dispatcher.dispatch(api, body)
+
+    async def answer(self, api: str, request: object) -> Any:
+        """The same handlers, typed. Raises ProtocolError for a failure of the whole request."""
+        return await self.dispatcher.answer(find_api(api), request)
+
+    async def _produce(self, request: ProduceRequest) -> ProduceResponse:
+        return await handle_produce(self.replicas, request, session_alive=self.lifecycle.session_alive)
+
+    async def _fetch(self, request: FetchRequest) -> Any:
+        if any(each.topic == METADATA_TOPIC for each in request.partitions):
+            return await self.quorum.handle(request)
+        return await handle_fetch(self.replicas, request)
+
+    async def _describe_replicas(self, request: DescribeReplicasRequest) -> DescribeReplicasResponse:
+        return await handle_describe_replicas(self.replicas, request, broker_epoch=self.broker_epoch)
+
+    async def ask_controller(self, request: object) -> object | None:
+        """One call to the active controller; None when none is known or it does not answer."""
+        address = self.controller_address()
+        if address is None:
+            return None
+        deadline = self.world.clock.now() + self.config.controller_quorum_request_timeout_ms / 1000
+        try:
+            response: object = await call(self.world.network, address, request, deadline)
+        except (WorldError, ProtocolError) as error:
+            self.world.events("controller_silent", node=self.node_id, why=f"{type(error).__name__}: {error}")
+            return None
+        return response
+
+    # ---- news --------------------------------------------------------------------------------------------------------
+
+    def _on_image(self, old: MetadataImage, new: MetadataImage) -> None:
+        try:
+            self.replicas.apply(old, new)
+        except (DiskFailed, DiskFull) as error:
+            self._fail_in_order(str(error))
+        self.lifecycle.on_news()
+        self._moved()
+
+    def _moved(self) -> None:
+        """Something changed that people may wait for."""
+        if not self.lifecycle.is_fenced and not self._strays_seen:
+            self._strays_seen = True
+            self.replicas.set_strays_aside()
+        self._state_moved.set()
+
+    def _on_storage_failure(self, failure: StorageFailure) -> None:
+        self._fail_in_order(f"{failure.partition}: {failure.why}")
+
+    def _fail_in_order(self, why: str) -> None:
+        """The disk failed: hand over what this broker leads, then stop without the clean-shutdown marker."""
+        if self.failure is None:
+            self.failure = f"the disk failed: {why}"
+            self.world.events("broker_failed", node=self.node_id, why=self.failure)
+            self._state_moved.set()
+            self._stop_task = asyncio.get_running_loop().create_task(self.stop(), name="stop-after-failure")
+
+    def _on_task_failure(self, name: str, error: BaseException) -> None:
+        """A bug: stop at once, tell all."""
+        told = "".join(traceback.format_exception(error))
+        self.world.events("broker_failed", node=self.node_id, why=f"{name}: {error!r}", traceback=told)
+        if self.failure is None:
+            self.failure = f"{name} failed: {type(error).__name__}: {error}"
+            self._state_moved.set()
+            self._stop_task = asyncio.get_running_loop().create_task(self._halt(), name="halt")
+
+    # ---- stop --------------------------------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """Leave in good order; see the head of this file. A second call waits for the first."""
+        if self._stopping:
+            await self._stopped.wait()
+            return
+        self._stopping = True
+        if self._open and self.config.controlled_shutdown_enable and self.lifecycle.broker_epoch >= 0:
+            self.lifecycle.leave()
+            try:
+                async with asyncio.timeout(self.config.controlled_shutdown_max_wait_ms / 1000):
+                    await self.lifecycle.may_leave.wait()
+            except TimeoutError:
+                self.world.events("controlled_shutdown_gave_up", node=self.node_id)
+        await self._end(clean=self.failure is None)
+
+    def hurry(self) -> None:
+        """Do not wait for leaders to move: the cluster goes down as a whole, no controller will answer."""
+        if self._open:
+            self.lifecycle.may_leave.set()
+
+    async def abandon(self) -> None:
+        """End every task and do nothing else, as kill -9 would: for clusters that live in the caller's process."""
+        self._stopping = True
+        self._open = False
+        await self._tasks.cancel_all()
+        self._stopped.set()
+
+    async def _halt(self) -> None:
+        """Stop without asking anybody."""
+        if not self._stopping:
+            self._stopping = True
+            await self._end(clean=False)
+
+    async def _end(self, *, clean: bool) -> None:
+        opened, self._open = self._open, False
+        if opened:
+            self.replicas.close()
+        if self._server is not None:
+            await self._server.close()
+        if opened:
+            await self.quorum.stop()
+        await self._tasks.cancel_all()
+        if opened and clean:
+            try:
+                watermarks = {name: each.high_watermark for name, each in self.replicas.partitions.items()}
+                clean = await self.logs.close(broker_epoch=self.broker_epoch, high_watermarks=watermarks)
+            except (DiskFailed, DiskFull) as error:
+                self.failure = f"the disk failed while stopping: {error}"
+        elif opened:
+            for log in self.logs.logs.values():
+                log.close()
+        self.world.events(
+            "broker_stopped", node=self.node_id, clean=clean and self.failure is None, why=self.failure or ""
+        )
+        self._stopped.set()
+        self._state_moved.set()

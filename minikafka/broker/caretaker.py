@@ -1,0 +1,112 @@
+"""Work that is due from time to time: ISR checks, checkpoints, retention, syncs by time, unlinking.
+
+Each kind has its own interval and its own small loop; each does what rules decide and reports failures of the disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from minikafka.errors import DiskFailed, DiskFull
+from minikafka.replication.leader import LeaderReplica
+from minikafka.types import TopicPartition
+
+if TYPE_CHECKING:
+    from minikafka.broker.flusher import Spawn
+    from minikafka.broker.replica_manager import ReplicaManager
+    from minikafka.replication.partition import Partition
+
+# How often flush.ms is looked at; Kafka's scheduler looks every second or less often too.
+FLUSH_CHECK_S = 1.0
+# Kafka's first retention check comes 30 s after the start.
+RETENTION_FIRST_S = 30.0
+
+
+class Caretaker:
+    """The periodic work of one broker."""
+
+    def __init__(self, replicas: ReplicaManager, *, on_disk_failure: Callable[[str], None]) -> None:
+        self.replicas = replicas
+        self.config = replicas.config
+        self._on_disk_failure = on_disk_failure
+        self._last_sync: dict[TopicPartition, float] = {}
+
+    def start(self, spawn: Spawn) -> None:
+        """Begin all the loops."""
+        config = self.config
+        spawn(self._every(config.replica_lag_time_max_ms / 2000, self._shrink), "isr-check")
+        spawn(
+            self._every(config.replica_high_watermark_checkpoint_interval_ms / 1000, self.checkpoint_watermarks),
+            "hw-checkpoint",
+        )
+        spawn(
+            self._every(config.log_flush_offset_checkpoint_interval_ms / 1000, self._checkpoint_recovery_points),
+            "recovery-point-checkpoint",
+        )
+        spawn(
+            self._every(config.log_flush_start_offset_checkpoint_interval_ms / 1000, self._checkpoint_log_starts),
+            "log-start-checkpoint",
+        )
+        spawn(
+            self._every(config.log_retention_check_interval_ms / 1000, self._retain, first=RETENTION_FIRST_S),
+            "retention",
+        )
+        spawn(self._every(FLUSH_CHECK_S, self._sync_by_time), "flush-ms")
+        spawn(self._every(max(0.001, config.log_segment_delete_delay_ms / 1000 / 2), self._unlink), "unlink")
+
+    async def _every(
+        self, interval_s: float, work: Callable[[], Awaitable[None]], *, first: float | None = None
+    ) -> None:
+        await asyncio.sleep(min(interval_s, first) if first is not None else interval_s)
+        while True:
+            try:
+                await work()
+            except (DiskFailed, DiskFull) as error:
+                self._on_disk_failure(str(error))
+                return
+            await asyncio.sleep(interval_s)
+
+    async def _shrink(self) -> None:
+        self.replicas.shrink_isrs()
+
+    async def checkpoint_watermarks(self) -> None:
+        """Write replication-offset-checkpoint: where watermarks start after a restart."""
+        marks = {name: partition.high_watermark for name, partition in self.replicas.partitions.items()}
+        await self.replicas.logs.checkpoint_high_watermarks(marks)
+
+    async def _checkpoint_recovery_points(self) -> None:
+        await self.replicas.logs.checkpoint_recovery_points()
+
+    async def _checkpoint_log_starts(self) -> None:
+        await self.replicas.logs.checkpoint_start_offsets()
+
+    async def _retain(self) -> None:
+        """Delete old segments, never above the high watermark (KAFKA-FACTS 1.5), and forget idle producers."""
+        now_ms = self.replicas.clock.wall_ms()
+        for partition in list(self.replicas.partitions.values()):
+            if partition.failed:
+                continue
+            with self.replicas.storage_guard(partition):
+                await self._retain_one(partition, now_ms)
+
+    async def _retain_one(self, partition: Partition, now_ms: int) -> None:
+        partition.log.expire_producers(now_ms)
+        # Followers take the leader's log start; they delete only what it has let go.
+        if not isinstance(partition.role, LeaderReplica):
+            return
+        expired = partition.log.expired_segments(now_ms, partition.high_watermark)
+        if expired:
+            self.replicas.unlink_later(await partition.log.delete_segments(expired), partition.config)
+
+    async def _sync_by_time(self) -> None:
+        now = self.replicas.clock.now()
+        for name, partition in list(self.replicas.partitions.items()):
+            if partition.log.synced_end >= partition.log.end_offset:
+                self._last_sync[name] = now
+            elif now - self._last_sync.setdefault(name, now) >= partition.config.flush_ms / 1000:
+                self.replicas.flushers[name].start()
+
+    async def _unlink(self) -> None:
+        self.replicas.unlink_due()

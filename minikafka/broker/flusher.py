@@ -1,0 +1,59 @@
+"""Group commit: one sync in flight per log, everyone else rides the next (D6).
+
+The sync's task belongs to the broker, not to the request that asked for it: a request that is cancelled leaves it
+running. A failed sync is fatal for the log: after it the page cache may have dropped data, so nothing that this log
+holds in memory can be trusted or acknowledged any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from minikafka.errors import DiskFailed, DiskFull, KafkaStorageError
+from minikafka.log.partition_log import PartitionLog
+from minikafka.types import Offset, TopicPartition
+
+Spawn = Callable[[Coroutine[Any, Any, None], str], "asyncio.Task[None]"]
+
+
+class Flusher:
+    """Makes one log durable."""
+
+    def __init__(
+        self,
+        partition: TopicPartition,
+        log: PartitionLog,
+        spawn: Spawn,
+        on_failure: Callable[[TopicPartition, str], None],
+    ) -> None:
+        self.partition = partition
+        self.log = log
+        self._spawn = spawn
+        self._on_failure = on_failure
+        self._running: asyncio.Task[None] | None = None
+        self._failed: str | None = None
+
+    async def durable(self, end_offset: Offset) -> None:
+        """Return once everything below ``end_offset`` that is still in the log is synced.
+
+        Raises KafkaStorageError, outcome *unknown*, when the disk failed.
+        """
+        while self.log.synced_end < min(end_offset, self.log.end_offset):
+            if self._failed is not None:
+                raise KafkaStorageError(f"{self.partition}: {self._failed}", outcome="unknown")
+            await asyncio.shield(self.start())
+
+    def start(self) -> asyncio.Task[None]:
+        """Begin a sync unless one runs."""
+        if self._running is None or self._running.done():
+            self._running = self._spawn(self._sync(), f"sync-{self.partition}")
+        return self._running
+
+    async def _sync(self) -> None:
+        try:
+            await self.log.sync()
+        except (DiskFailed, DiskFull) as error:
+            self._failed = str(error)
+            self._on_failure(self.partition, self._failed)

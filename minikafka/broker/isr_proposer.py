@@ -1,0 +1,176 @@
+"""Carries ISR proposals to the controller: one AlterPartition in flight per broker, one per partition (KIP-497).
+
+What an answer means (KAFKA-FACTS 3.5):
+
+- done: the leader adopts the returned state, unless it knows a newer one;
+- surely not done (INELIGIBLE_REPLICA, OPERATION_NOT_ATTEMPTED): the leader falls back to the committed state;
+- overtaken (fenced, older partition epoch, unknown topic, invalid): the proposal stays pending until the metadata
+  arrives, since it may or may not have been applied;
+- anything else, and every network failure: ask again. The partition epoch makes a repeated request harmless.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from minikafka.broker.peer import call
+from minikafka.broker.waiters import Mark, Waiters
+from minikafka.config import BrokerConfig
+from minikafka.errors import (
+    BY_CODE,
+    FencedLeaderEpoch,
+    IneligibleReplica,
+    InvalidRequest,
+    InvalidUpdateVersion,
+    NewLeaderElected,
+    OperationNotAttempted,
+    ProtocolError,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+    WorldError,
+)
+from minikafka.ports import World
+from minikafka.replication.leader import LeaderReplica, Proposal
+from minikafka.replication.partition import Partition
+from minikafka.types import Address, TopicPartition
+from minikafka.wire.messages import (
+    AlteredPartition,
+    AlterPartitionItem,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    IsrMember,
+)
+
+# Kafka's pause after a request that failed as a whole.
+RETRY_PAUSE_S = 0.05
+
+SURELY_NOT_DONE = frozenset({IneligibleReplica.code, OperationNotAttempted.code})
+OVERTAKEN = frozenset(
+    {
+        FencedLeaderEpoch.code,
+        InvalidUpdateVersion.code,
+        InvalidRequest.code,
+        NewLeaderElected.code,
+        UnknownTopicId.code,
+        UnknownTopicOrPartition.code,
+    }
+)
+
+
+class IsrProposer:
+    """The queue of proposals and the loop that sends them."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        world: World,
+        *,
+        controller: Callable[[], Address | None],
+        broker_epoch: Callable[[], int],
+        waiters: Waiters,
+    ) -> None:
+        self.config = config
+        self.world = world
+        self._controller = controller
+        self._broker_epoch = broker_epoch
+        self._pending: dict[TopicPartition, tuple[Partition, LeaderReplica, Proposal]] = {}
+        self._wanted = asyncio.Event()
+        self._waiters = waiters
+
+    def submit(self, partition: Partition, leader: LeaderReplica, proposal: Proposal | None) -> None:
+        """Send a proposal when the line is free; None is nothing to send."""
+        if proposal is not None:
+            self._pending[partition.partition] = (partition, leader, proposal)
+            self._wanted.set()
+
+    async def run(self) -> None:
+        """Send what is wanted, for ever."""
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            sending = self._still_wanted()
+            if sending and not await self._send(sending):
+                await asyncio.sleep(RETRY_PAUSE_S)
+                self._wanted.set()
+
+    def _still_wanted(self) -> dict[TopicPartition, tuple[Partition, LeaderReplica, Proposal]]:
+        """Drop proposals that a newer state, or a new role, has overtaken."""
+        self._pending = {
+            name: (partition, leader, proposal)
+            for name, (partition, leader, proposal) in self._pending.items()
+            if partition.role is leader and leader.proposal is proposal
+        }
+        return dict(self._pending)
+
+    async def _send(self, sending: dict[TopicPartition, tuple[Partition, LeaderReplica, Proposal]]) -> bool:
+        """One request; False if any of it must be sent again."""
+        address = self._controller()
+        if address is None:
+            return False
+        request = AlterPartitionRequest(
+            broker_id=self.config.node_id,
+            broker_epoch=self._broker_epoch(),
+            partitions=tuple(_item(partition, proposal) for partition, _, proposal in sending.values()),
+        )
+        deadline = self.world.clock.now() + self.config.controller_quorum_request_timeout_ms / 1000
+        try:
+            response: AlterPartitionResponse = await call(self.world.network, address, request, deadline)
+        except (WorldError, ProtocolError) as error:
+            self.world.events("isr_proposal_failed", why=f"{type(error).__name__}: {error}")
+            return False
+        if response.error_code:
+            self.world.events(
+                "isr_proposal_failed", why=f"{BY_CODE[response.error_code].name}: {response.error_message}"
+            )
+            return False
+        complete = True
+        for answer in response.partitions:
+            name = TopicPartition(answer.topic, answer.partition)
+            if name in sending:
+                complete = self._settle(name, *sending[name], answer) and complete
+        return complete
+
+    def _settle(
+        self,
+        name: TopicPartition,
+        partition: Partition,
+        leader: LeaderReplica,
+        proposal: Proposal,
+        answer: AlteredPartition,
+    ) -> bool:
+        """Act on one partition's answer; False if it must be asked again."""
+        if partition.role is not leader or leader.proposal is not proposal:
+            return True
+        if answer.error_code == 0:
+            self._pending.pop(name, None)
+            if answer.leader_epoch == leader.epoch and leader.on_committed_state(
+                answer.isr, answer.partition_epoch, recovered=True, now=self.world.clock.now()
+            ):
+                self._waiters.wake(Mark.HIGH_WATERMARK, name, leader.high_watermark)
+            return True
+        error = BY_CODE[answer.error_code].name
+        self.world.events("isr_proposal_refused", partition=str(name), error=error, why=answer.error_message)
+        if answer.error_code in SURELY_NOT_DONE:
+            self._pending.pop(name, None)
+            leader.withdraw(proposal)
+            return True
+        if answer.error_code in OVERTAKEN:
+            self._pending.pop(name, None)
+            return True
+        return False
+
+
+def _item(partition: Partition, proposal: Proposal) -> AlterPartitionItem:
+    return AlterPartitionItem(
+        topic=partition.partition.topic,
+        topic_id=partition.topic_id,
+        partition=partition.partition.partition,
+        leader_epoch=proposal.leader_epoch,
+        partition_epoch=proposal.partition_epoch,
+        new_isr=tuple(
+            IsrMember(broker_id=node, broker_epoch=epoch)
+            for node, epoch in zip(proposal.isr, proposal.broker_epochs, strict=True)
+        ),
+        recovered=True,
+    )

@@ -1,0 +1,174 @@
+"""This broker's life in the cluster: register, keep the session alive, leave in good order (KAFKA-FACTS 4.3).
+
+Each process is a new incarnation with a fresh id; registering gives it a broker epoch, which fences everything that a
+former incarnation may still have under way. A session is what a heartbeat *answered* keeps alive: it is dated from the
+moment the answered heartbeat was sent, so a process that was stopped, or whose link is cut, knows by its own clock that
+it may have been replaced, before anyone can tell it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from minikafka.broker.peer import call
+from minikafka.config import BrokerConfig
+from minikafka.errors import (
+    BY_CODE,
+    BrokerIdNotRegistered,
+    InconsistentClusterId,
+    NotController,
+    ProtocolError,
+    StaleBrokerEpoch,
+    WorldError,
+)
+from minikafka.ports import World
+from minikafka.types import Address, Offset
+from minikafka.wire.messages import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+)
+
+NO_BROKER_EPOCH = -1
+# How soon to try again when no controller is known or it did not answer.
+RETRY_PAUSE_S = 0.1
+
+
+class Lifecycle:
+    """Registration and heartbeats of one incarnation."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        world: World,
+        *,
+        cluster_id: str,
+        incarnation_id: str,
+        previous_broker_epoch: int,
+        advertised: Callable[[], Address],
+        controller: Callable[[], Address | None],
+        applied_offset: Callable[[], Offset],
+        on_change: Callable[[], None],
+    ) -> None:
+        self.config = config
+        self.world = world
+        self.cluster_id = cluster_id
+        self.incarnation_id = incarnation_id
+        self.previous_broker_epoch = previous_broker_epoch
+        self.broker_epoch = NO_BROKER_EPOCH
+        self.is_fenced = True
+        self.refused: str | None = None
+        """Why the controller does not let this broker in; told to people who wait."""
+        self.may_leave = asyncio.Event()
+        self._advertised = advertised
+        self._controller = controller
+        self._applied_offset = applied_offset
+        self._on_change = on_change
+        self._wants_to_leave = False
+        self._session_from = float("-inf")
+        self._news = asyncio.Event()
+
+    def session_alive(self) -> bool:
+        """Was the last answered heartbeat sent within the session timeout?"""
+        return self.world.clock.now() - self._session_from <= self.config.broker_session_timeout_ms / 1000
+
+    def on_news(self) -> None:
+        """The controller or the metadata has moved: a heartbeat now may get further."""
+        self._news.set()
+
+    def leave(self) -> None:
+        """Ask for a controlled shutdown; ``may_leave`` is set when it is granted."""
+        self._wants_to_leave = True
+        self._news.set()
+
+    async def run(self) -> None:
+        """Register, then beat until cancelled; a broker that the controller forgot registers anew."""
+        while not self.may_leave.is_set():
+            self._news.clear()
+            if self.broker_epoch == NO_BROKER_EPOCH:
+                settled = await self._register()
+            elif self._applied_offset() <= self.broker_epoch:
+                # The own registration has not been applied here yet: a heartbeat could not unfence this broker.
+                settled = False
+            else:
+                settled = await self._beat()
+            if not self.may_leave.is_set():
+                await self._pause(settled)
+
+    async def _pause(self, settled: bool) -> None:  # noqa: FBT001 - one caller, one meaning
+        pause = self.config.broker_heartbeat_interval_ms / 1000 if settled else RETRY_PAUSE_S
+        try:
+            async with asyncio.timeout(pause):
+                await self._news.wait()
+        except TimeoutError:
+            return
+
+    async def _register(self) -> bool:
+        request = BrokerRegistrationRequest(
+            broker_id=self.config.node_id,
+            cluster_id=self.cluster_id,
+            incarnation_id=self.incarnation_id,
+            host=self._advertised().host,
+            port=self._advertised().port,
+            rack=self.config.broker_rack or None,
+            previous_broker_epoch=self.previous_broker_epoch,
+        )
+        response = await self._ask(request)
+        if not isinstance(response, BrokerRegistrationResponse):
+            return False
+        if response.error_code:
+            self.refused = f"{BY_CODE[response.error_code].name}: {response.error_message}"
+            self.world.events("registration_refused", node=self.config.node_id, why=self.refused)
+            if response.error_code == InconsistentClusterId.code:
+                raise InconsistentClusterId(response.error_message)
+            # DUPLICATE_BROKER_REGISTRATION: a former incarnation's session has to run out first.
+            return False
+        self.refused = None
+        self.broker_epoch = response.broker_epoch
+        self.world.events("registered", node=self.config.node_id, broker_epoch=self.broker_epoch)
+        return False
+
+    async def _beat(self) -> bool:
+        sent = self.world.clock.now()
+        request = BrokerHeartbeatRequest(
+            broker_id=self.config.node_id,
+            broker_epoch=self.broker_epoch,
+            current_metadata_offset=self._applied_offset(),
+            want_shut_down=self._wants_to_leave,
+        )
+        response = await self._ask(request)
+        if not isinstance(response, BrokerHeartbeatResponse):
+            return False
+        if response.error_code in (StaleBrokerEpoch.code, BrokerIdNotRegistered.code):
+            self.world.events("session_lost", node=self.config.node_id, why=BY_CODE[response.error_code].name)
+            self.broker_epoch = NO_BROKER_EPOCH
+            self.is_fenced = True
+            self._on_change()
+            return False
+        if response.error_code:
+            return False
+        self._session_from = max(self._session_from, sent)
+        if self.is_fenced != response.is_fenced:
+            self.world.events("broker_fenced" if response.is_fenced else "broker_unfenced", node=self.config.node_id)
+            self.is_fenced = response.is_fenced
+            self._on_change()
+        if response.should_shut_down:
+            self.may_leave.set()
+        return not self.is_fenced and not self._wants_to_leave
+
+    async def _ask(self, request: object) -> object | None:
+        """One call to the active controller; None when there is no answer, or none from the active one."""
+        address = self._controller()
+        if address is None:
+            return None
+        budget = self.config.broker_session_timeout_ms / 1000 / 3
+        try:
+            response: object = await call(self.world.network, address, request, self.world.clock.now() + budget)
+        except (WorldError, ProtocolError) as error:
+            self.world.events("controller_silent", node=self.config.node_id, why=f"{type(error).__name__}: {error}")
+            return None
+        if getattr(response, "error_code", 0) == NotController.code:
+            return None
+        return response

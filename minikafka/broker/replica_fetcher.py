@@ -1,0 +1,259 @@
+"""Replication's pull side: one loop per leader followed, one fetch for all partitions followed there.
+
+The rules are in ``replication/follower.py``; this driver asks, awaits and obeys. What it must see to:
+
+- The role object is compared by identity after every await: an answer to a former role is thrown away.
+- The log's end is the offset that the next fetch asks from, so under sync-before-acknowledge it is synced before that
+  fetch goes out: the fetch is the acknowledgement.
+- A partition that failed pauses alone, the others go on.
+- A partition that is new at this leader does not wait for the long poll under way: that one is given up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from minikafka.broker.peer import call
+from minikafka.broker.waiters import Mark, Waiters
+from minikafka.config import BrokerConfig
+from minikafka.errors import (
+    BY_CODE,
+    CorruptMessage,
+    DiskFailed,
+    DiskFull,
+    InvalidRequest,
+    KafkaStorageError,
+    ProtocolError,
+    WorldError,
+)
+from minikafka.ports import World
+from minikafka.replication.follower import CutTo, Extend, FollowerReplica, NextFetch, RestartAt, Wait
+from minikafka.types import Address, NodeId, TopicPartition
+from minikafka.wire.messages import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
+
+if TYPE_CHECKING:
+    from minikafka.broker.flusher import Flusher, Spawn
+    from minikafka.replication.partition import Partition
+
+
+BACKOFF_FIRST_S = 0.02
+
+
+class ReplicaFetchers:
+    """All loops of one broker, and which partition is fetched where."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        world: World,
+        *,
+        partitions: Mapping[TopicPartition, Partition],
+        flushers: Mapping[TopicPartition, Flusher],
+        waiters: Waiters,
+        spawn: Spawn,
+        address_of: Callable[[NodeId], Address | None],
+        broker_epoch: Callable[[], int],
+        on_storage_failure: Callable[[TopicPartition, str], None],
+    ) -> None:
+        self.config = config
+        self.world = world
+        self.partitions = partitions
+        self.flushers = flushers
+        self.waiters = waiters
+        self.spawn = spawn
+        self.address_of = address_of
+        self.broker_epoch = broker_epoch
+        self.on_storage_failure = on_storage_failure
+        self._loops: dict[NodeId, _LeaderLoop] = {}
+
+    def assign(self, partition: Partition) -> None:
+        """The partition has a new role: fetch it from its leader if it follows, from nowhere if not."""
+        name = partition.partition
+        role = partition.role
+        for leader in list(self._loops):
+            if not isinstance(role, FollowerReplica) or leader != role.leader:
+                self._loops[leader].drop(name)
+        if isinstance(role, FollowerReplica):
+            loop = self._loops.get(role.leader)
+            if loop is None:
+                loop = self._loops[role.leader] = _LeaderLoop(self, role.leader)
+            loop.add(name)
+
+    def drop(self, name: TopicPartition) -> None:
+        """The replica is gone from this broker."""
+        for loop in self._loops.values():
+            loop.drop(name)
+
+
+class _LeaderLoop:
+    """Fetches everything that is followed at one leader. Its task ends when nothing is, and starts anew on demand."""
+
+    def __init__(self, owner: ReplicaFetchers, leader: NodeId) -> None:
+        self.owner = owner
+        self.leader = leader
+        self.following: dict[TopicPartition, float] = {}
+        """Partition -> when it may be asked for again."""
+        self._failures: dict[TopicPartition, int] = {}
+        """Partition -> how often in a row it could not be fetched."""
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def add(self, name: TopicPartition) -> None:
+        self.following[name] = 0.0
+        self._changed.set()
+        if self._task is None or self._task.done():
+            self._task = self.owner.spawn(self._run(), f"fetch-from-{self.leader}")
+
+    def drop(self, name: TopicPartition) -> None:
+        self.following.pop(name, None)
+        self._failures.pop(name, None)
+
+    async def _run(self) -> None:
+        while self.following:
+            self._changed.clear()
+            now = self.owner.world.clock.now()
+            asking = self._next_fetches(now)
+            address = self.owner.address_of(self.leader)
+            if not asking or address is None:
+                await self._pause(now)
+                continue
+            response = await self._fetch(address, asking, now)
+            if response is not None:
+                await self._obey(asking, response)
+
+    def _next_fetches(self, now: float) -> dict[TopicPartition, tuple[FollowerReplica, NextFetch]]:
+        asking = {}
+        for name, not_before in list(self.following.items()):
+            partition = self.owner.partitions.get(name)
+            role = partition.role if partition else None
+            if not isinstance(role, FollowerReplica) or role.leader != self.leader:
+                del self.following[name]
+            elif not_before <= now:
+                asking[name] = (role, role.next_fetch())
+        return asking
+
+    async def _pause(self, now: float) -> None:
+        """Wait for news, or until a paused partition may be asked for again."""
+        backoff = self.owner.config.replica_fetch_backoff_ms / 1000
+        until = min([now + backoff, *(at for at in self.following.values() if at > now)])
+        try:
+            async with asyncio.timeout_at(until):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+
+    async def _fetch(
+        self, address: Address, asking: Mapping[TopicPartition, tuple[FollowerReplica, NextFetch]], now: float
+    ) -> FetchResponse | None:
+        config = self.owner.config
+        request = FetchRequest(
+            replica_id=config.node_id,
+            replica_epoch=self.owner.broker_epoch(),
+            max_wait_ms=config.replica_fetch_wait_max_ms,
+            min_bytes=config.replica_fetch_min_bytes,
+            max_bytes=config.replica_fetch_response_max_bytes,
+            partitions=tuple(
+                FetchPartition(
+                    topic=name.topic,
+                    partition=name.partition,
+                    topic_id=self.owner.partitions[name].topic_id,
+                    current_leader_epoch=fetch.leader_epoch,
+                    fetch_offset=fetch.offset,
+                    last_fetched_epoch=fetch.last_fetched_epoch,
+                    log_start_offset=fetch.start_offset,
+                    high_watermark=fetch.high_watermark,
+                    partition_max_bytes=config.replica_fetch_max_bytes,
+                )
+                for name, (_, fetch) in asking.items()
+            ),
+        )
+        deadline = now + (config.replica_fetch_wait_max_ms + config.replica_socket_timeout_ms) / 1000
+        loop = asyncio.get_running_loop()
+        fetching = loop.create_task(call(self.owner.world.network, address, request, deadline), name="fetch")
+        changed = loop.create_task(self._changed.wait(), name="fetch-changed")
+        try:
+            await asyncio.wait((fetching, changed), return_when=asyncio.FIRST_COMPLETED)
+            if not fetching.done():
+                return None
+            response: FetchResponse = fetching.result()
+        except (WorldError, ProtocolError) as error:
+            self._fetch_failed(asking, f"{type(error).__name__}: {error}")
+            return None
+        finally:
+            changed.cancel()
+            fetching.cancel()
+        if response.error_code:
+            self._fetch_failed(asking, f"{BY_CODE[response.error_code].name}: {response.error_message}")
+            return None
+        return response
+
+    def _fetch_failed(self, asking: Mapping[TopicPartition, object], why: str) -> None:
+        self.owner.world.events("fetch_failed", leader=self.leader, why=why, partitions=len(asking))
+        for name in asking:
+            self._back_off(name)
+
+    def _back_off(self, name: TopicPartition) -> None:
+        """Pause this partition: briefly at first, since a leader that lags by one metadata round is the usual cause,
+        then longer, up to replica.fetch.backoff.ms.
+        """
+        if name in self.following:
+            failures = self._failures.get(name, 0)
+            self._failures[name] = failures + 1
+            pause = min(BACKOFF_FIRST_S * 2**failures, self.owner.config.replica_fetch_backoff_ms / 1000)
+            self.following[name] = self.owner.world.clock.now() + pause
+
+    async def _obey(
+        self, asking: Mapping[TopicPartition, tuple[FollowerReplica, NextFetch]], response: FetchResponse
+    ) -> None:
+        """Apply the answer partition by partition; syncs run together, each before its own acknowledgement."""
+        extended: list[tuple[Partition, FollowerReplica, Extend]] = []
+        for answer in response.partitions:
+            name = TopicPartition(answer.topic, answer.partition)
+            asked = asking.get(name)
+            partition = self.owner.partitions.get(name)
+            if asked is None or partition is None or partition.role is not asked[0]:
+                continue
+            if asked[1].offset != partition.log.end_offset:
+                continue
+            step = self._apply(name, asked[0], answer, asked[1])
+            if step is not None:
+                extended.append((partition, asked[0], step))
+        syncing = [
+            self.owner.flushers[partition.partition].durable(partition.log.end_offset)
+            for partition, _, step in extended
+            if step.batches and partition.config.syncs_before_acknowledging
+        ]
+        if syncing:
+            # A log whose sync failed has told so itself and is offline now: its role below is another one.
+            await asyncio.gather(*syncing, return_exceptions=True)
+        for partition, role, step in extended:
+            if partition.role is role and role.on_durable(step.leader_high_watermark, step.leader_start_offset):
+                self.owner.waiters.wake(Mark.HIGH_WATERMARK, partition.partition, role.high_watermark)
+
+    def _apply(
+        self, name: TopicPartition, role: FollowerReplica, answer: FetchedPartition, asked: NextFetch
+    ) -> Extend | None:
+        try:
+            step = role.on_response(answer, asked=asked.offset)
+            match step:
+                case CutTo(offset):
+                    self._failures.pop(name, None)
+                    role.cut_to(offset)
+                case RestartAt(offset):
+                    self._failures.pop(name, None)
+                    role.restart_at(offset)
+                case Wait(error_code, _):
+                    self.owner.world.events("fetch_refused", partition=str(name), error=BY_CODE[error_code].name)
+                    self._back_off(name)
+                case Extend(batches, _, _):
+                    role.append(batches)
+                    self._failures.pop(name, None)
+                    return step
+        except (CorruptMessage, InvalidRequest) as error:
+            self.owner.world.events("fetch_corrupt", partition=str(name), leader=self.leader, why=str(error))
+            self._back_off(name)
+        except (KafkaStorageError, DiskFailed, DiskFull) as error:
+            self.owner.on_storage_failure(name, str(error))
+        return None

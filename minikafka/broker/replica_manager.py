@@ -1,0 +1,286 @@
+"""All replicas of this broker: their seats, logs, flushers and fetchers, brought to what the metadata says.
+
+It obeys the image and carries out effects of rules (wake this, fetch that, sync those); it decides nothing. A disk that
+fails takes its replica offline at once and is told to the broker, which leaves the cluster in good order and stops.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from minikafka.broker.flusher import Flusher, Spawn
+from minikafka.broker.isr_proposer import IsrProposer
+from minikafka.broker.replica_fetcher import ReplicaFetchers
+from minikafka.broker.waiters import Mark, Waiters
+from minikafka.config import BrokerConfig, TopicConfig, parse_topic
+from minikafka.errors import (
+    UNKNOWN,
+    DiskFailed,
+    DiskFull,
+    InvalidConfig,
+    KafkaStorageError,
+    ReplicaNotAvailable,
+    UnknownTopicOrPartition,
+)
+from minikafka.log.log_directory import LogDirectory
+from minikafka.ports import World
+from minikafka.quorum.image import MetadataImage, PartitionImage, TopicImage, changes
+from minikafka.replication.leader import FetchEffect, LeaderReplica, PartitionState
+from minikafka.replication.partition import Partition
+from minikafka.types import METADATA_PARTITION, NO_NODE, Address, NodeId, Offset, TopicPartition
+from minikafka.wire.messages import CurrentLeader
+
+
+@dataclass(slots=True)
+class StorageFailure:
+    """What the first failed disk operation said."""
+
+    partition: TopicPartition
+    why: str
+
+
+class ReplicaManager:
+    """The replicas of one incarnation of a broker."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        world: World,
+        logs: LogDirectory,
+        *,
+        spawn: Spawn,
+        controller: Callable[[], Address | None],
+        image: Callable[[], MetadataImage],
+        broker_epoch: Callable[[], int],
+        address_of: Callable[[NodeId], Address | None],
+        on_storage_failure: Callable[[StorageFailure], None],
+    ) -> None:
+        self.config = config
+        self.clock = world.clock
+        self.events = world.events
+        self.logs = logs
+        self.partitions: dict[TopicPartition, Partition] = {}
+        self.flushers: dict[TopicPartition, Flusher] = {}
+        self.waiters = Waiters()
+        self.isr_proposer = IsrProposer(
+            config, world, controller=controller, broker_epoch=broker_epoch, waiters=self.waiters
+        )
+        self._image = image
+        self._spawn = spawn
+        self._on_storage_failure = on_storage_failure
+        self._to_unlink: list[tuple[float, str]] = []
+        self.fetchers = ReplicaFetchers(
+            config,
+            world,
+            partitions=self.partitions,
+            flushers=self.flushers,
+            waiters=self.waiters,
+            spawn=spawn,
+            address_of=address_of,
+            broker_epoch=broker_epoch,
+            on_storage_failure=self.storage_failed,
+        )
+
+    # ---- what handlers ask -------------------------------------------------------------------------------------------
+
+    def get(self, name: TopicPartition) -> Partition:
+        """This broker's replica. Raises UnknownTopicOrPartition, or ReplicaNotAvailable when it is on other brokers."""
+        partition = self.partitions.get(name)
+        if partition is not None:
+            return partition
+        known = self._image().partition(name)
+        if known is None:
+            raise UnknownTopicOrPartition(f"{name} is not known to broker {self.config.node_id}")
+        raise ReplicaNotAvailable(
+            f"{name} is not on broker {self.config.node_id} but on {list(known.replicas)}", leader=known.leader
+        )
+
+    def current_leader(self, name: TopicPartition) -> CurrentLeader | None:
+        """What to tell a client that asked the wrong broker."""
+        known = self._image().partition(name)
+        if known is None or known.leader == NO_NODE:
+            return None
+        return CurrentLeader(leader_id=known.leader, leader_epoch=known.leader_epoch)
+
+    @contextlib.contextmanager
+    def storage_guard(self, partition: Partition) -> Iterator[None]:
+        """Turn a failing disk into KafkaStorageError and take the replica offline."""
+        try:
+            yield
+        except (DiskFailed, DiskFull, KafkaStorageError) as error:
+            self.storage_failed(partition.partition, str(error))
+            raise KafkaStorageError(
+                f"{partition.partition} on broker {self.config.node_id} is offline: {error}",
+                outcome=UNKNOWN if isinstance(error, DiskFailed) else "not_written",
+            ) from error
+
+    def storage_failed(self, name: TopicPartition, why: str) -> None:
+        """The replica's disk failed: nothing more is read, written or acknowledged here."""
+        partition = self.partitions.get(name)
+        if partition is None or partition.failed:
+            return
+        partition.fail(why)
+        self.fetchers.drop(name)
+        self.waiters.wake_all(name)
+        self._on_storage_failure(StorageFailure(name, why))
+
+    # ---- effects of rules --------------------------------------------------------------------------------------------
+
+    def advance(self, partition: Partition, leader: LeaderReplica) -> None:
+        """Try to raise the watermark; wake those who wait for it."""
+        if leader.advance(self.clock.now()):
+            self.waiters.wake(Mark.HIGH_WATERMARK, partition.partition, leader.high_watermark)
+
+    def follower_fetched(self, partition: Partition, leader: LeaderReplica, effect: FetchEffect) -> None:
+        """A follower's fetch counted: carry out what it brings about."""
+        if effect.high_watermark_moved:
+            self.waiters.wake(Mark.HIGH_WATERMARK, partition.partition, leader.high_watermark)
+        self.waiters.wake(Mark.LOG_START, partition.partition, self.low_watermark(leader))
+        if effect.wants_in:
+            self.isr_proposer.submit(partition, leader, leader.propose_expand())
+
+    def low_watermark(self, leader: LeaderReplica) -> Offset:
+        """The smallest log start over the replicas on live brokers (DeleteRecords)."""
+        image = self._image()
+        remotes = [remote.start_offset for node, remote in leader.remotes.items() if image.alive(node)]
+        return min([leader.log.start_offset, *remotes])
+
+    def sync_if_due(self, partition: Partition) -> None:
+        """flush.messages above 1: begin a sync when so many records are not yet durable."""
+        unsynced = partition.log.end_offset - partition.log.synced_end
+        if not partition.config.syncs_before_acknowledging and unsynced >= partition.config.flush_messages:
+            self.flushers[partition.partition].start()
+
+    def shrink_isrs(self) -> None:
+        """Propose to let followers go that have not caught up in time (S14)."""
+        now = self.clock.now()
+        for partition in list(self.partitions.values()):
+            role = partition.role
+            if isinstance(role, LeaderReplica):
+                self.isr_proposer.submit(partition, role, role.propose_shrink(now))
+
+    # ---- what the metadata says --------------------------------------------------------------------------------------
+
+    def broker_epoch_of(self, node: NodeId) -> int | None:
+        """A broker's epoch if it may join an ISR, else None (KIP-841, KIP-903)."""
+        image = self._image()
+        return image.brokers[node].broker_epoch if image.eligible(node) else None
+
+    def topic_config(self, topic: TopicImage) -> TopicConfig:
+        """The topic's settings over this broker's defaults. The controller has checked them when they were set."""
+        try:
+            return parse_topic(topic.configs, base=self.config.topic_defaults())
+        except InvalidConfig as error:
+            self.events("topic_config_unusable", topic=topic.name, why=str(error))
+            return self.config.topic_defaults()
+
+    def apply(self, old: MetadataImage, new: MetadataImage) -> None:
+        """Bring replicas and roles to the new image."""
+        me = self.config.node_id
+        for name, before, after in changes(old, new):
+            if after is None or me not in after.replicas:
+                if before is not None and me in before.replicas:
+                    self._forget(name)
+                continue
+            topic = new.topics[name.topic]
+            hosted = self.partitions.get(name)
+            if hosted is not None and hosted.topic_id != topic.topic_id:
+                self._forget(name)
+            self._take_up(name, topic, after)
+        self._apply_configs(old, new)
+        # Who may join an ISR may have changed with the brokers; and a broker that left no longer counts.
+        if old.brokers is not new.brokers:
+            for partition in list(self.partitions.values()):
+                if isinstance(partition.role, LeaderReplica):
+                    self.advance(partition, partition.role)
+
+    def _take_up(self, name: TopicPartition, topic: TopicImage, wanted: PartitionImage) -> None:
+        partition = self.partitions.get(name) or self._host(name, topic)
+        state = PartitionState(
+            replicas=wanted.replicas,
+            isr=wanted.isr,
+            leader=wanted.leader,
+            leader_epoch=wanted.leader_epoch,
+            partition_epoch=wanted.partition_epoch,
+            recovered=wanted.recovered,
+        )
+        before = partition.high_watermark
+        changed = partition.apply(state, self.topic_config(topic), self.clock.now())
+        if changed:
+            self.waiters.wake_all(name)
+            self.fetchers.assign(partition)
+        elif partition.high_watermark != before:
+            self.waiters.wake(Mark.HIGH_WATERMARK, name, partition.high_watermark)
+        if isinstance(partition.role, LeaderReplica):
+            self.isr_proposer.submit(partition, partition.role, partition.role.propose_recovered())
+
+    def _host(self, name: TopicPartition, topic: TopicImage) -> Partition:
+        log = self.logs.get(name)
+        if log is not None and log.topic_id != topic.topic_id:
+            # The topic was deleted and created anew while this broker was away: its records are another topic's.
+            self.logs.retire_stray(name)
+            log = None
+        if log is None:
+            log = self.logs.create(name, topic_id=topic.topic_id, config=self.topic_config(topic))
+        partition = Partition(
+            self.config.node_id,
+            name,
+            topic.topic_id,
+            log,
+            self.topic_config(topic),
+            high_watermark=self.logs.checkpointed_high_watermark(name),
+            lag_time_max_s=self.config.replica_lag_time_max_ms / 1000,
+            broker_epoch_of=self.broker_epoch_of,
+            events=self.events,
+        )
+        self.partitions[name] = partition
+        self.flushers[name] = Flusher(name, log, self._spawn, self.storage_failed)
+        return partition
+
+    def _forget(self, name: TopicPartition) -> None:
+        partition = self.partitions.pop(name, None)
+        if partition is None:
+            return
+        partition.rest()
+        self.fetchers.drop(name)
+        self.waiters.wake_all(name)
+        self.flushers.pop(name)
+        self.unlink_later([self.logs.delete(name)], partition.config)
+        self.events("replica_deleted", partition=str(name))
+
+    def _apply_configs(self, old: MetadataImage, new: MetadataImage) -> None:
+        for topic in new.topics.values():
+            before = old.topics.get(topic.name)
+            if before is not None and before.configs is not topic.configs:
+                config = self.topic_config(topic)
+                for part in topic.partitions:
+                    partition = self.partitions.get(TopicPartition(topic.name, part.partition))
+                    if partition is not None:
+                        partition.configure(config)
+
+    def set_strays_aside(self) -> None:
+        """Once the metadata is known: what lies on disk and belongs to no replica of this broker is renamed."""
+        for name in list(self.logs.logs):
+            if name not in self.partitions and name != METADATA_PARTITION:
+                self.logs.retire_stray(name)
+
+    def unlink_later(self, paths: Sequence[str], config: TopicConfig) -> None:
+        """Remove renamed files and folders after file.delete.delay.ms: readers may still hold them."""
+        due = self.clock.now() + config.file_delete_delay_ms / 1000
+        self._to_unlink.extend((due, path) for path in paths)
+
+    def unlink_due(self) -> None:
+        """Remove what has been renamed for long enough."""
+        now = self.clock.now()
+        for due, path in self._to_unlink:
+            if due <= now:
+                self.logs.remove(path)
+        self._to_unlink = [(due, path) for due, path in self._to_unlink if due > now]
+
+    def close(self) -> None:
+        """Give up every role; parked requests end."""
+        for partition in self.partitions.values():
+            partition.rest()
+        self.waiters.close()

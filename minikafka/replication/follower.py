@@ -1,0 +1,230 @@
+"""The follower's rules for one partition: ask, cut, extend.
+
+Rules for this file: nothing awaits or sleeps. A follower only pulls (S17). It asks from its log's end, says with which
+epoch its log ends, and cuts back where the leader says that the two logs part: *by epoch, never by watermark* (S21;
+with the watermark rule the schedules S22 and S23 lose and diverge). Its watermark is assigned from the leader's after
+the records are in, so it lags by one round (S8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from minikafka.errors import BY_CODE, CorruptMessage, FencedLeaderEpoch, OffsetOutOfRange
+from minikafka.invariant import invariant
+from minikafka.log.partition_log import PartitionLog
+from minikafka.ports import Events
+from minikafka.types import NO_EPOCH, UNDEFINED_EPOCH_END, Epoch, EpochEnd, NodeId, Offset, TopicPartition
+from minikafka.wire.batch import RecordBatch, split
+from minikafka.wire.messages import FetchedPartition
+
+
+@dataclass(frozen=True, slots=True)
+class NextFetch:
+    """What to ask the leader for."""
+
+    offset: Offset
+    last_fetched_epoch: Epoch
+    leader_epoch: Epoch
+    start_offset: Offset
+    high_watermark: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class CutTo:
+    """Truncate to ``offset`` and ask again."""
+
+    offset: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class Extend:
+    """Append ``batches`` (maybe none), make them durable if the policy says so, then call ``on_durable``."""
+
+    batches: tuple[RecordBatch, ...]
+    leader_high_watermark: Offset
+    leader_start_offset: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class RestartAt:
+    """The leader's log starts beyond this one's end: drop everything and start there."""
+
+    offset: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing can be done now; ``for_metadata``: only news from the controller can help."""
+
+    error_code: int
+    for_metadata: bool
+
+
+FollowerStep: TypeAlias = CutTo | Extend | RestartAt | Wait
+
+
+class TruncationRule(Protocol):
+    """How a follower makes its log a prefix of the leader's. Production has one; the lab has the old one too."""
+
+    def on_follow(self, log: PartitionLog, high_watermark: Offset) -> Offset:
+        """Where to cut before the first fetch (the log's end: nowhere)."""
+        ...
+
+    def last_fetched_epoch(self, log: PartitionLog) -> Epoch:
+        """What a fetch tells of this log's last epoch; NO_EPOCH turns the leader's check off."""
+        ...
+
+    def on_diverging(self, log: PartitionLog, leaders: EpochEnd) -> Offset:
+        """Where to cut when the leader's epoch ``leaders.epoch`` ends at ``leaders.end_offset``."""
+        ...
+
+
+class TruncateByLeaderEpoch:
+    """KIP-101 with KIP-279 and KIP-595: step down to the largest epoch that both logs know."""
+
+    def on_follow(self, log: PartitionLog, high_watermark: Offset) -> Offset:
+        """Nowhere while an epoch is known; a log without any epoch has nothing but its watermark."""
+        return log.end_offset if log.last_epoch != NO_EPOCH else min(high_watermark, log.end_offset)
+
+    def last_fetched_epoch(self, log: PartitionLog) -> Epoch:
+        return log.last_epoch
+
+    def on_diverging(self, log: PartitionLog, leaders: EpochEnd) -> Offset:
+        """The end of the epoch in whichever log it ends first.
+
+        When this log does not know the leader's epoch, its own smaller epoch ends where foreign records begin: naming
+        the epoch beside the offset is what KIP-279 added. Repeating the question steps down until one is common.
+        """
+        mine = log.end_offset_for(leaders.epoch)
+        if mine == UNDEFINED_EPOCH_END:
+            return min(leaders.end_offset, log.end_offset)
+        if mine.epoch != leaders.epoch:
+            return min(mine.end_offset, log.end_offset)
+        return min(mine.end_offset, leaders.end_offset, log.end_offset)
+
+
+class FollowerReplica:
+    """The role of following one leader in one leader epoch."""
+
+    def __init__(
+        self,
+        partition: TopicPartition,
+        log: PartitionLog,
+        *,
+        leader: NodeId,
+        epoch: Epoch,
+        high_watermark: Offset,
+        truncation: TruncationRule,
+        events: Events,
+    ) -> None:
+        self.partition = partition
+        self.log = log
+        self.leader = leader
+        self.epoch = epoch
+        self.high_watermark = high_watermark
+        self.truncation = truncation
+        self.events = events
+        self.isr: tuple[NodeId, ...] = ()
+        cut = truncation.on_follow(log, high_watermark)
+        if cut < log.end_offset:
+            self.cut_to(cut)
+
+    def __repr__(self) -> str:
+        return (
+            f"<{self.partition} follower e{self.epoch} leo={self.log.end_offset} hw={self.high_watermark} "
+            f"leader={self.leader}>"
+        )
+
+    def next_fetch(self) -> NextFetch:
+        """Ask from the log's end: under sync-before-acknowledge the driver has synced it before, so the offset is the
+        acknowledgement (S5).
+        """
+        return NextFetch(
+            offset=self.log.end_offset,
+            last_fetched_epoch=self.truncation.last_fetched_epoch(self.log),
+            leader_epoch=self.epoch,
+            start_offset=self.log.start_offset,
+            high_watermark=self.high_watermark,
+        )
+
+    def on_response(self, answer: FetchedPartition, *, asked: Offset) -> FollowerStep:
+        """What to do with the leader's answer to a fetch from ``asked``; raises CorruptMessage for bad batches.
+
+        The driver makes sure that role and log end are still those of the request.
+        """
+        invariant(asked == self.log.end_offset, "the answer fits the log", asked=asked, log=self.log)
+        if answer.error_code == OffsetOutOfRange.code:
+            return self._on_out_of_range(answer)
+        if answer.error_code:
+            return Wait(answer.error_code, for_metadata=BY_CODE.get(answer.error_code) is FencedLeaderEpoch)
+        if answer.diverging_epoch is not None:
+            # Truncate first: neither watermark nor log start may be taken from an answer that says "you differ"
+            # (KAFKA-14704).
+            leaders = EpochEnd(answer.diverging_epoch.epoch, answer.diverging_epoch.end_offset)
+            return CutTo(self.truncation.on_diverging(self.log, leaders))
+        batches = tuple(batch for buffer in answer.records for batch in split(memoryview(buffer)))
+        return Extend(batches, answer.high_watermark, answer.log_start_offset)
+
+    def _on_out_of_range(self, answer: FetchedPartition) -> FollowerStep:
+        if 0 <= answer.log_end_offset < self.log.end_offset:
+            return CutTo(answer.log_end_offset)
+        if answer.log_start_offset > self.log.end_offset:
+            return RestartAt(answer.log_start_offset)
+        return Wait(answer.error_code, for_metadata=False)
+
+    def append(self, batches: Sequence[RecordBatch]) -> None:
+        """Store batches verbatim (S8). Raises CorruptMessage when they do not continue the log."""
+        if not batches:
+            return
+        first, end = batches[0], self.log.end_offset
+        if first.base_offset < end <= first.last_offset and self.log.start_offset == end:
+            # The leader's log starts inside this batch, and this empty log was restarted there (KAFKA-6975).
+            self.log.restart_at(first.base_offset)
+        if first.base_offset < self.log.end_offset:
+            raise CorruptMessage(f"{self.partition}: batch at {first.base_offset} is below the log end {end}")
+        self.log.append_as_follower(batches)
+
+    def cut_to(self, offset: Offset) -> None:
+        """Drop everything from ``offset`` on; the watermark never stays beyond the log's end."""
+        old = self.log.end_offset
+        self.log.truncate_to(offset)
+        self.events(
+            "tail_truncated",
+            partition=str(self.partition),
+            epoch=self.epoch,
+            old=old,
+            new=self.log.end_offset,
+            below_high_watermark=self.log.end_offset < self.high_watermark,
+        )
+        self._assign_watermark(min(self.high_watermark, self.log.end_offset))
+
+    def restart_at(self, offset: Offset) -> None:
+        """Empty the log and start it at ``offset``; the watermark goes with it (KAFKA-9491)."""
+        old = self.log.end_offset
+        self.log.restart_at(offset)
+        self.events("log_restarted", partition=str(self.partition), epoch=self.epoch, old=old, new=offset)
+        self._assign_watermark(offset)
+
+    def on_durable(self, leader_high_watermark: Offset, leader_start_offset: Offset) -> bool:
+        """The answer's records are in (and synced, under that policy). True if the watermark moved.
+
+        The watermark is assigned, not maxed: after a change of leader it may go down (KAFKA-FACTS 3.4).
+        """
+        old = self.high_watermark
+        bounded = max(self.log.start_offset, min(leader_high_watermark, self.log.end_offset))
+        self._assign_watermark(bounded)
+        if leader_start_offset > self.log.start_offset:
+            self.log.raise_start(min(leader_start_offset, self.log.end_offset))
+            self._assign_watermark(max(self.high_watermark, self.log.start_offset))
+        return self.high_watermark != old
+
+    def _assign_watermark(self, new: Offset) -> None:
+        invariant(new <= self.log.end_offset, "watermark within the log (S2)", new=new, log=self.log)
+        if new != self.high_watermark:
+            self.events(
+                "follower_hw_changed", partition=str(self.partition), epoch=self.epoch, old=self.high_watermark, new=new
+            )
+        self.high_watermark = new

@@ -1,0 +1,404 @@
+"""The leader's rules for one partition: append, acknowledge, advance, and who is in sync.
+
+Rules for this file: nothing awaits, sleeps or reads a clock. The high watermark moves in :meth:`LeaderReplica.advance`
+and nowhere else; the ISR moves in :meth:`LeaderReplica.on_committed_state` and nowhere else (the controller decides,
+this replica only proposes). A remote replica's end moves in :meth:`LeaderReplica.record_fetch` and nowhere else.
+
+An ISR change goes: ``Settled`` --propose--> ``Proposed`` --controller's record or answer--> ``Settled``. While it is in
+flight the *maximal* ISR counts, committed and proposed together (KIP-497). Otherwise:
+
+1. the leader proposes {1,2} -> {1} and the answer is still on its way;
+2. it advances the watermark on its own log alone and acknowledges;
+3. the controller had refused the change and elects 2;
+4. an acknowledged record is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from minikafka.config import TopicConfig
+from minikafka.errors import (
+    InvalidRequiredAcks,
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+    NotLeaderOrFollower,
+    OffsetOutOfRange,
+    UnknownLeaderEpoch,
+)
+from minikafka.invariant import invariant
+from minikafka.log.partition_log import PartitionLog
+from minikafka.ports import Events
+from minikafka.replication.high_watermark import Standing, high_watermark_after
+from minikafka.types import NO_EPOCH, NO_OFFSET, UNDEFINED_EPOCH_END, Epoch, EpochEnd, NodeId, Offset, TopicPartition
+from minikafka.wire.batch import RecordBatch
+
+ACKS_ALL, ACKS_NONE, ACKS_LEADER = -1, 0, 1
+NEVER = float("-inf")
+
+BrokerEpochOf = Callable[[NodeId], int | None]
+"""A broker's epoch by the metadata, or None when it may not join an ISR: fenced, stopping, unknown (KIP-841)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionState:
+    """What the controller has recorded about a partition (S15)."""
+
+    replicas: tuple[NodeId, ...]
+    isr: tuple[NodeId, ...]
+    leader: NodeId
+    leader_epoch: Epoch
+    partition_epoch: int
+    recovered: bool = True
+    """False after an unclean election, until the leader says that it has recovered (KIP-704)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """An ISR change that the controller has been, or is to be, asked for."""
+
+    isr: tuple[NodeId, ...]
+    broker_epochs: tuple[int, ...]
+    """The incarnation of each member that the leader has seen fetching; -1 where it has seen none (KIP-903)."""
+    leader_epoch: Epoch
+    partition_epoch: int
+    """The committed state that it starts from: the controller compares and swaps on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """Where a batch came to lie; ``duplicate``: it lay there before."""
+
+    base_offset: Offset
+    end_offset: Offset
+    log_append_time_ms: int
+    duplicate: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FetchEffect:
+    """What a follower's fetch has changed and calls for."""
+
+    high_watermark_moved: bool
+    wants_in: bool
+    """The follower may join the ISR: propose it."""
+
+
+@dataclass(slots=True)
+class Remote:
+    """What the leader knows of one follower (KAFKA-FACTS 3.1)."""
+
+    end_offset: Offset = NO_OFFSET
+    start_offset: Offset = NO_OFFSET
+    last_fetch: float = NEVER
+    leader_end_at_last_fetch: Offset = 0
+    last_caught_up: float = NEVER
+    broker_epoch: int = -1
+
+    def on_fetch(
+        self, *, offset: Offset, start_offset: Offset, broker_epoch: int, leader_end: Offset, now: float
+    ) -> None:
+        """Remember a fetch at ``offset``, which acknowledges everything below it.
+
+        Caught up now, if it asks from the leader's end; caught up at the time of its previous fetch, if it asks from
+        where the leader's end was then. A steady stream of appends therefore never makes a live follower look late.
+        """
+        if offset >= leader_end:
+            self.last_caught_up = max(self.last_caught_up, now)
+        elif offset >= self.leader_end_at_last_fetch:
+            self.last_caught_up = max(self.last_caught_up, self.last_fetch)
+        self.end_offset = offset
+        self.start_offset = start_offset
+        self.broker_epoch = broker_epoch
+        self.leader_end_at_last_fetch = max(self.leader_end_at_last_fetch, leader_end)
+        self.last_fetch = now
+
+
+class LeaderReplica:
+    """The role of leading one partition in one leader epoch."""
+
+    def __init__(
+        self,
+        me: NodeId,
+        partition: TopicPartition,
+        log: PartitionLog,
+        config: TopicConfig,
+        state: PartitionState,
+        *,
+        high_watermark: Offset,
+        lag_time_max_s: float,
+        broker_epoch_of: BrokerEpochOf,
+        predecessor: LeaderReplica | None,
+        now: float,
+        events: Events,
+    ) -> None:
+        invariant(state.leader == me, "only the elected replica leads", elected=state.leader, me=me)
+        invariant(me in state.isr, "the leader is in the ISR (S13)", isr=state.isr, me=me)
+        self.me = me
+        self.partition = partition
+        self.log = log
+        self.config = config
+        self.epoch = state.leader_epoch
+        self.partition_epoch = state.partition_epoch
+        self.replicas = state.replicas
+        self.isr = state.isr
+        self.recovered = state.recovered
+        self.proposal: Proposal | None = None
+        self.high_watermark = high_watermark
+        self.lag_time_max_s = lag_time_max_s
+        self.broker_epoch_of = broker_epoch_of
+        self.events = events
+        # Known from the first moment, not from the first append: else followers get "undefined" and diverge
+        # (KAFKA-7415).
+        self.epoch_start = log.end_offset
+        log.assign_epoch(self.epoch, self.epoch_start)
+        self.remotes = {node: self._remote_of(node, predecessor, now) for node in state.replicas if node != me}
+
+    def _remote_of(self, node: NodeId, predecessor: LeaderReplica | None, now: float) -> Remote:
+        kept = predecessor.remotes.get(node) if predecessor else None
+        caught_up = now if node in self.isr else NEVER
+        if kept is None:
+            return Remote(last_caught_up=caught_up)
+        kept.last_caught_up = max(kept.last_caught_up, caught_up)
+        return kept
+
+    def __repr__(self) -> str:
+        isr = ",".join(map(str, self.isr))
+        return f"<{self.partition} leader e{self.epoch} leo={self.log.end_offset} hw={self.high_watermark} isr={isr}>"
+
+    # ---- append ------------------------------------------------------------------------------------------------------
+
+    @property
+    def min_isr(self) -> int:
+        """min.insync.replicas, but never more than there are replicas."""
+        return min(self.config.min_insync_replicas, len(self.replicas))
+
+    @property
+    def maximal_isr(self) -> tuple[NodeId, ...]:
+        """Everyone whose acknowledgement is needed: the committed ISR and the proposed one together (KIP-497)."""
+        if self.proposal is None:
+            return self.isr
+        return tuple(sorted({*self.isr, *self.proposal.isr}))
+
+    @property
+    def own_end(self) -> Offset:
+        """This replica's acknowledged end: the synced one under sync-before-acknowledge (D6)."""
+        return self.log.synced_end if self.config.syncs_before_acknowledging else self.log.end_offset
+
+    def append(self, batch: RecordBatch, *, acks: int, wall_ms: int) -> Appended:
+        """Write a producer's batch (S6). The caller then calls :meth:`advance`.
+
+        Raises InvalidRequiredAcks, NotEnoughReplicas (acks=all only), and what the log raises for a batch that breaks
+        its rules; nothing is written in any of these cases.
+        """
+        if acks not in (ACKS_ALL, ACKS_NONE, ACKS_LEADER):
+            raise InvalidRequiredAcks(f"acks={acks}: one of -1 (all), 0, 1 is needed")
+        if acks == ACKS_ALL and len(self.isr) < self.min_isr:
+            raise NotEnoughReplicas(
+                f"{self.partition} needs {self.min_isr} in-sync replicas, the ISR is {list(self.isr)}",
+                isr=list(self.isr),
+                min_insync_replicas=self.min_isr,
+            )
+        before = self.log.end_offset
+        info = self.log.append_as_leader(batch, leader_epoch=self.epoch, wall_ms=wall_ms)
+        end = info.last_offset + 1
+        invariant(
+            info.duplicate or (info.base_offset == before and end == self.log.end_offset), "the log grew by one batch"
+        )
+        return Appended(info.base_offset, end, info.log_append_time_ms, info.duplicate)
+
+    def check_acknowledged(self, end_offset: Offset) -> bool:
+        """Is everything below ``end_offset`` committed? (S16)
+
+        Raises NotEnoughReplicasAfterAppend, outcome *written*, when it is but the ISR has become too small since.
+        """
+        if self.high_watermark < end_offset:
+            return False
+        if len(self.maximal_isr) < self.min_isr:
+            raise NotEnoughReplicasAfterAppend(
+                f"{self.partition}: written, but the ISR {list(self.maximal_isr)} is now below {self.min_isr}",
+                outcome="written",
+                isr=list(self.maximal_isr),
+                min_insync_replicas=self.min_isr,
+            )
+        return True
+
+    # ---- high watermark ----------------------------------------------------------------------------------------------
+
+    def advance(self, now: float) -> bool:
+        """Raise the high watermark as far as the rule allows; True if it moved."""
+        standings = [
+            Standing(node, remote.end_offset, self._counts(node, now)) for node, remote in self.remotes.items()
+        ]
+        new = high_watermark_after(
+            self.high_watermark,
+            own_end=self.own_end,
+            standings=standings,
+            isr_size=len(self.isr),
+            min_isr=self.min_isr,
+        )
+        if new == self.high_watermark:
+            return False
+        invariant(self.high_watermark < new <= self.log.end_offset, "watermark within the log", new=new, log=self.log)
+        self.events(
+            "hw_advanced",
+            partition=str(self.partition),
+            epoch=self.epoch,
+            old=self.high_watermark,
+            new=new,
+            remotes={str(node): remote.end_offset for node, remote in self.remotes.items()},
+            isr=self.maximal_isr,
+        )
+        self.high_watermark = new
+        return True
+
+    def _counts(self, node: NodeId, now: float) -> bool:
+        """Must ``node`` have a record before it is committed? In the maximal ISR, or about to be let in (S10)."""
+        return node in self.maximal_isr or (self.broker_epoch_of(node) is not None and self._is_caught_up(node, now))
+
+    def _is_caught_up(self, node: NodeId, now: float) -> bool:
+        remote = self.remotes[node]
+        return remote.end_offset == self.log.end_offset or now - remote.last_caught_up <= self.lag_time_max_s
+
+    # ---- followers ---------------------------------------------------------------------------------------------------
+
+    def check_fetcher(self, node: NodeId, broker_epoch: int) -> None:
+        """Refuse a fetch from no replica (KAFKA-13837), or from a broker's former incarnation (KIP-903)."""
+        if node not in self.remotes:
+            raise UnknownLeaderEpoch(f"{self.partition}: broker {node} is not among its replicas {list(self.replicas)}")
+        known = self.broker_epoch_of(node)
+        if broker_epoch != -1 and known is not None and broker_epoch < known:
+            raise NotLeaderOrFollower(
+                f"broker {node} fetches with epoch {broker_epoch}, it has registered as {known} since"
+            )
+
+    def diverging(self, fetch_offset: Offset, last_fetched_epoch: Epoch) -> EpochEnd | None:
+        """Where the fetcher's log parts from this one, or None when it does not (KIP-101, KIP-279, KIP-595).
+
+        Raises OffsetOutOfRange when the question cannot be answered from this log.
+        """
+        if last_fetched_epoch == NO_EPOCH:
+            return None
+        if fetch_offset < self.log.start_offset:
+            raise OffsetOutOfRange(
+                f"{self.partition}: offset {fetch_offset} is below the log start {self.log.start_offset}"
+            )
+        end = self.log.end_offset_for(last_fetched_epoch)
+        if end == UNDEFINED_EPOCH_END:
+            raise OffsetOutOfRange(
+                f"{self.partition}: epoch {last_fetched_epoch} is newer than all in the leader's log"
+            )
+        if end.epoch < last_fetched_epoch or end.end_offset < fetch_offset:
+            return end
+        return None
+
+    def record_fetch(
+        self,
+        node: NodeId,
+        offset: Offset,
+        *,
+        start_offset: Offset,
+        broker_epoch: int,
+        leader_end: Offset,
+        now: float,
+    ) -> FetchEffect:
+        """A follower asked from ``offset``: all below is there (S5, S7). Call it only after a read that succeeded and
+        did not diverge, and once per request (KAFKA-8400, KAFKA-13141). ``leader_end``: the log end before that read.
+        """
+        invariant(
+            offset <= self.log.end_offset, "a follower asks within the log", node=node, offset=offset, log=self.log
+        )
+        remote = self.remotes[node]
+        moved = remote.end_offset != offset
+        remote.on_fetch(
+            offset=offset, start_offset=start_offset, broker_epoch=broker_epoch, leader_end=leader_end, now=now
+        )
+        wants_in = self.proposal is None and node not in self.isr and self.may_join(node)
+        return FetchEffect(high_watermark_moved=moved and self.advance(now), wants_in=wants_in)
+
+    def may_join(self, node: NodeId) -> bool:
+        """May ``node`` be let into the ISR? At the watermark *and* at the start of this epoch, and eligible (S15).
+
+        The epoch's start matters because a new leader's watermark may lag: A leads with HW 10, ISR {A,B}, B has HW 8.
+        A dies, B leads with HW 8 and LEO 10. C at 8 would be let in; B dies; C leads without 8 and 9, which were
+        committed (KIP-320; played by scenarios/join_needs_epoch_start.txt).
+        """
+        remote = self.remotes[node]
+        known = self.broker_epoch_of(node)
+        same_incarnation = known is not None and remote.broker_epoch in (-1, known)
+        return same_incarnation and remote.end_offset >= self.high_watermark and remote.end_offset >= self.epoch_start
+
+    # ---- in-sync replicas --------------------------------------------------------------------------------------------
+
+    def laggards(self, now: float) -> tuple[NodeId, ...]:
+        """ISR members that have not been caught up for longer than replica.lag.time.max.ms (S14): time, not records.
+
+        A follower that stands at the log's end is in sync however long nothing was produced.
+        """
+        return tuple(node for node in self.isr if node != self.me and not self._is_caught_up(node, now))
+
+    def propose_expand(self) -> Proposal | None:
+        """Ask for everyone who may join, or None; nothing while a change is in flight."""
+        joining = [node for node in self.remotes if node not in self.isr and self.may_join(node)]
+        if self.proposal is not None or not joining:
+            return None
+        return self._propose(tuple(sorted({*self.isr, *joining})))
+
+    def propose_shrink(self, now: float) -> Proposal | None:
+        """Ask to let all laggards go in one change, or None; nothing while a change is in flight."""
+        leaving = self.laggards(now)
+        if self.proposal is not None or not leaving:
+            return None
+        return self._propose(tuple(node for node in self.isr if node not in leaving))
+
+    def propose_recovered(self) -> Proposal | None:
+        """After an unclean election: tell the controller that this log is now the log (KIP-704)."""
+        if self.recovered or self.proposal is not None:
+            return None
+        return self._propose(self.isr)
+
+    def _propose(self, isr: tuple[NodeId, ...]) -> Proposal:
+        invariant(self.me in isr, "a leader never proposes an ISR without itself (S13)", isr=isr)
+        epochs = tuple(self.remotes[node].broker_epoch if node != self.me else -1 for node in isr)
+        self.proposal = Proposal(isr, epochs, self.epoch, self.partition_epoch)
+        self.events("isr_proposed", partition=str(self.partition), epoch=self.epoch, old=self.isr, new=isr)
+        return self.proposal
+
+    def on_committed_state(self, isr: Sequence[NodeId], partition_epoch: int, *, recovered: bool, now: float) -> bool:
+        """The controller has recorded this state, as its answer or its log says. True if the watermark moved.
+
+        An older state than the known one is ignored: answers and the log race (KAFKA-12686). After a shrink the
+        watermark may move although nobody fetches (KAFKA-13091).
+        """
+        if partition_epoch <= self.partition_epoch:
+            return False
+        new = tuple(isr)
+        if new != self.isr:
+            kind = (
+                "isr_expanded"
+                if set(new) > set(self.isr)
+                else "isr_shrunk"
+                if set(new) < set(self.isr)
+                else "isr_changed"
+            )
+            self.events(kind, partition=str(self.partition), epoch=self.epoch, old=self.isr, new=new)
+        self.isr = new
+        self.partition_epoch = partition_epoch
+        self.recovered = recovered
+        self.proposal = None
+        return self.advance(now)
+
+    def withdraw(self, proposal: Proposal) -> None:
+        """The controller has surely not applied the proposal: fall back to the committed state."""
+        if self.proposal is proposal:
+            self.proposal = None
+
+    # ---- reading -----------------------------------------------------------------------------------------------------
+
+    @property
+    def knows_its_watermark(self) -> bool:
+        """False on a new leader until its watermark has reached its epoch's start: until then "latest" could go back
+        from what the former leader has told (KIP-207).
+        """
+        return self.high_watermark >= self.epoch_start
