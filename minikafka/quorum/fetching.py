@@ -1,0 +1,324 @@
+"""Replication of the metadata log: what a fetch gets, and what its answer asks for.
+
+The rules are those of user partitions (KAFKA-FACTS 3.3, 3.6) with four differences (DESIGN, "One log, three tenants"):
+a voter asks from its *durable* end, a watermark needs a majority and an own epoch, a cut below it is fatal, and a log
+that no longer reaches back is entered through a snapshot.
+
+Rules for this file: functions over a :class:`QuorumCore`; they read the log and never change it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from minikafka.errors import InvalidRequest, NotLeaderOrFollower, ProtocolError, SnapshotNotFound
+from minikafka.invariant import invariant
+from minikafka.ports import Buffers
+from minikafka.quorum.core import QuorumCore, Ready
+from minikafka.quorum.roles import Follower, Leader, Unattached
+from minikafka.replication.follower import CutTo, Extend, TruncateByLeaderEpoch
+from minikafka.types import METADATA_PARTITION, METADATA_TOPIC, Epoch, EpochEnd, NodeId, Offset
+from minikafka.wire.batch import RecordBatch, split
+from minikafka.wire.messages import (
+    CurrentLeader,
+    EpochEndOffset,
+    FetchedPartition,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+)
+
+FETCH_WAIT_MAX_MS = 500
+"""How long a leader may hold a fetch that has nothing to get; also how late news of a dead connection may be."""
+
+FETCH_BYTES_MAX = 8 * 1024 * 1024
+"""Of one answer: no batch of the metadata log is larger."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchAsk:
+    """A fetch that is to be sent, and the epoch that its answer is good for."""
+
+    peer: NodeId
+    epoch: Epoch
+    request: FetchRequest
+
+    @property
+    def offset(self) -> Offset:
+        return self.request.partitions[0].fetch_offset
+
+
+@dataclass(frozen=True, slots=True)
+class FetchSnapshot:
+    """The leader's log starts later: fetch this snapshot, and start the log at its end."""
+
+    snapshot: EpochEnd
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing can be done with the answer; ask again at ``until``."""
+
+    until: float
+
+
+FetchStep: TypeAlias = CutTo | Extend | FetchSnapshot | Wait
+
+
+# ---- the follower's side ---------------------------------------------------------------------------------------------
+
+
+def has_whom_to_ask(core: QuorumCore) -> bool:
+    """A follower asks its leader; an observer that knows none asks any voter."""
+    return isinstance(core.role, Follower) or (isinstance(core.role, Unattached) and not core.is_voter)
+
+
+def next_fetch(core: QuorumCore) -> FetchAsk | None:
+    """Whom to ask for what; None while there is nobody to ask: somebody will call, or an election is due."""
+    role = core.role
+    if isinstance(role, Follower):
+        peer, wait_ms = role.leader_id, FETCH_WAIT_MAX_MS
+    elif isinstance(role, Unattached) and not core.is_voter:
+        peer, wait_ms = core.random.choice(core.voters), 0
+    else:
+        return None
+    end = core.log_end
+    # The offset is a claim that all below it is durable here: that is what the leader counts (KAFKA-FACTS 4.1).
+    invariant(
+        not core.is_voter or core.log.synced_end == end.end_offset,
+        "a voter syncs before it asks",
+        quorum=core,
+        log=core.log,
+    )
+    asked = FetchPartition(
+        topic=METADATA_TOPIC,
+        partition=METADATA_PARTITION.partition,
+        current_leader_epoch=role.epoch,
+        fetch_offset=end.end_offset,
+        last_fetched_epoch=max(end.epoch, 0),
+        log_start_offset=core.log.start_offset,
+        high_watermark=core.high_watermark,
+    )
+    request = FetchRequest(
+        cluster_id=core.cluster_id,
+        replica_id=core.me,
+        max_wait_ms=wait_ms,
+        max_bytes=FETCH_BYTES_MAX,
+        partitions=(asked,),
+    )
+    return FetchAsk(peer, role.epoch, request)
+
+
+def on_fetch_response(core: QuorumCore, ask: FetchAsk, response: FetchResponse, now: float) -> Ready[FetchStep]:
+    """What to do with the answer. Raises CorruptMessage when it does not consist of batches; the log checks those."""
+    core.contacts[ask.peer] = now
+    step = _step(core, ask, response, now)
+    return core.ready(step)
+
+
+def on_fetch_failed(core: QuorumCore, now: float) -> Wait:
+    """The call failed: ask again after a pause, until the fetch timeout ends this role."""
+    return Wait(now + core.retry_backoff_s)
+
+
+def on_snapshot_chunk(
+    core: QuorumCore, ask: FetchAsk, response: FetchSnapshotResponse, *, position: Offset, now: float
+) -> bool:
+    """May this part of a snapshot be kept? False: give it up, the next fetch tells what to do instead."""
+    core.contacts[ask.peer] = now
+    if response.current_leader is not None:
+        core.observe(response.current_leader.leader_epoch, response.current_leader.leader_id, now)
+    role = core.role
+    if not isinstance(role, Follower) or (role.epoch, role.leader_id) != (ask.epoch, ask.peer):
+        return False
+    if response.error_code or response.position != position or not response.unaligned_records:
+        core.events("quorum_fetch_refused", code=response.error_code, leader=ask.peer, epoch=ask.epoch)
+        return False
+    core.hear_leader(role, now)
+    return True
+
+
+def epoch_end_offset(end: EpochEnd) -> EpochEndOffset:
+    """As it travels."""
+    return EpochEndOffset(epoch=end.epoch, end_offset=end.end_offset)
+
+
+def _step(core: QuorumCore, ask: FetchAsk, response: FetchResponse, now: float) -> FetchStep:
+    if response.error_code or len(response.partitions) != 1:
+        core.events("quorum_fetch_refused", code=response.error_code, leader=ask.peer, epoch=ask.epoch)
+        return Wait(now + core.retry_backoff_s)
+    answer = response.partitions[0]
+    before = core.role
+    if answer.current_leader is not None:
+        core.observe(answer.current_leader.leader_epoch, answer.current_leader.leader_id, now)
+    role = core.role
+    if role is not before or not isinstance(role, Follower) or (role.epoch, role.leader_id) != (ask.epoch, ask.peer):
+        # The answer belongs to an epoch that is over here. Whoever leads now is asked at once.
+        return Wait(now if isinstance(core.role, Follower) else now + core.retry_backoff_s)
+    if answer.error_code:
+        core.events("quorum_fetch_refused", code=answer.error_code, leader=ask.peer, epoch=ask.epoch)
+        return Wait(now + core.retry_backoff_s)
+    core.hear_leader(role, now)
+    if answer.diverging_epoch is not None:
+        leaders = EpochEnd(answer.diverging_epoch.epoch, answer.diverging_epoch.end_offset)
+        cut = TruncateByLeaderEpoch().on_diverging(core.log, leaders)
+        invariant(
+            cut >= core.high_watermark,
+            "a committed record is never cut (KAFKA-12460)",
+            cut=cut,
+            leader=leaders,
+            quorum=core,
+        )
+        return CutTo(cut)
+    if answer.snapshot_id is not None:
+        return FetchSnapshot(EpochEnd(answer.snapshot_id.epoch, answer.snapshot_id.end_offset))
+    return Extend(_batches(answer.records), answer.high_watermark, answer.log_start_offset)
+
+
+def _batches(records: Buffers) -> tuple[RecordBatch, ...]:
+    return tuple(batch for buffer in records for batch in split(buffer))
+
+
+# ---- the leader's side -----------------------------------------------------------------------------------------------
+
+
+def on_fetch(
+    core: QuorumCore, request: FetchRequest, now: float, *, again: bool = False
+) -> Ready[FetchResponse | None]:
+    """Answer a fetch. None: there is nothing to tell yet, park it until :func:`is_due` or its ``max_wait_ms`` is over.
+
+    ``again``: it was parked; its offset was counted the first time, and must not be again (KAFKA-8400).
+    """
+    try:
+        asked = _checked(core, request)
+        elsewhere = _elsewhere(core, asked)
+        if elsewhere is not None:
+            return core.ready(_answered(elsewhere))
+        leader_end = core.log.end_offset
+        replica = request.replica_id >= 0
+        if replica and not again:
+            core.record_fetch(request.replica_id, asked.fetch_offset, leader_end=leader_end, now=now)
+        # Who is no replica sees what is committed.
+        end = leader_end if replica else core.high_watermark
+        records = _read(core, asked, request, end)
+    except ProtocolError as error:
+        return core.ready(_answered(_refused(core, error)))
+    if not records and not again and request.max_wait_ms > 0 and asked.high_watermark >= core.high_watermark:
+        return core.ready(None)
+    return core.ready(_answered(_partition(core, records=records)))
+
+
+def is_due(core: QuorumCore, request: FetchRequest) -> bool:
+    """May a parked fetch be answered? There is more to read, a newer watermark (KIP-1166), or another epoch."""
+    asked = request.partitions[0]
+    return (
+        not isinstance(core.role, Leader)
+        or (request.replica_id >= 0 and core.epoch != asked.current_leader_epoch)
+        or core.log.end_offset > asked.fetch_offset
+        or core.high_watermark > asked.high_watermark
+    )
+
+
+def on_fetch_snapshot(core: QuorumCore, request: FetchSnapshotRequest, now: float) -> EpochEnd:
+    """Which snapshot to read from; raises NotLeaderOrFollower, an epoch error, or SnapshotNotFound."""
+    core.check_cluster(request.cluster_id)
+    core.check_epoch(request.current_leader_epoch)
+    role = core.role
+    if not isinstance(role, Leader):
+        raise NotLeaderOrFollower(f"node {core.me} does not lead the quorum")
+    role.hear_from(request.replica_id, now=now, timeout_s=core.fetch_timeout_s)
+    core.contacts[request.replica_id] = now
+    wanted = EpochEnd(request.snapshot_id.epoch, request.snapshot_id.end_offset)
+    if wanted not in core.snapshots:
+        raise SnapshotNotFound(f"there is no snapshot {wanted.end_offset}-{wanted.epoch}, a newer one has replaced it")
+    return wanted
+
+
+def _checked(core: QuorumCore, request: FetchRequest) -> FetchPartition:
+    core.check_cluster(request.cluster_id)
+    if (
+        len(request.partitions) != 1
+        or (request.partitions[0].topic, request.partitions[0].partition) != METADATA_PARTITION
+    ):
+        raise InvalidRequest(f"a fetch of {METADATA_PARTITION} asks for nothing else")
+    asked = request.partitions[0]
+    if asked.fetch_offset < 0:
+        raise InvalidRequest(f"offset {asked.fetch_offset}")
+    if request.replica_id >= 0:
+        core.check_epoch(asked.current_leader_epoch)
+    if not isinstance(core.role, Leader):
+        raise NotLeaderOrFollower(f"node {core.me} does not lead the quorum", leader=core.leader_id)
+    return asked
+
+
+def _elsewhere(core: QuorumCore, asked: FetchPartition) -> FetchedPartition | None:
+    """The answer to a fetcher whose log cannot go on from here: a snapshot, or where it must cut (KAFKA-FACTS 3.6)."""
+    offset, epoch, log = asked.fetch_offset, asked.last_fetched_epoch, core.log
+    oldest = core.snapshots[0] if core.snapshots else None
+    if oldest is not None and (epoch, offset) == oldest and offset >= log.start_offset:
+        return None
+    newest = core.newest_snapshot
+    if offset < log.start_offset or (oldest is not None and log.start_offset > 0 and epoch < oldest.epoch):
+        invariant(
+            newest.end_offset >= log.start_offset, "what the log dropped is in a snapshot", quorum=core, newest=newest
+        )
+        return _partition(core, snapshot_id=epoch_end_offset(newest))
+    if offset == 0:
+        return None
+    end = log.end_offset_for(epoch)
+    if end.epoch < epoch or end.end_offset < offset:
+        core.events("quorum_fetch_diverged", offset=offset, last_epoch=epoch, epoch=end.epoch, end=end.end_offset)
+        if end.epoch < 0:
+            # An epoch beyond all of this log, or an empty log: everything from the log's end on is foreign.
+            end = EpochEnd(max(log.last_epoch, 0), log.end_offset)
+        return _partition(core, diverging_epoch=epoch_end_offset(end))
+    return None
+
+
+def _read(core: QuorumCore, asked: FetchPartition, request: FetchRequest, end: Offset) -> Buffers:
+    if asked.fetch_offset >= end:
+        return ()
+    size = min(asked.partition_max_bytes, request.max_bytes, FETCH_BYTES_MAX)
+    return core.log.read(asked.fetch_offset, max_bytes=size, end_offset=end).buffers
+
+
+def _partition(
+    core: QuorumCore,
+    *,
+    records: Buffers = (),
+    diverging_epoch: EpochEndOffset | None = None,
+    snapshot_id: EpochEndOffset | None = None,
+) -> FetchedPartition:
+    return FetchedPartition(
+        topic=METADATA_TOPIC,
+        partition=METADATA_PARTITION.partition,
+        high_watermark=core.high_watermark,
+        last_stable_offset=core.high_watermark,
+        log_start_offset=core.log.start_offset,
+        log_end_offset=core.log.end_offset,
+        diverging_epoch=diverging_epoch,
+        snapshot_id=snapshot_id,
+        current_leader=_current_leader(core),
+        records=records,
+    )
+
+
+def _refused(core: QuorumCore, error: ProtocolError) -> FetchedPartition:
+    return FetchedPartition(
+        topic=METADATA_TOPIC,
+        partition=METADATA_PARTITION.partition,
+        error_code=error.code,
+        error_message=error.message,
+        current_leader=_current_leader(core),
+    )
+
+
+def _answered(partition: FetchedPartition) -> FetchResponse:
+    return FetchResponse(partitions=(partition,))
+
+
+def _current_leader(core: QuorumCore) -> CurrentLeader:
+    return CurrentLeader(leader_id=core.leader_id, leader_epoch=core.epoch)

@@ -1,0 +1,297 @@
+"""Who gets a vote, what must be durable before it is given, and how leaders begin and end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from minikafka.errors import BY_CODE
+from minikafka.invariant import InvariantViolation
+from minikafka.quorum import voting
+from minikafka.quorum.core import QuorumCore
+from minikafka.quorum.roles import Follower, Unattached
+from minikafka.quorum.state_file import QuorumState
+from minikafka.types import NO_NODE
+from minikafka.wire.messages import BeginQuorumEpochRequest, EndQuorumEpochRequest, VoteRequest, VoteResponse
+from tests.rules.quorum_double import CLUSTER, WALL_MS, Journal, MemoryLog, Player, batch_of, make_core
+
+
+def vote(**changes: Any) -> VoteRequest:
+    """A request for member 1's vote by 2 in epoch 5, with a log that ends at (4, 10)."""
+    facts: dict[str, Any] = {
+        "cluster_id": CLUSTER,
+        "voter_id": 1,
+        "candidate_id": 2,
+        "candidate_epoch": 5,
+        "last_epoch": 4,
+        "last_epoch_end_offset": 10,
+    }
+    return VoteRequest(**(facts | changes))
+
+
+def log_of(*epochs: int) -> MemoryLog:
+    """One record for each."""
+    log = MemoryLog()
+    for epoch in epochs:
+        log.append_as_leader(batch_of("x"), leader_epoch=epoch, wall_ms=WALL_MS)
+    log.sync()
+    return log
+
+
+def member(
+    *, state: QuorumState | None = None, log: MemoryLog | None = None, journal: Journal | None = None
+) -> QuorumCore:
+    return make_core(1, state=state, log=log, journal=journal)
+
+
+REFUSED = [
+    ("another cluster", vote(cluster_id="other"), "INCONSISTENT_CLUSTER_ID"),
+    ("meant for somebody else", vote(voter_id=3), "INVALID_VOTER_KEY"),
+    ("no voter", vote(candidate_id=9), "INCONSISTENT_VOTER_SET"),
+    ("an epoch that is over", vote(candidate_epoch=3, last_epoch=2), "FENCED_LEADER_EPOCH"),
+    ("a log of the epoch that only begins", vote(last_epoch=5), "INVALID_REQUEST"),
+    ("a log of the future in a pre-vote", vote(last_epoch=6, pre_vote=True), "INVALID_REQUEST"),
+    ("a negative offset", vote(last_epoch_end_offset=-1), "INVALID_REQUEST"),
+    ("a negative epoch", vote(last_epoch=-1), "INVALID_REQUEST"),
+]
+
+
+@pytest.mark.parametrize(("what", "request_", "error"), REFUSED, ids=[row[0] for row in REFUSED])
+def test_votes_that_cannot_even_be_considered(what: str, request_: VoteRequest, error: str):
+    """KAFKA-FACTS 4.1: refused by name, and nothing changes."""
+    core = member(state=QuorumState(epoch=4))
+    ready = voting.on_vote_request(core, request_, now=1.0)
+    assert BY_CODE[ready.reply.error_code].name == error
+    assert (ready.reply.vote_granted, ready.reply.leader_epoch) == (False, 4)
+    assert ready.state == QuorumState(epoch=4)
+
+
+CASES = [
+    # state saved, epochs in the own log, request, granted?
+    ("no vote yet", QuorumState(epoch=4), (4,), vote(), True),
+    ("voted for it", QuorumState(epoch=5, voted_id=2), (4,), vote(), True),
+    ("voted for another", QuorumState(epoch=5, voted_id=3), (4,), vote(), False),
+    ("voted for itself", QuorumState(epoch=5, voted_id=1), (4,), vote(), False),
+    ("voted in an older epoch", QuorumState(epoch=4, voted_id=3), (4,), vote(), True),
+    ("knows a leader of the epoch", QuorumState(epoch=5, leader_id=3), (4,), vote(), False),
+    ("led the epoch itself", QuorumState(epoch=5, leader_id=1), (4,), vote(), False),
+    ("led an older epoch", QuorumState(epoch=4, leader_id=1), (4,), vote(), True),
+    ("log longer in the same epoch", QuorumState(epoch=4), (4,) * 11, vote(), False),
+    ("log equal", QuorumState(epoch=4), (4,) * 10, vote(), True),
+    ("log longer but of an older epoch", QuorumState(epoch=4), (3,) * 20, vote(), True),
+    ("log shorter but of a newer epoch", QuorumState(epoch=4), (4,), vote(last_epoch=3), False),
+    (
+        "empty log against empty log",
+        QuorumState(),
+        (),
+        vote(candidate_epoch=1, last_epoch=0, last_epoch_end_offset=0),
+        True,
+    ),
+]
+
+
+@pytest.mark.parametrize(("what", "state", "epochs", "request_", "granted"), CASES, ids=[row[0] for row in CASES])
+def test_who_gets_a_vote(what: str, state: QuorumState, epochs: tuple[int, ...], request_: VoteRequest, granted: bool):
+    """KAFKA-FACTS 4.1: no vote yet or the same candidate, no known leader, a log at least as good. Raft 5.4.1."""
+    core = member(state=state, log=log_of(*epochs))
+    ready = voting.on_vote_request(core, request_, now=1.0)
+    assert ready.reply.vote_granted is granted
+    assert ready.reply.error_code == 0
+    assert ready.state.epoch == request_.candidate_epoch, "the higher epoch is taken over in any case"
+    if granted:
+        assert ready.state == QuorumState(epoch=request_.candidate_epoch, voted_id=2)
+
+
+def test_a_vote_is_part_of_what_must_be_durable_before_it_is_given():
+    """Persist, then speak: the answer comes inside a Ready whose state holds the vote."""
+    core = member()
+    ready = voting.on_vote_request(core, vote(), now=1.0)
+    assert ready.reply.vote_granted
+    assert (ready.state.epoch, ready.state.voted_id) == (5, 2)
+    assert ready.state_version == 2, "the epoch, then the vote"
+    again = voting.on_vote_request(core, vote(), now=1.1)
+    assert again.reply.vote_granted
+    assert again.state_version == 2, "a repeated request rests on the same state, and waits for it as well"
+
+
+def test_a_candidate_saves_its_own_vote_before_it_asks():
+    """Else it could restart, forget, and vote for another in its own epoch."""
+    core = make_core(1)
+    deadline = core.next_deadline()
+    assert deadline is not None
+    asking = core.on_time(deadline, WALL_MS)
+    assert [envelope.request.pre_vote for envelope in asking.send] == [True, True]
+    assert (asking.state, asking.state_version) == (QuorumState(), 0), "a pre-vote saves nothing"
+    yes = VoteResponse(leader_epoch=0, vote_granted=True)
+    voting.on_response(core, asking.send[0].request, yes, 2, now=deadline)
+    standing = core.on_time(deadline, WALL_MS)
+    assert [(e.peer, e.request.pre_vote, e.request.candidate_epoch) for e in standing.send] == [
+        (2, False, 1),
+        (3, False, 1),
+    ]
+    assert standing.state == QuorumState(epoch=1, voted_id=1)
+    assert standing.state_version == 1
+
+
+def test_a_granted_vote_gives_the_candidate_time():
+    """Whoever has voted waits a new election timeout before it stands itself."""
+    core = member()
+    voting.on_vote_request(core, vote(), now=7.0)
+    deadline = core.next_deadline()
+    assert deadline is not None
+    assert 8.0 <= deadline < 9.0
+
+
+def followed(*, has_fetched: bool) -> QuorumCore:
+    core = member(state=QuorumState(epoch=4, leader_id=3))
+    assert isinstance(core.role, Follower)
+    core.role.has_fetched = has_fetched
+    return core
+
+
+PRE_VOTES = [
+    ("unattached", lambda: member(state=QuorumState(epoch=4)), True),
+    ("voted for another in this epoch", lambda: member(state=QuorumState(epoch=4, voted_id=3)), True),
+    ("follows a leader that answers", lambda: followed(has_fetched=True), False),
+    ("follows a leader that has not answered yet", lambda: followed(has_fetched=False), True),
+    ("has resigned", lambda: member(state=QuorumState(epoch=4, leader_id=1)), True),
+    ("has a better log", lambda: member(state=QuorumState(epoch=4), log=log_of(*(4,) * 11)), False),
+]
+
+
+@pytest.mark.parametrize(("what", "make", "granted"), PRE_VOTES, ids=[row[0] for row in PRE_VOTES])
+@pytest.mark.parametrize("epoch", [4, 6])
+def test_a_pre_vote_changes_nothing(what: str, make: Any, granted: bool, epoch: int):
+    """KIP-996: no epoch, no vote, no role changes anywhere; a member that hears its leader refuses."""
+    core = make()
+    role, version, deadline = core.role, core.state_version, core.next_deadline()
+    ready = voting.on_vote_request(core, vote(candidate_epoch=epoch, pre_vote=True), now=1.0)
+    assert ready.reply.vote_granted is granted
+    assert (core.role, core.state_version, core.next_deadline()) == (role, version, deadline)
+
+
+def test_refusals_tell_why():
+    """Coverage marks of campaigns: a refused vote says what refused it."""
+    journal = Journal()
+    voting.on_vote_request(member(log=log_of(4, 4), journal=journal), vote(last_epoch=3), now=1.0)
+    voting.on_vote_request(member(state=QuorumState(epoch=5, voted_id=3), journal=journal), vote(), now=1.0)
+    assert [kind for kind in journal.kinds() if kind.startswith("vote_")] == [
+        "vote_refused_stale_log",
+        "vote_refused_already_voted",
+    ]
+
+
+def test_answers_of_former_rounds_count_for_nothing():
+    """A late yes of the last epoch, or a pre-vote's yes, must not elect anybody."""
+    core = make_core(1)
+    core.on_time(core.next_deadline() or 0.0, WALL_MS)
+    yes = VoteResponse(leader_epoch=0, vote_granted=True)
+    late = vote(voter_id=2, candidate_id=1, candidate_epoch=1, last_epoch=0)
+    voting.on_response(core, late, yes, 2, now=1.0)
+    assert core.role.name == "prospective"
+    asked = vote(voter_id=2, candidate_id=1, candidate_epoch=0, last_epoch=0, pre_vote=True)
+    voting.on_response(core, asked, yes, 2, now=1.0)
+    assert core.role.name == "candidate"
+    voting.on_response(core, asked, yes, 3, now=1.0)
+    assert core.role.name == "candidate"
+
+
+def begin(leader: int, epoch: int) -> BeginQuorumEpochRequest:
+    return BeginQuorumEpochRequest(cluster_id=CLUSTER, voter_id=1, leader_id=leader, leader_epoch=epoch)
+
+
+def test_a_leader_that_begins_is_saved_and_followed():
+    """Persist (epoch, leader) before the answer."""
+    core = member(state=QuorumState(epoch=4, voted_id=3))
+    ready = voting.on_begin_epoch(core, begin(2, 5), now=1.0)
+    assert isinstance(core.role, Follower)
+    assert ready.state == QuorumState(epoch=5, leader_id=2)
+    assert (ready.reply.leader_id, ready.reply.leader_epoch) == (2, 5)
+
+
+def test_a_leader_of_an_epoch_that_is_over_learns_so():
+    """A leader that was cut off finds out by the answer to its own call."""
+    core = member(state=QuorumState(epoch=6, leader_id=3))
+    ready = voting.on_begin_epoch(core, begin(2, 5), now=1.0)
+    assert BY_CODE[ready.reply.error_code].name == "FENCED_LEADER_EPOCH"
+    assert (ready.reply.leader_id, ready.reply.leader_epoch) == (3, 6)
+    old = make_core(2, state=QuorumState(epoch=5))
+    voting.on_response(old, begin(2, 5), ready.reply, 1, now=1.0)
+    assert isinstance(old.role, Follower)
+    assert (old.epoch, old.leader_id) == (6, 3)
+
+
+def test_a_voter_that_lost_sight_of_its_leader_believes_only_the_leader():
+    """Others may tell of a leader that they last heard seconds ago."""
+    core = followed(has_fetched=True)
+    core.on_time(core.next_deadline() or 0.0, WALL_MS)
+    assert core.role.name == "prospective"
+    core.observe(4, 3, now=3.0)
+    assert core.role.name == "prospective"
+    voting.on_begin_epoch(core, begin(3, 4), now=3.0)
+    assert core.role.name == "follower"
+
+
+def test_two_leaders_in_one_epoch_stop_the_broker():
+    """Invariant 13: it cannot happen, so nobody handles it."""
+    core = followed(has_fetched=True)
+    with pytest.raises(InvariantViolation, match="one leader per epoch"):
+        voting.on_begin_epoch(core, begin(2, 4), now=1.0)
+
+
+@pytest.mark.parametrize(
+    ("successors", "low", "high"), [((1, 2), 0.0, 0.0), ((2, 1), 0.1, 0.2), ((2,), 1.0, 2.0), ((), 1.0, 2.0)]
+)
+def test_successors_stand_in_the_order_of_their_logs(successors: tuple[int, ...], low: float, high: float):
+    """KAFKA-FACTS 4.1: END_QUORUM_EPOCH starts elections with 0, then growing delay."""
+    core = followed(has_fetched=True)
+    request = EndQuorumEpochRequest(
+        cluster_id=CLUSTER, voter_id=1, leader_id=3, leader_epoch=4, preferred_successors=successors
+    )
+    ready = voting.on_end_epoch(core, request, now=5.0)
+    assert isinstance(core.role, Unattached)
+    assert ready.reply.leader_id == NO_NODE
+    deadline = core.next_deadline()
+    assert deadline is not None
+    assert 5.0 + low <= deadline <= 5.0 + high
+    assert voting.on_vote_request(core, vote(candidate_epoch=4, pre_vote=True), now=5.0).reply.vote_granted
+
+
+def test_a_higher_epoch_in_any_answer_ends_leadership():
+    """Raft's first rule for all servers."""
+    player = Player()
+    leader = player.settle()
+    core = player.cores[leader]
+    voting.on_response(core, begin(leader, core.epoch), VoteResponse(leader_epoch=core.epoch + 3), 2, now=player.now)
+    assert isinstance(core.role, Unattached)
+    assert core.state == QuorumState(epoch=core.epoch)
+
+
+def test_a_cut_off_leader_is_replaced_and_joins_again_without_disturbance():
+    """KIP-996: the one that comes back has not raised its epoch, so the new leader stays."""
+    player = Player()
+    first = player.settle()
+    player.cut_off(first)
+    player.run(8.0)
+    second = player.leader()
+    assert second not in (None, first)
+    epoch = player.cores[second].epoch
+    assert player.cores[first].role.name in ("resigned", "prospective")
+    player.heal()
+    assert player.settle() == second
+    player.run(5.0)
+    assert {core.epoch for core in player.cores.values()} == {epoch}
+
+
+def test_a_graceful_stop_hands_over_within_a_second():
+    """No timeout is waited for: the successor stands at once."""
+    player = Player()
+    first = player.settle()
+    player.run(1.0)
+    player.obey(first, player.cores[first].stop(player.now))
+    started = player.now
+    player.crash(first)
+    second = player.settle()
+    assert second != first
+    assert player.now - started < 0.5
