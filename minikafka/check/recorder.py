@@ -32,13 +32,16 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 class Recorder:
     """Hands each operation to ``record``, numbered as the line that it would be in a file.
 
-    ``clock`` gives seconds; any clock will do (virtual time in the simulator).
+    ``clock`` gives seconds; any clock will do (virtual time in the simulator). ``lines_before``: how many lines the
+    file has already (its header).
     """
 
-    def __init__(self, record: Callable[[Operation], None], clock: Callable[[], float]) -> None:
+    def __init__(
+        self, record: Callable[[Operation], None], clock: Callable[[], float], *, lines_before: int = 0
+    ) -> None:
         self._record = record
         self._clock = clock
-        self._line = 0
+        self._line = lines_before
         self._sends = 0
 
     def send(
@@ -178,9 +181,13 @@ class HistoryWriter(Recorder):
         def write_line(operation: Operation) -> None:
             write(to_line(operation))
 
-        super().__init__(write_line, clock)
-        write(_encode({"type": "history", "version": VERSION}) + "\n")
-        self._line = 1
+        super().__init__(write_line, clock, lines_before=1)
+        write(header_line())
+
+
+def header_line() -> str:
+    """The first line of a history, with its line end."""
+    return _encode({"type": "history", "version": VERSION}) + "\n"
 
 
 def to_line(operation: Operation) -> str:
