@@ -1,0 +1,289 @@
+"""The broker's small drivers, each alone, in virtual time: purgatory, group commit, owned tasks, dispatch."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from minikafka.broker.dispatch import Dispatcher
+from minikafka.broker.flusher import Flusher
+from minikafka.broker.tasks import Tasks
+from minikafka.broker.waiters import Condition, Mark, Waiters
+from minikafka.errors import DiskFailed, KafkaStorageError, NotController
+from minikafka.ports import CAUSE, no_events
+from minikafka.sim.world import SimWorld
+from minikafka.types import TopicPartition
+from minikafka.wire.codec import decode_response, encode_request
+from minikafka.wire.messages import MetadataRequest, MetadataResponse
+
+ORDERS = TopicPartition("orders", 0)
+PAYMENTS = TopicPartition("payments", 0)
+
+
+def run(body):
+    """Run an async body in virtual time, in a world of its own."""
+    with SimWorld(1) as sim:
+        sim.of("n1")
+        return sim.run(body(sim))
+
+
+class Marks:
+    """One partition's marks, as a waiter looks at them."""
+
+    def __init__(self) -> None:
+        self.end = 0
+        self.looked = 0
+
+    def reached(self, offset: int):
+        def met() -> bool:
+            self.looked += 1
+            return self.end >= offset
+
+        return met
+
+
+def test_a_waiter_whose_condition_holds_does_not_wait():
+    """Check, watch, check: the first check saves the whole round (KAFKA-FACTS 3.8)."""
+
+    async def body(sim):
+        waiters, marks = Waiters(), Marks()
+        marks.end = 5
+        assert await waiters.until([Condition(Mark.LOG_END, ORDERS, 5)], marks.reached(5), sim.loop.now + 1)
+        assert sim.loop.now == 0.0
+        assert waiters.parked == 0
+
+    run(body)
+
+
+def test_a_wake_up_releases_those_who_wait_for_that_much_and_no_others():
+    """A produce of one record must not re-read a thousand parked requests that wait for more."""
+
+    async def body(sim):
+        waiters, marks = Waiters(), Marks()
+        near = asyncio.ensure_future(
+            waiters.until([Condition(Mark.HIGH_WATERMARK, ORDERS, 1)], marks.reached(1), sim.loop.now + 9)
+        )
+        far_marks = Marks()
+        far = asyncio.ensure_future(
+            waiters.until([Condition(Mark.HIGH_WATERMARK, ORDERS, 8)], far_marks.reached(8), sim.loop.now + 9)
+        )
+        await asyncio.sleep(0.1)
+        assert waiters.parked == 2
+        marks.end = far_marks.end = 1
+        waiters.wake(Mark.LOG_END, ORDERS, 1)
+        waiters.wake(Mark.HIGH_WATERMARK, PAYMENTS, 1)
+        await asyncio.sleep(0.1)
+        assert not near.done(), "another mark, another partition"
+        waiters.wake(Mark.HIGH_WATERMARK, ORDERS, 1)
+        assert await near is True
+        assert far_marks.looked == 1
+        assert await far is False
+        assert sim.loop.now == pytest.approx(9.0)
+        assert waiters.parked == 0
+
+    run(body)
+
+
+def test_a_waiter_looks_again_after_a_wake_up_that_was_too_early():
+    """A wake-up too many costs time, never a wrong answer."""
+
+    async def body(sim):
+        waiters, marks = Waiters(), Marks()
+        waiting = asyncio.ensure_future(
+            waiters.until([Condition(Mark.LOG_END, ORDERS, 1)], marks.reached(3), sim.loop.now + 9)
+        )
+        await asyncio.sleep(0.1)
+        waiters.wake(Mark.LOG_END, ORDERS, 2)
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+        marks.end = 3
+        waiters.wake(Mark.LOG_END, ORDERS, 3)
+        assert await waiting is True
+
+    run(body)
+
+
+def test_what_the_condition_raises_ends_the_wait_and_a_role_change_asks_it():
+    """Nothing may wait for an epoch that is gone (DESIGN, metadata change 4)."""
+
+    async def body(sim):
+        waiters, gone = Waiters(), []
+
+        def met() -> bool:
+            if gone:
+                raise NotController("the role changed", outcome="unknown")
+            return False
+
+        waiting = asyncio.ensure_future(
+            waiters.until([Condition(Mark.HIGH_WATERMARK, ORDERS, 1)], met, sim.loop.now + 9)
+        )
+        await asyncio.sleep(0.1)
+        gone.append(True)
+        waiters.wake_all(ORDERS)
+        with pytest.raises(NotController):
+            await waiting
+        assert sim.loop.now < 1
+
+    run(body)
+
+
+def test_a_stopping_broker_releases_everyone():
+    """One parked fetch must not cost the whole shutdown time-out."""
+
+    async def body(sim):
+        waiters, marks = Waiters(), Marks()
+        waiting = asyncio.ensure_future(
+            waiters.until([Condition(Mark.LOG_END, ORDERS, 1)], marks.reached(1), sim.loop.now + 300)
+        )
+        await asyncio.sleep(0.1)
+        waiters.close()
+        assert await waiting is False
+        assert not await waiters.until([Condition(Mark.LOG_END, ORDERS, 1)], marks.reached(1), sim.loop.now + 300)
+        assert sim.loop.now < 1
+
+    run(body)
+
+
+class SlowLog:
+    """A log whose sync takes a second and covers what stood there when it began."""
+
+    def __init__(self) -> None:
+        self.synced_end = 0
+        self.end_offset = 0
+        self.syncs = 0
+        self.failure: Exception | None = None
+
+    async def sync(self) -> None:
+        covered = self.end_offset
+        self.syncs += 1
+        await asyncio.sleep(1)
+        if self.failure:
+            raise self.failure
+        self.synced_end = covered
+
+
+def test_group_commit_rides_the_next_sync():
+    """D6: one sync in flight per log; whoever comes during it shares the next one."""
+
+    async def body(sim):
+        log, tasks = SlowLog(), Tasks(lambda name, error: pytest.fail(f"{name}: {error}"))
+        flusher = Flusher(ORDERS, log, tasks.spawn, lambda *_: None)
+        log.end_offset = 1
+        first = asyncio.ensure_future(flusher.durable(1))
+        await asyncio.sleep(0.5)
+        log.end_offset = 50
+        others = [asyncio.ensure_future(flusher.durable(end)) for end in range(2, 51)]
+        await asyncio.gather(first, *others)
+        assert log.syncs == 2
+        assert sim.loop.now == pytest.approx(2.0)
+
+    run(body)
+
+
+def test_a_cancelled_request_leaves_the_sync_running():
+    """The sync belongs to the broker: others ride on it."""
+
+    async def body(sim):
+        log, tasks = SlowLog(), Tasks(lambda name, error: pytest.fail(f"{name}: {error}"))
+        flusher = Flusher(ORDERS, log, tasks.spawn, lambda *_: None)
+        log.end_offset = 1
+        first = asyncio.ensure_future(flusher.durable(1))
+        second = asyncio.ensure_future(flusher.durable(1))
+        await asyncio.sleep(0.5)
+        first.cancel()
+        await second
+        assert log.syncs == 1
+
+    run(body)
+
+
+def test_a_failed_sync_is_told_and_nobody_is_acknowledged():
+    """After a failed fsync the page cache may have dropped data: outcome unknown, never success."""
+
+    async def body(sim):
+        failed = []
+        log, tasks = SlowLog(), Tasks(lambda name, error: pytest.fail(f"{name}: {error}"))
+        flusher = Flusher(ORDERS, log, tasks.spawn, lambda name, why: failed.append((name, why)))
+        log.end_offset, log.failure = 1, DiskFailed("EIO")
+        with pytest.raises(KafkaStorageError) as raised:
+            await flusher.durable(1)
+        assert raised.value.outcome == "unknown"
+        assert failed == [(ORDERS, "EIO")]
+        with pytest.raises(KafkaStorageError):
+            await flusher.durable(1)
+
+    run(body)
+
+
+def test_a_task_that_fails_is_told_and_a_cancelled_one_is_not():
+    """A fetcher that dies silently looks like three time-outs."""
+
+    async def body(sim):
+        told = []
+        tasks = Tasks(lambda name, error: told.append((name, str(error))))
+
+        async def fails() -> None:
+            raise ValueError("a bug")
+
+        tasks.spawn(fails(), "bad")
+        tasks.spawn(asyncio.sleep(100), "idle")
+        await asyncio.sleep(0.1)
+        await tasks.cancel_all()
+        assert told == [("bad", "a bug")]
+        assert sim.loop.now < 1
+
+    run(body)
+
+
+def dispatch(handlers, api, body, *, is_open=True):
+    """Send one body through a dispatcher; the decoded answer and what it told about bugs."""
+    bugs = []
+    dispatcher = Dispatcher(
+        handlers, events=no_events, on_bug=lambda name, error: bugs.append((name, str(error))), is_open=lambda: is_open
+    )
+
+    async def send(_sim):
+        return b"".join(bytes(each) for each in await dispatcher.dispatch(api, body))
+
+    return decode_response(api if api == "Metadata" else "ApiVersions", run(send)), bugs
+
+
+METADATA_BODY = b"".join(bytes(each) for each in encode_request(MetadataRequest()))
+
+
+def test_a_handler_gets_a_typed_request_and_a_cause():
+    """D9: every event that a request brings about can name it."""
+    seen = []
+
+    async def handler(request):
+        seen.append((request, CAUSE.get()))
+        return MetadataResponse(cluster_id="c")
+
+    answer, bugs = dispatch({"Metadata": handler}, "Metadata", METADATA_BODY)
+    assert answer.cluster_id == "c"
+    assert seen == [(MetadataRequest(), "Metadata#1")]
+    assert not bugs
+
+
+def test_expected_errors_are_answers_and_bugs_are_told():
+    """A handler that raises anything but ProtocolError has a bug: the caller learns *unknown*, the broker stops."""
+
+    async def refuses(_request):
+        raise NotController("ask 2")
+
+    async def breaks(_request):
+        raise ZeroDivisionError("oops")
+
+    answer, bugs = dispatch({"Metadata": refuses}, "Metadata", METADATA_BODY)
+    assert (answer.error_code, answer.error_message, answer.outcome, bugs) == (41, "ask 2", "not_written", [])
+    answer, bugs = dispatch({"Metadata": breaks}, "Metadata", METADATA_BODY)
+    assert (answer.error_code, answer.outcome) == (-1, "unknown")
+    assert bugs == [("handler of Metadata", "oops")]
+
+
+def test_malformed_bodies_and_closed_brokers_are_answered():
+    """Bad input and bad moments get a typed error, never a hang."""
+    assert dispatch({}, "Metadata", b"\x00")[0].error_code == 42
+    assert dispatch({}, "NoSuchApi", b"")[0].error_code == 42
+    assert dispatch({}, "Metadata", METADATA_BODY, is_open=False)[0].error_code == 8
