@@ -1,0 +1,64 @@
+"""The command ``minikafka`` and what hangs on it.
+
+Rules for this file: commands are imported when they are asked for (a broker must start without loading rich).
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import click
+
+from minikafka import __version__
+from minikafka.cli.running import Commands
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "up": ("minikafka.cli.up", "Start a cluster of several brokers on this machine."),
+    "serve": ("minikafka.cli.serve", "Run one broker in the foreground."),
+    "topics": ("minikafka.cli.topics", "Create, list, describe and delete topics."),
+    "produce": ("minikafka.cli.produce", "Send standard input to a topic, one record a line."),
+    "consume": ("minikafka.cli.consume", "Print a topic's records."),
+    "quorum": ("minikafka.cli.quorum", "Look at the metadata quorum."),
+    "log": ("minikafka.cli.log", "Read and check log files, without a broker."),
+    "demo": ("minikafka.cli.demo", "Kill brokers while flights stream in, and prove that nothing was lost."),
+}
+"""name -> (module, summary). The command is the module's attribute ``command``."""
+
+
+class LazyCommands(Commands):
+    """Imports a command's module when the command is run or asked for its own help."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in COMMANDS:
+            return None
+        command = importlib.import_module(COMMANDS[cmd_name][0]).command
+        return command if isinstance(command, click.Command) else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+
+
+@click.group(
+    cls=LazyCommands,
+    epilog="""\b
+Examples:
+  minikafka up --brokers 3 --data-dir /tmp/mk --base-port 9092
+  minikafka topics create orders --partitions 3 --replication-factor 3 -b 127.0.0.1:9092
+  printf 'ann:tea\\nbob:milk\\n' | minikafka produce orders -b 127.0.0.1:9092 --key-separator :
+  minikafka consume orders -b 127.0.0.1:9092 --from-beginning --exit-at-end -f '%p %o %k %s\\n'
+
+Exit codes: 0 done, 1 failed, 2 called wrongly.""",
+)
+@click.version_option(__version__, prog_name="minikafka", message="%(prog)s %(version)s")
+def root() -> None:
+    """A Kafka-like broker with real replication."""
+
+
+def main(arguments: list[str] | None = None) -> Any:
+    """Run the command line; ends in SystemExit."""
+    return root(args=arguments, prog_name="minikafka")

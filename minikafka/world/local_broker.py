@@ -1,0 +1,76 @@
+"""One broker in the real world, with everything that hangs on its port: what ``serve`` runs, and LocalCluster thrice.
+
+Rules for this file: it puts parts together and takes them apart in order, and decides nothing. Build it inside the
+loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TextIO
+
+from minikafka.broker.broker import Broker
+from minikafka.config import BrokerConfig
+from minikafka.ports import Events
+from minikafka.rest.routes import Doors
+from minikafka.rest.rpc_json import json_rpc
+from minikafka.types import Address
+from minikafka.world.events import INFO
+from minikafka.world.real import real_world
+
+
+class LocalBroker:
+    """A broker and its world; :meth:`start` once, then :meth:`stop` or :meth:`kill`."""
+
+    def __init__(self, config: BrokerConfig, *, log_stream: TextIO | None = None, log_level: int = INFO) -> None:
+        self.config = config
+        self._doors = Doors()
+        self._real = real_world(
+            config, doors=self._doors, translate=json_rpc, log_stream=log_stream, log_level=log_level
+        )
+        self.broker = Broker(config, self._real.world)
+
+    @property
+    def events(self) -> Events:
+        return self._real.world.events
+
+    @property
+    def address(self) -> Address:
+        """Where it listens; port 0 is resolved."""
+        return self.broker.address
+
+    @property
+    def failure(self) -> str | None:
+        """Why it stopped by itself; None when it did not."""
+        return self.broker.failure
+
+    async def start(self) -> None:
+        """Serve; DiskFailed, InvalidConfig, OSError when it cannot."""
+        await self.broker.start()
+        self._doors.open_to(self.broker)
+        self._doors.open_to(self.broker)
+
+    async def wait_ready(self, timeout_s: float) -> None:
+        """Return when it takes part in the cluster; BrokerNotAvailable says what is missing."""
+        await self.broker.wait_ready(timeout_s)
+
+    async def wait_stopped(self) -> None:
+        """Return when it has stopped, for whatever reason."""
+        await self.broker.wait_stopped()
+
+    def hurry(self) -> None:
+        """Stop without waiting for leaders to move: no controller will answer, for the cluster goes down as a whole."""
+        if hasattr(self.broker, "lifecycle"):
+            self.broker.lifecycle.may_leave.set()
+
+    async def stop(self) -> None:
+        """Controlled shutdown: leaders move, all is flushed, the clean-shutdown marker is written."""
+        await self.broker.stop()
+        self._doors.close()
+        await self._real.close()
+
+    async def kill(self) -> None:
+        """As kill -9: first nothing reaches a file or a peer any more, then its tasks end."""
+        await self._real.kill()
+        await asyncio.sleep(0)
+        await self.broker.abandon()

@@ -1,0 +1,212 @@
+"""A whole cluster inside the caller's process: real TCP on loopback, real files, one background thread for all brokers.
+
+For tests and for trying things out::
+
+    with LocalCluster(brokers=3) as cluster:
+        ...                                  # clients: bootstrap_servers=cluster.bootstrap
+        cluster.kill(1)                      # as kill -9
+        cluster.restart(1)
+
+Rules for this file: brokers run on a thread of their own, so that a blocking caller does not stall them; every public
+method may be called from any thread but that one. A process cannot be paused in part: for SIGSTOP see ProcessCluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TextIO, TypeVar
+
+import uvloop
+
+from minikafka.broker.broker import Broker
+from minikafka.errors import BrokerNotAvailable
+from minikafka.types import NodeId
+from minikafka.world.cluster_files import BrokerFiles, ClusterFiles, Ports, prepare
+from minikafka.world.events import WARNING
+from minikafka.world.local_broker import LocalBroker
+
+Result = TypeVar("Result")
+
+READY_TIMEOUT_S = 60.0
+
+
+class LocalCluster:
+    """``brokers`` brokers in this process. Use it as a context manager (``with`` or ``async with``), or start and stop.
+
+    ``data_dir`` None: a temporary one, removed by ``stop``. ``config`` has settings by Kafka's names for every broker.
+    ``log_stream`` gets the brokers' warnings; None: nobody does.
+    """
+
+    def __init__(
+        self,
+        brokers: int | None = None,
+        data_dir: str | Path | None = None,
+        config: Mapping[str, str] | None = None,
+        *,
+        log_stream: TextIO | None = None,
+    ) -> None:
+        self._temporary = Path(tempfile.mkdtemp(prefix="minikafka-")) if data_dir is None else None
+        self._ports = Ports()
+        self.data_dir = self._temporary or Path(data_dir or ".")
+        self._log_stream = log_stream
+        self._nodes: dict[NodeId, LocalBroker] = {}
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        try:
+            self.files: ClusterFiles = prepare(self.data_dir, self._ports, brokers=brokers, config=config or {})
+        except BaseException:
+            self._clean_up()
+            raise
+
+    # ---- for callers -------------------------------------------------------------------------------------------------
+
+    @property
+    def bootstrap(self) -> str:
+        """``host:port`` of all brokers, with commas."""
+        return self.files.bootstrap
+
+    @property
+    def node_ids(self) -> tuple[NodeId, ...]:
+        """All brokers of the cluster, running or not."""
+        return tuple(files.node_id for files in self.files.brokers)
+
+    def broker(self, node: NodeId) -> Broker:
+        """The running broker; look at it only from inside :meth:`run`. BrokerNotAvailable when it is down."""
+        if node not in self._nodes:
+            raise BrokerNotAvailable(f"broker {node} is not running")
+        return self._nodes[node].broker
+
+    def folder(self, node: NodeId) -> Path:
+        """The broker's data directory."""
+        return self._files_of(node).folder
+
+    def run(self, work: Callable[[], Coroutine[Any, Any, Result]], timeout_s: float | None = None) -> Result:
+        """Run a coroutine on the brokers' loop and return its result; TimeoutError after ``timeout_s``."""
+        if self._loop is None:
+            raise BrokerNotAvailable("the cluster is not started")
+        future = asyncio.run_coroutine_threadsafe(work(), self._loop)
+        try:
+            return future.result(timeout_s)
+        except concurrent.futures.TimeoutError:
+            future.cancel()
+            raise
+
+    def start(self, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Start all brokers and wait until each is ready. When one is not, all are stopped again."""
+        if self._thread is not None:
+            return
+        self._loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="minikafka-brokers", daemon=True)
+        self._thread.start()
+        try:
+            self.run(lambda: self._start(self.files.brokers, timeout_s))
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Controlled shutdown of every broker; then the thread ends and temporary files go."""
+        if self._thread is None or self._loop is None:
+            self._clean_up()
+            return
+        try:
+            self.run(self._stop)
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+            self._thread = self._loop = None
+            self._clean_up()
+
+    def kill(self, node: NodeId) -> None:
+        """As kill -9: from one moment on it writes nothing to disk and answers nobody; then its tasks end."""
+        self.broker(node)
+        self.run(self._nodes.pop(node).kill)
+
+    def terminate(self, node: NodeId) -> None:
+        """A controlled shutdown of one broker."""
+        self.broker(node)
+        self.run(self._nodes.pop(node).stop)
+
+    def restart(self, node: NodeId, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Start a broker that is down, on its port and its files, and wait until it is ready."""
+        if node in self._nodes:
+            raise BrokerNotAvailable(f"broker {node} is running: kill or terminate it first")
+        self.run(lambda: self._start((self._files_of(node),), timeout_s))
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    async def __aenter__(self) -> Self:
+        await asyncio.to_thread(self.start)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.stop)
+
+    # ---- on the brokers' loop ----------------------------------------------------------------------------------------
+
+    async def _start(self, files: tuple[BrokerFiles, ...], timeout_s: float) -> None:
+        for each in files:
+            node = LocalBroker(each.config(), log_stream=self._log_stream or _NOBODY, log_level=WARNING)
+            try:
+                await node.start()
+            except BaseException:
+                await node.kill()
+                raise
+            self._nodes[each.node_id] = node
+        for each in files:
+            await self._nodes[each.node_id].wait_ready(timeout_s)
+
+    async def _stop(self) -> None:
+        """All at once; those that are left when no quorum is possible any more do not wait for a controller."""
+        nodes, self._nodes = dict(self._nodes), {}
+        ending = {asyncio.ensure_future(node.stop()) for node in nodes.values()}
+        while ending:
+            if 2 * len(ending) <= len(self.files.brokers):
+                for node in nodes.values():
+                    node.hurry()
+            done, ending = await asyncio.wait(ending, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+
+    # ---- files -------------------------------------------------------------------------------------------------------
+
+    def _files_of(self, node: NodeId) -> BrokerFiles:
+        for files in self.files.brokers:
+            if files.node_id == node:
+                return files
+        raise BrokerNotAvailable(f"this cluster has no broker {node}, only {', '.join(map(str, self.node_ids))}")
+
+    def _clean_up(self) -> None:
+        self._ports.release()
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+
+
+class _Nobody:
+    """A stream that nobody reads."""
+
+    def write(self, text: str) -> int:
+        return len(text)
+
+    def flush(self) -> None:
+        """Nothing is kept."""
+
+
+_NOBODY: Any = _Nobody()

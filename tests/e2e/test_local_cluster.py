@@ -1,0 +1,189 @@
+"""LocalCluster: a whole cluster inside the test's process, over real TCP and real files (S37)."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import urllib.request
+
+import pytest
+
+from minikafka.cli.asking import Asker
+from minikafka.errors import BrokerNotAvailable, InvalidConfig, NetworkException
+from minikafka.ports import Buffers
+from minikafka.types import Address, TopicPartition
+from minikafka.wire.messages import (
+    CreateTopicsRequest,
+    DescribeQuorumRequest,
+    DescribeTopicsRequest,
+    FetchPartition,
+    FetchRequest,
+    NewTopic,
+    ProducePartition,
+    ProduceRequest,
+)
+from minikafka.wire.records import Record, build_batch
+from minikafka.world.local_cluster import LocalCluster
+
+pytestmark = pytest.mark.e2e
+
+QUICK = {"broker.session.timeout.ms": "1000", "broker.heartbeat.interval.ms": "200"}
+
+
+def batch(*values: bytes) -> Buffers:
+    return (build_batch([Record(offset=at, timestamp=1, value=value) for at, value in enumerate(values)]),)
+
+
+async def created(asker: Asker, name: str, *, partitions: int = 1, replicas: int = 3, **config: str) -> None:
+    quorum = await asker.ask_any(DescribeQuorumRequest())
+    controller = next(each for each in quorum.endpoints if each.node_id == quorum.leader_id)
+    topic = NewTopic(
+        name=name,
+        num_partitions=partitions,
+        replication_factor=replicas,
+        configs={key.replace("_", "."): value for key, value in config.items()},
+    )
+    answer = await asker.ask(Address(controller.host, controller.port), CreateTopicsRequest(topics=(topic,)))
+    assert answer.topics[0].error_code == 0, answer
+
+
+async def leader_of(asker: Asker, topic: str, *, not_in: tuple[int, ...] = (), isr: int = 1) -> int:
+    """The leader of partition 0, once there is one outside ``not_in`` and an ISR of ``isr``."""
+    async with asyncio.timeout(20):
+        while True:
+            answer = await asker.ask_any(DescribeTopicsRequest(topics=(topic,)))
+            for each in answer.topics[0].partitions if not answer.topics[0].error_code else ():
+                if each.leader >= 0 and each.leader not in not_in and len(each.isr) >= isr:
+                    return each.leader
+            await asyncio.sleep(0.02)
+
+
+async def produced(asker: Asker, cluster: LocalCluster, node: int, topic: str, *values: bytes, acks: int = -1):
+    address = next(files.address for files in cluster.files.brokers if files.node_id == node)
+    partition = ProducePartition(topic=topic, partition=0, records=batch(*values))
+    return (await asker.ask(address, ProduceRequest(acks=acks, partitions=(partition,)), 10.0)).partitions[0]
+
+
+async def test_one_broker_is_a_cluster(tmp_path):
+    """S37: produce and fetch over HTTP with one broker, a quorum of one."""
+    async with LocalCluster(1, tmp_path) as cluster, Asker(cluster.bootstrap) as asker:
+        await created(asker, "orders", replicas=1)
+        node = await leader_of(asker, "orders")
+        assert (await produced(asker, cluster, node, "orders", b"tea", b"milk")).base_offset == 0
+        fetch = FetchRequest(partitions=(FetchPartition(topic="orders", partition=0, fetch_offset=0),))
+        got = (await asker.ask_any(fetch)).partitions[0]
+        assert (got.error_code, got.high_watermark) == (0, 2)
+        assert b"tea" in b"".join(got.records)
+
+
+async def test_a_killed_leader_loses_nothing_and_comes_back(tmp_path):
+    """S16, S19: an acknowledged record survives kill -9 of its leader, which returns as a follower with the same log."""
+    async with LocalCluster(3, tmp_path, QUICK) as cluster, Asker(cluster.bootstrap) as asker:
+        await created(asker, "orders", min_insync_replicas="2")
+        first = await leader_of(asker, "orders", isr=3)
+        assert (await produced(asker, cluster, first, "orders", b"before")).error_code == 0
+        await asyncio.to_thread(cluster.kill, first)
+        with pytest.raises(BrokerNotAvailable):
+            cluster.broker(first)
+        second = await leader_of(asker, "orders", not_in=(first,))
+        after = await produced(asker, cluster, second, "orders", b"after")
+        assert (after.error_code, after.base_offset) == (0, 1)
+        await asyncio.to_thread(cluster.restart, first)
+        await leader_of(asker, "orders", isr=3)
+        ends = {node: log_end(cluster, node, "orders") for node in cluster.node_ids}
+        assert ends == dict.fromkeys(cluster.node_ids, 2)
+
+
+def log_end(cluster: LocalCluster, node: int, topic: str) -> int:
+    async def asked() -> int:
+        return cluster.broker(node).partitions[TopicPartition(topic, 0)].log.end_offset
+
+    return cluster.run(asked)
+
+
+async def test_nothing_is_written_or_answered_after_a_kill(tmp_path):
+    """Issue item 7: `kill` fences disk and network, then cancels: its files stay as they are, its port is silent."""
+    async with LocalCluster(3, tmp_path, QUICK) as cluster, Asker(cluster.bootstrap) as asker:
+        await created(asker, "orders", min_insync_replicas="1")
+        node = await leader_of(asker, "orders", isr=3)
+        address = next(files.address for files in cluster.files.brokers if files.node_id == node)
+        log = cluster.folder(node) / "orders-0" / "00000000000000000000.log"
+        sending = [asyncio.ensure_future(produced(asker, cluster, node, "orders", b"x" * 1000)) for _ in range(50)]
+        await asyncio.sleep(0)
+        await asyncio.to_thread(cluster.kill, node)
+        size = log.stat().st_size
+        answers = await asyncio.gather(*sending, return_exceptions=True)
+        unanswered = [answer for answer in answers if isinstance(answer, BaseException)]
+        assert all(isinstance(answer, NetworkException) for answer in unanswered)
+        with pytest.raises(NetworkException, match="no connection"):
+            await asker.ask(address, DescribeQuorumRequest())
+        assert log.stat().st_size == size
+        assert not (cluster.folder(node) / ".kafka_cleanshutdown").exists()
+
+
+def test_the_sync_form_and_a_restart_of_the_whole(tmp_path):
+    """The same directory is the same cluster: same ports, same id, and the topics are still there."""
+    with LocalCluster(3, tmp_path, QUICK) as cluster:
+        bootstrap, cluster_id = cluster.bootstrap, cluster.files.cluster_id
+
+        async def make() -> None:
+            async with Asker(bootstrap) as asker:
+                await created(asker, "orders")
+                await leader_of(asker, "orders", isr=3)
+
+        asyncio.run(make())
+    for node in (1, 2, 3):
+        assert (tmp_path / f"broker-{node}" / ".kafka_cleanshutdown").exists()
+    with LocalCluster(data_dir=tmp_path) as again:
+        assert (again.bootstrap, again.files.cluster_id) == (bootstrap, cluster_id)
+
+        async def look() -> int:
+            async with Asker(bootstrap) as asker:
+                return await leader_of(asker, "orders")
+
+        assert asyncio.run(look()) in (1, 2, 3)
+
+
+def test_people_find_a_door(tmp_path):
+    """D7: /readyz and /v1 on the same port, and JSON on /rpc, so that curl is enough."""
+    with LocalCluster(1, tmp_path) as cluster:
+        url = f"http://{cluster.bootstrap}"
+        assert urllib.request.urlopen(f"{url}/readyz").status == 200
+        told = json.loads(urllib.request.urlopen(f"{url}/v1/cluster").read())
+        assert told["cluster_id"] == cluster.files.cluster_id
+        asked = urllib.request.Request(
+            f"{url}/rpc/DescribeQuorum", b"{}", {"Content-Type": "application/json"}, method="POST"
+        )
+        assert json.loads(urllib.request.urlopen(asked).read())["leader_id"] == 1
+
+
+def test_a_temporary_directory_is_gone_afterwards():
+    """A test suite must not fill the disk."""
+    cluster = LocalCluster(1)
+    folder = cluster.data_dir
+    with cluster:
+        assert (folder / "broker-1" / "meta.properties").exists()
+    assert not folder.exists()
+
+
+def test_what_cannot_work_is_told():
+    """Errors are sentences: an unknown setting, an unknown node, a node that runs, a cluster that does not."""
+    with pytest.raises(InvalidConfig, match="did you mean"):
+        LocalCluster(1, config={"num.partitons": "1"})
+    cluster = LocalCluster(1, log_stream=io.StringIO())
+    with pytest.raises(BrokerNotAvailable, match="not started"):
+        cluster.run(lambda: asyncio.sleep(0))
+    with cluster:
+        with pytest.raises(BrokerNotAvailable, match="kill or terminate it first"):
+            cluster.restart(1)
+        with pytest.raises(BrokerNotAvailable, match="no broker 9, only 1"):
+            cluster.restart(9)
+
+
+def test_stopping_does_not_wait_for_a_controller_that_is_gone(tmp_path):
+    """DESIGN (stopping): the last brokers of a cluster that goes down have no quorum to ask; they leave without."""
+    # Whoever waited for a controller would wait for an hour, and fail by the suite's time limit.
+    with LocalCluster(3, tmp_path, {"mk.controlled.shutdown.max.wait.ms": "3600000"}):
+        pass
+    assert (tmp_path / "broker-3" / ".kafka_cleanshutdown").exists()
