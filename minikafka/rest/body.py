@@ -1,0 +1,149 @@
+"""Reading a request's body: how large, which kind of text, whole in time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from aiohttp import web
+
+from minikafka.errors import BrokerNotAvailable, InvalidRequest, RecordListTooLarge
+from minikafka.rest import json_text
+from minikafka.rest.host import ALWAYS_ADMITTED_SIZE, BODY_TIMEOUT_S, Host, body_bytes_max
+from minikafka.rest.problems import RETRY_AFTER_S, Refused, malformed
+
+JSON_TYPE = "application/json"
+NDJSON_TYPES = ("application/x-ndjson", "application/ndjson", "application/jsonl", "application/x-jsonlines")
+FORM_TYPE = "application/x-www-form-urlencoded"
+FORM_NOTE = "sent as form; use --json"
+
+
+class Admission:
+    """Bytes of bodies held at once by one broker's doors (``queued.max.request.bytes``)."""
+
+    def __init__(self) -> None:
+        self.held_bytes = 0
+
+
+async def read_body(http: web.Request, host: Host, admission: Admission) -> bytes:
+    """The whole body; 413 beyond the limit, 408 when it does not come, 503 when too many are held."""
+    limit = body_bytes_max(host)
+    encoding = http.headers.get("Content-Encoding", "identity").strip().lower()
+    if encoding != "identity":
+        raise malformed(f"Content-Encoding {encoding[:40]!r} cannot be read; send the body as it is", status=415)
+    announced = http.content_length or 0
+    if announced > limit:
+        raise _too_large(announced, limit)
+    chunks: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            async for chunk in http.content.iter_any():
+                size += len(chunk)
+                admission.held_bytes += len(chunk)
+                if size > limit:
+                    raise _too_large(size, limit)
+                if size > ALWAYS_ADMITTED_SIZE and admission.held_bytes > host.config.queued_max_request_bytes:
+                    raise _too_many(admission.held_bytes)
+                chunks.append(chunk)
+    except TimeoutError:
+        raise malformed(f"the body was not complete after {BODY_TIMEOUT_S:g} s", status=408) from None
+    except web.RequestPayloadError as error:
+        raise malformed(f"the body could not be read: {type(error.__cause__ or error).__name__}") from None
+    finally:
+        admission.held_bytes -= size
+    return b"".join(chunks)
+
+
+def _too_large(size: int, limit: int) -> Refused:
+    return Refused(
+        RecordListTooLarge(f"the body has {size} bytes or more, the limit is {limit}", body_bytes_max=limit),
+        headers={"Connection": "close"},
+    )
+
+
+def _too_many(held: int) -> Refused:
+    return Refused(
+        BrokerNotAvailable(f"{held} bytes of requests are being read; try again"),
+        headers={"Connection": "close", "Retry-After": str(RETRY_AFTER_S)},
+        retriable=True,
+    )
+
+
+def kind_of(http: web.Request) -> str:
+    """``json``, ``form`` (curl -d), ``ndjson``, or 415 with a line that works."""
+    given = http.headers.get("Content-Type")
+    if given is None:
+        return "json"
+    media_type = http.content_type.lower()
+    if media_type == JSON_TYPE or media_type.endswith("+json"):
+        kind = "json"
+    elif media_type in NDJSON_TYPES:
+        kind = "ndjson"
+    elif media_type == FORM_TYPE:
+        kind = "form"
+    else:
+        raise unreadable_type(http, f"Content-Type {given[:80]!r} cannot be read here")
+    charset = (http.charset or "utf-8").lower()
+    if charset not in ("utf-8", "utf8", "us-ascii"):
+        raise unreadable_type(http, f"charset {charset[:40]!r} cannot be read here, only utf-8")
+    return kind
+
+
+def unreadable_type(http: web.Request, detail: str) -> Refused:
+    """415, with what works."""
+    return malformed(
+        detail,
+        status=415,
+        accepted=[JSON_TYPE, NDJSON_TYPES[0]],
+        example=f"curl --json '{{...}}' 'http://{http.headers.get('Host', 'broker')}{http.path}'",
+    )
+
+
+def parsed(body: bytes, kind: str, http: web.Request) -> Any:
+    """The JSON value of a body."""
+    try:
+        return json_text.parse(body)
+    except json_text.NotJson as error:
+        if kind == "form":
+            raise unreadable_type(http, "a form was sent (curl -d does that) and it does not hold JSON") from None
+        raise malformed(f"the body cannot be read as JSON: {error}") from None
+
+
+def parsed_object(body: bytes, kind: str, http: web.Request) -> dict[str, Any]:
+    """The JSON object of a body."""
+    if kind == "ndjson":
+        raise unreadable_type(http, "one JSON object is needed here, not lines of them")
+    value = parsed(body, kind, http)
+    if type(value) is not dict:
+        raise malformed("the body must be a JSON object", [{"pointer": "", "detail": "not an object"}], status=422)
+    return value
+
+
+def parsed_lines(body: bytes) -> list[Any]:
+    """One JSON value per line; empty lines are skipped."""
+    values = []
+    for number, line in enumerate(body.split(b"\n"), start=1):
+        if line.strip():
+            try:
+                values.append(json_text.parse(line))
+            except json_text.NotJson as error:
+                raise malformed(
+                    f"line {number} cannot be read as JSON: {error}", [{"line": number, "detail": str(error)}]
+                ) from None
+    return values
+
+
+def refuse_unreadable_accept(http: web.Request) -> None:
+    """406 when the client takes no JSON at all."""
+    accept = http.headers.get("Accept")
+    if not accept:
+        return
+    ranges = [each.split(";")[0].strip().lower() for each in accept.split(",")]
+    wanted = ("*/*", "application/*", JSON_TYPE, "application/problem+json")
+    if not any(each in wanted for each in ranges):
+        raise Refused(
+            InvalidRequest(f"Accept {accept[:80]!r}: this answer can only be {JSON_TYPE}"),
+            status=406,
+            available=[JSON_TYPE],
+        )

@@ -1,0 +1,94 @@
+"""What the doors need of a broker, and the limits that they keep."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from minikafka.config import KIB, MIB, BrokerConfig
+from minikafka.ports import World
+from minikafka.quorum.image import MetadataImage
+from minikafka.types import Address, NodeId
+
+# Parsing JSON holds the loop: 8 MiB take about 0.1 s, well inside every heartbeat's patience.
+BODY_BYTES_MAX = 8 * MIB
+
+# Ten thousand records of 100 bytes fill one batch of the default max.message.bytes.
+PRODUCE_RECORD_COUNT_MAX = 10_000
+
+# An answer is built in memory, as text three to five times as large as the records.
+FETCH_BYTES_MAX = 8 * MIB
+FETCH_BYTES_DEFAULT = 1 * MIB
+FETCH_RECORD_COUNT_MAX = 10_000
+FETCH_RECORD_COUNT_DEFAULT = 500
+
+# Proxies and people give up on a silent connection after 30 to 60 seconds.
+WAIT_MS_MAX = 30_000
+WAIT_MS_DEFAULT = 500
+TIMEOUT_MS_MAX = 60_000
+TIMEOUT_MS_DEFAULT = 30_000
+
+# A body that is not complete after this long comes from a client that is gone or hostile.
+BODY_TIMEOUT_S = 30.0
+
+# What an answer by another broker may take beyond the request's own wait.
+FORWARD_SLACK_S = 5.0
+
+# Small bodies are read even when many large ones are held: an administrator must get through.
+ALWAYS_ADMITTED_SIZE = 64 * KIB
+
+
+class Host(Protocol):
+    """The broker behind the doors (``minikafka.broker.broker.Broker``)."""
+
+    @property
+    def config(self) -> BrokerConfig: ...
+
+    @property
+    def world(self) -> World: ...
+
+    @property
+    def node_id(self) -> NodeId: ...
+
+    @property
+    def image(self) -> MetadataImage:
+        """The cluster as this broker knows it now."""
+        ...
+
+    @property
+    def is_ready(self) -> bool:
+        """Registered, unfenced, metadata caught up."""
+        ...
+
+    def missing(self) -> str:
+        """What it still waits for before it is ready, as a sentence."""
+        ...
+
+    @property
+    def failure(self) -> str | None:
+        """Why the broker stopped by itself."""
+        ...
+
+    def address_of(self, node: NodeId) -> Address | None:
+        """Where another broker listens."""
+        ...
+
+    async def answer(self, api: str, request: object) -> Any:
+        """The typed response; raises ProtocolError for a failure of the whole request."""
+        ...
+
+
+def limits_of(host: Host) -> dict[str, int]:
+    """What ``GET /v1/cluster`` states."""
+    return {
+        "body_bytes_max": body_bytes_max(host),
+        "produce_records_max": PRODUCE_RECORD_COUNT_MAX,
+        "produce_timeout_ms_max": TIMEOUT_MS_MAX,
+        "fetch_bytes_max": min(FETCH_BYTES_MAX, host.config.fetch_max_bytes),
+        "fetch_records_max": FETCH_RECORD_COUNT_MAX,
+        "fetch_wait_ms_max": WAIT_MS_MAX,
+    }
+
+
+def body_bytes_max(host: Host) -> int:
+    """The largest body that ``/v1`` reads."""
+    return min(BODY_BYTES_MAX, host.config.socket_request_max_bytes)

@@ -1,0 +1,272 @@
+"""Asking the broker that knows: this one, or the leader of a partition, or the active controller.
+
+A request is forwarded to the broker that leads as far as this one knows, over ``/rpc``, which never forwards again.
+Only when that broker answers that it is not the leader (its picture or ours is a moment old) is the newer one asked,
+and only while nothing can have been written. ``?forward=never`` turns all of it off: 421 names the right broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from minikafka.broker.peer import call
+from minikafka.errors import (
+    NOT_WRITTEN,
+    UNKNOWN,
+    LeaderNotAvailable,
+    NetworkException,
+    NotController,
+    NotLeaderOrFollower,
+    Outcome,
+    OutcomeUnknown,
+    ProtocolError,
+    Unreachable,
+    error_of,
+)
+from minikafka.quorum.image import PartitionImage
+from minikafka.rest.host import FORWARD_SLACK_S, Host
+from minikafka.rest.problems import Refused
+from minikafka.rest.visit import Visit
+from minikafka.types import NO_NODE, NodeId, TopicPartition
+from minikafka.wire.apis import BY_REQUEST
+from minikafka.wire.messages import CurrentLeader, Failed, MetadataRequest, MetadataResponse
+
+# A follower of the metadata log is one fetch behind at most; three tries bridge that, not an election.
+ATTEMPTS_MAX = 3
+PAUSE_S = 0.1
+
+Answer = TypeVar("Answer", bound=Failed)
+
+
+def reads_forward(visit: Visit) -> bool:
+    """The parameter ``forward``: ``auto`` (the default) or ``never``."""
+    return visit.query.choice("forward", ("auto", "never"), "auto") == "auto"
+
+
+async def ask(visit: Visit, node: NodeId, request: Any, *, wait_s: float) -> Any:
+    """The response of ``node``, this broker included, to one request that may wait for ``wait_s`` seconds.
+
+    Raises ProtocolError when the whole request failed: LeaderNotAvailable when the broker cannot be reached (nothing
+    happened), NetworkException with outcome *unknown* when the answer is lost.
+    """
+    host = visit.host
+    if node == host.node_id:
+        visit.served_by.append(node)
+        return await host.answer(BY_REQUEST[type(request)].name, request)
+    address = host.address_of(node)
+    if address is None:
+        raise LeaderNotAvailable(f"broker {node} is not known here")
+    deadline = host.world.clock.now() + wait_s + FORWARD_SLACK_S
+    try:
+        response = await call(host.world.network, address, request, deadline=deadline)
+    except Unreachable:
+        raise LeaderNotAvailable(f"broker {node} at {address} cannot be reached") from None
+    except OutcomeUnknown:
+        raise NetworkException(f"broker {node} at {address} did not answer", outcome=UNKNOWN) from None
+    visit.served_by.append(node)
+    if response.error_code:
+        raise failure_of(response)
+    return response
+
+
+def failure_of(answer: Failed) -> ProtocolError:
+    """The error in a response or in one of its parts."""
+    outcome: Outcome = NOT_WRITTEN
+    if answer.outcome in ("not_written", "written", "unknown"):
+        outcome = answer.outcome  # type: ignore[assignment]
+    return error_of(answer.error_code, answer.error_message, outcome=outcome)
+
+
+def partition_of(host: Host, name: TopicPartition) -> PartitionImage:
+    """The partition as this broker knows it; UnknownTopicOrPartition in words that help."""
+    topic = host.image.topics.get(name.topic)
+    if topic is None:
+        raise unknown_topic(name.topic)
+    partition = host.image.partition(name)
+    if partition is None:
+        raise error_of(3, f"{name.topic} has partitions 0 to {len(topic.partitions) - 1}, not {name.partition}")
+    return partition
+
+
+def unknown_topic(topic: str) -> ProtocolError:
+    """404 for a topic."""
+    return error_of(3, f"there is no topic {topic[:250]!r}")
+
+
+def leader_members(host: Host, leader: CurrentLeader) -> dict[str, Any]:
+    """``leader`` in answers and problems."""
+    told: dict[str, Any] = {"id": leader.leader_id, "epoch": leader.leader_epoch}
+    address = host.address_of(leader.leader_id) if leader.leader_id != NO_NODE else None
+    if address is not None:
+        told["url"] = f"http://{address}"
+    return told
+
+
+def current_leader(host: Host, name: TopicPartition, hint: CurrentLeader | None = None) -> CurrentLeader:
+    """Who leads: the image's word, or a newer one that another broker gave. LeaderNotAvailable when nobody does."""
+    partition = partition_of(host, name)
+    leader = CurrentLeader(leader_id=partition.leader, leader_epoch=partition.leader_epoch)
+    if hint is not None and hint.leader_epoch > leader.leader_epoch:
+        leader = hint
+    if leader.leader_id == NO_NODE:
+        raise LeaderNotAvailable(
+            f"{name} has no leader at present",
+            isr=list(partition.isr),
+            replicas=list(partition.replicas),
+        )
+    return leader
+
+
+def refuse_to_forward(host: Host, name: TopicPartition, leader: CurrentLeader) -> None:
+    """421 with the right broker, unless this one leads."""
+    if leader.leader_id != host.node_id:
+        raise Refused(
+            NotLeaderOrFollower(f"broker {host.node_id} does not lead {name}, broker {leader.leader_id} does"),
+            leader=leader_members(host, leader),
+            topic=name.topic,
+            partition=name.partition,
+        )
+
+
+def is_stale(error: ProtocolError) -> bool:
+    """Did it fail only because somebody's picture of the cluster is old, with nothing written?"""
+    return error.stale_metadata and error.outcome == NOT_WRITTEN
+
+
+def still_moving(name: TopicPartition, error: ProtocolError) -> ProtocolError:
+    """What a person is told when even the newest known leader says it is not: 503, try again."""
+    if isinstance(error, NotLeaderOrFollower) and error.outcome == NOT_WRITTEN:
+        return LeaderNotAvailable(f"the leader of {name} is changing: {error.message}")
+    return error
+
+
+async def from_leader(
+    visit: Visit,
+    name: TopicPartition,
+    request: Any,
+    *,
+    pick: Callable[[Any], Answer],
+    forward: bool,
+    wait_s: float,
+) -> tuple[Answer, CurrentLeader]:
+    """A *read* at the partition's leader: the part of the response that ``pick`` names, and who gave it.
+
+    Raises ProtocolError or Refused. Reads change nothing, so a lost answer is asked for again.
+    """
+    hint: CurrentLeader | None = None
+    for attempt in range(ATTEMPTS_MAX):
+        leader = current_leader(visit.host, name, hint)
+        if not forward:
+            refuse_to_forward(visit.host, name, leader)
+        try:
+            answer = pick(await ask(visit, leader.leader_id, request, wait_s=wait_s))
+            hint = getattr(answer, "current_leader", None)
+            if not answer.error_code:
+                visit.leaders.append(leader.leader_id)
+                return answer, leader
+            error = failure_of(answer)
+        except ProtocolError as raised:
+            error, answer = raised, None
+        if not (error.stale_metadata and forward) or attempt == ATTEMPTS_MAX - 1:
+            raise _with_facts(visit, name, leader, still_moving(name, error) if forward else error, answer)
+        await asyncio.sleep(PAUSE_S)
+    raise LeaderNotAvailable(f"the leader of {name} is changing")
+
+
+def _with_facts(
+    visit: Visit, name: TopicPartition, leader: CurrentLeader, error: ProtocolError, answer: Failed | None
+) -> Refused:
+    facts: dict[str, Any] = {"topic": name.topic, "partition": name.partition}
+    if leader.leader_id != NO_NODE:
+        visit.leaders.append(leader.leader_id)
+        facts["leader"] = leader_members(visit.host, leader)
+    for fact in ("log_start_offset", "high_watermark", "log_end_offset"):
+        value = getattr(answer, fact, -1)
+        if value >= 0:
+            facts[fact] = value
+    return Refused(error, **facts)
+
+
+async def from_controller(
+    visit: Visit, request: Any, *, items: Callable[[Any], tuple[Answer, ...]], forward: bool, wait_s: float
+) -> tuple[Answer, ...]:
+    """A change by the active controller: the parts of its response. Raises ProtocolError or Refused."""
+    error: ProtocolError = LeaderNotAvailable("the quorum has no leader at present")
+    for attempt in range(ATTEMPTS_MAX):
+        if attempt:
+            await asyncio.sleep(PAUSE_S * 3**attempt)
+        controller = await controller_of(visit)
+        if controller == NO_NODE:
+            continue
+        if not forward and controller != visit.host.node_id:
+            raise _not_controller(visit.host, controller)
+        visit.leaders[:] = [controller]
+        try:
+            answers = items(await ask(visit, controller, request, wait_s=wait_s))
+        except NotController as raised:
+            error = raised
+        except LeaderNotAvailable as raised:
+            error = raised
+        else:
+            if not answers or answers[0].error_code != NotController.code:
+                return answers
+            error = failure_of(answers[0])
+        if not forward:
+            raise _not_controller(visit.host, controller)
+    if isinstance(error, NotController):
+        error = LeaderNotAvailable(f"the controller is changing: {error.message}")
+    raise error
+
+
+def _not_controller(host: Host, controller: NodeId) -> Refused:
+    address = host.address_of(controller)
+    return Refused(
+        NotController(f"broker {host.node_id} is not the active controller, broker {controller} is"),
+        controller={"id": controller, **({"url": f"http://{address}"} if address else {})},
+    )
+
+
+async def controller_of(visit: Visit) -> NodeId:
+    """The active controller as this broker knows it."""
+    metadata: MetadataResponse = await visit.host.answer("Metadata", MetadataRequest(topics=()))
+    return metadata.controller_id
+
+
+async def until_known(visit: Visit, metadata_offset: int, *, wait_s: float) -> None:
+    """Wait until every live broker has applied the metadata log up to ``metadata_offset``, or ``wait_s`` is over.
+
+    Whoever creates a topic wants to produce to it next, and any broker may be the one that leads it.
+    """
+    host = visit.host
+    deadline = host.world.clock.now() + wait_s
+
+    async def wait_for(node: NodeId) -> None:
+        while host.world.clock.now() < deadline:
+            metadata = await _metadata_of(host, node, deadline)
+            if metadata is not None and metadata.metadata_offset >= metadata_offset:
+                return
+            await asyncio.sleep(PAUSE_S / 4)
+
+    nodes = sorted({host.node_id, *host.image.eligible_brokers()})
+    await asyncio.gather(*(wait_for(node) for node in nodes))
+
+
+async def _metadata_of(host: Host, node: NodeId, deadline: float) -> MetadataResponse | None:
+    request = MetadataRequest(topics=())
+    try:
+        if node == host.node_id:
+            return _as_metadata(await host.answer("Metadata", request))
+        address = host.address_of(node)
+        return (
+            None
+            if address is None
+            else _as_metadata(await call(host.world.network, address, request, deadline=deadline))
+        )
+    except (ProtocolError, Unreachable, OutcomeUnknown):
+        return None
+
+
+def _as_metadata(response: MetadataResponse) -> MetadataResponse | None:
+    return None if response.error_code else response

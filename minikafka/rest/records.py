@@ -1,0 +1,236 @@
+"""Records as people write and read them: JSON in, JSON out.
+
+In: ``key`` and ``value`` as JSON (a string is its UTF-8 bytes; other JSON its compact text; null no bytes: without a
+value it is a tombstone), or ``key_b64`` and ``value_b64``; ``headers`` as a list of ``[name, value]``, the value a
+text, null or ``{"b64": ...}``; ``timestamp`` in milliseconds or ISO 8601.
+
+Out: the same members, so that what was read can be sent. Which of them says ``encoding``, per record: a record that is
+not JSON never spoils the others. By itself (``auto``) only what cannot be mistaken is shown as JSON: the bytes ``"a"``
+(with quotes) and ``null`` stay texts, for the string ``a`` and a missing value look like that on the way in.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+from minikafka.errors import RecordListTooLarge
+from minikafka.rest import json_text
+from minikafka.rest.host import PRODUCE_RECORD_COUNT_MAX
+from minikafka.rest.problems import VALIDATION_ERROR_COUNT_MAX, Fault, unacceptable
+from minikafka.rest.query import nearest, pointer, shown
+from minikafka.types import Epoch
+from minikafka.wire.records import Headers, RecordView
+
+FORMATS = ("auto", "json", "text", "base64")
+MEMBERS = ("key", "value", "key_b64", "value_b64", "headers", "timestamp")
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+_TIMESTAMP_MAX = 2**63 - 1
+
+
+class RecordIn(NamedTuple):
+    """One record as the batch builder takes it."""
+
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+# ---- in --------------------------------------------------------------------------------------------------------------
+
+
+def records_in(document: Any, now_ms: int) -> list[RecordIn]:
+    """The records of ``{"records": [...]}``, of a list of lines, or the one record that the object itself is.
+
+    Raises Refused (422, with a pointer to each bad member) or RecordListTooLarge.
+    """
+    faults: list[Fault] = []
+    if type(document) is dict and "records" in document:
+        listed, path = document["records"], "/records"
+        strangers = [name for name in document if name != "records"][:VALIDATION_ERROR_COUNT_MAX]
+        faults.extend(
+            {"pointer": pointer(name), "detail": f"no such member beside records{nearest(name, ('records',))}"}
+            for name in strangers
+        )
+        if type(listed) is not list:
+            faults.append({"pointer": path, "detail": f"a list is needed, not {shown(listed)}"})
+            listed = []
+        elif not listed:
+            faults.append({"pointer": path, "detail": "at least one record is needed"})
+    elif type(document) is list:
+        listed, path = document, ""
+        if not listed:
+            faults.append({"pointer": path, "detail": "at least one record is needed"})
+    else:
+        records = [record_in(document, "", now_ms, faults)]
+        return _checked(records, faults)
+    if len(listed) > PRODUCE_RECORD_COUNT_MAX:
+        raise RecordListTooLarge(
+            f"{len(listed)} records in one request, the limit is {PRODUCE_RECORD_COUNT_MAX}",
+            records_max=PRODUCE_RECORD_COUNT_MAX,
+        )
+    records = []
+    for at, each in enumerate(listed):
+        records.append(record_in(each, f"{path}/{at}", now_ms, faults))
+        if len(faults) >= VALIDATION_ERROR_COUNT_MAX:
+            break
+    return _checked(records, faults)
+
+
+def _checked(records: list[RecordIn], faults: list[Fault]) -> list[RecordIn]:
+    if faults:
+        raise unacceptable(faults)
+    return records
+
+
+def record_in(given: Any, path: str, now_ms: int, faults: list[Fault]) -> RecordIn:
+    """One record; what is wrong with it goes into ``faults``."""
+    if type(given) is not dict:
+        faults.append({"pointer": path, "detail": f"a record is an object, not {shown(given)}"})
+        return RecordIn(now_ms, None, None, [])
+    unknown = [name for name in given if name not in MEMBERS][:VALIDATION_ERROR_COUNT_MAX]
+    faults.extend(
+        {"pointer": path + pointer(name), "detail": f"no such member{nearest(name, MEMBERS)}"} for name in unknown
+    )
+    if "value" not in given and "value_b64" not in given:
+        faults.append({"pointer": path + "/value", "detail": "is missing; null makes a tombstone"})
+    timestamp = given.get("timestamp", now_ms)
+    return RecordIn(
+        _timestamp_in(timestamp, path + "/timestamp", faults),
+        _bytes_in(given, "key", path, faults),
+        _bytes_in(given, "value", path, faults),
+        _headers_in(given["headers"], path + "/headers", faults) if "headers" in given else [],
+    )
+
+
+def _bytes_in(given: dict[str, Any], name: str, path: str, faults: list[Fault]) -> bytes | None:
+    coded = name + "_b64"
+    if coded in given:
+        if name in given:
+            faults.append({"pointer": path + pointer(coded), "detail": f"stands beside {name}; only one can be"})
+        return _base64_in(given[coded], path + pointer(coded), faults)
+    value = given.get(name)
+    if value is None:
+        return None
+    return value.encode() if type(value) is str else json_text.compact(value)
+
+
+def _base64_in(value: Any, path: str, faults: list[Fault]) -> bytes | None:
+    if value is None:
+        return None
+    if type(value) is str:
+        try:
+            return base64.b64decode(value, validate=True)
+        except (binascii.Error, ValueError):
+            faults.append({"pointer": path, "detail": "not base64"})
+            return None
+    faults.append({"pointer": path, "detail": f"a base64 text is needed, not {shown(value)}"})
+    return None
+
+
+def _headers_in(given: Any, path: str, faults: list[Fault]) -> list[tuple[str, bytes | None]]:
+    if type(given) is not list:
+        faults.append({"pointer": path, "detail": f"a list of [name, value] is needed, not {shown(given)}"})
+        return []
+    headers: list[tuple[str, bytes | None]] = []
+    for at, each in enumerate(given):
+        here = f"{path}/{at}"
+        if type(each) is not list or len(each) != 2 or type(each[0]) is not str:
+            faults.append({"pointer": here, "detail": f"[name, value] is needed, not {shown(each)}"})
+            continue
+        name, value = each
+        if value is None or type(value) is str:
+            headers.append((name, None if value is None else value.encode()))
+        elif type(value) is dict and list(value) == ["b64"]:
+            headers.append((name, _base64_in(value["b64"], here + "/1/b64", faults)))
+        else:
+            detail = f'a text, null or {{"b64": ...}} is needed, not {shown(value)}'
+            faults.append({"pointer": here + "/1", "detail": detail})
+    return headers
+
+
+def _timestamp_in(value: Any, path: str, faults: list[Fault]) -> int:
+    if type(value) is int and 0 <= value <= _TIMESTAMP_MAX:
+        return value
+    if type(value) is str:
+        try:
+            moment = datetime.fromisoformat(value)
+        except ValueError:
+            faults.append({"pointer": path, "detail": f"{shown(value)} is not ISO 8601"})
+            return 0
+        if moment.tzinfo is None:
+            faults.append({"pointer": path, "detail": f"{shown(value)} has no time zone; write {value[:40]}Z for UTC"})
+            return 0
+        milliseconds = (moment - _EPOCH) // _MILLISECOND
+        if milliseconds >= 0:
+            return milliseconds
+    detail = f"milliseconds since 1970 or ISO 8601 with a time zone is needed, not {shown(value)}"
+    faults.append({"pointer": path, "detail": detail})
+    return 0
+
+
+# ---- out -------------------------------------------------------------------------------------------------------------
+
+
+def record_out(record: RecordView, leader_epoch: Epoch, form: str) -> dict[str, Any]:
+    """One record for people; ``form`` is one of FORMATS."""
+    told: dict[str, Any] = {
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "leader_epoch": leader_epoch,
+    }
+    # A key is a name: JSON strings and null stay texts in it whatever is asked for values.
+    _bytes_out(told, "key", record.key, "auto" if form == "json" else form)
+    told["encoding"] = _bytes_out(told, "value", record.value, form)
+    told["headers"] = [[name, _header_out(value)] for name, value in record.headers]
+    return told
+
+
+def _bytes_out(told: dict[str, Any], name: str, data: bytes | None, form: str) -> str:
+    """Put the member in and say how it is encoded."""
+    if data is None:
+        told[name] = None
+        return "null"
+    if form in ("auto", "json"):
+        try:
+            value = json_text.parse(data)
+        except json_text.NotJson:
+            pass
+        else:
+            if form == "json" or not (value is None or type(value) is str):
+                told[name] = value
+                return "json"
+    if form != "base64":
+        try:
+            told[name] = str(data, "utf-8")
+        except UnicodeDecodeError:
+            pass
+        else:
+            return "text"
+    told[name + "_b64"] = base64.b64encode(data).decode()
+    return "base64"
+
+
+def _header_out(value: bytes | None) -> Any:
+    if value is None:
+        return None
+    try:
+        return str(value, "utf-8")
+    except UnicodeDecodeError:
+        return {"b64": base64.b64encode(value).decode()}
+
+
+def unreadable_out(first_offset: int, last_offset: int, leader_epoch: Epoch, why: str) -> dict[str, Any]:
+    """Stands for the records of a batch that cannot be opened: a reader is told, and goes on behind it."""
+    return {
+        "offset": first_offset,
+        "last_offset": last_offset,
+        "leader_epoch": leader_epoch,
+        "encoding": "unreadable",
+        "detail": why,
+    }

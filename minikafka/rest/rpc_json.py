@@ -1,0 +1,44 @@
+"""JSON on ``/rpc/{Api}``: the protocol itself for curl (D7).
+
+The request is the head as a JSON object, the answer the response's head; record batches are not carried, their sizes
+stand in their place. As on all of ``/rpc``, Kafka's error code is in the answer and the status is 200.
+"""
+
+from __future__ import annotations
+
+from minikafka.errors import InvalidRequest, ProtocolError
+from minikafka.ports import Buffers, Handler
+from minikafka.rest import json_text
+from minikafka.wire.codec import decode_json, encode_json, encode_request, error_response, find_api, response_to_json
+
+_ANY_API = find_api("ApiVersions")
+"""Its error answer has only the members that every response has."""
+
+
+def json_rpc(handler: Handler) -> Handler:
+    """A handler of JSON bodies before the handler of msgpack bodies; the network's ``translate``."""
+
+    async def handle(api_name: str, body: bytes) -> Buffers:
+        try:
+            api = find_api(api_name)
+        except ProtocolError as error:
+            return [encode_json(error_response(_ANY_API, error)) + b"\n"]
+        try:
+            request = encode_request(decode_json(api, _checked(body)))
+        except ProtocolError as error:
+            return [encode_json(error_response(api, error)) + b"\n"]
+        answer = await handler(api_name, b"".join(request))
+        return [response_to_json(api_name, b"".join(answer)) + b"\n"]
+
+    return handle
+
+
+def _checked(body: bytes) -> bytes:
+    """The body, if it is JSON that can be repeated in an answer; else InvalidRequest."""
+    if body.strip():
+        try:
+            json_text.parse(body)
+        except json_text.NotJson as error:
+            raise InvalidRequest(f"the body cannot be read as JSON: {error}") from None
+        return body
+    return b"{}"

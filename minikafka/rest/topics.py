@@ -1,0 +1,264 @@
+"""``/v1/topics``: list, create, show, delete; and one partition with its replicas.
+
+- Changes are made by the active controller; any broker forwards. Creating answers when the live brokers know the topic,
+  so that the next request may produce to it.
+- One topic is shown as ``topics describe -o json`` shows it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from minikafka.errors import NotLeaderOrFollower
+from minikafka.rest.body import FORM_NOTE, kind_of, parsed_object, read_body
+from minikafka.rest.fetch import name_of
+from minikafka.rest.host import TIMEOUT_MS_DEFAULT, TIMEOUT_MS_MAX
+from minikafka.rest.leaders import (
+    failure_of,
+    from_controller,
+    from_leader,
+    leader_members,
+    partition_of,
+    reads_forward,
+    unknown_topic,
+    until_known,
+)
+from minikafka.rest.problems import Fault, Refused, malformed, unacceptable
+from minikafka.rest.query import Members, shown
+from minikafka.rest.visit import Reply, Visit
+from minikafka.types import NodeId
+from minikafka.wire.messages import (
+    CreatedTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeletedTopic,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DescribedPartition,
+    DescribedReplica,
+    DescribedTopic,
+    DescribeReplicasRequest,
+    DescribeReplicasResponse,
+    DescribeTopicsRequest,
+    DescribeTopicsResponse,
+    Failed,
+    NewTopic,
+)
+
+# After this long a creation is answered even if a broker is still behind; that one will say so itself.
+KNOWN_WAIT_S = 3.0
+
+PARTITION_COUNT_MAX = 100_000
+REPLICA_COUNT_MAX = 32_767
+
+
+async def get_topics(visit: Visit) -> Reply:
+    """Every topic, in short."""
+    visit.query.done()
+    described: DescribeTopicsResponse = await visit.host.answer("DescribeTopicPartitions", DescribeTopicsRequest())
+    return Reply(
+        {
+            "topics": [
+                {
+                    "topic": each.topic,
+                    "topic_id": each.topic_id,
+                    "partition_count": len(each.partitions),
+                    "replication_factor": max((len(part.replicas) for part in each.partitions), default=0),
+                }
+                for each in described.topics
+            ]
+        }
+    )
+
+
+async def get_topic(visit: Visit) -> Reply:
+    """One topic with its settings and partitions."""
+    visit.query.done()
+    topic = visit.path["topic"]
+    if topic not in visit.host.image.topics:
+        raise unknown_topic(topic)
+    described: DescribeTopicsResponse = await visit.host.answer(
+        "DescribeTopicPartitions", DescribeTopicsRequest(topics=(topic,))
+    )
+    told = described.topics[0]
+    if told.error_code:
+        raise failure_of(told)
+    return Reply(_topic_out(told))
+
+
+def _topic_out(told: DescribedTopic) -> dict[str, Any]:
+    return {
+        "topic": told.topic,
+        "topic_id": told.topic_id,
+        "config": told.config,
+        "partitions": [_partition_out(each) for each in told.partitions],
+    }
+
+
+def _partition_out(told: DescribedPartition) -> dict[str, Any]:
+    return {
+        "partition": told.partition,
+        "leader": told.leader,
+        "leader_epoch": told.leader_epoch,
+        "partition_epoch": told.partition_epoch,
+        "controller_epoch": told.controller_epoch,
+        "replicas": list(told.replicas),
+        "isr": list(told.isr),
+        "elr": list(told.elr),
+    }
+
+
+# ---- changes ---------------------------------------------------------------------------------------------------------
+
+
+async def post_topic(visit: Visit) -> Reply:
+    """Create one topic; ``?dry_run=true`` only checks."""
+    dry_run = visit.query.flag("dry_run")
+    timeout_ms = visit.query.integer("timeout_ms", TIMEOUT_MS_DEFAULT, low=1, high=TIMEOUT_MS_MAX)
+    forward = reads_forward(visit)
+    visit.query.done()
+    kind = kind_of(visit.http)
+    body = await read_body(visit.http, visit.host, visit.admission)
+    topic = new_topic(parsed_object(body, kind, visit.http))
+    metadata_offset = -1
+
+    def items(response: CreateTopicsResponse) -> tuple[CreatedTopic, ...]:
+        nonlocal metadata_offset
+        metadata_offset = response.metadata_offset
+        return response.topics
+
+    request = CreateTopicsRequest(topics=(topic,), timeout_ms=timeout_ms, validate_only=dry_run)
+    (created,) = await from_controller(visit, request, items=items, forward=forward, wait_s=timeout_ms / 1000)
+    if created.error_code:
+        raise Refused(failure_of(created), topic=topic.name)
+    if not dry_run:
+        await until_known(visit, metadata_offset, wait_s=min(KNOWN_WAIT_S, timeout_ms / 1000))
+    told = {
+        "topic": created.name,
+        "topic_id": created.topic_id,
+        "partition_count": created.num_partitions,
+        "replication_factor": created.replication_factor,
+        "config": topic.configs,
+        "dry_run": dry_run,
+        **({"note": FORM_NOTE} if kind == "form" else {}),
+    }
+    return Reply(told) if dry_run else Reply(told, 201, {"Location": f"/v1/topics/{created.name}"})
+
+
+def new_topic(document: dict[str, Any]) -> NewTopic:
+    """``{"name", "partitions", "replication_factor", "config"}``; 422 with pointers."""
+    faults: list[Fault] = []
+    members = Members(document, "", faults)
+    name = members.text("name", required=True)
+    if document.get("name") == "":
+        members.wrong("name", "an empty name")
+    partitions = members.integer("partitions", -1, low=1, high=PARTITION_COUNT_MAX)
+    replication_factor = members.integer("replication_factor", -1, low=1, high=REPLICA_COUNT_MAX)
+    config = members.object("config")
+    members.done()
+    inner = Members(config, "/config", faults)
+    configs = {}
+    for setting in config:
+        value = inner.any(setting)
+        if type(value) is str:
+            configs[setting] = value
+        elif type(value) in (int, bool):
+            configs[setting] = str(value).lower()
+        else:
+            inner.wrong(setting, f"a text, a whole number, true or false is needed, not {shown(value)}")
+    if faults:
+        raise unacceptable(faults)
+    return NewTopic(name=name, num_partitions=partitions, replication_factor=replication_factor, configs=configs)
+
+
+async def delete_topic(visit: Visit) -> Reply:
+    """Delete one topic with all that is in it."""
+    timeout_ms = visit.query.integer("timeout_ms", TIMEOUT_MS_DEFAULT, low=1, high=TIMEOUT_MS_MAX)
+    forward = reads_forward(visit)
+    visit.query.done()
+    topic = visit.path["topic"]
+    metadata_offset = -1
+
+    def items(response: DeleteTopicsResponse) -> tuple[DeletedTopic, ...]:
+        nonlocal metadata_offset
+        metadata_offset = response.metadata_offset
+        return response.topics
+
+    request = DeleteTopicsRequest(topics=(topic,), timeout_ms=timeout_ms)
+    (deleted,) = await from_controller(visit, request, items=items, forward=forward, wait_s=timeout_ms / 1000)
+    if deleted.error_code:
+        raise Refused(failure_of(deleted), topic=topic)
+    await until_known(visit, metadata_offset, wait_s=min(KNOWN_WAIT_S, timeout_ms / 1000))
+    return Reply({"topic": deleted.name, "topic_id": deleted.topic_id, "deleted": True})
+
+
+# ---- one partition ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen(Failed):
+    """What the leader says of a partition, or that it does not lead it."""
+
+    replica: DescribedReplica | None = None
+
+
+async def get_partition(visit: Visit) -> Reply:
+    """State from the metadata, and what the leader knows of each replica (S4: no high watermark of the others)."""
+    forward = reads_forward(visit)
+    visit.query.done()
+    name = name_of(visit)
+
+    def pick(response: DescribeReplicasResponse) -> _Seen:
+        for each in response.replicas:
+            if (each.topic, each.partition) == name and each.role == "leader":
+                return _Seen(replica=each)
+        return _Seen(error_code=NotLeaderOrFollower.code, error_message=f"broker {response.broker_id} does not lead it")
+
+    request = DescribeReplicasRequest(topics=(name.topic,))
+    seen, leader = await from_leader(visit, name, request, pick=pick, forward=forward, wait_s=1.0)
+    image = partition_of(visit.host, name)
+    replica = seen.replica
+    if replica is None:
+        raise malformed(f"{name} cannot be shown")
+    return Reply(
+        {
+            "topic": name.topic,
+            "partition": name.partition,
+            "leader": leader_members(visit.host, leader),
+            "leader_epoch": replica.leader_epoch,
+            "partition_epoch": image.partition_epoch,
+            "controller_epoch": image.controller_epoch,
+            "isr": list(replica.isr),
+            "elr": list(image.elr),
+            "log_start_offset": replica.log_start_offset,
+            "high_watermark": replica.high_watermark,
+            "log_end_offset": replica.log_end_offset,
+            "replicas": [_replica_out(node, leader.leader_id, replica) for node in image.replicas],
+        }
+    )
+
+
+def _replica_out(node: NodeId, leader: NodeId, seen: DescribedReplica) -> dict[str, Any]:
+    if node == leader:
+        return {
+            "id": node,
+            "role": "leader",
+            "leo": seen.log_end_offset,
+            "hw": seen.high_watermark,
+            "lag_records": 0,
+            "caught_up_ms_ago": 0,
+            "in_sync": True,
+        }
+    for remote in seen.remotes:
+        if remote.broker_id == node:
+            known = remote.log_end_offset >= 0
+            return {
+                "id": node,
+                "role": "follower",
+                "leo": remote.log_end_offset if known else None,
+                "lag_records": max(0, seen.log_end_offset - remote.log_end_offset) if known else None,
+                "caught_up_ms_ago": remote.caught_up_ms_ago,
+                "in_sync": remote.in_sync,
+            }
+    return {"id": node, "role": "follower", "leo": None, "lag_records": None, "in_sync": node in seen.isr}

@@ -1,0 +1,314 @@
+"""A cluster of fake brokers behind the real doors and the real network: enough to show what the doors do.
+
+Each fake answers the few typed requests that the doors use, from one shared memory. What a broker should refuse next is
+set by the test. Nothing here replicates; the real broker has its own test in tests/e2e.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from random import Random
+from types import TracebackType
+from typing import Any, Self
+
+from minikafka.config import BrokerConfig
+from minikafka.errors import (
+    NotController,
+    NotLeaderOrFollower,
+    OffsetOutOfRange,
+    ProtocolError,
+    TopicAlreadyExists,
+    UnknownTopicOrPartition,
+)
+from minikafka.ports import Buffers, World
+from minikafka.quorum.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
+from minikafka.rest.routes import Doors
+from minikafka.rest.rpc_json import json_rpc
+from minikafka.types import Address, NodeId, TopicPartition
+from minikafka.wire import messages as m
+from minikafka.wire.batch import RecordBatch, stamped
+from minikafka.wire.codec import decode_request, encode_response, error_response, find_api
+from minikafka.world.clock import SystemClock
+from minikafka.world.http import HttpNetwork
+
+
+class FakeCluster:
+    """Brokers 1 to n that share topics; broker 1 is the controller."""
+
+    def __init__(self, brokers: int = 2, **config: Any) -> None:
+        self.topics: dict[str, TopicImage] = {}
+        self.batches: dict[TopicPartition, list[bytes]] = {}
+        self.ends: dict[TopicPartition, int] = {}
+        self.log_starts: dict[TopicPartition, int] = {}
+        self.offset = 0
+        self.controller = 1
+        self.news = asyncio.Event()
+        self.brokers = {
+            node: FakeBroker(self, node, BrokerConfig(node_id=node, **config)) for node in range(1, brokers + 1)
+        }
+
+    async def __aenter__(self) -> Self:
+        for broker in self.brokers.values():
+            await broker.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.news.set()
+        for broker in self.brokers.values():
+            await broker.network.close()
+
+    def add_topic(self, name: str, leaders: list[NodeId], **config: str) -> None:
+        """A topic whose partition i is led by ``leaders[i]``; -1: by nobody."""
+        nodes = tuple(self.brokers)
+        self.topics[name] = TopicImage(
+            name=name,
+            topic_id="A" * 21 + "Q",
+            configs=config,
+            partitions=tuple(
+                PartitionImage(
+                    partition=at,
+                    replicas=nodes,
+                    isr=nodes,
+                    leader=leader,
+                    leader_epoch=4,
+                    partition_epoch=7,
+                    controller_epoch=2,
+                )
+                for at, leader in enumerate(leaders)
+            ),
+        )
+        self.offset += 1
+
+    def end(self, name: TopicPartition) -> int:
+        return self.ends.get(name, 0)
+
+    def image(self) -> MetadataImage:
+        brokers = {
+            node: BrokerImage(
+                node_id=node,
+                broker_epoch=node,
+                incarnation_id="i",
+                host=each.address.host,
+                port=each.address.port,
+                fenced=not each.is_ready,
+            )
+            for node, each in self.brokers.items()
+        }
+        return MetadataImage(
+            cluster_id="C" * 21 + "Q", offset=self.offset, epoch=3, brokers=brokers, topics=dict(self.topics)
+        )
+
+
+class FakeBroker:
+    """What the doors need of a broker."""
+
+    def __init__(self, cluster: FakeCluster, node: NodeId, config: BrokerConfig) -> None:
+        self.cluster = cluster
+        self.node_id = node
+        self.config = config
+        self.is_ready = True
+        self.failure: str | None = None
+        self.refuse: dict[str, list[ProtocolError]] = {}
+        """API -> errors for the whole of the next requests."""
+        self.refuse_parts: dict[TopicPartition, list[ProtocolError]] = {}
+        """Partition -> errors for it in the next requests."""
+        self.asked: list[Any] = []
+        self.was_asked = asyncio.Event()
+        self.told: list[tuple[str, dict[str, object]]] = []
+        self.doors = Doors()
+        self.network = HttpNetwork(doors=self.doors, translate=json_rpc)
+        self.world = World(
+            clock=SystemClock(),
+            network=self.network,
+            disk=None,  # type: ignore[arg-type]
+            events=lambda kind, /, **facts: self.told.append((kind, facts)),
+            random=Random(7),
+        )
+
+    async def start(self) -> None:
+        self.server = await self.network.serve(Address("127.0.0.1", 0), self.handle)
+        self.address = self.server.address
+        self.doors.open_to(self)
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.address}"
+
+    @property
+    def image(self) -> MetadataImage:
+        return self.cluster.image()
+
+    def missing(self) -> str:
+        return "the controller has not unfenced it"
+
+    def address_of(self, node: NodeId) -> Address | None:
+        known = self.cluster.brokers.get(node)
+        return known.address if known else None
+
+    async def handle(self, api_name: str, body: bytes) -> Buffers:
+        try:
+            api = find_api(api_name)
+            return encode_response(await self.answer(api_name, decode_request(api, body)))
+        except ProtocolError as error:
+            return encode_response(error_response(find_api("ApiVersions"), error))
+
+    async def answer(self, api: str, request: Any) -> Any:
+        self.asked.append(request)
+        self.was_asked.set()
+        if self.refuse.get(api):
+            raise self.refuse[api].pop(0)
+        return await getattr(self, "on_" + api)(request)
+
+    # ---- handlers ----
+
+    async def on_Metadata(self, request: m.MetadataRequest) -> m.MetadataResponse:
+        return m.MetadataResponse(
+            cluster_id=self.image.cluster_id,
+            controller_id=self.cluster.controller,
+            metadata_offset=self.cluster.offset,
+        )
+
+    async def on_DescribeTopicPartitions(self, request: m.DescribeTopicsRequest) -> m.DescribeTopicsResponse:
+        wanted = sorted(self.cluster.topics) if request.topics is None else request.topics
+        return m.DescribeTopicsResponse(
+            topics=tuple(
+                m.DescribedTopic(
+                    topic=name,
+                    topic_id=self.cluster.topics[name].topic_id,
+                    config=dict(self.cluster.topics[name].configs),
+                    partitions=tuple(
+                        m.DescribedPartition(
+                            partition=each.partition,
+                            leader=each.leader,
+                            leader_epoch=each.leader_epoch,
+                            partition_epoch=each.partition_epoch,
+                            controller_epoch=each.controller_epoch,
+                            replicas=each.replicas,
+                            isr=each.isr,
+                        )
+                        for each in self.cluster.topics[name].partitions
+                    ),
+                )
+                for name in wanted
+            )
+        )
+
+    def _must_control(self) -> None:
+        if self.cluster.controller != self.node_id:
+            raise NotController("not me")
+
+    async def on_CreateTopics(self, request: m.CreateTopicsRequest) -> m.CreateTopicsResponse:
+        self._must_control()
+        (topic,) = request.topics
+        if topic.name in self.cluster.topics:
+            told = m.CreatedTopic(
+                name=topic.name, error_code=TopicAlreadyExists.code, error_message="exists", outcome="not_written"
+            )
+            return m.CreateTopicsResponse(topics=(told,))
+        count = max(topic.num_partitions, 1)
+        if not request.validate_only:
+            nodes = sorted(self.cluster.brokers)
+            self.cluster.add_topic(topic.name, [nodes[at % len(nodes)] for at in range(count)], **topic.configs)
+        created = m.CreatedTopic(name=topic.name, topic_id="B" * 22, num_partitions=count, replication_factor=2)
+        return m.CreateTopicsResponse(topics=(created,), metadata_offset=self.cluster.offset)
+
+    async def on_DeleteTopics(self, request: m.DeleteTopicsRequest) -> m.DeleteTopicsResponse:
+        self._must_control()
+        (name,) = request.topics
+        if self.cluster.topics.pop(name, None) is None:
+            told = m.DeletedTopic(name=name, error_code=3, error_message="no such topic", outcome="not_written")
+            return m.DeleteTopicsResponse(topics=(told,))
+        return m.DeleteTopicsResponse(topics=(m.DeletedTopic(name=name),), metadata_offset=self.cluster.offset)
+
+    async def on_DescribeReplicas(self, request: m.DescribeReplicasRequest) -> m.DescribeReplicasResponse:
+        replicas = []
+        for topic in self.cluster.topics.values():
+            for part in topic.partitions:
+                name = TopicPartition(topic.name, part.partition)
+                leading = part.leader == self.node_id
+                end = self.cluster.end(name)
+                replicas.append(
+                    m.DescribedReplica(
+                        topic=name.topic,
+                        partition=name.partition,
+                        role="leader" if leading else "follower",
+                        leader_epoch=part.leader_epoch,
+                        log_start_offset=0,
+                        high_watermark=end,
+                        log_end_offset=end,
+                        isr=part.isr,
+                        remotes=tuple(
+                            m.RemoteReplica(broker_id=node, log_end_offset=end - 1, caught_up_ms_ago=12, in_sync=True)
+                            for node in part.replicas
+                            if node != self.node_id
+                        ),
+                    )
+                )
+        return m.DescribeReplicasResponse(broker_id=self.node_id, replicas=tuple(replicas))
+
+    def _checked(self, name: TopicPartition) -> PartitionImage:
+        refusals = self.refuse_parts.get(name)
+        if refusals:
+            raise refusals.pop(0)
+        part = self.image.partition(name)
+        if part is None:
+            raise UnknownTopicOrPartition("not here")
+        if part.leader != self.node_id:
+            raise NotLeaderOrFollower("not me")
+        return part
+
+    async def on_Produce(self, request: m.ProduceRequest) -> m.ProduceResponse:
+        told = []
+        for item in request.partitions:
+            name = TopicPartition(item.topic, item.partition)
+            try:
+                self._checked(name)
+            except ProtocolError as error:
+                told.append(_failed(m.ProducedPartition(topic=name.topic, partition=name.partition), error))
+                continue
+            (records,) = item.records
+            batch = RecordBatch.of(bytes(records))
+            base = self.cluster.end(name)
+            self.cluster.batches.setdefault(name, []).append(b"".join(stamped(batch, base_offset=base, leader_epoch=4)))
+            self.cluster.ends[name] = base + batch.record_count
+            told.append(
+                m.ProducedPartition(
+                    topic=name.topic, partition=name.partition, base_offset=base, leader_epoch=4, log_start_offset=0
+                )
+            )
+        self.cluster.news.set()
+        return m.ProduceResponse(partitions=tuple(told))
+
+    async def on_Fetch(self, request: m.FetchRequest) -> m.FetchResponse:
+        (item,) = request.partitions
+        name = TopicPartition(item.topic, item.partition)
+        start, end = self.cluster.log_starts.get(name, 0), self.cluster.end(name)
+        told = m.FetchedPartition(
+            topic=name.topic, partition=name.partition, high_watermark=end, log_start_offset=start, log_end_offset=end
+        )
+        try:
+            self._checked(name)
+            if not start <= item.fetch_offset <= end:
+                raise OffsetOutOfRange(f"{name}: offset {item.fetch_offset} is outside {start} to {end}")
+        except ProtocolError as error:
+            return m.FetchResponse(partitions=(_failed(told, error),))
+        if item.fetch_offset == end and request.max_wait_ms:
+            self.cluster.news.clear()
+            try:
+                async with asyncio.timeout(request.max_wait_ms / 1000):
+                    await self.cluster.news.wait()
+            except TimeoutError:
+                return m.FetchResponse(partitions=(told,))
+            end = self.cluster.end(name)
+        found = [
+            each for each in self.cluster.batches.get(name, []) if RecordBatch.of(each).next_offset > item.fetch_offset
+        ]
+        told = dataclasses.replace(told, high_watermark=end, log_end_offset=end, records=tuple(found))
+        return m.FetchResponse(partitions=(told,))
+
+
+def _failed(answer: Any, error: ProtocolError) -> Any:
+    return dataclasses.replace(answer, error_code=error.code, error_message=error.message, outcome=error.outcome)

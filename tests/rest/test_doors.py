@@ -1,0 +1,596 @@
+"""The doors over real HTTP before fake brokers: statuses, headers, forwarding, limits (HTTP conventions 2.2 to 2.5)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import pytest
+
+from minikafka.errors import (
+    UNKNOWN,
+    BrokerNotAvailable,
+    CorruptMessage,
+    LeaderNotAvailable,
+    NotEnoughReplicas,
+    NotLeaderOrFollower,
+    RequestTimedOut,
+)
+from minikafka.rest import body, leaders
+from minikafka.rest.host import PRODUCE_RECORD_COUNT_MAX
+from minikafka.types import TopicPartition
+from minikafka.wire import messages as m
+from tests.rest.fake_brokers import FakeCluster
+
+ORDERS_0 = TopicPartition("orders", 0)
+ORDERS_1 = TopicPartition("orders", 1)
+
+
+@dataclass
+class Told:
+    """One answer."""
+
+    status: int
+    headers: Any
+    text: str
+
+    @property
+    def json(self) -> Any:
+        assert self.text.endswith("\n")
+        return json.loads(self.text)
+
+    def problem(self, status: int, error: str) -> Any:
+        """The problem, checked for what every problem has (RFC 9457)."""
+        told = self.json
+        assert (self.status, told["status"], told["error"]) == (status, status, error), told
+        assert self.headers["Content-Type"] == "application/problem+json"
+        assert told["message"] == told["detail"]
+        assert told["outcome"] in ("not_written", "written", "unknown")
+        assert "Traceback" not in self.text
+        assert ("Retry-After" in self.headers) == (status in (429, 503))
+        return told
+
+
+class Curl:
+    """Requests as a person types them."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self.cluster = cluster
+        self.session = aiohttp.ClientSession()
+
+    async def __call__(self, method: str, path: str, *, at: int = 1, **options: Any) -> Told:
+        async with self.session.request(method, self.cluster.brokers[at].url + path, **options) as response:
+            return Told(response.status, response.headers, (await response.read()).decode())
+
+    async def get(self, path: str, **options: Any) -> Told:
+        return await self("GET", path, **options)
+
+    async def post(self, path: str, document: Any, **options: Any) -> Told:
+        return await self("POST", path, json=document, **options)
+
+
+@pytest.fixture
+async def curl() -> AsyncIterator[Curl]:
+    """Two brokers; of ``orders`` broker 1 leads partition 0 and broker 2 leads partition 1."""
+    async with FakeCluster(2) as cluster:
+        cluster.add_topic("orders", [1, 2], **{"min.insync.replicas": "2"})
+        told = Curl(cluster)
+        async with told.session:
+            yield told
+
+
+# ---- health, cluster, topics -----------------------------------------------------------------------------------------
+
+
+async def test_health_and_readiness_are_two_questions(curl):
+    """A supervisor restarts what is not alive, a balancer leaves out what is not ready: mixing them kills brokers."""
+    for path in ("/healthz", "/healthy", "/readyz", "/ready"):
+        assert (await curl.get(path)).status == 200
+    broker = curl.cluster.brokers[1]
+    broker.is_ready = False
+    assert (await curl.get("/healthz")).status == 200
+    told = (await curl.get("/readyz")).problem(503, "BROKER_NOT_AVAILABLE")
+    assert "the controller has not unfenced it" in told["detail"]
+    broker.failure = "the disk failed: /x"
+    assert "the disk failed" in (await curl.get("/healthz")).problem(503, "BROKER_NOT_AVAILABLE")["detail"]
+
+
+async def test_a_door_without_a_broker_says_503(curl):
+    """Connections come in between binding and the end of the start, and while the broker stops."""
+    curl.cluster.brokers[1].doors.close()
+    for path in ("/healthz", "/v1/topics", "/nothing"):
+        (await curl.get(path)).problem(503, "BROKER_NOT_AVAILABLE")
+
+
+async def test_the_cluster_names_brokers_controller_and_limits(curl):
+    """Limits that are not told are found by accident."""
+    told = (await curl.get("/v1/cluster", at=2)).json
+    assert told["node_id"] == 2
+    assert told["controller"] == {"id": 1, "epoch": 3, "url": curl.cluster.brokers[1].url}
+    assert [(each["id"], each["url"], each["fenced"]) for each in told["brokers"]] == [
+        (node, broker.url, False) for node, broker in curl.cluster.brokers.items()
+    ]
+    assert told["limits"]["fetch_wait_ms_max"] == 30_000
+    assert told["limits"]["produce_records_max"] == PRODUCE_RECORD_COUNT_MAX
+
+
+async def test_topics_are_created_by_the_controller_whoever_is_asked(curl):
+    """Any broker answers a person (2.3); the next request may produce to the new topic."""
+    document = {"name": "teas", "partitions": 2, "replication_factor": 2, "config": {"retention.ms": 5}}
+    told = await curl.post("/v1/topics", document, at=2)
+    assert told.status == 201
+    assert told.headers["Location"] == "/v1/topics/teas"
+    assert (told.headers["Mk-Served-By"], told.headers["Mk-Leader"]) == ("1", "1")
+    assert told.json["partition_count"] == 2
+    assert curl.cluster.topics["teas"].configs == {"retention.ms": "5"}
+    listed = (await curl.get("/v1/topics")).json["topics"]
+    assert [(each["topic"], each["partition_count"]) for each in listed] == [("orders", 2), ("teas", 2)]
+    shown = (await curl.get("/v1/topics/teas")).json
+    assert shown["config"] == {"retention.ms": "5"}
+    assert shown["partitions"][1] == {
+        "partition": 1,
+        "leader": 2,
+        "leader_epoch": 4,
+        "partition_epoch": 7,
+        "controller_epoch": 2,
+        "replicas": [1, 2],
+        "isr": [1, 2],
+        "elr": [],
+    }
+    assert (await curl.post("/v1/topics", document)).problem(409, "TOPIC_ALREADY_EXISTS")["topic"] == "teas"
+    gone = await curl("DELETE", "/v1/topics/teas", at=2)
+    assert gone.json == {"topic": "teas", "topic_id": None, "deleted": True}
+    (await curl.get("/v1/topics/teas")).problem(404, "UNKNOWN_TOPIC_OR_PARTITION")
+    (await curl("DELETE", "/v1/topics/teas")).problem(404, "UNKNOWN_TOPIC_OR_PARTITION")
+
+
+async def test_a_dry_run_creates_nothing(curl):
+    """200 and not 201: nothing is there."""
+    told = await curl.post("/v1/topics?dry_run=true", {"name": "teas"})
+    assert (told.status, told.json["dry_run"]) == (200, True)
+    assert "teas" not in curl.cluster.topics
+
+
+async def test_without_forwarding_the_controller_is_named(curl):
+    """421 with the right node (2.5)."""
+    told = (await curl.post("/v1/topics?forward=never", {"name": "x"}, at=2)).problem(421, "NOT_CONTROLLER")
+    assert told["controller"] == {"id": 1, "url": curl.cluster.brokers[1].url}
+    assert (await curl.post("/v1/topics?forward=never", {"name": "x"}, at=1)).status == 201
+
+
+async def test_without_a_controller_creation_is_503(curl, monkeypatch):
+    """Retriable and not written."""
+    monkeypatch.setattr(leaders, "PAUSE_S", 0.001)
+    curl.cluster.controller = -1
+    told = (await curl.post("/v1/topics", {"name": "x"})).problem(503, "LEADER_NOT_AVAILABLE")
+    assert (told["retriable"], told["outcome"]) == (True, "not_written")
+
+
+async def test_a_partition_shows_its_replicas_as_the_leader_sees_them(curl):
+    """Lag and last catch-up are known at the leader only; any broker shows them."""
+    await curl.post("/v1/topics/orders/partitions/1/records", {"value": 1})
+    told = await curl.get("/v1/topics/orders/partitions/1")
+    assert (told.headers["Mk-Served-By"], told.headers["Mk-Leader"]) == ("2", "2")
+    assert told.json["leader"] == {"id": 2, "epoch": 4, "url": curl.cluster.brokers[2].url}
+    assert told.json["replicas"] == [
+        {"id": 1, "role": "follower", "leo": 0, "lag_records": 1, "caught_up_ms_ago": 12, "in_sync": True},
+        {"id": 2, "role": "leader", "leo": 1, "hw": 1, "lag_records": 0, "caught_up_ms_ago": 0, "in_sync": True},
+    ]
+    (await curl.get("/v1/topics/orders/partitions/1?forward=never")).problem(421, "NOT_LEADER_OR_FOLLOWER")
+
+
+# ---- produce ---------------------------------------------------------------------------------------------------------
+
+
+async def test_records_are_produced_and_read_back_through_any_broker(curl):
+    """The tour of the README."""
+    records = [{"key": "ann", "value": {"item": "tea"}}, {"key": "bob", "value": "milk", "headers": [["h", "1"]]}]
+    told = await curl.post("/v1/topics/orders/records", {"records": records}, at=2)
+    assert told.status == 200
+    places = told.json["records"]
+    for record, place in zip(records, places, strict=True):
+        path = f"/v1/topics/orders/partitions/{place['partition']}/records?offset={place['offset']}"
+        read = (await curl.get(path)).json
+        found = read["records"][0]
+        assert (found["key"], found["value"], found["timestamp"]) == (
+            record["key"],
+            record["value"],
+            place["timestamp"],
+        )
+        assert read["leader_id"] == place["partition"] + 1
+
+
+async def test_keys_go_where_kafka_puts_them_and_the_rest_sticks_together(curl):
+    """S26: murmur2 of the key; one random partition for the records without one."""
+    curl.cluster.add_topic("wide", [1] * 12)
+    records = [{"key": "21", "value": 1}, *({"value": number} for number in range(20)), {"key": "foobar", "value": 1}]
+    told = (await curl.post("/v1/topics/wide/records", {"records": records})).json["records"]
+    # Kafka's own test vectors: murmur2("21") = -973932308, murmur2("foobar") = -790332482.
+    assert told[0]["partition"] == (-973932308 & 0x7FFFFFFF) % 12
+    assert told[-1]["partition"] == (-790332482 & 0x7FFFFFFF) % 12
+    assert len({each["partition"] for each in told[1:-1]}) == 1
+    assert [each["offset"] for each in told[1:-1]] == list(range(20))
+
+
+async def test_the_forms_of_a_body(curl):
+    """An object, a list of records, one record, lines, and what curl -d sends (with a note)."""
+    path = "/v1/topics/orders/partitions/0/records"
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    lines = {"Content-Type": "application/x-ndjson"}
+    assert (await curl("POST", path, data=b'{"records":[{"value":1},{"value":2}]}')).status == 415
+    assert (await curl.post(path, {"records": [{"value": 1}, {"value": 2}]})).json["records"][1]["offset"] == 1
+    assert (await curl.post(path, {"value": 3})).json["records"] != []
+    told = (await curl("POST", path, data=b'{"value":4}\n\n{"value":5}\n', headers=lines)).json
+    assert [each["offset"] for each in told["records"]] == [3, 4]
+    told = (await curl("POST", path, data=b'{"value":6}', headers=form)).json
+    assert told["note"] == "sent as form; use --json"
+    read = (await curl.get(path + "?offset=0")).json
+    assert [each["value"] for each in read["records"]] == [1, 2, 3, 4, 5, 6]
+    refused = (await curl("POST", path, data=b"a=1", headers=form)).problem(415, "INVALID_REQUEST")
+    assert refused["example"].startswith("curl --json")
+    bad = (await curl("POST", path, data=b'{"value":4}\n{\n', headers=lines)).problem(400, "INVALID_REQUEST")
+    assert bad["errors"][0]["line"] == 2
+
+
+async def test_acks_0_is_202_and_says_no_offsets(curl):
+    """Nothing is known then, and an offset would be a promise."""
+    told = await curl.post("/v1/topics/orders/partitions/0/records?acks=0", {"value": 1})
+    assert told.status == 202
+    assert told.json["records"] == [{"partition": 0}]
+    assert curl.cluster.brokers[1].asked[-1].acks == 0
+    assert (await curl.post("/v1/topics/orders/partitions/0/records?acks=1", {"value": 1})).json["acks"] == "1"
+    bad = (await curl.post("/v1/topics/orders/records?acks=2", {"value": 1})).problem(400, "INVALID_REQUEST")
+    assert bad["errors"][0]["parameter"] == "acks"
+
+
+async def test_too_few_replicas_is_503_not_written(curl):
+    """The example of 2.5."""
+    error = NotEnoughReplicas("orders-0 needs 2 in-sync replicas, the ISR is [1]")
+    curl.cluster.brokers[1].refuse_parts[ORDERS_0] = [error]
+    told = (await curl.post("/v1/topics/orders/partitions/0/records", {"value": 1})).problem(503, "NOT_ENOUGH_REPLICAS")
+    assert (told["error_code"], told["retriable"], told["outcome"]) == (19, True, "not_written")
+    assert (told["topic"], told["partition"], told["min_insync_replicas"], told["isr"]) == ("orders", 0, 2, [1, 2])
+    assert told["leader"]["id"] == 1
+
+
+async def test_a_timeout_after_the_append_is_504_unknown_and_never_sent_again(curl):
+    """A second attempt could write the record twice."""
+    for error in (RequestTimedOut("late", outcome=UNKNOWN), NotLeaderOrFollower("moved", outcome=UNKNOWN)):
+        curl.cluster.brokers[2].asked.clear()
+        curl.cluster.brokers[2].refuse_parts[ORDERS_1] = [error]
+        told = (await curl.post("/v1/topics/orders/partitions/1/records", {"value": 1})).problem(504, error.name)
+        assert told["outcome"] == "unknown"
+        assert len(curl.cluster.brokers[2].asked) == 1
+
+
+async def test_mixed_results_are_207_with_a_problem_each(curl):
+    """The status tells that not all is well, each record what became of it."""
+    curl.cluster.brokers[2].refuse_parts[ORDERS_1] = [NotEnoughReplicas("too few")]
+    records = [{"key": str(number), "value": number} for number in range(10)]
+    told = await curl.post("/v1/topics/orders/records", {"records": records})
+    assert told.status == 207
+    first, second = told.json["partitions"]
+    assert first["base_offset"] == 0
+    assert second["problem"]["error"] == "NOT_ENOUGH_REPLICAS"
+    assert second["problem"]["status"] == 503
+    for place in told.json["records"]:
+        if place["partition"] == 1:
+            assert place == {"partition": 1, "error": "NOT_ENOUGH_REPLICAS", "outcome": "not_written"}
+        else:
+            assert place["offset"] >= 0
+    assert told.headers["Mk-Leader"] == "1,2"
+
+
+async def test_when_all_fails_the_worst_is_the_answer(curl):
+    """Never a 2xx when nothing was written; unknown stands above everything."""
+    curl.cluster.brokers[1].refuse_parts[ORDERS_0] = [RequestTimedOut("late", outcome=UNKNOWN)]
+    curl.cluster.brokers[2].refuse_parts[ORDERS_1] = [NotEnoughReplicas("too few")]
+    records = [{"key": str(number), "value": number} for number in range(10)]
+    told = (await curl.post("/v1/topics/orders/records", {"records": records})).problem(504, "REQUEST_TIMED_OUT")
+    assert [each["problem"]["error"] for each in told["partitions"]] == ["REQUEST_TIMED_OUT", "NOT_ENOUGH_REPLICAS"]
+
+
+async def test_a_stale_picture_is_looked_at_again_while_nothing_was_written(curl, monkeypatch):
+    """A leader that does not know yet that it leads must not be a failure for a person."""
+    monkeypatch.setattr(leaders, "PAUSE_S", 0.001)
+    curl.cluster.brokers[2].refuse_parts[ORDERS_1] = [NotLeaderOrFollower("not yet")] * 2
+    assert (await curl.post("/v1/topics/orders/partitions/1/records", {"value": 1})).status == 200
+    curl.cluster.brokers[2].refuse_parts[ORDERS_1] = [NotLeaderOrFollower("not yet")] * 2
+    assert (await curl.get("/v1/topics/orders/partitions/1/records")).status == 200
+    curl.cluster.brokers[2].refuse_parts[ORDERS_1] = [NotLeaderOrFollower("not yet")] * 9
+    told = (await curl.post("/v1/topics/orders/partitions/1/records", {"value": 1})).problem(
+        503, "LEADER_NOT_AVAILABLE"
+    )
+    assert told["outcome"] == "not_written"
+    (await curl.get("/v1/topics/orders/partitions/1/records")).problem(503, "LEADER_NOT_AVAILABLE")
+
+
+async def test_a_newer_leader_that_is_named_is_asked(curl, monkeypatch):
+    """The answer NOT_LEADER names the leader: no need to wait for the metadata."""
+    cluster = curl.cluster
+    cluster.add_topic("moved", [2])
+    name = TopicPartition("moved", 0)
+
+    async def moved(request):
+        told = m.ProducedPartition(
+            topic="moved",
+            partition=0,
+            error_code=6,
+            error_message="moved",
+            outcome="not_written",
+            current_leader=m.CurrentLeader(leader_id=1, leader_epoch=5),
+        )
+        return m.ProduceResponse(partitions=(told,))
+
+    async def taken(request):
+        return m.ProduceResponse(partitions=(m.ProducedPartition(topic="moved", partition=0, base_offset=7),))
+
+    monkeypatch.setattr(leaders, "PAUSE_S", 0.001)
+    monkeypatch.setattr(cluster.brokers[2], "on_Produce", moved)
+    monkeypatch.setattr(cluster.brokers[1], "on_Produce", taken)
+    told = await curl.post(f"/v1/topics/{name.topic}/records", {"value": 1})
+    assert told.json["records"][0]["offset"] == 7
+    assert told.json["partitions"][0]["leader_id"] == 1
+
+
+async def test_without_a_leader_it_is_503(curl):
+    """LEADER_NOT_AVAILABLE, retriable, not written; the others of a request still go through."""
+    curl.cluster.add_topic("lost", [-1, 1])
+    told = (await curl.get("/v1/topics/lost/partitions/0/records")).problem(503, "LEADER_NOT_AVAILABLE")
+    assert told["isr"] == [1, 2]
+    (await curl.post("/v1/topics/lost/partitions/0/records", {"value": 1})).problem(503, "LEADER_NOT_AVAILABLE")
+    assert (await curl.post("/v1/topics/lost/records", {"value": 1})).json["records"][0]["partition"] == 1
+
+
+async def test_a_dead_leader_is_503_and_a_lost_answer_is_504(curl, monkeypatch):
+    """Unreachable: nothing happened. No answer: nobody can tell."""
+    monkeypatch.setattr(leaders, "PAUSE_S", 0.001)
+    curl.cluster.brokers[2].refuse["Produce"] = [BrokerNotAvailable("stopping")]
+    (await curl.post("/v1/topics/orders/partitions/1/records", {"value": 1})).problem(503, "BROKER_NOT_AVAILABLE")
+    monkeypatch.setattr(leaders, "FORWARD_SLACK_S", 0.02)
+    monkeypatch.setattr(curl.cluster.brokers[2], "on_Produce", lambda request: asyncio.sleep(0.5))
+    path = "/v1/topics/orders/partitions/1/records?timeout_ms=1"
+    told = (await curl.post(path, {"value": 1})).problem(504, "NETWORK_EXCEPTION")
+    assert told["outcome"] == "unknown"
+    await curl.cluster.brokers[2].network.abort()
+    told = (await curl.post(path, {"value": 1})).problem(503, "LEADER_NOT_AVAILABLE")
+    assert told["outcome"] == "not_written"
+
+
+async def test_forward_never_names_the_leader(curl):
+    """421 is for clients that want to go there themselves."""
+    for told in (
+        await curl.post("/v1/topics/orders/partitions/1/records?forward=never", {"value": 1}),
+        await curl.get("/v1/topics/orders/partitions/1/records?forward=never"),
+    ):
+        problem = told.problem(421, "NOT_LEADER_OR_FOLLOWER")
+        assert problem["leader"] == {"id": 2, "epoch": 4, "url": curl.cluster.brokers[2].url}
+    assert curl.cluster.brokers[2].asked == []
+    assert (await curl.post("/v1/topics/orders/partitions/0/records?forward=never", {"value": 1})).status == 200
+
+
+async def test_headers_for_idempotence_are_refused_not_ignored(curl):
+    """Whoever sends one believes that a repetition is safe."""
+    told = await curl.post("/v1/topics/orders/records", {"value": 1}, headers={"Producer-Id": "7"})
+    assert "Producer-Id" in told.problem(400, "INVALID_REQUEST")["detail"]
+
+
+# ---- fetch -----------------------------------------------------------------------------------------------------------
+
+
+async def test_an_empty_poll_says_that_time_ran_out(curl):
+    """Which of the two ended it is otherwise a guess."""
+    told = (await curl.get("/v1/topics/orders/partitions/1/records?offset=0&max_wait_ms=1")).json
+    assert told["wait"]["ended"] == "timeout"
+    assert told["records"] == []
+    assert {name: told[name] for name in told if name not in ("wait", "records")} == {
+        "topic": "orders",
+        "partition": 1,
+        "next_offset": 0,
+        "high_watermark": 0,
+        "log_start_offset": 0,
+        "log_end_offset": 0,
+        "leader_epoch": 4,
+        "leader_id": 2,
+    }
+
+
+async def test_a_parked_poll_ends_with_the_data(curl):
+    """S12 for people: a produce wakes the fetch that was there first."""
+    path = "/v1/topics/orders/partitions/1/records"
+    parked = asyncio.ensure_future(curl.get(path + "?max_wait_ms=30000"))
+    await curl.cluster.brokers[2].was_asked.wait()
+    await curl.post(path, {"value": "news"})
+    told = (await parked).json
+    assert told["wait"]["ended"] == "data"
+    assert [each["value"] for each in told["records"]] == ["news"]
+    assert told["next_offset"] == 1
+
+
+async def test_an_offset_outside_the_log_is_416_with_the_log(curl):
+    """The caller learns where to start instead."""
+    told = (await curl.get("/v1/topics/orders/partitions/1/records?offset=9")).problem(416, "OFFSET_OUT_OF_RANGE")
+    assert (told["log_start_offset"], told["high_watermark"], told["partition"]) == (0, 0, 1)
+
+
+async def test_unknown_topics_and_partitions_are_404(curl):
+    """In words that say what there is."""
+    told = (await curl.get("/v1/topics/none/partitions/0/records")).problem(404, "UNKNOWN_TOPIC_OR_PARTITION")
+    assert "'none'" in told["detail"]
+    told = (await curl.get("/v1/topics/orders/partitions/7/records")).problem(404, "UNKNOWN_TOPIC_OR_PARTITION")
+    assert told["detail"] == "orders has partitions 0 to 1, not 7"
+    (await curl.post("/v1/topics/none/records", {"value": 1})).problem(404, "UNKNOWN_TOPIC_OR_PARTITION")
+    for number in ("x", "-1", "1.0", "99999999999", "٣"):
+        (await curl.get(f"/v1/topics/orders/partitions/{number}/records")).problem(400, "INVALID_REQUEST")
+
+
+@pytest.mark.parametrize(
+    "query, parameter",
+    [
+        ("max_wait_ms=30001", "max_wait_ms"),
+        ("offset=-1", "offset"),
+        ("max_records=0", "max_records"),
+        ("min_bytes=2000&max_bytes=1000", "min_bytes"),
+        ("isolation=replica", "isolation"),
+        ("fromat=json", "fromat"),
+        ("format=xml", "format"),
+        ("offset=1&offset=2", "offset"),
+    ],
+)
+async def test_a_bad_parameter_is_400_and_named(curl, query, parameter):
+    """An ignored parameter is a surprise later."""
+    told = (await curl.get(f"/v1/topics/orders/partitions/0/records?{query}")).problem(400, "INVALID_REQUEST")
+    assert [each["parameter"] for each in told["errors"]] == [parameter]
+
+
+# ---- doors that are not there, types, limits, bugs -------------------------------------------------------------------
+
+
+async def test_paths_and_methods_that_are_not_there(curl):
+    """404 with the nearest path, 405 with what works; both are problems, not pages."""
+    assert "/v1/topics" in (await curl.get("/v1/topic")).problem(404, "INVALID_REQUEST")["detail"]
+    (await curl.get("/")).problem(404, "INVALID_REQUEST")
+    told = await curl("PUT", "/v1/topics/orders")
+    told.problem(405, "INVALID_REQUEST")
+    assert told.headers["Allow"] == "GET, DELETE"
+    assert (await curl("HEAD", "/healthz")).status == 200
+
+
+async def test_media_types_that_cannot_be_read_or_written(curl):
+    """415 shows a line that works; 406 says what there is."""
+    headers = {"Content-Type": "application/xml"}
+    told = (await curl("POST", "/v1/topics", data=b"<x/>", headers=headers)).problem(415, "INVALID_REQUEST")
+    assert told["accepted"] == ["application/json", "application/x-ndjson"]
+    assert "/v1/topics" in told["example"]
+    latin = {"Content-Type": "application/json; charset=latin-1"}
+    (await curl("POST", "/v1/topics", data=b"{}", headers=latin)).problem(415, "INVALID_REQUEST")
+    lines = {"Content-Type": "application/x-ndjson"}
+    (await curl("POST", "/v1/topics", data=b"{}\n", headers=lines)).problem(415, "INVALID_REQUEST")
+    packed = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+    (await curl("POST", "/v1/topics", data=b"{}", headers=packed)).problem(415, "INVALID_REQUEST")
+    told = await curl.get("/v1/topics", headers={"Accept": "application/msgpack"})
+    assert told.problem(406, "INVALID_REQUEST")["available"] == ["application/json"]
+    assert (await curl.get("/v1/topics", headers={"Accept": "text/html, */*;q=0.1"})).status == 200
+
+
+async def test_bodies_that_are_no_json_or_no_object(curl):
+    """400 for the text, 422 for what it says."""
+    headers = {"Content-Type": "application/json"}
+    told = (await curl("POST", "/v1/topics", data=b'{"name":', headers=headers)).problem(400, "INVALID_REQUEST")
+    assert "line 1" in told["detail"]
+    (await curl("POST", "/v1/topics", data=b"[]", headers=headers)).problem(422, "INVALID_REQUEST")
+    (await curl("POST", "/v1/topics", headers=headers)).problem(400, "INVALID_REQUEST")
+    told = (await curl.post("/v1/topics", {"name": "x", "partitons": 1})).problem(422, "INVALID_REQUEST")
+    assert told["errors"] == [{"pointer": "/partitons", "detail": "no such member here; did you mean 'partitions'?"}]
+
+
+async def test_a_body_beyond_the_limit_is_413(monkeypatch):
+    """Announced or not."""
+    async with FakeCluster(1, socket_request_max_bytes=2048) as cluster:
+        cluster.add_topic("orders", [1])
+        curl = Curl(cluster)
+        async with curl.session:
+            told = await curl.post("/v1/topics/orders/records", {"value": "x" * 4000})
+            assert told.problem(413, "RECORD_LIST_TOO_LARGE")["body_bytes_max"] == 2048
+
+            async def chunks() -> AsyncIterator[bytes]:
+                for _ in range(5):
+                    yield b" " * 1000
+
+            headers = {"Content-Type": "application/json"}
+            told = await curl("POST", "/v1/topics/orders/records", data=chunks(), headers=headers)
+            told.problem(413, "RECORD_LIST_TOO_LARGE")
+            assert (await curl.post("/v1/topics/orders/records", {"value": "x" * 1000})).status == 200
+
+
+async def test_too_many_bytes_at_once_are_503(monkeypatch):
+    """Back-pressure instead of memory (DESIGN, risks); a small request still gets through."""
+    monkeypatch.setattr(body, "ALWAYS_ADMITTED_SIZE", 500)
+    async with FakeCluster(1, queued_max_request_bytes=1024) as cluster:
+        cluster.add_topic("orders", [1])
+        curl = Curl(cluster)
+        async with curl.session:
+            told = await curl.post("/v1/topics/orders/records", {"value": "x" * 2000})
+            assert told.problem(503, "BROKER_NOT_AVAILABLE")["outcome"] == "not_written"
+            assert (await curl.post("/v1/topics/orders/records", {"value": "x"})).status == 200
+
+
+async def test_a_body_that_never_ends_is_408(curl, monkeypatch):
+    """A client that is gone must not hold memory for ever."""
+    monkeypatch.setattr(body, "BODY_TIMEOUT_S", 0.01)
+    address = curl.cluster.brokers[1].address
+    reader, writer = await asyncio.open_connection(address.host, address.port)
+    writer.write(b"POST /v1/topics HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{")
+    assert b"408" in await reader.readline()
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_a_bug_is_a_500_without_a_traceback_and_an_event_with_one(curl, monkeypatch):
+    """The person gets an answer, the developer the story."""
+
+    async def broken(request):
+        raise ZeroDivisionError("secret")
+
+    monkeypatch.setattr(curl.cluster.brokers[1], "on_Metadata", broken)
+    told = await curl.get("/v1/cluster")
+    assert told.problem(500, "UNKNOWN_SERVER_ERROR")["outcome"] == "unknown"
+    assert "secret" not in told.text
+    ((kind, facts),) = curl.cluster.brokers[1].told
+    assert kind == "rest_failed"
+    assert "ZeroDivisionError" in str(facts["traceback"])
+
+
+async def test_the_type_of_a_problem_leads_to_its_page(curl):
+    """RFC 9457 3.1.1: the type should be readable."""
+    problem = (await curl.get("/v1/topics/none")).problem(404, "UNKNOWN_TOPIC_OR_PARTITION")
+    page = (await curl.get(problem["type"])).json
+    assert (page["error"], page["error_code"], page["status"]) == ("UNKNOWN_TOPIC_OR_PARTITION", 3, 404)
+    (await curl.get("/docs/problems/none")).problem(404, "INVALID_REQUEST")
+
+
+# ---- JSON on /rpc ----------------------------------------------------------------------------------------------------
+
+
+async def test_the_protocol_itself_speaks_json(curl):
+    """D7: curl-able replication; codes in the head, status 200."""
+    told = await curl.post("/rpc/Metadata", {"topics": []})
+    assert (told.status, told.json["controller_id"]) == (200, 1)
+    assert told.headers["Content-Type"] == "application/json"
+    told = await curl.post("/rpc/Metadata", {"topic": []})
+    assert told.json["error_code"] == 42
+    assert "did you mean 'topics'?" in told.json["error_message"]
+    assert (await curl.post("/rpc/Metadta", {})).json["error_code"] == 42
+    headers = {"Content-Type": "application/json"}
+    assert (await curl("POST", "/rpc/Metadata", headers=headers)).json["controller_id"] == 1
+    assert (await curl("POST", "/rpc/Metadata", data=b"{", headers=headers)).json["error_code"] == 42
+    told = await curl("POST", "/rpc/Metadata", data=b'{"topics":["\\ud800"]}', headers=headers)
+    assert "surrogate" in told.json["error_message"]
+
+
+async def test_a_fetch_in_json_shows_sizes_in_the_place_of_batches(curl):
+    """What a follower sees, without the bytes."""
+    await curl.post("/v1/topics/orders/partitions/0/records", {"value": "x"})
+    ask = {"partitions": [{"topic": "orders", "partition": 0, "fetch_offset": 0}]}
+    told = (await curl.post("/rpc/Fetch", ask)).json["partitions"][0]
+    assert told["high_watermark"] == 1
+    assert told["records"] == len(curl.cluster.batches[ORDERS_0][0])
+
+
+async def test_rpc_does_not_forward(curl):
+    """D7: the protocol stays honest; only people are forwarded."""
+    ask = {"partitions": [{"topic": "orders", "partition": 1, "fetch_offset": 0}], "max_wait_ms": 0}
+    assert (await curl.post("/rpc/Fetch", ask)).json["partitions"][0]["error_code"] == 6
+
+
+async def test_errors_of_other_brokers_keep_their_names(curl):
+    """A forwarded refusal is the leader's, word for word."""
+    curl.cluster.brokers[2].refuse_parts[ORDERS_1] = [CorruptMessage("crc: 1 is not 2")]
+    told = (await curl.post("/v1/topics/orders/partitions/1/records", {"value": 1})).problem(422, "CORRUPT_MESSAGE")
+    assert told["detail"] == "crc: 1 is not 2"
+    curl.cluster.brokers[1].refuse["DescribeTopicPartitions"] = [LeaderNotAvailable("x")]
+    (await curl.get("/v1/topics")).problem(503, "LEADER_NOT_AVAILABLE")

@@ -1,0 +1,190 @@
+"""Errors as RFC 9457 problems (HTTP conventions 2.5): names, numbers, statuses and outcomes, value by value."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from minikafka import errors as kafka
+from minikafka.errors import BY_CODE, BY_NAME, UNKNOWN, WRITTEN
+from minikafka.rest.problems import STATUS, Refused, page_of, problem_of, slug_of, status_of, title_of
+from minikafka.rest.query import Members, Query
+from minikafka.rest.topics import new_topic
+
+TABLE = {
+    400: "INVALID_REQUIRED_ACKS UNSUPPORTED_VERSION",
+    404: "UNKNOWN_TOPIC_OR_PARTITION GROUP_ID_NOT_FOUND UNKNOWN_MEMBER_ID BROKER_ID_NOT_REGISTERED",
+    409: """TOPIC_ALREADY_EXISTS FENCED_LEADER_EPOCH STALE_BROKER_EPOCH INVALID_PRODUCER_EPOCH PRODUCER_FENCED
+        OUT_OF_ORDER_SEQUENCE_NUMBER ILLEGAL_GENERATION REBALANCE_IN_PROGRESS NON_EMPTY_GROUP FENCED_INSTANCE_ID""",
+    413: "MESSAGE_TOO_LARGE RECORD_LIST_TOO_LARGE",
+    416: "OFFSET_OUT_OF_RANGE",
+    421: "NOT_LEADER_OR_FOLLOWER NOT_COORDINATOR NOT_CONTROLLER",
+    422: "INVALID_TOPIC_EXCEPTION INVALID_PARTITIONS INVALID_REPLICATION_FACTOR INVALID_CONFIG CORRUPT_MESSAGE",
+    503: """NOT_ENOUGH_REPLICAS LEADER_NOT_AVAILABLE COORDINATOR_NOT_AVAILABLE COORDINATOR_LOAD_IN_PROGRESS
+        UNKNOWN_LEADER_EPOCH""",
+    504: "REQUEST_TIMED_OUT NOT_ENOUGH_REPLICAS_AFTER_APPEND",
+    507: "KAFKA_STORAGE_ERROR",
+}
+
+
+@pytest.mark.parametrize("name, status", [(name, status) for status, names in TABLE.items() for name in names.split()])
+def test_the_status_table(name, status):
+    """A monitor that knows only HTTP must be able to tell old views, full disks and missing replicas apart."""
+    assert status_of(BY_NAME[name]("why")) == status
+
+
+def test_every_error_has_a_status_and_a_page():
+    """A new error class without a line in the table would be a 500."""
+    assert set(STATUS) == set(BY_CODE.values())
+    for kind in BY_CODE.values():
+        page = page_of(slug_of(kind))
+        assert page is not None
+        assert (page["error"], page["error_code"], page["status"]) == (kind.name, kind.code, STATUS[kind])
+        assert page["meaning"]
+    assert page_of("nothing") is None
+
+
+def test_a_problem_has_kafkas_name_number_and_the_outcome():
+    """The example of 2.5, member by member."""
+    error = kafka.NotEnoughReplicas(
+        "orders-0 needs 2 in-sync replicas, the ISR is [1]", isr=(1,), min_insync_replicas=2
+    )
+    assert problem_of(error, topic="orders", partition=0) == {
+        "type": "/docs/problems/not-enough-replicas",
+        "title": "Fewer in-sync replicas than min.insync.replicas: nothing was written",
+        "status": 503,
+        "detail": "orders-0 needs 2 in-sync replicas, the ISR is [1]",
+        "error": "NOT_ENOUGH_REPLICAS",
+        "error_code": 19,
+        "message": "orders-0 needs 2 in-sync replicas, the ISR is [1]",
+        "retriable": True,
+        "outcome": "not_written",
+        "isr": [1],
+        "min_insync_replicas": 2,
+        "topic": "orders",
+        "partition": 0,
+    }
+
+
+def test_what_may_have_been_written_is_never_a_status_that_invites_a_repetition():
+    """421 and 503 say 'nothing happened'; with outcome unknown that would be a lie."""
+    assert status_of(kafka.NotLeaderOrFollower("moved", outcome=UNKNOWN)) == 504
+    assert status_of(kafka.CorruptMessage("?", outcome=UNKNOWN)) == 504
+    assert status_of(kafka.KafkaStorageError("disk", outcome=UNKNOWN)) == 507
+    told = problem_of(kafka.NotEnoughReplicasAfterAppend("late", outcome=WRITTEN))
+    assert (told["status"], told["outcome"]) == (504, "written")
+
+
+def test_facts_never_replace_the_members_of_the_problem_and_are_always_json():
+    """A fact named 'status' must not change what the status is."""
+    odd = problem_of(kafka.InvalidRequest("no", status=1, who={"b": frozenset({2, 1})}, kind=ValueError("x")))
+    assert odd["status"] == 400
+    assert odd["who"] == {"b": ["1", "2"]}
+    assert json.dumps(odd)
+
+
+def test_titles_are_the_same_for_every_problem_of_a_type():
+    """RFC 9457, 3.1.3."""
+    assert title_of(kafka.InvalidRequest) == "The request is malformed or contradicts itself"
+
+
+# ---- query parameters and members ------------------------------------------------------------------------------------
+
+
+def faults(query: Query) -> list[tuple[str, str]]:
+    with pytest.raises(Refused) as caught:
+        query.done()
+    assert caught.value.status == 400
+    return [(each["parameter"], each["detail"]) for each in caught.value.members["errors"]]
+
+
+def test_parameters_are_read_with_their_limits():
+    """Both ends are inside."""
+    query = Query({"a": ["0"], "b": ["30000"], "c": ["-5"], "d": ["json"], "e": ["true"]})
+    assert query.integer("a", 7, low=0, high=9) == 0
+    assert query.integer("b", 7, low=0, high=30_000) == 30_000
+    assert query.integer("c", 7, low=-5, high=9) == -5
+    assert query.integer("z", 7, low=0, high=9) == 7
+    assert query.choice("d", ("auto", "json"), "auto") == "json"
+    assert query.flag("e")
+    assert not query.flag("y")
+    query.done()
+
+
+@pytest.mark.parametrize("text", ["", "x", "10", "-1", "1.0", "1_0", " 1", "٣", "1" * 30, "0x1", "+1"])
+def test_a_parameter_that_is_no_number_in_range_is_refused(text):
+    """Python's int() takes underscores, spaces and other scripts; an address should not."""
+    query = Query({"n": [text]})
+    query.integer("n", 0, low=0, high=9)
+    assert [name for name, _ in faults(query)] == ["n"]
+
+
+def test_all_that_is_wrong_with_the_parameters_is_told_at_once():
+    """With the nearest name for an unknown one."""
+    query = Query({"offset": ["x"], "max_wait": ["1"], "format": ["jsn"], "forward": ["auto", "never"]})
+    query.integer("offset", 0, low=0, high=9)
+    query.integer("max_wait_ms", 0, low=0, high=9)
+    query.choice("format", ("auto", "json"), "auto")
+    query.choice("forward", ("auto", "never"), "auto")
+    told = dict(faults(query))
+    assert sorted(told) == ["format", "forward", "max_wait", "offset"]
+    assert "did you mean 'max_wait_ms'?" in told["max_wait"]
+    assert "did you mean 'json'?" in told["format"]
+    assert told["forward"] == "comes 2 times"
+
+
+def test_members_are_checked_by_kind_and_what_nobody_read_is_refused():
+    """true is no number, although Python thinks so."""
+    told: list[dict[str, object]] = []
+    members = Members({"n": True, "t": 1, "o": [], "l": {}, "partitons": 3}, "/x", told)
+    assert members.integer("n", 5, low=0, high=9) == 5
+    assert members.text("t") == ""
+    assert members.text("u", required=True) == ""
+    assert members.object("o") == {}
+    assert members.list("l") == []
+    members.integer("partitions", 1, low=1, high=9)
+    members.done()
+    assert [each["pointer"] for each in told] == ["/x/n", "/x/t", "/x/u", "/x/o", "/x/l", "/x/partitons"]
+    assert "did you mean 'partitions'?" in str(told[-1]["detail"])
+
+
+def test_a_new_topic_is_read_from_json():
+    """Numbers and booleans in the settings become Kafka's texts."""
+    topic = new_topic(
+        {
+            "name": "orders",
+            "partitions": 3,
+            "replication_factor": 2,
+            "config": {"min.insync.replicas": 2, "unclean.leader.election.enable": False, "retention.ms": "-1"},
+        }
+    )
+    assert (topic.name, topic.num_partitions, topic.replication_factor) == ("orders", 3, 2)
+    assert topic.configs == {
+        "min.insync.replicas": "2",
+        "unclean.leader.election.enable": "false",
+        "retention.ms": "-1",
+    }
+    assert new_topic({"name": "t"}).num_partitions == -1
+
+
+@pytest.mark.parametrize(
+    "document, where",
+    [
+        ({}, "/name"),
+        ({"name": ""}, "/name"),
+        ({"name": 7}, "/name"),
+        ({"name": "t", "partitions": 0}, "/partitions"),
+        ({"name": "t", "partitions": "3"}, "/partitions"),
+        ({"name": "t", "replication_factor": 1.0}, "/replication_factor"),
+        ({"name": "t", "config": []}, "/config"),
+        ({"name": "t", "config": {"a/b": None}}, "/config/a~1b"),
+        ({"name": "t", "partition_count": 3}, "/partition_count"),
+    ],
+)
+def test_a_bad_new_topic_is_refused_with_a_pointer(document, where):
+    """Before the controller is asked."""
+    with pytest.raises(Refused) as caught:
+        new_topic(document)
+    assert caught.value.status == 422
+    assert [each["pointer"] for each in caught.value.members["errors"]] == [where]

@@ -1,0 +1,311 @@
+"""Records as JSON (HTTP conventions 2.3): what people write, what they read, and that the one can be sent as the other."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minikafka.errors import RecordListTooLarge
+from minikafka.rest import json_text
+from minikafka.rest.fetch import read_out
+from minikafka.rest.host import PRODUCE_RECORD_COUNT_MAX
+from minikafka.rest.problems import VALIDATION_ERROR_COUNT_MAX, Refused
+from minikafka.rest.records import FORMATS, record_out, records_in
+from minikafka.wire.batch import RecordBatch, with_fields
+from minikafka.wire.records import Record, build_batch, control_batch
+
+NOW_MS = 1_700_000_000_000
+
+
+def faults_of(document: object) -> list[tuple[str, str]]:
+    with pytest.raises(Refused) as caught:
+        records_in(document, NOW_MS)
+    assert caught.value.status == 422
+    return [(each["pointer"], each["detail"]) for each in caught.value.members["errors"]]
+
+
+def one(**members: object) -> tuple[bytes | None, bytes | None]:
+    (record,) = records_in(members, NOW_MS)
+    return record.key, record.value
+
+
+def test_strings_are_bytes_other_json_is_compact_text_and_null_is_a_tombstone():
+    """Else a record written by curl could not be read by a program, or the other way round."""
+    assert one(key="ann", value={"item": "tea", "count": 2}) == (b"ann", b'{"item":"tea","count":2}')
+    assert one(key=42, value=[1, None, "ä"]) == (b"42", '[1,null,"ä"]'.encode())
+    assert one(key=None, value=None) == (None, None)
+    assert one(value="") == (None, b"")
+    assert one(value=False) == (None, b"false")
+
+
+def test_base64_members_carry_any_bytes():
+    """JSON has no bytes."""
+    assert one(key_b64="AP8=", value_b64="") == (b"\x00\xff", b"")
+    assert one(value_b64=None) == (None, None)
+
+
+def test_headers_are_pairs_that_may_repeat():
+    """Kafka allows a name twice, an object could not hold that."""
+    (record,) = records_in(
+        {"value": "x", "headers": [["trace", "a"], ["trace", None], ["raw", {"b64": "/w=="}]]}, NOW_MS
+    )
+    assert record.headers == [("trace", b"a"), ("trace", None), ("raw", b"\xff")]
+
+
+@pytest.mark.parametrize(
+    "given, expected",
+    [
+        (0, 0),
+        (1_732_176_000_000, 1_732_176_000_000),
+        ("2024-11-21T08:00Z", 1_732_176_000_000),
+        ("2024-11-21T08:00:00.123Z", 1_732_176_000_123),
+        ("2024-11-21T09:00:00+01:00", 1_732_176_000_000),
+    ],
+)
+def test_a_timestamp_is_milliseconds_or_iso_8601(given, expected):
+    """Value by value, to the millisecond and with its zone."""
+    (record,) = records_in({"value": "x", "timestamp": given}, NOW_MS)
+    assert record.timestamp == expected
+
+
+def test_a_record_without_a_timestamp_gets_the_time_of_arrival():
+    """The broker's wall clock, asked once per request."""
+    assert [each.timestamp for each in records_in([{"value": 1}, {"value": 2}], NOW_MS)] == [NOW_MS, NOW_MS]
+
+
+@pytest.mark.parametrize("bad", [True, -1, 2**63, 1.5, "yesterday", "2024-11-21T08:00", "1969-01-01T00:00Z", None, []])
+def test_a_bad_timestamp_is_refused_with_its_place(bad):
+    """A record must not silently get another time than it was sent with."""
+    ((where, _),) = faults_of({"records": [{"value": "x"}, {"value": "x", "timestamp": bad}]})
+    assert where == "/records/1/timestamp"
+
+
+@pytest.mark.parametrize(
+    "document, where",
+    [
+        ({"records": [{"value": "x"}, {"key": "k"}]}, "/records/1/value"),
+        ({"records": [{"value": "x", "key": "k", "key_b64": "aw=="}]}, "/records/0/key_b64"),
+        ({"records": [{"value_b64": "not base64"}]}, "/records/0/value_b64"),
+        ({"records": [{"value_b64": "ä"}]}, "/records/0/value_b64"),
+        ({"records": [{"value_b64": 7}]}, "/records/0/value_b64"),
+        ({"records": [{"value": "x", "headers": {"a": "b"}}]}, "/records/0/headers"),
+        ({"records": [{"value": "x", "headers": [["a"]]}]}, "/records/0/headers/0"),
+        ({"records": [{"value": "x", "headers": [["a", 1]]}]}, "/records/0/headers/0/1"),
+        ({"records": [{"value": "x", "headers": [["a", {"b64": "?"}]]}]}, "/records/0/headers/0/1/b64"),
+        ({"records": ["x"]}, "/records/0"),
+        ({"records": []}, "/records"),
+        ({"records": {}}, "/records"),
+        ({"records": [{"value": "x"}], "recods": 1}, "/recods"),
+        ([], ""),
+        ("x", ""),
+        (7, ""),
+        (None, ""),
+        ({}, "/value"),
+        ({"value": 1, "a/b~c": 1}, "/a~1b~0c"),
+    ],
+)
+def test_validation_names_the_bad_member_by_a_json_pointer(document, where):
+    """RFC 6901 and one sentence instead of a parser's text."""
+    assert [path for path, _ in faults_of(document)] == [where]
+
+
+def test_an_unknown_member_is_refused_with_the_nearest_name():
+    """An ignored member is a lie about its effect."""
+    ((where, detail),) = faults_of({"value": 1, "timestmap": 1})
+    assert where == "/timestmap"
+    assert "did you mean 'timestamp'?" in detail
+
+
+def test_the_number_of_records_and_of_faults_is_bounded():
+    """A body full of mistakes must not cost more than one without."""
+    with pytest.raises(RecordListTooLarge):
+        records_in([{"value": 1}] * (PRODUCE_RECORD_COUNT_MAX + 1), NOW_MS)
+    assert len(faults_of([{"valu": 1}] * PRODUCE_RECORD_COUNT_MAX)) == VALIDATION_ERROR_COUNT_MAX
+    assert len(faults_of({f"m{number}": 1 for number in range(5_000)})) == VALIDATION_ERROR_COUNT_MAX
+
+
+# ---- out -------------------------------------------------------------------------------------------------------------
+
+
+def out(value: bytes | None, form: str = "auto", key: bytes | None = None) -> dict[str, object]:
+    told = record_out(Record(offset=3, timestamp=5, key=key, value=value), 9, form)
+    assert (told.pop("offset"), told.pop("timestamp"), told.pop("leader_epoch")) == (3, 5, 9)
+    assert told.pop("headers") == []
+    return told
+
+
+@pytest.mark.parametrize(
+    "value, form, expected",
+    [
+        (b'{"a": 1}', "auto", {"value": {"a": 1}, "encoding": "json"}),
+        (b"42", "auto", {"value": 42, "encoding": "json"}),
+        (b"tea", "auto", {"value": "tea", "encoding": "text"}),
+        (b'"tea"', "auto", {"value": '"tea"', "encoding": "text"}),
+        (b"null", "auto", {"value": "null", "encoding": "text"}),
+        (b"\xff", "auto", {"value_b64": "/w==", "encoding": "base64"}),
+        (None, "auto", {"value": None, "encoding": "null"}),
+        (b"NaN", "auto", {"value": "NaN", "encoding": "text"}),
+        (b"1e999", "auto", {"value": "1e999", "encoding": "text"}),
+        (b'{"a":1,"a":2}', "auto", {"value": '{"a":1,"a":2}', "encoding": "text"}),
+        (b'["\\ud800"]', "auto", {"value": '["\\ud800"]', "encoding": "text"}),
+        (b"[" * 5_000, "auto", {"value": "[" * 5_000, "encoding": "text"}),
+        (b"9" * 5_000, "auto", {"value": "9" * 5_000, "encoding": "text"}),
+        (b'"tea"', "json", {"value": "tea", "encoding": "json"}),
+        (b"null", "json", {"value": None, "encoding": "json"}),
+        (b"tea", "json", {"value": "tea", "encoding": "text"}),
+        (b"42", "text", {"value": "42", "encoding": "text"}),
+        (b"\xff", "text", {"value_b64": "/w==", "encoding": "base64"}),
+        (b"42", "base64", {"value_b64": "NDI=", "encoding": "base64"}),
+        (None, "base64", {"value": None, "encoding": "null"}),
+    ],
+)
+def test_each_record_says_its_own_encoding(value, form, expected):
+    """One record that is not JSON must never spoil a poll (the 406 of other proxies)."""
+    assert out(value, form) == {"key": None, **expected}
+
+
+def test_a_key_that_is_not_text_comes_as_base64_beside_a_json_value():
+    """Key and value are encoded each by itself."""
+    assert out(b"1", key=b"\xfe") == {"key_b64": "/g==", "value": 1, "encoding": "json"}
+    assert out(b"1", key=b"7", form="base64") == {"key_b64": "Nw==", "value_b64": "MQ==", "encoding": "base64"}
+
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=("Cs",))),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(st.characters(exclude_categories=("Cs",))), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(
+    st.none() | st.binary(max_size=40) | json_values.map(json_text.compact), st.sampled_from(["auto", "text", "base64"])
+)
+def test_what_was_read_can_be_sent_and_is_the_same_record(value, form):
+    """Reading from one topic into another with curl and jq loses nothing (compact JSON, texts and bytes alike)."""
+    told = out(value, form, key=value)
+    told.pop("encoding")
+    (record,) = records_in(told, NOW_MS)
+    assert _same(record.value, value)
+    assert _same(record.key, value)
+
+
+def _same(sent: bytes | None, stored: bytes | None) -> bool:
+    """Equal bytes; JSON that came in another spelling (spaces, escapes, 1.0e5) means the same."""
+    if sent == stored or sent is None or stored is None:
+        return sent == stored
+    return json.loads(sent) == json.loads(stored)
+
+
+@given(st.binary(max_size=60), st.sampled_from(FORMATS))
+def test_any_bytes_can_be_shown_in_every_format(data, form):
+    """Never a 500 because of what somebody stored."""
+    assert json.loads(json_text.text_of(out(data, form, key=data)))
+
+
+# ---- batches ---------------------------------------------------------------------------------------------------------
+
+
+def batches() -> list[bytes]:
+    """Offsets 10 to 12, a control batch at 13, and 14 to 15."""
+    first = build_batch([Record(at, NOW_MS, value=b"%d" % at) for at in range(3)], base_offset=10, leader_epoch=1)
+    control = control_batch(2, b"", timestamp_ms=NOW_MS, base_offset=13, leader_epoch=2)
+    second = build_batch(
+        [Record(at, NOW_MS, value=b"x") for at in range(2)], base_offset=14, leader_epoch=2, compression="lz4"
+    )
+    return [first, control, second]
+
+
+@pytest.mark.parametrize(
+    "offset, count_max, expected, next_offset",
+    [
+        (10, 100, [10, 11, 12, 14, 15], 16),
+        (11, 100, [11, 12, 14, 15], 16),
+        (10, 2, [10, 11], 12),
+        (10, 3, [10, 11, 12], 13),
+        (12, 1, [12], 13),
+        (13, 1, [14], 15),
+        (15, 1, [15], 16),
+        (16, 5, [], 16),
+    ],
+)
+def test_reading_starts_at_the_offset_ends_at_the_count_and_says_where_to_go_on(
+    offset, count_max, expected, next_offset
+):
+    """A batch begins before the offset asked for; control records are for nobody; nothing is skipped or told twice."""
+    data = batches()
+    for form in (data, [b"".join(data)]):
+        told, following = read_out(form, offset, count_max=count_max, form="auto")
+        assert [each["offset"] for each in told] == expected
+        assert following == next_offset
+    assert {each["leader_epoch"] for each in told} <= {1, 2}
+
+
+def test_a_control_batch_alone_moves_the_next_offset():
+    """Else a reader would ask for the same nothing for ever."""
+    assert read_out([batches()[1]], 13, count_max=5, form="auto") == ([], 14)
+
+
+def test_a_batch_that_cannot_be_opened_does_not_stop_the_reader():
+    """The broker stores what it may not open: a liar's batch must not poison the partition for curl."""
+    good = RecordBatch.of(batches()[2])
+    damaged = with_fields(good, base_offset=14, leader_epoch=2) + b"\xff" * (good.size - 61)
+    told, next_offset = read_out([batches()[0], damaged], 10, count_max=100, form="auto")
+    assert [each["encoding"] for each in told] == ["json", "json", "json", "unreadable"]
+    assert (told[-1]["offset"], told[-1]["last_offset"], next_offset) == (14, 15, 16)
+
+
+# ---- JSON itself -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text, why",
+    [
+        (b"", "line 1, column 1"),
+        (b"{", "line 1"),
+        (b'{"a":1}\n{', "line 2, column 1"),
+        (b"\xff", "byte 0 is not UTF-8"),
+        (b"NaN", "NaN is not JSON"),
+        (b"-Infinity", "-Infinity is not JSON"),
+        (b"1e400", "too large"),
+        (b"1" * 5_000, "digits"),
+        (b'{"a":1,"b":2,"a":3}', "'a' comes twice"),
+        (b'"\\ud800"', "surrogate"),
+        (b"[" * 65 + b"]" * 65, "nested deeper than 64"),
+        (b"[" * 100_000, "nested deeper than 64"),
+        (b'{"a":' * 70 + b"1" + b"}" * 70, "nested deeper than 64"),
+    ],
+)
+def test_what_is_not_json_is_told_in_one_sentence(text, why):
+    """And without the parser's own words."""
+    with pytest.raises(json_text.NotJson, match=why):
+        json_text.parse(text)
+
+
+def test_deep_but_legal_json_passes():
+    """The limit stands where it says."""
+    text = b"[" * 64 + b"]" * 64
+    assert json_text.compact(json_text.parse(text)) == text
+    assert json_text.parse(b'"\\ud83d\\ude00"') == "😀"
+    assert json_text.parse(b'\xef\xbb\xbf{"many": [' + b",".join([b"[1]"] * 500) + b"]}")["many"][499] == [1]
+
+
+@given(st.binary(max_size=200) | json_values.map(lambda value: json.dumps(value).encode()))
+def test_parsing_raises_nothing_but_notjson_and_what_it_accepts_can_be_written(data):
+    """Never a 500 for bad input."""
+    try:
+        value = json_text.parse(data)
+    except json_text.NotJson:
+        return
+    assert json_text.parse(json_text.compact(value)) == value
+    assert base64.b64encode(json_text.text_of(value))
