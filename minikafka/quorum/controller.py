@@ -67,14 +67,12 @@ class Controller:
 
     # ---- reign ----
 
-    def activated(self) -> Decision[None]:
-        """What a new controller records first.
-
-        Once this record of its own epoch is committed and applied, its image holds all that earlier controllers have
-        decided (a quorum leader commits their records only with one of its own): before that it may decide nothing.
-        """
+    def activated(self, image: MetadataImage) -> Decision[None]:
+        """What a new controller records first: the layout of the log, once in a cluster's life."""
+        if image.features.get(METADATA_VERSION) == METADATA_VERSION_LEVEL:
+            return Decision(response=None)
         level = FeatureLevel(name=METADATA_VERSION, level=METADATA_VERSION_LEVEL)
-        return Decision(records=(level,), response=None, cause="a new controller")
+        return Decision(records=(level,), response=None, cause="the cluster's first controller")
 
     # ---- brokers ----
 

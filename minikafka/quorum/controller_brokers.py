@@ -35,7 +35,7 @@ def register(
     """A broker's process introduces itself; its broker epoch is the offset that the record gets (-1 in the answer).
 
     ``session_alive``: the registered incarnation was heard within the session timeout. Raises InconsistentClusterId,
-    InvalidRequest, or DuplicateBrokerRegistration while another incarnation lives. The same incarnation again (its
+    InvalidRequest, or DuplicateBrokerRegistration while another incarnation may live. The same incarnation again (its
     answer was lost) keeps its epoch.
     """
     if request.cluster_id != policy.cluster_id:
@@ -56,11 +56,13 @@ def register(
         return Decision(records=(registration,), response=BrokerRegistrationResponse(), cause="a new broker registered")
     if present.incarnation_id == request.incarnation_id:
         return Decision(response=BrokerRegistrationResponse(broker_epoch=present.broker_epoch))
-    if session_alive:
+    # The mark of a clean stop is the last thing that a process leaves in its data directory: whoever shows the mark of
+    # the registered incarnation comes after it, however lately that one was heard.
+    clean = request.previous_broker_epoch == present.broker_epoch
+    if session_alive and not clean:
         raise DuplicateBrokerRegistration(
             f"broker {request.broker_id} is registered from {present.address} and was heard within its session timeout"
         )
-    clean = request.previous_broker_epoch == present.broker_epoch
     after = image.staged((registration,))
     return Decision(
         records=(registration, *without_broker(policy, after, request.broker_id, unclean_stop=not clean)),

@@ -34,6 +34,13 @@ def test_a_second_incarnation_is_refused_while_the_first_is_heard():
     assert cluster.register(1, session_alive=False) > 0
 
 
+def test_a_clean_stop_frees_the_id_at_once():
+    """The mark with the last broker epoch is written last: its process is gone, there is no session to wait for."""
+    cluster = Cluster(1)
+    before = cluster.image.brokers[1].broker_epoch
+    assert cluster.register(1, session_alive=True, clean=True) > before
+
+
 def test_the_same_incarnation_registers_twice():
     """The answer was lost: the second one must tell the same epoch, and take nothing away."""
     cluster = Cluster()

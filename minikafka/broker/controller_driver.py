@@ -1,0 +1,415 @@
+"""The active controller at work: one loop that decides, records and answers (DESIGN D5).
+
+Active only while this node leads the quorum and has applied all that was committed before its epoch. The loop takes
+what is waiting, decides each request on the committed image plus what the batch holds so far, appends all records as
+one batch, and answers when they are committed and applied here: whoever is told of a change can find it.
+
+Rules for this file:
+
+1. It decides nothing: decisions are `quorum/controller.py`'s, who is alive is `quorum/liveness.py`'s.
+2. No answer leaves before the records that it rests on are committed, errors included: they too were decided on a state
+   that may not come to be.
+3. Leadership lost after the append: the outcome is *unknown*. Before it: *not written*.
+4. A registration ends its batch: its broker epoch is known only when it is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+from minikafka.broker.metadata import MetadataCache
+from minikafka.config import BrokerConfig
+from minikafka.errors import (
+    NOT_WRITTEN,
+    UNKNOWN,
+    InvalidRequest,
+    NotController,
+    Outcome,
+    ProtocolError,
+    RequestTimedOut,
+)
+from minikafka.invariant import invariant
+from minikafka.ports import CAUSE, World
+from minikafka.quorum.controller import Controller, completed
+from minikafka.quorum.controller_topics import topic_id_of
+from minikafka.quorum.decision import ClusterPolicy, Decision
+from minikafka.quorum.image import MetadataImage
+from minikafka.quorum.liveness import Sessions
+from minikafka.quorum.records import MetadataRecord, RegisterBroker, encode
+from minikafka.quorum.story import told
+from minikafka.types import NO_NODE, Epoch, NodeId, Offset, TopicId
+from minikafka.wire.messages import (
+    AllocateProducerIdsRequest,
+    AlterPartitionRequest,
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    BrokerRegistrationRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    ElectLeadersRequest,
+)
+
+# More would wait longer than their senders do; a retriable error tells them at once.
+WAITING_REQUESTS_MAX = 10_000
+
+# A batch is closed when it holds so many records: about a megabyte, an eighth of what one append may be.
+BATCH_RECORDS_MAX = 10_000
+
+# After an append that failed for the disk: the next one may succeed when space was freed.
+RETRY_PAUSE_S = 1.0
+
+# What others must have read before a broker may stop, while the records that move its leaders are not yet written.
+NOT_YET: Offset = 2**63 - 1
+
+Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None], str], object]
+
+
+class MetadataQuorum(Protocol):
+    """What the controller needs of the quorum's driver."""
+
+    @property
+    def last_contact(self) -> Mapping[NodeId, float]:
+        """When each other member was last heard of, on the monotonic clock."""
+        ...
+
+    async def append(self, payloads: Sequence[bytes], *, epoch: Epoch) -> Offset:
+        """End of the batch once it is committed and applied here; NotController when this node does not lead."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class _Asked:
+    """One request that waits for its answer."""
+
+    request: object
+    answer: asyncio.Future[Any]
+    cause: str
+    taken: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Decided:
+    """One decision in a batch: whose it is, what came out, and the images before and after it."""
+
+    decision: Decision[Any] | None
+    error: ProtocolError | None
+    asked: _Asked | None
+    before: MetadataImage
+    after: MetadataImage
+    on_commit: Callable[[Offset], None] | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Batch:
+    """Decisions that are recorded together; ``image`` is the committed one with all of them staged."""
+
+    image: MetadataImage
+    epoch: Epoch
+    taken: list[_Asked] = field(default_factory=list)
+    """Every request that was taken from the queue for this batch: decided, or not because of a bug."""
+    decided: list[_Decided] = field(default_factory=list)
+    records: list[MetadataRecord] = field(default_factory=list)
+
+    @property
+    def is_full(self) -> bool:
+        ended = bool(self.decided) and any(isinstance(each, RegisterBroker) for each in _records(self.decided[-1]))
+        return ended or len(self.records) >= BATCH_RECORDS_MAX
+
+    def add(
+        self, decision: Decision[Any], asked: _Asked | None = None, on_commit: Callable[[Offset], None] | None = None
+    ) -> None:
+        before = self.image
+        if decision.records:
+            self.image = before.staged(decision.records, self.epoch)
+            self.records.extend(decision.records)
+        self.decided.append(_Decided(decision, None, asked, before, self.image, on_commit))
+
+    def refuse(self, asked: _Asked, error: ProtocolError) -> None:
+        self.decided.append(_Decided(None, error, asked, self.image, self.image))
+
+
+def _records(decided: _Decided) -> tuple[MetadataRecord, ...]:
+    return decided.decision.records if decided.decision is not None else ()
+
+
+class ControllerDriver:
+    """The controller of one node, active or not. ``spawn`` starts a task whose failure stops the broker."""
+
+    def __init__(
+        self, config: BrokerConfig, world: World, quorum: MetadataQuorum, metadata: MetadataCache, spawn: Spawn
+    ) -> None:
+        self.config = config
+        self.world = world
+        self.quorum = quorum
+        self.metadata = metadata
+        self.controller = Controller(ClusterPolicy.of(config, metadata.cluster_id))
+        self.sessions = Sessions(timeout_s=config.broker_session_timeout_ms / 1000)
+        self._spawn = spawn
+        self._epoch: Epoch | None = None
+        """The epoch of this node's reign; None: another node, or nobody, is the active controller."""
+        self._predecessor: NodeId = NO_NODE
+        self._waiting: deque[_Asked] = deque()
+        self._news = asyncio.Event()
+        self._balance_at: float | None = None
+        self._retry_at = 0.0
+        self._turns = 0
+
+    def __repr__(self) -> str:
+        return f"<controller n{self.config.node_id} epoch={self._epoch} waiting={len(self._waiting)}>"
+
+    @property
+    def is_active(self) -> bool:
+        return self._epoch is not None
+
+    async def start(self) -> None:
+        """Follow the quorum's leadership; a reign begins and ends with it."""
+        self.metadata.subscribe_leader(self._on_leader)
+
+    async def handle(self, request: Any) -> Any:
+        """Answer one request of the controller's APIs.
+
+        Raises NotController, RequestTimedOut (the request's ``timeout_ms``, else the session timeout), or what the
+        decision raises; the outcome says whether it may have been recorded.
+        """
+        if self._epoch is None:
+            raise NotController(
+                f"node {self.config.node_id} is not the active controller", leader=self.metadata.leader_id
+            )
+        if len(self._waiting) >= WAITING_REQUESTS_MAX:
+            raise RequestTimedOut(f"the controller has {len(self._waiting)} requests waiting")
+        asked = _Asked(request, asyncio.get_running_loop().create_future(), CAUSE.get())
+        self._waiting.append(asked)
+        self._news.set()
+        timeout_ms = getattr(request, "timeout_ms", self.config.broker_session_timeout_ms)
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                return await asked.answer
+        except TimeoutError:
+            outcome = UNKNOWN if asked.taken else NOT_WRITTEN
+            raise RequestTimedOut(f"the controller did not answer in {timeout_ms} ms", outcome=outcome) from None
+
+    # ---- reign -------------------------------------------------------------------------------------------------------
+
+    def _on_leader(self, leader_id: NodeId, epoch: Epoch, i_lead: bool) -> None:  # noqa: FBT001 - the listener's form
+        if i_lead:
+            if self._epoch != epoch:
+                self._end_reign()
+                self._epoch = epoch
+                self._spawn(self._reign(epoch), f"controller-{epoch}")
+            return
+        if leader_id not in {NO_NODE, self.config.node_id}:
+            self._predecessor = leader_id
+        self._end_reign()
+
+    def _end_reign(self) -> None:
+        """Requests that wait were not decided: nothing of them is written."""
+        if self._epoch is not None:
+            self.world.events("controller_resigned", node=self.config.node_id, epoch=self._epoch)
+        self._epoch = None
+        while self._waiting:
+            asked = self._waiting.popleft()
+            if not asked.answer.done():
+                asked.answer.set_exception(self._not_controller())
+        self._news.set()
+
+    def _not_controller(self, outcome: Outcome = NOT_WRITTEN) -> NotController:
+        return NotController(
+            f"node {self.config.node_id} is no longer the active controller",
+            outcome=outcome,
+            leader=self.metadata.leader_id,
+        )
+
+    async def _reign(self, epoch: Epoch) -> None:
+        self._begin(epoch)
+        batch = _Batch(self.metadata.image, epoch)
+        batch.add(self.controller.activated(batch.image))
+        try:
+            await self._carry_out(batch)
+            while await self._until_due(epoch):
+                batch = _Batch(self.metadata.image, epoch)
+                self._decide(batch)
+                await self._carry_out(batch)
+        except NotController as error:
+            self.world.events("controller_deposed", node=self.config.node_id, epoch=epoch, why=error.message)
+        finally:
+            # However the reign ended, also by a bug: who still waits is told, and not left to its timeout.
+            self._fail(batch, self._not_controller(UNKNOWN))
+            if self._epoch == epoch:
+                self._end_reign()
+
+    def _begin(self, epoch: Epoch) -> None:
+        now, image = self.world.clock.now(), self.metadata.image
+        contacts = self.quorum.last_contact
+        predecessor = {node: contacts[node] for node in (self._predecessor,) if node in contacts}
+        # Who is fenced has no session: a clock started for it would keep its next incarnation out.
+        self.sessions.restart((node for node in sorted(image.brokers) if image.alive(node)), now, predecessor)
+        self._predecessor = NO_NODE
+        self._balance_at = now + self._balance_interval_s if self.config.auto_leader_rebalance_enable else None
+        self._retry_at = now + self.config.unclean_leader_election_interval_ms / 1000
+        self.world.events(
+            "controller_activated",
+            node=self.config.node_id,
+            epoch=epoch,
+            offset=image.offset,
+            brokers=image.eligible_brokers(),
+            predecessor=dict(predecessor),
+        )
+
+    @property
+    def _balance_interval_s(self) -> float:
+        return float(self.config.leader_imbalance_check_interval_seconds)
+
+    async def _until_due(self, epoch: Epoch) -> bool:
+        """Wait for a request or the next timer; False when the reign is over: what waits then is another reign's."""
+        deadlines = [self._retry_at, self._balance_at, self.sessions.next_deadline()]
+        deadline = min(each for each in deadlines if each is not None)
+        try:
+            async with asyncio.timeout_at(deadline):
+                while not self._waiting and self._epoch == epoch:
+                    self._news.clear()
+                    await self._news.wait()
+        except TimeoutError:
+            pass
+        return self._epoch == epoch
+
+    # ---- deciding: synchronous from here to the append ---------------------------------------------------------------
+
+    def _decide(self, batch: _Batch) -> None:
+        while self._waiting and not batch.is_full:
+            asked = self._waiting.popleft()
+            if asked.answer.done():
+                continue
+            asked.taken = True
+            batch.taken.append(asked)
+            try:
+                self._decide_request(batch, asked)
+            except ProtocolError as error:
+                batch.refuse(asked, error)
+        if not batch.is_full:
+            self._decide_timers(batch, self.world.clock.now())
+
+    def _decide_request(self, batch: _Batch, asked: _Asked) -> None:
+        request, image = asked.request, batch.image
+        if isinstance(request, BrokerHeartbeatRequest):
+            self._decide_heartbeat(batch, asked, request)
+        elif isinstance(request, AlterPartitionRequest):
+            batch.add(self.controller.alter_partition(image, request), asked)
+        elif isinstance(request, BrokerRegistrationRequest):
+            self._decide_registration(batch, asked, request)
+        elif isinstance(request, CreateTopicsRequest):
+            batch.add(self.controller.create_topics(image, request, self._topic_ids()), asked)
+        elif isinstance(request, DeleteTopicsRequest):
+            batch.add(self.controller.delete_topics(image, request), asked)
+        elif isinstance(request, ElectLeadersRequest):
+            batch.add(self.controller.elect_leaders(image, request), asked)
+        elif isinstance(request, AllocateProducerIdsRequest):
+            batch.add(self.controller.allocate_producer_ids(image, request), asked)
+        else:
+            raise InvalidRequest(f"{type(request).__name__} is not the controller's")
+
+    def _topic_ids(self) -> Iterator[TopicId]:
+        while True:
+            yield topic_id_of(self.world.random.randbytes(16))
+
+    def _decide_registration(self, batch: _Batch, asked: _Asked, request: BrokerRegistrationRequest) -> None:
+        now, node = self.world.clock.now(), request.broker_id
+        alive = self.sessions.alive(node, now)
+        decision = self.controller.register(batch.image, request, session_alive=alive)
+        if decision.records:
+            batch.add(decision, asked, lambda _end: self.sessions.begun(node, now))
+        else:
+            self.sessions.touched(node, now)
+            batch.add(decision, asked)
+
+    def _decide_heartbeat(self, batch: _Batch, asked: _Asked, request: BrokerHeartbeatRequest) -> None:
+        node, image = request.broker_id, batch.image
+        committed = self.metadata.image
+        if node in committed.brokers and committed.brokers[node].in_controlled_shutdown:
+            # Begun under another controller: what is committed now surely holds the records that moved its leaders.
+            self.sessions.shutting_down(node, committed.offset)
+        moved_below = self.sessions.shutdown_offset(node)
+        others = (other for other in sorted(image.brokers) if other != node and image.alive(other))
+        decision = self.controller.heartbeat(
+            image,
+            request,
+            lowest_other_offset=self.sessions.lowest_offset(others),
+            shutdown_offset=NOT_YET if moved_below is None else moved_below,
+        )
+        self.sessions.touched(node, self.world.clock.now(), metadata_offset=request.current_metadata_offset)
+        batch.add(decision, asked, lambda end: self._after_heartbeat(node, decision, end))
+
+    def _after_heartbeat(self, node: NodeId, decision: Decision[BrokerHeartbeatResponse], end: Offset) -> None:
+        if decision.response.should_shut_down:
+            self.sessions.ended(node)
+        elif decision.records and self.metadata.image.brokers[node].in_controlled_shutdown:
+            self.sessions.shutting_down(node, end)
+
+    def _decide_timers(self, batch: _Batch, now: float) -> None:
+        for node in self.sessions.expired(now):
+            decision = self.controller.broker_lost(batch.image, node)
+            if decision.records:
+                # One at a time: fencing moves leaders, and the next one may have been heard meanwhile.
+                batch.add(decision, None, lambda _end, lost=node: self.sessions.ended(lost))  # type: ignore[misc]
+                break
+            self.sessions.ended(node)
+        if now >= self._retry_at:
+            self._retry_at = now + self.config.unclean_leader_election_interval_ms / 1000
+            batch.add(self.controller.elect_leaderless(batch.image))
+        if self._balance_at is not None and now >= self._balance_at:
+            self._balance_at = now + self._balance_interval_s
+            batch.add(self.controller.prefer_leaders(batch.image))
+
+    # ---- recording and answering -------------------------------------------------------------------------------------
+
+    async def _carry_out(self, batch: _Batch) -> None:
+        """Record, then answer. Raises NotController when the reign is over."""
+        end = self.metadata.image.offset
+        if batch.records:
+            try:
+                end = await self.quorum.append([encode(record) for record in batch.records], epoch=batch.epoch)
+            except ProtocolError as error:
+                self._fail(batch, error)
+                if isinstance(error, NotController):
+                    raise
+                self.world.events("metadata_append_failed", epoch=batch.epoch, why=error.message)
+                await asyncio.sleep(RETRY_PAUSE_S)
+                return
+            invariant(self.metadata.image.offset >= end, "an append is applied before it returns", end=end)
+            batch.decided[-1].after = self.metadata.image
+        for decided in batch.decided:
+            self._settle(decided, end)
+
+    def _settle(self, decided: _Decided, end: Offset) -> None:
+        """The records are committed: tell what happened, then answer."""
+        if decided.on_commit is not None:
+            decided.on_commit(end)
+        asked, decision = decided.asked, decided.decision
+        if decision is not None and decision.records:
+            self._tell(decided, decision.cause)
+        if asked is None or asked.answer.done():
+            return
+        if decided.error is not None:
+            asked.answer.set_exception(decided.error)
+        elif decision is not None:
+            asked.answer.set_result(completed(decision.response, asked.request, self.metadata.image))
+
+    def _tell(self, decided: _Decided, why: str) -> None:
+        self._turns += 1
+        token = CAUSE.set(decided.asked.cause if decided.asked else f"controller#{self._turns}")
+        try:
+            for happening in told(decided.before, decided.after, why):
+                self.world.events(happening.kind, **happening.facts)
+        finally:
+            CAUSE.reset(token)
+
+    def _fail(self, batch: _Batch, error: ProtocolError) -> None:
+        """Nobody gets what was decided; who asked for nothing to be recorded can be sure that nothing was."""
+        recorded = {each.asked for each in batch.decided if _records(each)}
+        for asked in batch.taken:
+            if not asked.answer.done():
+                outcome = error.outcome if asked in recorded else NOT_WRITTEN
+                asked.answer.set_exception(type(error)(error.message, outcome=outcome, **error.facts))

@@ -1,0 +1,181 @@
+"""The metadata as this broker knows it: the image that it follows, and what it tells clients of it.
+
+The cache listens to the quorum's log. Each committed batch gives one new image, which is kept and shown to subscribers;
+they are called in the order in which they subscribed, from the loop, and must not wait. A record that this build cannot
+read stops the broker: skipping it would give this broker another cluster than its peers'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias
+
+from minikafka.errors import InvalidTopic, LeaderNotAvailable, ProtocolError, UnknownTopicOrPartition
+from minikafka.ports import Events
+from minikafka.quorum.controller_topics import check_topic_name
+from minikafka.quorum.image import MetadataImage, PartitionImage, TopicImage
+from minikafka.quorum.records import decode, encode
+from minikafka.types import NO_EPOCH, NO_NODE, Epoch, EpochEnd, NodeId, Offset
+from minikafka.wire.messages import (
+    DescribedPartition,
+    DescribedTopic,
+    DescribeTopicsRequest,
+    DescribeTopicsResponse,
+    MetadataBroker,
+    MetadataPartition,
+    MetadataRequest,
+    MetadataResponse,
+    MetadataTopic,
+)
+
+ImageSubscriber: TypeAlias = Callable[[MetadataImage, MetadataImage], None]
+"""(old, new)."""
+
+LeaderSubscriber: TypeAlias = Callable[[NodeId, Epoch, bool], None]
+"""(leader's id or -1, epoch, whether this node leads)."""
+
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+
+
+class MetadataCache:
+    """The newest image, and who wants to know of the next one."""
+
+    def __init__(self, cluster_id: str, events: Events) -> None:
+        self.cluster_id = cluster_id
+        self.image = MetadataImage(cluster_id=cluster_id)
+        self.leader_id: NodeId = NO_NODE
+        self.leader_epoch: Epoch = NO_EPOCH
+        self.i_lead = False
+        self._events = events
+        self._image_subscribers: list[ImageSubscriber] = []
+        self._leader_subscribers: list[LeaderSubscriber] = []
+
+    def subscribe(self, callback: ImageSubscriber) -> None:
+        """Call ``callback`` with (old, new) at each change, beginning with the next."""
+        self._image_subscribers.append(callback)
+
+    def subscribe_leader(self, callback: LeaderSubscriber) -> None:
+        """Call ``callback`` with who leads the quorum: once now, then at each change."""
+        self._leader_subscribers.append(callback)
+        callback(self.leader_id, self.leader_epoch, self.i_lead)
+
+    # ---- the quorum's listener ----
+
+    def on_commit(self, base_offset: Offset, leader_epoch: Epoch, payloads: Sequence[bytes]) -> None:
+        """Apply one committed batch. Raises UnsupportedVersion or CorruptMessage."""
+        records = [decode(payload) for payload in payloads]
+        self._show(self.image.replay_all(records, base_offset + len(records), leader_epoch))
+
+    def on_snapshot(self, snapshot: EpochEnd, payloads: Sequence[bytes]) -> None:
+        """Begin anew from a snapshot. Raises UnsupportedVersion or CorruptMessage."""
+        records = [decode(payload) for payload in payloads]
+        empty = MetadataImage(cluster_id=self.cluster_id)
+        self._events("snapshot_loaded", end_offset=snapshot.end_offset, epoch=snapshot.epoch, records=len(records))
+        self._show(empty.replay_all(records, snapshot.end_offset, snapshot.epoch))
+
+    def on_leader(self, leader_id: NodeId, epoch: Epoch, i_lead: bool) -> None:  # noqa: FBT001 - the listener's form
+        """The quorum's leader is known, or no longer known."""
+        self.leader_id, self.leader_epoch, self.i_lead = leader_id, epoch, i_lead
+        for callback in tuple(self._leader_subscribers):
+            callback(leader_id, epoch, i_lead)
+
+    def snapshot_payloads(self) -> Sequence[bytes]:
+        """The image as records, for a snapshot at ``image.offset``."""
+        return [encode(record) for record in self.image.records()]
+
+    def _show(self, new: MetadataImage) -> None:
+        old, self.image = self.image, new
+        for callback in tuple(self._image_subscribers):
+            callback(old, new)
+
+
+def metadata_of(image: MetadataImage, request: MetadataRequest, *, controller_id: NodeId) -> MetadataResponse:
+    """What clients need to find leaders: brokers that live and the topics asked for, an unknown one with an error."""
+    return MetadataResponse(
+        cluster_id=image.cluster_id,
+        controller_id=controller_id,
+        brokers=tuple(
+            MetadataBroker(node_id=node, host=broker.host, port=broker.port, rack=broker.rack)
+            for node, broker in sorted(image.brokers.items())
+            if not broker.fenced
+        ),
+        topics=tuple(_topic(image, name) for name in _asked(image, request.topics)),
+        metadata_offset=image.offset,
+    )
+
+
+def describe_topics(image: MetadataImage, request: DescribeTopicsRequest) -> DescribeTopicsResponse:
+    """Partition state as the controller has recorded it (S15), for people and checks."""
+    return DescribeTopicsResponse(topics=tuple(_described(image, name) for name in _asked(image, request.topics)))
+
+
+def _asked(image: MetadataImage, names: Iterable[str] | None) -> list[str]:
+    """Every topic in order, or each of those asked for once."""
+    return sorted(image.topics) if names is None else list(dict.fromkeys(names))
+
+
+def _missing(name: str) -> ProtocolError:
+    """A name that no topic can have is not worth asking for again."""
+    try:
+        check_topic_name(name)
+    except InvalidTopic as error:
+        return error
+    return UnknownTopicOrPartition(f"there is no topic {name!r}")
+
+
+def _topic(image: MetadataImage, name: str) -> MetadataTopic:
+    topic = image.topics.get(name)
+    if topic is None:
+        error = _missing(name)
+        return MetadataTopic(
+            name=name, error_code=error.code, error_message=error.message, is_internal=name in INTERNAL_TOPICS
+        )
+    return MetadataTopic(
+        name=name,
+        topic_id=topic.topic_id,
+        is_internal=name in INTERNAL_TOPICS,
+        partitions=tuple(_partition(image, topic, partition) for partition in topic.partitions),
+    )
+
+
+def _partition(image: MetadataImage, topic: TopicImage, partition: PartitionImage) -> MetadataPartition:
+    alive = partition.leader != NO_NODE and image.alive(partition.leader)
+    error = None
+    if not alive:
+        error = LeaderNotAvailable(f"{topic.name}-{partition.partition} has no leader that lives")
+    return MetadataPartition(
+        partition=partition.partition,
+        leader_id=partition.leader if alive else NO_NODE,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=partition.replicas,
+        isr_nodes=partition.isr,
+        offline_replicas=tuple(node for node in partition.replicas if not image.alive(node)),
+        error_code=error.code if error else 0,
+        error_message=error.message if error else "",
+    )
+
+
+def _described(image: MetadataImage, name: str) -> DescribedTopic:
+    topic = image.topics.get(name)
+    if topic is None:
+        error = _missing(name)
+        return DescribedTopic(topic=name, error_code=error.code, error_message=error.message)
+    return DescribedTopic(
+        topic=name,
+        topic_id=topic.topic_id,
+        config=dict(sorted(topic.configs.items())),
+        partitions=tuple(
+            DescribedPartition(
+                partition=each.partition,
+                leader=each.leader,
+                leader_epoch=each.leader_epoch,
+                partition_epoch=each.partition_epoch,
+                controller_epoch=each.controller_epoch,
+                replicas=each.replicas,
+                isr=each.isr,
+                elr=each.elr,
+                last_known_elr=each.last_known_elr,
+            )
+            for each in topic.partitions
+        ),
+    )

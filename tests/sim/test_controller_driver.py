@@ -1,0 +1,525 @@
+"""The controller's driver: batches, answers after the commit, leadership gained and lost, sessions and timers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from minikafka.errors import (
+    DuplicateBrokerRegistration,
+    InvalidRequest,
+    KafkaStorageError,
+    NotController,
+    ProtocolError,
+    RequestTimedOut,
+    StaleBrokerEpoch,
+)
+from minikafka.ports import CAUSE
+from minikafka.wire.messages import (
+    AllocateProducerIdsRequest,
+    AlterPartitionItem,
+    AlterPartitionRequest,
+    BrokerHeartbeatRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    ElectLeadersRequest,
+    IsrMember,
+    MetadataRequest,
+    NewTopic,
+)
+from tests.sim.controller_world import CLUSTER_ID, ControllerWorld, play
+
+
+async def outcome(asked: Awaitable[Any]) -> tuple[str, str]:
+    """(error's name, outcome) of a request that must fail."""
+    with pytest.raises(ProtocolError) as caught:
+        await asked
+    return caught.value.name, caught.value.outcome
+
+
+# ---- answers ---------------------------------------------------------------------------------------------------------
+
+
+def test_only_the_active_controller_answers():
+    """A request to another node is refused, and surely not written."""
+
+    async def story(world: ControllerWorld) -> None:
+        assert await outcome(world.register(1)) == ("NOT_CONTROLLER", "not_written")
+        world.quorum.lose(leader=2)
+        with pytest.raises(NotController) as caught:
+            await world.register(1)
+        assert caught.value.facts == {"leader": 2}
+        assert not world.driver.is_active
+
+    play(story)
+
+
+def test_a_registration_is_answered_with_the_offset_of_its_record():
+    """KAFKA-FACTS 4.3: the broker epoch is known when the record is committed, whatever else is in the log."""
+
+    async def story(world: ControllerWorld) -> None:
+        world.quorum.lead(1)
+        epochs = await asyncio.gather(world.register(1), world.register(2), world.register(3))
+        assert sorted(epochs) == [2, 3, 4], "0 is the election's record, 1 the first controller's"
+        assert {node: each.broker_epoch for node, each in world.metadata.image.brokers.items()} == dict(
+            zip((1, 2, 3), epochs, strict=True)
+        )
+        told = {facts["broker"]: facts["broker_epoch"] for facts in world.facts("broker_registered")}
+        assert told == dict(zip((1, 2, 3), epochs, strict=True))
+
+    play(story)
+
+
+def test_requests_that_wait_are_recorded_as_one_batch():
+    """One commit for all: a controller that wrote one at a time would be a queue of round trips."""
+
+    async def story(world: ControllerWorld) -> None:
+        world.quorum.lead(1)
+        await world.join(1, 2)
+        world.quorum.batches.clear()
+        answers = await asyncio.gather(*(world.create(f"t{number}", factor=2) for number in range(20)))
+        assert [each.topics[0].error_code for each in answers] == [0] * 20
+        assert sum(world.quorum.batches) == 40
+        assert len(world.quorum.batches) <= 2
+
+    play(story)
+
+
+def test_a_request_sees_those_before_it_in_its_batch():
+    """Two clients create one topic at the same moment: one of them is told that it exists."""
+
+    async def story(world: ControllerWorld) -> None:
+        world.quorum.lead(1)
+        await world.join(1)
+        answers = await asyncio.gather(world.create("t"), world.create("t"), world.create("t"))
+        assert sorted(each.topics[0].error_code for each in answers) == [0, 36, 36]
+
+    play(story)
+
+
+def test_who_is_told_of_a_change_can_find_it():
+    """No answer before the commit, and metadata_offset is where the log then ended."""
+
+    async def story(world: ControllerWorld) -> None:
+        world.quorum.lead(1)
+        await world.join(1)
+        world.quorum.may_commit.clear()
+        creation = asyncio.ensure_future(world.create("t"))
+        await asyncio.sleep(1.0)
+        assert not creation.done()
+        assert "t" not in world.metadata.image.topics
+        world.quorum.may_commit.set()
+        answer = await creation
+        assert answer.metadata_offset == world.metadata.image.offset
+        assert answer.topics[0].topic_id == world.metadata.image.topics["t"].topic_id
+
+    play(story)
+
+
+def test_an_error_waits_for_the_state_it_rests_on():
+    """TOPIC_ALREADY_EXISTS because of a record that is then lost would be a lie."""
+
+    async def story(world: ControllerWorld) -> None:
+        world.quorum.lead(1)
+        await world.join(1)
+        world.quorum.may_commit.clear()
+        asked = [asyncio.ensure_future(world.create("t")) for _ in range(2)]
+        await asyncio.sleep(1.0)
+        assert [each.done() for each in asked] == [False, False]
+        world.quorum.may_commit.set()
+        answers = await asyncio.gather(*asked)
+        assert [each.topics[0].error_code for each in answers] == [0, 36]
+
+    play(story)
+
+
+def test_the_other_requests():
+    """Each of the controller's APIs reaches its rule."""
+
+    async def story(world: ControllerWorld) -> None:
+        world.quorum.lead(1)
+        await world.join(1, 2)
+        await world.create("t", factor=2)
+        epoch = world.broker(1).broker_epoch
+        item = AlterPartitionItem(
+            topic="t",
+            topic_id=world.metadata.image.topics["t"].topic_id,
+            partition=0,
+            leader_epoch=0,
+            partition_epoch=0,
+            new_isr=(IsrMember(broker_id=1),),
+        )
+        altered = await world.driver.handle(AlterPartitionRequest(broker_id=1, broker_epoch=epoch, partitions=(item,)))
+        assert (altered.partitions[0].isr, altered.partitions[0].partition_epoch) == ((1,), 1)
+        ids = await world.driver.handle(AllocateProducerIdsRequest(broker_id=1, broker_epoch=epoch))
+        assert (ids.producer_id_start, ids.producer_id_len) == (0, 1000)
+        elected = await world.driver.handle(ElectLeadersRequest())
+        assert elected.partitions == ()
+        deleted = await world.driver.handle(DeleteTopicsRequest(topics=("t",)))
+        assert deleted.topics[0].error_code == 0
+        assert deleted.metadata_offset == world.metadata.image.offset
+        with pytest.raises(InvalidRequest):
+            await world.driver.handle(MetadataRequest())
+        with pytest.raises(StaleBrokerEpoch):
+            stale = BrokerHeartbeatRequest(broker_id=1, broker_epoch=epoch + 99, current_metadata_offset=0)
+            await world.driver.handle(stale)
+
+    sim = play(story)
+    assert sim.marks["isr_shrunk"] == 1
+    assert sim.marks["topic_created"] == sim.marks["topic_deleted"] == 1
+
+
+def test_events_carry_the_cause_of_the_request():
+    """D9: what the loop tells belongs to the request that made it, though the loop is another task."""
+
+    async def story(world: ControllerWorld) -> None:
+        world.quorum.lead(1)
+        await world.join(1)
+        token = CAUSE.set("CreateTopics#17")
+        await world.create("t")
+        CAUSE.reset(token)
+
+    sim = play(story)
+    created = [event for event in sim.journal if event.kind == "topic_created"]
+    assert [event.cause for event in created] == ["CreateTopics#17"]
+    assert created[0].facts["why"] == "topics were asked for"
+
+
+# ---- leadership ------------------------------------------------------------------------------------------------------
+
+
+def test_leadership_lost_after_the_append_is_unknown_before_it_not_written():
+    """DESIGN: the next leader may or may not have the records; what only waited is surely nowhere."""
+
+    async def story(world: ControllerWorld) -> None:
+        world.quorum.lead(1)
+        await world.join(1)
+        world.quorum.may_commit.clear()
+        appended = asyncio.ensure_future(world.create("a"))
+        await asyncio.sleep(0.1)
+        waiting = asyncio.ensure_future(world.create("b"))
+        await asyncio.sleep(0.1)
+        world.quorum.lose(leader=3)
+        assert await outcome(waiting) == ("NOT_CONTROLLER", "not_written")
+        world.quorum.may_commit.set()
+        assert await outcome(appended) == ("NOT_CONTROLLER", "unknown")
+        assert await outcome(world.create("c")) == ("NOT_CONTROLLER", "not_written")
+        assert world.metadata.image.topics == {}
+
+    play(story)
+
+
+def test_a_deposed_controller_may_be_elected_again():
+    """The reign of a new epoch begins anew, while the old one's last append still hangs."""
+
+    async def story(world: ControllerWorld) -> None:
+        world.quorum.lead(1)
+        await world.join(1)
+        world.quorum.may_commit.clear()
+        appended = asyncio.ensure_future(world.create("a"))
+        await asyncio.sleep(0.1)
+        world.quorum.lose(leader=3)
+        world.quorum.lead(3)
+        world.quorum.may_commit.set()
+        assert await outcome(appended) == ("NOT_CONTROLLER", "unknown")
+        assert (await world.create("b")).topics[0].error_code == 0
+        assert world.partition("b").controller_epoch == 3
+
+    sim = play(story)
+    assert sim.marks["controller_activated"] == 2
+
+
+def test_an_answer_that_comes_too_late_says_what_is_known():
+    """timeout_ms bounds the wait: in the append the outcome is unknown, in the queue it is not written."""
+
+    async def story(world: ControllerWorld) -> None:
+        world.quorum.lead(1)
+        await world.join(1)
+        world.quorum.may_commit.clear()
+
+        def hurried(name: str) -> asyncio.Future[Any]:
+            request = CreateTopicsRequest(
+                topics=(NewTopic(name=name, num_partitions=1, replication_factor=1),), timeout_ms=500
+            )
+            return asyncio.ensure_future(world.driver.handle(request))
+
+        first = hurried("a")
+        await asyncio.sleep(0.1)
+        queued = hurried("b")
+        assert await outcome(first) == ("REQUEST_TIMED_OUT", "unknown")
+        assert await outcome(queued) == ("REQUEST_TIMED_OUT", "not_written")
+        world.quorum.may_commit.set()
+        assert (await world.create("c")).topics[0].error_code == 0
+        assert sorted(world.metadata.image.topics) == ["a", "c"]
+
+    play(story)
+
+
+def test_a_full_disk_is_told_and_the_reign_goes_on():
+    """What was not appended is not written; after room was made the controller decides again."""
+
+    async def story(world: ControllerWorld) -> None:
+        world.quorum.lead(1)
+        await world.join(1)
+        world.quorum.failure = KafkaStorageError("the disk is full")
+        assert await outcome(world.create("t")) == ("KAFKA_STORAGE_ERROR", "not_written")
+        world.quorum.failure = None
+        assert (await world.create("t")).topics[0].error_code == 0
+
+    play(story)
+
+
+def test_a_bug_in_a_decision_leaves_nobody_waiting():
+    """Whatever ends the loop, askers are told at once, and the failure itself goes to the owner of the task."""
+
+    async def story(world: ControllerWorld) -> None:
+        world.quorum.lead(1)
+        await world.join(1)
+        failed: list[BaseException] = []
+
+        def broken(*_args: object) -> None:
+            raise ZeroDivisionError
+
+        world.driver.controller.delete_topics = broken  # type: ignore[assignment,method-assign]
+        world.tasks[0].add_done_callback(lambda task: failed.append(task.exception() or KeyError()))
+        asked = asyncio.ensure_future(world.driver.handle(DeleteTopicsRequest(topics=("t",))))
+        assert await outcome(asked) == ("NOT_CONTROLLER", "not_written")
+        assert [type(each) for each in failed] == [ZeroDivisionError]
+
+    play(story)
+
+
+# ---- sessions --------------------------------------------------------------------------------------------------------
+
+
+async def keep_alive(world: ControllerWorld, *nodes: int, until: float) -> None:
+    while world.now() < until:
+        for node in nodes:
+            await world.beat(node)
+        await asyncio.sleep(min(2.0, max(until - world.now(), 0.0)))
+
+
+def test_s14_a_silent_broker_is_fenced_when_its_session_ends():
+    """S14, S19: 9 s after its last heartbeat, to the instant of virtual time, its leaders move."""
+
+    async def story(world: ControllerWorld) -> None:
+        world.quorum.lead(1)
+        await world.join(1, 2, 3)
+        await world.create("t", partitions=3, factor=3)
+        for node in (2, 3, 1):
+            await world.beat(node)
+        last = world.now()
+        await keep_alive(world, 2, 3, until=last + 8.99)
+        assert world.partition().leader == 1
+        await asyncio.sleep(0.02)
+        assert (world.partition().leader, world.partition().isr) == (2, (2, 3))
+        assert not world.metadata.image.alive(1)
+        await keep_alive(world, 2, 3, until=last + 30.0)
+        assert world.metadata.image.eligible_brokers() == (2, 3)
+
+    sim = play(story)
+    assert sim.marks["broker_fenced"] == 1
+    assert sim.marks["leader_elected"] == 1
+
+
+def test_fencing_is_one_broker_at_a_time():
+    """When all go silent each fencing is a batch of its own: nobody is fenced on the strength of an older one."""
+
+    async def story(world: ControllerWorld) -> None:
+        world.quorum.lead(1)
+        await world.join(1, 2, 3)
+        await world.create("t", factor=3)
+        world.quorum.batches.clear()
+        await asyncio.sleep(20.0)
+        assert world.metadata.image.eligible_brokers() == ()
+        assert world.quorum.batches == [2, 2, 2]
+        assert (world.partition().leader, world.partition().last_known_elr) == (-1, (3,))
+
+    play(story)
+
+
+def test_a_second_incarnation_waits_for_the_session_of_the_first():
+    """A restart after kill -9 is let in when the session of the dead process is over, and not before."""
+
+    async def story(world: ControllerWorld) -> None:
+        world.quorum.lead(1)
+        await world.join(1, 2)
+        with pytest.raises(DuplicateBrokerRegistration):
+            await world.register(2)
+        await keep_alive(world, 1, until=world.now() + 9.1)
+        assert await world.register(2) > 0
+        assert not world.metadata.image.alive(2)
+
+    play(story)
+
+
+def test_a_fenced_brokers_next_life_is_let_in_at_once_after_a_change_of_controller():
+    """A new controller starts clocks for the living only: a clock for the dead would keep its next life out."""
+
+    async def story(world: ControllerWorld) -> None:
+        world.quorum.lead(1)
+        await world.join(1, 2)
+        await keep_alive(world, 1, until=world.now() + 9.1)
+        world.quorum.lose(leader=3)
+        world.quorum.lead(5)
+        assert await world.register(2) > 0
+
+    play(story)
+
+
+def test_a_new_controller_restarts_clocks_but_dates_its_predecessor_from_their_last_contact():
+    """Failover of the active controller: 2 was last heard 3 s ago and goes 6 s later; 3's clock starts anew."""
+
+    async def story(world: ControllerWorld) -> None:
+        world.quorum.lead(1)
+        await world.join(1, 2, 3)
+        await world.create("t", factor=3)
+        world.quorum.lose(leader=2)
+        heard = world.now() + 7.0
+        await asyncio.sleep(10.0)
+        world.quorum.last_contact = {2: heard, 3: heard - 5.0}
+        elected = world.now()
+        world.quorum.lead(3)
+        await keep_alive(world, 1, until=heard + 8.99)
+        assert world.metadata.image.eligible_brokers() == (1, 2, 3)
+        await asyncio.sleep(0.02)
+        assert world.metadata.image.eligible_brokers() == (1, 3)
+        await keep_alive(world, 1, until=elected + 8.99)
+        assert world.metadata.image.eligible_brokers() == (1, 3)
+        await asyncio.sleep(0.02)
+        assert world.metadata.image.eligible_brokers() == (1,)
+
+    play(story)
+
+
+def test_controlled_shutdown_waits_until_the_others_have_read_it():
+    """Leaders move with the first heartbeat that asks; the broker may stop when all others have applied the move."""
+
+    async def story(world: ControllerWorld) -> None:
+        world.quorum.lead(1)
+        await world.join(1, 2, 3)
+        await world.create("t", partitions=3, factor=3)
+        old = world.metadata.image.offset
+        first, twice = await asyncio.gather(world.beat(1, leaving=True), world.beat(1, leaving=True))
+        assert (first.should_shut_down, twice.should_shut_down) == (False, False)
+        assert world.partition().leader == 2
+        moved = world.metadata.image.offset
+        assert moved > old
+        await world.beat(2)
+        await world.beat(3, offset=moved - 1)
+        assert not (await world.beat(1, leaving=True)).should_shut_down
+        await world.beat(3)
+        granted = await world.beat(1, leaving=True)
+        assert (granted.should_shut_down, granted.is_fenced) == (True, True)
+        assert await world.register(1) > 0, "its session is over: the next life need not wait"
+
+    sim = play(story)
+    assert sim.marks["controlled_shutdown_begun"] == 1
+
+
+def test_controlled_shutdown_survives_a_change_of_controller():
+    """The new controller has not moved the leaders itself, yet lets the broker go when the others are as far as it is."""
+
+    async def story(world: ControllerWorld) -> None:
+        world.quorum.lead(1)
+        await world.join(1, 2)
+        await world.create("t", factor=2)
+        await world.beat(1, leaving=True)
+        world.quorum.lose(leader=3)
+        world.quorum.lead(4)
+        assert not (await world.beat(1, leaving=True)).should_shut_down
+        await world.beat(2)
+        assert (await world.beat(1, leaving=True)).should_shut_down
+
+    play(story)
+
+
+# ---- timers ----------------------------------------------------------------------------------------------------------
+
+
+def test_leaders_go_home_by_themselves():
+    """leader.imbalance.check.interval.seconds: 1 leads again without anybody asking."""
+
+    async def story(world: ControllerWorld) -> None:
+        world.quorum.lead(1)
+        await world.join(1, 2)
+        await world.create("t", factor=2)
+        await keep_alive(world, 2, until=world.now() + 9.1)
+        assert world.partition().leader == 2
+        await world.register(1)
+        await world.beat(1)
+        item = AlterPartitionItem(
+            topic="t",
+            topic_id=world.metadata.image.topics["t"].topic_id,
+            partition=0,
+            leader_epoch=world.partition().leader_epoch,
+            partition_epoch=world.partition().partition_epoch,
+            new_isr=(IsrMember(broker_id=1), IsrMember(broker_id=2)),
+        )
+        request = AlterPartitionRequest(broker_id=2, broker_epoch=world.broker(2).broker_epoch, partitions=(item,))
+        assert (await world.driver.handle(request)).partitions[0].error_code == 0
+        await keep_alive(world, 1, 2, until=world.now() + 10.0)
+        assert world.partition().leader == (1 if world.driver.config.auto_leader_rebalance_enable else 2)
+
+    play(story, leader_imbalance_check_interval_seconds=5)
+    play(story, leader_imbalance_check_interval_seconds=5, auto_leader_rebalance_enable=False)
+
+
+def test_s20_leaderless_partitions_are_tried_again():
+    """unclean.leader.election.interval.ms: a partition that was left without a leader gets one when the policy allows."""
+
+    async def story(world: ControllerWorld) -> None:
+        world.quorum.lead(1)
+        await world.join(1, 2)
+        await world.create("t", factor=2)
+        await keep_alive(world, 1, until=world.now() + 9.1)
+        await keep_alive(world, until=world.now() + 9.1)
+        assert world.partition().leader == -1
+        await world.register(2)
+        await world.beat(2)
+        assert world.partition().leader == -1
+        # Somebody turns the policy: no event of a broker follows, only the timer looks again.
+        policy = world.driver.controller.policy
+        defaults = replace(policy.topic_defaults, unclean_leader_election_enable=True)
+        world.driver.controller.policy = replace(policy, topic_defaults=defaults)
+        await keep_alive(world, 2, until=world.now() + 6.0)
+        assert (world.partition().leader, world.partition().recovered) == (2, False)
+
+    play(story, unclean_leader_election_interval_ms=5_000)
+
+
+def test_a_crowd_is_told_to_come_back(monkeypatch: pytest.MonkeyPatch):
+    """Every queue has a limit: a retriable error now is better than a timeout later."""
+    monkeypatch.setattr("minikafka.broker.controller_driver.WAITING_REQUESTS_MAX", 3)
+
+    async def story(world: ControllerWorld) -> None:
+        world.quorum.lead(1)
+        await world.join(1)
+        world.quorum.may_commit.clear()
+        asked = [asyncio.ensure_future(world.create("a"))]
+        await asyncio.sleep(0.1)
+        asked += [asyncio.ensure_future(world.create(f"t{number}")) for number in range(3)]
+        await asyncio.sleep(0.1)
+        with pytest.raises(RequestTimedOut) as caught:
+            await world.create("u")
+        assert caught.value.outcome == "not_written"
+        world.quorum.may_commit.set()
+        answers = await asyncio.gather(*asked)
+        assert [each.topics[0].error_code for each in answers] == [0, 0, 0, 0]
+
+    play(story)
+
+
+def test_the_cluster_id_is_the_data_directorys():
+    """A broker of another cluster is refused by name."""
+
+    async def story(world: ControllerWorld) -> None:
+        world.quorum.lead(1)
+        assert world.driver.controller.policy.cluster_id == CLUSTER_ID
+        assert world.metadata.image.cluster_id == CLUSTER_ID
+
+    play(story)
