@@ -21,6 +21,43 @@ quorum/core and controller; broker/api/produce and fetch; sim/world.
 
 from __future__ import annotations
 
-__all__ = ["__version__"]
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from minikafka.client.structs import ConsumerRecord, NewTopic, OffsetAndTimestamp, RecordMetadata
+    from minikafka.types import TopicPartition
+    from minikafka.world.clients import AdminClient, Consumer, Producer
+
+__all__ = [
+    "AdminClient",
+    "Consumer",
+    "ConsumerRecord",
+    "NewTopic",
+    "OffsetAndTimestamp",
+    "Producer",
+    "RecordMetadata",
+    "TopicPartition",
+    "__version__",
+]
 
 __version__ = "0.1.0"
+
+# Looked up on first use: whoever imports a rule must not load aiohttp with it.
+_HOMES = {
+    "AdminClient": "minikafka.world.clients",
+    "Consumer": "minikafka.world.clients",
+    "Producer": "minikafka.world.clients",
+    "ConsumerRecord": "minikafka.client.structs",
+    "NewTopic": "minikafka.client.structs",
+    "OffsetAndTimestamp": "minikafka.client.structs",
+    "RecordMetadata": "minikafka.client.structs",
+    "TopicPartition": "minikafka.types",
+}
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(home), name)

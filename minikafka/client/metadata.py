@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 from minikafka.client.caller import Backoff, Caller
 from minikafka.client.cluster_view import ClusterView, Update
 from minikafka.client.settings import ClientConfig
 from minikafka.errors import (
+    NOT_WRITTEN,
     BrokerNotAvailable,
     InconsistentClusterId,
     NetworkException,
@@ -118,6 +120,13 @@ class Metadata:
     def address(self, node: NodeId) -> Address | None:
         """Where ``node`` listens, if the view knows."""
         return self.view.brokers.get(node)
+
+    async def call(self, node: NodeId, request: Any, *, deadline: float) -> Any:
+        """Ask ``node``; as :meth:`Caller.call`. NetworkException (not written) when the view does not know it."""
+        address = self.address(node)
+        if address is None:
+            raise NetworkException(f"node {node} is not in the metadata", outcome=NOT_WRITTEN)
+        return await self._caller.call(address, request, deadline=deadline)
 
     def any_addresses(self) -> list[Address]:
         """All known addresses in random order, those of the bootstrap list that are not in the view last."""

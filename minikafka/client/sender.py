@@ -280,9 +280,8 @@ class Sender:
         refusal: ProtocolError | None = None
         endpoints: object = ()
         try:
-            address = self._metadata.view.brokers[call.node]
             deadline = clock.now() + config.request_timeout_ms / 1000 + ANSWER_GRACE_S
-            response: ProduceResponse = await self._caller.call(address, request, deadline=deadline)
+            response: ProduceResponse = await self._metadata.call(call.node, request, deadline=deadline)
             answers = {(each.topic, each.partition): each for each in response.partitions}
             endpoints = response.node_endpoints
         except ProtocolError as error:

@@ -1,0 +1,423 @@
+"""The admin client: topics, records, leaders and the quorum, with aiokafka's names where it has them.
+
+Rules for this file: a change goes to the controller that metadata names and follows it when it moves. A change whose
+answer was lost is not sent again blindly: the cluster is asked whether it happened, and after a repetition
+TOPIC_ALREADY_EXISTS (or UNKNOWN_TOPIC for a deletion) counts as the success of the first attempt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from types import TracebackType
+from typing import Any, Self
+
+from minikafka.client.caller import Backoff, Caller, error_in
+from minikafka.client.cluster_view import Leader
+from minikafka.client.leaders import Leaders, as_dict
+from minikafka.client.metadata import Metadata
+from minikafka.client.settings import AdminConfig
+from minikafka.client.structs import NewTopic
+from minikafka.errors import (
+    NOT_WRITTEN,
+    UNKNOWN,
+    WRITTEN,
+    InvalidRequest,
+    NetworkException,
+    NotController,
+    NotLeaderOrFollower,
+    ProtocolError,
+    RequestTimedOut,
+    TopicAlreadyExists,
+    UnknownTopicOrPartition,
+)
+from minikafka.invariant import invariant
+from minikafka.ports import World
+from minikafka.types import NO_NODE, NodeId, Offset, TopicPartition
+from minikafka.wire import messages as m
+
+
+class AdminClient:
+    """Manages a cluster. Use ``async with``, or ``start`` and ``close``.
+
+    This is the form with the world given; ``minikafka.AdminClient(bootstrap_servers=...)`` makes its own.
+    """
+
+    def __init__(self, config: AdminConfig, world: World | AbstractAsyncContextManager[World]) -> None:
+        self.config = config
+        self._world_source = world
+        self._resources = AsyncExitStack()
+        self._parts: tuple[World, Metadata, Leaders, Backoff, Caller] | None = None
+
+    async def start(self) -> None:
+        """Connect to the cluster. NetworkException when no bootstrap server answers in default_api_timeout_ms."""
+        invariant(self._parts is None, "an admin client starts once")
+        source = self._world_source
+        world = source if isinstance(source, World) else await self._resources.enter_async_context(source)
+        caller = Caller(world)
+        metadata = Metadata(self.config, world, caller)
+        backoff = Backoff(world.random, base_ms=self.config.retry_backoff_ms, max_ms=self.config.retry_backoff_max_ms)
+        self._parts = (world, metadata, Leaders(self.config, world, metadata), backoff, caller)
+        try:
+            await metadata.start(self._deadline(None))
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """End and close."""
+        if self._parts is not None:
+            await self._parts[1].stop()
+        await self._resources.aclose()
+
+    stop = close
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # ------------------------------------------------------------------------------------------------------- topics
+
+    async def create_topics(
+        self,
+        new_topics: Sequence[NewTopic],
+        timeout_ms: int | None = None,
+        *,
+        validate_only: bool = False,
+        wait: bool = True,
+    ) -> tuple[m.CreatedTopic, ...]:
+        """Create topics; the first topic's error is raised after all were tried (``facts`` has ``topic``).
+
+        ``wait``: return when every partition has a leader that answers and all its brokers know the topic.
+        """
+        deadline = self._deadline(timeout_ms)
+        request = m.CreateTopicsRequest(
+            topics=tuple(_as_wire(each) for each in new_topics),
+            timeout_ms=self._timeout_ms(timeout_ms),
+            validate_only=validate_only,
+        )
+
+        async def happened() -> m.CreateTopicsResponse | None:
+            described = await self._describe(tuple(each.name for each in new_topics), deadline)
+            if any(topic.error_code for topic in described):
+                return None
+            return m.CreateTopicsResponse(
+                topics=tuple(
+                    m.CreatedTopic(
+                        name=topic.topic,
+                        topic_id=topic.topic_id,
+                        num_partitions=len(topic.partitions),
+                        replication_factor=len(topic.partitions[0].replicas) if topic.partitions else -1,
+                    )
+                    for topic in described
+                )
+            )
+
+        response: m.CreateTopicsResponse = await self._change(
+            request, deadline, happened=happened, repeated=TopicAlreadyExists
+        )
+        _raise_first(response.topics)
+        if wait and not validate_only:
+            await self._wait_for([each.name for each in new_topics], response.metadata_offset, deadline)
+        return response.topics
+
+    async def delete_topics(
+        self, topics: Sequence[str], timeout_ms: int | None = None, *, wait: bool = True
+    ) -> tuple[m.DeletedTopic, ...]:
+        """Delete topics; errors as :meth:`create_topics`. ``wait``: until every live broker has forgotten them."""
+        deadline = self._deadline(timeout_ms)
+        request = m.DeleteTopicsRequest(topics=tuple(topics), timeout_ms=self._timeout_ms(timeout_ms))
+
+        async def happened() -> m.DeleteTopicsResponse | None:
+            described = await self._describe(tuple(topics), deadline)
+            if not all(topic.error_code == UnknownTopicOrPartition.code for topic in described):
+                return None
+            return m.DeleteTopicsResponse(topics=tuple(m.DeletedTopic(name=topic) for topic in topics))
+
+        response: m.DeleteTopicsResponse = await self._change(
+            request, deadline, happened=happened, repeated=UnknownTopicOrPartition
+        )
+        _raise_first(response.topics)
+        if wait:
+            await self._wait_for_brokers(
+                response.metadata_offset,
+                deadline,
+                lambda answer: all(each.error_code for each in answer.topics),
+                topics,
+            )
+        return response.topics
+
+    async def list_topics(self) -> list[str]:
+        """The names of all topics, sorted."""
+        response = await self._metadata().ask_once(None)
+        return sorted(topic.name for topic in response.topics if not topic.error_code)
+
+    async def describe_topics(self, topics: Sequence[str] | None = None) -> list[m.DescribedTopic]:
+        """Partition states as the controller records them (S15); None: all. UnknownTopicOrPartition by name."""
+        described = await self._describe(tuple(topics) if topics is not None else None, self._deadline(None))
+        for topic in described:
+            if topic.error_code:
+                error = error_in(topic)
+                invariant(error is not None, "an error code without an error")
+                raise type(error)(f"{topic.topic}: {topic.error_message}", topic=topic.topic)  # type: ignore[misc]
+        return list(described)
+
+    async def _describe(self, topics: tuple[str, ...] | None, deadline: float) -> tuple[m.DescribedTopic, ...]:
+        response: m.DescribeTopicsResponse = await self._ask_anyone(m.DescribeTopicsRequest(topics=topics), deadline)
+        return response.topics
+
+    # ------------------------------------------------------------------------------------------------------ records
+
+    async def delete_records(
+        self, records_to_delete: Mapping[TopicPartition, Offset], timeout_ms: int | None = None
+    ) -> dict[TopicPartition, Offset]:
+        """Delete the records below each offset (-1: below the high watermark); the new log start offsets."""
+        deadline = self._deadline(timeout_ms)
+
+        def make(group: list[tuple[TopicPartition, Offset, Leader]]) -> m.DeleteRecordsRequest:
+            return m.DeleteRecordsRequest(
+                timeout_ms=self._timeout_ms(timeout_ms),
+                partitions=tuple(
+                    m.DeleteRecordsPartition(topic=each.topic, partition=each.partition, offset=offset)
+                    for each, offset, _ in group
+                ),
+            )
+
+        wanted = {TopicPartition(*each): offset for each, offset in records_to_delete.items()}
+        answers = await self._leaders().ask(wanted, make, deadline=deadline)
+        return {partition: answer.low_watermark for partition, answer in answers.items()}
+
+    async def list_offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, m.ListedOffset]:
+        """Offsets by time (milliseconds, or LATEST -1, EARLIEST -2, MAX_TIMESTAMP -3)."""
+
+        def make(group: list[tuple[TopicPartition, int, Leader]]) -> m.ListOffsetsRequest:
+            return m.ListOffsetsRequest(
+                partitions=tuple(
+                    m.ListOffsetsPartition(
+                        topic=each.topic,
+                        partition=each.partition,
+                        current_leader_epoch=leader.epoch,
+                        timestamp=timestamp,
+                    )
+                    for each, timestamp, leader in group
+                )
+            )
+
+        asked = {TopicPartition(*each): timestamp for each, timestamp in wanted.items()}
+        return await self._leaders().ask(asked, make, deadline=self._deadline(None))
+
+    # ------------------------------------------------------------------------------------------------------ cluster
+
+    async def describe_cluster(self) -> dict[str, Any]:
+        """aiokafka's shape: cluster_id, controller_id, brokers (node_id, host, port, rack)."""
+        response = await self._metadata().ask_once(())
+        return {
+            "cluster_id": response.cluster_id,
+            "controller_id": response.controller_id,
+            "brokers": [
+                {"node_id": each.node_id, "host": each.host, "port": each.port, "rack": each.rack}
+                for each in response.brokers
+            ],
+        }
+
+    async def describe_quorum(self) -> m.DescribeQuorumResponse:
+        """The metadata quorum as its leader sees it (kafka-metadata-quorum)."""
+        return await self._change(m.DescribeQuorumRequest(), self._deadline(None))  # type: ignore[no-any-return]
+
+    async def elect_leaders(
+        self,
+        election_type: str = "preferred",
+        partitions: Iterable[TopicPartition] | None = None,
+        timeout_ms: int | None = None,
+    ) -> dict[TopicPartition, ProtocolError | None]:
+        """Elect the preferred (or ``unclean``: any live) leader of these, or of all; what went wrong by partition."""
+        if election_type not in ("preferred", "unclean"):
+            raise InvalidRequest(f"election_type={election_type!r}: preferred or unclean is needed")
+        chosen = None
+        if partitions is not None:
+            chosen = tuple(
+                m.ForgottenPartition(topic=each.topic, partition=each.partition) for each in as_dict(partitions)
+            )
+        request = m.ElectLeadersRequest(election_type=election_type, partitions=chosen)
+        response: m.ElectLeadersResponse = await self._change(request, self._deadline(timeout_ms))
+        return {TopicPartition(each.topic, each.partition): error_in(each) for each in response.partitions}
+
+    # ------------------------------------------------------------------------------------------------------ waiting
+
+    async def _wait_for(self, topics: Sequence[str], offset: Offset, deadline: float) -> None:
+        """Until all brokers know the topics and every partition's leader answers for it."""
+
+        def led(answer: m.MetadataResponse) -> bool:
+            return all(
+                not topic.error_code and all(each.leader_id != NO_NODE for each in topic.partitions)
+                for topic in answer.topics
+            )
+
+        answer = await self._wait_for_brokers(offset, deadline, led, topics)
+        partitions = {
+            TopicPartition(topic.name, each.partition): m.LATEST for topic in answer.topics for each in topic.partitions
+        }
+
+        def make(group: list[tuple[TopicPartition, int, Leader]]) -> m.ListOffsetsRequest:
+            return m.ListOffsetsRequest(
+                partitions=tuple(
+                    m.ListOffsetsPartition(topic=each.topic, partition=each.partition, timestamp=timestamp)
+                    for each, timestamp, _ in group
+                )
+            )
+
+        await self._leaders().ask(partitions, make, deadline=deadline)
+
+    async def _wait_for_brokers(
+        self, offset: Offset, deadline: float, met: Callable[[m.MetadataResponse], bool], topics: Sequence[str]
+    ) -> m.MetadataResponse:
+        """Until every broker that can be reached reflects ``offset`` of the metadata log, and ``met`` holds there."""
+        world, metadata, _, backoff, caller = self._started()
+        request = m.MetadataRequest(topics=tuple(topics))
+        attempts = 0
+        while True:
+            answer = await metadata.ask_once(tuple(topics))
+            good = met(answer)
+            for each in answer.brokers if good else ():
+                node = metadata.address(each.node_id)
+                if node is None:
+                    continue
+                patience = min(deadline, world.clock.now() + self.config.request_timeout_ms / 1000)
+                try:
+                    told: m.MetadataResponse = await caller.call(node, request, deadline=patience)
+                except ProtocolError as error:
+                    # A broker that is down learns of the topic when it is back.
+                    good = good and isinstance(error, NetworkException) and each.node_id not in _leaders_in(answer)
+                    continue
+                good = good and met(told) and told.metadata_offset >= offset
+            if good:
+                return answer
+            attempts += 1
+            pause_s = backoff.pause_s(min(attempts, 3))
+            if world.clock.now() + pause_s >= deadline:
+                raise RequestTimedOut(
+                    f"the change of {', '.join(topics)} is done, but not all brokers show it yet", outcome=WRITTEN
+                )
+            await asyncio.sleep(pause_s)
+
+    # ------------------------------------------------------------------------------------------------------ calling
+
+    async def _ask_anyone(self, request: Any, deadline: float) -> Any:
+        """The answer of the first node that gives one, the controller in front: it knows first."""
+        world, metadata, _, backoff, caller = self._started()
+        attempts = 0
+        while True:
+            last: ProtocolError | None = None
+            for address in metadata.controller_first():
+                patience = min(deadline, world.clock.now() + self.config.request_timeout_ms / 1000)
+                try:
+                    return await caller.call(address, request, deadline=patience)
+                except ProtocolError as error:
+                    if not error.retriable:
+                        raise
+                    last = error
+            attempts += 1
+            pause_s = backoff.pause_s(attempts)
+            if world.clock.now() + pause_s >= deadline:
+                raise RequestTimedOut(f"no broker answered in time: {last}", last=last.name if last else "")
+            await asyncio.sleep(pause_s)
+
+    async def _change(
+        self,
+        request: Any,
+        deadline: float,
+        *,
+        happened: Callable[[], Any] | None = None,
+        repeated: type[ProtocolError] | None = None,
+    ) -> Any:
+        """Send ``request`` to the controller, wherever it moves, until it answers.
+
+        ``happened`` looks whether an attempt without an answer took effect after all, and gives the answer then;
+        ``repeated`` is the error by which a repetition shows that an earlier attempt did.
+        """
+        world, metadata, _, backoff, caller = self._started()
+        attempts = 0
+        maybe_done = False
+        while True:
+            addresses = metadata.controller_first()
+            address = addresses[attempts % len(addresses) if metadata.view.controller_id == NO_NODE else 0]
+            patience = min(deadline, world.clock.now() + self.config.request_timeout_ms / 1000)
+            try:
+                response = await caller.call(address, request, deadline=patience)
+                return _as_first_attempt(response, repeated) if maybe_done and repeated is not None else response
+            except (NotController, NotLeaderOrFollower, NetworkException, RequestTimedOut) as error:
+                last: ProtocolError = error
+                if error.outcome != NOT_WRITTEN:
+                    maybe_done = True
+            if maybe_done and happened is not None and (found := await happened()) is not None:
+                return found
+            attempts += 1
+            pause_s = backoff.pause_s(attempts)
+            if world.clock.now() + pause_s >= deadline:
+                raise RequestTimedOut(
+                    f"the controller did not answer in time: {last.message}",
+                    outcome=UNKNOWN if maybe_done else NOT_WRITTEN,
+                    last=last.name,
+                )
+            metadata.refresh_soon()
+            await asyncio.sleep(pause_s)
+
+    # ------------------------------------------------------------------------------------------------------ helpers
+
+    def _started(self) -> tuple[World, Metadata, Leaders, Backoff, Caller]:
+        if self._parts is None:
+            raise InvalidRequest("the admin client is not started")
+        return self._parts
+
+    def _metadata(self) -> Metadata:
+        return self._started()[1]
+
+    def _leaders(self) -> Leaders:
+        return self._started()[2]
+
+    def _timeout_ms(self, timeout_ms: int | None) -> int:
+        return min(timeout_ms or self.config.request_timeout_ms, self.config.request_timeout_ms)
+
+    def _deadline(self, timeout_ms: int | None) -> float:
+        return self._started()[0].clock.now() + (timeout_ms or self.config.default_api_timeout_ms) / 1000
+
+
+def _as_wire(topic: NewTopic) -> m.NewTopic:
+    topic = NewTopic(*topic)
+    return m.NewTopic(
+        name=topic.name,
+        num_partitions=topic.num_partitions,
+        replication_factor=topic.replication_factor,
+        assignments=tuple(
+            m.ReplicaAssignment(partition=partition, broker_ids=tuple(brokers))
+            for partition, brokers in sorted((topic.replica_assignments or {}).items())
+        ),
+        configs={name: str(value) for name, value in (topic.topic_configs or {}).items()},
+    )
+
+
+def _leaders_in(answer: m.MetadataResponse) -> frozenset[NodeId]:
+    return frozenset(each.leader_id for topic in answer.topics for each in topic.partitions)
+
+
+def _raise_first(topics: Sequence[m.CreatedTopic] | Sequence[m.DeletedTopic]) -> None:
+    for topic in topics:
+        error = error_in(topic)
+        if error is not None:
+            raise type(error)(f"{topic.name}: {error.message}", outcome=error.outcome, topic=topic.name)
+
+
+def _as_first_attempt(response: Any, repeated: type[ProtocolError]) -> Any:
+    """A repetition's answer, where "it is so already" means that the attempt without an answer did it."""
+    kind = type(response)
+    topics = tuple(
+        type(topic)(name=topic.name, topic_id=topic.topic_id) if topic.error_code == repeated.code else topic
+        for topic in response.topics
+    )
+    return kind(topics=topics, metadata_offset=response.metadata_offset)

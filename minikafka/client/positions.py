@@ -1,0 +1,471 @@
+"""Where a consumer stands in each of its partitions, and what it has fetched ahead (S35, S36, KIP-320).
+
+Rules for this file:
+
+1. No asyncio, no clock, no I/O: what to fetch, reset or validate goes out; answers come in with the version of the
+   state that they were asked for. A seek makes a new version, so whatever is under way for the old one is ignored.
+2. Records go to the application in offset order, from the position on; gaps are normal; control batches are passed
+   over. The position moves only when records are handed out (or a gap is passed).
+3. A batch is opened when its records are wanted. What cannot be read is an error at its place: everything before it is
+   delivered first, the position stays in front of it, and a seek leads past it.
+4. After a change of leader epoch nothing is fetched before the new leader confirmed the last fetched epoch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from minikafka.client.cluster_view import Leader
+from minikafka.client.settings import Deserializer
+from minikafka.client.structs import ConsumerRecord, LogTruncation, NoOffsetForPartition
+from minikafka.errors import CorruptMessage, OffsetOutOfRange, ProtocolError
+from minikafka.types import NO_EPOCH, NO_NODE, NO_OFFSET, Epoch, NodeId, Offset, TopicPartition
+from minikafka.wire.batch import RecordBatch, split, verify
+from minikafka.wire.messages import EpochAnswer, FetchedPartition, ListedOffset
+from minikafka.wire.records import decode_batch
+
+EARLIEST, LATEST, NONE = "earliest", "latest", "none"
+NEVER = float("inf")
+
+LeaderOf = Callable[[TopicPartition], Leader]
+
+
+@dataclass(slots=True, eq=False)
+class PartitionState:
+    """One assigned partition."""
+
+    partition: TopicPartition
+    version: int
+    """Rises at each seek and reset; an answer asked for under another version is stale."""
+    position: Offset | None = None
+    """Offset of the next record to hand out; None until a reset finds one."""
+    reset: str | None = None
+    """``earliest`` or ``latest`` while the position has to be looked up."""
+    fetch_offset: Offset = NO_OFFSET
+    """Where the next fetch begins: behind everything that is buffered."""
+    fetch_epoch: Epoch = NO_EPOCH
+    """Leader epoch of the last fetched batch, -1 if unknown: what a new leader has to confirm."""
+    validated_epoch: Epoch = NO_EPOCH
+    """The leader epoch under which the fetch offset is known to be right."""
+    batches: deque[RecordBatch] = field(default_factory=deque)
+    """Fetched and not opened."""
+    buffered_size: int = 0
+    records: list[ConsumerRecord] = field(default_factory=list)
+    """The opened batch."""
+    cursor: int = 0
+    opened_end: Offset = NO_OFFSET
+    """The offset after the opened batch; -1 when none is open."""
+    paused: bool = False
+    busy: bool = False
+    """A fetch, reset or validation is under way."""
+    retry_at: float = 0.0
+    error: ProtocolError | None = None
+    """To be raised once everything before it has been handed out."""
+    out_of_range: bool = False
+    high_watermark: Offset | None = None
+    last_stable_offset: Offset | None = None
+    log_start_offset: Offset | None = None
+
+    @property
+    def has_buffered(self) -> bool:
+        return self.cursor < len(self.records) or bool(self.batches)
+
+    def drop_buffered(self) -> None:
+        self.batches.clear()
+        self.records = []
+        self.cursor = 0
+        self.buffered_size = 0
+        self.opened_end = NO_OFFSET
+        self.error = None
+        self.out_of_range = False
+
+    def __repr__(self) -> str:
+        flags = "".join(
+            f" {name}" for name, on in (("paused", self.paused), ("busy", self.busy), ("error", self.error)) if on
+        )
+        return f"<position {self.partition} at={self.position} fetch={self.fetch_offset} e{self.fetch_epoch}{flags}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a driver should ask for now, by node; and when to look again."""
+
+    fetches: dict[NodeId, list[PartitionState]]
+    resets: dict[NodeId, list[PartitionState]]
+    validations: dict[NodeId, list[PartitionState]]
+    leaderless: bool
+    deadline: float
+
+
+class Positions:
+    """All assigned partitions, in order of assignment."""
+
+    def __init__(
+        self,
+        *,
+        reset_policy: str,
+        check_crcs: bool = True,
+        key_of: Deserializer | None = None,
+        value_of: Deserializer | None = None,
+        buffer_size_low: int = 524_288,
+    ) -> None:
+        self.states: dict[TopicPartition, PartitionState] = {}
+        self._reset_policy = reset_policy
+        self._check_crcs = check_crcs
+        self._key_of = key_of
+        self._value_of = value_of
+        self._buffer_size_low = buffer_size_low
+        """A partition with no more than this many fetched bytes left is fetched again."""
+        self._ready: deque[PartitionState] = deque()
+        """Partitions with something to hand out, in turn."""
+        self._version = 0
+        self.opened = 0
+        """Batches opened so far: when it rises, buffers went down and fetching may go on."""
+
+    # ------------------------------------------------------------------------------------------------- assignment
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Exactly these from now on; those that stay keep their position."""
+        wanted = dict.fromkeys(partitions)
+        for partition in [each for each in self.states if each not in wanted]:
+            self._unready(self.states.pop(partition))
+        for partition in wanted:
+            if partition not in self.states:
+                state = PartitionState(partition, 0)
+                self.states[partition] = state
+                self._begin_reset(state)
+
+    def seek(self, partition: TopicPartition, offset: Offset) -> None:
+        """Hand out records from ``offset`` on."""
+        state = self.states[partition]
+        self._renew(state)
+        state.position = state.fetch_offset = offset
+
+    def request_reset(self, partition: TopicPartition, policy: str) -> None:
+        """Look the position up: ``earliest`` or ``latest``."""
+        state = self.states[partition]
+        self._renew(state)
+        state.reset = policy
+
+    def pause(self, partition: TopicPartition, *, paused: bool) -> None:
+        """Stop or go on handing out its records; what is buffered stays."""
+        self.states[partition].paused = paused
+
+    def _renew(self, state: PartitionState) -> None:
+        self._version += 1
+        state.version = self._version
+        state.drop_buffered()
+        self._unready(state)
+        state.position = state.reset = None
+        state.fetch_offset = NO_OFFSET
+        state.fetch_epoch = state.validated_epoch = NO_EPOCH
+        state.busy = False
+        state.retry_at = 0.0
+
+    def _begin_reset(self, state: PartitionState) -> None:
+        """By auto.offset.reset; ``none`` is an error that the application gets (S35)."""
+        position = state.position
+        self._renew(state)
+        if self._reset_policy == NONE:
+            state.error = NoOffsetForPartition(
+                f"{state.partition} has no position and auto_offset_reset is none: seek first", offset=position
+            )
+            self._make_ready(state)
+        else:
+            state.reset = self._reset_policy
+
+    # ------------------------------------------------------------------------------------------- what to ask for
+
+    def wanted(self, leader_of: LeaderOf, now: float) -> Wanted:
+        """Everything that can be asked for now. The driver marks what it asks for ``busy``."""
+        wanted = Wanted({}, {}, {}, leaderless=False, deadline=NEVER)
+        leaderless, deadline = False, NEVER
+        for state in self.states.values():
+            if state.busy or state.error is not None or (state.out_of_range and not self._settle_out_of_range(state)):
+                continue
+            if state.position is None and state.reset is None:
+                continue
+            fetching = state.reset is None
+            if fetching and (state.paused or state.buffered_size > self._buffer_size_low):
+                continue
+            if state.retry_at > now:
+                deadline = min(deadline, state.retry_at)
+                continue
+            leader = leader_of(state.partition)
+            if leader.node == NO_NODE:
+                leaderless = True
+                continue
+            if not fetching:
+                wanted.resets.setdefault(leader.node, []).append(state)
+            elif state.fetch_epoch >= 0 and leader.epoch > state.validated_epoch >= 0:
+                wanted.validations.setdefault(leader.node, []).append(state)
+            else:
+                state.validated_epoch = leader.epoch
+                wanted.fetches.setdefault(leader.node, []).append(state)
+        return Wanted(wanted.fetches, wanted.resets, wanted.validations, leaderless, deadline)
+
+    def _settle_out_of_range(self, state: PartitionState) -> bool:
+        """Once all that was fetched has been handed out: reset, or raise. True when the state can be asked for."""
+        if state.has_buffered:
+            return False
+        state.out_of_range = False
+        if self._reset_policy != NONE:
+            self._begin_reset(state)
+            return True
+        state.error = OffsetOutOfRange(
+            f"{state.partition}: offset {state.position} is out of range and auto_offset_reset is none: seek first",
+            offset=state.position,
+        )
+        self._make_ready(state)
+        return False
+
+    # ---------------------------------------------------------------------------------------------------- answers
+
+    def is_current(self, state: PartitionState, version: int) -> bool:
+        """Is an answer asked for under ``version`` still wanted?"""
+        return state.version == version and self.states.get(state.partition) is state
+
+    def reset_done(self, state: PartitionState, version: int, answer: ListedOffset, leader_epoch: Epoch) -> None:
+        """The position as looked up at the leader of ``leader_epoch``."""
+        if self.is_current(state, version):
+            state.busy = False
+            state.reset = None
+            state.position = state.fetch_offset = answer.offset
+            state.fetch_epoch, state.validated_epoch = answer.leader_epoch, leader_epoch
+
+    def failed(self, state: PartitionState, version: int, error: ProtocolError, retry_at: float) -> None:
+        """A request failed: try again at ``retry_at``, or tell the application if that cannot help."""
+        if not self.is_current(state, version):
+            return
+        state.busy = False
+        if error.retriable and not isinstance(error, CorruptMessage):
+            state.retry_at = retry_at
+        elif isinstance(error, OffsetOutOfRange):
+            state.out_of_range = True
+        else:
+            state.error = type(error)(f"{state.partition}: {error.message}", outcome=error.outcome, **error.facts)
+            self._make_ready(state)
+
+    def validated(self, state: PartitionState, version: int, leader_epoch: Epoch, answer: EpochAnswer) -> None:
+        """What the leader of ``leader_epoch`` says of the last fetched epoch (KIP-320)."""
+        if not self.is_current(state, version) or state.position is None:
+            return
+        state.busy = False
+        state.validated_epoch = leader_epoch
+        if answer.end_offset == NO_OFFSET:
+            self._truncated(state, NO_OFFSET, NO_EPOCH)
+        elif answer.end_offset < state.position:
+            self._truncated(state, answer.end_offset, answer.leader_epoch)
+        elif answer.end_offset < state.fetch_offset:
+            # Only records that nobody has seen are gone: fetch them anew.
+            state.drop_buffered()
+            self._unready(state)
+            state.fetch_offset = state.position
+            state.fetch_epoch = answer.leader_epoch
+
+    def _truncated(self, state: PartitionState, end_offset: Offset, epoch: Epoch) -> None:
+        position = state.position
+        if self._reset_policy == NONE:
+            state.drop_buffered()
+            state.error = LogTruncation(
+                f"{state.partition}: records up to {position} were read, the log now parts at {end_offset}: seek first",
+                offset=position,
+                end_offset=end_offset,
+            )
+            self._unready(state)
+            self._make_ready(state)
+        elif end_offset == NO_OFFSET:
+            self._begin_reset(state)
+        else:
+            validated = state.validated_epoch
+            self.seek(state.partition, end_offset)
+            state.fetch_epoch, state.validated_epoch = epoch, validated
+
+    def fetched(self, state: PartitionState, version: int, offset: Offset, answer: FetchedPartition) -> bool:
+        """Batches for a fetch at ``offset``; True when there is something new to hand out."""
+        if not self.is_current(state, version) or state.fetch_offset != offset:
+            return False
+        state.busy = False
+        state.high_watermark = answer.high_watermark
+        state.last_stable_offset = answer.last_stable_offset
+        state.log_start_offset = answer.log_start_offset
+        if not answer.records:
+            return False
+        data = answer.records[0] if len(answer.records) == 1 else b"".join(bytes(each) for each in answer.records)
+        try:
+            batches = split(data)
+            if not batches:
+                raise CorruptMessage(f"{len(data)} bytes hold no whole batch")
+        except CorruptMessage as error:
+            state.error = self._corrupt(state, error, offset, None)
+            self._make_ready(state)
+            return True
+        for batch in batches:
+            if batch.next_offset > state.fetch_offset:
+                state.batches.append(batch)
+                state.buffered_size += batch.size
+                state.fetch_offset, state.fetch_epoch = batch.next_offset, batch.leader_epoch
+        if state.batches:
+            self._make_ready(state)
+        return bool(state.batches)
+
+    def _corrupt(
+        self, state: PartitionState, error: ProtocolError, offset: Offset, next_offset: Offset | None
+    ) -> CorruptMessage:
+        advice = f"; seek to {next_offset} to pass over it" if next_offset is not None else ""
+        return CorruptMessage(
+            f"{state.partition}: the batch at offset {offset} cannot be read: {error.message}{advice}",
+            offset=offset,
+            next_offset=next_offset,
+        )
+
+    # ------------------------------------------------------------------------------------------------- handing out
+
+    def take(
+        self, count_max: int | None, only: Mapping[TopicPartition, None] | None = None
+    ) -> dict[TopicPartition, list[ConsumerRecord]]:
+        """Up to ``count_max`` buffered records of partitions that are not paused (S36); their positions move.
+
+        Raises a partition's error when it is the first thing there is to hand out.
+        """
+        taken: dict[TopicPartition, list[ConsumerRecord]] = {}
+        left = count_max if count_max is not None else -1
+        for _ in range(len(self._ready)):
+            state = self._ready[0]
+            if state.paused or (only is not None and state.partition not in only):
+                self._ready.rotate(-1)
+                continue
+            while left and self._open_next(state):
+                end = len(state.records) if left < 0 else min(len(state.records), state.cursor + left)
+                found = state.records[state.cursor : end] if state.cursor or end < len(state.records) else state.records
+                left -= len(found) if left > 0 else 0
+                if state.partition in taken:
+                    taken[state.partition].extend(found)
+                else:
+                    taken[state.partition] = found if found is not state.records else list(found)
+                self._advance(state, end)
+            if state.error is not None and not state.has_buffered:
+                if not taken:
+                    self._raise(state)
+                self._ready.rotate(-1)
+            elif state.has_buffered:
+                self._ready.rotate(-1)
+            else:
+                self._unready(state)
+            if left == 0:
+                break
+        return taken
+
+    def take_one(self, only: Mapping[TopicPartition, None] | None = None) -> ConsumerRecord | None:
+        """The next record, or None; as :meth:`take`. Partitions take turns batch by batch."""
+        for _ in range(len(self._ready)):
+            state = self._ready[0]
+            if state.paused or (only is not None and state.partition not in only):
+                self._ready.rotate(-1)
+                continue
+            if state.cursor < len(state.records) or self._open_next(state):
+                record = state.records[state.cursor]
+                self._advance(state, state.cursor + 1)
+                if not state.records:
+                    self._ready.rotate(-1)
+                return record
+            if state.error is not None:
+                self._raise(state)
+            self._unready(state)
+        return None
+
+    def _advance(self, state: PartitionState, cursor: int) -> None:
+        if cursor < len(state.records):
+            state.cursor = cursor
+            state.position = state.records[cursor - 1].offset + 1
+            return
+        state.records = []
+        state.cursor = 0
+        # Behind the last record a batch may have lost more to compaction.
+        state.position = state.opened_end
+        state.opened_end = NO_OFFSET
+
+    def _open_next(self, state: PartitionState) -> bool:
+        """Open batches until one has a record to hand out; False at the end of the buffer or at an error."""
+        while state.cursor >= len(state.records):
+            if not state.batches:
+                return False
+            batch = state.batches[0]
+            try:
+                if self._check_crcs:
+                    verify(batch.data)
+                records = [] if batch.is_control else self._records(state, batch)
+            except ProtocolError as error:
+                state.drop_buffered()
+                state.fetch_offset = state.position if state.position is not None else batch.base_offset
+                state.error = self._corrupt(state, error, batch.base_offset, batch.next_offset)
+                return False
+            state.batches.popleft()
+            self.opened += 1
+            state.buffered_size -= batch.size
+            state.records, state.cursor, state.opened_end = records, 0, batch.next_offset
+            if not records:
+                self._advance(state, 0)
+        return True
+
+    def _records(self, state: PartitionState, batch: RecordBatch) -> list[ConsumerRecord]:
+        """The batch's records from the position on. Hot: once per record."""
+        topic, partition = state.partition
+        position = state.position if state.position is not None else 0
+        key_of, value_of = self._key_of, self._value_of
+        new = tuple.__new__
+        records: list[ConsumerRecord] = []
+        append = records.append
+        for each in decode_batch(batch):
+            offset = each.offset
+            if offset < position:
+                continue
+            key: Any = each.key
+            value: Any = each.value
+            key_size = -1 if key is None else len(key)
+            value_size = -1 if value is None else len(value)
+            if key_of is not None:
+                key = key_of(key)
+            if value_of is not None:
+                value = value_of(value)
+            append(
+                new(
+                    ConsumerRecord,
+                    (
+                        topic,
+                        partition,
+                        offset,
+                        each.timestamp,
+                        each.timestamp_type,
+                        key,
+                        value,
+                        None,
+                        key_size,
+                        value_size,
+                        each.headers,
+                    ),
+                )
+            )
+        return records
+
+    def _raise(self, state: PartitionState) -> None:
+        """Hand out an error. What needs a seek stays until there is one; the rest is tried again."""
+        error = state.error
+        if error is None:
+            return
+        self._ready.rotate(-1)
+        if not isinstance(error, OffsetOutOfRange):
+            state.error = None
+            self._unready(state)
+        raise type(error)(error.message, outcome=error.outcome, **error.facts)
+
+    def _make_ready(self, state: PartitionState) -> None:
+        if state not in self._ready:
+            self._ready.append(state)
+
+    def _unready(self, state: PartitionState) -> None:
+        if state in self._ready:
+            self._ready.remove(state)

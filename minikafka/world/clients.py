@@ -1,0 +1,69 @@
+"""The clients of the real world: ``Producer(bootstrap_servers="127.0.0.1:9092")`` and its siblings.
+
+Each makes a world of its own (HTTP, the system's clocks) when it starts and closes it when it stops. Parameters are the
+fields of :mod:`minikafka.client.settings`; names that only aiokafka has are taken with aiokafka's default value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from inspect import Parameter, signature
+from typing import Any
+
+from minikafka.client import admin, consumer, producer
+from minikafka.client.settings import (
+    DEFAULT_BOOTSTRAP,
+    AdminConfig,
+    Bootstrap,
+    ClientConfig,
+    ConsumerConfig,
+    ProducerConfig,
+    build,
+)
+from minikafka.ports import World
+from minikafka.world.real import real_world
+
+__all__ = ["AdminClient", "Consumer", "Producer"]
+
+
+@asynccontextmanager
+async def client_world() -> AsyncIterator[World]:
+    """A world without a disk; built when it is entered, inside the running loop."""
+    async with real_world() as real:
+        yield real.world
+
+
+class Producer(producer.Producer):
+    """Sends records: ``async with Producer(bootstrap_servers="...", acks="all") as producer: ...``."""
+
+    def __init__(self, *, bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP, **settings: Any) -> None:
+        config = build(ProducerConfig, {"bootstrap_servers": bootstrap_servers, **settings})
+        super().__init__(config, client_world())
+
+
+class Consumer(consumer.Consumer):
+    """Reads records: ``async with Consumer("topic", bootstrap_servers="...") as consumer: ...``."""
+
+    def __init__(self, *topics: str, bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP, **settings: Any) -> None:
+        config = build(ConsumerConfig, {"bootstrap_servers": bootstrap_servers, **settings})
+        super().__init__(config, client_world(), topics)
+
+
+class AdminClient(admin.AdminClient):
+    """Manages a cluster: ``async with AdminClient(bootstrap_servers="...") as admin: ...``."""
+
+    def __init__(self, *, bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP, **settings: Any) -> None:
+        config = build(AdminConfig, {"bootstrap_servers": bootstrap_servers, **settings})
+        super().__init__(config, client_world())
+
+
+def _show_settings(client: Any, config: type[ClientConfig]) -> None:
+    """Let ``help()`` and editors show the settings instead of ``**settings``."""
+    own = [each for each in signature(client.__init__).parameters.values() if each.kind is Parameter.VAR_POSITIONAL]
+    client.__signature__ = signature(client).replace(parameters=[*own, *signature(config).parameters.values()])
+
+
+_show_settings(Producer, ProducerConfig)
+_show_settings(Consumer, ConsumerConfig)
+_show_settings(AdminClient, AdminConfig)
