@@ -238,8 +238,8 @@ def _facts_of(visit: Visit, part: _Part) -> dict[str, Any]:
         known = CurrentLeader(leader_id=image.leader, leader_epoch=image.leader_epoch)
         facts["leader"] = leader_members(visit.host, known)
         configs = visit.host.image.topics[part.name.topic].configs
-        minimum = configs.get("min.insync.replicas", str(visit.host.config.min_insync_replicas))
-        facts["min_insync_replicas"] = int(minimum) if minimum.isdigit() else minimum
+        minimum = int(configs.get("min.insync.replicas", visit.host.config.min_insync_replicas))
+        facts["min_insync_replicas"] = min(minimum, len(image.replicas))
     return facts
 
 
