@@ -172,7 +172,7 @@ class Broker:
             node_id=config.node_id,
             cluster_id=self.cluster_id,
             directory_id=self._new_id(),
-            config_of=lambda _: config.topic_defaults(),
+            config_of=lambda name: METADATA_LOG_CONFIG if name == METADATA_PARTITION else config.topic_defaults(),
             events=world.events,
         )
         self._server = await world.network.serve(config.listener, self.handle)
@@ -188,7 +188,14 @@ class Broker:
             spawn=self._tasks.spawn,
             listener=self.metadata,
         )
-        self.controller = ControllerDriver(config, world, self.quorum, self.metadata, self._tasks.spawn)
+        self.controller = ControllerDriver(
+            config,
+            world,
+            self.quorum,
+            self.metadata,
+            self._tasks.spawn,
+            has_registered=lambda: self.lifecycle.broker_epoch >= 0,
+        )
         self.lifecycle = Lifecycle(
             config,
             world,

@@ -140,8 +140,16 @@ class ControllerDriver:
     """The controller of one node, active or not. ``spawn`` starts a task whose failure stops the broker."""
 
     def __init__(
-        self, config: BrokerConfig, world: World, quorum: MetadataQuorum, metadata: MetadataCache, spawn: Spawn
+        self,
+        config: BrokerConfig,
+        world: World,
+        quorum: MetadataQuorum,
+        metadata: MetadataCache,
+        spawn: Spawn,
+        *,
+        has_registered: Callable[[], bool] = lambda: True,
     ) -> None:
+        """``has_registered``: has the broker of this same process registered yet?"""
         self.config = config
         self.world = world
         self.quorum = quorum
@@ -149,6 +157,7 @@ class ControllerDriver:
         self.controller = Controller(ClusterPolicy.of(config, metadata.cluster_id))
         self.sessions = Sessions(timeout_s=config.broker_session_timeout_ms / 1000)
         self._spawn = spawn
+        self._has_registered = has_registered
         self._epoch: Epoch | None = None
         """The epoch of this node's reign; None: another node, or nobody, is the active controller."""
         self._predecessor: NodeId = NO_NODE
@@ -245,8 +254,11 @@ class ControllerDriver:
         now, image = self.world.clock.now(), self.metadata.image
         contacts = self.quorum.last_contact
         predecessor = {node: contacts[node] for node in (self._predecessor,) if node in contacts}
-        # Who is fenced has no session: a clock started for it would keep its next incarnation out.
-        self.sessions.restart((node for node in sorted(image.brokers) if image.alive(node)), now, predecessor)
+        # Who is fenced has no session: a clock started for it would keep its next incarnation out. Nor has the own
+        # former incarnation: one process at a time holds the data directory, and that is this one.
+        dead = None if self._has_registered() else self.config.node_id
+        living = (node for node in sorted(image.brokers) if image.alive(node) and node != dead)
+        self.sessions.restart(living, now, predecessor)
         self._predecessor = NO_NODE
         self._balance_at = now + self._balance_interval_s if self.config.auto_leader_rebalance_enable else None
         self._retry_at = now + self.config.unclean_leader_election_interval_ms / 1000

@@ -151,7 +151,7 @@ class Lifecycle:
             return False
         self._session_from = max(self._session_from, sent)
         if self.is_fenced != response.is_fenced:
-            self.world.events("broker_fenced" if response.is_fenced else "broker_unfenced", node=self.config.node_id)
+            self.world.events("session_fenced" if response.is_fenced else "session_unfenced", node=self.config.node_id)
             self.is_fenced = response.is_fenced
             self._on_change()
         if response.should_shut_down:
