@@ -34,6 +34,9 @@ Result = TypeVar("Result")
 FAILED = 1
 MISUSED = 2
 
+# A person waits at the other end: a cluster that has not answered by then is told to be silent.
+ANSWER_TIMEOUT_MS = 15_000
+
 NEXT_STEPS: tuple[tuple[type[Exception], str], ...] = (
     (Unreachable, "check -b, and that a broker runs there (`minikafka up`)"),
     (OutcomeUnknown, "look before you send again: it may have happened"),

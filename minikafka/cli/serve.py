@@ -8,7 +8,6 @@ once, as kill -9 would.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import sys
 from pathlib import Path
@@ -17,7 +16,7 @@ import click
 
 from minikafka.cli.running import Failure, Signals, first_of, run_until_asked
 from minikafka.cli.settings import broker_settings
-from minikafka.cli.tables import config_option
+from minikafka.cli.tables import config_option, print_json
 from minikafka.config import BrokerConfig, table
 from minikafka.world.local_broker import LocalBroker
 from minikafka.world.process import exec_with_malloc_environment
@@ -94,8 +93,7 @@ async def _until_asked(node: LocalBroker, file: Path, signals: Signals) -> None:
             "data_dir": config.log_dirs,
             "config": str(file),
         }
-        click.echo(json.dumps(ready))
-        sys.stdout.flush()
+        print_json(ready)
         await first_of(node.wait_stopped(), signals.asked.wait())
 
 

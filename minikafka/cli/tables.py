@@ -84,6 +84,12 @@ def shown(cell: object) -> str:
     return "-" if cell is None or cell == "" else str(cell)
 
 
+def json_line(value: Any) -> str:
+    """One object as one line, without its end."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
 def print_json(value: Any) -> None:
-    """One object on one line."""
-    click.echo(json.dumps(value, ensure_ascii=False))
+    """One object on one line, out at once: scripts wait for it."""
+    click.echo(json_line(value))
+    sys.stdout.flush()

@@ -7,7 +7,6 @@ line for each broker that died (``{"broker":2,"died":true,...}``). Nothing is re
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import click
 
 from minikafka.cli.running import Failure, Signals, run_until_asked
 from minikafka.cli.settings import parse_flags
-from minikafka.cli.tables import config_option
+from minikafka.cli.tables import config_option, print_json
 from minikafka.world.processes import READY_TIMEOUT_S, BrokerProcess, ProcessCluster
 
 
@@ -56,12 +55,6 @@ def command(brokers: int | None, data_dir: Path, base_port: int | None, config: 
     run_until_asked(lambda signals: _up(brokers, data_dir, base_port or 0, settings, signals))
 
 
-def tell(line: dict[str, object] | str) -> None:
-    """One JSON line, out at once: scripts wait for it."""
-    click.echo(line if isinstance(line, str) else json.dumps(line))
-    sys.stdout.flush()
-
-
 async def _up(brokers: int | None, data_dir: Path, base_port: int, config: dict[str, str], signals: Signals) -> None:
     cluster = ProcessCluster(brokers, data_dir=data_dir, base_port=base_port, config=config)
     deaths: list[BrokerProcess] = []
@@ -71,7 +64,7 @@ async def _up(brokers: int | None, data_dir: Path, base_port: int, config: dict[
         await broker.wait()
         if not signals.asked.is_set():
             deaths.append(broker)
-            tell(_death(broker, data_dir))
+            print_json(_death(broker, data_dir))
             if not any(each.is_running for each in cluster.brokers.values()):
                 signals.asked.set()
 
@@ -98,11 +91,12 @@ async def _tell_ready(cluster: ProcessCluster, signals: Signals) -> None:
     async def told(broker: BrokerProcess) -> None:
         ready = await broker.wait_ready(READY_TIMEOUT_S)
         if not signals.asked.is_set():
-            tell(ready.line)
+            click.echo(ready.line)
+            sys.stdout.flush()
 
     await asyncio.gather(*(told(broker) for broker in cluster.brokers.values()))
     if not signals.asked.is_set():
-        tell({"ready": True, "bootstrap": cluster.bootstrap})
+        print_json({"ready": True, "bootstrap": cluster.bootstrap})
 
 
 def _death(broker: BrokerProcess, data_dir: Path) -> dict[str, object]:

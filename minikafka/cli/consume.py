@@ -1,0 +1,155 @@
+"""``minikafka consume``: a topic's records on standard output, in kcat's formats, as JSON lines or as columns.
+
+It reads all partitions without a group and commits nothing. It ends at ``--max-records``, at ``--exit-at-end`` (the
+high watermarks as they were when it began), or when it is told to: Ctrl-C, SIGTERM, a reader that leaves. All of these
+are exit code 0.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import click
+
+from minikafka import Consumer
+from minikafka.cli.formats import DEFAULT_FORMAT, LETTERS, BadFormat, Readable, parse_format, to_json_line
+from minikafka.cli.running import ANSWER_TIMEOUT_MS, Signals, first_of, run_until_asked
+from minikafka.cli.tables import bootstrap_option
+from minikafka.errors import UnknownTopicOrPartition
+from minikafka.types import TopicPartition
+
+POLL_TIMEOUT_MS = 500
+POLL_RECORDS_MAX = 5_000
+
+Printer = Callable[[Readable], bytes]
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  minikafka consume orders -b 127.0.0.1:9092 --from-beginning --exit-at-end -f '%p %o %k %s\\n'
+  minikafka consume orders -b 127.0.0.1:9092 --from-beginning --max-records 10 -o json
+  minikafka consume orders -b 127.0.0.1:9092
+
+\b
+Letters of a format (kcat's):
+"""
+    + "".join(f"  %{letter}  {meaning}\n" for letter, (_, meaning) in LETTERS.items())
+    + """
+JSON: one object a line, {"topic","partition","offset","timestamp","key","value","headers"}; bytes that are not UTF-8
+come as key_b64 and value_b64."""
+)
+@click.argument("topic")
+@bootstrap_option
+@click.option("--from-beginning", is_flag=True, help="From the first record that is kept.  [only new ones]")
+@click.option("--max-records", type=click.IntRange(min=0), default=None, metavar="N", help="End after N records.")
+@click.option("--exit-at-end", is_flag=True, help="End where the topic ended when this began.")
+@click.option("-f", "--format", "format_", default=None, metavar="FORMAT", help="kcat's letters.  [default: '%s\\n']")
+@click.option(
+    "-o", "--output", type=click.Choice(["table", "json"]), default=None, help="Columns, or a JSON object a line."
+)
+def command(
+    topic: str,
+    bootstrap: str,
+    from_beginning: bool,  # noqa: FBT001 - click passes flags so
+    max_records: int | None,
+    exit_at_end: bool,  # noqa: FBT001
+    format_: str | None,
+    output: str | None,
+) -> None:
+    """Print the records of TOPIC, as they come."""
+    if format_ is not None and output is not None:
+        raise click.UsageError("-f and -o are two ways to say the same: keep one of them")
+    try:
+        printer = _printer(format_, output)
+    except BadFormat as error:
+        raise click.UsageError(str(error)) from error
+    reading = Reading(topic, bootstrap, from_beginning, max_records, exit_at_end, printer)
+    if output == "table":
+        sys.stdout.buffer.write(_columns("PARTITION", "OFFSET", "TIMESTAMP", "KEY", "VALUE"))
+    run_until_asked(reading.run)
+
+
+def _printer(format_: str | None, output: str | None) -> Printer:
+    if output == "json":
+        return to_json_line
+    if output == "table":
+        cells = [parse_format(letter) for letter in ("%p", "%o", "%D", "%k", "%s")]
+        return lambda record: _columns(*(cell(record).decode(errors="replace") for cell in cells))
+    return parse_format(DEFAULT_FORMAT if format_ is None else format_)
+
+
+def _columns(partition: str, offset: str, timestamp: str, key: str, value: str) -> bytes:
+    """A line of a table that has no end yet: widths are guessed, nothing is cut."""
+    return f"{partition:>9}  {offset:>10}  {timestamp:<29}  {key:<16}  {value}".rstrip().encode() + b"\n"
+
+
+@dataclass(slots=True)
+class Reading:
+    """One run of the command."""
+
+    topic: str
+    bootstrap: str
+    from_beginning: bool
+    max_records: int | None
+    exit_at_end: bool
+    printer: Printer
+    printed: int = 0
+
+    async def run(self, signals: Signals) -> None:
+        """Read until there is a reason to end."""
+        consumer = Consumer(
+            self.topic,
+            bootstrap_servers=self.bootstrap,
+            auto_offset_reset="earliest" if self.from_beginning else "latest",
+            max_poll_records=POLL_RECORDS_MAX,
+            default_api_timeout_ms=ANSWER_TIMEOUT_MS,
+        )
+        try:
+            await first_of(self._read(consumer), signals.asked.wait())
+        finally:
+            sys.stdout.flush()
+            await consumer.stop()
+
+    async def _read(self, consumer: Consumer) -> None:
+        await consumer.start()
+        numbers = consumer.partitions_for_topic(self.topic) or ()
+        partitions = [TopicPartition(self.topic, number) for number in sorted(numbers)]
+        if not partitions:
+            raise UnknownTopicOrPartition(f"there is no topic {self.topic}")
+        consumer.unsubscribe()
+        consumer.assign(partitions)
+        ends = await consumer.end_offsets(partitions) if self.exit_at_end else {}
+        if self.from_beginning:
+            await consumer.seek_to_beginning(*partitions)
+        elif ends:
+            for partition, end in ends.items():
+                consumer.seek(partition, end)
+        else:
+            await consumer.seek_to_end(*partitions)
+        while not self._enough and not (ends and await self._at_end(consumer, ends)):
+            left = None if self.max_records is None else self.max_records - self.printed
+            records = await consumer.getmany(timeout_ms=POLL_TIMEOUT_MS, max_records=left)
+            for partition, batch in records.items():
+                self._print(partition, batch, ends)
+            sys.stdout.buffer.flush()
+
+    def _print(self, partition: TopicPartition, batch: Sequence[Readable], ends: dict[TopicPartition, int]) -> None:
+        end = ends.get(partition)
+        write, printer = sys.stdout.buffer.write, self.printer
+        for record in batch:
+            if end is None or record.offset < end:
+                write(printer(record))
+                self.printed += 1
+
+    @property
+    def _enough(self) -> bool:
+        return self.max_records is not None and self.printed >= self.max_records
+
+    async def _at_end(self, consumer: Consumer, ends: dict[TopicPartition, int]) -> bool:
+        for partition, end in ends.items():
+            if await consumer.position(partition) < end:
+                return False
+        return True

@@ -1,0 +1,222 @@
+"""``minikafka demo``: kill -9 brokers while 336,776 flights stream in, and prove that nothing acknowledged was lost.
+
+Three broker processes, the topic ``flights`` (6 partitions, replication factor 3, min.insync.replicas 2), acks=all. The
+verdict is the history checker's; the exit code says whether it found anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Coroutine
+from pathlib import Path
+from typing import Any
+
+import click
+
+from minikafka import AdminClient, Producer
+from minikafka.check import Verdict
+from minikafka.cli.asking import Asker
+from minikafka.cli.demo_story import Story
+from minikafka.cli.demo_stream import Stream
+from minikafka.cli.demo_verdict import Compared, Ledger, compare, judge, read_back, to_json
+from minikafka.cli.demo_view import Screen, Shown
+from minikafka.cli.demo_watch import Watch
+from minikafka.cli.flights import FLIGHT_COUNT, FlightsMissing, flights
+from minikafka.cli.running import FAILED, Failure, Signals, first_of, run_until_asked
+from minikafka.cli.tables import console
+from minikafka.client.structs import NewTopic
+from minikafka.errors import WorldError
+from minikafka.world.processes import ProcessCluster
+
+TOPIC = "flights"
+PARTITIONS = 6
+FAST_COUNT = 20_000
+SETTLE_TIMEOUT_S = 30.0
+
+# Kafka's session timeout is 9 s; a demo should not spend most of its time waiting for it.
+SETTINGS = {
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "500",
+    "auto.create.topics.enable": "false",
+}
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  minikafka demo                      all 336,776 flights
+  minikafka demo --fast               20,000 of them, for CI
+  minikafka demo --data-dir /tmp/mk   keep logs, history.jsonl and verdict.json
+
+Exit code 0: every acknowledged flight was read back exactly once and in order, and the three replicas are
+equal byte by byte below their high watermarks."""
+)
+@click.option("--fast", is_flag=True, help=f"Only the first {FAST_COUNT:,} flights.")
+@click.option(
+    "--data-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=None,
+    metavar="DIR",
+    help="Keep everything here.  [a temporary directory, removed if all is well]",
+)
+def command(fast: bool, data_dir: Path | None) -> None:  # noqa: FBT001 - click passes flags so
+    """Kill brokers while flights stream in, and prove that nothing that was acknowledged was lost."""
+    folder = data_dir or Path(tempfile.mkdtemp(prefix="minikafka-demo-"))
+    well = False
+    try:
+        well = run_until_asked(lambda signals: _demo(FAST_COUNT if fast else FLIGHT_COUNT, folder, signals))
+    except FlightsMissing as error:
+        raise Failure(str(error)) from error
+    finally:
+        if well and data_dir is None:
+            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            click.echo(f"logs, history.jsonl and verdict.json: {folder}", err=True)
+    if not well:
+        raise click.exceptions.Exit(FAILED)
+
+
+async def _demo(count: int, folder: Path, signals: Signals) -> bool:
+    """The whole demo; is the verdict good? Failure when it was interrupted."""
+    told: list[bool] = []
+
+    async def play() -> None:
+        told.append(await Demo(count, folder).run())
+
+    if await first_of(play(), signals.asked.wait()) != 0:
+        raise Failure("interrupted")
+    return told[0]
+
+
+class Demo:
+    """One run."""
+
+    def __init__(self, count: int, folder: Path) -> None:
+        self.count = count
+        self.folder = folder
+        self.screen = Screen(console())
+        self.started = asyncio.get_running_loop().time()
+
+    async def run(self) -> bool:
+        """Play it all; is the verdict good?"""
+        say = self.screen.say
+        stream_of_flights = flights(self.count)
+        first = next(stream_of_flights)
+        say(f"{self.count:,} flights, the first at {first.ident.split('/')[0]}")
+        cluster = ProcessCluster(3, data_dir=self.folder, config=SETTINGS)
+        ledger = Ledger(self.folder / "history.jsonl")
+        try:
+            await cluster.start()
+            for node, broker in cluster.brokers.items():
+                say(f"broker {node} is ready: http://{broker.files.address}, pid {broker.pid}")
+            await self._create_topic(cluster)
+            story = await self._stream(cluster, ledger, _chain(first, stream_of_flights))
+            say("reading everything back")
+            ends = await read_back(ledger, cluster.bootstrap, TOPIC, PARTITIONS, lambda _: None)
+            folders = {node: broker.files.folder for node, broker in cluster.brokers.items()}
+        finally:
+            await cluster.stop()
+        say("brokers stopped; comparing the replicas byte by byte")
+        compared = await asyncio.to_thread(compare, ledger, folders, ends)
+        verdict = await asyncio.to_thread(judge, ledger)
+        self._summarize(story, compared, verdict)
+        return verdict.ok and compared.differences == 0
+
+    async def _create_topic(self, cluster: ProcessCluster) -> None:
+        admin = AdminClient(bootstrap_servers=cluster.bootstrap)
+        await admin.start()
+        try:
+            configs = {"min.insync.replicas": "2"}
+            await admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3, topic_configs=configs)])
+        finally:
+            await admin.close()
+        self.screen.say(
+            f"topic {TOPIC}: {PARTITIONS} partitions, replication factor 3, min.insync.replicas 2, acks=all"
+        )
+
+    async def _stream(self, cluster: ProcessCluster, ledger: Ledger, source: Any) -> Story:
+        """Stream and story side by side; returns when all outcomes are known and the replicas have settled."""
+        async with Asker(cluster.bootstrap) as asker, _producer(cluster) as producer:
+            watch = Watch(asker, cluster, TOPIC)
+            stream = Stream(producer, ledger.recorder, TOPIC, source)
+            story = Story(cluster, watch, stream, self.count, self.screen.say)
+            shown = Shown(
+                stream,
+                self.count,
+                lambda: watch.state,
+                lambda: {node: broker.is_running for node, broker in cluster.brokers.items()},
+            )
+            async with _beside(watch.run(), self.screen.show(shown)):
+                if await watch.until(lambda state: state.all_in_sync, SETTLE_TIMEOUT_S) is None:
+                    raise WorldError("the new topic has no leaders")
+                async with asyncio.TaskGroup() as together:
+                    together.create_task(stream.run())
+                    together.create_task(story.run())
+                self.screen.say(
+                    f"{stream.sent:,} sent: {stream.acknowledged:,} acknowledged, {stream.failed:,} failed,"
+                    f" {stream.unknown:,} unknown"
+                )
+                if await watch.until(lambda state: state.settled, SETTLE_TIMEOUT_S) is None:
+                    raise WorldError(f"the replicas have not settled after {SETTLE_TIMEOUT_S:.0f} s")
+            return story
+
+    def _summarize(self, story: Story, compared: Compared, verdict: Verdict) -> None:
+        seconds = asyncio.get_running_loop().time() - self.started
+        (self.folder / "verdict.json").write_text(
+            json.dumps(to_json(verdict, story.failovers, compared, seconds), indent=2) + "\n", encoding="utf-8"
+        )
+        self.screen.print("")
+        for each in story.failovers:
+            controller = "" if each.controller_s is None else f", another controller after {each.controller_s:.2f} s"
+            self.screen.print(
+                f"kill -9 of broker {each.node} ({each.what}): new leaders after {each.elected_s:.2f} s, writable after"
+                f" {each.writable_s:.2f} s{controller}; in sync {each.in_sync_s:.2f} s after its restart"
+            )
+        equal = "equal" if not compared.differences else f"{compared.differences} DIFFERENCES"
+        self.screen.print(
+            f"replicas: {compared.batches:,} batches, {compared.size / 1e6:,.1f} MB each, byte by byte: {equal}"
+        )
+        self.screen.print(verdict.render())
+        self.screen.print(f"{seconds:.1f} s in all")
+
+
+def _chain(first: Any, rest: Any) -> Any:
+    yield first
+    yield from rest
+
+
+@contextlib.asynccontextmanager
+async def _producer(cluster: ProcessCluster) -> AsyncIterator[Producer]:
+    producer = Producer(bootstrap_servers=cluster.bootstrap, acks="all", allow_auto_create_topics=False)
+    await producer.start()
+    try:
+        yield producer
+    finally:
+        await producer.stop()
+
+
+@contextlib.asynccontextmanager
+async def _beside(*works: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run ``works`` beside the block, and end them with it; a bug in one of them ends the block."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    here = asyncio.current_task()
+
+    def ended(task: asyncio.Future[None]) -> None:
+        if not task.cancelled() and task.exception() is not None and here is not None:
+            here.cancel()
+
+    for task in tasks:
+        task.add_done_callback(ended)
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        for result in results:
+            if isinstance(result, Exception):
+                raise result

@@ -1,0 +1,99 @@
+"""Real processes under fire: kill -9 in a loop, and a leader that was frozen past its session."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from minikafka.cli.asking import Asker
+from minikafka.errors import BY_CODE
+from minikafka.ports import Buffers
+from minikafka.types import Address
+from minikafka.wire.batch import split
+from minikafka.wire.messages import (
+    DescribeTopicsRequest,
+    FetchPartition,
+    FetchRequest,
+    ProducedPartition,
+    ProducePartition,
+    ProduceRequest,
+)
+from minikafka.wire.records import Record, build_batch, decode_batch
+from minikafka.world.processes import ProcessCluster
+from tests.e2e.kill_loop import SETTINGS, TOPIC, create_topic, kill_loop
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+ROUNDS = 10
+
+
+@pytest.mark.timeout(240)
+async def test_ten_rounds_of_kill_9_lose_duplicate_and_reorder_nothing(tmp_path):
+    """Issue (must be shown), S16, S19, KIP-101, KIP-98: acks=all holds through the deaths of leader, follower and
+    controller; order per partition is kept; the replicas are byte-equal below HW.
+    """
+    outcome = await kill_loop(tmp_path, go_on=lambda played: played < ROUNDS)
+    assert outcome.well, str(outcome)
+    assert outcome.rounds == ROUNDS
+    assert outcome.verdict.counts.acknowledged > 100 * ROUNDS
+    assert outcome.verdict.counts.unread == 0
+    assert outcome.compared.batches > 0
+
+
+def addresses(cluster: ProcessCluster) -> dict[int, Address]:
+    return {files.node_id: files.address for files in cluster.files.brokers}
+
+
+async def state_of(asker: Asker, address: Address):
+    answer = await asker.ask(address, DescribeTopicsRequest(topics=(TOPIC,)))
+    return answer.topics[0].partitions[0]
+
+
+async def until(asker: Asker, address: Address, condition):
+    async with asyncio.timeout(30):
+        while True:
+            state = await state_of(asker, address)
+            if condition(state):
+                return state
+            await asyncio.sleep(0.05)
+
+
+def batch(value: bytes) -> Buffers:
+    return (build_batch([Record(offset=0, timestamp=1, value=value)]),)
+
+
+async def told(asker: Asker, address: Address, value: bytes, acks: int) -> ProducedPartition:
+    request = ProduceRequest(acks=acks, partitions=(ProducePartition(topic=TOPIC, partition=0, records=batch(value)),))
+    return (await asker.ask(address, request, 60.0)).partitions[0]
+
+
+async def values_at(asker: Asker, address: Address) -> list[bytes | None]:
+    fetch = FetchRequest(partitions=(FetchPartition(topic=TOPIC, partition=0, fetch_offset=0),))
+    answer = (await asker.ask(address, fetch)).partitions[0]
+    assert answer.error_code == 0, answer
+    return [record.value for each in split(b"".join(answer.records)) for record in decode_batch(each)]
+
+
+async def test_a_leader_frozen_past_its_session_refuses_what_it_is_told(tmp_path):
+    """DESIGN (zombie leaders): SIGSTOP of a leader past its session; what waits in its sockets meanwhile is refused by
+    the process when it wakes, with acks=all and with acks=1, and is in nobody's log.
+    """
+    async with ProcessCluster(3, data_dir=tmp_path, config=SETTINGS) as cluster, Asker(cluster.bootstrap) as asker:
+        await create_topic(cluster.bootstrap)
+        at = addresses(cluster)
+        state = await until(asker, at[1], lambda seen: len(seen.isr) == 3)
+        frozen, other = state.leader, next(node for node in at if node != state.leader)
+        assert (await told(asker, at[frozen], b"before", -1)).error_code == 0
+        cluster.sigstop(frozen)
+        zombie = [asyncio.ensure_future(told(asker, at[frozen], b"zombie", acks)) for acks in (1, -1, 1)]
+        state = await until(asker, at[other], lambda seen: seen.leader not in (frozen, -1))
+        assert (await told(asker, at[state.leader], b"after", -1)).error_code == 0
+        assert not any(each.done() for each in zombie)
+        cluster.sigcont(frozen)
+        for answer in await asyncio.gather(*zombie):
+            assert answer.error_code != 0, "a zombie leader acknowledged"
+            assert BY_CODE[answer.error_code].name == "NOT_LEADER_OR_FOLLOWER"
+            assert answer.outcome == "not_written"
+        state = await until(asker, at[other], lambda seen: len(seen.isr) == 3)
+        assert await values_at(asker, at[state.leader]) == [b"before", b"after"]
