@@ -31,7 +31,7 @@ def high_watermark_after(
 
     ``own_end`` is the leader's acknowledged end. With fewer committed ISR members than ``min_isr`` nothing advances at
     all, not even records sent with acks=1: else the last replica standing would commit alone, and an unclean restart
-    of it would lose what consumers have seen (KAFKA-15583; played by scenarios/last_replica_standing.txt).
+    of it would lose what consumers have seen (KAFKA-15583; played by scenarios/elr/last_replica_standing.txt).
     """
     if isr_size < min_isr:
         return current

@@ -93,7 +93,12 @@ class Partition:
         return True
 
     def _lead(self, state: PartitionState, now: float) -> None:
+        # What the leader knows of its followers stays true only if nobody else has led in between: under another leader
+        # they may have cut their logs, also when this broker has missed that epoch (played by
+        # scenarios/skipped_epochs_forget_remote_ends.txt).
         predecessor = self.role if isinstance(self.role, LeaderReplica) else None
+        if predecessor is not None and predecessor.epoch + 1 != state.leader_epoch:
+            predecessor = None
         self.role = LeaderReplica(
             self.me,
             self.partition,

@@ -1,0 +1,125 @@
+"""The library of scenarios: every file prints what it says it prints, and the stories end as the articles say.
+
+A change of a rule shows here as a diff of a table. ``python -m minikafka.lab rewrite`` refreshes the expectations: review
+what it wrote before committing it.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import minikafka
+from minikafka.lab.player import Run, ScenarioError, play
+from minikafka.lab.scenario import LIBRARY, library, read
+from minikafka.lab.table import rendered
+
+REQUIRED = """
+    s11_one_record s11_three_rounds s12_fetch_after_produce s12_produce_wakes_parked_fetch
+    s13_isr_may_shrink_to_the_leader s14_lag_is_time_not_records s15_return_to_the_isr
+    s16_committed_means_every_isr_member s17_only_leaders_serve s18_placement s19_clean_election s20_unclean_off_and_on
+    s22_data_loss s23_divergence join_needs_epoch_start isr_shrink_in_flight kip279_two_fast_elections
+    deposed_leader_tail_is_cut restart_inside_an_epoch acks1_loss min_insync_replicas elr/last_replica_standing
+""".split()
+"""Stories that must stay, whatever is renamed or merged."""
+
+
+def run_of(name: str, **options: str) -> Run:
+    return read(LIBRARY / f"{name}.txt").play(tuple(options.items()))
+
+
+@pytest.mark.parametrize("path", library(), ids=lambda path: path.relative_to(LIBRARY).with_suffix("").as_posix())
+def test_a_scenario_prints_what_its_file_says(path: Path) -> None:
+    """S11 to S23: the tables are the requirement, value by value."""
+    scenario = read(path)
+    assert scenario.expected, "no expectation: run python -m minikafka.lab rewrite, and read what it wrote"
+    for expected in scenario.expected:
+        assert rendered(scenario.play(expected.options)) == expected.text
+
+
+def test_the_named_stories_are_there():
+    """Issue 2: S11 to S20 as transcripts, S22 and S23, and the stories of KIPs that the rules stand on."""
+    assert set(REQUIRED) <= {read(path).name for path in library()}
+
+
+def test_a_comment_that_names_a_scenario_finds_it():
+    """STYLE 14: a rule that looks removable names the story that plays its loss; the story must exist."""
+    sources = Path(minikafka.__file__).parent
+    named = {
+        name
+        for path in sorted(sources.rglob("*.py"))
+        for name in re.findall(r"\bscenarios/([a-z0-9_/]+)\.txt", path.read_text(encoding="utf-8"))
+    }
+    assert named
+    assert named <= {read(path).name for path in library()}
+
+
+def test_every_story_is_told():
+    """A file without a comment on top is a table that nobody understands in a year."""
+    for path in library():
+        assert path.read_text(encoding="utf-8").startswith("# "), path.name
+
+
+@pytest.mark.parametrize(
+    "name, options, lost, diverged",
+    [
+        ("s22_data_loss", {"truncation": "high-watermark"}, ["m1"], 0),
+        ("s22_data_loss", {"truncation": "leader-epoch"}, [], 0),
+        ("s22_data_loss", {"control": "quorum"}, [], 0),
+        ("s23_divergence", {"truncation": "high-watermark"}, ["m1"], 1),
+        ("s23_divergence", {"truncation": "leader-epoch"}, ["m1"], 0),
+        ("s23_divergence", {"control": "quorum"}, [], 0),
+    ],
+)
+def test_truncation_to_the_high_watermark_loses_and_diverges(
+    name: str, options: dict[str, str], lost: list[str], diverged: int
+) -> None:
+    """S22 and S23 exactly as scheduled, under both rules and under the real quorum."""
+    run = run_of(name, **options)
+    assert [each.split()[0] for each in run.lost] == lost
+    assert len(run.diverged) == diverged
+
+
+def test_the_record_of_s22_is_lost_at_the_articles_step():
+    """S22: B cuts its log when it restarts, A when it returns as a follower: then m1 is nowhere."""
+    run = run_of("s22_data_loss", truncation="high-watermark")
+    cuts = [step.what for step in run.steps if any("cuts its log 2→1" in told for told in step.told)]
+    assert cuts == ["B starts again", "all followers fetch until nothing changes"]
+
+
+def test_the_same_scenario_gives_the_same_text():
+    """A transcript that differs from run to run cannot be reviewed."""
+    for path in library():
+        scenario = read(path)
+        assert rendered(scenario.play()) == rendered(scenario.play())
+
+
+@pytest.mark.parametrize(
+    "text, why",
+    [
+        ("produce A x", "begins with"),
+        ("cluster brokers=0", "brokers"),
+        ("cluster brokers=2 names=A", "names"),
+        ("cluster brokers=2 truncation=none", "truncation"),
+        ("cluster brokers=2 min.isr=1", "min.isr"),
+        ("cluster brokers=2\nfrobnicate 1", "no such command"),
+        ("cluster brokers=2\nfetch 9", "which broker"),
+        ("cluster brokers=2\nkill 1\nkill 1", "is down"),
+        ("cluster brokers=2\nrestart 1", "is up"),
+        ("cluster brokers=2\ntick 5", "no time"),
+        ("cluster brokers=2\ndeliver 2", "on its way"),
+        ("cluster brokers=2\nproduce 1 a ack=1", "not known here"),
+    ],
+)
+def test_a_scenario_with_a_mistake_says_where(text: str, why: str) -> None:
+    """A typing error must not pass for a story."""
+    with pytest.raises(ScenarioError, match=why):
+        play(list(enumerate(text.splitlines(), start=1)), {})
+
+
+def test_refreshing_an_unchanged_file_changes_nothing():
+    """The rewrite keeps stories and options, and only renews what is printed."""
+    for path in library():
+        assert read(path).refreshed() == path.read_text(encoding="utf-8")
