@@ -1,0 +1,609 @@
+"""One member of the metadata quorum at work: the loops around the rules of ``quorum/``.
+
+Rules for this file:
+
+1. It decides nothing: every input goes to the rules, every :class:`Ready` is carried out in its order. No answer and no
+   request leaves before the state it rests on is durable (``_until_saved``).
+2. The log is changed under ``_log_lock`` only: what a fetch answer asks for is decided and done without an await in
+   between, and never while a sync of the same log is in flight.
+3. It shares nothing with user partitions but the network and the disk: a slow one must not stall the quorum.
+4. Everyone who waits, waits for the bell: it rings after each change, and each looks for itself.
+
+Read ``start``, then the loops, then ``handle`` and ``append``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+from minikafka.broker.peer import call
+from minikafka.broker.quorum_snapshots import SnapshotFiles
+from minikafka.config import BrokerConfig
+from minikafka.errors import (
+    BrokerNotAvailable,
+    CorruptMessage,
+    DiskFailed,
+    DiskFull,
+    InvalidRecord,
+    KafkaStorageError,
+    NotController,
+    ProtocolError,
+    RecordListTooLarge,
+    WorldError,
+)
+from minikafka.invariant import invariant
+from minikafka.log.partition_log import PartitionLog
+from minikafka.ports import World
+from minikafka.quorum import fetching, voting
+from minikafka.quorum.core import Envelope, QuorumCore, Ready
+from minikafka.quorum.describe import describe
+from minikafka.quorum.fetching import FETCH_WAIT_MAX_MS, FetchAsk, FetchSnapshot, FetchStep, Wait
+from minikafka.quorum.roles import Leader
+from minikafka.quorum.state_file import QUORUM_STATE_PATH, QuorumState, decode_state, encode_state
+from minikafka.replication.follower import CutTo, Extend
+from minikafka.types import NO_EPOCH, NO_NODE, Address, Epoch, EpochEnd, NodeId, Offset
+from minikafka.wire.batch import RecordBatch, split
+from minikafka.wire.messages import (
+    BeginQuorumEpochRequest,
+    BeginQuorumEpochResponse,
+    CurrentLeader,
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    EndQuorumEpochRequest,
+    EndQuorumEpochResponse,
+    FetchRequest,
+    FetchResponse,
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    VoteRequest,
+    VoteResponse,
+)
+from minikafka.wire.records import BatchBuilder, decode_batch
+
+R = TypeVar("R")
+Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]]
+QuorumRequest: TypeAlias = (
+    VoteRequest
+    | BeginQuorumEpochRequest
+    | EndQuorumEpochRequest
+    | FetchRequest
+    | FetchSnapshotRequest
+    | DescribeQuorumRequest
+)
+QuorumResponse: TypeAlias = (
+    VoteResponse
+    | BeginQuorumEpochResponse
+    | EndQuorumEpochResponse
+    | FetchResponse
+    | FetchSnapshotResponse
+    | DescribeQuorumResponse
+)
+
+METADATA_BATCH_BYTES_MAX = 8 * 1024 * 1024
+"""Of one append: it is one batch, so that it is applied as a whole or not at all."""
+
+# Read and applied in one turn of the loop: heartbeats go out in between.
+APPLY_BYTES = 1024 * 1024
+
+# How long a leaving leader waits for the others to hear it.
+FAREWELL_S = 1.0
+
+
+class MetadataListener(Protocol):
+    """Who follows the committed metadata. Its methods are called in order, from the loop, and must not wait."""
+
+    def on_commit(self, base_offset: Offset, leader_epoch: Epoch, payloads: Sequence[bytes]) -> None:
+        """The record values of one committed batch. Control batches are not passed on, their offsets are skipped."""
+        ...
+
+    def on_snapshot(self, snapshot: EpochEnd, payloads: Sequence[bytes]) -> None:
+        """The state is replaced by the one at ``snapshot.end_offset``."""
+        ...
+
+    def on_leader(self, leader_id: NodeId, epoch: Epoch, i_lead: bool) -> None:  # noqa: FBT001
+        """Who leads is known, or no longer known. ``i_lead``: this member does, and all that was ever committed before
+        its epoch has been given to this listener. It is False again as soon as that may be over.
+        """
+        ...
+
+    def snapshot_payloads(self) -> Sequence[bytes]:
+        """The whole state, as of the last call of ``on_commit`` or ``on_snapshot``."""
+        ...
+
+
+class QuorumDriver:
+    """One member; ``log`` is its open metadata log. ``spawn`` starts a task whose failure stops the broker."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        world: World,
+        *,
+        cluster_id: str,
+        voters: Mapping[NodeId, Address],
+        log: PartitionLog,
+        spawn: Spawn,
+        listener: MetadataListener,
+    ) -> None:
+        self.config = config
+        self.world = world
+        self.cluster_id = cluster_id
+        self.voters = dict(sorted(voters.items()))
+        self.log = log
+        self.listener = listener
+        self.snapshots = SnapshotFiles(world)
+        self.applied_offset: Offset = 0
+        """The listener has seen all below it."""
+        self._spawn = spawn
+        self._core: QuorumCore | None = None
+        self._applied_epoch: Epoch = 0
+        self._saved_version = 0
+        self._saving = asyncio.Lock()
+        self._log_lock = asyncio.Lock()
+        self._bell = asyncio.Event()
+        self._announced: tuple[NodeId, Epoch, bool] = (NO_NODE, NO_EPOCH, False)
+        self._stopping = False
+        self._fetch_scope: tuple[asyncio.Timeout, NodeId, Epoch] | None = None
+        self._bytes_since_snapshot = 0
+        self._snapshot_at = 0.0
+        self._loops: list[asyncio.Task[None]] = []
+
+    def __repr__(self) -> str:
+        return f"<{self._core!r} applied={self.applied_offset}>"
+
+    # ---- what is known -----------------------------------------------------------------------------------------------
+
+    @property
+    def core(self) -> QuorumCore:
+        """The rules' state; BrokerNotAvailable before the start."""
+        if self._core is None:
+            raise BrokerNotAvailable("the quorum's log is not loaded yet")
+        return self._core
+
+    @property
+    def leader_id(self) -> NodeId:
+        """Who leads the quorum, NO_NODE when unknown."""
+        return NO_NODE if self._core is None else self._core.leader_id
+
+    @property
+    def epoch(self) -> Epoch:
+        return NO_EPOCH if self._core is None else self._core.epoch
+
+    @property
+    def is_leader(self) -> bool:
+        """Leader, with a committed record of its own epoch, and with all before it applied."""
+        role = self._core.role if self._core is not None else None
+        return isinstance(role, Leader) and self.applied_offset > role.epoch_start
+
+    @property
+    def role_name(self) -> str:
+        return "starting" if self._core is None else self._core.role.name
+
+    @property
+    def high_watermark(self) -> Offset:
+        return 0 if self._core is None else self._core.high_watermark
+
+    @property
+    def last_contact(self) -> Mapping[NodeId, float]:
+        """When each other member was last heard of, on the monotonic clock. A new controller dates the sessions of
+        others, its predecessor's too, from here and not from its own election.
+        """
+        return MappingProxyType({} if self._core is None else self._core.contacts)
+
+    # ---- start and stop ----------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Load state and snapshot, then start the loops.
+
+        Raises KafkaStorageError when ``quorum-state`` cannot be read, or the log begins where no snapshot ends.
+        """
+        now = self.world.clock.now()
+        disk = self.world.disk
+        known = disk.exists(QUORUM_STATE_PATH)
+        state = decode_state(disk.read_file(QUORUM_STATE_PATH)) if known else QuorumState()
+        payloads = self.snapshots.load()
+        newest = self.snapshots.kept[-1] if self.snapshots.kept else None
+        if newest is not None and newest > (self.log.last_epoch, self.log.end_offset):
+            # The broker stopped between fetching the snapshot and emptying its log, or the log's tail was never synced.
+            await self._restart_log(newest)
+        if self.log.start_offset > (newest.end_offset if newest else 0):
+            raise KafkaStorageError(
+                f"the metadata log starts at {self.log.start_offset}, and no snapshot reaches there"
+            )
+        core = self._core = QuorumCore(
+            self.config.node_id,
+            self.voters,
+            self.log,
+            state,
+            self.config,
+            self.world.random,
+            self.world.events,
+            cluster_id=self.cluster_id,
+            snapshots=self.snapshots.kept,
+            now=now,
+            wall_ms=self.world.clock.wall_ms(),
+        )
+        if core.is_voter:
+            await self._sync()
+        if newest is not None:
+            self._replace_state(newest, payloads)
+        self._plan_snapshot()
+        for coroutine, name in (
+            (self._keep_time(), "quorum-time"),
+            (self._follow(), "quorum-fetch"),
+            (self._flush(), "quorum-flush"),
+            (self._apply(), "quorum-apply"),
+            (self._take_snapshots(), "quorum-snapshots"),
+        ):
+            self._loops.append(self._spawn(coroutine, name))
+
+    async def stop(self) -> None:
+        """Leave gracefully: a leader tells the others, and the best of them takes over at once. Then the loops end."""
+        self._stopping = True
+        if self._core is not None:
+            ready = self._core.stop(self.world.clock.now())
+            self._ring()
+            try:
+                await self._until_saved(ready.state_version)
+                async with asyncio.timeout(FAREWELL_S):
+                    await asyncio.gather(*(self._ask(envelope) for envelope in ready.send))
+            except TimeoutError:
+                self.world.events("quorum_farewell_unheard", epoch=self._core.epoch)
+            except (DiskFailed, DiskFull) as error:
+                # Nothing may be said that is not saved; the failure has stopped the broker already.
+                self.world.events("quorum_farewell_unsaid", epoch=self._core.epoch, why=str(error))
+        self._ring()
+        if self._loops:
+            await asyncio.wait(self._loops)
+
+    # ---- persist, then speak -----------------------------------------------------------------------------------------
+
+    async def _obey(self, ready: Ready[R]) -> R:
+        """Carry out what the rules decided, in order; the answer is given last."""
+        self._ring()
+        await self._until_saved(ready.state_version)
+        for envelope in ready.send:
+            self._spawn(self._ask(envelope), f"quorum-ask-{envelope.peer}")
+        return ready.reply
+
+    async def _until_saved(self, version: int) -> None:
+        """Wait until this version of the state, or a newer one, is durable."""
+        while self._saved_version < version:
+            async with self._saving:
+                if self._saved_version < version:
+                    state, newest = self.core.state, self.core.state_version
+                    await self._persist(state)
+                    self._saved_version = newest
+
+    async def _persist(self, state: QuorumState) -> None:
+        await self.world.disk.publish(QUORUM_STATE_PATH, encode_state(state))
+
+    async def _sync(self) -> None:
+        """Make the log durable; whoever comes during a sync rides the next one."""
+        async with self._log_lock:
+            if self.log.synced_end < self.log.end_offset:
+                await self.log.sync()
+
+    # ---- waiting -----------------------------------------------------------------------------------------------------
+
+    def _ring(self) -> None:
+        """Something has changed: tell the listener, end a fetch that nobody needs any more, wake all who wait."""
+        facts = (self.leader_id, self.epoch, self.is_leader)
+        if facts != self._announced and self._core is not None:
+            self._announced = facts
+            self.listener.on_leader(*facts)
+        if self._fetch_scope is not None:
+            scope, leader_id, epoch = self._fetch_scope
+            if self._stopping or (leader_id, epoch) != (self.leader_id, self.epoch):
+                self._fetch_scope = None
+                scope.reschedule(self.world.clock.now())
+        self._bell.set()
+        self._bell = asyncio.Event()
+
+    async def _until(self, met: Callable[[], bool], deadline: float | None = None) -> bool:
+        """Wait until ``met()``; False when the deadline passed, or this member stops."""
+        while not met():
+            if self._stopping:
+                return False
+            bell = self._bell
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await bell.wait()
+            except TimeoutError:
+                return met()
+        return not self._stopping
+
+    # ---- the loops ---------------------------------------------------------------------------------------------------
+
+    async def _keep_time(self) -> None:
+        while not self._stopping:
+            clock, deadline = self.world.clock, self.core.next_deadline()
+            if deadline is not None and deadline <= clock.now():
+                await self._obey(self.core.on_time(clock.now(), clock.wall_ms()))
+            else:
+                await self._until(lambda before=deadline: self.core.next_deadline() != before, deadline)  # type: ignore[misc]
+
+    async def _ask(self, envelope: Envelope) -> None:
+        """Send one request to a voter and hand its answer to the rules."""
+        clock, request, peer = self.world.clock, envelope.request, envelope.peer
+        deadline = clock.now() + self.config.controller_quorum_request_timeout_ms / 1000
+        try:
+            response = await call(self.world.network, self.voters[peer], request, deadline)
+        except WorldError:
+            ready = voting.on_no_response(self.core, request, peer, clock.now())
+        else:
+            ready = voting.on_response(self.core, request, response, peer, clock.now())
+        await self._obey(ready)
+
+    async def _flush(self) -> None:
+        """Leader: sync what was appended, while the followers already fetch and sync it. A log that failed ends this
+        member: a leader that cannot append would only keep others from leading.
+        """
+        while await self._until(self._must_flush):
+            if self.log.failure is not None:
+                raise KafkaStorageError(f"the metadata log has failed: {self.log.failure}")
+            await self._until_saved(self.core.state_version)
+            await self._sync()
+            self.core.on_durable()
+            self._ring()
+
+    def _must_flush(self) -> bool:
+        return self.log.failure is not None or (self._leads() and self.log.synced_end < self.log.end_offset)
+
+    def _leads(self) -> bool:
+        return isinstance(self.core.role, Leader)
+
+    async def _follow(self) -> None:
+        """Fetch from the leader for as long as there is one."""
+        while await self._until(lambda: fetching.has_whom_to_ask(self.core)):
+            if self.core.is_voter and self.log.synced_end < self.log.end_offset:
+                await self._sync()
+            elif self._saved_version < self.core.state_version:
+                await self._until_saved(self.core.state_version)
+            else:
+                ask = fetching.next_fetch(self.core)
+                invariant(ask is not None, "somebody to ask", quorum=self.core)
+                if ask is not None:
+                    await self._fetch(ask)
+
+    async def _fetch(self, ask: FetchAsk) -> None:
+        clock = self.world.clock
+        response = await self._call_leader(ask, ask.request, FETCH_WAIT_MAX_MS)
+        if not isinstance(response, FetchResponse):
+            await self._pause(fetching.on_fetch_failed(self.core, clock.now()))
+            return
+        async with self._log_lock:
+            try:
+                ready = fetching.on_fetch_response(self.core, ask, response, clock.now())
+                self._change_log(ask, ready.reply)
+            except (CorruptMessage, InvalidRecord) as error:
+                # Nothing was written. The leader's disk may be bad, or the way here.
+                self.world.events("quorum_fetch_damaged", leader=ask.peer, offset=ask.offset, reason=str(error))
+                ready = self.core.ready(fetching.on_fetch_failed(self.core, clock.now()))
+            end = self.log.end_offset
+        step = await self._obey(ready)
+        match step:
+            case Extend():
+                if self.core.is_voter:
+                    await self._sync()
+                if self.core.raise_high_watermark(min(step.leader_high_watermark, end)):
+                    self._ring()
+            case FetchSnapshot(snapshot):
+                await self._fetch_snapshot(ask, snapshot)
+            case Wait():
+                await self._pause(step)
+
+    def _change_log(self, ask: FetchAsk, step: FetchStep) -> None:
+        if isinstance(step, CutTo):
+            self.world.events("quorum_tail_truncated", epoch=ask.epoch, old=self.log.end_offset, new=step.offset)
+            self.log.truncate_to(step.offset)
+        elif isinstance(step, Extend) and step.batches:
+            self.log.append_as_follower(step.batches)
+
+    async def _call_leader(self, ask: FetchAsk, request: object, wait_ms: int) -> object | None:
+        """The answer; None when there is none, or when it would come from an epoch that is over."""
+        timeout_s = (wait_ms + self.config.controller_quorum_request_timeout_ms) / 1000
+        deadline = self.world.clock.now() + timeout_s
+        try:
+            async with asyncio.timeout_at(deadline) as scope:
+                self._fetch_scope = (scope, self.leader_id, self.epoch)
+                response: object = await call(self.world.network, self.voters[ask.peer], request, deadline)
+                return response
+        except (TimeoutError, WorldError):
+            return None
+        finally:
+            self._fetch_scope = None
+
+    async def _pause(self, wait: Wait) -> None:
+        """Wait, but not beyond a change of leader or epoch."""
+        leader, epoch = self.leader_id, self.epoch
+        await self._until(lambda: (self.leader_id, self.epoch) != (leader, epoch), wait.until)
+
+    # ---- committed records -------------------------------------------------------------------------------------------
+
+    async def _apply(self) -> None:
+        while await self._until(lambda: self.applied_offset < self.core.high_watermark):
+            self._apply_some()
+            self._ring()
+            await asyncio.sleep(0)
+
+    def _apply_some(self) -> None:
+        """Give the listener the next committed batches, one megabyte or one batch at a time."""
+        buffers = self.log.read(self.applied_offset, max_bytes=APPLY_BYTES, end_offset=self.core.high_watermark).buffers
+        for batch in (batch for buffer in buffers for batch in split(buffer)):
+            invariant(
+                batch.base_offset == self.applied_offset,
+                "committed batches follow each other",
+                batch=batch,
+                quorum=self,
+            )
+            if not batch.is_control:
+                payloads = [record.value or b"" for record in decode_batch(batch)]
+                self.listener.on_commit(batch.base_offset, batch.leader_epoch, payloads)
+            self.applied_offset = batch.next_offset
+            self._applied_epoch = batch.leader_epoch
+            self._bytes_since_snapshot += batch.size
+        invariant(bool(buffers), "what is committed can be read", quorum=self)
+
+    def _replace_state(self, snapshot: EpochEnd, payloads: Sequence[bytes]) -> None:
+        self.listener.on_snapshot(snapshot, payloads)
+        self.applied_offset = snapshot.end_offset
+        self._applied_epoch = snapshot.epoch
+
+    async def append(self, payloads: Sequence[bytes], *, epoch: Epoch) -> Offset:
+        """Append one batch as leader of ``epoch``; its end offset, once it is committed and given to the listener.
+
+        Raises RecordListTooLarge; KafkaStorageError when the disk is full or broken; NotController, outcome
+        *not_written* when this member does not lead ``epoch``, *unknown* when it stopped leading before the commit.
+        """
+        if not self.is_leader or self.epoch != epoch or self._stopping:
+            raise NotController(f"node {self.config.node_id} does not lead epoch {epoch}", leader=self.leader_id)
+        invariant(bool(payloads), "an append has records")
+        wall_ms = self.world.clock.wall_ms()
+        builder = BatchBuilder(size_limit=METADATA_BATCH_BYTES_MAX)
+        rows = [(wall_ms, None, payload, ()) for payload in payloads]
+        if builder.extend(rows) < len(rows) or builder.size > METADATA_BATCH_BYTES_MAX:
+            raise RecordListTooLarge(f"{len(rows)} metadata records exceed {METADATA_BATCH_BYTES_MAX} bytes")
+        end = self.core.append(RecordBatch.of(builder.build()), wall_ms=wall_ms)
+        self._ring()
+        await self._until(lambda: self.applied_offset >= end or not self._leads() or self.epoch != epoch)
+        if self.applied_offset >= end and self._leads() and self.epoch == epoch:
+            return end
+        # It may be committed by others, or cut: whoever leads next decides.
+        raise NotController(
+            f"epoch {epoch} ended before offset {end} was committed", outcome="unknown", leader=self.leader_id
+        )
+
+    # ---- snapshots ---------------------------------------------------------------------------------------------------
+
+    def _plan_snapshot(self) -> None:
+        self._bytes_since_snapshot = 0
+        self._snapshot_at = self.world.clock.now() + self.config.metadata_log_max_snapshot_interval_ms / 1000
+
+    def _snapshot_is_due(self) -> bool:
+        if self.applied_offset <= self.core.newest_snapshot.end_offset or self._bytes_since_snapshot == 0:
+            return False
+        by_time = self.config.metadata_log_max_snapshot_interval_ms > 0 and self.world.clock.now() >= self._snapshot_at
+        return by_time or self._bytes_since_snapshot >= self.config.metadata_log_max_record_bytes_between_snapshots
+
+    async def _take_snapshots(self) -> None:
+        timed = self.config.metadata_log_max_snapshot_interval_ms > 0
+        while not self._stopping:
+            if self._snapshot_is_due():
+                await self._take_snapshot()
+            else:
+                # By time alone there is none while nothing has changed: then only the bell can make one due.
+                later = timed and self._snapshot_at > self.world.clock.now()
+                await self._until(self._snapshot_is_due, self._snapshot_at if later else None)
+
+    async def _take_snapshot(self) -> None:
+        """Write the state as it is, then let go of the log before the snapshot that came before."""
+        snapshot = EpochEnd(self._applied_epoch, self.applied_offset)
+        payloads = self.listener.snapshot_payloads()
+        self._plan_snapshot()
+        await self.snapshots.write(snapshot, payloads, timestamp_ms=self.world.clock.wall_ms())
+        self.core.on_snapshots(self.snapshots.kept)
+        self.world.events("snapshot_taken", end_offset=snapshot.end_offset, epoch=snapshot.epoch, records=len(payloads))
+        if len(self.snapshots.kept) > 1:
+            async with self._log_lock:
+                self.log.raise_start(self.snapshots.kept[-2].end_offset)
+                doomed = self.log.expired_segments(self.world.clock.wall_ms(), self.high_watermark)
+                for path in await self.log.delete_segments(doomed):
+                    self.world.disk.remove(path)
+            self.snapshots.drop_old()
+            self.core.on_snapshots(self.snapshots.kept)
+
+    async def _fetch_snapshot(self, ask: FetchAsk, snapshot: EpochEnd) -> None:
+        """Get the leader's snapshot and begin anew behind it; when anything goes wrong, the next fetch asks again."""
+        file = self.snapshots.begin(snapshot)
+        size = -1
+        while file.size() != size:
+            request = FetchSnapshotRequest(
+                cluster_id=self.cluster_id,
+                replica_id=self.config.node_id,
+                current_leader_epoch=ask.epoch,
+                snapshot_id=fetching.epoch_end_offset(snapshot),
+                position=file.size(),
+            )
+            response = await self._call_leader(ask, request, 0)
+            if not isinstance(response, FetchSnapshotResponse) or not fetching.on_snapshot_chunk(
+                self.core, ask, response, position=file.size(), now=self.world.clock.now()
+            ):
+                file.close()
+                await self._pause(fetching.on_fetch_failed(self.core, self.world.clock.now()))
+                return
+            file.append(response.unaligned_records)
+            size = response.size
+        try:
+            payloads = self.snapshots.read_part(snapshot)
+        except CorruptMessage as error:
+            self.world.events(
+                "snapshot_damaged", end_offset=snapshot.end_offset, epoch=snapshot.epoch, reason=str(error)
+            )
+            file.close()
+            return
+        await self.snapshots.finish(snapshot, file)
+        await self._restart_log(snapshot)
+        self.core.on_snapshots(self.snapshots.kept)
+        self._replace_state(snapshot, payloads)
+        self._plan_snapshot()
+        self.world.events(
+            "snapshot_loaded", end_offset=snapshot.end_offset, epoch=snapshot.epoch, records=len(payloads)
+        )
+        self._ring()
+
+    async def _restart_log(self, snapshot: EpochEnd) -> None:
+        """Empty the log; it goes on at the snapshot's end. A power cut in between leaves a log that is older than the
+        snapshot: the next start does it again.
+        """
+        async with self._log_lock:
+            self.log.restart_at(snapshot.end_offset)
+            await self.log.sync()
+        self.snapshots.drop_others(snapshot)
+
+    # ---- requests ----------------------------------------------------------------------------------------------------
+
+    async def handle(self, request: QuorumRequest) -> QuorumResponse:
+        """Answer a request of another member, or of people. Raises BrokerNotAvailable before the start."""
+        core, now = self.core, self.world.clock.now()
+        match request:
+            case VoteRequest():
+                return await self._obey(voting.on_vote_request(core, request, now))
+            case BeginQuorumEpochRequest():
+                return await self._obey(voting.on_begin_epoch(core, request, now))
+            case EndQuorumEpochRequest():
+                return await self._obey(voting.on_end_epoch(core, request, now))
+            case FetchRequest():
+                return await self._handle_fetch(request)
+            case FetchSnapshotRequest():
+                return await self._obey(core.ready(self._snapshot_chunk(request, now)))
+            case DescribeQuorumRequest():
+                return await self._obey(core.ready(describe(core, self.voters, now)))
+
+    async def _handle_fetch(self, request: FetchRequest) -> FetchResponse:
+        clock = self.world.clock
+        deadline = clock.now() + max(request.max_wait_ms, 0) / 1000
+        answer = await self._obey(fetching.on_fetch(self.core, request, clock.now()))
+        if answer is None:
+            await self._until(lambda: fetching.is_due(self.core, request), deadline)
+            answer = await self._obey(fetching.on_fetch(self.core, request, clock.now(), again=True))
+        invariant(answer is not None, "a parked fetch is answered the second time", quorum=self)
+        return answer or FetchResponse()
+
+    def _snapshot_chunk(self, request: FetchSnapshotRequest, now: float) -> FetchSnapshotResponse:
+        leader = CurrentLeader(leader_id=self.core.leader_id, leader_epoch=self.core.epoch)
+        try:
+            snapshot = fetching.on_fetch_snapshot(self.core, request, now)
+            size, records = self.snapshots.read(snapshot, position=request.position, max_bytes=request.max_bytes)
+        except ProtocolError as error:
+            return FetchSnapshotResponse(error_code=error.code, error_message=error.message, current_leader=leader)
+        return FetchSnapshotResponse(
+            snapshot_id=request.snapshot_id,
+            size=size,
+            position=request.position,
+            current_leader=leader,
+            unaligned_records=records,
+        )
