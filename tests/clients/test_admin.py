@@ -1,0 +1,223 @@
+"""The admin client against a scripted cluster in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from minikafka.client.admin import AdminClient
+from minikafka.client.settings import AdminConfig
+from minikafka.client.structs import NewTopic
+from minikafka.errors import (
+    InvalidRequest,
+    NotLeaderOrFollower,
+    OffsetOutOfRange,
+    RequestTimedOut,
+    TopicAlreadyExists,
+    UnknownTopicOrPartition,
+)
+from minikafka.types import TopicPartition
+from minikafka.wire import messages as m
+from tests.clients.fake_cluster import LATE, RESET_ANSWER, RESET_REQUEST, UNREACHABLE, FakeCluster, once, play
+
+T0 = TopicPartition("t", 0)
+
+
+def admin(cluster: FakeCluster, **settings: Any) -> AdminClient:
+    return AdminClient(
+        AdminConfig(bootstrap_servers="broker-1:9092,broker-2:9092,broker-3:9092", **settings), cluster.world
+    )
+
+
+def test_topics_are_created_listed_described_and_deleted():
+    """S15: what was created is there with its partitions, and gone after its deletion; errors name the topic."""
+
+    async def story():
+        cluster = FakeCluster()
+        async with admin(cluster) as client:
+            (created,) = await client.create_topics([NewTopic("t", 3, 3, topic_configs={"min.insync.replicas": "2"})])
+            assert (created.name, created.num_partitions) == ("t", 3)
+            (request,) = cluster.named("CreateTopics")
+            assert request.topics[0].configs == {"min.insync.replicas": "2"}
+            assert await client.list_topics() == ["t"]
+            (described,) = await client.describe_topics(["t"])
+            assert [each.leader for each in described.partitions] == [1, 2, 3]
+            with pytest.raises(TopicAlreadyExists) as caught:
+                await client.create_topics([NewTopic("t"), NewTopic("u")])
+            assert caught.value.facts["topic"] == "t"
+            assert await client.list_topics() == ["t", "u"]
+            await client.delete_topics(["t"])
+            assert await client.list_topics() == ["u"]
+            with pytest.raises(UnknownTopicOrPartition, match="t"):
+                await client.describe_topics(["t"])
+            with pytest.raises(UnknownTopicOrPartition, match="t"):
+                await client.delete_topics(["t"])
+
+    play(story)
+
+
+def test_an_assignment_by_hand_is_passed_on():
+    """S18's placement can be overruled: partition -> replicas in order of preference."""
+
+    async def story():
+        cluster = FakeCluster()
+        async with admin(cluster) as client:
+            await client.create_topics([NewTopic("t", replica_assignments={1: [2, 3], 0: [1, 2]})])
+        (request,) = cluster.named("CreateTopics")
+        assert [(each.partition, each.broker_ids) for each in request.topics[0].assignments] == [
+            (0, (1, 2)),
+            (1, (2, 3)),
+        ]
+
+    play(story)
+
+
+def test_the_controller_is_found_when_it_moved():
+    """NOT_CONTROLLER: metadata is asked again and the change goes to the new one, once."""
+
+    async def story():
+        cluster = FakeCluster()
+        async with admin(cluster) as client:
+            cluster.controller = 3
+            await client.create_topics([NewTopic("t")])
+        assert "t" in cluster.topics
+
+    play(story)
+
+
+@pytest.mark.parametrize("action", [RESET_ANSWER, RESET_REQUEST, UNREACHABLE, LATE])
+def test_a_creation_whose_answer_was_lost(action: str):
+    """Outcome: the cluster is asked whether it happened; it ends as success, and exists once, in each case."""
+
+    async def story():
+        cluster = FakeCluster()
+        cluster.faults.append(once("CreateTopics", action))
+        async with admin(cluster) as client:
+            (created,) = await client.create_topics([NewTopic("t", 2)])
+            assert (created.name, created.error_code) == ("t", 0)
+            await asyncio.sleep(5)
+        if action == RESET_ANSWER:
+            assert len(cluster.named("CreateTopics")) == 1, "it was there: not sent again"
+        assert len(cluster.topics["t"]) == 2
+
+    play(story)
+
+
+@pytest.mark.parametrize("action", [RESET_ANSWER, RESET_REQUEST])
+def test_a_deletion_whose_answer_was_lost(action: str):
+    """Outcome: gone is gone; a repetition that finds nothing is the first attempt's success."""
+
+    async def story():
+        cluster = FakeCluster()
+        cluster.topic("t")
+        cluster.faults.append(once("DeleteTopics", action))
+        async with admin(cluster) as client:
+            await client.delete_topics(["t"])
+        assert cluster.topics == {}
+
+    play(story)
+
+
+def test_a_silent_controller_ends_in_unknown():
+    """Outcome: without any answer the error says that the change may happen yet."""
+
+    async def story():
+        cluster = FakeCluster()
+        cluster.faults.append(once("CreateTopics", RESET_REQUEST, count=99))
+        async with admin(cluster, default_api_timeout_ms=3000) as client:
+            with pytest.raises(RequestTimedOut) as caught:
+                await client.create_topics([NewTopic("t")])
+            assert caught.value.outcome == "unknown"
+        cluster.faults.append(once("CreateTopics", UNREACHABLE, count=99))
+        cluster.faults.pop(0)
+        async with admin(cluster, default_api_timeout_ms=3000) as client:
+            with pytest.raises(RequestTimedOut) as caught:
+                await client.create_topics([NewTopic("t")])
+            assert caught.value.outcome == "not_written"
+
+    play(story)
+
+
+def test_create_waits_until_every_broker_knows_and_leaders_answer():
+    """wait=True: the next produce must not meet a broker that has not heard of the topic."""
+
+    async def story():
+        cluster = FakeCluster()
+        behind_until = 3.0
+
+        def slow(node: int, api: str, request: Any) -> Any:
+            if api == "Metadata" and node == 3 and cluster.now() < behind_until and "t" in (request.topics or ()):
+                return m.MetadataResponse(
+                    cluster_id="fake",
+                    metadata_offset=10,
+                    topics=(m.MetadataTopic(name="t", error_code=UnknownTopicOrPartition.code),),
+                )
+            if api == "ListOffsets" and cluster.now() < 5.0:
+                refused = m.ListedOffset(topic="t", partition=0, error_code=NotLeaderOrFollower.code)
+                return m.ListOffsetsResponse(partitions=(refused,))
+            return None
+
+        cluster.faults.append(slow)
+        async with admin(cluster) as client:
+            await client.create_topics([NewTopic("t", 1)])
+            assert 5.0 <= cluster.now() < 7.0
+            await client.create_topics([NewTopic("quick")], wait=False)
+            cluster.dead.add(2)
+            await client.create_topics([NewTopic("u", 1)])
+            assert cluster.now() < 9.0, "a dead broker that leads nothing is not waited for"
+
+    play(story)
+
+
+def test_records_are_deleted_at_their_leaders():
+    """DeleteRecords goes to each leader; the new log start comes back; NOT_LEADER is followed."""
+
+    async def story():
+        cluster = FakeCluster()
+        partitions = cluster.topic("t", 2)
+        partitions[0].end = partitions[1].end = 9
+        async with admin(cluster) as client:
+            await client.list_offsets({T0: m.EARLIEST})
+            partitions[0].elect(3)
+            deleted = await client.delete_records({T0: 4, TopicPartition("t", 1): -1})
+            assert deleted == {T0: 4, TopicPartition("t", 1): 9}
+            listed = await client.list_offsets({T0: m.EARLIEST})
+            assert listed[T0].offset == 4
+            refused = m.DeletedRecords(topic="t", partition=0, error_code=OffsetOutOfRange.code)
+            cluster.faults.append(once("DeleteRecords", lambda _r: m.DeleteRecordsResponse(partitions=(refused,))))
+            with pytest.raises(OffsetOutOfRange, match="t-0"):
+                await client.delete_records({T0: 99})
+
+    play(story)
+
+
+def test_cluster_quorum_and_elections():
+    """describe_cluster has aiokafka's shape; the quorum is described by its leader; elections report by partition."""
+
+    async def story():
+        cluster = FakeCluster()
+        cluster.topic("t")
+        cluster.controller = 2
+        async with admin(cluster) as client:
+            described = await client.describe_cluster()
+            assert (described["cluster_id"], described["controller_id"], len(described["brokers"])) == ("fake", 2, 3)
+            assert described["brokers"][0] == {"node_id": 1, "host": "broker-1", "port": 9092, "rack": None}
+            quorum = await client.describe_quorum()
+            assert (quorum.leader_id, quorum.leader_epoch) == (2, 3)
+            assert await client.elect_leaders("preferred", [T0]) == {T0: None}
+            with pytest.raises(InvalidRequest):
+                await client.elect_leaders("sometimes")
+
+    play(story)
+
+
+def test_before_start_nothing_works():
+    """A client that was not started says so."""
+
+    async def story():
+        with pytest.raises(InvalidRequest, match="not started"):
+            await admin(FakeCluster()).list_topics()
+
+    play(story)

@@ -1,0 +1,446 @@
+"""The consumer against a scripted cluster in virtual time (S27, S35, S36, KIP-320)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from minikafka.client.consumer import Consumer
+from minikafka.client.producer import Producer
+from minikafka.client.settings import ConsumerConfig, ProducerConfig
+from minikafka.client.structs import LogTruncation, NoOffsetForPartition, OffsetAndTimestamp
+from minikafka.errors import (
+    CorruptMessage,
+    InvalidConfig,
+    InvalidGroupId,
+    InvalidRequest,
+    OffsetOutOfRange,
+    RequestTimedOut,
+)
+from minikafka.types import TopicPartition
+from tests.clients.fake_cluster import LOSE_REQUEST, RESET_ANSWER, UNREACHABLE, FakeCluster, FakePartition, once, play
+
+BOOTSTRAP = "broker-1:9092,broker-2:9092"
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def consumer(cluster: FakeCluster, *topics: str, **settings: Any) -> Consumer:
+    given = {"bootstrap_servers": BOOTSTRAP, "auto_offset_reset": "earliest"} | settings
+    return Consumer(ConsumerConfig(**given), cluster.world, topics)
+
+
+async def fill(cluster: FakeCluster, topic: str, count: int, *, partition: int = 0, per_batch: int = 5) -> None:
+    async with Producer(ProducerConfig(bootstrap_servers=BOOTSTRAP, linger_ms=0), cluster.world) as producer:
+        for start in range(0, count, per_batch):
+            rows = [(None, b"%d" % value, None, 1000 + value) for value in range(start, min(start + per_batch, count))]
+            for part in await producer.send_many(topic, rows, partition=partition):
+                await part.future
+
+
+def test_records_come_in_order_with_all_their_members():
+    """S3, S28: offset order per partition; every field as aiokafka has it."""
+
+    async def story():
+        cluster = FakeCluster()
+        cluster.topic("t")
+        async with Producer(ProducerConfig(bootstrap_servers=BOOTSTRAP), cluster.world) as producer:
+            await producer.send_and_wait("t", b"value", b"key", timestamp_ms=77, headers=[("a", b"1")])
+        await fill(cluster, "t", 40)
+        async with consumer(cluster, "t") as reading:
+            first = await reading.getone()
+            assert (first.topic, first.partition, first.offset, first.timestamp, first.timestamp_type) == (
+                "t",
+                0,
+                0,
+                77,
+                0,
+            )
+            assert (first.key, first.value, list(first.headers)) == (b"key", b"value", [("a", b"1")])
+            assert (first.serialized_key_size, first.serialized_value_size, first.checksum) == (3, 5, None)
+            values = []
+            async for record in reading:
+                values.append(int(record.value))
+                if len(values) == 40:
+                    break
+            assert values == list(range(40))
+            assert await reading.position(T0) == 41
+            assert (reading.highwater(T0), reading.last_stable_offset(T0)) == (41, 41)
+
+    play(story)
+
+
+def test_a_parked_fetch_is_woken_by_a_record():
+    """S12: the long poll answers as soon as there is something, not at its end."""
+
+    async def story():
+        cluster = FakeCluster()
+        cluster.topic("t")
+        async with consumer(cluster, "t", auto_offset_reset="latest", fetch_max_wait_ms=5000) as reading:
+            assert await reading.position(T0) == 0
+            waiting = asyncio.ensure_future(reading.getone())
+            await asyncio.sleep(2.0)
+            before = cluster.now()
+            await fill(cluster, "t", 1)
+            assert (await waiting).value == b"0"
+            assert cluster.now() - before < 0.1
+            assert await reading.getmany(timeout_ms=300) == {}
+
+    play(story)
+
+
+def test_one_fetch_covers_all_partitions_of_a_broker():
+    """S27: partitions led by one broker share its long poll."""
+
+    async def story():
+        cluster = FakeCluster()
+        for partition in cluster.topic("t", 4):
+            partition.leader = 1
+        async with consumer(cluster, "t") as reading:
+            await reading.getmany(timeout_ms=2000)
+            fetches = cluster.named("Fetch")
+            assert {len(fetch.partitions) for fetch in fetches} == {4}
+            assert len(fetches) <= 5
+
+    play(story)
+
+
+def test_a_poll_is_bounded_by_records():
+    """S36: max.poll.records, and getmany's own limit."""
+
+    async def story():
+        cluster = FakeCluster()
+        cluster.topic("t")
+        await fill(cluster, "t", 30)
+        async with consumer(cluster, "t", max_poll_records=8) as reading:
+            polls = []
+            while sum(polls) < 30:
+                polls.append(sum(map(len, (await reading.getmany(timeout_ms=1000)).values())))
+            assert polls == [8, 8, 8, 6]
+            await reading.seek_to_beginning()
+            assert [r.offset for r in (await reading.getmany(timeout_ms=1000, max_records=3))[T0]] == [0, 1, 2]
+
+    play(story)
+
+
+def test_seek_and_offsets():
+    """seek goes anywhere, also into the middle of a batch; the offset calls do not move the position."""
+
+    async def story():
+        cluster = FakeCluster()
+        (partition,) = cluster.topic("t")
+        await fill(cluster, "t", 20)
+        partition.start = 5
+        async with consumer(cluster) as reading:
+            reading.assign([T0])
+            reading.seek(T0, 12)
+            assert (await reading.getone()).value == b"12"
+            assert await reading.beginning_offsets([T0]) == {T0: 5}
+            assert await reading.end_offsets([T0]) == {T0: 20}
+            assert await reading.offsets_for_times({T0: 1007}) == {T0: OffsetAndTimestamp(7, 1007, 0)}
+            assert await reading.offsets_for_times({T0: 9999}) == {T0: None}
+            assert await reading.position(T0) == 13
+            await reading.seek_to_end(T0)
+            assert await reading.position(T0) == 20
+            await reading.seek_to_beginning()
+            assert (await reading.getone()).value == b"5"
+            with pytest.raises(InvalidRequest):
+                reading.seek(T0, -1)
+            with pytest.raises(InvalidRequest, match="t-1 is not assigned"):
+                reading.seek(T1, 0)
+
+    play(story)
+
+
+def test_reset_policies():
+    """S35: earliest begins at the log start, latest behind the last record, none raises."""
+
+    async def story():
+        cluster = FakeCluster()
+        (partition,) = cluster.topic("t")
+        await fill(cluster, "t", 10)
+        partition.start = 3
+        async with consumer(cluster, "t", auto_offset_reset="earliest") as reading:
+            assert (await reading.getone()).offset == 3
+        async with consumer(cluster, "t", auto_offset_reset="latest") as reading:
+            assert await reading.position(T0) == 10
+        async with consumer(cluster, "t", auto_offset_reset="none") as reading:
+            with pytest.raises(NoOffsetForPartition):
+                await reading.getone()
+            with pytest.raises(NoOffsetForPartition):
+                await reading.position(T0)
+            reading.seek(T0, 4)
+            assert (await reading.getone()).offset == 4
+
+    play(story)
+
+
+def test_an_offset_that_was_deleted():
+    """S35: OFFSET_OUT_OF_RANGE resets by policy, or says which offset it was."""
+
+    async def story():
+        cluster = FakeCluster()
+        (partition,) = cluster.topic("t")
+        await fill(cluster, "t", 10)
+        partition.start = 6
+        async with consumer(cluster) as reading:
+            reading.assign([T0])
+            reading.seek(T0, 2)
+            assert (await reading.getone()).offset == 6
+        async with consumer(cluster, auto_offset_reset="none") as reading:
+            reading.assign([T0])
+            reading.seek(T0, 2)
+            with pytest.raises(OffsetOutOfRange, match="offset 2 is out of range"):
+                await reading.getone()
+            reading.seek(T0, 6)
+            assert (await reading.getone()).offset == 6
+
+    play(story)
+
+
+@pytest.mark.parametrize("action", [UNREACHABLE, RESET_ANSWER, LOSE_REQUEST])
+def test_lost_fetches_are_repeated(action: str):
+    """Reading has no side effect: a lost fetch, reset or metadata answer is asked for again; nothing is skipped."""
+
+    async def story():
+        cluster = FakeCluster()
+        cluster.topic("t")
+        await fill(cluster, "t", 25)
+        for api in ("Fetch", "ListOffsets", "Metadata"):
+            cluster.faults.append(once(api, action, count=2))
+        async with consumer(cluster, "t", request_timeout_ms=1000) as reading:
+            values = [int((await reading.getone()).value) for _ in range(25)]
+        assert values == list(range(25))
+
+    play(story)
+
+
+def test_the_leader_moves():
+    """S27, KIP-320: NOT_LEADER refreshes metadata, the new leader validates the position, reading goes on."""
+
+    async def story():
+        cluster = FakeCluster()
+        (partition,) = cluster.topic("t")
+        await fill(cluster, "t", 10)
+        async with consumer(cluster, "t") as reading:
+            for expected in range(10):
+                assert (await reading.getone()).offset == expected
+            partition.elect(2)
+            await fill(cluster, "t", 5)
+            assert [(await reading.getone()).offset for _ in range(5)] == [10, 11, 12, 13, 14]
+        assert len(cluster.named("OffsetForLeaderEpoch")) >= 1
+        assert "position_validated" in cluster.kinds()
+
+    play(story)
+
+
+def test_an_unclean_election_is_noticed():
+    """KIP-320: records that were read are gone: with none an error with both offsets, else back to the common end."""
+
+    async def story():
+        for policy in ("none", "latest"):
+            cluster = FakeCluster()
+            (partition,) = cluster.topic("t")
+            await fill(cluster, "t", 10)
+            async with consumer(cluster, auto_offset_reset=policy) as reading:
+                reading.assign([T0])
+                reading.seek(T0, 0)
+                for _ in range(10):
+                    await reading.getone()
+                partition.elect(2, lose=1)
+                if policy == "none":
+                    with pytest.raises(LogTruncation) as caught:
+                        await reading.getone()
+                    assert (caught.value.facts["offset"], caught.value.facts["end_offset"]) == (10, 5)
+                else:
+                    await fill(cluster, "t", 3)
+                    assert (await reading.getone()).offset == 5
+
+    play(story)
+
+
+def test_a_corrupt_batch_can_be_passed():
+    """CORRUPT_MESSAGE names the offsets; reading goes on behind it after a seek."""
+
+    async def story():
+        cluster = FakeCluster()
+        (partition,) = cluster.topic("t")
+        await fill(cluster, "t", 15)
+        bad = bytearray(partition.batches[1])
+        bad[-1] ^= 1
+        partition.batches[1] = bytes(bad)
+        async with consumer(cluster, "t") as reading:
+            assert [(await reading.getone()).offset for _ in range(5)] == [0, 1, 2, 3, 4]
+            with pytest.raises(CorruptMessage) as caught:
+                await reading.getone()
+            assert caught.value.facts["offset"] == 5
+            reading.seek(T0, int(str(caught.value.facts["next_offset"])))
+            assert (await reading.getone()).offset == 10
+
+    play(story)
+
+
+def test_pause_and_resume():
+    """A paused partition is not handed out; the others are; resume goes on where it was."""
+
+    async def story():
+        cluster = FakeCluster()
+        cluster.topic("t", 2)
+        await fill(cluster, "t", 3, partition=0)
+        await fill(cluster, "t", 3, partition=1)
+        async with consumer(cluster, "t") as reading:
+            await reading.position(T0)
+            reading.pause(T0)
+            assert reading.paused() == {T0}
+            seen = [(await reading.getone()).partition for _ in range(3)]
+            assert seen == [1, 1, 1]
+            assert await reading.getmany(timeout_ms=500) == {}
+            waiting = asyncio.ensure_future(reading.getone(T0))
+            await asyncio.sleep(0.1)
+            reading.resume(T0)
+            assert (await waiting).offset == 0
+
+    play(story)
+
+
+def test_subscribe_gives_all_partitions_and_new_ones():
+    """Without a group a subscription is everything, and grows with metadata (S27)."""
+
+    async def story():
+        cluster = FakeCluster()
+        partitions = cluster.topic("t", 2)
+        async with consumer(cluster, metadata_max_age_ms=1000) as reading:
+            reading.subscribe(["t", "later"])
+            assert reading.subscription() == {"t", "later"}
+            await asyncio.sleep(0.2)
+            assert reading.assignment() == {T0, T1}
+            partitions.append(FakePartition(leader=2))
+            cluster.topic("later")
+            await asyncio.sleep(1.5)
+            assert reading.assignment() == {T0, T1, TopicPartition("t", 2), TopicPartition("later", 0)}
+            assert reading.partitions_for_topic("t") == {0, 1, 2}
+            assert reading.partitions_for_topic("no") is None
+            assert await reading.topics() == {"t", "later"}
+            with pytest.raises(InvalidRequest, match="unsubscribe"):
+                reading.assign([T0])
+            reading.unsubscribe()
+            assert reading.assignment() == frozenset()
+            reading.assign([T0])
+            with pytest.raises(InvalidRequest, match="unsubscribe"):
+                reading.subscribe(["t"])
+
+    play(story)
+
+
+def test_a_hungry_partition_does_not_wait_for_a_parked_fetch():
+    """A full buffer leaves its broker's long poll; when it is read the partition is fetched at once, beside it."""
+
+    async def story():
+        cluster = FakeCluster()
+        for partition in cluster.topic("t", 2):
+            partition.leader = 1
+        await fill(cluster, "t", 200, per_batch=10)
+        async with consumer(cluster, "t", fetch_max_wait_ms=5000, max_partition_fetch_bytes=2000) as reading:
+            await reading.getone()
+            await asyncio.sleep(1.0)
+            before = cluster.now()
+            for _ in range(199):
+                await reading.getone()
+            assert cluster.now() - before < 1.0
+        assert max(len(fetch.partitions) for fetch in cluster.named("Fetch")) == 2
+
+    play(story)
+
+
+def test_offsets_of_a_partition_without_a_leader():
+    """Bounded: default_api_timeout_ms, and the error says which partition."""
+
+    async def story():
+        cluster = FakeCluster()
+        (partition,) = cluster.topic("t")
+        partition.leader = -1
+        async with consumer(cluster, default_api_timeout_ms=2000) as reading:
+            with pytest.raises(RequestTimedOut, match="t-0"):
+                await reading.end_offsets([T0])
+            with pytest.raises(RequestTimedOut):
+                reading.assign([T0])
+                await reading.position(T0)
+
+    play(story)
+
+
+def test_stop_ends_those_who_wait():
+    """async for ends, getone raises, nothing hangs; before start nothing works."""
+
+    async def story():
+        cluster = FakeCluster()
+        cluster.topic("t")
+        reading = consumer(cluster, "t")
+        with pytest.raises(InvalidRequest, match="not started"):
+            await reading.getone()
+        await reading.start()
+
+        async def read_all() -> int:
+            return len([record async for record in reading])
+
+        iterating = asyncio.ensure_future(read_all())
+        waiting = asyncio.ensure_future(reading.getone())
+        await asyncio.sleep(1.0)
+        await reading.stop()
+        assert await iterating == 0
+        with pytest.raises(InvalidRequest, match="was stopped"):
+            await waiting
+
+    play(story)
+
+
+def test_groups_are_refused_by_name():
+    """S29 comes later: a group_id is refused with the way around it, not ignored."""
+    with pytest.raises(InvalidGroupId, match="groups are not implemented"):
+        ConsumerConfig(group_id="g")
+    with pytest.raises(InvalidConfig, match="auto_offset_reset"):
+        ConsumerConfig(auto_offset_reset="first")  # type: ignore[arg-type]
+
+
+def test_producer_and_consumer_through_a_storm():
+    """S3, KIP-98, KIP-320: with elections and lost calls a reader sees each record once, in order, without a gap."""
+
+    async def story():
+        cluster = FakeCluster(seed=5)
+        partitions = cluster.topic("t", 2)
+        calm = False
+
+        def trouble(_node: int, api: str, _request: Any) -> Any:
+            if (
+                not calm
+                and api in ("Produce", "Fetch", "OffsetForLeaderEpoch", "Metadata")
+                and cluster.random.random() < 0.15
+            ):
+                return cluster.random.choice([RESET_ANSWER, UNREACHABLE])
+            return None
+
+        seen: dict[int, list[int]] = {0: [], 1: []}
+        async with (
+            consumer(cluster, "t") as reading,
+            Producer(ProducerConfig(bootstrap_servers=BOOTSTRAP, linger_ms=0), cluster.world) as producer,
+        ):
+            cluster.faults.append(trouble)
+
+            async def produce() -> None:
+                for index in range(400):
+                    await producer.send("t", b"%d" % index, partition=index % 2)
+                    await asyncio.sleep(0.01)
+                    if index % 40 == 20:
+                        partitions[index // 40 % 2].elect(1 + cluster.random.randrange(3))
+
+            writing = asyncio.ensure_future(produce())
+            while sum(map(len, seen.values())) < 400:
+                record = await reading.getone()
+                assert record.offset == len(seen[record.partition])
+                seen[record.partition].append(int(record.value))
+            calm = True
+            await writing
+        assert seen == {0: list(range(0, 400, 2)), 1: list(range(1, 400, 2))}
+
+    play(story)

@@ -1,0 +1,97 @@
+"""Switching from aiokafka is an import: the same names, and clear words where minikafka has less."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import aiokafka
+import aiokafka.admin
+import aiokafka.structs
+import pytest
+
+import minikafka
+from minikafka.client.settings import NOT_USED_HERE, AdminConfig, ConsumerConfig, ProducerConfig, build
+from minikafka.errors import InvalidConfig
+
+LATER = {
+    "AIOKafkaProducer": "begin_transaction commit_transaction abort_transaction transaction send_offsets_to_transaction client",
+    "AIOKafkaConsumer": "commit committed seek_to_committed last_poll_timestamp",
+    "AIOKafkaAdminClient": """
+        alter_configs create_partitions describe_configs describe_consumer_groups find_coordinator
+        list_consumer_group_offsets list_consumer_groups
+        """,
+}
+"""What groups, transactions and topic changes will bring."""
+
+PAIRS = [
+    (aiokafka.AIOKafkaProducer, minikafka.Producer, ProducerConfig),
+    (aiokafka.AIOKafkaConsumer, minikafka.Consumer, ConsumerConfig),
+    (aiokafka.admin.AIOKafkaAdminClient, minikafka.AdminClient, AdminConfig),
+]
+
+
+def public_methods(kind: type) -> dict[str, Any]:
+    return {name: each for name, each in vars(kind).items() if callable(each) and not name.startswith("_")}
+
+
+@pytest.mark.parametrize("theirs, ours, _config", PAIRS)
+def test_methods_have_aiokafkas_names_and_parameters(theirs: type, ours: Any, _config: Any):
+    """Issue 2, item 6: every public method of aiokafka's class that this slice has, with its parameters in order."""
+    for name, method in public_methods(theirs).items():
+        if name in LATER[theirs.__name__].split():
+            assert not hasattr(ours, name), f"{name} exists now: take it off the list"
+            continue
+        wanted = list(inspect.signature(method).parameters)
+        found = list(inspect.signature(getattr(ours, name)).parameters)
+        missing = [each for each in wanted if each not in found and each not in {"pattern", "listener"}]
+        assert not missing, f"{name}: {missing}"
+
+
+@pytest.mark.parametrize("theirs, _ours, config", PAIRS)
+def test_settings_have_aiokafkas_names(theirs: type, _ours: type, config: Any):
+    """Issue 2, item 6: every constructor parameter of aiokafka is used, or taken with its default value."""
+    for name, parameter in inspect.signature(theirs).parameters.items():
+        if name in {"topics", "bootstrap_servers"}:
+            continue
+        if name in NOT_USED_HERE:
+            build(config, {name: parameter.default})
+        else:
+            assert name in config.__dataclass_fields__, name
+
+
+def test_records_have_aiokafkas_members():
+    """Issue 2, item 6: what comes back reads the same."""
+    assert minikafka.RecordMetadata._fields == aiokafka.structs.RecordMetadata._fields
+    assert set(minikafka.ConsumerRecord._fields) == set(aiokafka.structs.ConsumerRecord.__dataclass_fields__)
+    assert minikafka.TopicPartition("t", 1) == aiokafka.structs.TopicPartition("t", 1)
+    assert minikafka.OffsetAndTimestamp._fields[:2] == aiokafka.structs.OffsetAndTimestamp._fields
+
+
+def test_settings_that_cannot_be_granted_are_refused():
+    """A security setting must not be ignored silently; a misspelt name gets the nearest one."""
+    with pytest.raises(InvalidConfig, match="security_protocol='SSL'"):
+        build(ProducerConfig, {"security_protocol": "SSL"})
+    with pytest.raises(InvalidConfig, match="did you mean linger_ms"):
+        build(ProducerConfig, {"linger.ms": 5})
+    assert build(ProducerConfig, {"acks": 1, "security_protocol": "PLAINTEXT"}).idempotent is False
+
+
+def test_the_public_names_are_these():
+    """STYLE 16: a small public face, pinned; everything else may move."""
+    assert minikafka.__all__ == [
+        "AdminClient",
+        "Consumer",
+        "ConsumerRecord",
+        "NewTopic",
+        "OffsetAndTimestamp",
+        "Producer",
+        "RecordMetadata",
+        "TopicPartition",
+        "__version__",
+    ]
+    for name in minikafka.__all__:
+        assert getattr(minikafka, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'Nobody'"):
+        _ = minikafka.Nobody  # type: ignore[attr-defined]
+    assert "acks" in inspect.signature(minikafka.Producer).parameters

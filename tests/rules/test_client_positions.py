@@ -1,0 +1,343 @@
+"""Where a consumer stands, and what it may hand out (S35, S36, KIP-320)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from minikafka.client.cluster_view import Leader
+from minikafka.client.positions import NEVER, PartitionState, Positions
+from minikafka.client.structs import LogTruncation, NoOffsetForPartition
+from minikafka.errors import CorruptMessage, InvalidTopic, NotLeaderOrFollower, OffsetOutOfRange
+from minikafka.types import TopicPartition
+from minikafka.wire.messages import EpochAnswer, FetchedPartition, ListedOffset
+from minikafka.wire.records import Record, build_batch, control_batch
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def batch(base: int, count: int, *, epoch: int = 1) -> bytes:
+    records = [Record(index, 1000 + index, value=b"%d" % (base + index)) for index in range(count)]
+    return build_batch(records, base_offset=base, leader_epoch=epoch)
+
+
+class Story:
+    """Positions with partitions led by node 1 in epoch 1."""
+
+    def __init__(self, *partitions: TopicPartition, policy: str = "earliest", **settings: Any) -> None:
+        self.positions = Positions(reset_policy=policy, **settings)
+        self.positions.assign(partitions or [T0])
+        self.leaders = dict.fromkeys(partitions or [T0], Leader(1, 1))
+
+    def wanted(self, now: float = 0.0):
+        return self.positions.wanted(lambda each: self.leaders[each], now)
+
+    def state(self, partition: TopicPartition = T0) -> PartitionState:
+        return self.positions.states[partition]
+
+    def arrive(self, *data: bytes, partition: TopicPartition = T0, high_watermark: int = 99) -> bool:
+        """What is wanted of the partition is asked for and answered with ``data``."""
+        (asked,) = [state for state in self.wanted().fetches[1] if state.partition == partition]
+        asked.busy = True
+        answer = FetchedPartition(
+            topic="t",
+            partition=partition.partition,
+            high_watermark=high_watermark,
+            records=(b"".join(data),) if data else (),
+        )
+        return self.positions.fetched(asked, asked.version, asked.fetch_offset, answer)
+
+    def values(self, count: int | None = None) -> list[bytes]:
+        return [record.value for records in self.positions.take(count).values() for record in records]
+
+
+def started(*partitions: TopicPartition, at: int = 0, **settings: Any) -> Story:
+    story = Story(*partitions, **settings)
+    for partition in story.positions.states:
+        story.positions.seek(partition, at)
+    return story
+
+
+def test_without_a_position_the_policy_looks_one_up():
+    """S35: earliest and latest ask the leader; until it answers nothing is fetched."""
+    for policy in ("earliest", "latest"):
+        story = Story(policy=policy)
+        wanted = story.wanted()
+        assert wanted.fetches == {}
+        assert [state.reset for state in wanted.resets[1]] == [policy]
+        state = story.state()
+        state.busy = True
+        assert story.wanted().resets == {}
+        listed = ListedOffset(topic="t", partition=0, offset=7, leader_epoch=1)
+        story.positions.reset_done(state, state.version, listed, 1)
+        assert [each.fetch_offset for each in story.wanted().fetches[1]] == [7]
+
+
+def test_policy_none_raises_until_a_seek():
+    """S35: none raises an error when there is no position, each time, and a seek ends that."""
+    story = Story(policy="none")
+    for _ in range(2):
+        with pytest.raises(NoOffsetForPartition, match="t-0"):
+            story.positions.take(10)
+        with pytest.raises(NoOffsetForPartition):
+            story.positions.take_one()
+    assert story.wanted().resets == {}
+    story.positions.seek(T0, 3)
+    assert story.positions.take(10) == {}
+    assert story.wanted().fetches[1][0].fetch_offset == 3
+
+
+def test_records_below_the_position_are_passed_over():
+    """KAFKA-FACTS 3.7: a fetch answers with whole batches from the one that contains the offset."""
+    story = started(at=3)
+    assert story.arrive(batch(0, 5), batch(5, 2), high_watermark=7)
+    assert story.state().fetch_offset == 7
+    assert story.values() == [b"3", b"4", b"5", b"6"]
+    assert (story.state().position, story.state().high_watermark) == (7, 7)
+
+
+def test_one_by_one_moves_the_position_one_by_one():
+    """The position is the next record to hand out, whatever was fetched ahead."""
+    story = started()
+    story.arrive(batch(0, 3))
+    for expected in range(3):
+        assert story.state().position == expected
+        record = story.positions.take_one()
+        assert record is not None
+        assert (record.offset, record.value) == (expected, b"%d" % expected)
+    assert story.positions.take_one() is None
+
+
+def test_a_poll_is_bounded():
+    """S36: max.poll.records bounds what one poll hands out; the rest comes with the next."""
+    story = started()
+    story.arrive(batch(0, 5), batch(5, 5))
+    assert story.values(7) == [b"%d" % value for value in range(7)]
+    assert story.state().position == 7
+    assert story.values(7) == [b"7", b"8", b"9"]
+
+
+def test_partitions_take_turns():
+    """S36: a partition that always has data does not starve the other."""
+    story = started(T0, T1)
+    story.arrive(batch(0, 4), partition=T0)
+    story.arrive(batch(0, 4), partition=T1)
+    seen = [next(iter(story.positions.take(2))) for _ in range(4)]
+    assert seen == [T0, T1, T0, T1]
+
+
+def test_control_batches_and_gaps_are_passed():
+    """Offsets have gaps: markers take offsets and are never handed out; the position goes beyond them."""
+    story = started()
+    marker = control_batch(1, b"\0" * 6, timestamp_ms=1, base_offset=2, leader_epoch=1)
+    story.arrive(batch(0, 2), marker, batch(5, 1))
+    assert story.values() == [b"0", b"1", b"5"]
+    assert story.state().position == 6
+    story.arrive(control_batch(1, b"\0" * 6, timestamp_ms=1, base_offset=6, leader_epoch=1))
+    assert story.positions.take_one() is None
+    assert story.state().position == 7
+
+
+def test_paused_partitions_keep_their_buffer():
+    """pause: nothing handed out, nothing fetched; resume goes on with what was buffered."""
+    story = started(T0, T1)
+    story.arrive(batch(0, 2), partition=T0)
+    story.positions.pause(T0, paused=True)
+    assert story.positions.take(10) == {}
+    assert [state.partition for state in story.wanted().fetches[1]] == [T1]
+    story.positions.pause(T0, paused=False)
+    assert story.values() == [b"0", b"1"]
+
+
+def test_only_the_asked_partitions_are_read():
+    """getone and getmany take partitions; the others stay as they are."""
+    story = started(T0, T1)
+    story.arrive(batch(0, 1), partition=T0)
+    story.arrive(batch(0, 1), partition=T1)
+    assert list(story.positions.take(10, {T1: None})) == [T1]
+    assert story.positions.take_one({T1: None}) is None
+    record = story.positions.take_one({T0: None})
+    assert record is not None
+    assert record.partition == 0
+
+
+def test_a_seek_forgets_what_was_under_way():
+    """An answer for a position that was left must not be handed out."""
+    story = started()
+    (asked,) = story.wanted().fetches[1]
+    asked.busy = True
+    version, offset = asked.version, asked.fetch_offset
+    story.positions.seek(T0, 50)
+    assert story.wanted().fetches[1] == [asked], "the new position is fetched at once"
+    answer = FetchedPartition(topic="t", partition=0, records=(batch(0, 5),))
+    assert not story.positions.fetched(asked, version, offset, answer)
+    assert story.positions.take(10) == {}
+    assert story.state().position == 50
+
+
+def test_a_removed_partition_gets_nothing():
+    """assign replaces: what arrives for a partition that left is dropped; those that stay keep their position."""
+    story = started(T0, T1)
+    story.arrive(batch(0, 1), partition=T0)
+    (asked,) = [state for state in story.wanted().fetches[1] if state.partition == T1]
+    story.positions.assign([T0])
+    assert not story.positions.fetched(
+        asked, asked.version, 0, FetchedPartition(topic="t", partition=1, records=(batch(0, 1),))
+    )
+    assert story.values() == [b"0"]
+
+
+def test_a_well_filled_buffer_is_not_fetched():
+    """A limit on what is read ahead: below half a fetch's size the next one begins."""
+    story = started(buffer_size_low=100)
+    story.arrive(batch(0, 50))
+    assert story.wanted().fetches == {}
+    story.positions.take_one()
+    assert story.wanted().fetches != {}
+
+
+def test_out_of_range_resets_by_policy_after_the_buffer():
+    """OFFSET_OUT_OF_RANGE: what was fetched is handed out first, then auto.offset.reset looks up a position."""
+    story = started()
+    story.arrive(batch(0, 2))
+    story.positions.failed(story.state(), story.state().version, OffsetOutOfRange(), 0.0)
+    assert story.wanted().resets == {}
+    assert story.values() == [b"0", b"1"]
+    assert [state.reset for state in story.wanted().resets[1]] == ["earliest"]
+
+
+def test_out_of_range_with_policy_none_is_an_error():
+    """S35: none raises OffsetOutOfRange with the offset, and a seek goes on."""
+    story = started(policy="none", at=9)
+    story.positions.failed(story.state(), story.state().version, OffsetOutOfRange(), 0.0)
+    assert story.wanted().resets == {}
+    with pytest.raises(OffsetOutOfRange) as caught:
+        story.positions.take_one()
+    assert caught.value.facts["offset"] == 9
+    story.positions.seek(T0, 0)
+    assert 1 in story.wanted().fetches
+
+
+def test_retriable_errors_wait_and_others_are_told():
+    """retriable decides; an error that cannot be helped is raised once, then tried again."""
+    story = started()
+    story.positions.failed(story.state(), story.state().version, NotLeaderOrFollower(), 5.0)
+    assert (story.wanted(4.9).fetches, story.wanted(4.9).deadline) == ({}, 5.0)
+    assert 1 in story.wanted(5.0).fetches
+    story.positions.failed(story.state(), story.state().version, InvalidTopic("no"), 0.0)
+    with pytest.raises(InvalidTopic, match="t-0: no"):
+        story.positions.take(1)
+    assert 1 in story.wanted(5.0).fetches
+
+
+def test_nobody_leads():
+    """Without a leader metadata is wanted; there is nothing to wait for by time."""
+    story = started()
+    story.leaders[T0] = Leader(-1, 2)
+    wanted = story.wanted()
+    assert (wanted.leaderless, wanted.fetches, wanted.deadline) == (True, {}, NEVER)
+
+
+def test_a_corrupt_batch_stops_at_its_place():
+    """CORRUPT_MESSAGE names the offset; what lies before it comes first, and a seek passes it."""
+    story = started()
+    bad = bytearray(batch(2, 3))
+    bad[-1] ^= 1
+    story.arrive(batch(0, 2), bytes(bad), batch(5, 1))
+    assert story.values() == [b"0", b"1"]
+    with pytest.raises(CorruptMessage, match=r"offset 2 .*seek to 5") as caught:
+        story.positions.take(10)
+    assert (caught.value.facts["offset"], caught.value.facts["next_offset"]) == (2, 5)
+    assert story.state().position == 2
+    assert story.wanted().fetches[1][0].fetch_offset == 2, "another replica may be whole"
+    story.positions.seek(T0, 5)
+    story.arrive(batch(5, 1))
+    assert story.values() == [b"5"]
+
+
+def test_checksums_can_be_left_unchecked():
+    """check.crcs=false: the records are read although the checksum is wrong."""
+    bad = bytearray(batch(0, 1))
+    bad[17] ^= 1
+    story = started(check_crcs=False)
+    story.arrive(bytes(bad))
+    assert story.values() == [b"0"]
+
+
+def test_bytes_that_are_no_batch():
+    """A damaged answer is an error at the fetch offset, not a silent wait."""
+    story = started(at=4)
+    story.arrive(b"\0" * 10)
+    with pytest.raises(CorruptMessage, match="offset 4"):
+        story.positions.take_one()
+
+
+def test_a_new_leader_epoch_is_validated_before_the_next_fetch():
+    """KIP-320: the leader of a later epoch confirms the last fetched epoch; then fetching goes on."""
+    story = started()
+    story.arrive(batch(0, 5, epoch=1))
+    story.leaders[T0] = Leader(2, 2)
+    wanted = story.wanted()
+    assert (wanted.fetches, [state.fetch_epoch for state in wanted.validations[2]]) == ({}, [1])
+    state = story.state()
+    story.positions.validated(
+        state, state.version, 2, EpochAnswer(topic="t", partition=0, leader_epoch=1, end_offset=5)
+    )
+    assert story.wanted().fetches[2][0].fetch_offset == 5
+    assert story.values() == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_truncation_of_what_was_not_read_goes_unnoticed():
+    """KIP-320: records that were only fetched ahead are fetched anew; nobody saw them."""
+    story = started()
+    story.arrive(batch(0, 5))
+    assert story.values(2) == [b"0", b"1"]
+    story.leaders[T0] = Leader(2, 2)
+    state = story.state()
+    story.positions.validated(
+        state, state.version, 2, EpochAnswer(topic="t", partition=0, leader_epoch=1, end_offset=3)
+    )
+    assert story.positions.take(10) == {}
+    assert story.wanted().fetches[2][0].fetch_offset == 2
+
+
+def test_truncation_of_what_was_read():
+    """KIP-320: with a policy the position goes back to where the logs part; with none it is an error."""
+    for policy in ("latest", "none"):
+        story = started(policy=policy)
+        story.arrive(batch(0, 5))
+        assert len(story.values()) == 5
+        story.leaders[T0] = Leader(2, 2)
+        state = story.state()
+        answer = EpochAnswer(topic="t", partition=0, leader_epoch=0, end_offset=3)
+        story.positions.validated(state, state.version, 2, answer)
+        if policy == "latest":
+            assert story.wanted().fetches[2][0].fetch_offset == 3
+            assert (story.state().position, story.state().fetch_epoch) == (3, 0)
+        else:
+            with pytest.raises(LogTruncation) as caught:
+                story.positions.take(10)
+            assert (caught.value.facts["offset"], caught.value.facts["end_offset"]) == (5, 3)
+
+
+def test_an_epoch_the_leader_never_heard_of():
+    """KIP-320: an undefined answer means that nothing is in common: reset, or tell."""
+    story = started(policy="earliest")
+    story.arrive(batch(0, 5))
+    story.values()
+    story.leaders[T0] = Leader(2, 2)
+    state = story.state()
+    story.positions.validated(state, state.version, 2, EpochAnswer(topic="t", partition=0))
+    assert [each.reset for each in story.wanted().resets[2]] == ["earliest"]
+
+
+def test_deserializers_apply_to_what_is_there():
+    """aiokafka's key_deserializer and value_deserializer; sizes are those of the bytes."""
+    story = started(value_of=lambda data: int(data) * 2)
+    story.arrive(batch(20, 1))
+    story.positions.seek(T0, 20)
+    story.arrive(batch(20, 1))
+    record = story.positions.take_one()
+    assert record is not None
+    assert (record.value, record.serialized_value_size, record.key, record.serialized_key_size) == (40, 2, None, -1)
