@@ -66,7 +66,8 @@ class Doors:
                 application.router.add_get(path, self._guarded(handler))
             else:
                 application.router.add_route(method, path, self._guarded(handler))
-        application.router.add_route("*", "/{anything:.*}", self._guarded(no_such_door))
+        # Not ".*", which a newline in the path would escape.
+        application.router.add_route("*", r"/{anything:[\s\S]*}", self._guarded(no_such_door))
 
     def _guarded(self, handler: Handler) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def on_request(http: web.Request) -> web.Response:

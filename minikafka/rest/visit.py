@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from aiohttp import web
 
+from minikafka import __version__
 from minikafka.errors import UNKNOWN, ProtocolError, UnknownServerError
 from minikafka.rest import json_text
 from minikafka.rest.body import JSON_TYPE, Admission, refuse_unreadable_accept
@@ -45,6 +46,7 @@ class Visit:
 
 
 API_VERSION = "1"
+SERVER = f"minikafka/{__version__}"
 
 Handler: TypeAlias = Callable[[Visit], Awaitable[Reply]]
 
@@ -86,7 +88,7 @@ def _problem(
 
 def _response(visit: Visit, body: Any, status: int, headers: dict[str, str], content_type: str) -> web.Response:
     served_by = sorted(dict.fromkeys(visit.served_by)) or [visit.host.node_id]
-    told = {"Mk-Api-Version": API_VERSION, "Mk-Served-By": ",".join(map(str, served_by)), **headers}
+    told = {"Server": SERVER, "Mk-Api-Version": API_VERSION, "Mk-Served-By": ",".join(map(str, served_by)), **headers}
     if visit.leaders:
         told["Mk-Leader"] = ",".join(map(str, sorted(dict.fromkeys(visit.leaders))))
     response = web.Response(

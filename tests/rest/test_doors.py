@@ -458,6 +458,8 @@ async def test_paths_and_methods_that_are_not_there(curl):
     told.problem(405, "INVALID_REQUEST")
     assert told.headers["Allow"] == "GET, DELETE"
     assert (await curl("HEAD", "/healthz")).status == 200
+    (await curl.get("/v1/topics/orders/%0A")).problem(404, "INVALID_REQUEST")
+    (await curl("POST", "/v1/topics/%0A")).problem(405, "INVALID_REQUEST")
 
 
 async def test_media_types_that_cannot_be_read_or_written(curl):
