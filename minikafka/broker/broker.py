@@ -83,6 +83,9 @@ class Broker:
         self._stopped = asyncio.Event()
         self._state_moved = asyncio.Event()
         self._strays_seen = False
+        self._has_caught_up = False
+        self._image_of_roles = MetadataImage()
+        """What the replicas were last brought to."""
         self._server: Server | None = None
         self._handlers: dict[str, ApiHandler] = {}
         # From the moment it listens a request can come; until start() is done it is answered BROKER_NOT_AVAILABLE.
@@ -302,16 +305,34 @@ class Broker:
 
     # ---- news --------------------------------------------------------------------------------------------------------
 
-    def _on_image(self, old: MetadataImage, new: MetadataImage) -> None:
-        try:
-            self.replicas.apply(old, new)
-        except (DiskFailed, DiskFull) as error:
-            self._fail_in_order(str(error))
+    def _on_image(self, _old: MetadataImage, _new: MetadataImage) -> None:
+        self._take_roles()
         self.lifecycle.on_news()
         self._moved()
 
+    def _take_roles(self) -> None:
+        """Bring the replicas to the present image; the first time only when it holds this incarnation's registration.
+
+        Until then the metadata tells of former lives. A log that has seen later epochs must not take up their roles
+        again: 1. broker 3 led epoch 2 and then followed epoch 4; 2. it restarts, and on its way through the metadata
+        leads epoch 2 once more, which cuts epochs 3 and 4 off its log; 3. it is elected from the ISR, and what epoch 4
+        had committed is gone.
+        """
+        image = self.image
+        if not self._has_caught_up:
+            if not 0 <= self.lifecycle.broker_epoch < image.offset:
+                return
+            self._has_caught_up = True
+        old, self._image_of_roles = self._image_of_roles, image
+        try:
+            self.replicas.apply(old, image)
+        except (DiskFailed, DiskFull) as error:
+            self._fail_in_order(str(error))
+
     def _moved(self) -> None:
         """Something changed that people may wait for."""
+        if not self._has_caught_up:
+            self._take_roles()
         if not self.lifecycle.is_fenced and not self._strays_seen:
             self._strays_seen = True
             self.replicas.set_strays_aside()

@@ -27,11 +27,14 @@ class Flusher:
         log: PartitionLog,
         spawn: Spawn,
         on_failure: Callable[[TopicPartition, str], None],
+        on_synced: Callable[[TopicPartition], None] = lambda _: None,
     ) -> None:
+        """``on_synced`` is told after each sync: a leader's acknowledged end may have moved."""
         self.partition = partition
         self.log = log
         self._spawn = spawn
         self._on_failure = on_failure
+        self._on_synced = on_synced
         self._running: asyncio.Task[None] | None = None
         self._failed: str | None = None
 
@@ -57,3 +60,5 @@ class Flusher:
         except (DiskFailed, DiskFull) as error:
             self._failed = str(error)
             self._on_failure(self.partition, self._failed)
+        else:
+            self._on_synced(self.partition)

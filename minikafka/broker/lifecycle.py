@@ -128,6 +128,7 @@ class Lifecycle:
         self.refused = None
         self.broker_epoch = response.broker_epoch
         self.world.events("registered", node=self.config.node_id, broker_epoch=self.broker_epoch)
+        self._on_change()
         return False
 
     async def _beat(self) -> bool:

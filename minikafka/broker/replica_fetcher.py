@@ -113,6 +113,7 @@ class _LeaderLoop:
     async def _run(self) -> None:
         while self.following:
             self._changed.clear()
+            await self._sync_what_is_not()
             now = self.owner.world.clock.now()
             asking = self._next_fetches(now)
             address = self.owner.address_of(self.leader)
@@ -122,6 +123,20 @@ class _LeaderLoop:
             response = await self._fetch(address, asking, now)
             if response is not None:
                 await self._obey(asking, response)
+
+    async def _sync_what_is_not(self) -> None:
+        """Under sync-before-acknowledge a fetch says "durable up to here": also of a tail that a former life left in
+        the page cache, or that was appended when this replica led.
+        """
+        partitions = [self.owner.partitions[name] for name in self.following if name in self.owner.partitions]
+        syncing = [
+            self.owner.flushers[each.partition].durable(each.log.end_offset)
+            for each in partitions
+            if each.config.syncs_before_acknowledging and each.log.synced_end < each.log.end_offset and not each.failed
+        ]
+        if syncing:
+            # A log whose sync failed has told so itself and is offline now.
+            await asyncio.gather(*syncing, return_exceptions=True)
 
     def _next_fetches(self, now: float) -> dict[TopicPartition, tuple[FollowerReplica, NextFetch]]:
         asking = {}

@@ -147,6 +147,12 @@ class ReplicaManager:
         remotes = [remote.start_offset for node, remote in leader.remotes.items() if image.alive(node)]
         return min([leader.log.start_offset, *remotes])
 
+    def _on_synced(self, name: TopicPartition) -> None:
+        """A log has become durable up to some end: under sync-before-acknowledge the watermark may follow."""
+        partition = self.partitions.get(name)
+        if partition is not None and isinstance(partition.role, LeaderReplica):
+            self.advance(partition, partition.role)
+
     def sync_if_due(self, partition: Partition) -> None:
         """flush.messages above 1: begin a sync when so many records are not yet durable."""
         unsynced = partition.log.end_offset - partition.log.synced_end
@@ -215,6 +221,10 @@ class ReplicaManager:
             self.waiters.wake(Mark.HIGH_WATERMARK, name, partition.high_watermark)
         if isinstance(partition.role, LeaderReplica):
             self.isr_proposer.submit(partition, partition.role, partition.role.propose_recovered())
+            unsynced = partition.log.synced_end < partition.log.end_offset
+            if changed and unsynced and partition.config.syncs_before_acknowledging:
+                # What it recovered, or last got as a follower, counts only when it is synced; nobody may produce soon.
+                self.flushers[name].start()
 
     def _host(self, name: TopicPartition, topic: TopicImage) -> Partition:
         log = self.logs.get(name)
@@ -236,7 +246,7 @@ class ReplicaManager:
             events=self.events,
         )
         self.partitions[name] = partition
-        self.flushers[name] = Flusher(name, log, self._spawn, self.storage_failed)
+        self.flushers[name] = Flusher(name, log, self._spawn, self.storage_failed, self._on_synced)
         return partition
 
     def _forget(self, name: TopicPartition) -> None:

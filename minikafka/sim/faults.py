@@ -1,0 +1,213 @@
+"""The faults of a plan at work: who is hit, what is done, and how it is put right.
+
+Targets are resolved when a fault happens (``leader:orders-0`` is whoever leads then). The fault budget of ``plan.py``
+is kept here: a power cut that would exceed it is carried out as a kill -9.
+
+Rules for this file: what a fault did is undone for the node that it hit; a restart never disturbs a node that lives; at
+the end of the safety phase everything is put right at once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from minikafka.invariant import invariant
+from minikafka.sim.cluster import SimCluster, node_name
+from minikafka.sim.plan import CONTROLLER, FSYNC, LEADER, Fault, Plan
+from minikafka.sim.world import Event
+from minikafka.types import NO_NODE, NodeId, TopicPartition
+
+At = Callable[[float, Callable[[], None]], None]
+
+
+class Faults:
+    """Carries out the faults of one run."""
+
+    def __init__(self, plan: Plan, cluster: SimCluster, at: At, tell: Callable[[str], None]) -> None:
+        self.marks: Counter[str] = Counter()
+        """``fault_crash`` and so on: how often each kind really happened."""
+        self._plan = plan
+        self._cluster = cluster
+        self._at = at
+        self._tell = tell
+        self._disks_failed: set[NodeId] = set()
+        self._begin: dict[str, Callable[[Fault, tuple[NodeId, ...]], None]] = {
+            "crash": self._crash,
+            "power_cut": self._power_cut,
+            "power_cut_all": self._power_cut,
+            "pause": self._pause,
+            "isolate": self._isolate,
+            "stop": self._stop,
+            "slow_disk": self._slow_disk,
+            "jump_clock": self._jump_clock,
+            "cut": self._cut,
+            "cut_both": self._cut,
+            "clog": self._clog,
+            "fail_sync": self._fail_sync,
+        }
+
+    def begin(self, fault: Fault) -> None:
+        """Let it happen, if whom it would hit exists."""
+        nodes = self._resolve(fault.target)
+        if not nodes:
+            return
+        invariant(fault.kind in self._begin, "a known kind of fault", fault=fault)
+        self._tell(f"{fault} hit {','.join(map(str, nodes))}")
+        self.marks[f"fault_{fault.kind}"] += 1
+        self._begin[fault.kind](fault, nodes)
+
+    def end_all(self) -> None:
+        """Put everything right: links, disks, stopped and dead processes."""
+        cluster = self._cluster
+        cluster.heal()
+        for node in cluster.nodes:
+            cluster.sim.disk(node_name(node)).sync_mean_s = self._plan.sync_mean_s
+            cluster.resume(node)
+            cluster.restart(node)
+
+    def explains(self, event: Event) -> bool:
+        """Did a broker stop because of what a fault did to its disk?"""
+        return any(node_name(node) == event.node for node in self._disks_failed) and "disk" in str(event.facts["why"])
+
+    def _resolve(self, target: str) -> tuple[NodeId, ...]:
+        cluster = self._cluster
+        if target == "all":
+            return cluster.nodes
+        if ">" in target:
+            one, other = target.split(">")
+            return int(one[1:]), int(other[1:])
+        if target == CONTROLLER:
+            node = cluster.controller()
+        elif target.startswith(f"{LEADER}:"):
+            topic, _, number = target.removeprefix(f"{LEADER}:").rpartition("-")
+            node = cluster.leader_of(TopicPartition(topic, int(number)))
+        else:
+            node = int(target[1:])
+        return (node,) if node != NO_NODE else ()
+
+    def _later(self, fault: Fault, do: Callable[[], None]) -> None:
+        self._at(self._cluster.sim.loop.time() + fault.lasts_s, do)
+
+    # ---- processes and machines --------------------------------------------------------------------------------------
+
+    def _crash(self, fault: Fault, nodes: tuple[NodeId, ...]) -> None:
+        for node in nodes:
+            self._cluster.crash(node)
+        self._restart_later(fault, nodes)
+
+    def _restart_later(self, fault: Fault, nodes: tuple[NodeId, ...]) -> None:
+        def restart() -> None:
+            for node in nodes:
+                self._cluster.restart(node)
+
+        self._later(fault, restart)
+
+    def _power_cut(self, fault: Fault, nodes: tuple[NodeId, ...]) -> None:
+        if self._plan.policy == FSYNC or self._keeps_a_whole_replica(nodes):
+            self._cluster.power_cut(*nodes)
+        else:
+            self.marks["power_cut_spared"] += 1
+            for node in nodes:
+                self._cluster.crash(node)
+        self._restart_later(fault, nodes)
+
+    def _keeps_a_whole_replica(self, victims: tuple[NodeId, ...]) -> bool:
+        """Is everything whole now, and is one replica of each partition outside?"""
+        cluster = self._cluster
+        image = cluster.image()
+        if image is None or cluster.living() != cluster.nodes:
+            return False
+        for _, state in image.sorted_partitions():
+            if set(state.isr) != set(state.replicas) or set(state.isr) <= set(victims):
+                return False
+        return all(self._is_current(node) for node in cluster.nodes)
+
+    def _is_current(self, node: NodeId) -> bool:
+        """Is the registration that the controller has recorded this process's own?"""
+        image, broker = self._cluster.image(), self._cluster.brokers[node]
+        known = image.brokers.get(node) if image is not None else None
+        registered = broker.broker_epoch if hasattr(broker, "lifecycle") else -1
+        return known is not None and not known.fenced and known.broker_epoch == registered
+
+    def _pause(self, fault: Fault, nodes: tuple[NodeId, ...]) -> None:
+        for node in nodes:
+            self._cluster.pause(node)
+
+        def resume() -> None:
+            for node in nodes:
+                self._cluster.resume(node)
+
+        self._later(fault, resume)
+
+    def _stop(self, fault: Fault, nodes: tuple[NodeId, ...]) -> None:
+        """SIGTERM; a process that has not ended when its time is up is killed."""
+        cluster = self._cluster
+        for node in nodes:
+            broker = cluster.brokers[node]
+            if node in cluster.living() and hasattr(broker, "producer_ids"):
+                cluster.sim.spawn(node_name(node), broker.stop())
+
+        def start_again() -> None:
+            for node in nodes:
+                if cluster.alive(node):
+                    cluster.crash(node)
+                cluster.restart(node)
+
+        self._at(cluster.sim.loop.time() + max(fault.lasts_s, 0.5), start_again)
+
+    def _jump_clock(self, fault: Fault, nodes: tuple[NodeId, ...]) -> None:
+        for node in nodes:
+            self._cluster.sim.jump_clock(node_name(node), fault.value)
+
+    # ---- disks -------------------------------------------------------------------------------------------------------
+
+    def _slow_disk(self, fault: Fault, nodes: tuple[NodeId, ...]) -> None:
+        disks = [self._cluster.sim.disk(node_name(node)) for node in nodes]
+        for disk in disks:
+            disk.sync_mean_s = fault.value
+
+        def fast_again() -> None:
+            for disk in disks:
+                disk.sync_mean_s = self._plan.sync_mean_s
+
+        self._later(fault, fast_again)
+
+    def _fail_sync(self, fault: Fault, nodes: tuple[NodeId, ...]) -> None:
+        for node in nodes:
+            self._disks_failed.add(node)
+            self._cluster.sim.disk(node_name(node)).fail_next_sync()
+        self._restart_later(fault, nodes)
+
+    # ---- links -------------------------------------------------------------------------------------------------------
+
+    def _isolate(self, fault: Fault, nodes: tuple[NodeId, ...]) -> None:
+        for node in nodes:
+            self._cluster.cut_off(node)
+
+        def heal() -> None:
+            for node in nodes:
+                self._cluster.sim.network.heal(node_name(node))
+
+        self._later(fault, heal)
+
+    def _cut(self, fault: Fault, nodes: tuple[NodeId, ...]) -> None:
+        one, other = map(node_name, nodes)
+        network = self._cluster.sim.network
+        if fault.kind == "cut_both":
+            network.cut_both(one, other)
+        else:
+            network.cut(one, other)
+
+        def heal() -> None:
+            network.heal(one, other)
+            if fault.kind == "cut_both":
+                network.heal(other, one)
+
+        self._later(fault, heal)
+
+    def _clog(self, fault: Fault, nodes: tuple[NodeId, ...]) -> None:
+        one, other = map(node_name, nodes)
+        network = self._cluster.sim.network
+        network.clog(one, other)
+        self._later(fault, lambda: network.release(one, other))

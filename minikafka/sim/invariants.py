@@ -1,0 +1,397 @@
+"""What must hold after every step (KAFKA-FACTS §10), one class an invariant; its name is what a failure is called.
+
+Events say what to look at: an observer notes it, and after the step, when every rule has finished its transition, the
+invariants look. A step without events costs two comparisons.
+
+Rules for this file: it only looks. Whatever a leader's watermark has passed is *exposed*: noted with its checksum, and
+compared with every replica whose watermark passes it later, and with the log of every later leader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple, TypeAlias
+
+from minikafka.broker.broker import Broker
+from minikafka.errors import KafkaStorageError, OffsetOutOfRange
+from minikafka.log.partition_log import PartitionLog
+from minikafka.quorum.image import MetadataImage, changes
+from minikafka.replication.leader import LeaderReplica
+from minikafka.replication.partition import Partition
+from minikafka.sim.cluster import SimCluster, node_name
+from minikafka.sim.world import Event
+from minikafka.types import NO_NODE, Epoch, NodeId, Offset, TopicPartition
+from minikafka.wire.batch import RecordBatch, split
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A promise that was broken: ``name`` stays the same from run to run, ``what`` tells this case."""
+
+    name: str
+    what: str
+    time: float
+    step: int
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.what}"
+
+
+Report: TypeAlias = Callable[[str, str], None]
+"""(name, what)"""
+
+
+class Batch(NamedTuple):
+    """A batch as invariants compare it."""
+
+    base_offset: Offset
+    end_offset: Offset
+    epoch: Epoch
+    checksum: int
+
+    def __str__(self) -> str:
+        return f"@{self.base_offset}..{self.end_offset} e{self.epoch} crc {self.checksum:08x}"
+
+
+def batches_of(log: PartitionLog, start: Offset, end: Offset) -> list[Batch]:
+    """The batches of ``[start, end)``; nothing of a log that is closed or begins later."""
+    found: list[Batch] = []
+    offset = max(start, log.start_offset)
+    while offset < end:
+        try:
+            data = log.read(offset, max_bytes=1 << 20, end_offset=end)
+        except (KafkaStorageError, OffsetOutOfRange):
+            break
+        read: list[RecordBatch] = [batch for buffer in data.buffers for batch in split(buffer)]
+        if not read:
+            break
+        found.extend(Batch(batch.base_offset, batch.next_offset, batch.leader_epoch, batch.crc) for batch in read)
+        offset = read[-1].next_offset
+    return found
+
+
+class Exposed(NamedTuple):
+    """A batch that a leader's watermark has passed, and in which epoch."""
+
+    batch: Batch
+    in_epoch: Epoch
+
+
+class Sight:
+    """One replica after a step that told something about it."""
+
+    __slots__ = ("cluster", "events", "life", "name", "partition")
+
+    def __init__(self, cluster: SimCluster, life: str, name: TopicPartition, partition: Partition) -> None:
+        self.cluster = cluster
+        self.life = life
+        """Node and incarnation."""
+        self.name = name
+        self.partition = partition
+        self.events: list[Event] = []
+
+    @property
+    def leader(self) -> LeaderReplica | None:
+        """Its role, if it leads."""
+        role = self.partition.role
+        return role if isinstance(role, LeaderReplica) else None
+
+
+# ---- of one partition ------------------------------------------------------------------------------------------------
+
+
+class OfPartition:
+    """An invariant over one replica, looked at after each step that told something about it."""
+
+    name: ClassVar[str]
+
+    def look(self, sight: Sight, report: Report) -> None:
+        raise NotImplementedError
+
+
+class OneLeaderPerEpoch(OfPartition):
+    """At most one broker ever leads a partition in an epoch (§10.9)."""
+
+    name = "one_leader_per_epoch"
+
+    def __init__(self) -> None:
+        self._leaders: dict[tuple[TopicPartition, Epoch], NodeId] = {}
+
+    def look(self, sight: Sight, report: Report) -> None:
+        leader = sight.leader
+        if leader is not None:
+            first = self._leaders.setdefault((sight.name, leader.epoch), leader.me)
+            if first != leader.me:
+                report(self.name, f"{sight.name} is led by {first} and by {leader.me} in epoch {leader.epoch}")
+
+
+class HwWithinLog(OfPartition):
+    """Log start <= watermark <= log end, recovery point <= log end (§10.8, S2)."""
+
+    name = "hw_within_log"
+
+    def look(self, sight: Sight, report: Report) -> None:
+        log, watermark = sight.partition.log, sight.partition.high_watermark
+        if not log.start_offset <= watermark <= log.end_offset or log.recovery_point > log.end_offset:
+            report(self.name, f"{sight.life} {sight.partition!r} start={log.start_offset} rp={log.recovery_point}")
+
+
+class HwNeverBackInEpoch(OfPartition):
+    """A leader's watermark never falls within its epoch (§10.12)."""
+
+    name = "hw_never_back_in_epoch"
+
+    def __init__(self) -> None:
+        self._highest: dict[tuple[str, TopicPartition, Epoch], Offset] = {}
+
+    def look(self, sight: Sight, report: Report) -> None:
+        leader = sight.leader
+        if leader is not None:
+            key = (sight.life, sight.name, leader.epoch)
+            highest = self._highest.get(key, -1)
+            if leader.high_watermark < highest:
+                report(self.name, f"{sight.life} {leader!r}: the watermark was {highest}")
+            self._highest[key] = max(highest, leader.high_watermark)
+
+
+class EpochsNeverFall(OfPartition):
+    """Leader epoch and partition epoch of a replica never fall in one life (§10.12)."""
+
+    name = "epochs_never_fall"
+
+    def __init__(self) -> None:
+        self._newest: dict[tuple[str, TopicPartition, str], tuple[Epoch, int]] = {}
+
+    def look(self, sight: Sight, report: Report) -> None:
+        partition = sight.partition
+        key = (sight.life, sight.name, partition.topic_id)
+        before = self._newest.get(key, (-1, -1))
+        now = (partition.epoch, partition.partition_epoch)
+        if now[0] < before[0] or now[1] < before[1]:
+            report(self.name, f"{sight.life} {sight.name}: leader and partition epoch went from {before} to {now}")
+        self._newest[key] = now
+
+
+class ValidHighWatermark(OfPartition):
+    """Every replica in the controller's ISR holds what the leader calls committed (§10.4).
+
+    A replica that has restarted and lost its tail counts until the controller has recorded its new registration: it is
+    left out from the moment of its restart.
+    """
+
+    name = "valid_high_watermark"
+
+    def look(self, sight: Sight, report: Report) -> None:
+        cluster = sight.cluster
+        leader, image = sight.leader, cluster.image()
+        state = image.partition(sight.name) if image is not None else None
+        if leader is None or image is None or state is None or state.leader_epoch != leader.epoch:
+            return
+        for node in state.isr:
+            replica = cluster.replica(node, sight.name)
+            registered = image.brokers.get(node)
+            if replica is None or replica.failed or registered is None or replica.epoch != leader.epoch:
+                continue
+            same_life = cluster.brokers[node].broker_epoch == registered.broker_epoch
+            if same_life and replica.log.end_offset < leader.high_watermark:
+                report(self.name, f"{leader!r}, but {node} in the ISR {list(state.isr)} has {replica!r}")
+
+
+class CommittedPrefixEqual(OfPartition):
+    """Below any two watermarks the records are the same, and stay so (§10.2, §10.3, §10.6, §10.10)."""
+
+    name = "committed_prefix_equal"
+
+    def __init__(self) -> None:
+        self.exposed: dict[TopicPartition, dict[Offset, Exposed]] = {}
+        self._compared: dict[tuple[str, TopicPartition], Offset] = {}
+
+    def look(self, sight: Sight, report: Report) -> None:
+        key = (sight.life, sight.name)
+        watermark = sight.partition.high_watermark
+        start = self._compared.get(key, 0)
+        for event in sight.events:
+            if event.kind == "tail_truncated":
+                start = min(start, _number(event, "new"))
+        exposed = self.exposed.setdefault(sight.name, {})
+        for batch in batches_of(sight.partition.log, start, watermark):
+            known = exposed.get(batch.base_offset)
+            if known is not None and known.batch != batch:
+                report("exposed_record_changed", f"{sight.name} on {sight.life}: {batch}, exposed was {known.batch}")
+            elif known is None and sight.leader is not None:
+                exposed[batch.base_offset] = Exposed(batch, sight.leader.epoch)
+            elif known is None:
+                report(self.name, f"{sight.name} on {sight.life}: {batch} is below its watermark, no leader exposed it")
+        self._compared[key] = watermark
+
+    def of(self, name: TopicPartition) -> Iterable[Exposed]:
+        """All that was exposed of a partition."""
+        return self.exposed.get(name, {}).values()
+
+
+class LeaderHoldsCommitted(OfPartition):
+    """A new leader has every record that an earlier epoch exposed (§10.3, §10.11)."""
+
+    name = "committed_record_lost"
+
+    def __init__(self, committed: CommittedPrefixEqual) -> None:
+        self._committed = committed
+
+    def look(self, sight: Sight, report: Report) -> None:
+        leader = sight.leader
+        if leader is None or not any(event.kind == "became_leader" for event in sight.events):
+            return
+        log = leader.log
+        held = {batch.base_offset: batch for batch in batches_of(log, 0, log.end_offset)}
+        for batch, in_epoch in self._committed.of(sight.name):
+            is_owed = in_epoch < leader.epoch and batch.base_offset >= log.start_offset
+            if is_owed and held.get(batch.base_offset) != batch:
+                report(
+                    self.name,
+                    f"{sight.name} {batch}, exposed in epoch {in_epoch}; the leader of epoch {leader.epoch}, broker "
+                    f"{leader.me}, has {held.get(batch.base_offset, 'nothing')}",
+                )
+                return
+
+
+# ---- of the metadata -------------------------------------------------------------------------------------------------
+
+
+class MetadataHolds:
+    """Of each committed image: the ISR is within the replicas, the leader within the ISR; epochs never fall."""
+
+    def __init__(self) -> None:
+        self._newest = MetadataImage()
+
+    def look(self, image: MetadataImage, report: Report) -> None:
+        """``image`` was applied somewhere."""
+        if image.offset <= self._newest.offset:
+            return
+        for name, before, after in changes(self._newest, image):
+            if after is None:
+                continue
+            if not set(after.isr) <= set(after.replicas):
+                report("isr_within_replicas", f"{name} isr={list(after.isr)} replicas={list(after.replicas)}")
+            if after.leader != NO_NODE and after.leader not in after.isr:
+                report("leader_in_isr", f"{name} leader={after.leader} isr={list(after.isr)}")
+            if before is not None and (
+                after.leader_epoch < before.leader_epoch or after.partition_epoch < before.partition_epoch
+            ):
+                report("epochs_never_fall", f"{name} from {before} to {after}")
+        self._newest = image
+
+
+class QuorumHolds:
+    """One leader per epoch, never again after a restart; committed metadata is one, and is never cut (§10.13)."""
+
+    def __init__(self) -> None:
+        self._leaders: dict[Epoch, str] = {}
+        self._committed: dict[Offset, Batch] = {}
+        self._end: Offset = 0
+        self._ends: dict[str, Offset] = {}
+
+    def on_event(self, event: Event, life: str, broker: Broker, report: Report) -> None:
+        """An event of the quorum, after its step."""
+        if event.kind == "quorum_leader_elected":
+            epoch = _number(event, "epoch")
+            first = self._leaders.setdefault(epoch, life)
+            if first != life:
+                report("one_quorum_leader_per_epoch", f"epoch {epoch} is led by {first} and by {life}")
+            if broker.quorum.log.end_offset < self._end:
+                lacks = f"{life} leads epoch {epoch} with {broker.quorum!r}, committed was {self._end}"
+                report("committed_metadata_lost", lacks)
+        elif event.kind == "quorum_hw_advanced":
+            self._commit(life, broker, _number(event, "new"), report)
+        elif event.kind == "quorum_tail_truncated" and _number(event, "new") < self._ends.get(life, 0):
+            report("committed_metadata_never_truncated", f"{life} cut to {event.facts['new']}, hw {self._ends[life]}")
+
+    def _commit(self, life: str, broker: Broker, new: Offset, report: Report) -> None:
+        for batch in batches_of(broker.quorum.log, self._ends.get(life, 0), new):
+            first = self._committed.setdefault(batch.base_offset, batch)
+            if first != batch:
+                report("committed_metadata_differs", f"{life} committed {batch}, before it was {first}")
+        self._ends[life] = max(new, self._ends.get(life, 0))
+        self._end = max(self._end, new)
+
+
+def _number(event: Event, fact: str) -> int:
+    value = event.facts[fact]
+    return value if isinstance(value, int) else -1
+
+
+QUORUM_EVENTS = frozenset({"quorum_leader_elected", "quorum_hw_advanced", "quorum_tail_truncated"})
+
+
+class Watch:
+    """All invariants over one cluster, from its creation to :meth:`close`."""
+
+    def __init__(self, cluster: SimCluster) -> None:
+        self.cluster = cluster
+        self.violations: list[Violation] = []
+        committed = CommittedPrefixEqual()
+        self._of_partitions: Sequence[OfPartition] = (
+            OneLeaderPerEpoch(),
+            HwWithinLog(),
+            HwNeverBackInEpoch(),
+            EpochsNeverFall(),
+            ValidHighWatermark(),
+            committed,
+            LeaderHoldsCommitted(committed),
+        )
+        self.committed = committed
+        self._metadata = MetadataHolds()
+        self._quorum = QuorumHolds()
+        self._nodes = {node_name(node): node for node in cluster.nodes}
+        self._names: dict[str, TopicPartition] = {}
+        self._told: list[Event] = []
+        self._images: dict[NodeId, MetadataImage] = {}
+        cluster.sim.observers.append(self._on_event)
+        cluster.sim.loop.after_step.append(self._after_step)
+
+    def close(self) -> None:
+        """Look no more."""
+        self.cluster.sim.observers.remove(self._on_event)
+        self.cluster.sim.loop.after_step.remove(self._after_step)
+
+    def report(self, name: str, what: str) -> None:
+        """Note a violation, this file's or another check's."""
+        loop = self.cluster.sim.loop
+        self.violations.append(Violation(name, what, loop.time(), loop.steps))
+
+    def _on_event(self, event: Event) -> None:
+        if event.node in self._nodes and ("partition" in event.facts or event.kind in QUORUM_EVENTS):
+            self._told.append(event)
+
+    def _after_step(self) -> None:
+        if not self._told:
+            return
+        told, self._told = self._told, []
+        sights: dict[tuple[NodeId, TopicPartition], Sight] = {}
+        for event in told:
+            node = self._nodes[event.node]
+            life = f"{event.node}#{event.incarnation}"
+            if event.kind in QUORUM_EVENTS:
+                self._quorum.on_event(event, life, self.cluster.brokers[node], self.report)
+                continue
+            name = self._name_of(event)
+            partition = self.cluster.replica(node, name)
+            if partition is not None and not partition.failed:
+                sight = sights.get((node, name))
+                if sight is None:
+                    sight = sights[node, name] = Sight(self.cluster, life, name, partition)
+                sight.events.append(event)
+        image = self.cluster.image()
+        if image is not None:
+            self._metadata.look(image, self.report)
+        for sight in sights.values():
+            for each in self._of_partitions:
+                each.look(sight, self.report)
+
+    def _name_of(self, event: Event) -> TopicPartition:
+        text = str(event.facts["partition"])
+        name = self._names.get(text)
+        if name is None:
+            topic, _, number = text.rpartition("-")
+            name = self._names[text] = TopicPartition(topic, int(number))
+        return name

@@ -1,0 +1,253 @@
+"""A plan: everything that a run does, as data. A seed makes one; JSON keeps one; the shrinker cuts one down.
+
+Swarm style: each seed draws which kinds of fault exist at all and how strong they are, the shape of the cluster, and
+settings so small that rolls, snapshots, elections and rejoins happen every few virtual seconds.
+
+The fault budget (what a run must survive):
+
+- ``fsync`` policy (``log.flush.interval.messages=1``): any number of crashes, pauses, cuts and power cuts, of all
+  brokers at once too. Acknowledged records survive.
+- ``page_cache`` policy (Kafka's default): the same, but a power cut happens only while every partition has a whole
+  in-sync replica that keeps its power; a cut beyond that is carried out as a kill -9. Counted as the mark
+  ``power_cut_spared``.
+- never: a voter's disk wiped, bits rotten on every copy at once.
+
+Rules for this file: it draws from one stream per purpose; nothing here runs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from random import Random
+from typing import Any, Final
+
+from minikafka.invariant import invariant
+
+VERSION: Final = 1
+
+FSYNC, PAGE_CACHE = "fsync", "page_cache"
+
+LEADER, CONTROLLER = "leader", "controller"
+"""Targets that are resolved when the fault happens: ``leader:orders-0``, ``controller``; others are ``n2``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """Something that goes wrong at ``at_s`` and is put right ``lasts_s`` later (virtual seconds)."""
+
+    at_s: float
+    kind: str
+    target: str
+    """Who: ``n2``, ``controller``, ``leader:orders-0``, ``all``; of a link ``n1>n2``."""
+    lasts_s: float = 0.0
+    value: float = 0.0
+    """How strong, where that has a meaning (seconds)."""
+
+    def __str__(self) -> str:
+        lasts = f" for {self.lasts_s:.2f} s" if self.lasts_s else ""
+        value = f" ({self.value:g})" if self.value else ""
+        return f"t={self.at_s:.2f} {self.kind} {self.target}{value}{lasts}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One record that a producer sends."""
+
+    at_s: float
+    client: str
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedTopic:
+    """A topic that exists from the start."""
+
+    name: str
+    partitions: int
+    replication_factor: int
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """All of one run."""
+
+    seed: int
+    brokers: int = 3
+    voters: int = 3
+    policy: str = PAGE_CACHE
+    settings: Mapping[str, str] = field(default_factory=dict)
+    client_settings: Mapping[str, int | str] = field(default_factory=dict)
+    topics: tuple[PlannedTopic, ...] = (PlannedTopic(name="orders", partitions=1, replication_factor=3),)
+    link: Mapping[str, float] = field(default_factory=dict)
+    """Of every link: delay_mean_s, loss, reset, duplicate."""
+    sync_mean_s: float = 0.002
+    readers: int = 1
+    duration_s: float = 10.0
+    """Of the safety phase."""
+    faults: tuple[Fault, ...] = ()
+    operations: tuple[Operation, ...] = ()
+    fifo: bool = False
+    """Run ready nodes in plain FIFO order instead of a seeded one: the trace that reads best."""
+
+    def to_json(self) -> str:
+        """A readable text: one fault, one operation a line."""
+        row = {"version": VERSION, **asdict(self)}
+        lists = {name: row.pop(name) for name in ("faults", "operations")}
+        head = json.dumps(row, indent=1)[:-2]
+        parts = [
+            f' "{name}": [\n' + ",\n".join("  " + json.dumps(each) for each in items) + "\n ]"
+            for name, items in lists.items()
+        ]
+        return head + ",\n" + ",\n".join(parts) + "\n}\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """Read what :meth:`to_json` wrote. ValueError for another version."""
+        row: dict[str, Any] = json.loads(text)
+        if row.pop("version", None) != VERSION:
+            raise ValueError(f"a plan of version {VERSION} is needed")
+        row["topics"] = tuple(PlannedTopic(**each) for each in row["topics"])
+        row["faults"] = tuple(Fault(**each) for each in row["faults"])
+        row["operations"] = tuple(Operation(**each) for each in row["operations"])
+        return cls(**row)
+
+    def with_(self, **changes: Any) -> Plan:
+        """A changed copy."""
+        return replace(self, **changes)
+
+
+# ---- from a seed -----------------------------------------------------------------------------------------------------
+
+OPERATIONS: Final = 200
+FAULTS: Final = 10
+
+NODE_FAULTS: Final = ("crash", "power_cut", "pause", "isolate", "stop", "slow_disk", "jump_clock", "power_cut_all")
+LINK_FAULTS: Final = ("cut", "cut_both", "clog")
+
+
+def plan_of(seed: int, *, operations: int = OPERATIONS, faults: int = FAULTS) -> Plan:
+    """The plan of a seed: three brokers, ``operations`` sends, ``faults`` faults."""
+    shape = Random(f"{seed}/plan/shape")
+    policy = shape.choice((FSYNC, PAGE_CACHE, PAGE_CACHE))
+    partitions = shape.choice((1, 2, 3))
+    topics = (PlannedTopic(name="orders", partitions=partitions, replication_factor=3),)
+    duration_s = shape.uniform(10.0, 16.0)
+    min_isr = shape.choice((1, 2, 2))
+    settings = _settings(Random(f"{seed}/plan/settings"), policy=policy, min_isr=min_isr)
+    return Plan(
+        seed=seed,
+        policy=policy,
+        settings=settings,
+        client_settings=_client_settings(Random(f"{seed}/plan/clients")),
+        topics=topics,
+        link=_link(Random(f"{seed}/plan/link")),
+        sync_mean_s=shape.choice((0.001, 0.002, 0.01)),
+        readers=1,
+        duration_s=duration_s,
+        faults=_faults(Random(f"{seed}/plan/faults"), faults, duration_s, topics),
+        operations=_operations(Random(f"{seed}/plan/operations"), operations, duration_s, topics),
+        fifo=shape.random() < 0.05,
+    )
+
+
+def _settings(random: Random, *, policy: str, min_isr: int) -> dict[str, str]:
+    session_ms = random.choice((1000, 1500, 2500))
+    election_ms = random.choice((200, 400, 800))
+    settings: dict[str, Any] = {
+        "broker.session.timeout.ms": session_ms,
+        "broker.heartbeat.interval.ms": session_ms // random.choice((3, 4)),
+        "replica.lag.time.max.ms": random.choice((800, 1500, 4000)),
+        "replica.fetch.wait.max.ms": random.choice((100, 250, 500)),
+        "replica.fetch.backoff.ms": random.choice((100, 500)),
+        "replica.socket.timeout.ms": random.choice((1000, 2000)),
+        "replica.high.watermark.checkpoint.interval.ms": random.choice((300, 1000, 5000)),
+        "controller.quorum.election.timeout.ms": election_ms,
+        "controller.quorum.fetch.timeout.ms": election_ms * 2,
+        "controller.quorum.request.timeout.ms": election_ms * 2,
+        "controller.quorum.election.backoff.max.ms": election_ms,
+        "metadata.log.max.record.bytes.between.snapshots": random.choice((800, 3000, 100_000)),
+        "log.segment.bytes": random.choice((300, 600, 2000)),
+        "log.index.interval.bytes": random.choice((0, 100, 500)),
+        "log.flush.offset.checkpoint.interval.ms": random.choice((500, 2000)),
+        "leader.imbalance.check.interval.seconds": random.choice((3, 10)),
+        "mk.controlled.shutdown.max.wait.ms": 3000,
+        "min.insync.replicas": min_isr,
+    }
+    if policy == FSYNC:
+        settings["log.flush.interval.messages"] = 1
+    return {name: str(value) for name, value in settings.items()}
+
+
+def _client_settings(random: Random) -> dict[str, int | str]:
+    request_ms = random.choice((800, 2000))
+    return {
+        "request_timeout_ms": request_ms,
+        "delivery_timeout_ms": random.choice((3000, 8000)),
+        "linger_ms": random.choice((0, 5, 20)),
+        "max_batch_size": random.choice((100, 150, 16384)),
+        "retry_backoff_ms": random.choice((20, 100)),
+        "retry_backoff_max_ms": 500,
+    }
+
+
+def _link(random: Random) -> dict[str, float]:
+    link = {"delay_mean_s": random.choice((0.0005, 0.001, 0.003))}
+    if random.random() < 0.3:
+        link["loss"] = random.choice((0.005, 0.02))
+    if random.random() < 0.3:
+        link["reset"] = random.choice((0.005, 0.02))
+    if random.random() < 0.3:
+        link["duplicate"] = random.choice((0.01, 0.05))
+    return link
+
+
+def _faults(random: Random, count: int, duration_s: float, topics: Sequence[PlannedTopic]) -> tuple[Fault, ...]:
+    """A swarm: some kinds, with weights, and no other."""
+    kinds = [kind for kind in (*NODE_FAULTS, *LINK_FAULTS) if random.random() < 0.45] or ["crash"]
+    weights = [random.choice((1, 2, 4)) for _ in kinds]
+    long = random.choice((1.0, 2.5, 5.0))
+    faults = [
+        _fault(random, random.choices(kinds, weights)[0], random.uniform(0.3, duration_s), long, topics)
+        for _ in range(count)
+    ]
+    return tuple(sorted(faults, key=lambda fault: fault.at_s))
+
+
+def _fault(random: Random, kind: str, at_s: float, long: float, topics: Sequence[PlannedTopic]) -> Fault:
+    lasts_s = round(random.expovariate(1 / long) + 0.05, 3)
+    value = 0.0
+    if kind in LINK_FAULTS:
+        one, other = random.sample((1, 2, 3), 2)
+        target = f"n{one}>n{other}"
+    elif kind == "power_cut_all":
+        target = "all"
+    else:
+        topic = random.choice(topics)
+        leader = f"{LEADER}:{topic.name}-{random.randrange(topic.partitions)}"
+        target = random.choice((leader, leader, CONTROLLER, "n1", "n2", "n3"))
+    if kind == "jump_clock":
+        value = random.choice((-30.0, -2.0, 2.0, 30.0))
+    elif kind == "slow_disk":
+        value = random.choice((0.1, 0.5))
+    return Fault(at_s=round(at_s, 3), kind=kind, target=target, lasts_s=lasts_s, value=value)
+
+
+def _operations(random: Random, count: int, duration_s: float, topics: Sequence[PlannedTopic]) -> tuple[Operation, ...]:
+    """Sends in bursts of a few, as applications make them."""
+    invariant(bool(topics), "a plan has a topic")
+    producers = random.choice((1, 2, 3))
+    operations: list[Operation] = []
+    while len(operations) < count:
+        at_s = random.uniform(0.0, duration_s)
+        client = f"p{random.randint(1, producers)}"
+        for burst in range(random.randint(1, 6)):
+            topic = random.choice(topics)
+            partition = random.randrange(topic.partitions)
+            operations.append(
+                Operation(at_s=round(at_s + burst * 0.001, 4), client=client, topic=topic.name, partition=partition)
+            )
+    return tuple(sorted(operations[:count], key=lambda each: each.at_s))

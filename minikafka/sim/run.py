@@ -1,0 +1,369 @@
+"""Run a plan: boot, faults under load while invariants are watched, then peace and convergence, then the verdict.
+
+1. *Safety*: faults happen, clients work, every step is watched. The first violation ends the run.
+2. *Liveness*: faults are put right, everybody is started; everything must converge within a virtual deadline.
+   "Not converged" names what is still missing.
+3. *Validations*: replicas equal byte by byte below their watermarks, every disk recovers to the same log, and the
+   history of the clients through the checker.
+
+Rule for this file: virtual seconds and steps only; the same plan gives the same report, trace included.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from minikafka.check import Checker, Expectations, LogBatch, Recorder, ReplicaBatches, compare_replicas, value_id
+from minikafka.check.history import Operation as HistoryOperation
+from minikafka.invariant import InvariantViolation
+from minikafka.log.log_directory import LogDirectory
+from minikafka.log.partition_log import PartitionLog
+from minikafka.ports import World
+from minikafka.sim.cluster import BOOT_S, CLUSTER_ID, NotReached, SimCluster, node_name
+from minikafka.sim.faults import Faults
+from minikafka.sim.invariants import Batch, Watch, batches_of
+from minikafka.sim.loop import Livelock, SeededChoice
+from minikafka.sim.plan import Plan
+from minikafka.sim.report import Report
+from minikafka.sim.verdicts import LinkProfile
+from minikafka.sim.workload import ReadingClient, SendingClient
+from minikafka.sim.world import SimWorld
+from minikafka.types import NodeId, TopicPartition
+from minikafka.wire.batch import RecordBatch, split
+from minikafka.wire.records import decode_batch
+
+CONVERGE_S = 60.0
+"""Virtual seconds for everything to become whole once no fault is left; the longest back-off and session fit twice."""
+
+LOOK_EVERY_S = 0.1
+FINAL_READ_S = 20.0
+STORY_EVENTS = 25
+
+
+class Stopped(Exception):
+    """The run is over before its time: a violation was noted."""
+
+
+@dataclass(slots=True)
+class _Action:
+    at_s: float
+    order: int
+    do: Callable[[], None]
+
+    def __lt__(self, other: _Action) -> bool:
+        return (self.at_s, self.order) < (other.at_s, other.order)
+
+
+@dataclass(slots=True)
+class Schedule:
+    """What the run itself does, and when; undoing a fault is put in when the fault happens."""
+
+    actions: list[_Action] = field(default_factory=list)
+    _count: int = 0
+
+    def at(self, at_s: float, do: Callable[[], None]) -> None:
+        """Do it at a virtual time; equal times keep the order of these calls."""
+        self._count += 1
+        heapq.heappush(self.actions, _Action(at_s, self._count, do))
+
+
+class Run:
+    """One run of one plan, with its world."""
+
+    def __init__(self, plan: Plan, *, keep_trace_lines: bool = False) -> None:
+        self.plan = plan
+        self.sim = SimWorld(
+            plan.seed, choose=SeededChoice(None) if plan.fifo else None, keep_trace_lines=keep_trace_lines
+        )
+        self.cluster = SimCluster(self.sim, brokers=plan.brokers, voters=plan.voters, settings=plan.settings)
+        self.watch = Watch(self.cluster)
+        self.report = Report(plan=plan)
+        self.schedule = Schedule()
+        self.checker = Checker()
+        self.senders: list[SendingClient] = []
+        self.readers: list[ReadingClient] = []
+        self.faults = Faults(plan, self.cluster, self.schedule.at, self.report.faults.append)
+        self._recorder = Recorder(self._record, self.sim.loop.time)
+        self._events_seen = 0
+
+    def _record(self, operation: HistoryOperation) -> None:
+        self.checker.feed(operation)
+        self.report.outcomes[operation.type] += 1
+
+    # ---- the phases --------------------------------------------------------------------------------------------------
+
+    def run(self) -> Report:
+        """All of it."""
+        with self._closing():
+            try:
+                self._boot()
+                self._safety()
+                self._liveness()
+                self._validate()
+            except Stopped:
+                pass
+            except NotReached as missed:
+                self.watch.report("not_reached", str(missed).split("\n", maxsplit=1)[0])
+            except Livelock as livelock:
+                self.watch.report("livelock", str(livelock))
+            self._sum_up()
+        return self.report
+
+    def _closing(self) -> _Closing:
+        return _Closing(self)
+
+    def _boot(self) -> None:
+        profile = LinkProfile(delay_mean_s=self.plan.link.get("delay_mean_s", 0.001))
+        self.sim.network.profile = profile
+        for node in self.cluster.nodes:
+            self.sim.disk(node_name(node)).sync_mean_s = self.plan.sync_mean_s
+        self.cluster.boot()
+        self._until(self.cluster.is_settled, BOOT_S, "not_booted", lambda: self.cluster.missing() or "")
+        for topic in self.plan.topics:
+            configs = {name.replace(".", "_"): value for name, value in topic.configs.items()}
+            self.cluster.create_topic(
+                topic.name, partitions=topic.partitions, replication_factor=topic.replication_factor, **configs
+            )
+        self._until(self.cluster.is_settled, BOOT_S, "not_booted", lambda: self.cluster.missing() or "")
+
+    def _safety(self) -> None:
+        start = self.sim.loop.time()
+        self.sim.network.profile = LinkProfile(**self.plan.link)
+        names = [TopicPartition(topic.name, number) for topic in self.plan.topics for number in range(topic.partitions)]
+        for client in sorted({operation.client for operation in self.plan.operations}):
+            mine = [operation for operation in self.plan.operations if operation.client == client]
+            self.senders.append(
+                SendingClient(
+                    self.sim,
+                    client,
+                    mine,
+                    self._recorder,
+                    bootstrap=self.cluster.bootstrap,
+                    settings=self.plan.client_settings,
+                    start_s=start,
+                )
+            )
+        for number in range(self.plan.readers):
+            self._read_with(f"c{number + 1}", names)
+        for fault in self.plan.faults:
+            self.schedule.at(start + fault.at_s, lambda fault=fault: self.faults.begin(fault))  # type: ignore[misc]
+        self._play(start + self.plan.duration_s)
+
+    def _read_with(self, name: str, partitions: list[TopicPartition]) -> ReadingClient:
+        brokers = [self.cluster.address_of(node) for node in self.cluster.nodes]
+        reader = ReadingClient(self.sim, name, partitions, self._recorder, brokers=brokers)
+        self.readers.append(reader)
+        return reader
+
+    def _play(self, end_s: float) -> None:
+        """Let time pass until ``end_s``, doing what is scheduled."""
+        actions = self.schedule.actions
+        while actions and actions[0].at_s <= end_s:
+            action = heapq.heappop(actions)
+            self._pass_until(action.at_s)
+            action.do()
+        self._pass_until(end_s)
+
+    def _pass_until(self, at_s: float) -> None:
+        self.sim.run_until(max(at_s, self.sim.loop.time()), self._violated)
+        self._check()
+
+    def _violated(self) -> bool:
+        return bool(self.watch.violations) or bool(self.sim.loop.failures)
+
+    def _check(self) -> None:
+        """End the run if something is broken."""
+        for failure in self.sim.loop.failures:
+            told = f"{failure.node or 'world'}: {failure.message} {failure.error!r}"
+            self.watch.report(failure_name(failure.error), told)
+        self.sim.loop.failures.clear()
+        for event in self.sim.journal[self._events_seen :]:
+            if event.kind == "broker_failed" and not self.faults.explains(event):
+                why = str(event.facts.get("traceback") or event.facts["why"])
+                self.watch.report(event_failure_name(why), f"{event.node}: {why}")
+        self._events_seen = len(self.sim.journal)
+        if self.watch.violations:
+            raise Stopped
+
+    def _until(self, met: Callable[[], bool], within_s: float, name: str, missing: Callable[[], str]) -> None:
+        """Let time pass, looking now and then (a look is dear), until ``met``; else a violation of that name."""
+        deadline = self.sim.loop.time() + within_s
+        while not met():
+            if self.sim.loop.time() >= deadline:
+                self.watch.report(name, f"after {within_s:g} s: {missing()}")
+                raise Stopped
+            self._play(self.sim.loop.time() + LOOK_EVERY_S)
+
+    def _liveness(self) -> None:
+        self.schedule.actions.clear()
+        self.faults.end_all()
+        self.sim.network.profile = LinkProfile(delay_mean_s=self.plan.link.get("delay_mean_s", 0.001))
+        self._until(self._converged, CONVERGE_S, "not_converged", self._missing)
+
+    def _converged(self) -> bool:
+        return all(sender.unanswered == 0 for sender in self.senders) and self.cluster.is_settled()
+
+    def _missing(self) -> str:
+        waiting = [f"{each.name} waits for {each.unanswered} answers" for each in self.senders if each.unanswered]
+        return "; ".join(filter(None, [self.cluster.missing(), *waiting]))
+
+    # ---- validations -------------------------------------------------------------------------------------------------
+
+    def _validate(self) -> None:
+        names = self.cluster.partition_names()
+        if names:
+            reader = self._read_with("final", list(names))
+            ends = {name: self._high_watermark(name) for name in names}
+            self._until(
+                lambda: all(reader.positions[name] >= end for name, end in ends.items()),
+                FINAL_READ_S,
+                "not_readable",
+                lambda: f"read up to {reader.positions}, the watermarks are {ends}",
+            )
+        for name in names:
+            self._compare(name)
+        self._recover()
+        self.checker_verdict(complete=True)
+        self._check()
+
+    def _high_watermark(self, name: TopicPartition) -> int:
+        replica = self.cluster.replica(self.cluster.leader_of(name), name)
+        return replica.high_watermark if replica is not None else 0
+
+    def _compare(self, name: TopicPartition) -> None:
+        """The replicas against each other, every byte; and each into the history."""
+        replicas: list[ReplicaBatches] = []
+        for node in self.cluster.living():
+            replica = self.cluster.replica(node, name)
+            if replica is None:
+                continue
+            batches = list(_raw_batches(replica.log))
+            replicas.append(
+                ReplicaBatches(
+                    node=node,
+                    high_watermark=replica.high_watermark,
+                    log_start=replica.log.start_offset,
+                    batches=[
+                        LogBatch(each.base_offset, each.last_offset, each.leader_epoch, each.data) for each in batches
+                    ],
+                )
+            )
+            self._recorder.replica(
+                node,
+                name.topic,
+                name.partition,
+                high_watermark=replica.high_watermark,
+                log_start=replica.log.start_offset,
+                rows=[
+                    (record.offset, batch.leader_epoch, value_id(record.value))
+                    for batch in batches
+                    for record in decode_batch(batch)
+                ],
+            )
+        for finding in compare_replicas(name, replicas).findings:
+            self.watch.report("replicas_differ", f"{finding.place()}: {finding.sentence()}")
+
+    def _recover(self) -> None:
+        """Kill everybody; the logs that open from the disks are those that were there."""
+        before: dict[NodeId, dict[TopicPartition, list[Batch]]] = {}
+        starts: dict[NodeId, dict[TopicPartition, int]] = {}
+        for node in self.cluster.living():
+            broker = self.cluster.brokers[node]
+            starts[node] = {name: log.start_offset for name, log in broker.logs.logs.items()}
+            before[node] = {
+                name: batches_of(log, log.start_offset, log.end_offset) for name, log in broker.logs.logs.items()
+            }
+        for node in self.cluster.nodes:
+            self.cluster.crash(node)
+        for node, logs in sorted(before.items()):
+            world = self.sim.of(node_name(node))
+            opened = self.cluster.run(self._open(node, world), node=node_name(node))
+            for name, batches in sorted(logs.items()):
+                log = opened.get(name)
+                # The start may go back to where it was when it was last written down.
+                found = batches_of(log, starts[node][name], log.end_offset) if log is not None else []
+                if found != batches:
+                    told = f"{name} on broker {node}: {found}, before the kill {batches}"
+                    self.watch.report("recovery_differs", told)
+
+    async def _open(self, node: NodeId, world: World) -> LogDirectory:
+        defaults = self.cluster.config_of(node).topic_defaults()
+        return await LogDirectory.open(
+            world.disk,
+            node_id=node,
+            cluster_id=CLUSTER_ID,
+            directory_id="",
+            config_of=lambda _: defaults,
+            events=world.events,
+        )
+
+    def checker_verdict(self, *, complete: bool) -> None:
+        """What the history says: each kind of finding is a violation of its name."""
+        self._recorder.expect(Expectations(idempotent=True, final_read_complete=complete, replicas_complete=complete))
+        verdict = self.checker.verdict()
+        for finding in verdict.findings:
+            self.watch.report(finding.kind, f"{finding.place()}: {finding.sentence()}")
+
+    def _sum_up(self) -> None:
+        report, loop = self.report, self.sim.loop
+        report.violations = self.watch.violations
+        report.virtual_s, report.steps, report.trace = loop.time(), loop.steps, loop.trace.hexdigest()
+        report.marks = self.sim.marks + self.faults.marks
+        if not report.ok:
+            report.table = self.cluster.table()
+            report.story = [str(event)[:220] for event in self.sim.journal[-STORY_EVENTS:]]
+
+
+class _Closing:
+    """Throws the world away; failures were looked at before."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        self._run.sim.loop.failures.clear()
+        self._run.sim.loop.close()
+
+
+def failure_name(error: BaseException | None) -> str:
+    """What an unexpected exception is called: a broken invariant by its sentence."""
+    if isinstance(error, InvariantViolation):
+        return slug(str(error))
+    return f"unexpected_{type(error).__name__}" if error is not None else "task_lost"
+
+
+def event_failure_name(why: str) -> str:
+    """The same for a broker that stopped itself, from the text that it left."""
+    last = why.strip().rsplit("\n", maxsplit=1)[-1]
+    marker = "InvariantViolation: "
+    if marker in last:
+        return slug(last.split(marker, maxsplit=1)[1])
+    if why.startswith("Traceback") or "Traceback" in why:
+        return f"unexpected_{last.split(':', maxsplit=1)[0].rsplit('.', maxsplit=1)[-1]}"
+    return "broker_failed"
+
+
+def slug(sentence: str) -> str:
+    """``one leader per epoch (told=2 ...)`` as ``one_leader_per_epoch``."""
+    words = sentence.split(" (", maxsplit=1)[0]
+    return "_".join("".join(c if c.isalnum() else " " for c in words.lower()).split())
+
+
+def _raw_batches(log: PartitionLog) -> Iterator[RecordBatch]:
+    offset = log.start_offset
+    while offset < log.end_offset:
+        data = log.read(offset, max_bytes=1 << 20)
+        for buffer in data.buffers:
+            for batch in split(buffer):
+                yield batch
+                offset = batch.next_offset
+
+
+def run(plan: Plan, *, keep_trace_lines: bool = False) -> Report:
+    """Run a plan and tell what came of it."""
+    return Run(plan, keep_trace_lines=keep_trace_lines).run()
