@@ -74,6 +74,16 @@ def test_without_a_position_the_policy_looks_one_up():
         assert [each.fetch_offset for each in story.wanted().fetches[1]] == [7]
 
 
+def test_a_seek_beats_a_reset_under_way():
+    """A seek while the position is looked up: the answer that comes later must not move it."""
+    story = Story()
+    (state,) = story.wanted().resets[1]
+    state.busy, version = True, state.version
+    story.positions.seek(T0, 42)
+    story.positions.reset_done(state, version, ListedOffset(topic="t", partition=0, offset=7), 1)
+    assert (story.state().position, story.wanted().fetches[1][0].fetch_offset) == (42, 42)
+
+
 def test_policy_none_raises_until_a_seek():
     """S35: none raises an error when there is no position, each time, and a seek ends that."""
     story = Story(policy="none")
