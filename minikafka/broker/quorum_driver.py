@@ -17,10 +17,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from minikafka.broker.peer import call
-from minikafka.broker.quorum_snapshots import SnapshotFiles
+from minikafka.broker.quorum_applied import AppliedMetadata, MetadataListener
 from minikafka.config import BrokerConfig
 from minikafka.errors import (
     BrokerNotAvailable,
@@ -41,11 +41,12 @@ from minikafka.quorum import fetching, voting
 from minikafka.quorum.core import Envelope, QuorumCore, Ready
 from minikafka.quorum.describe import describe
 from minikafka.quorum.fetching import FETCH_WAIT_MAX_MS, FetchAsk, FetchSnapshot, FetchStep, Wait
+from minikafka.quorum.log_settings import METADATA_BATCH_BYTES_MAX
 from minikafka.quorum.roles import Leader
 from minikafka.quorum.state_file import QUORUM_STATE_PATH, QuorumState, decode_state, encode_state
 from minikafka.replication.follower import CutTo, Extend
 from minikafka.types import NO_EPOCH, NO_NODE, Address, Epoch, EpochEnd, NodeId, Offset
-from minikafka.wire.batch import RecordBatch, split
+from minikafka.wire.batch import RecordBatch
 from minikafka.wire.messages import (
     BeginQuorumEpochRequest,
     BeginQuorumEpochResponse,
@@ -61,7 +62,7 @@ from minikafka.wire.messages import (
     VoteRequest,
     VoteResponse,
 )
-from minikafka.wire.records import BatchBuilder, decode_batch
+from minikafka.wire.records import BatchBuilder
 
 R = TypeVar("R")
 Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]]
@@ -82,36 +83,8 @@ QuorumResponse: TypeAlias = (
     | DescribeQuorumResponse
 )
 
-METADATA_BATCH_BYTES_MAX = 8 * 1024 * 1024
-"""Of one append: it is one batch, so that it is applied as a whole or not at all."""
-
-# Read and applied in one turn of the loop: heartbeats go out in between.
-APPLY_BYTES = 1024 * 1024
-
 # How long a leaving leader waits for the others to hear it.
 FAREWELL_S = 1.0
-
-
-class MetadataListener(Protocol):
-    """Who follows the committed metadata. Its methods are called in order, from the loop, and must not wait."""
-
-    def on_commit(self, base_offset: Offset, leader_epoch: Epoch, payloads: Sequence[bytes]) -> None:
-        """The record values of one committed batch. Control batches are not passed on, their offsets are skipped."""
-        ...
-
-    def on_snapshot(self, snapshot: EpochEnd, payloads: Sequence[bytes]) -> None:
-        """The state is replaced by the one at ``snapshot.end_offset``."""
-        ...
-
-    def on_leader(self, leader_id: NodeId, epoch: Epoch, i_lead: bool) -> None:  # noqa: FBT001
-        """Who leads is known, or no longer known. ``i_lead``: this member does, and all that was ever committed before
-        its epoch has been given to this listener. It is False again as soon as that may be over.
-        """
-        ...
-
-    def snapshot_payloads(self) -> Sequence[bytes]:
-        """The whole state, as of the last call of ``on_commit`` or ``on_snapshot``."""
-        ...
 
 
 class QuorumDriver:
@@ -133,13 +106,10 @@ class QuorumDriver:
         self.cluster_id = cluster_id
         self.voters = dict(sorted(voters.items()))
         self.log = log
-        self.listener = listener
-        self.snapshots = SnapshotFiles(world)
-        self.applied_offset: Offset = 0
-        """The listener has seen all below it."""
+        self.applied = AppliedMetadata(config, world, log, listener)
+        self.snapshots = self.applied.snapshots
         self._spawn = spawn
         self._core: QuorumCore | None = None
-        self._applied_epoch: Epoch = 0
         self._saved_version = 0
         self._saving = asyncio.Lock()
         self._log_lock = asyncio.Lock()
@@ -147,8 +117,6 @@ class QuorumDriver:
         self._announced: tuple[NodeId, Epoch, bool] = (NO_NODE, NO_EPOCH, False)
         self._stopping = False
         self._fetch_scope: tuple[asyncio.Timeout, NodeId, Epoch] | None = None
-        self._bytes_since_snapshot = 0
-        self._snapshot_at = 0.0
         self._loops: list[asyncio.Task[None]] = []
 
     def __repr__(self) -> str:
@@ -187,6 +155,11 @@ class QuorumDriver:
         return 0 if self._core is None else self._core.high_watermark
 
     @property
+    def applied_offset(self) -> Offset:
+        """The listener has seen all below it."""
+        return self.applied.end.end_offset
+
+    @property
     def last_contact(self) -> Mapping[NodeId, float]:
         """When each other member was last heard of, on the monotonic clock. A new controller dates the sessions of
         others, its predecessor's too, from here and not from its own election.
@@ -205,10 +178,12 @@ class QuorumDriver:
         known = disk.exists(QUORUM_STATE_PATH)
         state = decode_state(disk.read_file(QUORUM_STATE_PATH)) if known else QuorumState()
         payloads = self.snapshots.load()
-        newest = self.snapshots.kept[-1] if self.snapshots.kept else None
+        newest = self.applied.newest_snapshot
         if newest is not None and newest > (self.log.last_epoch, self.log.end_offset):
             # The broker stopped between fetching the snapshot and emptying its log, or the log's tail was never synced.
-            await self._restart_log(newest)
+            self.log.restart_at(newest.end_offset)
+            await self.log.sync()
+            self.snapshots.drop_others(newest)
         if self.log.start_offset > (newest.end_offset if newest else 0):
             raise KafkaStorageError(
                 f"the metadata log starts at {self.log.start_offset}, and no snapshot reaches there"
@@ -229,8 +204,7 @@ class QuorumDriver:
         if core.is_voter:
             await self._sync()
         if newest is not None:
-            self._replace_state(newest, payloads)
-        self._plan_snapshot()
+            self.applied.replace(newest, payloads)
         for coroutine, name in (
             (self._keep_time(), "quorum-time"),
             (self._follow(), "quorum-fetch"),
@@ -294,12 +268,13 @@ class QuorumDriver:
         facts = (self.leader_id, self.epoch, self.is_leader)
         if facts != self._announced and self._core is not None:
             self._announced = facts
-            self.listener.on_leader(*facts)
+            self.applied.listener.on_leader(*facts)
         if self._fetch_scope is not None:
             scope, leader_id, epoch = self._fetch_scope
             if self._stopping or (leader_id, epoch) != (self.leader_id, self.epoch):
                 self._fetch_scope = None
-                scope.reschedule(self.world.clock.now())
+                if not scope.expired():  # at the same instant
+                    scope.reschedule(self.world.clock.now())
         self._bell.set()
         self._bell = asyncio.Event()
 
@@ -426,32 +401,9 @@ class QuorumDriver:
 
     async def _apply(self) -> None:
         while await self._until(lambda: self.applied_offset < self.core.high_watermark):
-            self._apply_some()
+            self.applied.apply_some(self.high_watermark)
             self._ring()
             await asyncio.sleep(0)
-
-    def _apply_some(self) -> None:
-        """Give the listener the next committed batches, one megabyte or one batch at a time."""
-        buffers = self.log.read(self.applied_offset, max_bytes=APPLY_BYTES, end_offset=self.core.high_watermark).buffers
-        for batch in (batch for buffer in buffers for batch in split(buffer)):
-            invariant(
-                batch.base_offset == self.applied_offset,
-                "committed batches follow each other",
-                batch=batch,
-                quorum=self,
-            )
-            if not batch.is_control:
-                payloads = [record.value or b"" for record in decode_batch(batch)]
-                self.listener.on_commit(batch.base_offset, batch.leader_epoch, payloads)
-            self.applied_offset = batch.next_offset
-            self._applied_epoch = batch.leader_epoch
-            self._bytes_since_snapshot += batch.size
-        invariant(bool(buffers), "what is committed can be read", quorum=self)
-
-    def _replace_state(self, snapshot: EpochEnd, payloads: Sequence[bytes]) -> None:
-        self.listener.on_snapshot(snapshot, payloads)
-        self.applied_offset = snapshot.end_offset
-        self._applied_epoch = snapshot.epoch
 
     async def append(self, payloads: Sequence[bytes], *, epoch: Epoch) -> Offset:
         """Append one batch as leader of ``epoch``; its end offset, once it is committed and given to the listener.
@@ -479,42 +431,24 @@ class QuorumDriver:
 
     # ---- snapshots ---------------------------------------------------------------------------------------------------
 
-    def _plan_snapshot(self) -> None:
-        self._bytes_since_snapshot = 0
-        self._snapshot_at = self.world.clock.now() + self.config.metadata_log_max_snapshot_interval_ms / 1000
-
-    def _snapshot_is_due(self) -> bool:
-        if self.applied_offset <= self.core.newest_snapshot.end_offset or self._bytes_since_snapshot == 0:
-            return False
-        by_time = self.config.metadata_log_max_snapshot_interval_ms > 0 and self.world.clock.now() >= self._snapshot_at
-        return by_time or self._bytes_since_snapshot >= self.config.metadata_log_max_record_bytes_between_snapshots
-
     async def _take_snapshots(self) -> None:
-        timed = self.config.metadata_log_max_snapshot_interval_ms > 0
         while not self._stopping:
-            if self._snapshot_is_due():
-                await self._take_snapshot()
-            else:
-                # By time alone there is none while nothing has changed: then only the bell can make one due.
-                later = timed and self._snapshot_at > self.world.clock.now()
-                await self._until(self._snapshot_is_due, self._snapshot_at if later else None)
-
-    async def _take_snapshot(self) -> None:
-        """Write the state as it is, then let go of the log before the snapshot that came before."""
-        snapshot = EpochEnd(self._applied_epoch, self.applied_offset)
-        payloads = self.listener.snapshot_payloads()
-        self._plan_snapshot()
-        await self.snapshots.write(snapshot, payloads, timestamp_ms=self.world.clock.wall_ms())
-        self.core.on_snapshots(self.snapshots.kept)
-        self.world.events("snapshot_taken", end_offset=snapshot.end_offset, epoch=snapshot.epoch, records=len(payloads))
-        if len(self.snapshots.kept) > 1:
-            async with self._log_lock:
-                self.log.raise_start(self.snapshots.kept[-2].end_offset)
-                doomed = self.log.expired_segments(self.world.clock.wall_ms(), self.high_watermark)
-                for path in await self.log.delete_segments(doomed):
-                    self.world.disk.remove(path)
-            self.snapshots.drop_old()
+            if not await self._until(self.applied.is_snapshot_due, self.applied.next_snapshot_at):
+                continue
+            await self.applied.take_snapshot()
             self.core.on_snapshots(self.snapshots.kept)
+            if len(self.snapshots.kept) > 1:
+                await self._let_go(self.snapshots.kept[-2].end_offset)
+
+    async def _let_go(self, offset: Offset) -> None:
+        """The log need not reach back before ``offset`` any more: two snapshots do."""
+        async with self._log_lock:
+            self.log.raise_start(offset)
+            doomed = self.log.expired_segments(self.world.clock.wall_ms(), self.high_watermark)
+            for path in await self.log.delete_segments(doomed):
+                self.world.disk.remove(path)
+        self.snapshots.drop_old()
+        self.core.on_snapshots(self.snapshots.kept)
 
     async def _fetch_snapshot(self, ask: FetchAsk, snapshot: EpochEnd) -> None:
         """Get the leader's snapshot and begin anew behind it; when anything goes wrong, the next fetch asks again."""
@@ -546,23 +480,24 @@ class QuorumDriver:
             file.close()
             return
         await self.snapshots.finish(snapshot, file)
-        await self._restart_log(snapshot)
-        self.core.on_snapshots(self.snapshots.kept)
-        self._replace_state(snapshot, payloads)
-        self._plan_snapshot()
+        await self._begin_behind(snapshot, payloads)
         self.world.events(
-            "snapshot_loaded", end_offset=snapshot.end_offset, epoch=snapshot.epoch, records=len(payloads)
+            "snapshot_fetched", end_offset=snapshot.end_offset, epoch=snapshot.epoch, records=len(payloads)
         )
-        self._ring()
 
-    async def _restart_log(self, snapshot: EpochEnd) -> None:
-        """Empty the log; it goes on at the snapshot's end. A power cut in between leaves a log that is older than the
-        snapshot: the next start does it again.
+    async def _begin_behind(self, snapshot: EpochEnd, payloads: Sequence[bytes]) -> None:
+        """Empty the log; it goes on at the snapshot's end, and so does the listener, without an await in between.
+
+        A power cut before the sync leaves a log that is older than the snapshot: the next start does it again.
         """
         async with self._log_lock:
             self.log.restart_at(snapshot.end_offset)
+            self.applied.replace(snapshot, payloads)
+            self.core.on_snapshots(self.snapshots.kept)
             await self.log.sync()
         self.snapshots.drop_others(snapshot)
+        self.core.on_snapshots(self.snapshots.kept)
+        self._ring()
 
     # ---- requests ----------------------------------------------------------------------------------------------------
 

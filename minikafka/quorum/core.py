@@ -348,11 +348,16 @@ class QuorumCore:
 
     def record_fetch(self, node: NodeId, offset: Offset, *, leader_end: Offset, now: float) -> None:
         """Leader: a good fetch from ``offset`` says that all below is durable at ``node``; the watermark may rise."""
-        self.contacts[node] = now
         role = self.role
         if isinstance(role, Leader):
+            self.hear(node, now)
             role.record_fetch(node, offset, leader_end=leader_end, now=now, timeout_s=self.fetch_timeout_s)
             self.advance_high_watermark()
+
+    def hear(self, node: NodeId, now: float) -> None:
+        """``node`` lives. Ids of observers come from requests: there is a limit to how many are remembered."""
+        if node in self.voters or node in self.contacts or len(self.contacts) < roles.OBSERVERS_MAX:
+            self.contacts[node] = now
 
     def hear_leader(self, follower: Follower, now: float) -> None:
         """Follower: a good answer came from the leader."""

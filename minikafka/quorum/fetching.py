@@ -114,7 +114,7 @@ def next_fetch(core: QuorumCore) -> FetchAsk | None:
 
 def on_fetch_response(core: QuorumCore, ask: FetchAsk, response: FetchResponse, now: float) -> Ready[FetchStep]:
     """What to do with the answer. Raises CorruptMessage when it does not consist of batches; the log checks those."""
-    core.contacts[ask.peer] = now
+    core.hear(ask.peer, now)
     step = _step(core, ask, response, now)
     return core.ready(step)
 
@@ -128,7 +128,7 @@ def on_snapshot_chunk(
     core: QuorumCore, ask: FetchAsk, response: FetchSnapshotResponse, *, position: Offset, now: float
 ) -> bool:
     """May this part of a snapshot be kept? False: give it up, the next fetch tells what to do instead."""
-    core.contacts[ask.peer] = now
+    core.hear(ask.peer, now)
     if response.current_leader is not None:
         core.observe(response.current_leader.leader_epoch, response.current_leader.leader_id, now)
     role = core.role
@@ -230,7 +230,7 @@ def on_fetch_snapshot(core: QuorumCore, request: FetchSnapshotRequest, now: floa
     if not isinstance(role, Leader):
         raise NotLeaderOrFollower(f"node {core.me} does not lead the quorum")
     role.hear_from(request.replica_id, now=now, timeout_s=core.fetch_timeout_s)
-    core.contacts[request.replica_id] = now
+    core.hear(request.replica_id, now)
     wanted = EpochEnd(request.snapshot_id.epoch, request.snapshot_id.end_offset)
     if wanted not in core.snapshots:
         raise SnapshotNotFound(f"there is no snapshot {wanted.end_offset}-{wanted.epoch}, a newer one has replaced it")

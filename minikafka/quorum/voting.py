@@ -109,7 +109,7 @@ def _pause_of_successor(core: QuorumCore, successors: tuple[NodeId, ...]) -> flo
 
 def on_response(core: QuorumCore, request: Asked, response: Answered, peer: NodeId, now: float) -> Ready[None]:
     """``peer`` has answered one of our requests."""
-    core.contacts[peer] = now
+    core.hear(peer, now)
     core.observe(response.leader_epoch, response.leader_id, now)
     role = core.role
     if isinstance(response, VoteResponse) and isinstance(role, Standing) and _is_current(core, request):

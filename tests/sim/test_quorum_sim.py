@@ -229,7 +229,7 @@ def test_a_log_that_grows_is_cut_behind_snapshots_and_a_late_member_gets_one():
         assert [len(member.listener.state) for member in cluster.members.values()] == [60, 60, 60]
 
     sim = play(story, metadata_log_max_record_bytes_between_snapshots=1000)
-    assert sim.marks["snapshot_loaded"] == 1
+    assert sim.marks["snapshot_fetched"] == 1
 
 
 def test_snapshots_are_also_taken_by_time():
