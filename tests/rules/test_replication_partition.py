@@ -1,0 +1,215 @@
+"""The seat: which role a state gives, what a new epoch means, and in which order requests are checked."""
+
+from __future__ import annotations
+
+import pytest
+
+from minikafka.config import TopicConfig
+from minikafka.errors import FencedLeaderEpoch, KafkaStorageError, NotLeaderOrFollower, UnknownLeaderEpoch
+from minikafka.invariant import InvariantViolation
+from minikafka.replication.follower import FollowerReplica
+from minikafka.replication.leader import LeaderReplica, PartitionState
+from minikafka.replication.partition import Partition
+from tests.rules.replication_kit import Recorded, fetched, seat, state, write
+
+CONFIG = TopicConfig()
+
+
+def given(partition: Partition, wanted: PartitionState, now: float = 0.0) -> bool:
+    return partition.apply(wanted, CONFIG, now)
+
+
+def leading(**options: object) -> tuple[Partition, LeaderReplica]:
+    partition = seat()
+    given(partition, state(1, **options))  # type: ignore[arg-type]
+    assert isinstance(partition.role, LeaderReplica)
+    return partition, partition.role
+
+
+# ---- roles -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_state_gives_the_role():
+    """S17, S19: leader, follower, or nothing while nobody leads."""
+    partition = seat()
+    assert partition.role is None
+    assert given(partition, state(1, epoch=0, version=0))
+    assert isinstance(partition.role, LeaderReplica)
+    assert given(partition, state(2, epoch=1, version=1))
+    assert isinstance(partition.role, FollowerReplica)
+    assert partition.role.leader == 2
+    assert given(partition, state(-1, isr=(), epoch=2, version=2))
+    assert partition.role is None
+
+
+def test_an_older_state_is_ignored():
+    """KAFKA-FACTS 3.5: partition epochs never fall; metadata may be told twice."""
+    partition, role = leading(epoch=3, version=7)
+    assert not given(partition, state(2, epoch=2, version=6))
+    assert partition.role is role
+
+
+def test_a_leader_epoch_that_falls_in_a_newer_state_is_a_bug():
+    """KAFKA-FACTS 10, invariant 12: neither epoch ever falls."""
+    partition, _ = leading(epoch=3, version=7)
+    with pytest.raises(InvariantViolation):
+        given(partition, state(2, epoch=2, version=8))
+
+
+def test_within_an_epoch_only_the_isr_changes():
+    """The role object stays: requests in flight go on."""
+    partition, role = leading()
+    assert not given(partition, state(1, isr=(1, 2), version=1))
+    assert partition.role is role
+    assert role.isr == (1, 2)
+    follower = seat(me=2)
+    given(follower, state(1))
+    kept = follower.role
+    assert not given(follower, state(1, isr=(1, 2), version=1))
+    assert follower.role is kept
+    assert isinstance(kept, FollowerReplica)
+    assert kept.isr == (1, 2)
+
+
+def test_a_new_epoch_under_the_same_leader_is_a_new_role():
+    """KAFKA-7164: a follower that has skipped epochs must verify its log again."""
+    partition = seat(me=2)
+    given(partition, state(1, epoch=0))
+    role = partition.role
+    assert given(partition, state(1, epoch=2, version=2))
+    assert partition.role is not role
+
+
+def test_the_watermark_outlives_roles():
+    """KAFKA-FACTS 3.6: a new leader starts with the follower's watermark, which usually lags."""
+    partition, role = leading(isr=(1,))
+    write(role, "a", "b")
+    assert partition.high_watermark == 2
+    given(partition, state(2, isr=(1, 2), epoch=1, version=1))
+    assert partition.high_watermark == 2
+    given(partition, state(-1, isr=(), epoch=2, version=2))
+    assert partition.high_watermark == 2
+    given(partition, state(1, isr=(1, 2), epoch=3, version=3))
+    assert partition.high_watermark == 2
+
+
+def test_a_leader_alone_commits_on_becoming_leader():
+    """S9: it need not wait for a fetch that will never come."""
+    partition, role = leading()
+    write(role, "a")
+    assert partition.high_watermark == 0
+    given(partition, state(1, isr=(1,), epoch=1, version=1), now=1000.0)
+    assert partition.high_watermark == 1
+
+
+def test_a_leader_elected_again_keeps_what_it_knows():
+    """KAFKA-FACTS 3.6: kept if it already led, and nobody else in between."""
+    partition, role = leading()
+    write(role, "a")
+    fetched(role, 2, 1)
+    given(partition, state(1, epoch=1, version=1))
+    assert isinstance(partition.role, LeaderReplica)
+    assert partition.role.remotes[2].end_offset == 1
+
+
+def test_a_leader_that_missed_an_epoch_knows_nothing_of_its_followers():
+    """They may have cut their logs under the leader in between: scenarios/skipped_epochs_forget_remote_ends.txt."""
+    partition, role = leading()
+    write(role, "a")
+    fetched(role, 2, 1)
+    given(partition, state(1, epoch=2, version=2))
+    assert isinstance(partition.role, LeaderReplica)
+    assert partition.role.remotes[2].end_offset == -1
+
+
+def test_a_checkpointed_watermark_is_bounded_by_the_log():
+    """KAFKA-FACTS 10, invariant 8: after a power cut the log may be shorter than its checkpoint says."""
+    partition = seat()
+    shorter = Partition(
+        1,
+        partition.partition,
+        partition.topic_id,
+        partition.log,
+        CONFIG,
+        high_watermark=99,
+        lag_time_max_s=1.0,
+        broker_epoch_of=lambda _: 1,
+        events=Recorded(),
+    )
+    assert shorter.high_watermark == 0
+
+
+def test_resting_gives_up_the_role_but_not_the_watermark():
+    """A broker that stops answers nobody; its checkpoint is still written."""
+    partition, role = leading(isr=(1,))
+    write(role, "a")
+    partition.rest()
+    assert partition.role is None
+    assert partition.high_watermark == 1
+
+
+def test_settings_reach_role_and_log():
+    """min.insync.replicas altered while it leads counts from the next append."""
+    partition, role = leading(isr=(1,))
+    partition.configure(TopicConfig(min_insync_replicas=2))
+    assert role.min_isr == 2
+    assert partition.log.config.min_insync_replicas == 2
+
+
+# ---- requests --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "believing, error",
+    [(2, None), (-1, None), (1, FencedLeaderEpoch), (3, UnknownLeaderEpoch)],
+)
+def test_a_leader_fences_by_epoch(believing: int, error: type[Exception] | None):
+    """KIP-320: a request names the epoch that it believes in."""
+    partition, role = leading(epoch=2)
+    if error is None:
+        assert partition.as_leader(believing) is role
+    else:
+        with pytest.raises(error):
+            partition.as_leader(believing)
+
+
+@pytest.mark.parametrize(
+    "believing, error",
+    [(2, NotLeaderOrFollower), (-1, NotLeaderOrFollower), (1, FencedLeaderEpoch), (3, UnknownLeaderEpoch)],
+)
+def test_the_epoch_is_checked_before_the_role(believing: int, error: type[Exception]):
+    """KAFKA-FACTS 3.3, order of checks: fenced, unknown, and only then not leader. A client acts on which it is."""
+    partition = seat(me=2)
+    given(partition, state(1, epoch=2))
+    with pytest.raises(error):
+        partition.as_leader(believing)
+
+
+def test_not_leader_names_the_leader():
+    """S27: the client need not ask for metadata to go on."""
+    partition = seat(me=2)
+    given(partition, state(3, epoch=2))
+    with pytest.raises(NotLeaderOrFollower) as caught:
+        partition.as_leader()
+    assert caught.value.facts == {"leader": 3, "leader_epoch": 2}
+
+
+def test_a_failed_disk_answers_nothing_and_stays_failed():
+    """D2: after a failed fsync the pages may be gone; only a restart, which recovers, may serve again."""
+    events = Recorded()
+    partition = seat(events=events)
+    given(partition, state(1))
+    partition.fail("sync failed: broken")
+    with pytest.raises(KafkaStorageError, match="broken"):
+        partition.as_leader()
+    assert not given(partition, state(1, epoch=1, version=1))
+    assert partition.role is None
+    assert events.of("replica_failed")
+
+
+def test_repr_is_one_line_in_any_state():
+    """STYLE 15."""
+    partition = seat()
+    assert repr(partition) == "<orders-0 idle e-1 leo=0 hw=0>"
+    given(partition, state(2, epoch=4))
+    assert repr(partition) == "<orders-0 follower e4 leo=0 hw=0 leader=2>"
