@@ -6,7 +6,6 @@ Usage: python -m tests.bench [--quick] [-o table|json] [--only WORD]
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import os
 import sys
@@ -16,38 +15,43 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from minikafka.world.process import malloc_environment
+from minikafka.world.process import exec_with_malloc_environment
 from tests.bench import rows
 from tests.bench.measure import Row
 
 
 def plan(*, quick: bool) -> dict[str, Callable[[], Awaitable[list[Row]]]]:
     """Name -> measurement."""
-    rounds = 3 if quick else 5
-    count = 100 if quick else 300
+    rounds = 3 if quick else 7
+    megabytes = 60 if quick else 160
     return {
-        "acks1": lambda: rows.produce_rows(1, acks=1, floor=0.40, rounds=rounds, count=count),
-        "acksall": lambda: rows.produce_rows(3, acks=-1, floor=0.15, rounds=rounds, count=count),
-        "fetch": lambda: rows.fetch_rows(floor=0.60, rounds=rounds, count=count * 2),
-        "latency": lambda: rows.latency_rows(ceiling=6.0, rounds=rounds, count=count * 3),
-        "producer": lambda: rows.producer_rows(count=count * 1000, rounds=rounds),
+        "acks1": lambda: rows.produce_rows(1, acks=1, floor=0.40, rounds=rounds, megabytes=megabytes),
+        "acksall": lambda: rows.produce_rows(3, acks=-1, floor=0.15, rounds=rounds, megabytes=megabytes),
+        "fetch": lambda: rows.fetch_rows(floor=0.60, rounds=rounds, count=megabytes * 2),
+        "latency": lambda: rows.latency_rows(ceiling=6.0, rounds=rounds, count=150 if quick else 500),
+        "producer": lambda: rows.producer_rows(count=200_000 if quick else 600_000, rounds=rounds),
         "start": lambda: rows.start_rows(rounds=2 if quick else 3),
         "memory": lambda: rows.memory_rows(ceiling=2.0),
     }
 
 
+def figure(value: float) -> str:
+    """Four significant digits."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
 def show(done: list[Row]) -> None:
     """A table for people."""
-    table = Table(title="minikafka beside bare aiohttp (medians; body size and concurrency in the row)")
-    for heading in ("row", "ours", "bare", "ratio", "floor", ""):
-        table.add_column(heading, justify="left" if heading in ("row", "") else "right")
+    table = Table(title="minikafka beside bare aiohttp (medians of rounds in turn)")
+    for heading in ("row", "unit", "ours", "bare", "ratio", "floor", "", "note"):
+        table.add_column(heading, justify="right" if heading in ("ours", "bare", "ratio", "floor") else "left")
     for row in done:
-        bound = "" if row.floor == float("inf") else f"{'≥' if row.at_least else '≤'} {row.floor:g}"
-        verdict = "" if not bound else "reached" if row.reached else "MISSED"
+        bound = "" if row.floor is None else f"{'≥' if row.at_least else '≤'} {row.floor:g}"
+        verdict = "" if row.reached is None else "reached" if row.reached else "MISSED"
         table.add_row(
-            row.name, f"{row.ours:,.4g} {row.unit}", f"{row.bare:,.4g} {row.unit}", f"{row.ratio:.3g}", bound, verdict
+            row.name, row.unit, figure(row.ours), figure(row.bare), f"{row.ratio:.3g}", bound, verdict, row.note
         )
-    Console(width=140).print(table)
+    Console(width=150).print(table)
 
 
 async def measure(only: str, *, quick: bool) -> list[Row]:
@@ -63,19 +67,21 @@ async def measure(only: str, *, quick: bool) -> list[Row]:
 def main() -> None:
     """Parse the command line, measure, print."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer rounds: a first look")
+    parser.add_argument("--quick", action="store_true", help="fewer and smaller rounds: a first look")
     parser.add_argument("--only", default="", help="only rows whose name contains this: acks1, fetch, latency, ...")
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
     given = parser.parse_args()
-    load = os.getloadavg()[0]
+    exec_with_malloc_environment(["-m", "tests.bench", *sys.argv[1:]])
+    load_before = os.getloadavg()[0]
     done = uvloop.run(measure(given.only, quick=given.quick))
+    cores = os.cpu_count()
     if given.output == "json":
-        sys.stdout.write(json.dumps({"load_before": load, "rows": [row.as_json() for row in done]}, default=str) + "\n")
+        result = {"load_before": load_before, "cores": cores, "rows": [row.as_json() for row in done]}
+        sys.stdout.write(json.dumps(result) + "\n")
     else:
         show(done)
-        sys.stdout.write(f"load before the run: {load:.2f} on {os.cpu_count()} cores\n")
+        sys.stdout.write(f"load before the run: {load_before:.2f} on {cores} cores (other work on the machine)\n")
 
 
 if __name__ == "__main__":
-    os.environ.update(malloc_environment())
     main()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-Step = Callable[[int], Awaitable[None]]
+import psutil
+
+Step = Callable[[int], Awaitable[object]]
 """One operation; its argument is the lane (0 to concurrency - 1) that does it."""
 
 
@@ -48,6 +50,23 @@ async def closed_loop(step: Step, *, count: int, concurrency: int) -> Run:
     return Run(count, time.perf_counter() - began, tuple(latencies))
 
 
+class CpuMeter:
+    """CPU seconds that some processes have used, between two readings: what a busy machine does not distort."""
+
+    def __init__(self, pids: Sequence[int]) -> None:
+        self._processes = [psutil.Process(pid) for pid in pids]
+        self._before = self._read()
+
+    def _read(self) -> float:
+        return sum(sum(each.cpu_times()[:2]) for each in self._processes)
+
+    def lap(self) -> float:
+        """CPU seconds since the last reading, all processes together."""
+        now = self._read()
+        spent, self._before = now - self._before, now
+        return spent
+
+
 @dataclass(frozen=True)
 class Row:
     """One line of the report: a figure, its yardstick in the same run, their ratio and the floor for it."""
@@ -57,13 +76,17 @@ class Row:
     ours: float
     bare: float
     ratio: float
-    floor: float
+    """The median of the rounds' ratios: the two halves of a round saw the same machine."""
+    floor: float | None = None
     at_least: bool = True
     """The ratio must be at least the floor; False: at most."""
     note: str = ""
 
     @property
-    def reached(self) -> bool:
+    def reached(self) -> bool | None:
+        """None: there is no floor."""
+        if self.floor is None:
+            return None
         return self.ratio >= self.floor if self.at_least else self.ratio <= self.floor
 
     def as_json(self) -> dict[str, object]:
@@ -81,11 +104,25 @@ class Row:
         }
 
 
+@dataclass(frozen=True)
+class Pair:
+    """Medians of two interleaved measurements, and the median of their ratios."""
+
+    ours: float
+    bare: float
+    ratio: float
+
+
 async def in_turn(
-    ours: Callable[[], Awaitable[float]], bare: Callable[[], Awaitable[float]], *, rounds: int
-) -> tuple[float, float]:
-    """Measure both ``rounds`` times, one after the other, after a warm-up of each; the medians."""
-    await ours()
-    await bare()
-    figures: list[tuple[float, float]] = [(await ours(), await bare()) for _ in range(rounds)]
-    return statistics.median(each[0] for each in figures), statistics.median(each[1] for each in figures)
+    ours: Callable[[], Awaitable[float]], bare: Callable[[], Awaitable[float]], *, rounds: int, warm_up: int = 1
+) -> Pair:
+    """Measure both ``rounds`` times, one after the other, after ``warm_up`` rounds that do not count."""
+    for _ in range(warm_up):
+        await ours()
+        await bare()
+    figures = [(await ours(), await bare()) for _ in range(rounds)]
+    return Pair(
+        statistics.median(each[0] for each in figures),
+        statistics.median(each[1] for each in figures),
+        statistics.median(each[0] / each[1] for each in figures),
+    )
