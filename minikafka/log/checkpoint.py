@@ -49,6 +49,8 @@ def _parse(data: bytes, read: Callable[[list[str]], _Entry]) -> list[_Entry]:
         lines = data.decode().splitlines()
     except UnicodeDecodeError as error:
         raise BadCheckpoint(f"not text: {error}") from error
+    if not data.endswith(b"\n"):
+        raise BadCheckpoint(f"line {len(lines)}: cut off, the last number may lack digits")
     if lines[0] != "0":
         raise BadCheckpoint(f"line 1: version {lines[0]!r}, only 0 is understood")
     if len(lines) < 2 or not lines[1].isdecimal():

@@ -110,6 +110,11 @@ class Durability:
         """The log begins anew: nothing is promised before the next sync."""
         self.cut(0)
 
+    @property
+    def start_is_saved(self) -> bool:
+        """Does a durable checkpoint say where the log starts?"""
+        return self._save_start is not None and self._start_saved_changes == self._start_changes
+
     async def save_start(self) -> None:
         """Make the log start offset durable as it is now; syncs in flight each wait for it themselves."""
         changes = self._start_changes

@@ -42,6 +42,7 @@ from minikafka.log.names import (
     DELETED,
     LEADER_EPOCH_CHECKPOINT,
     PARTITION_METADATA,
+    RESTARTED,
     SNAPSHOT,
     offset_name,
 )
@@ -104,6 +105,7 @@ class PartitionLog:
         self._durability = durability
         self._start_offset = loaded.start_offset
         self._disk_recovery_point = disk_recovery_point
+        self._restarted_at = loaded.restarted_at
         self._roll_put_off = False
         self._failure: str | None = None
         self._closed = False
@@ -134,11 +136,9 @@ class PartitionLog:
         if known == NO_TOPIC_ID and topic_id is not None:
             disk.replace_file(path, format_partition_metadata(topic_id))
         loaded = load(disk, folder, config, clean=clean, recovery_point=recovery_point, start_offset=start_offset)
-        end = loaded.segments[-1].next_offset
         point = recovery_point or 0
-        durability = Durability(
-            disk, folder, synced_end=end if clean and not is_new else min(point, end), save_start=save_start
-        )
+        synced_end = loaded.trusted_end if clean else min(point, loaded.trusted_end)
+        durability = Durability(disk, folder, synced_end=synced_end, save_start=save_start)
         log = cls(
             disk,
             partition,
@@ -160,6 +160,8 @@ class PartitionLog:
             invariant(self._segments[-1].file.size() == 0, "an empty segment has an empty file", log=self)
         if wrote_metadata:
             self._durability.replaced(f"{self._folder}/{PARTITION_METADATA}")
+        if self._restarted_at is not None:
+            self._durability.start_moved()
         if not self.report.clean:
             self._durability.folder_changed()
             self._save_epochs()
@@ -554,11 +556,13 @@ class PartitionLog:
         """Keep whole batches below ``offset``; how many offsets went. KafkaStorageError when the disk fails."""
         self._check_writable()
         old_end = self.end_offset
-        if offset < old_end and offset <= self._segments[0].base_offset:
-            self._restart(offset)
+        if offset < old_end and offset <= self._start_offset:
+            self._restart(offset)  # nothing that can be read is left
             return old_end - offset
         if offset < old_end:
             self._cut(offset)
+            if self.end_offset < self._start_offset:  # the start lay inside the batch that went
+                self._restart(self._start_offset)
         # Always: an epoch that began at the end without records must go as well (KAFKA-10706).
         if self.epochs.truncate_from_end(min(offset, self.end_offset)):
             self._save_epochs()
@@ -585,9 +589,6 @@ class PartitionLog:
         except (DiskFull, DiskFailed, CorruptMessage) as error:
             raise self._fail("truncation", error) from error
         self.tail.truncate(self.end_offset)
-        if self._start_offset > self.end_offset:
-            self._start_offset = self.end_offset
-            self._durability.start_moved()
 
     def restart_at(self, offset: Offset) -> None:
         """Drop all and begin an empty log at ``offset``. ``synced_end`` is 0 until the next sync."""
@@ -597,6 +598,7 @@ class PartitionLog:
     def _restart(self, offset: Offset) -> None:
         old_end = self.end_offset
         try:
+            self._mark_restart(offset)
             for segment in self._segments:
                 self._remove_segment(segment)
             for snapshot in self._snapshots:
@@ -613,6 +615,17 @@ class PartitionLog:
         self.epochs.clear()
         self._save_epochs()
         self._events("log_restarted", partition=str(self.partition), old=old_end, new=offset)
+
+    def _mark_restart(self, offset: Offset) -> None:
+        """The log begins at ``offset``, even after a kill -9 before any checkpoint says so."""
+        self._remove_restart_marker()
+        self._disk.replace_file(f"{self._folder}/{offset_name(offset, RESTARTED)}", b"")
+        self._restarted_at = offset
+
+    def _remove_restart_marker(self) -> None:
+        if self._restarted_at is not None:
+            self._remove(f"{self._folder}/{offset_name(self._restarted_at, RESTARTED)}")
+            self._restarted_at = None
 
     def _remove_segment(self, segment: Segment) -> None:
         self._durability.retire(segment.take_file())
@@ -682,7 +695,7 @@ class PartitionLog:
     def _rename_deleted(self, segment: Segment) -> list[str]:
         self._durability.retire(segment.take_file())
         renamed = []
-        for path in segment.paths:
+        for path in (*segment.paths, segment.path(SNAPSHOT)):
             if self._disk.exists(path):
                 self._disk.replace(path, path + DELETED)
                 self._durability.removed(path)
@@ -711,6 +724,8 @@ class PartitionLog:
             raise
         invariant(self.synced_end <= max(self.end_offset, 0), "nothing beyond the end is synced", log=self)
         self._roll_put_off = False
+        if self._restarted_at is not None and self._durability.start_is_saved:
+            self._remove_restart_marker()
 
     def recovery_point_checkpointed(self, offset: Offset, *, done: bool) -> None:
         """The checkpoint on disk may say ``offset`` from now on; with ``done`` it says nothing else any more."""

@@ -6,7 +6,8 @@ Rules for this file:
    point on is walked batch by batch: length, checksum, offsets, epochs. The file is cut at the first batch that does
    not fit, later segments are dropped, indexes and epochs are made anew from the batches.
 2. Segments must follow one another without a hole. A hole or a missing beginning means that a name was lost with the
-   power: what comes after it is dropped, unless what comes before it was already deleted by retention.
+   power: what comes after it is dropped, unless what comes before it was already deleted by retention, or a
+   ``.start`` file says that the log was begun anew there (after a kill -9 the checkpoint may not say so yet).
 3. Everything dropped is in the :class:`RecoveryReport`, with the reason.
 """
 
@@ -26,6 +27,7 @@ from minikafka.log.names import (
     INDEX,
     LEADER_EPOCH_CHECKPOINT,
     LOG,
+    RESTARTED,
     SNAPSHOT,
     TEMPORARY,
     TIME_INDEX,
@@ -75,6 +77,11 @@ class LoadedLog:
     producers: ProducerState
     snapshots: list[Offset]
     start_offset: Offset
+    trusted_end: Offset
+    """Everything below was surely synced. After an unclean stop: the base of the first segment that was walked, for
+    that one may have been cut below the recovery point and written anew, which a kill -9 does not undo."""
+    restarted_at: Offset | None
+    """The log begins where only a ``.start`` file says that it does."""
     report: RecoveryReport
 
 
@@ -145,13 +152,15 @@ class _Loader:
         self.report = RecoveryReport(clean=clean)
         self.epochs = EpochCache()
         self.segments: list[Segment] = []
+        self.restarted_at: Offset | None = None
+        self.trusted_end = 0
 
     def load(self) -> LoadedLog:
         self._remove_leftovers()
         names = self.disk.names(self.folder)
         self.segments = [Segment(self.disk, self.folder, base) for base in offsets_in(names, LOG)]
+        self._check_beginning()
         self._load_epochs()
-        self._drop_without_beginning()
         self._load_segments()
         if self.segments and self.segments[-1].next_offset < self.start_offset:
             self._drop(0, f"the log ends at {self.segments[-1].next_offset}, below its start {self.start_offset}")
@@ -169,6 +178,8 @@ class _Loader:
             producers=producers,
             snapshots=snapshots,
             start_offset=start,
+            trusted_end=min(end, end if self.clean else self.trusted_end),
+            restarted_at=self.restarted_at,
             report=self.report,
         )
 
@@ -182,16 +193,15 @@ class _Loader:
             if name.endswith((DELETED, CLEANED, TEMPORARY)) or (orphan is not None and orphan not in bases):
                 self.disk.remove(f"{self.folder}/{name}")
 
-    def _drop(self, first: int, reason: str, *, count: int | None = None) -> None:
+    def _drop(self, first: int, reason: str) -> None:
         """Remove segments from number ``first`` on."""
-        end = len(self.segments) if count is None else first + count
-        for segment in self.segments[first:end]:
+        for segment in self.segments[first:]:
             size = segment.file.size()
             self._dropped(segment, 0, size, reason, end=segment.base_offset)
             self._close(segment)
             for path in segment.paths:
                 self.disk.remove(path)
-        del self.segments[first:end]
+        del self.segments[first:]
 
     def _dropped(self, segment: Segment, position: int, size: int, reason: str, *, end: Offset) -> None:
         self.report.dropped.append(
@@ -212,12 +222,37 @@ class _Loader:
 
     # ------------------------------------------------------------------------------------- segments
 
-    def _drop_without_beginning(self) -> None:
-        """The first segment begins beyond all that was ever synced or given up: an earlier one's name was lost."""
-        if self.clean or not self.segments or not self.recovery_point_known:
-            return
+    def _check_beginning(self) -> None:
+        """Where does the log begin, and are the segments before the first one rightly absent?"""
+        restarts = offsets_in(self.disk.names(self.folder), RESTARTED)
+        if not self.clean and self.segments:
+            if self.segments[0].base_offset in restarts and self.segments[0].base_offset < self.start_offset:
+                # It was begun anew below the start that the checkpoint knows.
+                self.start_offset = self.restarted_at = self.segments[0].base_offset
+            self._finish_deletion()
+            self._check_missing(restarts)
+        for offset in restarts:
+            if offset != self.restarted_at:
+                self.disk.remove(f"{self.folder}/{offset_name(offset, RESTARTED)}")
+
+    def _finish_deletion(self) -> None:
+        """Segments below the log start may come back, one by one, when the power goes while they are deleted."""
+        below = sum(segment.base_offset <= self.start_offset for segment in self.segments[1:])
+        if below:
+            self.report.notes.append(f"{below} segments below the log start {self.start_offset} are deleted")
+            for segment in self.segments[:below]:
+                for path in segment.paths:
+                    self.disk.remove(path)
+            del self.segments[:below]
+
+    def _check_missing(self, restarts: list[Offset]) -> None:
+        """Beyond all that was synced or given up, the first segment shows that the names of earlier ones were lost."""
         first = self.segments[0].base_offset
-        if first > max(self.recovery_point, self.start_offset):
+        if first <= max(self.recovery_point, self.start_offset):
+            return
+        if first in restarts:
+            self.restarted_at = first
+        elif self.recovery_point_known:
             self._drop(0, f"nothing is left before offset {first}")
 
     def _first_to_scan(self) -> int:
@@ -235,17 +270,13 @@ class _Loader:
         first_to_scan = self._first_to_scan()
         if first_to_scan < len(self.segments):
             # Entries from here on come back from the batches; stale ones of a log that was cut do not.
-            self.epochs.truncate_from_end(self.segments[first_to_scan].base_offset)
+            self.trusted_end = self.segments[first_to_scan].base_offset
+            self.epochs.truncate_from_end(self.trusted_end)
         number = 0
         while number < len(self.segments):
             segment = self.segments[number]
             before = self.segments[number - 1].next_offset if number else segment.base_offset
             if segment.base_offset != before:
-                if segment.base_offset <= self.start_offset:
-                    self._drop(0, "deleted before the stop", count=number)
-                    first_to_scan -= number
-                    number = 0
-                    continue
                 self._drop(number, f"begins at {segment.base_offset}, the log before it ends at {before}")
                 return
             believed = number < first_to_scan and self._believe(segment, number)
@@ -304,7 +335,7 @@ class _Loader:
             size=size,
             first_offset=segment.base_offset,
             last_offset_max=segment.base_offset + RELATIVE_MAX,
-            epoch=self.epochs.latest,
+            epoch=self.epochs.epoch_at(segment.base_offset - 1),
         )
         try:
             for _, batch in sound:
@@ -334,7 +365,11 @@ class _Loader:
             except BadCheckpoint as error:
                 self.report.notes.append(f"{path}: {error}")
             else:
-                return
+                first = max(self.start_offset, self.segments[0].base_offset) if self.segments else self.start_offset
+                if self.epochs.epoch_at(first) != NO_EPOCH or not self.segments:
+                    return
+                self.epochs.clear()
+                self.report.notes.append(f"{path}: nothing covers offset {first}")
         epoch = NO_EPOCH
         for segment in self.segments:
             try:
@@ -355,16 +390,12 @@ class _Loader:
         bases = {segment.base_offset for segment in self.segments}
         kept: list[Offset] = []
         for offset in offsets_in(self.disk.names(self.folder), SNAPSHOT):
-            if offset > end or not (self.clean or (offset in bases and offset <= self._trusted_end())):
+            if offset > end or not (self.clean or (offset in bases and offset <= self.trusted_end)):
                 self.disk.remove(f"{self.folder}/{offset_name(offset, SNAPSHOT)}")
             else:
                 kept.append(offset)
         replay_producers(self.disk, self.folder, self.segments, state, kept, end=end, clean=self.clean)
         return state, kept
-
-    def _trusted_end(self) -> Offset:
-        first = self._first_to_scan()
-        return self.segments[first].base_offset if first < len(self.segments) else self.segments[-1].next_offset
 
 
 def replay_producers(

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from minikafka.errors import CorruptMessage
 from minikafka.invariant import InvariantViolation
 from minikafka.log.index import OffsetIndex, TimeIndex
-from minikafka.log.names import INDEX, LOG, SNAPSHOT, TIME_INDEX, offset_name
+from minikafka.log.names import INDEX, LOG, TIME_INDEX, offset_name
 from minikafka.ports import Buffers, Disk, File
 from minikafka.types import Offset
 from minikafka.wire.batch import HEADER_SIZE, LENGTH_END, MAGIC, NO_TIMESTAMP, RecordBatch
@@ -106,8 +106,8 @@ class Segment:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """All files that go when the segment goes."""
-        return tuple(self.path(suffix) for suffix in (LOG, INDEX, TIME_INDEX, SNAPSHOT))
+        """The files that are the segment's alone; the snapshot at its base is also what its predecessor ends with."""
+        return self.path(LOG), *self.index_paths
 
     @property
     def index_paths(self) -> tuple[str, str]:
