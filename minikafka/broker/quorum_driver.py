@@ -3,8 +3,8 @@
 Rules for this file:
 
 1. It decides nothing: every input goes to the rules, every :class:`Ready` is carried out in its order. No answer and no
-   request leaves before the state it rests on is durable (``_until_saved``).
-2. The log is changed under ``_log_lock`` only: what a fetch answer asks for is decided and done without an await in
+   request leaves before the state it rests on is durable (``until_saved``).
+2. The log is changed under ``log_lock`` only: what a fetch answer asks for is decided and done without an await in
    between, and never while a sync of the same log is in flight.
 3. It shares nothing with user partitions but the network and the disk: a slow one must not stall the quorum.
 4. Everyone who waits, waits for the bell: it rings after each change, and each looks for itself.
@@ -21,13 +21,12 @@ from typing import Any, TypeAlias, TypeVar
 
 from minikafka.broker.peer import call
 from minikafka.broker.quorum_applied import AppliedMetadata, MetadataListener
+from minikafka.broker.quorum_follower import MetadataFollower
 from minikafka.config import BrokerConfig
 from minikafka.errors import (
     BrokerNotAvailable,
-    CorruptMessage,
     DiskFailed,
     DiskFull,
-    InvalidRecord,
     KafkaStorageError,
     NotController,
     ProtocolError,
@@ -40,12 +39,9 @@ from minikafka.ports import World
 from minikafka.quorum import fetching, voting
 from minikafka.quorum.core import Envelope, QuorumCore, Ready
 from minikafka.quorum.describe import describe
-from minikafka.quorum.fetching import FETCH_WAIT_MAX_MS, FetchAsk, FetchSnapshot, FetchStep, Wait
-from minikafka.quorum.log_settings import METADATA_BATCH_BYTES_MAX
 from minikafka.quorum.roles import Leader
 from minikafka.quorum.state_file import QUORUM_STATE_PATH, QuorumState, decode_state, encode_state
-from minikafka.replication.follower import CutTo, Extend
-from minikafka.types import NO_EPOCH, NO_NODE, Address, Epoch, EpochEnd, NodeId, Offset
+from minikafka.types import NO_EPOCH, NO_NODE, Address, Epoch, NodeId, Offset
 from minikafka.wire.batch import RecordBatch
 from minikafka.wire.messages import (
     BeginQuorumEpochRequest,
@@ -83,6 +79,9 @@ QuorumResponse: TypeAlias = (
     | DescribeQuorumResponse
 )
 
+METADATA_BATCH_BYTES_MAX = 8 * 1024 * 1024
+"""Of one append: it is one batch, so that it is applied as a whole or not at all."""
+
 # How long a leaving leader waits for the others to hear it.
 FAREWELL_S = 1.0
 
@@ -110,13 +109,13 @@ class QuorumDriver:
         self.snapshots = self.applied.snapshots
         self._spawn = spawn
         self._core: QuorumCore | None = None
-        self._saved_version = 0
+        self.saved_version = 0
         self._saving = asyncio.Lock()
-        self._log_lock = asyncio.Lock()
+        self.log_lock = asyncio.Lock()
         self._bell = asyncio.Event()
         self._announced: tuple[NodeId, Epoch, bool] = (NO_NODE, NO_EPOCH, False)
-        self._stopping = False
-        self._fetch_scope: tuple[asyncio.Timeout, NodeId, Epoch] | None = None
+        self.stopping = False
+        self._follower = MetadataFollower(self)
         self._loops: list[asyncio.Task[None]] = []
 
     def __repr__(self) -> str:
@@ -202,12 +201,12 @@ class QuorumDriver:
             wall_ms=self.world.clock.wall_ms(),
         )
         if core.is_voter:
-            await self._sync()
+            await self.sync()
         if newest is not None:
             self.applied.replace(newest, payloads)
         for coroutine, name in (
             (self._keep_time(), "quorum-time"),
-            (self._follow(), "quorum-fetch"),
+            (self._follower.run(), "quorum-fetch"),
             (self._flush(), "quorum-flush"),
             (self._apply(), "quorum-apply"),
             (self._take_snapshots(), "quorum-snapshots"),
@@ -216,12 +215,12 @@ class QuorumDriver:
 
     async def stop(self) -> None:
         """Leave gracefully: a leader tells the others, and the best of them takes over at once. Then the loops end."""
-        self._stopping = True
+        self.stopping = True
         if self._core is not None:
             ready = self._core.stop(self.world.clock.now())
-            self._ring()
+            self.ring()
             try:
-                await self._until_saved(ready.state_version)
+                await self.until_saved(ready.state_version)
                 async with asyncio.timeout(FAREWELL_S):
                     await asyncio.gather(*(self._ask(envelope) for envelope in ready.send))
             except TimeoutError:
@@ -229,59 +228,54 @@ class QuorumDriver:
             except (DiskFailed, DiskFull) as error:
                 # Nothing may be said that is not saved; the failure has stopped the broker already.
                 self.world.events("quorum_farewell_unsaid", epoch=self._core.epoch, why=str(error))
-        self._ring()
+        self.ring()
         if self._loops:
             await asyncio.wait(self._loops)
 
     # ---- persist, then speak -----------------------------------------------------------------------------------------
 
-    async def _obey(self, ready: Ready[R]) -> R:
+    async def obey(self, ready: Ready[R]) -> R:
         """Carry out what the rules decided, in order; the answer is given last."""
-        self._ring()
-        await self._until_saved(ready.state_version)
+        self.ring()
+        await self.until_saved(ready.state_version)
         for envelope in ready.send:
             self._spawn(self._ask(envelope), f"quorum-ask-{envelope.peer}")
         return ready.reply
 
-    async def _until_saved(self, version: int) -> None:
+    async def until_saved(self, version: int) -> None:
         """Wait until this version of the state, or a newer one, is durable."""
-        while self._saved_version < version:
+        while self.saved_version < version:
             async with self._saving:
-                if self._saved_version < version:
+                if self.saved_version < version:
                     state, newest = self.core.state, self.core.state_version
                     await self._persist(state)
-                    self._saved_version = newest
+                    self.saved_version = newest
 
     async def _persist(self, state: QuorumState) -> None:
         await self.world.disk.publish(QUORUM_STATE_PATH, encode_state(state))
 
-    async def _sync(self) -> None:
+    async def sync(self) -> None:
         """Make the log durable; whoever comes during a sync rides the next one."""
-        async with self._log_lock:
+        async with self.log_lock:
             if self.log.synced_end < self.log.end_offset:
                 await self.log.sync()
 
     # ---- waiting -----------------------------------------------------------------------------------------------------
 
-    def _ring(self) -> None:
+    def ring(self) -> None:
         """Something has changed: tell the listener, end a fetch that nobody needs any more, wake all who wait."""
         facts = (self.leader_id, self.epoch, self.is_leader)
         if facts != self._announced and self._core is not None:
             self._announced = facts
             self.applied.listener.on_leader(*facts)
-        if self._fetch_scope is not None:
-            scope, leader_id, epoch = self._fetch_scope
-            if self._stopping or (leader_id, epoch) != (self.leader_id, self.epoch):
-                self._fetch_scope = None
-                if not scope.expired():  # at the same instant
-                    scope.reschedule(self.world.clock.now())
+        self._follower.on_change()
         self._bell.set()
         self._bell = asyncio.Event()
 
-    async def _until(self, met: Callable[[], bool], deadline: float | None = None) -> bool:
+    async def until(self, met: Callable[[], bool], deadline: float | None = None) -> bool:
         """Wait until ``met()``; False when the deadline passed, or this member stops."""
         while not met():
-            if self._stopping:
+            if self.stopping:
                 return False
             bell = self._bell
             try:
@@ -289,17 +283,17 @@ class QuorumDriver:
                     await bell.wait()
             except TimeoutError:
                 return met()
-        return not self._stopping
+        return not self.stopping
 
     # ---- the loops ---------------------------------------------------------------------------------------------------
 
     async def _keep_time(self) -> None:
-        while not self._stopping:
+        while not self.stopping:
             clock, deadline = self.world.clock, self.core.next_deadline()
             if deadline is not None and deadline <= clock.now():
-                await self._obey(self.core.on_time(clock.now(), clock.wall_ms()))
+                await self.obey(self.core.on_time(clock.now(), clock.wall_ms()))
             else:
-                await self._until(lambda before=deadline: self.core.next_deadline() != before, deadline)  # type: ignore[misc]
+                await self.until(lambda before=deadline: self.core.next_deadline() != before, deadline)  # type: ignore[misc]
 
     async def _ask(self, envelope: Envelope) -> None:
         """Send one request to a voter and hand its answer to the rules."""
@@ -311,19 +305,19 @@ class QuorumDriver:
             ready = voting.on_no_response(self.core, request, peer, clock.now())
         else:
             ready = voting.on_response(self.core, request, response, peer, clock.now())
-        await self._obey(ready)
+        await self.obey(ready)
 
     async def _flush(self) -> None:
         """Leader: sync what was appended, while the followers already fetch and sync it. A log that failed ends this
         member: a leader that cannot append would only keep others from leading.
         """
-        while await self._until(self._must_flush):
+        while await self.until(self._must_flush):
             if self.log.failure is not None:
                 raise KafkaStorageError(f"the metadata log has failed: {self.log.failure}")
-            await self._until_saved(self.core.state_version)
-            await self._sync()
+            await self.until_saved(self.core.state_version)
+            await self.sync()
             self.core.on_durable()
-            self._ring()
+            self.ring()
 
     def _must_flush(self) -> bool:
         return self.log.failure is not None or (self._leads() and self.log.synced_end < self.log.end_offset)
@@ -331,78 +325,12 @@ class QuorumDriver:
     def _leads(self) -> bool:
         return isinstance(self.core.role, Leader)
 
-    async def _follow(self) -> None:
-        """Fetch from the leader for as long as there is one."""
-        while await self._until(lambda: fetching.has_whom_to_ask(self.core)):
-            if self.core.is_voter and self.log.synced_end < self.log.end_offset:
-                await self._sync()
-            elif self._saved_version < self.core.state_version:
-                await self._until_saved(self.core.state_version)
-            else:
-                ask = fetching.next_fetch(self.core)
-                invariant(ask is not None, "somebody to ask", quorum=self.core)
-                if ask is not None:
-                    await self._fetch(ask)
-
-    async def _fetch(self, ask: FetchAsk) -> None:
-        clock = self.world.clock
-        response = await self._call_leader(ask, ask.request, FETCH_WAIT_MAX_MS)
-        if not isinstance(response, FetchResponse):
-            await self._pause(fetching.on_fetch_failed(self.core, clock.now()))
-            return
-        async with self._log_lock:
-            try:
-                ready = fetching.on_fetch_response(self.core, ask, response, clock.now())
-                self._change_log(ask, ready.reply)
-            except (CorruptMessage, InvalidRecord) as error:
-                # Nothing was written. The leader's disk may be bad, or the way here.
-                self.world.events("quorum_fetch_damaged", leader=ask.peer, offset=ask.offset, reason=str(error))
-                ready = self.core.ready(fetching.on_fetch_failed(self.core, clock.now()))
-            end = self.log.end_offset
-        step = await self._obey(ready)
-        match step:
-            case Extend():
-                if self.core.is_voter:
-                    await self._sync()
-                if self.core.raise_high_watermark(min(step.leader_high_watermark, end)):
-                    self._ring()
-            case FetchSnapshot(snapshot):
-                await self._fetch_snapshot(ask, snapshot)
-            case Wait():
-                await self._pause(step)
-
-    def _change_log(self, ask: FetchAsk, step: FetchStep) -> None:
-        if isinstance(step, CutTo):
-            self.world.events("quorum_tail_truncated", epoch=ask.epoch, old=self.log.end_offset, new=step.offset)
-            self.log.truncate_to(step.offset)
-        elif isinstance(step, Extend) and step.batches:
-            self.log.append_as_follower(step.batches)
-
-    async def _call_leader(self, ask: FetchAsk, request: object, wait_ms: int) -> object | None:
-        """The answer; None when there is none, or when it would come from an epoch that is over."""
-        timeout_s = (wait_ms + self.config.controller_quorum_request_timeout_ms) / 1000
-        deadline = self.world.clock.now() + timeout_s
-        try:
-            async with asyncio.timeout_at(deadline) as scope:
-                self._fetch_scope = (scope, self.leader_id, self.epoch)
-                response: object = await call(self.world.network, self.voters[ask.peer], request, deadline)
-                return response
-        except (TimeoutError, WorldError):
-            return None
-        finally:
-            self._fetch_scope = None
-
-    async def _pause(self, wait: Wait) -> None:
-        """Wait, but not beyond a change of leader or epoch."""
-        leader, epoch = self.leader_id, self.epoch
-        await self._until(lambda: (self.leader_id, self.epoch) != (leader, epoch), wait.until)
-
     # ---- committed records -------------------------------------------------------------------------------------------
 
     async def _apply(self) -> None:
-        while await self._until(lambda: self.applied_offset < self.core.high_watermark):
+        while await self.until(lambda: self.applied_offset < self.core.high_watermark):
             self.applied.apply_some(self.high_watermark)
-            self._ring()
+            self.ring()
             await asyncio.sleep(0)
 
     async def append(self, payloads: Sequence[bytes], *, epoch: Epoch) -> Offset:
@@ -411,7 +339,7 @@ class QuorumDriver:
         Raises RecordListTooLarge; KafkaStorageError when the disk is full or broken; NotController, outcome
         *not_written* when this member does not lead ``epoch``, *unknown* when it stopped leading before the commit.
         """
-        if not self.is_leader or self.epoch != epoch or self._stopping:
+        if not self.is_leader or self.epoch != epoch or self.stopping:
             raise NotController(f"node {self.config.node_id} does not lead epoch {epoch}", leader=self.leader_id)
         invariant(bool(payloads), "an append has records")
         wall_ms = self.world.clock.wall_ms()
@@ -420,8 +348,8 @@ class QuorumDriver:
         if builder.extend(rows) < len(rows) or builder.size > METADATA_BATCH_BYTES_MAX:
             raise RecordListTooLarge(f"{len(rows)} metadata records exceed {METADATA_BATCH_BYTES_MAX} bytes")
         end = self.core.append(RecordBatch.of(builder.build()), wall_ms=wall_ms)
-        self._ring()
-        await self._until(lambda: self.applied_offset >= end or not self._leads() or self.epoch != epoch)
+        self.ring()
+        await self.until(lambda: self.applied_offset >= end or not self._leads() or self.epoch != epoch)
         if self.applied_offset >= end and self._leads() and self.epoch == epoch:
             return end
         # It may be committed by others, or cut: whoever leads next decides.
@@ -432,72 +360,26 @@ class QuorumDriver:
     # ---- snapshots ---------------------------------------------------------------------------------------------------
 
     async def _take_snapshots(self) -> None:
-        while not self._stopping:
-            if not await self._until(self.applied.is_snapshot_due, self.applied.next_snapshot_at):
+        while not self.stopping:
+            if not await self.until(self.applied.is_snapshot_due, self.applied.next_snapshot_at):
                 continue
             await self.applied.take_snapshot()
+            async with self.log_lock:
+                # A segment goes only as a whole: one begins with each snapshot.
+                self.log.roll()
             self.core.on_snapshots(self.snapshots.kept)
             if len(self.snapshots.kept) > 1:
                 await self._let_go(self.snapshots.kept[-2].end_offset)
 
     async def _let_go(self, offset: Offset) -> None:
         """The log need not reach back before ``offset`` any more: two snapshots do."""
-        async with self._log_lock:
+        async with self.log_lock:
             self.log.raise_start(offset)
             doomed = self.log.expired_segments(self.world.clock.wall_ms(), self.high_watermark)
             for path in await self.log.delete_segments(doomed):
                 self.world.disk.remove(path)
         self.snapshots.drop_old()
         self.core.on_snapshots(self.snapshots.kept)
-
-    async def _fetch_snapshot(self, ask: FetchAsk, snapshot: EpochEnd) -> None:
-        """Get the leader's snapshot and begin anew behind it; when anything goes wrong, the next fetch asks again."""
-        file = self.snapshots.begin(snapshot)
-        size = -1
-        while file.size() != size:
-            request = FetchSnapshotRequest(
-                cluster_id=self.cluster_id,
-                replica_id=self.config.node_id,
-                current_leader_epoch=ask.epoch,
-                snapshot_id=fetching.epoch_end_offset(snapshot),
-                position=file.size(),
-            )
-            response = await self._call_leader(ask, request, 0)
-            if not isinstance(response, FetchSnapshotResponse) or not fetching.on_snapshot_chunk(
-                self.core, ask, response, position=file.size(), now=self.world.clock.now()
-            ):
-                file.close()
-                await self._pause(fetching.on_fetch_failed(self.core, self.world.clock.now()))
-                return
-            file.append(response.unaligned_records)
-            size = response.size
-        try:
-            payloads = self.snapshots.read_part(snapshot)
-        except CorruptMessage as error:
-            self.world.events(
-                "snapshot_damaged", end_offset=snapshot.end_offset, epoch=snapshot.epoch, reason=str(error)
-            )
-            file.close()
-            return
-        await self.snapshots.finish(snapshot, file)
-        await self._begin_behind(snapshot, payloads)
-        self.world.events(
-            "snapshot_fetched", end_offset=snapshot.end_offset, epoch=snapshot.epoch, records=len(payloads)
-        )
-
-    async def _begin_behind(self, snapshot: EpochEnd, payloads: Sequence[bytes]) -> None:
-        """Empty the log; it goes on at the snapshot's end, and so does the listener, without an await in between.
-
-        A power cut before the sync leaves a log that is older than the snapshot: the next start does it again.
-        """
-        async with self._log_lock:
-            self.log.restart_at(snapshot.end_offset)
-            self.applied.replace(snapshot, payloads)
-            self.core.on_snapshots(self.snapshots.kept)
-            await self.log.sync()
-        self.snapshots.drop_others(snapshot)
-        self.core.on_snapshots(self.snapshots.kept)
-        self._ring()
 
     # ---- requests ----------------------------------------------------------------------------------------------------
 
@@ -506,25 +388,25 @@ class QuorumDriver:
         core, now = self.core, self.world.clock.now()
         match request:
             case VoteRequest():
-                return await self._obey(voting.on_vote_request(core, request, now))
+                return await self.obey(voting.on_vote_request(core, request, now))
             case BeginQuorumEpochRequest():
-                return await self._obey(voting.on_begin_epoch(core, request, now))
+                return await self.obey(voting.on_begin_epoch(core, request, now))
             case EndQuorumEpochRequest():
-                return await self._obey(voting.on_end_epoch(core, request, now))
+                return await self.obey(voting.on_end_epoch(core, request, now))
             case FetchRequest():
                 return await self._handle_fetch(request)
             case FetchSnapshotRequest():
-                return await self._obey(core.ready(self._snapshot_chunk(request, now)))
+                return await self.obey(core.ready(self._snapshot_chunk(request, now)))
             case DescribeQuorumRequest():
-                return await self._obey(core.ready(describe(core, self.voters, now)))
+                return await self.obey(core.ready(describe(core, self.voters, now)))
 
     async def _handle_fetch(self, request: FetchRequest) -> FetchResponse:
         clock = self.world.clock
         deadline = clock.now() + max(request.max_wait_ms, 0) / 1000
-        answer = await self._obey(fetching.on_fetch(self.core, request, clock.now()))
+        answer = await self.obey(fetching.on_fetch(self.core, request, clock.now()))
         if answer is None:
-            await self._until(lambda: fetching.is_due(self.core, request), deadline)
-            answer = await self._obey(fetching.on_fetch(self.core, request, clock.now(), again=True))
+            await self.until(lambda: fetching.is_due(self.core, request), deadline)
+            answer = await self.obey(fetching.on_fetch(self.core, request, clock.now(), again=True))
         invariant(answer is not None, "a parked fetch is answered the second time", quorum=self)
         return answer or FetchResponse()
 

@@ -122,7 +122,7 @@ class QuorumCluster:
         log = PartitionLog.open(
             world.disk,
             METADATA_PARTITION,
-            TopicConfig(segment_bytes=2000, retention_ms=-1, flush_messages=1),
+            TopicConfig(retention_ms=-1, flush_messages=1),
             start_offset=start,
             events=world.events,
             save_start=lambda: world.disk.publish(START_PATH, str(log.start_offset).encode()),
