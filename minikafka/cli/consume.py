@@ -15,7 +15,7 @@ import click
 
 from minikafka import Consumer
 from minikafka.cli.formats import DEFAULT_FORMAT, LETTERS, BadFormat, Readable, parse_format, to_json_line
-from minikafka.cli.running import ANSWER_TIMEOUT_MS, Signals, first_of, run_until_asked
+from minikafka.cli.running import ANSWER_TIMEOUT_MS, Signals, first_of, run_until_asked, somebody_listens
 from minikafka.cli.tables import bootstrap_option
 from minikafka.errors import UnknownTopicOrPartition
 from minikafka.types import TopicPartition
@@ -114,6 +114,7 @@ class Reading:
             await consumer.stop()
 
     async def _read(self, consumer: Consumer) -> None:
+        await somebody_listens(self.bootstrap)
         await consumer.start()
         numbers = consumer.partitions_for_topic(self.topic) or ()
         partitions = [TopicPartition(self.topic, number) for number in sorted(numbers)]

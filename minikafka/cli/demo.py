@@ -104,13 +104,13 @@ class Demo:
     async def run(self) -> bool:
         """Play it all; is the verdict good?"""
         say = self.screen.say
-        stream_of_flights = flights(self.count)
-        first = next(stream_of_flights)
-        say(f"{self.count:,} flights, the first at {first.ident.split('/')[0]}")
         cluster = ProcessCluster(3, data_dir=self.folder, config=SETTINGS)
         ledger = Ledger(self.folder / "history.jsonl")
         try:
-            await cluster.start()
+            say("starting three brokers, reading the flights")
+            stream_of_flights = flights(self.count)
+            first, _ = await asyncio.gather(asyncio.to_thread(next, stream_of_flights), cluster.start())
+            say(f"{self.count:,} flights, the first at {first.ident.split('/')[0]}")
             for node, broker in cluster.brokers.items():
                 say(f"broker {node} is ready: http://{broker.files.address}, pid {broker.pid}")
             await self._create_topic(cluster)
@@ -130,7 +130,8 @@ class Demo:
         admin = AdminClient(bootstrap_servers=cluster.bootstrap)
         await admin.start()
         try:
-            configs = {"min.insync.replicas": "2"}
+            # The flights are of 2013: by Kafka's default retention they would be deleted at the first look.
+            configs = {"min.insync.replicas": "2", "retention.ms": "-1"}
             await admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3, topic_configs=configs)])
         finally:
             await admin.close()

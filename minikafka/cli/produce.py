@@ -16,7 +16,7 @@ import click
 
 from minikafka import Producer
 from minikafka.cli.lines import lines_of
-from minikafka.cli.running import ANSWER_TIMEOUT_MS, FAILED, Signals, first_of, run_until_asked
+from minikafka.cli.running import ANSWER_TIMEOUT_MS, FAILED, Signals, first_of, run_until_asked, somebody_listens
 from minikafka.cli.tables import bootstrap_option, console, print_json
 from minikafka.errors import UNKNOWN, MessageTooLarge, ProtocolError
 
@@ -97,6 +97,7 @@ async def _produce(
         acks="all" if acks == "all" else int(acks),
         default_api_timeout_ms=ANSWER_TIMEOUT_MS,
     )
+    await somebody_listens(bootstrap)
     await producer.start()
     showing = asyncio.ensure_future(_show(tally))
     try:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from minikafka import AdminClient
-from minikafka.cli.running import ANSWER_TIMEOUT_MS, Commands, run
+from minikafka.cli.running import ANSWER_TIMEOUT_MS, Commands, run, somebody_listens
 from minikafka.cli.tables import bootstrap_option, output_option, print_json, print_table
 from minikafka.wire.messages import DescribeQuorumResponse, QuorumReplica
 
@@ -49,6 +49,7 @@ def describe(bootstrap: str, output: str) -> None:
 
 
 async def _described(bootstrap: str) -> DescribeQuorumResponse:
+    await somebody_listens(bootstrap)
     async with AdminClient(bootstrap_servers=bootstrap, default_api_timeout_ms=ANSWER_TIMEOUT_MS) as admin:
         return await admin.describe_quorum()
 

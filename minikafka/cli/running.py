@@ -18,6 +18,7 @@ from typing import Any, NoReturn, TypeVar
 import click
 import uvloop
 
+from minikafka.config import parse_bootstrap
 from minikafka.errors import (
     InvalidConfig,
     NetworkException,
@@ -36,6 +37,7 @@ MISUSED = 2
 
 # A person waits at the other end: a cluster that has not answered by then is told to be silent.
 ANSWER_TIMEOUT_MS = 15_000
+CONNECT_TIMEOUT_S = 3.0
 
 NEXT_STEPS: tuple[tuple[type[Exception], str], ...] = (
     (Unreachable, "check -b, and that a broker runs there (`minikafka up`)"),
@@ -153,6 +155,24 @@ def run_until_asked(work: Callable[[Signals], Coroutine[Any, Any, Result]]) -> R
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(with_signals())
+
+
+async def somebody_listens(bootstrap: str) -> None:
+    """Failure at once when nothing listens at any of the bootstrap servers; clients would try for a while.
+
+    InvalidConfig for a malformed ``bootstrap``.
+    """
+    told = ""
+    for address in parse_bootstrap(bootstrap):
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                _, writer = await asyncio.open_connection(address.host, address.port)
+        except OSError as error:
+            told = f"{address}: {error.strerror or 'no answer'}"
+            continue
+        writer.close()
+        return
+    raise Failure(f"no broker can be reached ({told}); check -b, and that a cluster runs there (`minikafka up`)")
 
 
 async def first_of(*works: Coroutine[Any, Any, object]) -> int:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from minikafka import AdminClient
-from minikafka.cli.running import ANSWER_TIMEOUT_MS, Commands, run
+from minikafka.cli.running import ANSWER_TIMEOUT_MS, Commands, run, somebody_listens
 from minikafka.cli.settings import parse_flags
 from minikafka.cli.tables import bootstrap_option, config_option, output_option, print_json, print_table
 from minikafka.client.structs import NewTopic
@@ -130,6 +130,7 @@ def delete(topic: str, bootstrap: str) -> None:
 
 
 async def _with_admin(bootstrap: str, work: Callable[[AdminClient], Awaitable[Result]]) -> Result:
+    await somebody_listens(bootstrap)
     async with AdminClient(bootstrap_servers=bootstrap, default_api_timeout_ms=ANSWER_TIMEOUT_MS) as admin:
         return await work(admin)
 

@@ -1,0 +1,159 @@
+"""``minikafka log``: what stands in log files, and what is wrong with them, without a broker.
+
+Nothing is changed and nothing is locked: a running broker's files can be looked at (its last segment may be in motion).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from minikafka.cli.formats import text_or_base64
+from minikafka.cli.running import FAILED, Commands, Failure, Misuse
+from minikafka.cli.tables import output_option, print_json
+from minikafka.log.inspect import Finding, Row, dump, verify_directory, verify_log
+from minikafka.log.names import LOG, offset_name, offsets_in, partition_of
+from minikafka.world.read_disk import ReadDisk
+
+EXISTING = click.Path(exists=True, path_type=Path)
+
+
+@click.group(
+    cls=Commands,
+    epilog="""\b
+Examples:
+  minikafka log dump /tmp/mk/broker-1/orders-0/00000000000000000000.log --records
+  minikafka log verify /tmp/mk/broker-1""",
+)
+def command() -> None:
+    """Read and check log files, without a broker."""
+
+
+@command.command(
+    name="dump",
+    epilog="""\b
+Examples:
+  minikafka log dump /tmp/mk/broker-1/orders-0
+  minikafka log dump /tmp/mk/broker-1/orders-0/00000000000000000000.log --records
+  minikafka log dump /tmp/mk/broker-1/orders-0/leader-epoch-checkpoint
+  minikafka log dump /tmp/mk/broker-1/orders-0/00000000000000000000.log -o json | jq .baseOffset
+
+The words are those of kafka-dump-log. With -o json: one object a line.""",
+)
+@click.argument("path", type=EXISTING)
+@click.option("--records", is_flag=True, help="Also the records of each batch.")
+@output_option
+def dump_(path: Path, records: bool, output: str) -> None:  # noqa: FBT001 - click passes flags so
+    """Print the batches of a segment, or the entries of an index, a snapshot or a checkpoint.
+
+    PATH is a file, or a partition's folder: then all of its segments.
+    """
+    path = path.absolute()
+    folder = path if path.is_dir() else path.parent
+    disk = ReadDisk(folder)
+    names = [path.name]
+    if path.is_dir():
+        names = [offset_name(base, LOG) for base in offsets_in(disk.names(""), LOG)]
+        if not names:
+            raise Failure(f"{path} holds no segments; name a partition's folder, such as DIR/broker-1/orders-0")
+    damaged = False
+    for name in names:
+        if output == "table":
+            click.echo(f"Dumping {folder / name}")
+        for row in _rows(disk, name, records=records):
+            damaged = damaged or "error" in row
+            click.echo(_json_line(row) if output == "json" else _line(row))
+    if damaged:
+        raise Failure(f"{path} is damaged; `minikafka log verify` of the broker's directory tells all")
+
+
+def _rows(disk: ReadDisk, name: str, *, records: bool) -> Iterator[Row]:
+    try:
+        yield from dump(disk, name, records=records)
+    except ValueError as error:
+        raise Misuse(str(error)) from error
+
+
+def _plain(row: Row) -> dict[str, Any]:
+    """A row as JSON has it: bytes as text where they are UTF-8, else in base64."""
+    told: dict[str, Any] = {}
+    for name, value in row.items():
+        if name in ("key", "value"):
+            told |= text_or_base64(name, None if value is None else bytes(value))
+        elif name == "headers":
+            shown = [(header, text_or_base64("value", content)) for header, content in value]
+            told[name] = [[header, each.get("value", each)] for header, each in shown]
+        else:
+            told[name] = value
+    return told
+
+
+def _json_line(row: Row) -> str:
+    return json.dumps(_plain(row), ensure_ascii=False, separators=(",", ":"))
+
+
+def _line(row: Row) -> str:
+    """A batch or an entry in kafka-dump-log's form; records stand below their batch."""
+    words = " ".join(f"{name}: {_shown(value)}" for name, value in _plain(row).items())
+    return f"| {words}" if "value" in row else words
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "null" if value is None else str(value)
+
+
+@command.command(
+    epilog="""\b
+Examples:
+  minikafka log verify /tmp/mk/broker-1
+  minikafka log verify /tmp/mk/broker-1/orders-0 -o json
+
+Exit code 1 when something is wrong. Meant for a stopped broker."""
+)
+@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@output_option
+def verify(directory: Path, output: str) -> None:
+    """Check checksums, offsets, epochs, indexes and checkpoints.
+
+    DIRECTORY is a broker's data directory, one partition's folder, or a directory of `minikafka up`.
+    """
+    findings = list(_findings(directory.absolute()))
+    if output == "json":
+        told = [{"path": each.path, "position": each.position, "what": each.what} for each in findings]
+        print_json({"ok": not findings, "findings": told})
+    else:
+        for each in findings:
+            click.echo(str(each))
+        click.echo(f"{directory}: " + (f"{len(findings)} findings" if findings else "all is well"))
+    if findings:
+        raise click.exceptions.Exit(FAILED)
+
+
+def _findings(directory: Path) -> Iterator[Finding]:
+    """Of a partition's folder, of a broker's data directory, or of all brokers of an ``up`` directory."""
+    disk = ReadDisk(directory)
+    if offsets_in(disk.names(""), LOG):
+        yield from verify_log(ReadDisk(directory.parent), directory.name)
+        return
+    brokers = [name for name in disk.names("") if name.startswith("broker-") and _holds_logs(directory / name)]
+    if not brokers and not _holds_logs(directory):
+        raise Failure(f"{directory} holds no logs; name a broker's data directory, such as DIR/broker-1")
+    for name in brokers:
+        for each in verify_directory(ReadDisk(directory / name)):
+            yield replace(each, path=f"{name}/{each.path}")
+    if not brokers:
+        yield from verify_directory(disk)
+
+
+def _holds_logs(directory: Path) -> bool:
+    if not directory.is_dir():
+        return False
+    disk = ReadDisk(directory)
+    return any(offsets_in(disk.names(name), LOG) for name in disk.names("") if partition_of(name) is not None)

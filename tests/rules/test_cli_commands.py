@@ -1,0 +1,258 @@
+"""The command line without a cluster: help everywhere, exit codes, sentences, the summaries' shapes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from minikafka.cli.produce import Tally
+from minikafka.cli.quorum import to_json as quorum_json
+from minikafka.cli.root import COMMANDS, root
+from minikafka.cli.running import Commands
+from minikafka.cli.tables import print_table, shown
+from minikafka.cli.topics import to_json as topics_json
+from minikafka.config import BrokerConfig, table
+from minikafka.errors import (
+    MessageTooLarge,
+    NotEnoughReplicas,
+    OutcomeUnknown,
+    ProtocolError,
+    RequestTimedOut,
+    TopicAlreadyExists,
+    Unreachable,
+)
+from minikafka.wire.messages import (
+    DescribedPartition,
+    DescribedTopic,
+    DescribeQuorumResponse,
+    QuorumReplica,
+)
+
+
+def told(*arguments: str, code: int = 0):
+    result = CliRunner().invoke(root, arguments)
+    assert result.exit_code == code, (result.output, result.exception)
+    return result
+
+
+def paths() -> list[tuple[str, ...]]:
+    """Every command and subcommand."""
+    found: list[tuple[str, ...]] = [()]
+    context = click.Context(root)
+    for name in COMMANDS:
+        found.append((name,))
+        command = root.get_command(context, name)
+        if isinstance(command, click.Group):
+            found += [(name, each) for each in command.list_commands(context)]
+    return found
+
+
+@pytest.mark.parametrize("path", paths(), ids=" ".join)
+def test_help_shows_examples_everywhere(path):
+    """Issue item 7: `--help` with examples on every command and subcommand, `-h` as well."""
+    text = told(*path, "--help").output
+    assert "Examples:" in text
+    assert f"  minikafka {' '.join(path)}".rstrip() in text
+    assert told(*path, "-h").output == text
+
+
+def test_the_commands_of_the_issue_exist():
+    """Issue item 7, the synopsis."""
+    wanted = """up serve topics/create topics/list topics/describe topics/delete produce consume quorum/describe log/dump
+        log/verify demo""".split()
+    assert {tuple(each.split("/")) for each in wanted} <= set(paths())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("nope",),
+        ("topics", "describe", "-o", "xml"),
+        ("produce",),
+        ("produce", "t", "--acks", "2"),
+        ("produce", "t", "--rate", "0"),
+        ("consume", "t", "-f", "%z"),
+        ("consume", "t", "-f", "%s", "-o", "json"),
+        ("topics", "create", "t", "--partitions", "0"),
+        ("topics", "create", "t", "--config", "retention.ms"),
+        ("topics", "list", "-b", "nowhere"),
+        ("serve", "/does/not/exist"),
+        ("up", "--brokers", "0"),
+        ("up", "--config", "node.id=5"),
+    ],
+    ids=" ".join,
+)
+def test_a_wrong_call_is_exit_code_2_and_nothing_on_standard_output(arguments):
+    """Scripts tell a wrong call (2) from a failure (1); standard output is for results."""
+    result = told(*arguments, code=2)
+    assert result.stdout == ""
+    assert result.stderr
+
+
+def test_nobody_there_is_a_sentence_that_says_what_to_do():
+    """STYLE: one sentence on standard error, and no traceback."""
+    result = told("topics", "list", "-b", "127.0.0.1:1", code=1)
+    assert result.stderr.count("\n") == 1
+    assert "minikafka up" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (TopicAlreadyExists("orders exists"), "TOPIC_ALREADY_EXISTS: orders exists; choose another name"),
+        (Unreachable("no route"), "no route; check -b"),
+        (OutcomeUnknown("it broke"), "it broke; look before you send again"),
+        (OSError(28, "No space left on device"), "No space left on device"),
+        (asyncio.CancelledError(), "interrupted"),
+        (KeyboardInterrupt(), "interrupted"),
+    ],
+)
+def test_an_expected_error_becomes_a_sentence(error, words):
+    """What the world does to us is told with the next step; only bugs show a traceback."""
+
+    @click.group(cls=Commands)
+    def group() -> None:
+        """A group that fails."""
+
+    @group.command()
+    def fail() -> None:
+        """Fail."""
+        raise error
+
+    result = CliRunner().invoke(group, ["fail"])
+    assert result.exit_code == 1
+    assert words in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_bug_is_not_hidden():
+    """An exception that nobody expects must be seen with its traceback."""
+
+    @click.group(cls=Commands)
+    def group() -> None:
+        """A group with a bug."""
+
+    @group.command()
+    def fail() -> None:
+        """Fail."""
+        raise ZeroDivisionError
+
+    assert isinstance(CliRunner().invoke(group, ["fail"]).exception, ZeroDivisionError)
+
+
+def test_all_settings_are_listed():
+    """`serve --list-settings` is where the names are looked up."""
+    text = told("serve", "--list-settings").output
+    assert "broker.session.timeout.ms=9000\n    silent for this long: fenced\n" in text
+    for name in table(BrokerConfig):
+        assert f"{name}=" in text
+
+
+def test_the_version():
+    """Bug reports begin with it."""
+    assert told("--version").output.startswith("minikafka 0.")
+
+
+# ---- summaries and contracts -----------------------------------------------------------------------------------------
+
+
+def answer(error: ProtocolError | None = None) -> asyncio.Future[object]:
+    future: asyncio.Future[object] = asyncio.Future(loop=asyncio.new_event_loop())
+    if error is None:
+        future.set_result(object())
+    else:
+        future.set_exception(error)
+    future.get_loop().close()
+    return future
+
+
+def test_the_summary_of_produce_tells_failed_from_unknown():
+    """Issue item 7: {"sent","acknowledged","failed","unknown"}; only `not_written` is failed, and silence is unknown."""
+    tally = Tally(promised=True)
+    tally.sent = 5
+    tally.answered(answer())
+    tally.answered(answer(NotEnoughReplicas("one left")))
+    tally.answered(answer(RequestTimedOut("late", outcome="unknown")))
+    tally.refused(MessageTooLarge("huge"))
+    assert tally.summary() == {"sent": 5, "acknowledged": 1, "failed": 2, "unknown": 2}
+    assert sum(tally.errors.values()) == 3
+    assert json.dumps(tally.summary()).startswith('{"sent"')
+
+
+def test_acks_0_promises_nothing():
+    """S24: with acks=0 nobody answers, so nothing is acknowledged and all is unknown."""
+    tally = Tally(promised=False)
+    tally.sent = 1
+    tally.answered(answer())
+    assert tally.summary() == {"sent": 1, "acknowledged": 0, "failed": 0, "unknown": 1}
+
+
+def test_the_json_of_topics_describe():
+    """Issue item 7, word by word (S15: the partition state)."""
+    partition = DescribedPartition(
+        partition=0,
+        leader=2,
+        leader_epoch=5,
+        partition_epoch=7,
+        controller_epoch=3,
+        replicas=(1, 2, 3),
+        isr=(2, 3),
+        elr=(1,),
+    )
+    topic = DescribedTopic(topic="orders", topic_id="x" * 22, config={"b": "2", "a": "1"}, partitions=(partition,))
+    assert topics_json([topic]) == {
+        "topics": [
+            {
+                "topic": "orders",
+                "topic_id": "x" * 22,
+                "config": {"a": "1", "b": "2"},
+                "partitions": [
+                    {
+                        "partition": 0,
+                        "leader": 2,
+                        "leader_epoch": 5,
+                        "partition_epoch": 7,
+                        "controller_epoch": 3,
+                        "replicas": [1, 2, 3],
+                        "isr": [2, 3],
+                        "elr": [1],
+                    }
+                ],
+            }
+        ]
+    }
+
+
+def test_the_json_of_quorum_describe():
+    """docs/cli.md: lag is that of the followers; null when none is known."""
+    voters = tuple(QuorumReplica(replica_id=node, log_end_offset=10 - node, lag=node - 1) for node in (1, 2, 3))
+    response = DescribeQuorumResponse(cluster_id="c", leader_id=1, leader_epoch=4, high_watermark=8, voters=voters)
+    told_json = quorum_json(response)
+    assert (told_json["leader_id"], told_json["max_follower_lag"], told_json["observers"]) == (1, 2, [])
+    assert told_json["voters"][2] == {
+        "replica_id": 3,
+        "log_end_offset": 7,
+        "lag": 2,
+        "last_fetch_ms_ago": -1,
+        "last_caught_up_ms_ago": -1,
+        "status": "Observer",
+    }
+    assert quorum_json(DescribeQuorumResponse())["max_follower_lag"] is None
+
+
+def test_a_table_is_not_cut_where_there_is_no_terminal(capsys):
+    """Issue item 7: tables for people, also through a pipe: a line is a line, however long."""
+    print_table(("Name", "N"), [("x" * 300, 7), ("short", 12)])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines] == [["Name", "N"], ["x" * 300, "7"], ["short", "12"]]
+    assert "\x1b" not in "".join(lines)
+
+
+@pytest.mark.parametrize(("cell", "text"), [((1, 2), "1,2"), ((), "-"), (None, "-"), ("", "-"), (0, "0")])
+def test_cells(cell, text):
+    """Replicas as Kafka prints them; nothing is a dash, but zero is a number."""
+    assert shown(cell) == text
