@@ -17,158 +17,43 @@ single partition fast.
 
 from __future__ import annotations
 
-import struct
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Generic
 
+from minikafka.client.batches import (
+    NEVER,
+    Batch,
+    Call,
+    Drained,
+    Failure,
+    Identity,
+    PartitionQueue,
+    Row,
+    Sink,
+    fate_of,
+    proves_absence,
+    record_size,
+    with_producer,
+)
 from minikafka.errors import (
     UNKNOWN,
-    DuplicateSequenceNumber,
     InvalidProducerEpoch,
     MessageTooLarge,
     NetworkException,
     Outcome,
-    OutOfOrderSequenceNumber,
     ProducerFenced,
     ProtocolError,
     RequestTimedOut,
-    UnknownProducerId,
 )
 from minikafka.invariant import invariant
-from minikafka.types import NO_NODE, NO_PRODUCER, NodeId, TopicPartition
-from minikafka.wire.batch import HEADER_SIZE, SEQUENCE_COUNT, checksum
+from minikafka.types import NO_NODE, NodeId
+from minikafka.wire.batch import SEQUENCE_COUNT
 from minikafka.wire.records import BatchBuilder, Headers, RecordView, decode_batch
 
-# A record's varints at their longest: length, attributes, two deltas, two sizes, header count.
-RECORD_OVERHEAD_MAX = 21
 PRODUCER_EPOCH_MAX = 32_767
-NEVER = float("inf")
-_PRODUCER_FIELDS = struct.Struct(">qhi")
-_PRODUCER_AT = 43
-_CRC_AT = 17
 
-Sink = TypeVar("Sink")
 LeaderOf = Callable[[str, int], NodeId]
-Row = tuple[int, bytes | None, bytes | None, Headers]
-Waiter = tuple[Sink, int, int, int]
-"""(sink, index, count, timestamp): who wants to know of ``count`` records of a batch from ``index`` on. A plain tuple:
-``send`` makes one per record."""
-
-
-class Identity(NamedTuple):
-    """Who produces: the broker refuses older epochs of the same id."""
-
-    producer_id: int
-    epoch: int
-
-
-class Batch(Generic[Sink]):
-    """Records of one partition on their way."""
-
-    __slots__ = (
-        "attempts",
-        "base_sequence",
-        "builder",
-        "created_at",
-        "data",
-        "deadline",
-        "identity",
-        "last_error",
-        "maybe_written",
-        "number",
-        "queue",
-        "reported",
-        "retry_at",
-        "size",
-        "stale_leader",
-        "waiters",
-    )
-
-    def __init__(self, queue: PartitionQueue[Sink], builder: BatchBuilder, *, number: int, created_at: float) -> None:
-        self.queue = queue
-        self.builder = builder
-        self.number = number
-        self.created_at = created_at
-        self.deadline = 0.0
-        self.size = HEADER_SIZE
-        """Upper bound of its bytes, uncompressed."""
-        self.waiters: list[Waiter[Sink]] = []
-        self.data: bytearray | None = None
-        self.identity: Identity | None = None
-        self.base_sequence = -1
-        self.attempts = 0
-        self.retry_at = 0.0
-        self.maybe_written = False
-        self.stale_leader = False
-        """The last attempt showed that the leader is another one: ask for metadata until it is known."""
-        self.last_error: ProtocolError | None = None
-        self.reported = False
-        """Its waiters have been told; if it is still in flight its answer only settles the sequence."""
-
-    @property
-    def topic_partition(self) -> TopicPartition:
-        return TopicPartition(self.queue.topic, self.queue.partition)
-
-    @property
-    def record_count(self) -> int:
-        return self.builder.record_count
-
-    def __repr__(self) -> str:
-        return (
-            f"<batch {self.topic_partition} n={self.record_count} size={self.size} seq={self.base_sequence}"
-            f" attempts={self.attempts}{' maybe-written' if self.maybe_written else ''}>"
-        )
-
-
-class PartitionQueue(Generic[Sink]):
-    """The batches of one partition, oldest first; only the last may be open."""
-
-    __slots__ = ("batches", "identity", "in_flight", "next_sequence", "open", "partition", "size_max", "topic")
-
-    def __init__(self, topic: str, partition: int, size_max: int) -> None:
-        self.topic = topic
-        self.partition = partition
-        self.batches: deque[Batch[Sink]] = deque()
-        self.open: Batch[Sink] | None = None
-        self.in_flight: Batch[Sink] | None = None
-        self.identity: Identity | None = None
-        self.next_sequence = 0
-        self.size_max = size_max
-        """How far a waiting batch may grow; less once a broker said MESSAGE_TOO_LARGE."""
-
-    def __repr__(self) -> str:
-        return f"<queue {self.topic}-{self.partition} batches={len(self.batches)} next_seq={self.next_sequence}>"
-
-
-@dataclass(slots=True)
-class Call(Generic[Sink]):
-    """One request to one node, of batches of different partitions."""
-
-    node: NodeId
-    batches: list[Batch[Sink]] = field(default_factory=list)
-    size: int = 0
-
-
-class Failure(NamedTuple, Generic[Sink]):
-    """A batch whose waiters must be told."""
-
-    batch: Batch[Sink]
-    error: ProtocolError
-
-
-@dataclass(slots=True)
-class Drained(Generic[Sink]):
-    """What is to be done now, and when to ask again."""
-
-    calls: list[Call[Sink]]
-    failures: list[Failure[Sink]]
-    deadline: float = NEVER
-    leaderless: bool = False
-    """A batch waits for a leader that nobody knows: metadata is wanted."""
-    wants_identity: bool = False
 
 
 class Accumulator(Generic[Sink]):
@@ -358,7 +243,7 @@ class Accumulator(Generic[Sink]):
                 head.identity, head.base_sequence = queue.identity, queue.next_sequence
                 queue.next_sequence = (queue.next_sequence + head.record_count) % SEQUENCE_COUNT
                 if head.data is not None:
-                    head.data = _with_producer(head.data, head.identity, head.base_sequence)
+                    head.data = with_producer(head.data, head.identity, head.base_sequence)
         if head.data is None:
             if head.identity is not None:
                 head.builder.set_producer_state(
@@ -385,7 +270,7 @@ class Accumulator(Generic[Sink]):
                     self._finished(batch)
                 return
             drained.failures.append(Failure(head, self._timed_out(head, in_flight=False)))
-            self._remove(head, fate=_fate(head))
+            self._remove(head, fate=fate_of(head))
 
     def _timed_out(self, batch: Batch[Sink], *, in_flight: bool) -> ProtocolError:
         outcome: Outcome = "unknown" if in_flight or batch.maybe_written else "not_written"
@@ -417,13 +302,13 @@ class Accumulator(Generic[Sink]):
         """
         self._landed(batch)
         batch.last_error = error
-        certain = _proves_absence(error, batch, idempotent=self._idempotent)
+        certain = proves_absence(error, batch, idempotent=self._idempotent)
         if error.outcome != "not_written":
             batch.maybe_written = True
         elif certain:
             batch.maybe_written = False
         if batch.reported:
-            self._remove(batch, fate=_fate(batch))
+            self._remove(batch, fate=fate_of(batch))
             return None
         if isinstance(error, MessageTooLarge) and batch.record_count > 1 and not batch.maybe_written:
             self._split(batch)
@@ -442,7 +327,7 @@ class Accumulator(Generic[Sink]):
         else:
             outcome = UNKNOWN if batch.maybe_written else error.outcome
             told = type(error)(f"{batch.topic_partition}: {error.message}", outcome=outcome, **error.facts)
-        self._remove(batch, fate=_fate(batch))
+        self._remove(batch, fate=fate_of(batch))
         if isinstance(error, InvalidProducerEpoch | ProducerFenced):
             self._begin_epoch(batch.queue)
         return Failure(batch, told)
@@ -542,43 +427,3 @@ class Accumulator(Generic[Sink]):
 
     def __repr__(self) -> str:
         return f"<accumulator partitions={len(self._active)} size={self.size} batches={len(self._unfinished)}>"
-
-
-def _fate(batch: Batch[Any]) -> Outcome:
-    """What became of a batch that was not acknowledged."""
-    return "unknown" if batch.maybe_written else "not_written"
-
-
-def record_size(key: bytes | None, value: bytes | None, headers: Headers = ()) -> int:
-    """Upper bound of one record's bytes inside a batch."""
-    size = RECORD_OVERHEAD_MAX + (len(key) if key is not None else 0) + (len(value) if value is not None else 0)
-    for name, content in headers:
-        size += 10 + len(name.encode()) + (len(content) if content is not None else 0)
-    return size
-
-
-def is_success(error: ProtocolError | None) -> bool:
-    """A duplicate that the broker no longer has an offset for is in the log all the same (KIP-98)."""
-    return error is None or isinstance(error, DuplicateSequenceNumber)
-
-
-def _proves_absence(error: ProtocolError, batch: Batch[Any], *, idempotent: bool) -> bool:
-    """Does the refusal show that no attempt of this batch is in the log, although the sequence is refused?
-
-    OUT_OF_ORDER_SEQUENCE_NUMBER does: had an attempt been appended, its sequence would be the last one there, for one
-    batch is in flight. UNKNOWN_PRODUCER_ID says nothing of earlier attempts: their state is gone with the records.
-    """
-    if not idempotent:
-        return False
-    if isinstance(error, OutOfOrderSequenceNumber):
-        return True
-    return isinstance(error, UnknownProducerId) and not batch.maybe_written
-
-
-def _with_producer(data: bytearray, identity: Identity | None, base_sequence: int) -> bytearray:
-    """A copy of built batch bytes with another producer state; an attempt that hangs may still read the old ones."""
-    copy = bytearray(data)
-    producer_id, epoch = identity if identity is not None else (NO_PRODUCER, -1)
-    _PRODUCER_FIELDS.pack_into(copy, _PRODUCER_AT, producer_id, epoch, base_sequence)
-    copy[_CRC_AT : _CRC_AT + 4] = checksum(copy).to_bytes(4)
-    return copy

@@ -17,7 +17,8 @@ from itertools import accumulate
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from minikafka.client.accumulator import RECORD_OVERHEAD_MAX, Accumulator, Row, record_size
+from minikafka.client.accumulator import Accumulator
+from minikafka.client.batches import RECORD_OVERHEAD_MAX, Row, record_size
 from minikafka.client.caller import Caller
 from minikafka.client.metadata import Metadata
 from minikafka.client.partitioner import KeyHashes, choose_sticky

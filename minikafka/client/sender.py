@@ -11,7 +11,8 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeAlias
 
-from minikafka.client.accumulator import Accumulator, Batch, Call, Identity, PartitionQueue, is_success
+from minikafka.client.accumulator import Accumulator
+from minikafka.client.batches import NEVER, Batch, Call, Identity, PartitionQueue, is_success
 from minikafka.client.caller import Backoff, Caller, error_in
 from minikafka.client.cluster_view import Update
 from minikafka.client.metadata import Metadata
@@ -250,7 +251,7 @@ class Sender:
             if drained.wants_identity and self._identity_task is None:
                 self._identity_task = self._own(self._init_producer_id(), "producer-identity")
             self._settle()
-            if drained.deadline == float("inf"):
+            if drained.deadline == NEVER:
                 await wake.wait()
             else:
                 timer = loop.call_at(drained.deadline, wake.set)

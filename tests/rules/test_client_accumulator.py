@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from minikafka.client.accumulator import PRODUCER_EPOCH_MAX, Accumulator, Identity, is_success, record_size
+from minikafka.client.accumulator import PRODUCER_EPOCH_MAX, Accumulator
+from minikafka.client.batches import Identity, is_success, record_size
 from minikafka.errors import (
     DuplicateSequenceNumber,
     InvalidProducerEpoch,
