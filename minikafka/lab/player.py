@@ -299,7 +299,9 @@ class Player:
             believing=command.number("believing", NO_EPOCH),
             timeout_s=self._seconds(command, command.options.get("timeout", "30s")),
         )
-        return f"produce {' '.join(values)} to {node.name}, acks={acks}"
+        epoch = command.options.get("believing")
+        believing = f", believing in epoch {epoch}" if epoch else ""
+        return f"produce {' '.join(values)} to {node.name}, acks={acks}{believing}"
 
     def _seconds(self, command: _Command, text: str) -> float:
         try:

@@ -15,6 +15,7 @@ import minikafka
 from minikafka.lab.player import Run, ScenarioError, play
 from minikafka.lab.scenario import LIBRARY, library, read
 from minikafka.lab.table import rendered
+from minikafka.replication.leader import LeaderReplica
 
 REQUIRED = """
     s11_one_record s11_three_rounds s12_fetch_after_produce s12_produce_wakes_parked_fetch
@@ -87,6 +88,18 @@ def test_the_record_of_s22_is_lost_at_the_articles_step():
     run = run_of("s22_data_loss", truncation="high-watermark")
     cuts = [step.what for step in run.steps if any("cuts its log 2→1" in told for told in step.told)]
     assert cuts == ["B starts again", "all followers fetch until nothing changes"]
+
+
+def test_the_story_of_the_epochs_start_needs_its_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    """KIP-320: chance finds this rule's absence once in 400,000 histories; this schedule finds it every time."""
+    story = "join_needs_epoch_start"
+    told = [told for step in run_of(story).steps[:14] for told in step.told]
+    assert not any("wants ISR A,B → A,B,C" in each for each in told)
+    monkeypatch.setattr(
+        LeaderReplica, "may_join", lambda role, node: role.remotes[node].end_offset >= role.high_watermark
+    )
+    told = [told for step in run_of(story).steps[:14] for told in step.told]
+    assert any("wants ISR A,B → A,B,C" in each for each in told), "C would join without r8 and r9"
 
 
 def test_the_same_scenario_gives_the_same_text():
