@@ -28,11 +28,13 @@ if TYPE_CHECKING:
     from minikafka.client.structs import ConsumerRecord, NewTopic, OffsetAndTimestamp, RecordMetadata
     from minikafka.types import TopicPartition
     from minikafka.world.clients import AdminClient, Consumer, Producer
+    from minikafka.world.local_cluster import LocalCluster
 
 __all__ = [
     "AdminClient",
     "Consumer",
     "ConsumerRecord",
+    "LocalCluster",
     "NewTopic",
     "OffsetAndTimestamp",
     "Producer",
@@ -49,6 +51,7 @@ _HOMES = {
     "Consumer": "minikafka.world.clients",
     "Producer": "minikafka.world.clients",
     "ConsumerRecord": "minikafka.client.structs",
+    "LocalCluster": "minikafka.world.local_cluster",
     "NewTopic": "minikafka.client.structs",
     "OffsetAndTimestamp": "minikafka.client.structs",
     "RecordMetadata": "minikafka.client.structs",

@@ -83,6 +83,7 @@ def test_the_public_names_are_these():
         "AdminClient",
         "Consumer",
         "ConsumerRecord",
+        "LocalCluster",
         "NewTopic",
         "OffsetAndTimestamp",
         "Producer",

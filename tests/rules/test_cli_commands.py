@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+from types import ModuleType
 
 import click
 import pytest
 from click.testing import CliRunner
 
+from minikafka.cli import consume, demo, log, produce, quorum, serve, topics, up
 from minikafka.cli.produce import Tally
 from minikafka.cli.quorum import to_json as quorum_json
 from minikafka.cli.root import COMMANDS, root
@@ -31,6 +33,17 @@ from minikafka.wire.messages import (
     DescribeQuorumResponse,
     QuorumReplica,
 )
+
+MODULES: dict[str, ModuleType] = {
+    "up": up,
+    "serve": serve,
+    "topics": topics,
+    "produce": produce,
+    "consume": consume,
+    "quorum": quorum,
+    "log": log,
+    "demo": demo,
+}
 
 
 def told(*arguments: str, code: int = 0):
@@ -58,6 +71,14 @@ def test_help_shows_examples_everywhere(path):
     assert "Examples:" in text
     assert f"  minikafka {' '.join(path)}".rstrip() in text
     assert told(*path, "-h").output == text
+
+
+def test_the_table_of_commands_names_their_modules():
+    """Commands are imported when they are asked for: a wrong name in the table would be found by a user."""
+    assert COMMANDS.keys() == MODULES.keys()
+    for name, module in MODULES.items():
+        assert root.get_command(click.Context(root), name) is module.command
+    assert root.get_command(click.Context(root), "nope") is None
 
 
 def test_the_commands_of_the_issue_exist():
