@@ -83,6 +83,8 @@ class Broker:
         self._stopped = asyncio.Event()
         self._state_moved = asyncio.Event()
         self._strays_seen = False
+        self._ending: asyncio.Task[None] | None = None
+        """The stop that a failure has begun."""
         self._has_caught_up = False
         self._image_of_roles = MetadataImage()
         """What the replicas were last brought to."""
@@ -209,6 +211,7 @@ class Broker:
             controller=self.controller_address,
             applied_offset=lambda: self.image.offset,
             on_change=self._moved,
+            controller_heard_at=self.quorum.majority_heard_at,
         )
         self.replicas = ReplicaManager(
             config,
@@ -347,7 +350,7 @@ class Broker:
             self.failure = f"the disk failed: {why}"
             self.world.events("broker_failed", node=self.node_id, why=self.failure)
             self._state_moved.set()
-            self._stop_task = asyncio.get_running_loop().create_task(self.stop(), name="stop-after-failure")
+            self._ending = asyncio.get_running_loop().create_task(self.stop(), name="stop-after-failure")
 
     def _on_task_failure(self, name: str, error: BaseException) -> None:
         """A bug: stop at once, tell all."""
@@ -356,7 +359,7 @@ class Broker:
         if self.failure is None:
             self.failure = f"{name} failed: {type(error).__name__}: {error}"
             self._state_moved.set()
-            self._stop_task = asyncio.get_running_loop().create_task(self._halt(), name="halt")
+            self._ending = asyncio.get_running_loop().create_task(self._halt(), name="halt")
 
     # ---- stop --------------------------------------------------------------------------------------------------------
 
@@ -385,6 +388,10 @@ class Broker:
         self._stopping = True
         self._open = False
         await self._tasks.cancel_all()
+        if self._ending is not None:
+            # The fence around its disk looked like a failing one.
+            self._ending.cancel()
+            await asyncio.wait([self._ending])
         self._stopped.set()
 
     async def _halt(self) -> None:

@@ -52,7 +52,8 @@ class Dispatcher:
         if not self._is_open():
             raise BrokerNotAvailable("the broker is stopping or not yet started: ask another one, or later")
         self._requests += 1
-        token = CAUSE.set(f"{api.name}#{self._requests}")
+        # Never reset: each request sets its own, and a handler that is closed with its loop is closed in another context.
+        CAUSE.set(f"{api.name}#{self._requests}")
         try:
             return await self._handlers[api.name](request)
         except ProtocolError:
@@ -60,8 +61,6 @@ class Dispatcher:
         except Exception as error:  # a bug: whatever it is, the caller gets an answer and the broker stops
             self._on_bug(f"handler of {api.name}", error)
             raise UnknownServerError(f"{api.name} failed: {type(error).__name__}", outcome=UNKNOWN) from error
-        finally:
-            CAUSE.reset(token)
 
 
 _ANY_API = find_api("ApiVersions")

@@ -51,6 +51,7 @@ class Lifecycle:
         controller: Callable[[], Address | None],
         applied_offset: Callable[[], Offset],
         on_change: Callable[[], None],
+        controller_heard_at: Callable[[], float],
     ) -> None:
         self.config = config
         self.world = world
@@ -66,6 +67,7 @@ class Lifecycle:
         self._controller = controller
         self._applied_offset = applied_offset
         self._on_change = on_change
+        self._controller_heard_at = controller_heard_at
         self._wants_to_leave = False
         self._session_from = float("-inf")
         self._news = asyncio.Event()
@@ -150,7 +152,9 @@ class Lifecycle:
             return False
         if response.error_code:
             return False
-        self._session_from = max(self._session_from, sent)
+        # A controller in this same process answers also when both are cut off together: it counts only as far as the
+        # quorum's majority has followed it, since from then on another may have been elected.
+        self._session_from = max(self._session_from, min(sent, self._controller_heard_at()))
         if self.is_fenced != response.is_fenced:
             self.world.events("session_fenced" if response.is_fenced else "session_unfenced", node=self.config.node_id)
             self.is_fenced = response.is_fenced

@@ -158,6 +158,13 @@ class QuorumDriver:
         """The listener has seen all below it."""
         return self.applied.end.end_offset
 
+    def majority_heard_at(self) -> float:
+        """Until when this member surely was the only leader: infinite when it does not lead, for others vouch for it
+        then; else when a majority of voters last followed it, in seconds of the monotonic clock.
+        """
+        role = None if self._core is None else self._core.role
+        return role.majority_heard_at(self.world.clock.now()) if isinstance(role, Leader) else float("inf")
+
     @property
     def last_contact(self) -> Mapping[NodeId, float]:
         """When each other member was last heard of, on the monotonic clock. A new controller dates the sessions of

@@ -214,6 +214,9 @@ class Follower(Role):
         return self.fetch_deadline
 
 
+NEVER = float("-inf")
+
+
 @dataclass(slots=True)
 class Progress:
     """What the leader knows of one replica, voter or observer."""
@@ -269,6 +272,12 @@ class Leader(Role):
         """The end of what a majority of voters has made durable; the leader counts like any other."""
         ends = sorted([own_durable_end, *(progress.end_offset for progress in self.voters.values())], reverse=True)
         return ends[len(ends) // 2]
+
+    def majority_heard_at(self, now: float) -> float:
+        """The newest time at which a majority of voters, itself counted, still followed; -inf: never in this reign."""
+        others = [each.last_fetch_at if each.last_fetch_at is not None else NEVER for each in self.voters.values()]
+        heard = sorted([now, *others], reverse=True)
+        return heard[len(heard) // 2]
 
     def record_fetch(self, node: NodeId, offset: Offset, *, leader_end: Offset, now: float, timeout_s: float) -> None:
         """``node`` fetched from ``offset``, and the logs agree up to there: that much is durable at a voter."""
