@@ -163,10 +163,13 @@ class _LeaderLoop:
         self, address: Address, asking: Mapping[TopicPartition, tuple[FollowerReplica, NextFetch]], now: float
     ) -> FetchResponse | None:
         config = self.owner.config
+        # The long poll ends when the pause of a partition that is left out does: else a leader that was one metadata
+        # round late would wait for this follower as long as the others have nothing new.
+        pauses_ms = [int((at - now) * 1000) + 1 for at in self.following.values() if at > now]
         request = FetchRequest(
             replica_id=config.node_id,
             replica_epoch=self.owner.broker_epoch(),
-            max_wait_ms=config.replica_fetch_wait_max_ms,
+            max_wait_ms=min([config.replica_fetch_wait_max_ms, *pauses_ms]),
             min_bytes=config.replica_fetch_min_bytes,
             max_bytes=config.replica_fetch_response_max_bytes,
             partitions=tuple(

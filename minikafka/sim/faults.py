@@ -32,6 +32,7 @@ class Faults:
         self._at = at
         self._tell = tell
         self._disks_failed: set[NodeId] = set()
+        self._stopping: set[NodeId] = set()
         self._begin: dict[str, Callable[[Fault, tuple[NodeId, ...]], None]] = {
             "crash": self._crash,
             "power_cut": self._power_cut,
@@ -64,6 +65,8 @@ class Faults:
         for node in cluster.nodes:
             cluster.sim.disk(node_name(node)).sync_mean_s = self._plan.sync_mean_s
             cluster.resume(node)
+            if node in self._stopping and node in cluster.living():
+                cluster.crash(node)
             cluster.restart(node)
 
     def explains(self, event: Event) -> bool:
@@ -147,9 +150,11 @@ class Faults:
             broker = cluster.brokers[node]
             if node in cluster.living() and hasattr(broker, "producer_ids"):
                 cluster.sim.spawn(node_name(node), broker.stop())
+                self._stopping.add(node)
 
         def start_again() -> None:
             for node in nodes:
+                self._stopping.discard(node)
                 if cluster.alive(node):
                     cluster.crash(node)
                 cluster.restart(node)
