@@ -52,7 +52,7 @@ class Dispatcher:
         if not self._is_open():
             raise BrokerNotAvailable("the broker is stopping or not yet started: ask another one, or later")
         self._requests += 1
-        # Never reset: each request sets its own, and a handler that is closed with its loop is closed in another context.
+        # Never reset: each request sets its own, and a handler closed with its loop is closed in another context.
         CAUSE.set(f"{api.name}#{self._requests}")
         try:
             return await self._handlers[api.name](request)
