@@ -106,7 +106,7 @@ def _dump_log(disk: Disk, path: str, base: Offset, *, records: bool) -> Iterator
     file = disk.open(path)
     try:
         for position, batch in scan(
-            file, size=file.size(), first_offset=base, last_offset_max=base + RELATIVE_MAX, epoch=NO_EPOCH
+            file, size=file.size(), first_offset=base, last_offset_max=base + RELATIVE_MAX, epoch=NO_EPOCH, gaps=True
         ):
             yield batch_row(position, batch)
             if records:
@@ -254,7 +254,7 @@ class _LogVerifier:
         file = self.disk.open(path)
         try:
             for position, batch in scan(
-                file, size=file.size(), first_offset=base, last_offset_max=base + RELATIVE_MAX, epoch=epoch
+                file, size=file.size(), first_offset=base, last_offset_max=base + RELATIVE_MAX, epoch=epoch, gaps=True
             ):
                 batches[position] = batch._replace(data=batch.data[:0])
         except Damage as damage:

@@ -13,7 +13,8 @@ Read segment.py, then durability.py, then recovery.py.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from minikafka.config import TopicConfig
@@ -47,7 +48,7 @@ from minikafka.log.names import (
     offset_name,
 )
 from minikafka.log.producer_state import Duplicate
-from minikafka.log.recovery import LoadedLog, load, replay_producers
+from minikafka.log.recovery import LoadedLog, load, may_have_gaps, replay_producers
 from minikafka.log.retention import SegmentAge, expired_count
 from minikafka.log.segment import RELATIVE_MAX, Segment
 from minikafka.log.tail import COPIED_SIZE_MAX, LogSlice, MemoryTail
@@ -308,7 +309,7 @@ class PartitionLog:
         first_offset = expected = self.end_offset
         for batch in batches:
             verify(batch.data)
-            if batch.base_offset < expected:
+            if batch.base_offset < expected or (batch.base_offset > expected and not may_have_gaps(self.config)):
                 raise CorruptMessage(f"{self._folder}: batch at {batch.base_offset}, the log goes on at {expected}")
             expected = batch.next_offset
         pending: list[RecordBatch] = []
@@ -482,17 +483,23 @@ class PartitionLog:
                 log_start_offset=self._start_offset,
                 log_end_offset=self.end_offset,
             )
-        if self._closed:
+        if offset >= end:
+            return LogSlice((), 0, offset, offset)
+        held = self.tail.read(offset, end_offset=end, max_bytes=max_bytes, min_one_batch=min_one_batch)
+        if held is not None:
+            return held
+        with self._reading():
+            return self._read_from_disk(offset, end=end, max_bytes=max_bytes, min_one_batch=min_one_batch)
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """What the disk or the bytes on it do is KafkaStorageError to the reader."""
+        if self._closed:  # opening a file by its old name might make the folder anew
             raise KafkaStorageError(f"{self._folder}: {self._failure}")
-        if offset < end:
-            held = self.tail.read(offset, end_offset=end, max_bytes=max_bytes, min_one_batch=min_one_batch)
-            if held is not None:
-                return held
-            try:
-                return self._read_from_disk(offset, end=end, max_bytes=max_bytes, min_one_batch=min_one_batch)
-            except (DiskFailed, CorruptMessage) as error:
-                raise KafkaStorageError(f"{self._folder}: read failed: {error}") from error
-        return LogSlice((), 0, offset, offset)
+        try:
+            yield
+        except (DiskFailed, CorruptMessage) as error:
+            raise KafkaStorageError(f"{self._folder}: read failed: {error}") from error
 
     def _read_from_disk(self, offset: Offset, *, end: Offset, max_bytes: int, min_one_batch: bool) -> LogSlice:
         for segment in self._segments[self._segment_number(offset) :]:
@@ -522,12 +529,16 @@ class PartitionLog:
         The one read path besides compaction that opens records.
         """
         end = self.end_offset if end_offset is None else min(end_offset, self.end_offset)
-        return timestamps.first_at_or_after(self._segments, timestamp, start_offset=self._start_offset, end_offset=end)
+        with self._reading():
+            return timestamps.first_at_or_after(
+                self._segments, timestamp, start_offset=self._start_offset, end_offset=end
+            )
 
     def max_timestamp_offset(self, end_offset: Offset | None = None) -> TimestampHit | None:
         """The first record with the largest timestamp below ``end_offset`` (ListOffsets -3); None: no records."""
         end = self.end_offset if end_offset is None else min(end_offset, self.end_offset)
-        return timestamps.first_newest(self._segments, start_offset=self._start_offset, end_offset=end)
+        with self._reading():
+            return timestamps.first_newest(self._segments, start_offset=self._start_offset, end_offset=end)
 
     # ------------------------------------------------------------------------------------- epochs
 

@@ -94,8 +94,13 @@ class Damage(Exception):
         self.reason = reason
 
 
+def may_have_gaps(config: TopicConfig) -> bool:
+    """Only compaction leaves offsets out; anywhere else a gap is damage (the base offset has no checksum)."""
+    return "compact" in config.cleanup_policy
+
+
 def scan(
-    file: File, *, size: int, first_offset: Offset, last_offset_max: Offset, epoch: Epoch
+    file: File, *, size: int, first_offset: Offset, last_offset_max: Offset, epoch: Epoch, gaps: bool
 ) -> Iterator[tuple[int, RecordBatch]]:
     """(position, batch) from the file's beginning, each checked against its checksum and the one before it.
 
@@ -120,7 +125,8 @@ def scan(
             batch = verify(memoryview(chunk)[at : at + length])
         except ProtocolError as error:
             raise Damage(position, error.message) from error
-        if not expected <= batch.base_offset <= batch.last_offset <= last_offset_max:
+        fits = batch.base_offset >= expected if gaps else batch.base_offset == expected
+        if not fits or batch.last_offset > last_offset_max:
             raise Damage(position, f"offsets {batch.base_offset}..{batch.last_offset} where {expected} was expected")
         if batch.leader_epoch < epoch:
             raise Damage(position, f"leader epoch {batch.leader_epoch} after {epoch}")
@@ -169,6 +175,8 @@ class _Loader:
             self.segments = [Segment(self.disk, self.folder, self.start_offset)]
         start = max(self.start_offset, self.segments[0].base_offset)
         end = self.segments[-1].next_offset
+        if not self.clean and end < self.recovery_point:
+            self.report.notes.append(f"ends at {end}: cut below the recovery point {self.recovery_point}, or damaged")
         self.epochs.truncate_from_end(end)
         self.epochs.truncate_from_start(start)
         producers, snapshots = self._load_producers(end)
@@ -336,6 +344,7 @@ class _Loader:
             first_offset=segment.base_offset,
             last_offset_max=segment.base_offset + RELATIVE_MAX,
             epoch=self.epochs.epoch_at(segment.base_offset - 1),
+            gaps=may_have_gaps(self.config),
         )
         try:
             for _, batch in sound:
