@@ -101,7 +101,7 @@ class LogDirectory:
     async def _load(self) -> None:
         await self._take_clean_marker()
         points = self._read_offsets(RECOVERY_POINT_CHECKPOINT)
-        starts = self._read_offsets(LOG_START_OFFSET_CHECKPOINT) or {}
+        starts = self._read_offsets(LOG_START_OFFSET_CHECKPOINT)
         self._high_watermarks = self._read_offsets(REPLICATION_OFFSET_CHECKPOINT) or {}
         for name in self._disk.names(""):
             if is_deleted_folder(name) or name.endswith(TEMPORARY):
@@ -112,15 +112,17 @@ class LogDirectory:
                 partition,
                 self._config_of(partition),
                 clean=self.was_clean,
-                recovery_point=None if points is None else points.get(partition, 0),
-                start_offset=starts.get(partition, 0),
+                recovery_point=None if points is None or starts is None else points.get(partition, 0),
+                start_offset=0 if starts is None else starts.get(partition, 0),
                 events=self._events,
                 save_start=self.checkpoint_start_offsets,
             )
         self._share_tails()
+        # From now on a missing checkpoint means a lost one, so that the first ones must be there.
         if points is None:
-            # From now on a missing checkpoint means a lost one, so that the first one must be there.
             await self.checkpoint_recovery_points()
+        if starts is None:
+            await self.checkpoint_start_offsets()
         self._events("data_directory_opened", clean=self.was_clean, logs=len(self._logs))
 
     async def _take_clean_marker(self) -> None:
@@ -132,11 +134,12 @@ class LogDirectory:
         await self._disk.sync_folder("")
 
     def _read_offsets(self, name: str) -> dict[TopicPartition, Offset] | None:
-        """None when the checkpoint is missing or cannot be read."""
-        if not self._disk.exists(name):
+        """None when the checkpoint is missing or cannot be read; ours is never empty, though Kafka's may be."""
+        data = self._disk.read_file(name) if self._disk.exists(name) else b""
+        if not data:
             return None
         try:
-            return parse_offsets(self._disk.read_file(name))
+            return parse_offsets(data)
         except BadCheckpoint as error:
             self._events("checkpoint_unreadable", path=name, error=str(error))
             return None

@@ -1,0 +1,287 @@
+"""A broker's data directory: identity, clean and unclean stops, checkpoints, deleted logs (KAFKA-FACTS 1.1 to 1.4)."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minikafka.config import TopicConfig
+from minikafka.errors import DiskFailed, InvalidConfig, KafkaStorageError
+from minikafka.invariant import InvariantViolation
+from minikafka.log.checkpoint import BadCheckpoint, parse_offsets
+from minikafka.log.log_directory import LogDirectory
+from minikafka.log.partition_log import PartitionLog
+from minikafka.types import TopicPartition
+from tests.rules.log_words import ORDERS, SMALL, TIME, TOPIC_ID, fill, on_disk, values
+from tests.rules.memory_disk import MemoryDisk, run
+
+OTHER = TopicPartition("flights", 3)
+POINTS, STARTS, MARKS = (
+    "recovery-point-offset-checkpoint",
+    "log-start-offset-checkpoint",
+    "replication-offset-checkpoint",
+)
+
+
+def opened(disk: MemoryDisk, **options: Any) -> LogDirectory:
+    wanted = {"node_id": 1, "cluster_id": "c", "directory_id": "d", "config_of": lambda _: SMALL, **options}
+    return run(LogDirectory.open(disk, **wanted))
+
+
+def with_logs(disk: MemoryDisk) -> tuple[LogDirectory, PartitionLog, PartitionLog]:
+    directory = opened(disk)
+    orders = directory.create(ORDERS, topic_id=TOPIC_ID, config=SMALL)
+    flights = directory.create(OTHER, topic_id="AAAAAAAAAAAAAAAAAAAAAw", config=SMALL)
+    fill(orders, *"abcdefgh")
+    fill(flights, "x")
+    return directory, orders, flights
+
+
+def test_a_new_directory_gets_an_identity():
+    """KAFKA-FACTS 1.2: meta.properties names cluster, node and directory; it stays the same ever after."""
+    disk = MemoryDisk()
+    assert not opened(disk).was_clean
+    assert b"node.id=1" in disk.read_file("meta.properties")
+    assert opened(disk, directory_id="another").meta.directory_id == "d"
+
+
+@pytest.mark.parametrize(
+    ("options", "text", "sentence"),
+    [
+        ({"node_id": 2}, None, "belongs to node 1, this is node 2"),
+        ({"cluster_id": "x"}, None, "belongs to cluster 'c'"),
+        ({}, b"version=1\ncluster.id=c\nnode.id=1\nmk.data.format.version=2\n", "use a newer minikafka"),
+        ({}, b"version=7\n", "cannot be read"),
+    ],
+)
+def test_a_directory_of_somebody_else_is_refused(options: dict[str, Any], text: bytes | None, sentence: str):
+    """A broker that served another's data, or a format it does not know, would destroy it."""
+    disk = MemoryDisk()
+    opened(disk)
+    if text is not None:
+        disk.replace_file("meta.properties", text)
+    with pytest.raises(InvalidConfig, match=sentence):
+        opened(disk, **options)
+
+
+def test_a_clean_stop_and_start():
+    """KAFKA-FACTS 1.4: marker and checkpoints; nothing is walked; the marker is gone as soon as it was read."""
+    disk = MemoryDisk()
+    directory, orders, _ = with_logs(disk)
+    orders.raise_start(3)
+    assert run(directory.close(broker_epoch=77, high_watermarks={ORDERS: 6}))
+    assert not disk.open_files
+    assert disk.read_file(".kafka_cleanshutdown") == b'{"version":0,"brokerEpoch":77}'
+    assert disk.read_file(MARKS) == b"0\n1\norders 0 6\n"
+    assert disk.read_file(POINTS) == b"0\n2\nflights 3 1\norders 0 8\n"
+    assert disk.read_file(STARTS) == b"0\n1\norders 0 3\n"
+    again = opened(disk)
+    assert (again.was_clean, again.previous_broker_epoch) == (True, 77)
+    assert not disk.exists(".kafka_cleanshutdown")
+    log = again.logs[ORDERS]
+    assert (log.report.checked_count, log.start_offset, log.synced_end, log.topic_id) == (0, 3, 8, TOPIC_ID)
+    assert again.checkpointed_high_watermark(ORDERS) == 6
+    assert again.checkpointed_high_watermark(OTHER) == 0
+    assert values(on_disk(log)) == list("defgh")
+
+
+def test_the_marker_is_gone_for_good_before_a_log_is_loaded():
+    """KAFKA-10471: a power cut while loading must not find it again."""
+    disk = MemoryDisk()
+    directory, *_ = with_logs(disk)
+    run(directory.close())
+    opened(disk)
+    assert ".kafka_cleanshutdown" not in disk.durable_names
+
+
+def test_a_kill_is_unclean_and_loses_nothing():
+    """kill -9: no marker, no broker epoch, every record still there."""
+    disk = MemoryDisk()
+    with_logs(disk)
+    again = opened(disk)
+    assert (again.was_clean, again.previous_broker_epoch) == (False, -1)
+    assert {str(p): values(on_disk(log)) for p, log in again.logs.items()} == {
+        "flights-3": ["x"],
+        "orders-0": list("abcdefgh"),
+    }
+
+
+def test_a_log_that_failed_makes_the_stop_unclean():
+    """The marker says that everything is on disk; with one failed log it would lie."""
+    disk = MemoryDisk()
+    directory, orders, _ = with_logs(disk)
+    disk.failing.add("orders-0/00000000000000000005.log")
+    with pytest.raises(KafkaStorageError):
+        fill(orders, "z")
+    assert run(directory.close(broker_epoch=1)) is False
+    assert not disk.exists(".kafka_cleanshutdown")
+    disk.failing.clear()
+    assert not opened(disk).was_clean
+
+
+def test_a_disk_that_fails_while_stopping_makes_the_stop_unclean():
+    """As above, when only the sync fails."""
+    disk = MemoryDisk()
+    directory, *_ = with_logs(disk)
+    disk.failing.add("flights-3/00000000000000000000.log")
+    assert run(directory.close()) is False
+    assert not disk.exists(".kafka_cleanshutdown")
+
+
+def test_a_log_that_was_not_touched_is_not_written_again():
+    """Stopping a broker with a thousand idle partitions must not sync a thousand times."""
+    disk = MemoryDisk()
+    directory, *_ = with_logs(disk)
+    run(directory.close())
+    directory = opened(disk)
+    disk.synced.clear()
+    run(directory.close())
+    assert not [path for path in disk.synced if "/" in path]
+
+
+@pytest.mark.parametrize("text", [None, b"", b"0\n1\n", b"garbage"])
+def test_unreadable_checkpoints_cost_time_only(text: bytes | None):
+    """KAFKA-FACTS 1.4.1: they count as 0; no record and no deleted prefix may be lost by that."""
+    disk = MemoryDisk()
+    directory, orders, _ = with_logs(disk)
+    run(orders.sync())
+    expired = orders.expired_segments(TIME + 8 * 86_400_000, high_watermark=5)
+    run(orders.delete_segments(expired))
+    run(directory.checkpoint_recovery_points())
+    for name in (POINTS, STARTS, MARKS):
+        disk.remove(name) if text is None else disk.replace_file(name, text)
+    log = opened(disk).logs[ORDERS]
+    assert (log.start_offset, values(on_disk(log))) == (5, list("fgh"))
+
+
+def test_overlapping_publications_leave_the_latest():
+    """The older content may be ready later; it must not win, and neither may be half of both."""
+    disk = MemoryDisk()
+    directory, *_ = with_logs(disk)
+    disk.held = True
+    first = directory.checkpoint_high_watermarks({ORDERS: 1})
+    second = directory.checkpoint_high_watermarks({ORDERS: 2})
+    first.send(None)
+    second.send(None)
+    disk.held = False
+    run(second)
+    run(first)
+    assert parse_offsets(disk.read_file(MARKS)) == {ORDERS: 2}
+    assert parse_offsets(bytes(disk.durable_names[MARKS].content)) == {ORDERS: 2}
+    assert not [name for name in disk.names("") if name.endswith(".tmp")]
+
+
+def test_a_deleted_log_waits_under_another_name():
+    """KAFKA-FACTS 1.1: <topic>-<p>.<32 hex>-delete; a topic of the same name may come at once; a start removes it."""
+    disk = MemoryDisk()
+    directory, orders, _ = with_logs(disk)
+    path = directory.delete(ORDERS)
+    assert path.startswith("orders-0.")
+    assert path.endswith("-delete")
+    assert directory.get(ORDERS) is None
+    with pytest.raises(KafkaStorageError):
+        orders.read(0, max_bytes=1)
+    assert directory.create(ORDERS, topic_id="AAAAAAAAAAAAAAAAAAAABA", config=SMALL).end_offset == 0
+    assert disk.names(path)
+    again = opened(disk)
+    assert disk.names(path) == []
+    assert sorted(map(str, again.logs)) == ["flights-3", "orders-0"]
+    again.remove(path)
+
+
+def test_a_stray_log_is_set_aside_not_deleted():
+    """KAFKA-FACTS 1.1: what the metadata does not place here is renamed and kept."""
+    disk = MemoryDisk()
+    directory, *_ = with_logs(disk)
+    path = directory.retire_stray(ORDERS)
+    assert path.endswith("-stray")
+    assert ORDERS not in opened(disk).logs
+    assert disk.names(path)
+
+
+def test_a_log_is_created_once():
+    """Two logs on one folder would overwrite each other."""
+    directory, *_ = with_logs(MemoryDisk())
+    with pytest.raises(InvariantViolation):
+        directory.create(ORDERS, topic_id=TOPIC_ID, config=SMALL)
+
+
+def test_the_memory_for_tails_is_shared_out():
+    """A broker with many partitions must not hold four MiB of each."""
+    directory = opened(MemoryDisk(), tail_budget_bytes=1024 * 1024)
+    logs = [directory.create(TopicPartition("t", n), topic_id=TOPIC_ID, config=TopicConfig()) for n in range(4)]
+    assert [log.tail.size_max for log in logs] == [256 * 1024] * 4
+    directory.delete(TopicPartition("t", 0))
+    assert logs[1].tail.size_max == 1024 * 1024 // 3
+
+
+@given(st.integers(0, 2**32), st.integers(0, 8), st.booleans())
+def test_a_power_cut_at_any_point(seed: int, synced: int, checkpoint: bool):
+    """What a completed sync covered is there, with the directory's own checkpoints being torn as well."""
+    disk = MemoryDisk()
+    directory = opened(disk)
+    log = directory.create(ORDERS, topic_id=TOPIC_ID, config=SMALL)
+    fill(log, *"abcdefgh"[:synced])
+    run(log.sync())
+    if checkpoint:
+        run(directory.checkpoint_recovery_points())
+    fill(log, *"abcdefgh"[synced:])
+    disk.power_cut(Random(seed))
+    again = opened(disk)
+    left = values(on_disk(again.logs[ORDERS])) if ORDERS in again.logs else []
+    assert left == list("abcdefgh")[: len(left)]
+    assert len(left) >= synced
+
+
+@given(st.integers(0, 2**32), st.integers(1, 12))
+def test_a_power_cut_while_old_segments_are_deleted(seed: int, steps: int):
+    """The names of deleted segments may come back in any order; what was synced and not deleted never goes."""
+    disk = MemoryDisk()
+    directory = opened(disk)
+    log = directory.create(ORDERS, topic_id=TOPIC_ID, config=SMALL)
+    fill(log, *"abcdefghijklmnopqrst")
+    run(log.sync())
+    run(directory.checkpoint_recovery_points())
+    disk.held = True
+    deletion = log.delete_segments(log.expired_segments(TIME + 8 * 86_400_000, high_watermark=11))
+    try:
+        for _ in range(steps):
+            deletion.send(None)
+    except StopIteration:
+        pass
+    else:
+        deletion.close()
+    disk.held = False
+    disk.power_cut(Random(seed))
+    log = opened(disk).logs[ORDERS]
+    left = values(on_disk(log))
+    assert log.end_offset == 20
+    assert left == list("abcdefghijklmnopqrst")[log.start_offset :]
+    assert log.start_offset in {0, 5, 10}
+
+
+def test_an_unreadable_checkpoint_is_told():
+    """Who runs the broker learns that a full walk is coming, and why."""
+    disk = MemoryDisk()
+    opened(disk)
+    disk.replace_file(POINTS, b"x")
+    told: list[str] = []
+    opened(disk, events=lambda kind, **facts: told.append(kind))
+    assert told == ["checkpoint_unreadable", "data_directory_opened"]
+    with pytest.raises(BadCheckpoint):
+        parse_offsets(b"x")
+
+
+def test_a_directory_that_is_in_use_is_refused():
+    """Two processes on one data directory would corrupt it."""
+
+    class Locked(MemoryDisk):
+        def lock(self) -> None:
+            raise DiskFailed("in use")
+
+    with pytest.raises(DiskFailed):
+        opened(Locked())
