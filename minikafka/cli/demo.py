@@ -11,7 +11,7 @@ import contextlib
 import json
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ TOPIC = "flights"
 PARTITIONS = 6
 FAST_COUNT = 20_000
 SETTLE_TIMEOUT_S = 30.0
+READING_INTERVAL_S = 3.0
 
 # Kafka's session timeout is 9 s; a demo should not spend most of its time waiting for it.
 SETTINGS = {
@@ -116,7 +117,7 @@ class Demo:
             await self._create_topic(cluster)
             story = await self._stream(cluster, ledger, _chain(first, stream_of_flights))
             say("reading everything back")
-            ends = await read_back(ledger, cluster.bootstrap, TOPIC, PARTITIONS, lambda _: None)
+            ends = await read_back(ledger, cluster.bootstrap, TOPIC, PARTITIONS, self._told_of_reading())
             folders = {node: broker.files.folder for node, broker in cluster.brokers.items()}
         finally:
             await cluster.stop()
@@ -125,6 +126,19 @@ class Demo:
         verdict = await asyncio.to_thread(judge, ledger)
         self._summarize(story, compared, verdict)
         return verdict.ok and compared.differences == 0
+
+    def _told_of_reading(self) -> Callable[[int], None]:
+        """Says how far it is, now and then."""
+        loop = asyncio.get_running_loop()
+        next_at = loop.time() + READING_INTERVAL_S
+
+        def told(count: int) -> None:
+            nonlocal next_at
+            if loop.time() >= next_at:
+                next_at = loop.time() + READING_INTERVAL_S
+                self.screen.say(f"{count:,} of {self.count:,} read")
+
+        return told
 
     async def _create_topic(self, cluster: ProcessCluster) -> None:
         admin = AdminClient(bootstrap_servers=cluster.bootstrap)
@@ -154,9 +168,7 @@ class Demo:
             async with _beside(watch.run(), self.screen.show(shown)):
                 if await watch.until(lambda state: state.all_in_sync, SETTLE_TIMEOUT_S) is None:
                     raise WorldError("the new topic has no leaders")
-                async with asyncio.TaskGroup() as together:
-                    together.create_task(stream.run())
-                    together.create_task(story.run())
+                await _together(stream.run(), story.run())
                 self.screen.say(
                     f"{stream.sent:,} sent: {stream.acknowledged:,} acknowledged, {stream.failed:,} failed,"
                     f" {stream.unknown:,} unknown"
@@ -188,6 +200,16 @@ class Demo:
 def _chain(first: Any, rest: Any) -> Any:
     yield first
     yield from rest
+
+
+async def _together(*works: Coroutine[Any, Any, None]) -> None:
+    """Run all to their ends; the first that fails ends the others, and its error is raised."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for work in works:
+                group.create_task(work)
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None
 
 
 @contextlib.asynccontextmanager

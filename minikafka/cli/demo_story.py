@@ -24,6 +24,7 @@ from minikafka.world.processes import ProcessCluster
 
 STEP_TIMEOUT_S = 60.0
 LOOK_INTERVAL_S = 0.01
+LAST_WORDS_S = 0.2
 
 
 class StoryFailed(WorldError):
@@ -97,20 +98,24 @@ class Story:
         )
         killed_at = asyncio.get_running_loop().time()
         await broker.kill9()
-        if was_controller:
-            elected = await self._seen(
-                lambda seen: seen.at > killed_at and seen.controller not in (node, NO_NODE), "another controller"
+        acknowledging = asyncio.ensure_future(self._acknowledging(failover.partitions))
+        try:
+            if was_controller:
+                elected = await self._seen(
+                    lambda seen: seen.at > killed_at and seen.controller not in (node, NO_NODE), "another controller"
+                )
+                failover.controller_s = elected - killed_at
+            led_again = await self._seen(
+                lambda seen: (
+                    seen.at > killed_at
+                    and all(seen.partitions[each].leader not in (node, NO_NODE) for each in failover.partitions)
+                ),
+                "new leaders",
             )
-            failover.controller_s = elected - killed_at
-        led_again = await self._seen(
-            lambda seen: (
-                seen.at > killed_at
-                and all(seen.partitions[each].leader not in (node, NO_NODE) for each in failover.partitions)
-            ),
-            "new leaders",
-        )
-        failover.elected_s = led_again - killed_at
-        failover.writable_s = await self._acknowledging(failover.partitions, since=led_again) - killed_at
+            failover.elected_s = led_again - killed_at
+            failover.writable_s = max(await acknowledging, led_again) - killed_at
+        finally:
+            acknowledging.cancel()
         told = "" if failover.controller_s is None else f"another controller after {failover.controller_s:.2f} s, "
         self.say(
             f"{told}new leaders after {failover.elected_s:.2f} s,"
@@ -119,20 +124,23 @@ class Story:
         self.failovers.append(failover)
         return failover
 
-    async def _acknowledging(self, partitions: tuple[int, ...], *, since: float) -> float:
-        """When the last of ``partitions`` acknowledged something after ``since``."""
+    async def _acknowledging(self, partitions: tuple[int, ...]) -> float:
+        """When the last of ``partitions`` acknowledged something after this call, their leader being dead."""
+        loop = asyncio.get_running_loop()
+        # What the dead leader had answered may still be in our sockets; no other can answer for it so soon.
+        since = loop.time() + LAST_WORDS_S
+        ends_at = loop.time() + STEP_TIMEOUT_S
         first: dict[int, float] = {}
-        try:
-            async with asyncio.timeout(STEP_TIMEOUT_S):
-                while len(first) < len(partitions):
-                    for each in partitions:
-                        at = self.stream.acknowledged_at.get(each, 0.0)
-                        if at > since:
-                            first.setdefault(each, at)
-                    await asyncio.sleep(LOOK_INTERVAL_S)
-        except TimeoutError:
-            silent = [each for each in partitions if each not in first]
-            raise StoryFailed(f"partitions {silent} acknowledge nothing after {STEP_TIMEOUT_S:.0f} s") from None
+        while len(first) < len(partitions):
+            if loop.time() > ends_at:
+                silent = [each for each in partitions if each not in first]
+                raise StoryFailed(f"partitions {silent} acknowledge nothing for {STEP_TIMEOUT_S:.0f} s")
+            await asyncio.sleep(LOOK_INTERVAL_S)
+            for each in partitions:
+                at = self.stream.acknowledged_at.get(each, 0.0)
+                if at > since:
+                    first.setdefault(each, at)
+            self.stream.trickle()
         return max(first.values(), default=since)
 
     async def _restart(self, failover: Failover) -> None:

@@ -51,6 +51,11 @@ class Stream:
         self.allowed = count
         self._moved.set()
 
+    def trickle(self) -> None:
+        """Let one more flight pass, if the stream is held back and has nothing under way."""
+        if self.allowed is not None and self.sent >= self.allowed and self.sent == self.answered:
+            self.allow(self.sent + 1)
+
     async def reached(self, count: int) -> None:
         """Return when so many flights have an answer."""
         while self.answered < count:
