@@ -134,8 +134,8 @@ class Server(Protocol):
 class Network(Protocol):
     """One framed call above HTTP, bytes both ways."""
 
-    async def call(self, peer: Address, api: str, body: Buffers, *, deadline: float) -> bytes:
-        """Send and await the answer.
+    async def call(self, peer: Address, api: str, body: Buffers, *, deadline: float) -> bytes | bytearray:
+        """Send and await the answer; nobody else holds its bytes.
 
         Raises Unreachable when the connection was never made; everything else that goes wrong, the deadline
         included, is OutcomeUnknown.

@@ -263,7 +263,7 @@ def _framed(members: dict[str, Any], out: list[Any]) -> Buffers:
     return out
 
 
-def decode_request(api: Api, body: bytes | memoryview) -> Any:
+def decode_request(api: Api, body: bytes | bytearray | memoryview) -> Any:
     """The typed request in ``body``. Raises InvalidRequest or UnsupportedVersion, naming the member."""
     members, raw = _opened(api.name, body)
     return _request_from(api, members, raw)
@@ -286,7 +286,7 @@ def _request_from(api: Api, members: dict[str, Any], raw: _Raw) -> Any:
     return request
 
 
-def decode_response(api_name: str, body: bytes | memoryview) -> Any:
+def decode_response(api_name: str, body: bytes | bytearray | memoryview) -> Any:
     """The typed response in ``body``; raises InvalidRequest when it is malformed."""
     members, raw = _opened(api_name, body)
     try:
@@ -295,7 +295,7 @@ def decode_response(api_name: str, body: bytes | memoryview) -> Any:
         raise InvalidRequest(f"response to {api_name}{bad.path}: {bad.text}") from None
 
 
-def _opened(name: str, body: bytes | memoryview) -> tuple[dict[str, Any], _Raw]:
+def _opened(name: str, body: bytes | bytearray | memoryview) -> tuple[dict[str, Any], _Raw]:
     view = memoryview(body)
     if len(view) < _SIZE.size:
         raise InvalidRequest(f"{name}: a body of {len(view)} bytes has no room for the 4 bytes of the head's size")

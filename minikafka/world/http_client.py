@@ -1,0 +1,252 @@
+"""The client side of ``POST /rpc/{Api}``: HTTP/1.1 on a raw connection, one request at a time on each.
+
+Written by hand because a general client is the dearest part of a small call (PERFORMANCE 2): here a call is one write,
+one future and one timer. Rules for this file:
+
+1. It understands what a server of this project answers: a status line, headers with Content-Length, a body. Anything
+   else (chunks, upgrades, 1xx) ends the connection and is OutcomeUnknown, never a guess.
+2. A call that ends early, by its deadline or by cancellation, aborts its connection: a late answer can never be taken
+   for the next call's. So does an answer that came before the request was sent out, or that more bytes follow.
+3. A large body is read from the socket into its place; request buffers are written as they are, never joined.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import cast
+from urllib.parse import quote
+
+from minikafka.config import KIB
+from minikafka.errors import OutcomeUnknown, Unreachable
+from minikafka.ports import Buffers
+from minikafka.types import Address
+from minikafka.world.http_server import MSGPACK, RPC_PATH
+
+# Heads, and answers that are small, arrive here; only a longer body gets a buffer of its own.
+READ_SIZE = 16 * KIB
+
+# Below this size one joined write is cheaper than several.
+JOINED_SIZE = 4 * KIB
+
+# What an answer may announce: far beyond fetch.max.bytes, far below what would end the process.
+ANSWER_SIZE_MAX = 1 << 30
+
+_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,18})[ \t]*\r\n", re.IGNORECASE)
+_ENCODED = re.compile(rb"\r\ntransfer-encoding:", re.IGNORECASE)
+_CLOSE = re.compile(rb"\r\nconnection:[ \t]*close", re.IGNORECASE)
+_STATUS = re.compile(rb"HTTP/1\.1 ([2-5]\d\d)[ \r]")
+
+Answer = tuple[int, bytes | bytearray]
+"""Status and body."""
+
+
+class _Connection(asyncio.BufferedProtocol):
+    """One connection to one peer."""
+
+    def __init__(self, owner: HttpClient, peer: Address) -> None:
+        self._owner = owner
+        self.peer = peer
+        self.idle_since = 0.0
+        self._transport: asyncio.Transport | None = None
+        self._head = memoryview(bytearray(READ_SIZE))
+        self._head_size = 0
+        self._body: bytearray | None = None
+        self._body_left: memoryview = self._head
+        self._status = 0
+        self._keep_alive = True
+        self._answer: asyncio.Future[Answer] | None = None
+
+    # ------------------------------------------------------------------------------------- one call
+
+    async def exchange(self, head: bytes, body: Buffers, size: int, deadline: float) -> Answer:
+        """Send a request of ``size`` body bytes and await its answer. OutcomeUnknown for everything that goes wrong."""
+        transport = self._transport
+        if transport is None:
+            raise OutcomeUnknown("the connection was closed")
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Answer] = loop.create_future()
+        self._answer = answer
+        timer = loop.call_at(deadline, self._expire, answer)
+        try:
+            if size < JOINED_SIZE:
+                transport.write(b"".join((head, *body)))
+            else:
+                transport.write(head)
+                for buffer in body:
+                    if buffer:
+                        transport.write(buffer)
+            return await answer
+        finally:
+            timer.cancel()
+            if answer.cancelled():
+                self.abort()
+
+    def _expire(self, answer: asyncio.Future[Answer]) -> None:
+        if answer is self._answer:
+            self._fail("no answer in time")
+
+    def _fail(self, why: str) -> None:
+        """End the call under way, and the connection with it."""
+        answer, self._answer = self._answer, None
+        if answer is not None and not answer.done():
+            answer.set_exception(OutcomeUnknown(why))
+        self.abort()
+
+    def _done(self, body: bytes | bytearray) -> None:
+        # From here on the connection may be another call's: the one that is answered does not touch it any more.
+        answer, self._answer = self._answer, None
+        self._head_size, self._body = 0, None
+        if not self._keep_alive or self._transport is None or self._transport.get_write_buffer_size():
+            self.abort()
+        else:
+            self._owner.give_back(self)
+        if answer is not None and not answer.done():
+            answer.set_result((self._status, body))
+
+    def abort(self) -> None:
+        """Close it now; nothing more is sent or read."""
+        if self._transport is not None:
+            self._transport.abort()
+            self._transport = None
+        self._owner.forget(self)
+
+    # ------------------------------------------------------------------------------------- what arrives
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._owner.opened(self)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._transport = None
+        self._fail("the connection was closed before the answer" if exc is None else repr(exc))
+        self._owner.closed(self)
+
+    def eof_received(self) -> None:
+        self._fail("the connection was closed before the answer")
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the place is known, whatever would fit
+        return self._body_left if self._body is not None else self._head[self._head_size :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._answer is None or self._answer.done():
+            self._fail("bytes that nobody asked for")
+        elif self._body is not None:
+            self._body_left = self._body_left[nbytes:]
+            if not self._body_left:
+                self._done(self._body)
+        else:
+            self._head_size += nbytes
+            self._read_head()
+
+    def _read_head(self) -> None:
+        read = bytes(self._head[: self._head_size])
+        end = read.find(b"\r\n\r\n") + 4
+        if end < 4:
+            if self._head_size == READ_SIZE:
+                self._fail(f"a head of more than {READ_SIZE} bytes")
+            return
+        status, length = _STATUS.match(read, 0, end), _LENGTH.search(read, 0, end - 2)
+        if status is None or length is None or _ENCODED.search(read, 0, end):
+            self._fail(f"an answer that is not understood: {read[:80]!r}")
+            return
+        self._status = int(status[1])
+        self._keep_alive = _CLOSE.search(read, 0, end) is None
+        size, here = int(length[1]), self._head_size - end
+        if size > ANSWER_SIZE_MAX or here > size:
+            self._fail(f"{size} bytes announced, {here} came with the head")
+        elif here == size:
+            self._done(read[end:])
+        else:
+            self._body = bytearray(size)
+            self._body_left = memoryview(self._body)[here:]
+            self._body[:here] = self._head[end : self._head_size]
+
+
+class HttpClient:
+    """Connections to any number of peers, kept for their next call. Times are in seconds."""
+
+    def __init__(self, *, connect_timeout_s: float, idle_s: float) -> None:
+        self._connect_timeout_s = connect_timeout_s
+        self._idle_s = idle_s
+        self._idle: dict[Address, list[_Connection]] = {}
+        self._open: dict[_Connection, None] = {}
+        self._heads: dict[tuple[Address, str], bytes] = {}
+        self._all_closed = asyncio.Event()
+        self._is_closed = False
+
+    async def call(self, peer: Address, api: str, body: Buffers, deadline: float) -> Answer:
+        """POST and await the answer, whatever its status; ``deadline`` is on the loop's clock.
+
+        Unreachable when no connection was made, OutcomeUnknown for everything else that goes wrong.
+        """
+        if self._is_closed:
+            raise OutcomeUnknown("this end of the network is closed")
+        loop = asyncio.get_running_loop()
+        connection = self._take(peer, loop.time()) or await self._connect(loop, peer, deadline)
+        head = self._heads.get((peer, api)) or self._new_head(peer, api)
+        size = sum(map(len, body))
+        return await connection.exchange(head % size, body, size, deadline)
+
+    def _new_head(self, peer: Address, api: str) -> bytes:
+        host = f"[{peer.host}]" if ":" in peer.host else peer.host.encode("idna").decode()
+        path = quote(RPC_PATH + api)
+        head = f"POST {path} HTTP/1.1\r\nHost: {host}:{peer.port}\r\nContent-Type: {MSGPACK}\r\n".replace("%", "%%")
+        return self._heads.setdefault((peer, api), f"{head}Content-Length: %d\r\n\r\n".encode())
+
+    def _take(self, peer: Address, now: float) -> _Connection | None:
+        idle = self._idle.get(peer)
+        while idle:
+            connection = idle.pop()
+            if now - connection.idle_since < self._idle_s:
+                return connection
+            connection.abort()
+        return None
+
+    async def _connect(self, loop: asyncio.AbstractEventLoop, peer: Address, deadline: float) -> _Connection:
+        give_up = loop.time() + self._connect_timeout_s
+        try:
+            async with asyncio.timeout_at(min(deadline, give_up)):
+                _, connection = await loop.create_connection(lambda: _Connection(self, peer), peer.host, peer.port)
+        except TimeoutError:
+            if deadline <= give_up:
+                raise OutcomeUnknown("no answer in time") from None
+            raise Unreachable(f"no connection within {self._connect_timeout_s:g} s") from None
+        except (OSError, UnicodeError, ValueError, OverflowError) as error:
+            raise Unreachable(str(error) or repr(error)) from error
+        if self._is_closed:
+            connection.abort()
+            raise OutcomeUnknown("this end of the network is closed")
+        return connection
+
+    # ------------------------------------------------------------------------------------- what connections tell
+
+    def opened(self, connection: _Connection) -> None:
+        """It counts until it is closed."""
+        self._open[connection] = None
+        self._all_closed.clear()
+
+    def give_back(self, connection: _Connection) -> None:
+        """Its call has its answer: it may take the next."""
+        connection.idle_since = asyncio.get_running_loop().time()
+        self._idle.setdefault(connection.peer, []).append(connection)
+
+    def forget(self, connection: _Connection) -> None:
+        """It takes no more calls."""
+        idle = self._idle.get(connection.peer)
+        if idle is not None and connection in idle:
+            idle.remove(connection)
+
+    def closed(self, connection: _Connection) -> None:
+        """Its transport is gone."""
+        self._open.pop(connection, None)
+        if not self._open:
+            self._all_closed.set()
+
+    async def close(self) -> None:
+        """Abort every connection and wait until they are gone; calls under way are OutcomeUnknown."""
+        self._is_closed = True
+        for connection in list(self._open):
+            connection.abort()
+        if self._open:
+            await self._all_closed.wait()

@@ -1,0 +1,202 @@
+"""What the hand-written client makes of servers that misbehave: nothing is guessed, nothing leaks into the next call."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from minikafka.errors import OutcomeUnknown, Unreachable
+from minikafka.types import Address
+from minikafka.world.http import HttpNetwork
+
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@contextlib.asynccontextmanager
+async def listening(serve: Serve) -> AsyncIterator[tuple[HttpNetwork, Address]]:
+    """A server of raw bytes, and a client."""
+    serving: list[asyncio.Task[None]] = []
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        serving.append(asyncio.current_task())
+        try:
+            await serve(reader, writer)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.transport.abort()
+
+    server = await asyncio.start_server(connected, "127.0.0.1", 0)
+    network = HttpNetwork()
+    try:
+        yield network, Address("127.0.0.1", server.sockets[0].getsockname()[1])
+    finally:
+        await network.close()
+        server.close()
+        for task in serving:
+            task.cancel()
+        await asyncio.gather(*serving, return_exceptions=True)
+        await asyncio.sleep(0)
+
+
+async def request_of(reader: asyncio.StreamReader) -> bytes:
+    """The head of the next request; its body is read and dropped."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    size = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
+    await reader.readexactly(size)
+    return head
+
+
+def soon(seconds: float = 10.0) -> float:
+    return asyncio.get_running_loop().time() + seconds
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n\r\nok",
+        b"HTTP/1.1 200 OK\r\nContent-Length: -2\r\n\r\nok",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2, 2\r\n\r\nok",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999999\r\n\r\nok",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 200 OK\r\n",
+        b"HTTP/1.1 100 Continue\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/2 200\r\nContent-Length: 2\r\n\r\nok",
+        b"\0" * 40_000,
+        b"HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\nhalf",
+        b"HTTP/1.1 200",
+        b"",
+    ],
+)
+async def test_an_answer_that_is_not_understood_is_unknown(answer: bytes):
+    """Network port: the request went out, so whatever comes back that is no answer says nothing of its fate."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await request_of(reader)
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+    async with listening(serve) as (network, peer):
+        with pytest.raises(OutcomeUnknown):
+            await network.call(peer, "Echo", [b"x"], deadline=soon())
+
+
+async def test_an_answer_in_single_bytes_is_put_together():
+    """TCP gives bytes in any pieces; headers have any case."""
+    body = bytes(range(256)) * 100
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await request_of(reader)
+        for byte in b"HTTP/1.1 200 OK\r\ncontent-LENGTH:%d\r\nX: y\r\n\r\n" % len(body):
+            writer.write(bytes([byte]))
+            await writer.drain()
+            await asyncio.sleep(0)
+        for start in range(0, len(body), 999):
+            writer.write(body[start : start + 999])
+            await writer.drain()
+            await asyncio.sleep(0)
+        await reader.read()
+
+    async with listening(serve) as (network, peer):
+        assert await network.call(peer, "Echo", [], deadline=soon()) == body
+
+
+async def test_connection_close_in_an_answer_means_a_new_connection():
+    """A server that is stopping says so; the next call does not run into its closing connection."""
+    connections = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        await request_of(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 1\r\n\r\n%d" % connections)
+        await writer.drain()
+        await reader.read()
+
+    async with listening(serve) as (network, peer):
+        assert await network.call(peer, "Echo", [], deadline=soon()) == b"1"
+        assert await network.call(peer, "Echo", [], deadline=soon()) == b"2"
+
+
+async def test_a_connection_is_kept_and_a_late_answer_is_never_the_next_calls():
+    """A call past its deadline, or cancelled, takes its connection along."""
+    seen: list[tuple[int, bytes]] = []
+    connections = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        mine = connections
+        while True:
+            api = (await request_of(reader)).split(b" ")[1]
+            seen.append((mine, api))
+            if api == b"/rpc/Slow":
+                await asyncio.sleep(0.1)
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(api), api))
+
+    async with listening(serve) as (network, peer):
+        assert await network.call(peer, "A", [], deadline=soon()) == b"/rpc/A"
+        with pytest.raises(OutcomeUnknown, match="in time"):
+            await network.call(peer, "Slow", [], deadline=soon(0.02))
+        assert await network.call(peer, "B", [], deadline=soon()) == b"/rpc/B"
+        cancelled = asyncio.ensure_future(network.call(peer, "Slow", [], deadline=soon()))
+        while len(seen) < 4:  # noqa: ASYNC110 - the server's state, no event to wait for
+            await asyncio.sleep(0.001)
+        cancelled.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        assert await network.call(peer, "C", [], deadline=soon()) == b"/rpc/C"
+    assert seen == [(1, b"/rpc/A"), (1, b"/rpc/Slow"), (2, b"/rpc/B"), (2, b"/rpc/Slow"), (3, b"/rpc/C")]
+
+
+async def test_a_connection_handed_on_at_once_is_not_hurt_by_the_call_before():
+    """The first caller's task runs only after the second has sent: its clean-up must not touch the connection."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            api = (await request_of(reader)).split(b" ")[1]
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(api), api))
+
+    async with listening(serve) as (network, peer):
+
+        async def chain(name: str) -> None:
+            for number in range(50):
+                api = f"{name}{number}"
+                assert await network.call(peer, api, [b"x"], deadline=soon()) == f"/rpc/{api}".encode()
+
+        await asyncio.gather(*(chain(name) for name in "abcdef"))
+
+
+async def test_an_answer_before_the_request_is_out_is_given_and_the_connection_is_not_used_again():
+    """413 comes after the head; what is left of the body must not be read as the next request."""
+    connections = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 3\r\n\r\nbig")
+        await writer.drain()
+        await reader.read(1)
+
+    async with listening(serve) as (network, peer):
+        for _ in range(2):
+            with pytest.raises(OutcomeUnknown, match=r"413|closed|reset|pipe"):
+                await network.call(peer, "Produce", [bytes(32 << 20)], deadline=soon())
+    assert connections == 2
+
+
+async def test_names_that_are_no_hosts_are_unreachable():
+    """Nothing was sent, whatever is wrong with the address."""
+    network = HttpNetwork()
+    try:
+        for host, port in (("no such host", 80), ("127.0.0.1", 0), ("\0", 80), ("127.0.0.1", 70_000), ("x" * 300, 80)):
+            with pytest.raises(Unreachable):
+                await network.call(Address(host, port), "Echo", [], deadline=soon())
+    finally:
+        await network.close()
