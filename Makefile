@@ -24,7 +24,7 @@ help:
 demo: $(VENV)/.demo
 	@$(BIN)/minikafka demo $(DEMO_ARGS)
 
-test: lint
+test: lint $(VENV)/.demo
 	@echo "==> pytest"
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 

@@ -28,7 +28,8 @@ def boot(sim: SimWorld) -> Broker:
 
 def test_a_lone_broker_is_back_at_once_after_kill_9():
     """Its former incarnation's session is dead by the lock on the data directory: waiting it out would be nine seconds
-    of nothing for everyone who runs one broker in a test."""
+    of nothing for everyone who runs one broker in a test.
+    """
     with SimWorld(3) as sim:
         boot(sim)
         assert sim.loop.now < 1
