@@ -98,11 +98,15 @@ class _LeaderLoop:
         self._failures: dict[TopicPartition, int] = {}
         """Partition -> how often in a row it could not be fetched."""
         self._changed = asyncio.Event()
+        self._long_poll: asyncio.Timeout | None = None
+        """Around the fetch under way: it is given up when this is due."""
         self._task: asyncio.Task[None] | None = None
 
     def add(self, name: TopicPartition) -> None:
         self.following[name] = 0.0
         self._changed.set()
+        if self._long_poll is not None:
+            self._long_poll.reschedule(asyncio.get_running_loop().time())
         if self._task is None or self._task.done():
             self._task = self.owner.spawn(self._run(), f"fetch-from-{self.leader}")
 
@@ -188,20 +192,17 @@ class _LeaderLoop:
             ),
         )
         deadline = now + (config.replica_fetch_wait_max_ms + config.replica_socket_timeout_ms) / 1000
-        loop = asyncio.get_running_loop()
-        fetching = loop.create_task(call(self.owner.world.network, address, request, deadline), name="fetch")
-        changed = loop.create_task(self._changed.wait(), name="fetch-changed")
         try:
-            await asyncio.wait((fetching, changed), return_when=asyncio.FIRST_COMPLETED)
-            if not fetching.done():
-                return None
-            response: FetchResponse = fetching.result()
+            # A cancel scope rather than a task of its own: every turn of the loop delays the acknowledgement.
+            async with asyncio.timeout_at(None) as self._long_poll:
+                response: FetchResponse = await call(self.owner.world.network, address, request, deadline)
+        except TimeoutError:
+            return None
         except (WorldError, ProtocolError) as error:
             self._fetch_failed(asking, f"{type(error).__name__}: {error}")
             return None
         finally:
-            changed.cancel()
-            fetching.cancel()
+            self._long_poll = None
         if response.error_code:
             self._fetch_failed(asking, f"{BY_CODE[response.error_code].name}: {response.error_message}")
             return None

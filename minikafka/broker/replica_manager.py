@@ -137,7 +137,8 @@ class ReplicaManager:
         """A follower's fetch counted: carry out what it brings about."""
         if effect.high_watermark_moved:
             self.waiters.wake(Mark.HIGH_WATERMARK, partition.partition, leader.high_watermark)
-        self.waiters.wake(Mark.LOG_START, partition.partition, self.low_watermark(leader))
+        if self.waiters.is_watched(Mark.LOG_START, partition.partition):
+            self.waiters.wake(Mark.LOG_START, partition.partition, self.low_watermark(leader))
         if effect.wants_in:
             self.isr_proposer.submit(partition, leader, leader.propose_expand())
 

@@ -62,14 +62,26 @@ class Waiters:
                 if not future.done():
                     future.set_result(None)
 
-    async def until(self, conditions: Sequence[Condition], met: Callable[[], bool], deadline: float) -> bool:
-        """Wait until ``met()``; it is asked first, and again after each wake-up.
+    def is_watched(self, mark: Mark, partition: TopicPartition) -> bool:
+        """Does anybody wait for it? For callers to whom finding out where the mark stands costs something."""
+        return (mark, partition) in self._watching
+
+    async def until(
+        self,
+        conditions: Sequence[Condition],
+        met: Callable[[], bool],
+        deadline: float,
+        *,
+        just_asked: bool = False,
+    ) -> bool:
+        """Wait until ``met()``; it is asked first (unless the caller has ``just_asked``), and after each wake-up.
 
         False when the deadline (on the loop's clock) passed first or the broker stops. What ``met`` raises ends the
         wait.
         """
         loop = asyncio.get_running_loop()
-        while not met():
+        while just_asked or not met():
+            just_asked = False
             if self._closed or loop.time() >= deadline:
                 return False
             woken = loop.create_future()

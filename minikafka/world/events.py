@@ -22,9 +22,11 @@ DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logg
 LEVELS: dict[str, int] = {
     # Many a second in normal work.
     "hw_advanced": DEBUG,
+    "follower_hw_changed": DEBUG,
     "batch_appended": DEBUG,
     "fetch_answered": DEBUG,
     "follower_fetched": DEBUG,
+    "role_given_up": DEBUG,
     "log_flushed": DEBUG,
     "heartbeat_answered": DEBUG,
     "request_handled": DEBUG,

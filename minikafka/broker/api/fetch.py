@@ -69,7 +69,7 @@ async def handle_fetch(replicas: ReplicaManager, request: FetchRequest) -> Fetch
         reads = _read_all(replicas, request, budget, acknowledge=False)
         return _enough(reads, min_bytes)
 
-    if not await replicas.waiters.until(conditions, enough, deadline):
+    if not await replicas.waiters.until(conditions, enough, deadline, just_asked=True):
         reads = _read_all(replicas, request, budget, acknowledge=False)
     return _response(reads)
 
