@@ -36,6 +36,9 @@ T = TypeVar("T")
 # A broker handles some hundred callbacks at one instant; a loop that never lets time pass makes more than this soon.
 LIVELOCK_STEPS = 200_000
 
+# Hashing line by line costs more than the step that the line tells of.
+TRACE_LINES_AT_ONCE = 1000
+
 # Closing a coroutine that awaits in its `finally` suspends it again; more rounds than this is a loop without end.
 CLOSE_ROUNDS = 20
 
@@ -72,16 +75,23 @@ class Trace:
     def __init__(self, *, keep_lines: bool = False) -> None:
         self.lines: list[str] | None = [] if keep_lines else None
         self._hash = hashlib.sha256()
+        self._fresh: list[str] = []
 
     def record(self, line: str) -> None:
         """Add one line."""
-        self._hash.update(line.encode())
-        self._hash.update(b"\n")
+        self._fresh.append(line)
+        if len(self._fresh) >= TRACE_LINES_AT_ONCE:
+            self._digest()
+
+    def _digest(self) -> None:
+        self._hash.update("".join(f"{line}\n" for line in self._fresh).encode())
         if self.lines is not None:
-            self.lines.append(line)
+            self.lines.extend(self._fresh)
+        self._fresh.clear()
 
     def hexdigest(self) -> str:
-        """The hash so far: equal for equal runs."""
+        """The hash so far: equal for equal runs. :attr:`lines` are complete up to here."""
+        self._digest()
         return self._hash.hexdigest()
 
 
@@ -226,7 +236,7 @@ class SimLoop(_Base):  # type: ignore[misc]
         label = label_of(owner, callback)
         if self._steps_at_instant > LIVELOCK_STEPS:
             raise Livelock(f"t={self.now:.6f} step {self.steps}: {incarnation} {label}")
-        self.trace.record(f"{self.now:.9f} {incarnation} {label}")
+        self.trace.record(f"{self.now:.9f} {incarnation.label} {label}")
         handle._run()
         if isinstance(owner, SimTask) and owner.done():
             owner.home.tasks.pop(owner.birth, None)

@@ -135,7 +135,7 @@ def plan_of(seed: int, *, operations: int = OPERATIONS, faults: int = FAULTS) ->
     policy = shape.choice((FSYNC, PAGE_CACHE, PAGE_CACHE))
     partitions = shape.choice((1, 2, 3))
     topics = (PlannedTopic(name="orders", partitions=partitions, replication_factor=3),)
-    duration_s = shape.uniform(10.0, 16.0)
+    duration_s = shape.uniform(6.0, 10.0)
     min_isr = shape.choice((1, 2, 2))
     settings = _settings(Random(f"{seed}/plan/settings"), policy=policy, min_isr=min_isr)
     return Plan(
@@ -209,7 +209,7 @@ def _faults(random: Random, count: int, duration_s: float, topics: Sequence[Plan
     """A swarm: some kinds, with weights, and no other."""
     kinds = [kind for kind in (*NODE_FAULTS, *LINK_FAULTS) if random.random() < 0.45] or ["crash"]
     weights = [random.choice((1, 2, 4)) for _ in kinds]
-    long = random.choice((1.0, 2.5, 5.0))
+    long = random.choice((0.5, 1.2, 2.5))
     faults = [
         _fault(random, random.choices(kinds, weights)[0], random.uniform(0.3, duration_s), long, topics)
         for _ in range(count)

@@ -24,9 +24,14 @@ class Incarnation:
     queue: deque[asyncio.Handle] = field(default_factory=deque)
     tasks: dict[int, SimTask] = field(default_factory=dict)
     """Unfinished tasks by birth number."""
+    label: str = ""
+    """Node and number, as traces name it."""
+
+    def __post_init__(self) -> None:
+        self.label = f"{self.node}#{self.number}"
 
     def __str__(self) -> str:
-        return f"{self.node}#{self.number}"
+        return self.label
 
 
 NODE: ContextVar[Incarnation | None] = ContextVar("NODE", default=None)
@@ -50,6 +55,8 @@ class SimTask(asyncio.Task[Any]):
 
     birth: int
     home: Incarnation
+    label: str | None = None
+    """As traces name it; made at its first step."""
 
     def __new__(cls, *_: object, loop: BirthRegister, **__: object) -> Self:
         # Set before __init__, which already puts the task into a set (3.11).
@@ -84,7 +91,9 @@ class SimFuture(asyncio.Future[Any]):
 def label_of(owner: object, callback: object) -> str:
     """What the trace calls a callback: birth number and function name, never an address."""
     if isinstance(owner, SimTask):
-        return f"{owner.birth} {name_of(owner.get_coro())}"
+        if owner.label is None:
+            owner.label = f"{owner.birth} {name_of(owner.get_coro())}"
+        return owner.label
     return name_of(callback)
 
 
