@@ -92,7 +92,7 @@ class Durability:
 
     def is_idle(self, segments: Sequence[Segment]) -> bool:
         """Has nothing been written since the log was opened?"""
-        return not self._changes and not any(map(_is_dirty, segments))
+        return not self._changes and not any(segment.is_dirty for segment in segments)
 
     def is_synced(self, path: str) -> bool:
         """Is a small file's present content durable?"""
@@ -125,7 +125,7 @@ class Durability:
     async def sync(self, end: Offset, segments: Sequence[Segment]) -> None:
         """Make everything durable that stands in the log now, up to ``end``. DiskFailed."""
         claim = _Claim(end)
-        written = [(segment, segment.file, segment.writes) for segment in segments if _is_dirty(segment)]
+        written = [(segment, segment.file, segment.writes) for segment in segments if segment.is_dirty]
         small_files = list(self._small_files.items())
         changes = self._changes
         self._claims.append(claim)
@@ -167,7 +167,3 @@ class Durability:
         if self._root_unsynced:
             await self._disk.sync_folder("")
             self._root_unsynced = False
-
-
-def _is_dirty(segment: Segment) -> bool:
-    return segment.writes != segment.synced_writes

@@ -24,38 +24,25 @@ from minikafka.errors import (
     CorruptMessage,
     DiskFailed,
     DiskFull,
-    InvalidTimestamp,
     KafkaStorageError,
-    MessageTooLarge,
     OffsetOutOfRange,
-    RecordListTooLarge,
 )
 from minikafka.invariant import invariant
 from minikafka.log import timestamps
-from minikafka.log.checkpoint import (
-    BadCheckpoint,
-    format_epochs,
-    format_partition_metadata,
-    parse_partition_metadata,
-)
+from minikafka.log.checkpoint import BadCheckpoint, format_epochs, format_partition_metadata, parse_partition_metadata
 from minikafka.log.durability import Durability
-from minikafka.log.names import (
-    DELETED,
-    LEADER_EPOCH_CHECKPOINT,
-    PARTITION_METADATA,
-    RESTARTED,
-    SNAPSHOT,
-    offset_name,
-)
+from minikafka.log.limits import check_limits, uses_append_time
+from minikafka.log.names import LEADER_EPOCH_CHECKPOINT, LOG, PARTITION_METADATA
 from minikafka.log.producer_state import Duplicate
-from minikafka.log.recovery import LoadedLog, load, may_have_gaps, replay_producers
+from minikafka.log.recovery import LoadedLog, load, may_have_gaps
 from minikafka.log.retention import SegmentAge, expired_count
-from minikafka.log.segment import RELATIVE_MAX, Segment
+from minikafka.log.segment import Segment
+from minikafka.log.segment_store import SegmentStore
 from minikafka.log.tail import COPIED_SIZE_MAX, LogSlice, MemoryTail
 from minikafka.log.timestamps import TimestampHit
 from minikafka.ports import Buffer, Disk, Events, no_events
 from minikafka.types import NO_TOPIC_ID, Epoch, EpochEnd, Offset, TopicId, TopicPartition
-from minikafka.wire.batch import CREATE_TIME, NO_TIMESTAMP, RecordBatch, stamped, stamped_log_append_time, verify
+from minikafka.wire.batch import NO_TIMESTAMP, RecordBatch, stamped, stamped_log_append_time, verify
 
 __all__ = ["AppendInfo", "LogSlice", "PartitionLog", "TimestampHit"]
 
@@ -85,9 +72,9 @@ class PartitionLog:
         config: TopicConfig,
         loaded: LoadedLog,
         durability: Durability,
+        store: SegmentStore,
         *,
         topic_id: TopicId,
-        disk_recovery_point: Offset,
         events: Events,
         tail_size_max: int,
     ) -> None:
@@ -101,14 +88,11 @@ class PartitionLog:
         self._disk = disk
         self._events = events
         self._folder = str(partition)
-        self._segments = loaded.segments
-        self._snapshots = loaded.snapshots
+        self._store = store
         self._durability = durability
         self._start_offset = loaded.start_offset
-        self._disk_recovery_point = disk_recovery_point
-        self._restarted_at = loaded.restarted_at
-        self._roll_put_off = False
         self._failure: str | None = None
+        self._sync_failure: str | None = None
         self._closed = False
 
     @classmethod
@@ -146,8 +130,8 @@ class PartitionLog:
             config,
             loaded,
             durability,
+            SegmentStore(disk, folder, loaded, durability, disk_recovery_point=point),
             topic_id=topic_id if known == NO_TOPIC_ID and topic_id is not None else known,
-            disk_recovery_point=point,
             events=events,
             tail_size_max=tail_size_max,
         )
@@ -157,18 +141,18 @@ class PartitionLog:
     def _opened(self, *, is_new: bool, wrote_metadata: bool) -> None:
         if is_new:
             self._durability.created()
-        if not self._segments[-1].size:
-            invariant(self._segments[-1].file.size() == 0, "an empty segment has an empty file", log=self)
+        if not self._store.active.size:
+            invariant(self._store.active.file.size() == 0, "an empty segment has an empty file", log=self)
         if wrote_metadata:
             self._durability.replaced(f"{self._folder}/{PARTITION_METADATA}")
-        if self._restarted_at is not None:
+        if self._store.restarted_at is not None:
             self._durability.start_moved()
         if not self.report.clean:
             self._durability.folder_changed()
             self._save_epochs()
-            for segment in self._segments[:-1]:
-                if segment.writes != segment.synced_writes:
-                    self._save_indexes(segment)
+            for segment in self._store.segments[:-1]:
+                if segment.is_dirty:
+                    self._store.save_indexes(segment)
         for dropped in self.report.dropped:
             self._events(
                 "torn_tail_dropped",
@@ -200,7 +184,7 @@ class PartitionLog:
     @property
     def end_offset(self) -> Offset:
         """The next offset to be written: LEO (S1)."""
-        return self._segments[-1].next_offset
+        return self._store.end_offset
 
     @property
     def synced_end(self) -> Offset:
@@ -209,17 +193,8 @@ class PartitionLog:
 
     @property
     def recovery_point(self) -> Offset:
-        """What may be checkpointed: after a crash, only segments from the one before it on are walked.
-
-        Not beyond a sealed segment whose indexes are not durable yet.
-        """
-        point = self.synced_end
-        for segment in self._segments[:-1]:
-            if segment.next_offset >= point:
-                break
-            if not all(self._durability.is_synced(path) for path in segment.index_paths):
-                return segment.next_offset
-        return point
+        """What may be checkpointed: after a crash, only segments from the one before it on are walked."""
+        return self._store.recovery_point
 
     @property
     def last_epoch(self) -> Epoch:
@@ -229,16 +204,16 @@ class PartitionLog:
     @property
     def size_bytes(self) -> int:
         """Bytes of batches in all segments."""
-        return sum(segment.size for segment in self._segments)
+        return sum(segment.size for segment in self._store.segments)
 
     @property
     def segment_count(self) -> int:
-        return len(self._segments)
+        return len(self._store.segments)
 
     @property
     def wants_sync(self) -> bool:
         """Is there a sealed segment to sync, or a roll that waits for one? A driver then calls ``sync`` soon."""
-        return self._roll_put_off or any(s.writes != s.synced_writes for s in self._segments[-3:-1])
+        return self._store.roll_is_put_off or any(segment.is_dirty for segment in self._store.segments[-2:-1])
 
     @property
     def failure(self) -> str | None:
@@ -249,13 +224,13 @@ class PartitionLog:
         """One fixed-width line for transcripts and traces."""
         return (
             f"{self._folder:<20} start={self.start_offset:<8} end={self.end_offset:<8} synced={self.synced_end:<8}"
-            f" e{self.last_epoch:<4} segments={len(self._segments):<4} size={self.size_bytes}"
+            f" e{self.last_epoch:<4} segments={self.segment_count:<4} size={self.size_bytes}"
         )
 
     def __repr__(self) -> str:
         return (
             f"<log {self._folder} start={self.start_offset} end={self.end_offset} synced={self.synced_end}"
-            f" e{self.last_epoch} segments={len(self._segments)} size={self.size_bytes}>"
+            f" e{self.last_epoch} segments={self.segment_count} size={self.size_bytes}>"
         )
 
     # ------------------------------------------------------------------------------------- appending
@@ -273,15 +248,15 @@ class PartitionLog:
         """
         self._check_writable()
         invariant(leader_epoch >= self.last_epoch, "leader epochs never fall along a log", epoch=leader_epoch, log=self)
-        self._check_limits(batch, wall_ms)
+        check_limits(batch, self.config, wall_ms=wall_ms, log=self._folder)
         duplicate = self.producers.check(batch)
         if duplicate is not None:
-            append_time = duplicate.timestamp if self._uses_append_time else NO_TIMESTAMP
+            append_time = duplicate.timestamp if uses_append_time(self.config) else NO_TIMESTAMP
             return AppendInfo(duplicate.base_offset, duplicate.last_offset, append_time, duplicate=True)
         base_offset = self.end_offset
         max_timestamp, append_time = batch.max_timestamp, NO_TIMESTAMP
         data: tuple[Buffer, ...]
-        if self._uses_append_time:
+        if uses_append_time(self.config):
             max_timestamp = append_time = wall_ms
             data = tuple(
                 stamped_log_append_time(batch, base_offset=base_offset, leader_epoch=leader_epoch, timestamp_ms=wall_ms)
@@ -292,7 +267,8 @@ class PartitionLog:
         if size <= COPIED_SIZE_MAX or not batch.data.readonly:
             data = (b"".join(data),)
         last_offset = base_offset + batch.last_offset_delta
-        self._make_room(size=size, base_offset=base_offset, last_offset=last_offset, max_timestamp=max_timestamp)
+        if self._store.must_roll(self.config, size=size, last_offset=last_offset, max_timestamp=max_timestamp):
+            self._roll(base_offset)
         self._write(data, size=size, last_offset=last_offset, max_timestamp=max_timestamp, offset_of_max=last_offset)
         if self.epochs.assign(leader_epoch, base_offset):
             self._save_epochs()
@@ -315,21 +291,12 @@ class PartitionLog:
         pending: list[RecordBatch] = []
         pending_size = 0
         for batch in batches:
-            if pending and self._must_roll(
-                size=batch.size,
-                last_offset=batch.last_offset,
-                max_timestamp=batch.max_timestamp,
-                pending_size=pending_size,
-            ):
-                self._write_set(pending, pending_size)
-                pending, pending_size = [], 0
-            if not pending:
-                self._make_room(
-                    size=batch.size,
-                    base_offset=batch.base_offset,
-                    last_offset=batch.last_offset,
-                    max_timestamp=batch.max_timestamp,
-                )
+            if self._store.must_roll_for(self.config, batch, pending_size=pending_size):
+                if pending:
+                    self._write_set(pending, pending_size)
+                    pending, pending_size = [], 0
+                if self._store.must_roll_for(self.config, batch, pending_size=0):
+                    self._roll(batch.base_offset)
             pending.append(batch)
             pending_size += batch.size
         if pending:
@@ -358,7 +325,7 @@ class PartitionLog:
         self, data: Sequence[Buffer], *, size: int, last_offset: Offset, max_timestamp: int, offset_of_max: Offset
     ) -> None:
         try:
-            self._segments[-1].append(
+            self._store.active.append(
                 data,
                 size=size,
                 last_offset=last_offset,
@@ -369,101 +336,21 @@ class PartitionLog:
         except (DiskFull, DiskFailed) as error:
             raise self._fail("append", error) from error
 
-    @property
-    def _uses_append_time(self) -> bool:
-        return self.config.message_timestamp_type == "LogAppendTime"
-
-    def _check_limits(self, batch: RecordBatch, wall_ms: int) -> None:
-        config = self.config
-        if batch.size > config.max_message_bytes:
-            raise MessageTooLarge(
-                f"{self._folder}: a batch of {batch.size} bytes, max.message.bytes is {config.max_message_bytes}"
-            )
-        if batch.size > config.segment_bytes:
-            raise RecordListTooLarge(
-                f"{self._folder}: a batch of {batch.size} bytes, segment.bytes is {config.segment_bytes}"
-            )
-        if self._uses_append_time or batch.timestamp_type != CREATE_TIME:
-            return
-        low = wall_ms - config.message_timestamp_before_max_ms
-        high = wall_ms + config.message_timestamp_after_max_ms
-        for timestamp in (batch.base_timestamp, batch.max_timestamp):
-            if timestamp != NO_TIMESTAMP and not low <= timestamp <= high:
-                raise InvalidTimestamp(f"{self._folder}: timestamp {timestamp} is outside {low}..{high}")
-
-    # ------------------------------------------------------------------------------------- rolling
-
-    def _must_roll(self, *, size: int, last_offset: Offset, max_timestamp: int, pending_size: int = 0) -> bool:
-        """By size, age in record time, full indexes, or offsets beyond int32 (KAFKA-FACTS 1.3)."""
-        segment, config = self._segments[-1], self.config
-        occupied = segment.size + pending_size
-        if occupied and occupied > config.segment_bytes - size:
-            return True
-        if last_offset - segment.base_offset > RELATIVE_MAX:
-            return True
-        if not segment.size:
-            return False
-        first = segment.first_timestamp
-        return (
-            (NO_TIMESTAMP not in {first, max_timestamp} and max_timestamp - first > config.segment_ms)
-            or segment.index.is_full(config.segment_index_bytes)
-            or segment.time_index.is_full(config.segment_index_bytes)
-        )
-
-    def _make_room(self, *, size: int, base_offset: Offset, last_offset: Offset, max_timestamp: int) -> None:
-        if self._must_roll(size=size, last_offset=last_offset, max_timestamp=max_timestamp):
-            self._roll(base_offset if last_offset - self.end_offset > RELATIVE_MAX else self.end_offset)
-
     def roll(self) -> None:
         """Seal the active segment, unless it is empty."""
         self._check_writable()
-        if self._segments[-1].size:
+        if self._store.active.size:
             self._roll(self.end_offset)
 
     def _roll(self, base_offset: Offset) -> None:
-        sealed = self._segments[-1]
-        if self._disk_recovery_point > sealed.next_offset and self.synced_end < sealed.next_offset:
-            # The log was cut below a recovery point that may still stand in the checkpoint on disk. If this segment
-            # were sealed before it is synced: 1. power cut; 2. the old point lies in a later segment; 3. this one is
-            # believed though it was never synced. So it stays the last, and is walked, until a sync has passed.
-            self._roll_put_off = True
-            fits = sealed.size + self.config.max_message_bytes <= RELATIVE_MAX
-            if fits and base_offset - sealed.base_offset <= RELATIVE_MAX // 2:
-                return
-            raise KafkaStorageError(f"{self._folder}: the segment is full and waits for a sync")
+        """The next segment begins with the batch at ``base_offset``; may be put off until a sync."""
+        sealed_size = self._store.active.size
         try:
-            if sealed.size:
-                self._save_indexes(sealed)
-            else:
-                self._remove_segment(self._segments.pop())
-            self._segments.append(self._new_segment(base_offset))
-            self._take_snapshot()
+            rolled = self._store.roll(base_offset, size_max=self.config.max_message_bytes)
         except (DiskFull, DiskFailed) as error:
             raise self._fail("roll", error) from error
-        self._roll_put_off = False
-        self._events("segment_rolled", partition=str(self.partition), base=base_offset, sealed_size=sealed.size)
-
-    def _new_segment(self, base_offset: Offset) -> Segment:
-        segment = Segment(self._disk, self._folder, base_offset)
-        self._durability.folder_changed()
-        invariant(segment.file.size() == 0, "a new segment is empty", segment=segment, log=self)
-        return segment
-
-    def _save_indexes(self, segment: Segment) -> None:
-        segment.save_indexes()
-        for path in segment.index_paths:
-            self._durability.replaced(path)
-
-    def _take_snapshot(self) -> None:
-        """Producer state up to the end; older ones stay only where a segment begins."""
-        offset = self.end_offset
-        path = f"{self._folder}/{offset_name(offset, SNAPSHOT)}"
-        self._disk.replace_file(path, self.producers.to_snapshot())
-        self._durability.replaced(path)
-        bases = {segment.base_offset for segment in self._segments}
-        for old in [o for o in self._snapshots if o not in bases and o != offset]:
-            self._remove(f"{self._folder}/{offset_name(old, SNAPSHOT)}")
-        self._snapshots = [o for o in self._snapshots if o in bases and o != offset] + [offset]
+        if rolled:
+            self._events("segment_rolled", partition=str(self.partition), base=base_offset, sealed_size=sealed_size)
 
     # ------------------------------------------------------------------------------------- reading
 
@@ -502,7 +389,7 @@ class PartitionLog:
             raise KafkaStorageError(f"{self._folder}: read failed: {error}") from error
 
     def _read_from_disk(self, offset: Offset, *, end: Offset, max_bytes: int, min_one_batch: bool) -> LogSlice:
-        for segment in self._segments[self._segment_number(offset) :]:
+        for segment in self._store.segments[self._store.number_of(offset) :]:
             if offset >= segment.next_offset:
                 continue
             extent = segment.extent(offset, end_offset=end, max_bytes=max_bytes, min_one_batch=min_one_batch)
@@ -512,17 +399,6 @@ class PartitionLog:
             return LogSlice((data,), extent.size, extent.first_offset, extent.next_offset)
         return LogSlice((), 0, offset, offset)
 
-    def _segment_number(self, offset: Offset) -> int:
-        """Number of the segment that would hold ``offset``."""
-        low, high = 0, len(self._segments) - 1
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self._segments[middle].base_offset <= offset:
-                low = middle
-            else:
-                high = middle - 1
-        return low
-
     def offset_for_timestamp(self, timestamp: int, end_offset: Offset | None = None) -> TimestampHit | None:
         """The first record at or after ``timestamp`` (ms) below ``end_offset`` (default: LEO); None: no such.
 
@@ -531,14 +407,14 @@ class PartitionLog:
         end = self.end_offset if end_offset is None else min(end_offset, self.end_offset)
         with self._reading():
             return timestamps.first_at_or_after(
-                self._segments, timestamp, start_offset=self._start_offset, end_offset=end
+                self._store.segments, timestamp, start_offset=self._start_offset, end_offset=end
             )
 
     def max_timestamp_offset(self, end_offset: Offset | None = None) -> TimestampHit | None:
         """The first record with the largest timestamp below ``end_offset`` (ListOffsets -3); None: no records."""
         end = self.end_offset if end_offset is None else min(end_offset, self.end_offset)
         with self._reading():
-            return timestamps.first_newest(self._segments, start_offset=self._start_offset, end_offset=end)
+            return timestamps.first_newest(self._store.segments, start_offset=self._start_offset, end_offset=end)
 
     # ------------------------------------------------------------------------------------- epochs
 
@@ -582,21 +458,8 @@ class PartitionLog:
         return old_end - self.end_offset
 
     def _cut(self, offset: Offset) -> None:
-        number = self._segment_number(offset)
-        if number and offset == self._segments[number].base_offset:
-            number -= 1
         try:
-            for segment in self._segments[number + 1 :]:
-                self._remove_segment(segment)
-            del self._segments[number + 1 :]
-            self._segments[-1].truncate(offset)
-            self._durability.cut(self.end_offset)
-            for snapshot in [o for o in self._snapshots if o > self.end_offset]:
-                self._remove(f"{self._folder}/{offset_name(snapshot, SNAPSHOT)}")
-            self._snapshots = [o for o in self._snapshots if o <= self.end_offset]
-            replay_producers(
-                self._disk, self._folder, self._segments, self.producers, self._snapshots, end=self.end_offset
-            )
+            self._store.cut(offset)
         except (DiskFull, DiskFailed, CorruptMessage) as error:
             raise self._fail("truncation", error) from error
         self.tail.truncate(self.end_offset)
@@ -609,43 +472,14 @@ class PartitionLog:
     def _restart(self, offset: Offset) -> None:
         old_end = self.end_offset
         try:
-            self._mark_restart(offset)
-            for segment in self._segments:
-                self._remove_segment(segment)
-            for snapshot in self._snapshots:
-                self._remove(f"{self._folder}/{offset_name(snapshot, SNAPSHOT)}")
-            self._segments = [self._new_segment(offset)]
+            self._store.restart(offset)
         except (DiskFull, DiskFailed) as error:
             raise self._fail("restart", error) from error
-        self._snapshots = []
-        self._durability.withdraw()
-        self._durability.start_moved()
         self._start_offset = offset
-        self.producers.clear()
         self.tail.clear()
         self.epochs.clear()
         self._save_epochs()
         self._events("log_restarted", partition=str(self.partition), old=old_end, new=offset)
-
-    def _mark_restart(self, offset: Offset) -> None:
-        """The log begins at ``offset``, even after a kill -9 before any checkpoint says so."""
-        self._remove_restart_marker()
-        self._disk.replace_file(f"{self._folder}/{offset_name(offset, RESTARTED)}", b"")
-        self._restarted_at = offset
-
-    def _remove_restart_marker(self) -> None:
-        if self._restarted_at is not None:
-            self._remove(f"{self._folder}/{offset_name(self._restarted_at, RESTARTED)}")
-            self._restarted_at = None
-
-    def _remove_segment(self, segment: Segment) -> None:
-        self._durability.retire(segment.take_file())
-        for path in segment.paths:
-            self._remove(path)
-
-    def _remove(self, path: str) -> None:
-        self._disk.remove(path)
-        self._durability.removed(path)
 
     # ------------------------------------------------------------------------------------- the start
 
@@ -664,7 +498,7 @@ class PartitionLog:
 
     def expired_segments(self, now_ms: int, high_watermark: Offset) -> list[Segment]:
         """The oldest segments that retention lets go, none that ends above ``high_watermark``."""
-        segments = [segment for segment in self._segments if segment.size]
+        segments = [segment for segment in self._store.segments if segment.size]
         ages = [
             SegmentAge(end_offset=segment.next_offset, size=segment.size, newest_ms=self._newest_ms(segment))
             for segment in segments
@@ -677,20 +511,21 @@ class PartitionLog:
     def _newest_ms(self, segment: Segment) -> int:
         if segment.max_timestamp != NO_TIMESTAMP:
             return segment.max_timestamp
-        return self._disk.modified_ms(segment.path(".log"))
+        return self._disk.modified_ms(segment.path(LOG))
 
     async def delete_segments(self, segments: Sequence[Segment]) -> list[str]:
         """Let ``segments``, the oldest ones, go: the start moves, is made durable, then the files are renamed.
 
         Gives the ``.deleted`` paths, to be removed after ``file.delete.delay.ms``. Raises DiskFailed.
         """
-        doomed = [segment for segment in self._segments if any(segment is other for other in segments)]
+        held = self._store.segments
+        doomed = [segment for segment in held if any(segment is other for other in segments)]
         if not doomed:
             return []
-        invariant(doomed == self._segments[: len(doomed)], "only the oldest segments may go", log=self, doomed=doomed)
-        if doomed[-1] is self._segments[-1]:
+        invariant(doomed == held[: len(doomed)], "only the oldest segments may go", log=self, doomed=doomed)
+        if doomed[-1] is held[-1]:
             self.roll()
-            if doomed[-1] is self._segments[-1]:
+            if doomed[-1] is held[-1]:
                 return []  # the roll waits for a sync
         end = doomed[-1].next_offset
         self.raise_start(end)
@@ -698,20 +533,9 @@ class PartitionLog:
         self._check_writable()
         renamed = []
         # Meanwhile the log may have been cut or begun anew: only what is still its oldest part goes.
-        while self._segments[0] in doomed and len(self._segments) > 1 and self._segments[1].base_offset <= end:
-            renamed += self._rename_deleted(self._segments.pop(0))
+        while held[0] in doomed and len(held) > 1 and held[1].base_offset <= end:
+            renamed += self._store.delete_oldest()
         self._events("segments_deleted", partition=str(self.partition), count=len(doomed), start=self._start_offset)
-        return renamed
-
-    def _rename_deleted(self, segment: Segment) -> list[str]:
-        self._durability.retire(segment.take_file())
-        renamed = []
-        for path in (*segment.paths, segment.path(SNAPSHOT)):
-            if self._disk.exists(path):
-                self._disk.replace(path, path + DELETED)
-                self._durability.removed(path)
-                renamed.append(path + DELETED)
-        self._snapshots = [offset for offset in self._snapshots if offset != segment.base_offset]
         return renamed
 
     def expire_producers(self, now_ms: int) -> int:
@@ -728,27 +552,32 @@ class PartitionLog:
         """
         if self._closed:
             return
+        if self._sync_failure is not None:
+            raise DiskFailed(self._sync_failure)
         try:
-            await self._durability.sync(self.end_offset, self._segments)
+            await self._durability.sync(self.end_offset, self._store.segments)
         except (DiskFailed, DiskFull) as error:
-            self._fail("sync", error)
+            self._sync_failure = self._fail("sync", error).message
             raise
         invariant(self.synced_end <= max(self.end_offset, 0), "nothing beyond the end is synced", log=self)
-        self._roll_put_off = False
-        if self._restarted_at is not None and self._durability.start_is_saved:
-            self._remove_restart_marker()
+        self._store.roll_is_put_off = False
+        if self._durability.start_is_saved:
+            self._store.remove_restart_marker()
 
     def recovery_point_checkpointed(self, offset: Offset, *, done: bool) -> None:
         """The checkpoint on disk may say ``offset`` from now on; with ``done`` it says nothing else any more."""
-        self._disk_recovery_point = offset if done else max(offset, self._disk_recovery_point)
+        self._store.disk_recovery_point = offset if done else max(offset, self._store.disk_recovery_point)
 
     def prepare_close(self) -> None:
         """Write what a clean stop leaves: the last indexes and a producer snapshot; then ``sync``, ``close``."""
         self._check_writable()
-        if self.report.clean and self._durability.is_idle(self._segments):
+        if self.report.clean and self._durability.is_idle(self._store.segments):
             return  # as it was found
-        self._save_indexes(self._segments[-1])
-        self._take_snapshot()
+        try:
+            self._store.save_indexes(self._store.active)
+            self._store.take_snapshot()
+        except (DiskFull, DiskFailed) as error:
+            raise self._fail("closing", error) from error
         self._save_epochs()
 
     def close(self) -> None:
@@ -761,8 +590,7 @@ class PartitionLog:
         self._closed = True
         self._durability.abandon(self.end_offset)
         self.tail.clear()
-        for segment in self._segments:
-            self._durability.retire(segment.take_file())
+        self._store.close()
 
     def _check_writable(self) -> None:
         if self._failure is not None:

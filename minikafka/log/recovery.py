@@ -284,7 +284,7 @@ class _Loader:
         while number < len(self.segments):
             segment = self.segments[number]
             before = self.segments[number - 1].next_offset if number else segment.base_offset
-            if segment.base_offset != before:
+            if segment.base_offset < before or (segment.base_offset > before and not may_have_gaps(self.config)):
                 self._drop(number, f"begins at {segment.base_offset}, the log before it ends at {before}")
                 return
             believed = number < first_to_scan and self._believe(segment, number)

@@ -114,6 +114,11 @@ class Segment:
         return self.path(INDEX), self.path(TIME_INDEX)
 
     @property
+    def is_dirty(self) -> bool:
+        """Does the log file hold changes that no completed sync covered?"""
+        return self.writes != self.synced_writes
+
+    @property
     def file(self) -> File:
         """The log file; opened at first use, so that old segments hold no descriptor."""
         if self._file is None:

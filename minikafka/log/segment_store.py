@@ -1,0 +1,217 @@
+"""Which files one log consists of: segments are born by rolls and die by cuts, restarts and retention.
+
+Rules for this file: each method leaves the list of segments, the producer snapshots and the durability books in step
+with the folder; DiskFull and DiskFailed pass through, its owner stops the log then. What may be read or promised is
+decided elsewhere.
+"""
+
+from __future__ import annotations
+
+from minikafka.config import TopicConfig
+from minikafka.errors import KafkaStorageError
+from minikafka.invariant import invariant
+from minikafka.log.durability import Durability
+from minikafka.log.names import DELETED, RESTARTED, SNAPSHOT, offset_name
+from minikafka.log.recovery import LoadedLog, replay_producers
+from minikafka.log.segment import RELATIVE_MAX, Segment
+from minikafka.ports import Disk
+from minikafka.types import Offset
+from minikafka.wire.batch import NO_TIMESTAMP, RecordBatch
+
+
+class SegmentStore:
+    """The segments of one log, oldest first; the last one is active and always there."""
+
+    def __init__(
+        self, disk: Disk, folder: str, loaded: LoadedLog, durability: Durability, *, disk_recovery_point: Offset
+    ) -> None:
+        self.segments = loaded.segments
+        self.producers = loaded.producers
+        self.disk_recovery_point = disk_recovery_point
+        """The largest recovery point that a checkpoint on disk may tell after a crash."""
+        self.roll_is_put_off = False
+        self.restarted_at = loaded.restarted_at
+        """Where a ``.start`` file says that the log begins; None: no such file."""
+        self._disk = disk
+        self._folder = folder
+        self._durability = durability
+        self._snapshots = loaded.snapshots
+
+    @property
+    def active(self) -> Segment:
+        """The segment that is appended to."""
+        return self.segments[-1]
+
+    @property
+    def end_offset(self) -> Offset:
+        """The next offset to be written."""
+        return self.segments[-1].next_offset
+
+    @property
+    def recovery_point(self) -> Offset:
+        """The synced end, but not beyond a sealed segment whose indexes are not durable yet."""
+        point = self._durability.synced_end
+        for segment in self.segments[:-1]:
+            if segment.next_offset >= point:
+                break
+            if not all(self._durability.is_synced(path) for path in segment.index_paths):
+                return segment.next_offset
+        return point
+
+    def number_of(self, offset: Offset) -> int:
+        """Number of the segment that would hold ``offset``."""
+        low, high = 0, len(self.segments) - 1
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.segments[middle].base_offset <= offset:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    # ------------------------------------------------------------------------------------- rolling
+
+    def must_roll(
+        self, config: TopicConfig, *, size: int, last_offset: Offset, max_timestamp: int, pending_size: int = 0
+    ) -> bool:
+        """Before the next batch: by size, age in record time, full indexes, or offsets beyond int32 (KAFKA-FACTS 1.3).
+
+        ``pending_size``: bytes that will be written to the active segment before it.
+        """
+        segment = self.active
+        occupied = segment.size + pending_size
+        if occupied and occupied > config.segment_bytes - size:
+            return True
+        if last_offset - segment.base_offset > RELATIVE_MAX:
+            return True
+        if not segment.size:
+            return False
+        first = segment.first_timestamp
+        return (
+            (NO_TIMESTAMP not in {first, max_timestamp} and max_timestamp - first > config.segment_ms)
+            or segment.index.is_full(config.segment_index_bytes)
+            or segment.time_index.is_full(config.segment_index_bytes)
+        )
+
+    def must_roll_for(self, config: TopicConfig, batch: RecordBatch, *, pending_size: int) -> bool:
+        """As :meth:`must_roll`, for a batch whose offsets are final."""
+        return self.must_roll(
+            config,
+            size=batch.size,
+            last_offset=batch.last_offset,
+            max_timestamp=batch.max_timestamp,
+            pending_size=pending_size,
+        )
+
+    def roll(self, base_offset: Offset, *, size_max: int) -> bool:
+        """Seal the active segment; the next one begins at ``base_offset``. False: put off until a sync has passed.
+
+        ``size_max`` is the largest batch that may follow. KafkaStorageError when it can neither wait nor roll.
+        """
+        sealed = self.active
+        if self.disk_recovery_point > sealed.next_offset and self._durability.synced_end < sealed.next_offset:
+            # The log was cut below a recovery point that may still stand in the checkpoint on disk. If this segment
+            # were sealed before it is synced: 1. power cut; 2. the old point lies in a later segment; 3. this one is
+            # believed though it was never synced. So it stays the last, and is walked, until a sync has passed.
+            self.roll_is_put_off = True
+            if sealed.size + size_max > RELATIVE_MAX or base_offset - sealed.base_offset > RELATIVE_MAX // 2:
+                raise KafkaStorageError(f"{self._folder}: the segment is full and waits for a sync")
+            return False
+        if sealed.size:
+            self.save_indexes(sealed)
+        else:
+            self._remove_segment(self.segments.pop())
+        self.segments.append(self._new_segment(base_offset))
+        self.take_snapshot()
+        self.roll_is_put_off = False
+        return True
+
+    def _new_segment(self, base_offset: Offset) -> Segment:
+        segment = Segment(self._disk, self._folder, base_offset)
+        self._durability.folder_changed()
+        invariant(segment.file.size() == 0, "a new segment is empty", segment=segment)
+        return segment
+
+    def save_indexes(self, segment: Segment) -> None:
+        """Write a segment's index files; durable after the next sync."""
+        segment.save_indexes()
+        for path in segment.index_paths:
+            self._durability.replaced(path)
+
+    def take_snapshot(self) -> None:
+        """Producer state up to the end; older snapshots stay only where a segment begins."""
+        offset = self.end_offset
+        path = f"{self._folder}/{offset_name(offset, SNAPSHOT)}"
+        self._disk.replace_file(path, self.producers.to_snapshot())
+        self._durability.replaced(path)
+        bases = {segment.base_offset for segment in self.segments}
+        self._keep_snapshots([old for old in self._snapshots if old in bases or old == offset])
+        if offset not in self._snapshots:
+            self._snapshots.append(offset)
+
+    def _keep_snapshots(self, kept: list[Offset]) -> None:
+        for offset in self._snapshots:
+            if offset not in kept:
+                self._remove(f"{self._folder}/{offset_name(offset, SNAPSHOT)}")
+        self._snapshots = kept
+
+    # ------------------------------------------------------------------------------------- cutting
+
+    def cut(self, offset: Offset) -> None:
+        """Keep whole batches below ``offset``, which lies above the first segment's base."""
+        number = self.number_of(offset)
+        if number and offset == self.segments[number].base_offset:
+            number -= 1
+        for segment in self.segments[number + 1 :]:
+            self._remove_segment(segment)
+        del self.segments[number + 1 :]
+        self.active.truncate(offset)
+        self._durability.cut(self.end_offset)
+        self._keep_snapshots([snapshot for snapshot in self._snapshots if snapshot <= self.end_offset])
+        replay_producers(self._disk, self._folder, self.segments, self.producers, self._snapshots, end=self.end_offset)
+
+    def restart(self, offset: Offset) -> None:
+        """Drop all; one empty segment begins at ``offset``. A marker says so until a checkpoint does."""
+        self.remove_restart_marker()
+        self._disk.replace_file(f"{self._folder}/{offset_name(offset, RESTARTED)}", b"")
+        self.restarted_at = offset
+        for segment in self.segments:
+            self._remove_segment(segment)
+        self._keep_snapshots([])
+        self.segments[:] = [self._new_segment(offset)]
+        self.producers.clear()
+        self._durability.withdraw()
+        self._durability.start_moved()
+
+    def remove_restart_marker(self) -> None:
+        """The checkpoint tells the start now."""
+        if self.restarted_at is not None:
+            self._remove(f"{self._folder}/{offset_name(self.restarted_at, RESTARTED)}")
+            self.restarted_at = None
+
+    def delete_oldest(self) -> list[str]:
+        """Rename the oldest segment's files; their new paths."""
+        segment = self.segments.pop(0)
+        self._durability.retire(segment.take_file())
+        renamed = []
+        for path in (*segment.paths, segment.path(SNAPSHOT)):
+            if self._disk.exists(path):
+                self._disk.replace(path, path + DELETED)
+                self._durability.removed(path)
+                renamed.append(path + DELETED)
+        self._snapshots = [offset for offset in self._snapshots if offset != segment.base_offset]
+        return renamed
+
+    def _remove_segment(self, segment: Segment) -> None:
+        self._durability.retire(segment.take_file())
+        for path in segment.paths:
+            self._remove(path)
+
+    def _remove(self, path: str) -> None:
+        self._disk.remove(path)
+        self._durability.removed(path)
+
+    def close(self) -> None:
+        """Let go of all files."""
+        for segment in self.segments:
+            self._durability.retire(segment.take_file())
