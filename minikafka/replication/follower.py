@@ -186,6 +186,23 @@ class FollowerReplica:
         if first.base_offset < self.log.end_offset:
             raise CorruptMessage(f"{self.partition}: batch at {first.base_offset} is below the log end {end}")
         self.log.append_as_follower(batches)
+        self._tell_appended(batches)
+
+    def _tell_appended(self, batches: Sequence[RecordBatch]) -> None:
+        """One event for each leader epoch in what was appended: as a rule there is one."""
+        start = 0
+        for number, batch in enumerate(batches):
+            is_last = number + 1 == len(batches)
+            if is_last or batches[number + 1].leader_epoch != batch.leader_epoch:
+                self.events(
+                    "batch_appended",
+                    partition=str(self.partition),
+                    epoch=batch.leader_epoch,
+                    base=batches[start].base_offset,
+                    end=batch.next_offset,
+                    leader=self.leader,
+                )
+                start = number + 1
 
     def cut_to(self, offset: Offset) -> None:
         """Drop everything from ``offset`` on; the watermark never stays beyond the log's end."""

@@ -149,6 +149,7 @@ class LeaderReplica:
         self.lag_time_max_s = lag_time_max_s
         self.broker_epoch_of = broker_epoch_of
         self.events = events
+        self.name = str(partition)
         # Known from the first moment, not from the first append: else followers get "undefined" and diverge
         # (KAFKA-7415).
         self.epoch_start = log.end_offset
@@ -206,6 +207,8 @@ class LeaderReplica:
         invariant(
             info.duplicate or (info.base_offset == before and end == self.log.end_offset), "the log grew by one batch"
         )
+        if not info.duplicate:
+            self.events("batch_appended", partition=self.name, epoch=self.epoch, base=info.base_offset, end=end)
         return Appended(info.base_offset, end, info.log_append_time_ms, info.duplicate)
 
     def check_acknowledged(self, end_offset: Offset) -> bool:
@@ -314,6 +317,8 @@ class LeaderReplica:
         remote.on_fetch(
             offset=offset, start_offset=start_offset, broker_epoch=broker_epoch, leader_end=leader_end, now=now
         )
+        if moved:
+            self.events("follower_fetched", partition=self.name, epoch=self.epoch, replica=node, offset=offset)
         wants_in = self.proposal is None and node not in self.isr and self.may_join(node)
         return FetchEffect(high_watermark_moved=moved and self.advance(now), wants_in=wants_in)
 
@@ -383,6 +388,8 @@ class LeaderReplica:
                 else "isr_changed"
             )
             self.events(kind, partition=str(self.partition), epoch=self.epoch, old=self.isr, new=new)
+        elif self.proposal is not None:
+            self.events("isr_proposal_ended", partition=self.name, epoch=self.epoch, isr=new)
         self.isr = new
         self.partition_epoch = partition_epoch
         self.recovered = recovered
@@ -392,6 +399,7 @@ class LeaderReplica:
     def withdraw(self, proposal: Proposal) -> None:
         """The controller has surely not applied the proposal: fall back to the committed state."""
         if self.proposal is proposal:
+            self.events("isr_proposal_ended", partition=self.name, epoch=self.epoch, isr=self.isr)
             self.proposal = None
 
     # ---- reading -----------------------------------------------------------------------------------------------------

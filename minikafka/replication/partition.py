@@ -16,6 +16,9 @@ from minikafka.replication.follower import FollowerReplica, TruncateByLeaderEpoc
 from minikafka.replication.leader import BrokerEpochOf, LeaderReplica, PartitionState
 from minikafka.types import NO_EPOCH, NO_NODE, Epoch, NodeId, Offset, TopicId, TopicPartition
 
+# An old log has seen many leaders; a line of the structured log shows the latest of them.
+EPOCHS_TOLD_MAX = 20
+
 
 class Partition:
     """One partition's replica on this broker."""
@@ -88,6 +91,7 @@ class Partition:
             self._lead(state, now)
         elif state.leader == NO_NODE:
             self.role = None
+            self.events("became_leaderless", **self._standing(state))
         else:
             self._follow(state)
         return True
@@ -112,25 +116,12 @@ class Partition:
             now=now,
             events=self.events,
         )
-        self.events(
-            "became_leader",
-            partition=str(self.partition),
-            epoch=state.leader_epoch,
-            isr=state.isr,
-            leo=self.log.end_offset,
-            hw=self._resting_watermark,
-        )
+        remotes = {str(node): remote.end_offset for node, remote in self.role.remotes.items()}
+        self.events("became_leader", **self._standing(state), remotes=remotes)
         self.role.advance(now)
 
     def _follow(self, state: PartitionState) -> None:
-        self.events(
-            "became_follower",
-            partition=str(self.partition),
-            epoch=state.leader_epoch,
-            leader=state.leader,
-            leo=self.log.end_offset,
-            hw=self._resting_watermark,
-        )
+        self.events("became_follower", **self._standing(state), leader=state.leader)
         self.role = FollowerReplica(
             self.partition,
             self.log,
@@ -142,6 +133,19 @@ class Partition:
         )
         self.role.isr = state.isr
 
+    def _standing(self, state: PartitionState) -> dict[str, object]:
+        """Where this replica stands as it takes up a role: whoever reads the events can begin here."""
+        return {
+            "partition": str(self.partition),
+            "epoch": state.leader_epoch,
+            "replicas": state.replicas,
+            "isr": state.isr,
+            "start": self.log.start_offset,
+            "leo": self.log.end_offset,
+            "hw": self._resting_watermark,
+            "epochs": self.log.epochs.entries[-EPOCHS_TOLD_MAX:],
+        }
+
     def configure(self, config: TopicConfig) -> None:
         """The topic's settings have changed."""
         self.config = config
@@ -151,6 +155,8 @@ class Partition:
 
     def rest(self) -> None:
         """Give up the role: the replica moves away, or the broker stops."""
+        if self.role is not None:
+            self.events("role_given_up", partition=str(self.partition), epoch=self.epoch)
         self._resting_watermark = self.high_watermark
         self.role = None
         self.leader = NO_NODE

@@ -84,6 +84,10 @@ class _Listener:
         return call
 
 
+def _untold(_kind: str, _node: str, /, **_facts: object) -> None:
+    """For a network without a world around it."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Held:
     message: Message
@@ -99,6 +103,8 @@ class SimNetwork:
         """Asked in order about each message; the first verdict wins."""
         self.observers: list[Callable[[Message, Verdict], None]] = []
         """Told of each message as it is sent, with what will become of it."""
+        self.tell: Callable[..., None] = _untold
+        """(kind, node, facts): told of what is done to links."""
         self.profile = LinkProfile()
         """For links without a profile of their own."""
         self.unpowered: set[str] = set()
@@ -136,6 +142,7 @@ class SimNetwork:
 
     def cut(self, source: str, target: str) -> None:
         """Lose all from ``source`` to ``target``: one way only."""
+        self.tell("link_cut", source, target=target)
         self._cuts.add((source, target))
 
     def cut_both(self, one: str, other: str) -> None:
@@ -151,10 +158,13 @@ class SimNetwork:
 
     def isolate(self, node: str, *, still_talks_to: tuple[str, ...] = ()) -> None:
         """Lose all from and to ``node``, except what is named."""
+        self.tell("node_isolated", node, still_talks_to=still_talks_to)
         self._isolated[node] = frozenset(still_talks_to)
 
     def heal(self, source: str | None = None, target: str | None = None) -> None:
         """Undo cuts: all of them, those from or to one node (one argument), or one directed link (two)."""
+        if self._cuts or self._isolated:
+            self.tell("links_healed", source or "", target=target or "")
         if source is None:
             self._cuts.clear()
             self._isolated.clear()
@@ -173,10 +183,13 @@ class SimNetwork:
 
     def clog(self, source: str, target: str) -> None:
         """Hold back all from ``source`` to ``target`` until :meth:`release`."""
+        self.tell("link_clogged", source, target=target)
         self._clogs.add((source, target))
 
     def release(self, source: str | None = None, target: str | None = None) -> None:
         """Unclog one directed link, or all; what was held goes out now, unless its sender died."""
+        if self._clogs or self._held:
+            self.tell("links_released", source or "", target=target or "", held=len(self._held))
         chosen = [] if source is None or target is None else [(source, target)]
         self._clogs = self._clogs.difference(chosen) if chosen else set()
         held, self._held = self._held, []

@@ -98,6 +98,7 @@ class SimWorld:
         self.seed = seed
         self.loop = SimLoop(seed, choose=choose, keep_trace_lines=keep_trace_lines)
         self.network = SimNetwork(seed, self.loop)
+        self.network.tell = self.tell
         self.journal: list[Event] = []
         """Every event told, in order."""
         self.marks: Counter[str] = Counter()
@@ -115,6 +116,7 @@ class SimWorld:
             self.kill(node)
         incarnation = self.loop.incarnate(node)
         self.network.unpowered.discard(node)
+        self.tell("node_started", node)
         return World(
             clock=self.clock(node),
             network=self.network.of(incarnation),
@@ -147,11 +149,14 @@ class SimWorld:
 
     def kill(self, node: str) -> None:
         """Kill -9: the process is gone, its connections are reset, the page cache stays."""
+        if self.loop.alive(node):
+            self.tell("node_killed", node)
         self._end(node, powered=True)
 
     def power_cut(self, *nodes: str) -> None:
         """Cut the power of machines: silence on the network; the disks keep what was synced and a drawn part more."""
         for node in nodes:
+            self.tell("node_power_cut", node)
             self._end(node, powered=False)
             self.network.unpowered.add(node)
         for node in nodes:
@@ -166,13 +171,17 @@ class SimWorld:
     def pause(self, node: str) -> None:
         """SIGSTOP: the node's connections stay open and nothing answers."""
         self.loop.pause(node)
+        self.tell("node_paused", node)
 
     def resume(self, node: str) -> None:
         """SIGCONT."""
+        if self.loop.alive(node) and self.loop.incarnations[node].paused:
+            self.tell("node_resumed", node)
         self.loop.resume(node)
 
     def jump_clock(self, node: str, seconds: float) -> None:
         """Set the node's calendar forward or, with a negative number, back."""
+        self.tell("clock_jumped", node, seconds=seconds)
         self.clock(node).skew_s += seconds
 
     # ------------------------------------------------------------------------------------- running
@@ -200,13 +209,19 @@ class SimWorld:
 
     def _teller(self, incarnation: Incarnation) -> Callable[..., None]:
         def tell(kind: str, /, **facts: object) -> None:
-            if not incarnation.alive:
-                return
-            event = Event(self.loop.now, incarnation.node, incarnation.number, kind, facts, CAUSE.get())
-            self.journal.append(event)
-            self.marks[kind] += 1
-            self.loop.trace.record(str(event))
-            for observer in self.observers:
-                observer(event)
+            if incarnation.alive:
+                self._note(Event(self.loop.now, incarnation.node, incarnation.number, kind, facts, CAUSE.get()))
 
         return tell
+
+    def tell(self, kind: str, node: str, /, **facts: object) -> None:
+        """Note what is done to a node from outside: the journal explains itself."""
+        incarnation = self.loop.incarnations.get(node)
+        self._note(Event(self.loop.now, node, incarnation.number if incarnation else 0, kind, facts, ""))
+
+    def _note(self, event: Event) -> None:
+        self.journal.append(event)
+        self.marks[event.kind] += 1
+        self.loop.trace.record(str(event))
+        for observer in self.observers:
+            observer(event)
