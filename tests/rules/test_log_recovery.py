@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,13 +17,22 @@ from tests.rules.memory_disk import MemoryDisk, run
 NAMES = "abcdefghijklmnopqrst"
 
 
-def written(*, epochs: bool = True) -> tuple[MemoryDisk, bytes]:
-    """Twenty records in epochs 0 to 3, several segments, never synced; and their bytes."""
+@cache
+def template(*, epochs: bool) -> tuple[dict[str, bytes], bytes]:
     disk = MemoryDisk()
     log = open_log(disk)
     for n, name in enumerate(NAMES):
         fill(log, name, epoch=n // 6 if epochs else 0)
-    return disk, everything(log)
+    return {path: disk.read_file(path) for path in disk.inodes}, everything(log)
+
+
+def written(*, epochs: bool = True) -> tuple[MemoryDisk, bytes]:
+    """Twenty records in epochs 0 to 3, several segments, never synced; and their bytes."""
+    files, whole = template(epochs=epochs)
+    disk = MemoryDisk()
+    for path, data in files.items():
+        disk.replace_file(path, data)
+    return disk, whole
 
 
 def log_paths(disk: MemoryDisk) -> list[str]:
