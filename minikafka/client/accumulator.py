@@ -29,7 +29,6 @@ from minikafka.client.batches import (
     Failure,
     Identity,
     PartitionQueue,
-    Row,
     Sink,
     fate_of,
     proves_absence,
@@ -49,7 +48,7 @@ from minikafka.errors import (
 from minikafka.invariant import invariant
 from minikafka.types import NO_NODE, NodeId
 from minikafka.wire.batch import SEQUENCE_COUNT
-from minikafka.wire.records import BatchBuilder, Headers, RecordView, decode_batch
+from minikafka.wire.records import BatchBuilder, Headers, RecordView, Rows, decode_batch
 
 PRODUCER_EPOCH_MAX = 32_767
 
@@ -122,7 +121,7 @@ class Accumulator(Generic[Sink]):
         self,
         queue: PartitionQueue[Sink],
         sink: Sink,
-        rows: Sequence[Row],
+        rows: Rows,
         start: int,
         ends: Sequence[int],
         room: int,

@@ -29,8 +29,6 @@ _PRODUCER_AT = 43
 _CRC_AT = 17
 
 Sink = TypeVar("Sink")
-Row = tuple[int, bytes | None, bytes | None, Headers]
-"""(timestamp, key, value, headers) of a record."""
 Waiter = tuple[Sink, int, int, int]
 """(sink, index, count, timestamp): who wants to know of ``count`` records of a batch from ``index`` on. A plain tuple:
 ``send`` makes one per record."""

@@ -15,10 +15,10 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from itertools import accumulate
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, cast
 
 from minikafka.client.accumulator import Accumulator
-from minikafka.client.batches import RECORD_OVERHEAD_MAX, Row, record_size
+from minikafka.client.batches import RECORD_OVERHEAD_MAX, record_size
 from minikafka.client.caller import Caller
 from minikafka.client.metadata import Metadata
 from minikafka.client.partitioner import KeyHashes, choose_sticky
@@ -37,7 +37,7 @@ from minikafka.errors import (
 from minikafka.invariant import invariant
 from minikafka.ports import World
 from minikafka.wire.batch import HEADER_SIZE
-from minikafka.wire.records import BatchBuilder, Headers
+from minikafka.wire.records import BatchBuilder, Headers, PlainRows, Row, Rows
 
 # A tuple, or every row of a `send_many` would be one more object for the garbage collector to walk.
 NO_HEADERS: Headers = ()
@@ -267,11 +267,11 @@ class Producer:
         whose metadata stayed unknown, has a failed future (not written).
         """
         now_ms = self._running_world().clock.wall_ms() if timestamp_ms is None else timestamp_ms
-        rows: list[Row] = [
-            (now_ms, None, each, NO_HEADERS) if each.__class__ is bytes else _row(each, now_ms) for each in records
-        ]
-        if not rows:
+        given = list(records)
+        if not given:
             return []
+        plain = set(map(type, given)) == {bytes}
+        rows: Rows = PlainRows(now_ms, cast("list[bytes]", given)) if plain else [_row(each, now_ms) for each in given]
         if self._key_of is not None or self._value_of is not None:
             rows = [self._serialized(row) for row in rows]
         queues = self._topics.get(topic) or await self._admitted(topic, 0)
@@ -280,7 +280,7 @@ class Producer:
         everything = range(len(rows))
         if partition is not None:
             return await self._send_rows(topic, partition, rows, everything)
-        if self._partitioner is None and all(row[1] is None for row in rows):
+        if self._partitioner is None and (isinstance(rows, PlainRows) or all(row[1] is None for row in rows)):
             return await self._send_rows(topic, None, rows, everything)
         self._check_sizes(rows)
         groups: list[list[int]] = [[] for _ in queues]
@@ -361,9 +361,7 @@ class Producer:
 
     # ---------------------------------------------------------------------------------------- slow paths
 
-    async def _send_rows(
-        self, topic: str, partition: int | None, rows: list[Row], indexes: Sequence[int]
-    ) -> list[SentPart]:
+    async def _send_rows(self, topic: str, partition: int | None, rows: Rows, indexes: Sequence[int]) -> list[SentPart]:
         """Buffer rows batch by batch, to one partition or (None) to sticky ones, letting the sender run in between."""
         ends = list(accumulate(self._check_sizes(rows)))
         parts: list[SentPart] = []
@@ -395,14 +393,12 @@ class Producer:
                 await asyncio.sleep(0)
         return parts
 
-    def _check_sizes(self, rows: list[Row]) -> list[int]:
+    def _check_sizes(self, rows: Rows) -> list[int]:
         limit = self._record_size_max
-        sizes = [
-            RECORD_OVERHEAD_MAX + len(value)
-            if key is None and value is not None and not headers
-            else record_size(key, value, headers)
-            for _, key, value, headers in rows
-        ]
+        if isinstance(rows, PlainRows):
+            sizes = list(map(RECORD_OVERHEAD_MAX.__add__, map(len, rows.values)))
+        else:
+            sizes = [record_size(key, value, headers) for _, key, value, headers in rows]
         if max(sizes) > limit:
             raise self._too_large(max(sizes))
         return sizes

@@ -13,7 +13,9 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from itertools import count as number
+from itertools import repeat
+from typing import NamedTuple, Protocol, TypeAlias, overload
 
 import cramjam
 from aiokafka.errors import KafkaError
@@ -106,6 +108,37 @@ def codec_number(name: str) -> int:
     return CODEC_NAMES.index(name)
 
 
+Row: TypeAlias = tuple[int, bytes | None, bytes | None, Headers]
+"""Timestamp in milliseconds since 1970, key, value, headers."""
+
+
+class PlainRows(Sequence[Row]):
+    """Rows of one timestamp, without keys and headers: what a batch call mostly gets, at no tuple per record."""
+
+    __slots__ = ("timestamp", "values")
+
+    def __init__(self, timestamp: int, values: Sequence[bytes]) -> None:
+        self.timestamp = timestamp
+        self.values = values
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Row]: ...
+
+    def __getitem__(self, index: int | slice) -> Row | Sequence[Row]:
+        if isinstance(index, slice):
+            return PlainRows(self.timestamp, self.values[index])
+        return self.timestamp, None, self.values[index], ()
+
+
+Rows: TypeAlias = Sequence[Row]
+
+
 class BatchBuilder:
     """Fills one batch record by record: the producer's accumulator and :func:`build_batch`.
 
@@ -154,19 +187,24 @@ class BatchBuilder:
         self.record_count += 1
         return True
 
-    def extend(
-        self, rows: Sequence[tuple[int, bytes | None, bytes | None, Headers]], start: int = 0, end: int | None = None
-    ) -> int:
+    def extend(self, rows: Rows, start: int = 0, end: int | None = None) -> int:
         """Add ``rows[start:end]`` of (timestamp, key, value, headers) until full; how many were taken.
 
         One call for many records: the loop's own cost stays below the codec's.
         """
         append = self._append
         first = count = self.record_count
-        for timestamp, key, value, headers in rows[start:end] if start or end is not None else rows:
-            if append(count, timestamp, key, value, headers if type(headers) is list else [*headers]) is None:
-                break
-            count += 1
+        if isinstance(rows, PlainRows):
+            values = rows.values[start:end]
+            for told in map(append, number(count), repeat(rows.timestamp), repeat(None), values, repeat([])):
+                if told is None:
+                    break
+                count += 1
+        else:
+            for timestamp, key, value, headers in rows[start:end] if start or end is not None else rows:
+                if append(count, timestamp, key, value, headers if type(headers) is list else [*headers]) is None:
+                    break
+                count += 1
         self.record_count = count
         return count - first
 
