@@ -28,7 +28,7 @@ from minikafka.world.local_cluster import LocalCluster
 
 pytestmark = pytest.mark.e2e
 
-QUICK = {"broker.session.timeout.ms": "1000", "broker.heartbeat.interval.ms": "200"}
+QUICK = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "300"}
 
 
 def batch(*values: bytes) -> Buffers:
