@@ -21,6 +21,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "consume": ("minikafka.cli.consume", "Print a topic's records."),
     "quorum": ("minikafka.cli.quorum", "Look at the metadata quorum."),
     "log": ("minikafka.cli.log", "Read and check log files, without a broker."),
+    "lab": ("minikafka.cli.lab", "Play the stories of replication step by step."),
     "demo": ("minikafka.cli.demo", "Kill brokers under load; prove that nothing is lost."),
 }
 """name -> (module, summary). The command is the module's attribute ``command``."""

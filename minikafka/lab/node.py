@@ -6,6 +6,7 @@ high watermark's checkpoint is written when the scenario says so, and by an orde
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
@@ -75,7 +76,7 @@ class Node:
         self.listens = True
         """False: metadata and answers of the controller do not arrive for now."""
         self.stopped_cleanly = True
-        self._events = events
+        self.events = events
 
     @property
     def seat(self) -> Partition:
@@ -109,7 +110,7 @@ class Node:
             clean=self.stopped_cleanly and self.disk.exists(str(PARTITION)),
             recovery_point=self._checkpointed(RECOVERY_POINT_CHECKPOINT),
             topic_id=TOPIC_ID,
-            events=self._events,
+            events=self.events,
         )
         self.stopped_cleanly = False
         self.partition = Partition(
@@ -121,7 +122,7 @@ class Node:
             high_watermark=self._checkpointed(REPLICATION_OFFSET_CHECKPOINT),
             lag_time_max_s=self.settings.lag_time_max_s,
             broker_epoch_of=self._broker_epoch_of,
-            events=self._events,
+            events=self.events,
             truncation=self.settings.truncation,
         )
 
@@ -180,15 +181,28 @@ class Node:
 
     def records(self) -> list[Held]:
         """Everything in the log of a running process."""
-        log = self.seat.log
-        held: list[Held] = []
-        offset = log.start_offset
-        while offset < log.end_offset:
-            part = log.read(offset, max_bytes=READ_SIZE_MAX)
-            for buffer in part.buffers:
-                held += held_in(buffer)
-            offset = part.next_offset
-        return held
+        return _records_of(self.seat.log)
+
+    def kept(self) -> list[Held]:
+        """Everything in the log; of a dead process what a start would find on its disk."""
+        if self.partition is not None:
+            return self.records()
+        disk = copy.deepcopy(self.disk)
+        if not disk.exists(str(PARTITION)):
+            return []
+        log = PartitionLog.open(disk, PARTITION, self.settings.topic, clean=False, recovery_point=0, topic_id=TOPIC_ID)
+        return _records_of(log)
+
+
+def _records_of(log: PartitionLog) -> list[Held]:
+    held: list[Held] = []
+    offset = log.start_offset
+    while offset < log.end_offset:
+        part = log.read(offset, max_bytes=READ_SIZE_MAX)
+        for buffer in part.buffers:
+            held += held_in(buffer)
+        offset = part.next_offset
+    return held
 
 
 def held_in(buffer: Buffer) -> list[Held]:

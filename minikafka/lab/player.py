@@ -42,6 +42,7 @@ from typing import ClassVar
 from minikafka.config import parse_topic
 from minikafka.errors import InvalidConfig
 from minikafka.lab.control import Control, News, QuorumControl, ScriptedControl
+from minikafka.lab.fate import Difference, Fates, LostRecord
 from minikafka.lab.node import Node, Settings
 from minikafka.lab.sentences import sentence
 from minikafka.lab.stage import Fetch, Stage
@@ -75,13 +76,25 @@ class View:
     epoch: Epoch | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Told:
+    """An event of a rule, and of whose replica."""
+
+    replica: str
+    kind: str
+    facts: Mapping[str, object]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """One step: what happened, why, and what it changed."""
 
     number: int
+    line: int
+    """Of the command in the scenario; steps that follow from it by themselves have the same."""
     what: str
     told: tuple[str, ...]
+    events: tuple[Told, ...]
     before: Mapping[str, View]
     after: Mapping[str, View]
 
@@ -97,8 +110,8 @@ class Run:
     options: Mapping[str, str]
     steps: list[Step] = field(default_factory=list)
     leader: str = ""
-    lost: list[str] = field(default_factory=list)
-    diverged: list[str] = field(default_factory=list)
+    lost: list[LostRecord] = field(default_factory=list)
+    diverged: list[Difference] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +171,12 @@ class Player:
 
     def __init__(self, options: Mapping[str, str], command: _Command) -> None:
         self._told: list[str] = []
+        self._events: list[Told] = []
+        self._line = command.line
         self._run = Run(options)
         self._proposals_flow = True
-        self.stage = _built(dict(options), command, self._told)
+        self.stage = _built(dict(options), command, self._told, self._events)
+        self._fates = Fates(self.stage)
         self._seen: Mapping[str, View] = {}
         for node in self.stage.nodes.values():
             node.start()
@@ -172,6 +188,7 @@ class Player:
         do = self._VERBS.get(command.verb)
         if do is None:
             raise command.fail(f"no such command; there are {', '.join(sorted(self._VERBS))}")
+        self._line = command.line
         state = self.stage.control.news()
         what = do(self, command)
         self.stage.settle_producers()
@@ -184,25 +201,29 @@ class Player:
 
     def finish(self) -> Run:
         """The verdict."""
-        stage, run = self.stage, self._run
-        leader = stage.leader()
+        leader, run = self.stage.leader(), self._run
         run.leader = leader.name if leader is not None else ""
-        run.lost = [f"{each.value} at offset {each.offset}, {each.why}" for each in stage.lost()]
-        run.diverged = [
-            f"offset {mine.offset}: {one.name} has {mine.value} of epoch {mine.epoch}, "
-            f"{other.name} has {yours.value} of epoch {yours.epoch}"
-            for mine, one, yours, other in stage.diverged()
-        ]
+        run.lost, run.diverged = self._fates.lost(), self._fates.diverged()
         return run
 
     # ---- recording ---------------------------------------------------------------------------------------------------
 
     def _record(self, what: str, *, with_told: bool = True) -> None:
         now = self._views()
-        told = tuple(self._told) if with_told else ()
-        self._run.steps.append(Step(number=len(self._run.steps), what=what, told=told, before=self._seen, after=now))
+        step = Step(
+            number=len(self._run.steps),
+            line=self._line,
+            what=what,
+            told=tuple(self._told) if with_told else (),
+            events=tuple(self._events),
+            before=self._seen,
+            after=now,
+        )
+        self._run.steps.append(step)
+        self._fates.look(step.number)
         self._seen = now
         self._told.clear()
+        self._events.clear()
 
     def _views(self) -> dict[str, View]:
         return {node.name: self._view(node) for node in self.stage.nodes.values()}
@@ -577,7 +598,7 @@ class Player:
     }
 
 
-def _built(options: dict[str, str], command: _Command, told: list[str]) -> Stage:
+def _built(options: dict[str, str], command: _Command, told: list[str], events: list[Told]) -> Stage:
     """The stage that ``cluster`` and its options describe; nobody runs yet."""
 
     def number(name: str, default: int) -> int:
@@ -613,6 +634,7 @@ def _built(options: dict[str, str], command: _Command, told: list[str]) -> Stage
 
     def sink_of(name: str) -> Callable[..., None]:
         def sink(kind: str, /, **facts: object) -> None:
+            events.append(Told(name, kind, facts))
             text = sentence(kind, facts, name_of)
             if text:
                 told.append(f"{name}: {text}")

@@ -48,6 +48,11 @@ class Scenario:
         """Play it, with these options over its own."""
         return play(list(self._commands()), dict(options))
 
+    def options(self) -> dict[str, str]:
+        """What its ``cluster`` says."""
+        _, first = next(self._commands(), (0, ""))
+        return dict(word.split("=", 1) for word in first.split() if "=" in word)
+
     def _commands(self) -> Iterator[tuple[int, str]]:
         for number, line in enumerate(self.head.splitlines(), start=1):
             text = line.partition("#")[0].strip()

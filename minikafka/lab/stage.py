@@ -321,6 +321,8 @@ class Stage:
             self.say(f"{node.name} throws the answer away: it has changed since it asked")
             return
         self.say(f"{node.name} gets {_content(answer)}")
+        if answer.error_code:
+            node.events("fetch_refused", error=BY_CODE[answer.error_code].name)
         match role.on_response(answer, asked=fetch.asked.offset):
             case CutTo(offset):
                 role.cut_to(offset)

@@ -6,54 +6,89 @@ old → new.
     step  what happened                    replica    LEO  remote LEO  HW   ISR  epoch
     1     produce m0 to A, acks=1          A leader   0→1  B:?         0    A,B  0
             A: ...why
+
+``why=True`` adds a column with the rule that each change follows, and the rules' sentences below the table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
+from minikafka.lab.causes import RULES, changes_of, reasons
 from minikafka.lab.player import Run, Step, View
 from minikafka.types import NO_OFFSET, Offset
 
 HEAD = ("step", "what happened", "replica", "LEO", "remote LEO", "HW", "ISR", "epoch")
+WHY = "why"
 ABSENT = View(role="")
 
 # Longer sentences stand below the replicas' lines, not beside them.
 SENTENCE_LENGTH_MAX = 48
 
 
-def rendered(run: Run) -> str:
+def rendered(run: Run, *, why: bool = False) -> str:
     """The whole run as text, with the verdict."""
-    rows = [HEAD, *(row for step in run.steps for row in _rows(step))]
-    widths = [max(len(row[column]) for row in rows if column != 1 or any(row[2:])) for column in range(len(HEAD))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "\n".join([*lines, *_verdict(run)]) + "\n"
+    lines = aligned([head(why=why), *rows_of(run, why=why)], free=1)
+    legend = ["", *(f"{name:7} {text}" for name, text in rules_of(run))] if why else []
+    return "\n".join([*lines, *verdict(run), *legend]) + "\n"
 
 
-def _verdict(run: Run) -> Iterator[str]:
+def aligned(rows: Sequence[tuple[str, ...]], *, free: int) -> list[str]:
+    """Rows as lines, in columns. A cell of the column ``free`` with nothing behind it may be longer than the column."""
+    columns = range(len(rows[0]))
+    widths = [max(len(row[each]) for row in rows if each != free or any(row[each + 1 :])) for each in columns]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def head(*, why: bool = False) -> tuple[str, ...]:
+    """The names of the columns."""
+    return (*HEAD, WHY) if why else HEAD
+
+
+def truncation_of(run: Run) -> str:
+    """By which rule a returning replica cuts its log."""
+    return run.options.get("truncation", "leader-epoch")
+
+
+def verdict(run: Run) -> Iterator[str]:
+    """What is lost and what differs at the end, a sentence each."""
     if not run.leader:
         yield "nobody leads: nothing can be read"
     else:
-        for each in run.lost or ["nothing"]:
-            yield f"lost: {each}"
-    for each in run.diverged or ["nothing"]:
-        yield f"diverged: {each}"
+        yield from ("lost: " + each for each in [str(lost) for lost in run.lost] or ["nothing"])
+    yield from ("diverged: " + each for each in [str(difference) for difference in run.diverged] or ["nothing"])
+
+
+def rules_of(run: Run) -> list[tuple[str, str]]:
+    """The rules that the run's changes follow, as (name, sentence)."""
+    used = {change.rule for step in run.steps for change in changes_of(step, truncation_of(run))}
+    return [(name, text) for name, text in RULES.items() if name in used]
+
+
+def rows_of(run: Run, *, why: bool = False) -> Iterator[tuple[str, ...]]:
+    """The lines of all steps, one cell for each column of :func:`head`."""
+    for step in run.steps:
+        changes = changes_of(step, truncation_of(run)) if why else []
+        for row in _rows(step):
+            name = row[2].split(" ")[0]
+            yield (*row, reasons(changes, name) if name else "") if why else row
 
 
 def _rows(step: Step) -> Iterator[tuple[str, ...]]:
     told = [f"  {each}" for each in step.told]
-    replicas = [_cells(name, step.before.get(name, ABSENT), step.after[name]) for name in step.changed()]
+    replicas = [cells(name, step.before.get(name, ABSENT), step.after[name]) for name in step.changed()]
     beside = told[: max(0, len(replicas) - 1)]
     if any(len(each) > SENTENCE_LENGTH_MAX for each in beside):
         told = [*[""] * len(beside), *told]
     number = str(step.number)
-    for sentence, cells in zip_longest([step.what, *told], replicas):
-        yield (number, sentence or "", *(cells or ("",) * (len(HEAD) - 2)))
+    for sentence, values in zip_longest([step.what, *told], replicas):
+        yield (number, sentence or "", *(values or ("",) * (len(HEAD) - 2)))
         number = ""
 
 
-def _cells(name: str, before: View, after: View) -> tuple[str, ...]:
+def cells(name: str, before: View, after: View) -> tuple[str, ...]:
+    """One replica: name and role, LEO, remote LEO, HW, ISR, epoch."""
     role = after.role if before.role in {"", after.role} else f"{before.role}→{after.role}"
     return (
         f"{name} {role}",

@@ -10,7 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from minikafka.cli import consume, demo, log, produce, quorum, serve, topics, up
+from minikafka.cli import consume, demo, lab, log, produce, quorum, serve, topics, up
 from minikafka.cli.produce import Tally
 from minikafka.cli.quorum import to_json as quorum_json
 from minikafka.cli.root import COMMANDS, root
@@ -42,6 +42,7 @@ MODULES: dict[str, ModuleType] = {
     "consume": consume,
     "quorum": quorum,
     "log": log,
+    "lab": lab,
     "demo": demo,
 }
 
@@ -82,9 +83,9 @@ def test_the_table_of_commands_names_their_modules():
 
 
 def test_the_commands_of_the_issue_exist():
-    """Issue item 7, the synopsis."""
+    """Issue 2 item 7, the synopsis; issue 3 item 5."""
     wanted = """up serve topics/create topics/list topics/describe topics/delete produce consume quorum/describe log/dump
-        log/verify demo""".split()
+        log/verify lab/list lab/run lab/compare demo""".split()
     assert {tuple(each.split("/")) for each in wanted} <= set(paths())
 
 

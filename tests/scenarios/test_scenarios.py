@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 import minikafka
+from minikafka.lab.causes import RULES, changes_of, reasons
 from minikafka.lab.player import Run, ScenarioError, play
 from minikafka.lab.scenario import LIBRARY, library, read
-from minikafka.lab.table import rendered
+from minikafka.lab.table import rendered, truncation_of
 from minikafka.replication.leader import LeaderReplica
 
 REQUIRED = """
@@ -79,7 +80,7 @@ def test_truncation_to_the_high_watermark_loses_and_diverges(
 ) -> None:
     """S22 and S23 exactly as scheduled, under both rules and under the real quorum."""
     run = run_of(name, **options)
-    assert [each.split()[0] for each in run.lost] == lost
+    assert [each.value for each in run.lost] == lost
     assert len(run.diverged) == diverged
 
 
@@ -88,6 +89,58 @@ def test_the_record_of_s22_is_lost_at_the_articles_step():
     run = run_of("s22_data_loss", truncation="high-watermark")
     cuts = [step.what for step in run.steps if any("cuts its log 2→1" in told for told in step.told)]
     assert cuts == ["B starts again", "all followers fetch until nothing changes"]
+    (lost,) = run.lost
+    assert (lost.value, lost.offset, lost.step, lost.gone_step) == ("m1", 1, 11, 13)
+    assert run.steps[11].what == "B is elected"
+    assert run.steps[12].what == "A starts again", "it still has m1, alone"
+    assert run.steps[13].after["A"].end_offset == 1
+    assert run_of("s22_data_loss", truncation="leader-epoch").lost == []
+
+
+def test_the_replicas_of_s23_part_at_the_articles_step():
+    """S23: A returns with HW 2, which is its log's end, and cuts nothing: offset 1 differs from then on, for good."""
+    run = run_of("s23_divergence", truncation="high-watermark")
+    (parted,) = run.diverged
+    assert (parted.offset, parted.step) == (1, 13)
+    assert run.steps[13].what == "A starts again"
+    assert {each.replica: (each.value, each.epoch) for each in parted.versions} == {"A": ("m1", 0), "B": ("m1'", 1)}
+    mended = run_of("s23_divergence", truncation="leader-epoch")
+    assert mended.diverged == []
+    assert (mended.lost[0].step, mended.lost[0].gone_step) == (11, 14), "only A's disk had m1, until A was told to cut"
+
+
+def test_every_change_has_its_rule_and_most_have_their_event():
+    """DESIGN D9: which rule changed a value, and on which event; a value that no rule explains would be a hole."""
+    for path in library():
+        run = read(path).play()
+        for step in run.steps[1:]:
+            changes = changes_of(step, truncation_of(run))
+            assert {each.replica for each in changes} == set(step.changed()), (path.name, step)
+            for each in changes:
+                assert each.rule in RULES, each
+                if each.rule not in {"disk", "process", "network"}:
+                    assert each.event, (path.name, step.number, each)
+
+
+@pytest.mark.parametrize(
+    "name, number, replica, why",
+    [
+        ("s11_three_rounds", 1, "L", "LEO S6"),
+        ("s11_three_rounds", 4, "L", "remote LEO S5, HW S7"),
+        ("s11_three_rounds", 4, "F", "LEO S8, HW S8"),
+        ("s15_return_to_the_isr", 7, "1", "HW S9, ISR S14"),
+        ("s15_return_to_the_isr", 11, "1", "ISR S15"),
+        ("s22_data_loss", 9, "B", "LEO HW-cut, HW disk, epoch S21"),
+        ("s22_data_loss", 11, "B", "remote LEO S5, ISR S19, epoch S21"),
+        ("s22_data_loss", 13, "A", "LEO range, HW S2"),
+        ("s22_data_loss", 10, "A", "process"),
+    ],
+)
+def test_the_reason_stands_beside_the_change(name: str, number: int, replica: str, why: str) -> None:
+    """DESIGN D9, by example: the rules' numbers are those of the requirements."""
+    run = read(LIBRARY / f"{name}.txt")
+    played = run.play(run.expected[0].options)
+    assert reasons(changes_of(played.steps[number], truncation_of(played)), replica) == why
 
 
 def test_the_story_of_the_epochs_start_needs_its_rule(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,246 @@
+"""``minikafka lab``: the articles' stories, played step by step over the real rules, and shown as the articles' tables.
+
+Rules for this file: plain text when piped, the same as the library's files have it, with the reasons beside; exit code
+0 when a run came to what the scenario's own file expects of it (or expects nothing of such a run), 1 when it did not.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+import click
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from minikafka.cli.lab_json import compared_as_json, run_as_json
+from minikafka.cli.running import FAILED, Commands, Misuse
+from minikafka.cli.tables import console, output_option, print_json, print_table
+from minikafka.lab import compare as comparing
+from minikafka.lab import table
+from minikafka.lab.catalogue import ALIASES, find, names, references, story
+from minikafka.lab.player import Run, ScenarioError
+from minikafka.lab.scenario import Scenario
+from minikafka.lab.truncation import TRUNCATIONS
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+DEFAULTS = {"truncation": "leader-epoch", "control": "script"}
+"""What a scenario gets that says nothing else."""
+
+CONTROLS = ("script", "quorum")
+
+
+@click.group(
+    cls=Commands,
+    epilog="""\b
+Examples:
+  minikafka lab list
+  minikafka lab run data-loss --truncation high-watermark
+  minikafka lab compare divergence""",
+)
+def command() -> None:
+    """Play the stories of replication step by step, over the real rules."""
+
+
+@command.command(
+    name="list",
+    epilog="""\b
+Examples:
+  minikafka lab list
+  minikafka lab list -o json | jq -r '.scenarios[].scenario'""",
+)
+@output_option
+def list_(output: str) -> None:
+    """The stories of the library."""
+    scenarios = [find(name) for name in names()]
+    if output == "table":
+        rows = [(_shown_name(each), ",".join(references(each)), story(each)) for each in scenarios]
+        print_table(("scenario", "see", "story"), rows)
+        return
+    told = [
+        {
+            "scenario": each.name,
+            "aliases": [alias for alias, name in ALIASES.items() if name == each.name],
+            "story": story(each),
+            "references": references(each),
+            "runs": [dict(expected.options) for expected in each.expected],
+        }
+        for each in scenarios
+    ]
+    print_json({"scenarios": told})
+
+
+def _shown_name(scenario: Scenario) -> str:
+    aliases = [alias for alias, name in ALIASES.items() if name == scenario.name]
+    return f"{scenario.name} ({', '.join(aliases)})" if aliases else scenario.name
+
+
+def _options(function: Decorated) -> Decorated:
+    """What both ``run`` and ``compare`` take."""
+    shared = [
+        click.option("--control", type=click.Choice(CONTROLS), help="Who elects: the script, or the real controller."),
+        click.option("--set", "given", multiple=True, metavar="KEY=VALUE", help="An option of the scenario's cluster."),
+    ]
+    for each in shared:
+        function = each(function)
+    return function
+
+
+@command.command(
+    epilog="""\b
+Examples:
+  minikafka lab run s11_three_rounds
+  minikafka lab run data-loss --truncation high-watermark
+  minikafka lab run data-loss --truncation leader-epoch -o json
+  minikafka lab run divergence --control quorum
+  minikafka lab run power_loss --set flush.messages=1
+  minikafka lab run ./my-story.txt
+
+Exit code 0 when the run came to what the scenario's file says of it, 1 when not, 2 for a mistake in name or file."""
+)
+@click.argument("name", metavar="NAME|FILE")
+@click.option("--truncation", type=click.Choice(sorted(TRUNCATIONS)), help="How a returning replica cuts its log.")
+@_options
+@output_option
+def run(name: str, truncation: str | None, control: str | None, given: tuple[str, ...], output: str) -> None:
+    """Play one story, and show what each step changed, and why.
+
+    Without options the story is played as its file first expects it.
+    """
+    options = _given(given, truncation=truncation, control=control)
+    try:
+        scenario = find(name)
+        if not options and scenario.expected:
+            options = dict(scenario.expected[0].options)
+        played = scenario.play(tuple(options.items()))
+    except ScenarioError as error:
+        raise Misuse(str(error)) from error
+    if output == "json":
+        print_json(run_as_json(scenario, played))
+    else:
+        _show(scenario, played, options)
+    _check(scenario, played)
+
+
+def _given(given: Iterable[str], **named: str | None) -> dict[str, str]:
+    """``KEY=VALUE`` pairs; options that have a name of their own win."""
+    options: dict[str, str] = {}
+    for each in given:
+        key, equals, value = each.partition("=")
+        if not equals or not key or key in options:
+            raise Misuse(f"{each}: KEY=VALUE is needed, each key once")
+        options[key] = value
+    return options | {key: value for key, value in named.items() if value is not None}
+
+
+def _check(scenario: Scenario, played: Run) -> None:
+    """Did it come to what the scenario's own file says of such a run?"""
+    text = table.rendered(played)
+    for expected in scenario.expected:
+        options = DEFAULTS | scenario.options() | dict(expected.options)
+        if options != DEFAULTS | dict(played.options) or expected.text == text:
+            continue
+        lines = zip(expected.text.splitlines(), text.splitlines(), strict=False)
+        wanted, got = next(((one, other) for one, other in lines if one != other), ("(an end)", "(more, or less)"))
+        click.echo(
+            f"minikafka: {scenario.name} did not come to what its file says; it says {wanted.strip()!r},"
+            f" here is {got.strip()!r}",
+            err=True,
+        )
+        raise click.exceptions.Exit(FAILED)
+
+
+def _show(scenario: Scenario, played: Run, options: Mapping[str, str]) -> None:
+    told = " ".join(f"{key}={value}" for key, value in options.items())
+    others = [" ".join(f"{key}={value}" for key, value in each.options) for each in scenario.expected]
+    others = [each for each in others if each != told and each]
+    click.echo(f"# {scenario.name}: {story(scenario)}".rstrip(": "))
+    if told or others:
+        click.echo(f"# played with {told or 'its own options'}" + (f"; also {'; '.join(others)}" if others else ""))
+    if not sys.stdout.isatty():
+        click.echo(table.rendered(played, why=True), nl=False)
+        return
+    grid = _grid(table.head(why=True))
+    for row in table.rows_of(played, why=True):
+        grid.add_row(*(_cell(each, column) for column, each in enumerate(row)), end_section=False)
+    terminal = console()
+    terminal.print(grid)
+    for sentence in table.verdict(played):
+        terminal.print(Text(sentence, style="green" if sentence.endswith(": nothing") else "bold red"))
+    for rule, text in table.rules_of(played):
+        terminal.print(Text(f"{rule:7} {text}", style="dim"))
+
+
+def _grid(head: Iterable[str]) -> Table:
+    grid = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
+    for name in head:
+        grid.add_column(name, no_wrap=name in {"step", "replica", "LEO", "HW", "epoch"}, overflow="fold")
+    return grid
+
+
+def _cell(text: str, column: int) -> Text:
+    if text.startswith("  "):
+        return Text(text, style="dim")
+    return Text(text, style="yellow" if "→" in text and column > 1 else "")
+
+
+@command.command(
+    epilog="""\b
+Examples:
+  minikafka lab compare data-loss
+  minikafka lab compare divergence -o json
+  minikafka lab compare min_insync_replicas --left min.insync.replicas=1 --right min.insync.replicas=2
+  minikafka lab compare power_loss --left flush.messages=1 --right flush.messages=1000
+
+Steps that differ are marked, the first of them with >>."""
+)
+@click.argument("name", metavar="NAME|FILE")
+@click.option("--left", multiple=True, metavar="KEY=VALUE", help="An option of the left side only; may be given again.")
+@click.option("--right", multiple=True, metavar="KEY=VALUE", help="The same of the right side.")
+@_options
+@output_option
+def compare(
+    name: str, left: tuple[str, ...], right: tuple[str, ...], control: str | None, given: tuple[str, ...], output: str
+) -> None:
+    """Play one story under two rule sets, side by side.
+
+    Without --left and --right: truncation to the high watermark against truncation by leader epochs.
+    """
+    sides = [_given(left), _given(right)]
+    if not left and not right:
+        sides = [{"truncation": "high-watermark"}, {"truncation": "leader-epoch"}]
+    shared = _given(given, control=control)
+    try:
+        scenario = find(name)
+        both = comparing.compare(scenario, shared | sides[0], shared | sides[1])
+    except ScenarioError as error:
+        raise Misuse(str(error)) from error
+    if output == "json":
+        print_json(compared_as_json(scenario, both, sides[0], sides[1]))
+    else:
+        _show_both(scenario, both, sides)
+
+
+def _show_both(scenario: Scenario, both: comparing.Comparison, sides: list[dict[str, str]]) -> None:
+    labels = [" ".join(f"{key}={value}" for key, value in side.items()) or "as the file says" for side in sides]
+    click.echo(f"# {scenario.name}: {story(scenario)}".rstrip(": "))
+    if sys.stdout.isatty():
+        grid = _grid(comparing.head(labels[0], labels[1]))
+        for row in comparing.rows_of(both):
+            style = {comparing.FIRST: "bold red", comparing.OTHER: "yellow"}.get(row[0], "")
+            grid.add_row(*(_cell(each, column) for column, each in enumerate(row)), style=style)
+        console().print(grid)
+    else:
+        rows = [comparing.head(labels[0], labels[1]), *comparing.rows_of(both)]
+        click.echo("\n".join(table.aligned(rows, free=2)))
+    first = both.first
+    if first is None:
+        click.echo("no step differs")
+    else:
+        click.echo(f"the first step that differs: {first.number}, {first.what}")
+    for label, played in zip(labels, (both.left, both.right), strict=True):
+        for sentence in table.verdict(played):
+            click.echo(f"{label}: {sentence}")

@@ -1,0 +1,70 @@
+"""The library by name: what each story is about, and how a name on a command line finds one.
+
+Rules for this file: a name is the file's below ``scenarios/`` without its ending; ``-`` may stand for ``_``, and a
+number for all of it where only one story has it. Whatever names no story is answered with the nearest that does. A path
+names anybody's own file.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from minikafka.lab.player import ScenarioError
+from minikafka.lab.scenario import Scenario, library, read
+
+ALIASES: Final[Mapping[str, str]] = {"data-loss": "s22_data_loss", "divergence": "s23_divergence"}
+"""The two stories that everybody asks for, by the names that the articles' readers know."""
+
+
+def names() -> list[str]:
+    """All names of the library."""
+    return [read(path).name for path in library()]
+
+
+def find(name: str) -> Scenario:
+    """The story of that name, or in that file. Raises ScenarioError with the nearest names."""
+    known = {read(path).name: path for path in library()}
+    wanted = ALIASES.get(name, name.removesuffix(".txt").replace("-", "_").lower())
+    by_last = [each for each in known if wanted in {each, each.rpartition("/")[2], each.partition("_")[0]}]
+    if wanted in known or len(by_last) == 1:
+        return read(known.get(wanted) or known[by_last[0]])
+    path = Path(name)
+    if path.is_file():
+        return read(path)
+    near = difflib.get_close_matches(wanted, [*known, *ALIASES], n=3, cutoff=0.5) or by_last
+    if not near:
+        near = [each for each in known if wanted in each]
+    told = f"; did you mean {' or '.join(near)}?" if near else "; `minikafka lab list` shows all"
+    raise ScenarioError(f"there is no scenario {name}, and no such file{told}")
+
+
+def story(scenario: Scenario) -> str:
+    """The first sentence of the comment on top, without the number that it may begin with."""
+    text = re.sub(r"^(S\d|KIP-|KAFKA-)[^:]*: ", "", _comment(scenario).partition("\n")[0])
+    sentence = re.match(r".+?\.(?=\s|$)", text)
+    told = (sentence.group() if sentence else text).rstrip(":.")
+    # A setting keeps its small letters.
+    return told if "=" in told.partition(" ")[0] else told[:1].upper() + told[1:]
+
+
+def references(scenario: Scenario) -> list[str]:
+    """The requirements, KIPs and issues of Kafka that the comment on top names, as it names them."""
+    return list(dict.fromkeys(re.findall(r"\b(?:S\d{1,2}|KIP-\d+|KAFKA-\d+)\b", _comment(scenario))))
+
+
+def _comment(scenario: Scenario) -> str:
+    """The comment on top, a paragraph a line."""
+    paragraphs = [""]
+    for line in scenario.head.splitlines():
+        if not line.startswith("#"):
+            break
+        text = line.lstrip("#").strip()
+        if text:
+            paragraphs[-1] = f"{paragraphs[-1]} {text}".lstrip()
+        else:
+            paragraphs.append("")
+    return "\n".join(paragraphs)

@@ -1,0 +1,112 @@
+"""What becomes of records that somebody relies on, step by step: when one was lost, and when two replicas parted.
+
+A record is *lost* from the step on at which the leader serves without it, and *gone* from the step on at which no disk
+holds it. Two replicas have *diverged* from the step on at which they count different records of an offset as
+committed.
+
+Rule for this file: a loss or a difference that is mended later is none; what counts is what stays until the end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from minikafka.lab.node import Held, Node
+from minikafka.lab.stage import Promised, Stage
+from minikafka.types import Epoch, Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostRecord:
+    """A record that somebody relied on, and that the leader does not have."""
+
+    value: str
+    offset: Offset
+    why: str
+    """Why somebody relied on it."""
+    step: int
+    """From this step on the leader serves without it."""
+    gone_step: int | None
+    """From this step on no disk holds it; None: some replica still does."""
+
+    def __str__(self) -> str:
+        gone = f", and no disk since step {self.gone_step}" if self.gone_step is not None else ""
+        return f"{self.value} at offset {self.offset}, {self.why}; the leader lacks it since step {self.step}{gone}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version:
+    """A record as one replica has it."""
+
+    replica: str
+    value: str
+    epoch: Epoch
+
+    def __str__(self) -> str:
+        return f"{self.replica} has {self.value} of epoch {self.epoch}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One offset at which two replicas count different records as committed."""
+
+    offset: Offset
+    versions: tuple[Version, Version]
+    step: int
+    """From this step on."""
+
+    def __str__(self) -> str:
+        one, other = self.versions
+        return f"offset {self.offset}: {one}, {other}, since step {self.step}"
+
+
+class Fates:
+    """Looks after each step."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._missing: dict[Promised, int] = {}
+        self._gone: dict[Promised, int] = {}
+        self._differing: dict[tuple[Offset, Version, Version], int] = {}
+
+    def look(self, step: int) -> None:
+        """Note what has changed with this step."""
+        if self._stage.leader() is not None:
+            missing = self._stage.lost()
+            self._missing = {each: self._missing.get(each, step) for each in missing}
+        kept = {held for node in self._stage.nodes.values() for held in _places(node)} if self._missing else set()
+        gone = [each for each in self._missing if (each.offset, each.value) not in kept]
+        self._gone = {each: self._gone.get(each, step) for each in gone}
+        differing = [
+            (mine.offset, _version(one, mine), _version(other, yours))
+            for mine, one, yours, other in self._stage.diverged()
+        ]
+        self._differing = {each: self._differing.get(each, step) for each in differing}
+
+    def lost(self) -> list[LostRecord]:
+        """As it stands at the end; nothing is called lost while nobody leads."""
+        return [
+            LostRecord(
+                value=each.value,
+                offset=each.offset,
+                why=each.why,
+                step=self._missing[each],
+                gone_step=self._gone.get(each),
+            )
+            for each in self._stage.lost()
+        ]
+
+    def diverged(self) -> list[Difference]:
+        """As it stands at the end."""
+        return [
+            Difference(offset=offset, versions=(one, other), step=step)
+            for (offset, one, other), step in self._differing.items()
+        ]
+
+
+def _places(node: Node) -> list[tuple[Offset, str]]:
+    return [(held.offset, held.value) for held in node.kept()]
+
+
+def _version(node: Node, held: Held) -> Version:
+    return Version(replica=node.name, value=held.value, epoch=held.epoch)

@@ -1,0 +1,276 @@
+"""``minikafka lab``: names, tables, JSON and exit codes (issue 3, the lab)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from minikafka.cli.root import root
+from minikafka.lab.catalogue import find, names, references, story
+from minikafka.lab.compare import FIRST, compare, rows_of
+from minikafka.lab.scenario import LIBRARY, read
+
+OWN = """\
+# A story of my own (S5).
+cluster brokers=2 names=A,B
+produce A x acks=1
+fetch B
+"""
+
+
+def told(*arguments: str, code: int = 0) -> Result:
+    result = CliRunner().invoke(root, ["lab", *arguments])
+    assert result.exit_code == code, (result.output, result.exception)
+    return result
+
+
+def json_of(*arguments: str, code: int = 0) -> dict:
+    return json.loads(told(*arguments, "-o", "json", code=code).stdout)
+
+
+# ---- list ------------------------------------------------------------------------------------------------------------
+
+
+def test_list_names_every_story_in_one_line():
+    """Issue 3 item 5: name, story, and where it comes from."""
+    lines = told("list").stdout.splitlines()
+    assert len(lines) == len(names()) + 1
+    (line,) = [each for each in lines if "(data-loss)" in each]
+    assert "S22,KAFKA-1211,KIP-101" in line
+    assert "lost when a follower truncates to its high watermark" in line
+
+
+def test_list_as_json_is_a_contract():
+    """docs/lab.md."""
+    scenarios = {each["scenario"]: each for each in json_of("list")["scenarios"]}
+    assert list(scenarios) == names()
+    assert scenarios["s23_divergence"]["aliases"] == ["divergence"]
+    assert scenarios["s22_data_loss"]["runs"][0] == {"truncation": "high-watermark"}
+    for each in scenarios.values():
+        assert each.keys() == {"scenario", "aliases", "story", "references", "runs"}
+        assert len(each["story"]) > 15, each
+
+
+# ---- run -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name, truncation, lost, diverged",
+    [
+        ("data-loss", "high-watermark", [("m1", 1, 11, 13)], []),
+        ("data-loss", "leader-epoch", [], []),
+        ("divergence", "high-watermark", [("m1", 1, 11, None)], [(1, 13)]),
+        ("divergence", "leader-epoch", [("m1", 1, 11, 14)], []),
+    ],
+)
+def test_run_as_json_has_the_members_of_the_issue(name, truncation, lost, diverged):
+    """Issue 3 item 5; S22 and S23 at the articles' steps, and not under leader epochs."""
+    ran = json_of("run", name, "--truncation", truncation)
+    assert list(ran) == ["scenario", "truncation", "lost", "diverged", "steps"]
+    assert ran["truncation"] == truncation
+    assert [(each["value"], each["offset"], each["step"], each["gone_step"]) for each in ran["lost"]] == lost
+    assert [(each["offset"], each["step"]) for each in ran["diverged"]] == diverged
+    assert [each["step"] for each in ran["steps"]] == list(range(len(ran["steps"])))
+
+
+def test_a_step_as_json_has_values_changes_rules_and_causes():
+    """DESIGN D9: of each change the rule, the event, and what brought it about."""
+    step = json_of("run", "s11_three_rounds")["steps"][4]
+    assert step["replicas"]["L"] == {
+        "role": "leader",
+        "leo": 2,
+        "remote_leo": {"F": 1},
+        "high_watermark": 1,
+        "isr": ["L", "F"],
+        "isr_asked": None,
+        "leader_epoch": 0,
+    }
+    (change,) = [each for each in step["changes"] if each["replica"] == "L" and each["field"] == "high_watermark"]
+    assert (change["old"], change["new"], change["rule"], change["event"]) == (0, 1, "S7", "hw_advanced")
+    assert change["cause"] == step["what"] == "F fetches from L at 1"
+    assert change["because"]
+
+
+def test_run_prints_the_articles_table_with_reasons_and_no_colour_when_piped():
+    """Issue 3 item 5: step, what happened, LEO / remote LEO / HW / ISR / epoch per replica, old → new, and why."""
+    text = told("run", "data-loss", "--truncation", "high-watermark").stdout
+    assert "\x1b" not in text
+    head = text.splitlines()[2].split("  ")
+    assert [each.strip() for each in head if each.strip()] == [
+        "step",
+        "what happened",
+        "replica",
+        "LEO",
+        "remote LEO",
+        "HW",
+        "ISR",
+        "epoch",
+        "why",
+    ]
+    (row,) = [line for line in text.splitlines() if line.startswith("9 ")]
+    assert "B starts again" in row
+    assert "LEO HW-cut" in row
+    assert "\nHW-cut  a returning replica cuts its log to its own HW" in text
+    assert "\nlost: m1 at offset 1" in text
+
+
+def test_without_options_the_story_is_played_as_its_file_first_expects_it():
+    """`lab run data-loss` shows the loss; the other runs are named."""
+    text = told("run", "s22").stdout
+    assert "played with truncation=high-watermark; also truncation=leader-epoch; control=quorum" in text
+    assert json_of("run", "data-loss")["truncation"] == "high-watermark"
+    assert json_of("run", "data-loss", "--control", "quorum")["lost"] == []
+
+
+@pytest.mark.parametrize("name", ["s22_data_loss", "s22-data-loss", "S22", "data-loss", "s22_data_loss.txt"])
+def test_a_story_has_several_names(name):
+    """A number is enough where only one story has it."""
+    assert find(name).name == "s22_data_loss"
+
+
+def test_a_story_in_a_folder_is_found_by_its_last_name():
+    """elr/ is the library's own order, not the reader's."""
+    assert find("last_replica_standing").name == "elr/last_replica_standing"
+
+
+@pytest.mark.parametrize(
+    "name, nearest",
+    [("s19", "s19_clean_election"), ("dataloss", "data-loss"), ("s22_dataloss", "s22_data_loss"), ("xyz", "lab list")],
+)
+def test_an_unknown_name_gets_the_nearest(name, nearest):
+    """STYLE: what was wrong, and what to do next; exit code 2."""
+    result = told("run", name, code=2)
+    assert nearest in result.stderr
+    assert result.stdout == ""
+
+
+def test_ones_own_file_is_played(tmp_path):
+    """Issue 3 item 5: text files; the language is in docs/lab.md."""
+    path = tmp_path / "my-story.txt"
+    path.write_text(OWN)
+    ran = json_of("run", str(path))
+    assert ran["scenario"] == "my-story"
+    assert ran["steps"][2]["replicas"]["B"]["leo"] == 1
+    assert "A story of my own (S5)" in told("run", str(path)).stdout
+
+
+def test_a_mistake_in_ones_own_file_names_its_line(tmp_path):
+    """A typing error must not pass for a story."""
+    path = tmp_path / "my-story.txt"
+    path.write_text(OWN + "fetsch B\n")
+    assert "line 5: fetsch: no such command" in told("run", str(path), code=2).stderr
+
+
+def test_exit_code_1_when_a_run_does_not_come_to_what_its_file_says(tmp_path):
+    """The scenario's own expectation is its verdict: the same file serves as a test."""
+    path = tmp_path / "my-story.txt"
+    path.write_text(OWN)
+    text = read(path).refreshed()
+    path.write_text(text)
+    told("run", str(path))
+    told("run", str(path), "--truncation", "leader-epoch")  # the default by name
+    path.write_text(text.replace("lost: nothing", "lost: x"))
+    result = told("run", str(path), code=1)
+    assert "'lost: x'" in result.stderr
+    told("run", str(path), "--truncation", "high-watermark")  # of such a run the file says nothing
+
+
+@pytest.mark.parametrize(
+    "arguments, why",
+    [
+        (("--set", "flush.mesages=1"), "did you mean flush.messages"),
+        (("--set", "brokers"), "KEY=VALUE"),
+        (("--set", "min.insync.replicas=1", "--set", "min.insync.replicas=2"), "once"),
+        (("--truncation", "none"), "high-watermark"),
+        (("--control", "zookeeper"), "quorum"),
+    ],
+)
+def test_a_wrong_option_is_exit_code_2(arguments, why):
+    """Scripts tell a wrong call (2) from a story that ended otherwise (1)."""
+    assert why in told("run", "power_loss", *arguments, code=2).stderr
+
+
+def test_a_setting_changes_the_story():
+    """DESIGN D6: what power loss takes is a matter of a setting."""
+    assert [each["value"] for each in json_of("run", "power_loss")["lost"]] == ["a"]
+    assert json_of("run", "power_loss", "--set", "flush.messages=1")["lost"] == []
+
+
+# ---- compare ---------------------------------------------------------------------------------------------------------
+
+
+def test_compare_marks_the_first_step_that_differs_and_names_the_lost():
+    """Issue 3 item 5: one schedule under two rule sets; S22 parts where B cuts its log, or does not."""
+    text = told("compare", "data-loss").stdout
+    (marked,) = [line for line in text.splitlines() if line.startswith(FIRST)]
+    assert "B starts again" in marked
+    assert "the first step that differs: 9, B starts again" in text
+    assert "truncation=high-watermark: lost: m1 at offset 1" in text
+    assert "truncation=leader-epoch: lost: nothing" in text
+
+
+def test_compare_as_json():
+    """docs/lab.md."""
+    both = json_of("compare", "divergence")
+    assert both["first_difference"] == {"step": "14", "what": "all followers fetch until nothing changes"}
+    assert [len(both[side]["diverged"]) for side in ("left", "right")] == [1, 0]
+    assert both["left"]["options"] == {"truncation": "high-watermark"}
+    differing = [each for each in both["steps"] if each["differs"]]
+    assert differing[0]["left"]["step"] == differing[0]["right"]["step"] == 14
+
+
+def test_compare_any_two_settings():
+    """Rule sets are settings as well: one replica's acknowledgement, or two."""
+    both = json_of(
+        "compare", "min_insync_replicas", "--left", "min.insync.replicas=1", "--right", "min.insync.replicas=2"
+    )
+    assert both["left"]["options"] == {"min.insync.replicas": "1"}
+    assert both["first_difference"] is not None
+    same = told(
+        "compare", "s11_one_record", "--left", "min.insync.replicas=1", "--right", "min.insync.replicas=1"
+    ).stdout
+    assert "no step differs" in same
+    assert not any(line.startswith(FIRST) for line in same.splitlines())
+
+
+def test_compare_aligns_steps_of_the_same_command():
+    """Under the real quorum the ISR changes by itself at times: such a step stands alone, and the rest stays in line."""
+    both = compare(read(LIBRARY / "s22_data_loss.txt"), {"control": "script"}, {"control": "quorum"})
+    assert any(pair.left is None for pair in both.pairs)
+    assert all(pair.left.line == pair.right.line for pair in both.pairs if pair.left and pair.right)
+    assert len({len(row) for row in rows_of(both)}) == 1
+
+
+# ---- the library -----------------------------------------------------------------------------------------------------
+
+
+def test_every_story_has_a_sentence_and_nearly_all_a_source():
+    """A list that explains nothing helps nobody."""
+    scenarios = [find(name) for name in names()]
+    assert all("\n" not in story(each) for each in scenarios)
+    assert sum(bool(references(each)) for each in scenarios) >= len(scenarios) - 4
+
+
+def test_every_name_runs_from_the_command_line():
+    """`lab run NAME` of every name that `lab list` prints, exit code 0: the file's own verdict."""
+    for name in names():
+        told("run", name, "-o", "json")
+
+
+def test_all_runs_that_a_file_expects_are_checked_by_the_command():
+    """The options of a run, spelled out, find the file's expectation of it."""
+    for name in ("s22_data_loss", "s23_divergence", "power_loss"):
+        for expected in read(LIBRARY / f"{name}.txt").expected:
+            options = [word for key, value in expected.options for word in ("--set", f"{key}={value}")]
+            told("run", name, *options)
+
+
+def test_documented_commands_exist():
+    """docs/lab.md names every command of the language, so that a story can be written from it."""
+    text = (Path(__file__).parents[2] / "docs" / "lab.md").read_text()
+    from minikafka.lab.player import Player
+
+    assert [verb for verb in Player._VERBS if f"`{verb}" not in text] == []
