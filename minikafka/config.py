@@ -45,9 +45,11 @@ def _setting(
 class TopicConfig:
     """What may differ from topic to topic."""
 
-    segment_bytes: int = _setting("segment.bytes", GIB, "roll a segment at this size", low=14)
+    segment_bytes: int = _setting("segment.bytes", GIB, "roll a segment at this size", low=14, high=INT_MAX)
     segment_ms: int = _setting("segment.ms", 7 * DAY_MS, "roll a segment at this age (record time)", low=1)
-    segment_index_bytes: int = _setting("segment.index.bytes", 10 * MIB, "largest size of one index file", low=24)
+    segment_index_bytes: int = _setting(
+        "segment.index.bytes", 10 * MIB, "largest size of one index file", low=24, high=INT_MAX
+    )
     index_interval_bytes: int = _setting("index.interval.bytes", 4096, "bytes of log between index entries", low=0)
     retention_ms: int = _setting("retention.ms", 7 * DAY_MS, "delete segments older than this; -1: never", low=-1)
     retention_bytes: int = _setting("retention.bytes", -1, "delete segments beyond this size; -1: never", low=-1)
@@ -57,7 +59,7 @@ class TopicConfig:
         "flush.messages", LONG_MAX, "1: acknowledge only what is synced to disk; larger: sync after so many", low=1
     )
     flush_ms: int = _setting("flush.ms", LONG_MAX, "sync at least this often", low=0)
-    max_message_bytes: int = _setting("max.message.bytes", 1_048_588, "largest record batch", low=61)
+    max_message_bytes: int = _setting("max.message.bytes", 1_048_588, "largest record batch", low=61, high=INT_MAX)
     compression_type: str = _setting(
         "compression.type",
         "producer",
@@ -166,9 +168,11 @@ class BrokerConfig:
         "metadata.log.max.snapshot.interval.ms", 3_600_000, "snapshot by time", low=0
     )
 
-    log_segment_bytes: int = _setting("log.segment.bytes", GIB, "see segment.bytes", low=14)
+    log_segment_bytes: int = _setting("log.segment.bytes", GIB, "see segment.bytes", low=14, high=INT_MAX)
     log_roll_ms: int = _setting("log.roll.ms", 7 * DAY_MS, "see segment.ms", low=1)
-    log_index_size_max_bytes: int = _setting("log.index.size.max.bytes", 10 * MIB, "see segment.index.bytes", low=24)
+    log_index_size_max_bytes: int = _setting(
+        "log.index.size.max.bytes", 10 * MIB, "see segment.index.bytes", low=24, high=INT_MAX
+    )
     log_index_interval_bytes: int = _setting("log.index.interval.bytes", 4096, "see index.interval.bytes", low=0)
     log_retention_ms: int = _setting("log.retention.ms", 7 * DAY_MS, "see retention.ms", low=-1)
     log_retention_bytes: int = _setting("log.retention.bytes", -1, "see retention.bytes", low=-1)
@@ -185,7 +189,7 @@ class BrokerConfig:
     log_flush_start_offset_checkpoint_interval_ms: int = _setting(
         "log.flush.start.offset.checkpoint.interval.ms", 60_000, "", low=1
     )
-    message_max_bytes: int = _setting("message.max.bytes", 1_048_588, "see max.message.bytes", low=61)
+    message_max_bytes: int = _setting("message.max.bytes", 1_048_588, "see max.message.bytes", low=61, high=INT_MAX)
     log_message_timestamp_type: str = _setting(
         "log.message.timestamp.type", "CreateTime", "see message.timestamp.type", one_of=("CreateTime", "LogAppendTime")
     )
@@ -196,9 +200,6 @@ class BrokerConfig:
     producer_id_expiration_ms: int = _setting("producer.id.expiration.ms", DAY_MS, "see the topic's setting", low=1)
 
     fetch_max_bytes: int = _setting("fetch.max.bytes", 55 * MIB, "cap on any fetch", low=1024)
-    max_incremental_fetch_session_cache_slots: int = _setting(
-        "max.incremental.fetch.session.cache.slots", 1000, "fetch sessions kept (KIP-227)", low=0
-    )
     socket_request_max_bytes: int = _setting("socket.request.max.bytes", 100 * MIB, "largest request body", low=1024)
     queued_max_request_bytes: int = _setting(
         "queued.max.request.bytes", 64 * MIB, "request bodies held at once", low=1024
@@ -207,9 +208,6 @@ class BrokerConfig:
 
     insecure: bool = _setting("mk.insecure", False, "allow a listener beyond loopback without authentication")
     journal_path: str = _setting("mk.journal.path", "", "append every event to this file as JSON lines")
-    testing_endpoints_enable: bool = _setting(
-        "mk.testing.endpoints.enable", False, "faults, waits and events over HTTP"
-    )
 
     @property
     def listener(self) -> Address:
@@ -256,7 +254,8 @@ KNOWN_TO_KAFKA_ONLY = frozenset(
     compression.type group.initial.rebalance.delay.ms inter.broker.listener.name inter.broker.protocol.version
     leader.imbalance.per.broker.percentage listener.security.protocol.map log.dir log.flush.scheduler.interval.ms
     log.message.format.version log.preallocate log.retention.hours log.retention.minutes log.roll.hours
-    log.roll.jitter.ms log.cleaner.enable log.cleaner.threads max.connections max.connections.per.ip metadata.log.dir
+    log.roll.jitter.ms log.cleaner.enable log.cleaner.threads max.connections max.connections.per.ip
+    max.incremental.fetch.session.cache.slots metadata.log.dir
     metadata.max.idle.interval.ms metadata.max.retention.bytes num.io.threads num.network.threads
     num.recovery.threads.per.data.dir num.replica.fetchers offsets.retention.minutes offsets.topic.num.partitions
     offsets.topic.replication.factor offsets.topic.segment.bytes queued.max.requests replica.selector.class
