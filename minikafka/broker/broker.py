@@ -34,7 +34,15 @@ from minikafka.broker.quorum_driver import QuorumDriver
 from minikafka.broker.replica_manager import ReplicaManager, StorageFailure
 from minikafka.broker.tasks import Tasks
 from minikafka.config import MIB, BrokerConfig, TopicConfig
-from minikafka.errors import BrokerNotAvailable, DiskFailed, DiskFull, InvalidConfig, ProtocolError, WorldError
+from minikafka.errors import (
+    BrokerNotAvailable,
+    DiskFailed,
+    DiskFull,
+    InvalidConfig,
+    KafkaStorageError,
+    ProtocolError,
+    WorldError,
+)
 from minikafka.log.checkpoint import parse_meta_properties
 from minikafka.log.log_directory import LogDirectory
 from minikafka.log.names import META_PROPERTIES
@@ -329,7 +337,7 @@ class Broker:
         old, self._image_of_roles = self._image_of_roles, image
         try:
             self.replicas.apply(old, image)
-        except (DiskFailed, DiskFull) as error:
+        except (DiskFailed, DiskFull, KafkaStorageError) as error:
             self._fail_in_order(str(error))
 
     def _moved(self) -> None:
@@ -353,11 +361,13 @@ class Broker:
             self._ending = asyncio.get_running_loop().create_task(self.stop(), name="stop-after-failure")
 
     def _on_task_failure(self, name: str, error: BaseException) -> None:
-        """A bug: stop at once, tell all."""
-        told = "".join(traceback.format_exception(error))
-        self.world.events("broker_failed", node=self.node_id, why=f"{name}: {error!r}", traceback=told)
+        """A bug, or the disk under the quorum's log, without which nothing can be said: stop at once, tell all."""
+        is_disk = isinstance(error, (DiskFailed, DiskFull, KafkaStorageError))
+        why = f"the disk failed: {name}: {error}" if is_disk else f"{name} failed: {type(error).__name__}: {error}"
+        told = "" if is_disk else "".join(traceback.format_exception(error))
+        self.world.events("broker_failed", node=self.node_id, why=why, traceback=told)
         if self.failure is None:
-            self.failure = f"{name} failed: {type(error).__name__}: {error}"
+            self.failure = why
             self._state_moved.set()
             self._ending = asyncio.get_running_loop().create_task(self._halt(), name="halt")
 

@@ -6,10 +6,11 @@ Each kind has its own interval and its own small loop; each does what rules deci
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from minikafka.errors import DiskFailed, DiskFull
+from minikafka.errors import DiskFailed, DiskFull, KafkaStorageError
 from minikafka.replication.leader import LeaderReplica
 from minikafka.types import TopicPartition
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from minikafka.broker.replica_manager import ReplicaManager
     from minikafka.replication.partition import Partition
 
-# How often flush.ms is looked at; Kafka's scheduler looks every second or less often too.
+# How often it is looked for what must be synced; Kafka's scheduler looks every second or less often too.
 FLUSH_CHECK_S = 1.0
 # Kafka's first retention check comes 30 s after the start.
 RETENTION_FIRST_S = 30.0
@@ -53,7 +54,7 @@ class Caretaker:
             self._every(config.log_retention_check_interval_ms / 1000, self._retain, first=RETENTION_FIRST_S),
             "retention",
         )
-        spawn(self._every(FLUSH_CHECK_S, self._sync_by_time), "flush-ms")
+        spawn(self._every(FLUSH_CHECK_S, self._sync), "flush")
         spawn(self._every(max(0.001, config.log_segment_delete_delay_ms / 1000 / 2), self._unlink), "unlink")
 
     async def _every(
@@ -86,27 +87,37 @@ class Caretaker:
         """Delete old segments, never above the high watermark (KAFKA-FACTS 1.5), and forget idle producers."""
         now_ms = self.replicas.clock.wall_ms()
         for partition in list(self.replicas.partitions.values()):
-            if partition.failed:
-                continue
-            with self.replicas.storage_guard(partition):
-                await self._retain_one(partition, now_ms)
+            # The topic may be deleted while this waits for the disk, for this partition or for one before it.
+            if self.replicas.hosts(partition) and not partition.failed:
+                # What the disk did is told by the guard, and takes this replica offline; the others go on.
+                with contextlib.suppress(KafkaStorageError), self.replicas.storage_guard(partition):
+                    await self._retain_one(partition, now_ms)
 
     async def _retain_one(self, partition: Partition, now_ms: int) -> None:
-        partition.log.expire_producers(now_ms)
-        # Followers take the leader's log start; they delete only what it has let go.
+        log = partition.log
+        log.expire_producers(now_ms)
+        expired = log.expired_segments(now_ms, partition.high_watermark)
         if not isinstance(partition.role, LeaderReplica):
-            return
-        expired = partition.log.expired_segments(now_ms, partition.high_watermark)
+            # Followers take the leader's log start; they delete only what it has let go.
+            expired = [segment for segment in expired if segment.next_offset <= log.start_offset]
         if expired:
-            self.replicas.unlink_later(await partition.log.delete_segments(expired), partition.config)
+            self.replicas.unlink_later(await log.delete_segments(expired), partition.config)
 
-    async def _sync_by_time(self) -> None:
+    async def _sync(self) -> None:
+        """Begin the syncs that no request asks for: by flush.ms and flush.messages, and of sealed segments, with which
+        the recovery point moves on (KAFKA-FACTS 1.3): else a crash would cost a walk over the whole log.
+        """
         now = self.replicas.clock.now()
         for name, partition in list(self.replicas.partitions.items()):
-            if partition.log.synced_end >= partition.log.end_offset:
+            log = partition.log
+            if partition.failed or log.synced_end >= log.end_offset:
                 self._last_sync[name] = now
-            elif now - self._last_sync.setdefault(name, now) >= partition.config.flush_ms / 1000:
+                continue
+            self.replicas.sync_if_due(partition)
+            overdue = now - self._last_sync.setdefault(name, now) >= partition.config.flush_ms / 1000
+            if overdue or log.wants_sync:
                 self.replicas.flushers[name].start()
+        self._last_sync = {name: at for name, at in self._last_sync.items() if name in self.replicas.partitions}
 
     async def _unlink(self) -> None:
         self.replicas.unlink_due()

@@ -104,26 +104,33 @@ class ReplicaManager:
             return None
         return CurrentLeader(leader_id=known.leader, leader_epoch=known.leader_epoch)
 
+    def hosts(self, partition: Partition) -> bool:
+        """Is it still this broker's replica? Its topic may have been deleted meanwhile, and created anew."""
+        return self.partitions.get(partition.partition) is partition
+
     @contextlib.contextmanager
     def storage_guard(self, partition: Partition) -> Iterator[None]:
         """Turn a failing disk into KafkaStorageError and take the replica offline."""
         try:
             yield
         except (DiskFailed, DiskFull, KafkaStorageError) as error:
-            self.storage_failed(partition.partition, str(error))
+            if self.hosts(partition):
+                self.storage_failed(partition.partition, str(error))
+            # The log knows whether bytes may have reached the file; what it did not see may have.
             raise KafkaStorageError(
                 f"{partition.partition} on broker {self.config.node_id} is offline: {error}",
-                outcome=UNKNOWN if isinstance(error, DiskFailed) else "not_written",
+                outcome=error.outcome if isinstance(error, KafkaStorageError) else UNKNOWN,
             ) from error
 
     def storage_failed(self, name: TopicPartition, why: str) -> None:
         """The replica's disk failed: nothing more is read, written or acknowledged here."""
         partition = self.partitions.get(name)
-        if partition is None or partition.failed:
-            return
-        partition.fail(why)
-        self.fetchers.drop(name)
-        self.waiters.wake_all(name)
+        if partition is not None:
+            if partition.failed:
+                return
+            partition.fail(why)
+            self.fetchers.drop(name)
+            self.waiters.wake_all(name)
         self._on_storage_failure(StorageFailure(name, why))
 
     # ---- effects of rules --------------------------------------------------------------------------------------------
@@ -167,6 +174,8 @@ class ReplicaManager:
             role = partition.role
             if isinstance(role, LeaderReplica):
                 self.isr_proposer.submit(partition, role, role.propose_shrink(now))
+                # A replica outside the ISR that stopped fetching counts until its time is up, and no fetch says so.
+                self.advance(partition, role)
 
     # ---- what the metadata says --------------------------------------------------------------------------------------
 
@@ -195,7 +204,11 @@ class ReplicaManager:
             hosted = self.partitions.get(name)
             if hosted is not None and hosted.topic_id != topic.topic_id:
                 self._forget(name)
-            self._take_up(name, topic, after)
+            try:
+                self._take_up(name, topic, after)
+            except (DiskFailed, DiskFull, KafkaStorageError) as error:
+                # This replica is offline then; the others still get the roles that the cluster counts on.
+                self.storage_failed(name, str(error))
         self._apply_configs(old, new)
         # Who may join an ISR may have changed with the brokers; and a broker that left no longer counts.
         if old.brokers is not new.brokers:

@@ -1,0 +1,303 @@
+"""What the cluster promises about disks: fsync before acknowledging, full and failing disks, retention, deletion."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from minikafka.client.consumer import Consumer
+from minikafka.client.settings import ConsumerConfig
+from minikafka.errors import DiskFailed, KafkaStorageError, OffsetOutOfRange, ProtocolError
+from minikafka.ports import Buffers
+from minikafka.sim.cluster import SimCluster
+from minikafka.sim.disk import FencedFile
+from tests.sim.cluster_kit import ORDERS, Client, a_follower, facts_of, folders, on_disk, simulated, values
+
+
+def sending(client: Client, count: int, acknowledged: list[bytes]):
+    """Send records in a row and note which of them were acknowledged; a failed one is passed over."""
+
+    async def send_on() -> None:
+        for number in range(count):
+            value = b"%d" % number
+            try:
+                await client.producer.send_and_wait("orders", value, partition=0)
+            except ProtocolError:
+                continue
+            acknowledged.append(value)
+            await asyncio.sleep(0.002)
+
+    return client.cluster.sim.spawn(client.name, send_on())
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_was_acknowledged_under_fsync_survives_a_power_cut_of_all(seed: int) -> None:
+    """D6: with log.flush.interval.messages=1 an acknowledgement waits for the disks of leader and in-sync replicas; the
+    power of all three goes in mid-stream, and every acknowledged record comes back, once and in order.
+    """
+    with simulated(seed, log_flush_interval_messages="1") as cluster:
+        cluster.create_topic("orders")
+        cluster.settle()
+        client = Client(cluster)
+        acknowledged: list[bytes] = []
+        sending(client, 1000, acknowledged)
+        cluster.until(lambda: len(acknowledged) > 40, 30.0, "forty acknowledgements")
+        synced = [cluster.replica(node, ORDERS).log.synced_end for node in cluster.nodes]  # type: ignore[union-attr]
+        assert min(synced) >= len(acknowledged), "acknowledged means synced on every in-sync replica"
+        cluster.power_cut(1, 2, 3)
+        cluster.sim.kill(client.name)
+        cluster.boot()
+        cluster.settle(60.0)
+        held = values(cluster, cluster.leader_of(ORDERS))
+        assert held[: len(acknowledged)] == acknowledged
+        assert len(set(held)) == len(held)
+        assert [values(cluster, node) for node in cluster.nodes] == [held] * 3
+
+
+def check_failed_leader(cluster: SimCluster, leader: int, why: str, acknowledged: list[bytes]) -> None:
+    """The broker stopped by itself and said why, others lead, and every acknowledged record is there once."""
+    assert why in (cluster.brokers[leader].failure or "")
+    assert not cluster.alive(leader) or leader not in cluster.living()
+    stopped = facts_of(cluster, "broker_stopped", leader)
+    assert [each["clean"] for each in stopped] == [False]
+    new_leader = cluster.leader_of(ORDERS)
+    assert new_leader not in (leader, -1)
+    held = values(cluster, new_leader)
+    assert len(set(held)) == len(held)
+    assert [value for value in held if value in set(acknowledged)] == acknowledged
+
+
+def test_a_leader_whose_disk_is_full_hands_over_and_stops() -> None:
+    """Issue 2, item 5: a full disk stops the log, says so, and loses nothing acknowledged; with room it comes back."""
+    with simulated() as cluster:
+        cluster.create_topic("orders")
+        cluster.settle()
+        client = Client(cluster)
+        client.send_all([b"a", b"b"])
+        leader = cluster.leader_of(ORDERS)
+        disk = cluster.sim.disk(f"n{leader}")
+        disk.capacity_bytes = disk.used_bytes() + 2000
+        acknowledged = [b"a", b"b"]
+        task = sending(client, 100, acknowledged)
+        cluster.until(task.done, 120.0, "all sends to be answered")
+        assert len(acknowledged) == 102, "the producer sends what the full leader refused to the next one"
+        cluster.until(lambda: leader not in cluster.living(), 30.0, "the broker to stop")
+        check_failed_leader(cluster, leader, "no space", acknowledged)
+        disk.capacity_bytes = None
+        cluster.restart(leader)
+        cluster.settle(60.0)
+        assert values(cluster, leader) == acknowledged
+
+
+def test_a_failed_fsync_stops_the_broker_and_loses_nothing() -> None:
+    """DESIGN (where the world is injected): a failed sync is fatal for the log; the page cache is not believed again."""
+    with simulated(log_flush_interval_messages="1") as cluster:
+        cluster.create_topic("orders")
+        cluster.settle()
+        client = Client(cluster)
+        client.send_all([b"a", b"b"])
+        leader = cluster.leader_of(ORDERS)
+        acknowledged = [b"a", b"b"]
+        cluster.sim.disk(f"n{leader}").fail_next_sync("orders-0")
+        task = sending(client, 50, acknowledged)
+        cluster.until(task.done, 120.0, "all sends to be answered")
+        assert len(acknowledged) == 52
+        cluster.until(lambda: leader not in cluster.living(), 30.0, "the broker to stop")
+        check_failed_leader(cluster, leader, "sync failed", acknowledged)
+        cluster.power_cut(leader)
+        cluster.restart(leader)
+        cluster.settle(60.0)
+        assert values(cluster, leader) == acknowledged
+
+
+def test_a_followers_failed_fsync_costs_nobody_anything() -> None:
+    """The follower's broker stops and leaves the ISR; the leader goes on with the other one."""
+    with simulated(log_flush_interval_messages="1") as cluster:
+        cluster.create_topic("orders")
+        cluster.settle()
+        client = Client(cluster)
+        follower = a_follower(cluster)
+        cluster.sim.disk(f"n{follower}").fail_next_sync("orders-0")
+        acknowledged: list[bytes] = []
+        task = sending(client, 30, acknowledged)
+        cluster.until(task.done, 120.0, "all sends to be answered")
+        assert len(acknowledged) == 30
+        cluster.until(lambda: follower not in cluster.living(), 30.0, "the broker to stop")
+        assert "sync failed" in (cluster.brokers[follower].failure or "")
+        assert values(cluster, cluster.leader_of(ORDERS)) == acknowledged
+
+
+def test_a_write_that_failed_half_way_has_an_unknown_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bytes may have reached the file, and recovery may find them: *not written* would be a lie that a checker
+    calls an aborted read.
+    """
+    write = FencedFile.append
+
+    def torn(self: FencedFile, data: Buffers) -> None:
+        write(self, data)
+        if self._path == "orders-0/00000000000000000000.log":
+            raise DiskFailed("the controller of the disk went away")
+
+    with simulated() as cluster:
+        cluster.create_topic("orders")
+        cluster.settle()
+        client = Client(cluster)
+        client.send(b"before")
+        leader = cluster.leader_of(ORDERS)
+        monkeypatch.setattr(FencedFile, "append", torn)
+        answer = client.tell(leader, b"torn", acks=1)
+        assert (answer.error_code, answer.outcome) == (KafkaStorageError.code, "unknown")
+        monkeypatch.undo()
+        cluster.crash(leader)
+        cluster.restart(leader)
+        cluster.settle(60.0)
+
+
+def test_retention_deletes_old_segments_on_every_replica() -> None:
+    """KAFKA-FACTS 1.5: the leader lets segments go by age; followers take its log start and free their disks too."""
+    with simulated(
+        log_segment_bytes="1000",
+        log_retention_ms="5000",
+        log_retention_check_interval_ms="1000",
+        log_segment_delete_delay_ms="1000",
+    ) as cluster:
+        cluster.create_topic("orders")
+        cluster.settle()
+        client = Client(cluster)
+        client.send_all([b"%03d" % number + bytes(200) for number in range(30)])
+        cluster.run_for(2.0)
+        before = [len(on_disk(cluster, node, "orders-0", ".log")) for node in cluster.nodes]
+        assert min(before) > 4
+        cluster.run_for(40.0)
+        client.send(b"new")
+        cluster.settle()
+        cluster.run_for(5.0)
+        for node in cluster.nodes:
+            replica = cluster.replica(node, ORDERS)
+            assert replica is not None
+            assert (replica.log.start_offset, replica.log.end_offset) == (30, 31)
+            assert on_disk(cluster, node, "orders-0", ".log") == ["00000000000000000030.log"]
+            assert not on_disk(cluster, node, "orders-0", ".deleted")
+            assert cluster.brokers[node].failure is None
+
+
+def test_a_topic_may_be_deleted_while_its_retention_waits_for_the_disk() -> None:
+    """A log that is set aside meanwhile is no failing disk: the broker lives on, and so does a topic of that name."""
+    with simulated(
+        log_segment_bytes="1000", log_retention_ms="5000", log_retention_check_interval_ms="1000"
+    ) as cluster:
+        cluster.create_topic("orders")
+        cluster.create_topic("payments")
+        cluster.settle()
+        client = Client(cluster)
+        client.send_all([bytes(300) for _ in range(8)])
+        for node in cluster.nodes:
+            # A sync takes long enough for the deletion to overtake it.
+            cluster.sim.disk(f"n{node}").sync_mean_s = 2.0
+        leader = cluster.leader_of(ORDERS)
+        log = cluster.replica(leader, ORDERS).log  # type: ignore[union-attr]
+        cluster.until(lambda: log.start_offset > 0, 60.0, "retention to begin")
+        client.run(client.admin.delete_topics(["orders"]))
+        for node in cluster.nodes:
+            cluster.sim.disk(f"n{node}").sync_mean_s = 0.002
+        cluster.create_topic("orders")
+        cluster.run_for(10.0)
+        cluster.settle(60.0)
+        assert cluster.living() == cluster.nodes
+        client.send(b"new")
+        assert values(cluster, cluster.leader_of(ORDERS)) == [b"new"]
+
+
+def test_deleted_records_are_gone_for_good_on_every_replica() -> None:
+    """DeleteRecords answers with the low watermark over all live replicas; readers below get OFFSET_OUT_OF_RANGE."""
+    with simulated(log_flush_start_offset_checkpoint_interval_ms="1000") as cluster:
+        cluster.create_topic("orders")
+        cluster.settle()
+        client = Client(cluster)
+        client.send_all([b"%d" % number for number in range(10)])
+        assert client.run(client.admin.delete_records({ORDERS: 4})) == {ORDERS: 4}
+        assert [values(cluster, node) for node in cluster.nodes] == [[b"4", b"5", b"6", b"7", b"8", b"9"]] * 3
+        consumer = Consumer(ConsumerConfig(bootstrap_servers=cluster.bootstrap, auto_offset_reset="none"), client.world)
+        client.run(consumer.start())
+        assert client.run(consumer.beginning_offsets([ORDERS])) == {ORDERS: 4}
+        consumer.assign([ORDERS])
+        consumer.seek(ORDERS, 3)
+        with pytest.raises(OffsetOutOfRange):
+            client.run(consumer.getone())
+        consumer.seek(ORDERS, 4)
+        assert client.run(consumer.getone()).value == b"4"
+        with pytest.raises(OffsetOutOfRange):
+            client.run(client.admin.delete_records({ORDERS: 11}))
+        cluster.run_for(2.0)
+        leader = cluster.leader_of(ORDERS)
+        cluster.crash(leader)
+        cluster.restart(leader)
+        cluster.settle(60.0)
+        assert [cluster.replica(node, ORDERS).log.start_offset for node in cluster.nodes] == [4, 4, 4]  # type: ignore[union-attr]
+
+
+def test_sealed_segments_are_synced_so_that_recovery_begins_late() -> None:
+    """KAFKA-FACTS 1.3: a roll brings the old segment to disk and the recovery point on; after kill -9 a broker walks
+    the last segments, not its whole log.
+    """
+    with simulated(log_segment_bytes="1000", log_flush_offset_checkpoint_interval_ms="1000") as cluster:
+        cluster.create_topic("orders")
+        cluster.settle()
+        client = Client(cluster)
+        client.send_all([bytes(200) for _ in range(40)])
+        cluster.run_for(5.0)
+        for node in cluster.nodes:
+            replica = cluster.replica(node, ORDERS)
+            assert replica is not None
+            assert replica.log.recovery_point >= 30
+            cluster.crash(node)
+            cluster.restart(node)
+            cluster.settle(60.0)
+            opened = [facts for facts in facts_of(cluster, "log_opened", node) if facts["partition"] == "orders-0"]
+            assert int(str(opened[-1]["checked"])) <= 10
+
+
+def test_a_topic_made_anew_while_a_broker_was_away() -> None:
+    """Its records are another topic's: the broker that returns sets the old log aside, deletes nothing of it, and
+    copies the new one (KAFKA-FACTS 1.1, `-stray`).
+    """
+    with simulated() as cluster:
+        cluster.create_topic("orders")
+        cluster.create_topic("gone")
+        cluster.settle()
+        client = Client(cluster)
+        client.send_all([b"old 0", b"old 1", b"old 2"])
+        away = a_follower(cluster)
+        cluster.crash(away)
+        cluster.until(lambda: away not in (cluster.partition(ORDERS) or ()).isr, 20.0, "the ISR to shrink")  # type: ignore[union-attr]
+        client.run(client.admin.delete_topics(["orders", "gone"]))
+        cluster.create_topic("orders", replication_factor=2)
+        client.run(client.admin.delete_topics(["orders"]))
+        cluster.restart(away)
+        cluster.until(lambda: cluster.brokers[away].is_ready, 30.0, "the broker to be ready")
+        cluster.create_topic("orders")
+        cluster.settle(60.0)
+        client.send(b"new 0")
+        cluster.settle()
+        assert [values(cluster, node) for node in cluster.nodes] == [[b"new 0"]] * 3
+        stray = [name for name in folders(cluster, away) if name.endswith("-stray")]
+        assert [name.partition(".")[0] for name in stray] == ["gone-0", "orders-0"]
+
+
+def test_a_broker_that_missed_deletion_and_creation_takes_the_new_topic() -> None:
+    """The same, when the new topic already has records and replicas on the broker that returns."""
+    with simulated() as cluster:
+        cluster.create_topic("orders")
+        cluster.settle()
+        client = Client(cluster)
+        client.send_all([b"old 0", b"old 1", b"old 2"])
+        away = a_follower(cluster)
+        cluster.crash(away)
+        client.run(client.admin.delete_topics(["orders"]))
+        # While the dead broker counts as alive it is given replicas as well.
+        cluster.create_topic("orders")
+        client.send(b"new 0")
+        cluster.restart(away)
+        cluster.settle(60.0)
+        assert [values(cluster, node) for node in cluster.nodes] == [[b"new 0"]] * 3
