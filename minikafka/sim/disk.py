@@ -93,6 +93,10 @@ class SimDisk:
         """The next sync of a file or folder whose path begins with ``prefix`` raises DiskFailed."""
         self._failing_syncs.append(prefix)
 
+    def forgive(self) -> None:
+        """Take back failures that have not happened yet."""
+        self._failing_syncs.clear()
+
     def rot(self, path: str, position: int | None = None) -> int:
         """Flip one bit of a file's durable data, and of what is read from now on; returns the byte's position."""
         inode = self.inode(path)

@@ -18,6 +18,12 @@ from minikafka.sim.plan import CONTROLLER, FSYNC, LEADER, Fault, Plan
 from minikafka.sim.world import Event
 from minikafka.types import NO_NODE, NodeId, TopicPartition
 
+DISK_LEFT_BYTES = 200
+"""On a full disk: some small writes still fit, which is worse than none."""
+
+STOP_S_MAX = 4.0
+"""The longest controlled shutdown of a plan's settings, and some room."""
+
 At = Callable[[float, Callable[[], None]], None]
 
 
@@ -33,6 +39,8 @@ class Faults:
         self._tell = tell
         self._disks_failed: set[NodeId] = set()
         self._stopping: set[NodeId] = set()
+        self._damaged: set[NodeId] = set()
+        """Whose power was cut since the cluster was last whole."""
         self._begin: dict[str, Callable[[Fault, tuple[NodeId, ...]], None]] = {
             "crash": self._crash,
             "power_cut": self._power_cut,
@@ -46,6 +54,7 @@ class Faults:
             "cut_both": self._cut,
             "clog": self._clog,
             "fail_sync": self._fail_sync,
+            "disk_full": self._disk_full,
         }
 
     def begin(self, fault: Fault) -> None:
@@ -63,7 +72,10 @@ class Faults:
         cluster = self._cluster
         cluster.heal()
         for node in cluster.nodes:
-            cluster.sim.disk(node_name(node)).sync_mean_s = self._plan.sync_mean_s
+            disk = cluster.sim.disk(node_name(node))
+            disk.sync_mean_s = self._plan.sync_mean_s
+            disk.capacity_bytes = None
+            disk.forgive()
             cluster.resume(node)
             if node in self._stopping and node in cluster.living():
                 cluster.crash(node)
@@ -71,7 +83,9 @@ class Faults:
 
     def explains(self, event: Event) -> bool:
         """Did a broker stop because of what a fault did to its disk?"""
-        return any(node_name(node) == event.node for node in self._disks_failed) and "disk" in str(event.facts["why"])
+        why = str(event.facts["why"])
+        told = any(words in why for words in ("disk failed", "sync failed", "no space"))
+        return told and any(node_name(node) == event.node for node in self._disks_failed)
 
     def _resolve(self, target: str) -> tuple[NodeId, ...]:
         cluster = self._cluster
@@ -95,6 +109,12 @@ class Faults:
     # ---- processes and machines --------------------------------------------------------------------------------------
 
     def _crash(self, fault: Fault, nodes: tuple[NodeId, ...]) -> None:
+        if self._plan.policy != FSYNC and self._damaged:
+            if not self._cluster.is_settled():
+                self.marks["crash_spared"] += 1
+                self._pause(fault, tuple(node for node in nodes if node not in self._damaged))
+                return
+            self._damaged.clear()
         for node in nodes:
             self._cluster.crash(node)
         self._restart_later(fault, nodes)
@@ -107,19 +127,19 @@ class Faults:
         self._later(fault, restart)
 
     def _power_cut(self, fault: Fault, nodes: tuple[NodeId, ...]) -> None:
-        if self._plan.policy == FSYNC or self._keeps_a_whole_replica(nodes):
-            self._cluster.power_cut(*nodes)
-        else:
+        if self._plan.policy != FSYNC and not self._keeps_a_whole_replica(nodes):
             self.marks["power_cut_spared"] += 1
-            for node in nodes:
-                self._cluster.crash(node)
+            self._crash(fault, nodes)
+            return
+        self._cluster.power_cut(*nodes)
+        self._damaged.update(nodes)
         self._restart_later(fault, nodes)
 
     def _keeps_a_whole_replica(self, victims: tuple[NodeId, ...]) -> bool:
         """Is everything whole now, and is one replica of each partition outside?"""
         cluster = self._cluster
         image = cluster.image()
-        if image is None or cluster.living() != cluster.nodes:
+        if image is None or cluster.living() != cluster.nodes or not cluster.is_settled():
             return False
         for _, state in image.sorted_partitions():
             if set(state.isr) != set(state.replicas) or set(state.isr) <= set(victims):
@@ -144,7 +164,7 @@ class Faults:
         self._later(fault, resume)
 
     def _stop(self, fault: Fault, nodes: tuple[NodeId, ...]) -> None:
-        """SIGTERM; a process that has not ended when its time is up is killed."""
+        """SIGTERM; a process that has not ended when its time is up, which is longer than it may take, is killed."""
         cluster = self._cluster
         for node in nodes:
             broker = cluster.brokers[node]
@@ -159,7 +179,7 @@ class Faults:
                     cluster.crash(node)
                 cluster.restart(node)
 
-        self._at(cluster.sim.loop.time() + max(fault.lasts_s, 0.5), start_again)
+        self._at(cluster.sim.loop.time() + max(fault.lasts_s, STOP_S_MAX), start_again)
 
     def _jump_clock(self, fault: Fault, nodes: tuple[NodeId, ...]) -> None:
         for node in nodes:
@@ -183,6 +203,20 @@ class Faults:
             self._disks_failed.add(node)
             self._cluster.sim.disk(node_name(node)).fail_next_sync()
         self._restart_later(fault, nodes)
+
+    def _disk_full(self, fault: Fault, nodes: tuple[NodeId, ...]) -> None:
+        """No room for anything more; whoever stopped for it is started when there is room again."""
+        disks = [self._cluster.sim.disk(node_name(node)) for node in nodes]
+        self._disks_failed.update(nodes)
+        for disk in disks:
+            disk.capacity_bytes = disk.used_bytes() + DISK_LEFT_BYTES
+
+        def room_again() -> None:
+            for disk, node in zip(disks, nodes, strict=True):
+                disk.capacity_bytes = None
+                self._cluster.restart(node)
+
+        self._later(fault, room_again)
 
     # ---- links -------------------------------------------------------------------------------------------------------
 

@@ -215,15 +215,22 @@ class CommittedPrefixEqual(OfPartition):
             if event.kind == "tail_truncated":
                 start = min(start, _number(event, "new"))
         exposed = self.exposed.setdefault(sight.name, {})
+        exposing = self._exposing_epoch(sight)
         for batch in batches_of(sight.partition.log, start, watermark):
             known = exposed.get(batch.base_offset)
             if known is not None and known.batch != batch:
                 report("exposed_record_changed", f"{sight.name} on {sight.life}: {batch}, exposed was {known.batch}")
-            elif known is None and sight.leader is not None:
-                exposed[batch.base_offset] = Exposed(batch, sight.leader.epoch)
+            elif known is None and exposing is not None:
+                exposed[batch.base_offset] = Exposed(batch, exposing)
             elif known is None:
                 report(self.name, f"{sight.name} on {sight.life}: {batch} is below its watermark, no leader exposed it")
         self._compared[key] = watermark
+
+    @staticmethod
+    def _exposing_epoch(sight: Sight) -> Epoch | None:
+        """In which epoch this replica leads, or led earlier in this step (one step may apply several changes)."""
+        led = [_number(event, "epoch") for event in sight.events if event.kind == "hw_advanced"]
+        return sight.leader.epoch if sight.leader is not None else max(led, default=None)
 
     def of(self, name: TopicPartition) -> Iterable[Exposed]:
         """All that was exposed of a partition."""

@@ -7,9 +7,13 @@ The fault budget (what a run must survive):
 
 - ``fsync`` policy (``log.flush.interval.messages=1``): any number of crashes, pauses, cuts and power cuts, of all
   brokers at once too. Acknowledged records survive.
-- ``page_cache`` policy (Kafka's default): the same, but a power cut happens only while every partition has a whole
-  in-sync replica that keeps its power; a cut beyond that is carried out as a kill -9. Counted as the mark
-  ``power_cut_spared``.
+- ``page_cache`` policy (Kafka's default): the same, but a power cut happens only while every partition is whole and
+  keeps a replica outside, else it is carried out as a kill -9 (``power_cut_spared``); and until all is whole again no
+  other broker is killed, it is stopped and resumed instead (``crash_spared``). For the controller a kill -9 is no
+  better than a power cut (KIP-966): were every replica's stop unclean, the last known leader is elected when it
+  returns, with what its disk has kept.
+- a sync that fails leaves pages that a later power cut turns into zeros, on a disk that says it is well: plans have
+  failing syncs or power cuts, not both.
 - never: a voter's disk wiped, bits rotten on every copy at once.
 
 Rules for this file: it draws from one stream per purpose; nothing here runs.
@@ -125,14 +129,36 @@ class Plan:
 OPERATIONS: Final = 200
 FAULTS: Final = 10
 
-NODE_FAULTS: Final = ("crash", "power_cut", "pause", "isolate", "stop", "slow_disk", "jump_clock", "power_cut_all")
+NODE_FAULTS: Final = (
+    "crash",
+    "power_cut",
+    "pause",
+    "isolate",
+    "stop",
+    "slow_disk",
+    "jump_clock",
+    "power_cut_all",
+    "fail_sync",
+    "disk_full",
+)
 LINK_FAULTS: Final = ("cut", "cut_both", "clog")
+POWER_CUTS: Final = ("power_cut", "power_cut_all")
 
 
-def plan_of(seed: int, *, operations: int = OPERATIONS, faults: int = FAULTS) -> Plan:
-    """The plan of a seed: three brokers, ``operations`` sends, ``faults`` faults."""
+def plan_of(
+    seed: int,
+    *,
+    operations: int = OPERATIONS,
+    faults: int = FAULTS,
+    kinds: Sequence[str] = (),
+    policy: str | None = None,
+) -> Plan:
+    """The plan of a seed: three brokers, ``operations`` sends, ``faults`` faults.
+
+    ``kinds`` and ``policy`` are drawn unless given: a hunt for something special narrows them.
+    """
     shape = Random(f"{seed}/plan/shape")
-    policy = shape.choice((FSYNC, PAGE_CACHE, PAGE_CACHE))
+    policy = shape.choice((FSYNC, PAGE_CACHE, PAGE_CACHE)) if policy is None else policy
     partitions = shape.choice((1, 2, 3))
     topics = (PlannedTopic(name="orders", partitions=partitions, replication_factor=3),)
     duration_s = shape.uniform(6.0, 10.0)
@@ -148,7 +174,7 @@ def plan_of(seed: int, *, operations: int = OPERATIONS, faults: int = FAULTS) ->
         sync_mean_s=shape.choice((0.001, 0.002, 0.01)),
         readers=1,
         duration_s=duration_s,
-        faults=_faults(Random(f"{seed}/plan/faults"), faults, duration_s, topics),
+        faults=_faults(Random(f"{seed}/plan/faults"), faults, duration_s, topics, kinds or _swarm(seed, policy)),
         operations=_operations(Random(f"{seed}/plan/operations"), operations, duration_s, topics),
         fifo=shape.random() < 0.05,
     )
@@ -205,9 +231,22 @@ def _link(random: Random) -> dict[str, float]:
     return link
 
 
-def _faults(random: Random, count: int, duration_s: float, topics: Sequence[PlannedTopic]) -> tuple[Fault, ...]:
-    """A swarm: some kinds, with weights, and no other."""
-    kinds = [kind for kind in (*NODE_FAULTS, *LINK_FAULTS) if random.random() < 0.45] or ["crash"]
+def _swarm(seed: int, policy: str) -> list[str]:
+    """Some kinds of fault, and no other."""
+    random = Random(f"{seed}/plan/kinds")
+    kinds = [kind for kind in (*NODE_FAULTS, *LINK_FAULTS) if random.random() < 0.45]
+    if policy == FSYNC and "power_cut_all" not in kinds and random.random() < 0.5:
+        kinds.append("power_cut_all")  # what this policy is for
+    if "fail_sync" in kinds:
+        excluded = random.choice((POWER_CUTS, ("fail_sync",)))
+        kinds = [kind for kind in kinds if kind not in excluded]
+    return kinds or ["crash"]
+
+
+def _faults(
+    random: Random, count: int, duration_s: float, topics: Sequence[PlannedTopic], kinds: Sequence[str]
+) -> tuple[Fault, ...]:
+    """Faults of the given kinds, each kind more or less often."""
     weights = [random.choice((1, 2, 4)) for _ in kinds]
     long = random.choice((0.5, 1.2, 2.5))
     faults = [
