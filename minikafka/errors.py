@@ -593,6 +593,12 @@ for _class in ProtocolError.__subclasses__():
     BY_NAME[_class.name] = _class
 
 
+def error_name(code: int) -> str:
+    """Kafka's name of an answered ``code``; a peer of another version may send one that is not known here."""
+    known = BY_CODE.get(code)
+    return known.name if known is not None else f"error {code}"
+
+
 def error_of(code: int, message: str = "", *, outcome: Outcome = NOT_WRITTEN) -> ProtocolError:
     """The exception for an answered ``code``; a code that this version does not know is an UnknownServerError."""
     known = BY_CODE.get(code)

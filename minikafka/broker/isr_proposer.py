@@ -18,7 +18,6 @@ from minikafka.broker.peer import call
 from minikafka.broker.waiters import Mark, Waiters
 from minikafka.config import BrokerConfig
 from minikafka.errors import (
-    BY_CODE,
     FencedLeaderEpoch,
     IneligibleReplica,
     InvalidRequest,
@@ -29,6 +28,7 @@ from minikafka.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
     WorldError,
+    error_name,
 )
 from minikafka.ports import World
 from minikafka.replication.leader import LeaderReplica, Proposal
@@ -120,9 +120,7 @@ class IsrProposer:
             self.world.events("isr_proposal_failed", why=f"{type(error).__name__}: {error}")
             return False
         if response.error_code:
-            self.world.events(
-                "isr_proposal_failed", why=f"{BY_CODE[response.error_code].name}: {response.error_message}"
-            )
+            self.world.events("isr_proposal_failed", why=f"{error_name(response.error_code)}: {response.error_message}")
             return False
         complete = True
         for answer in response.partitions:
@@ -149,11 +147,14 @@ class IsrProposer:
             ):
                 self._waiters.wake(Mark.HIGH_WATERMARK, name, leader.high_watermark)
             return True
-        error = BY_CODE[answer.error_code].name
+        error = error_name(answer.error_code)
         self.world.events("isr_proposal_refused", partition=str(name), error=error, why=answer.error_message)
         if answer.error_code in SURELY_NOT_DONE:
             self._pending.pop(name, None)
             leader.withdraw(proposal)
+            # Who was to join holds nothing back any more; that alone may commit records, and nobody may fetch soon.
+            if leader.advance(self.world.clock.now()):
+                self._waiters.wake(Mark.HIGH_WATERMARK, name, leader.high_watermark)
             return True
         if answer.error_code in OVERTAKEN:
             self._pending.pop(name, None)

@@ -14,13 +14,13 @@ from collections.abc import Callable
 from minikafka.broker.peer import call
 from minikafka.config import BrokerConfig
 from minikafka.errors import (
-    BY_CODE,
     BrokerIdNotRegistered,
     InconsistentClusterId,
     NotController,
     ProtocolError,
     StaleBrokerEpoch,
     WorldError,
+    error_name,
 )
 from minikafka.ports import World
 from minikafka.types import Address, Offset
@@ -70,10 +70,17 @@ class Lifecycle:
         self._controller_heard_at = controller_heard_at
         self._wants_to_leave = False
         self._session_from = float("-inf")
+        self._resumes_at: Offset = 0
+        """What must be applied before a session that was interrupted counts again."""
         self._news = asyncio.Event()
 
     def session_alive(self) -> bool:
-        """Was the last answered heartbeat sent within the session timeout?"""
+        """Was the last answered heartbeat sent within the session timeout, and this broker not fenced? And if one was
+        not in time: has it since applied all that may have been decided meanwhile? Its leaders may have moved.
+        """
+        return not self.is_fenced and self._is_in_time() and self._applied_offset() >= self._resumes_at
+
+    def _is_in_time(self) -> bool:
         return self.world.clock.now() - self._session_from <= self.config.broker_session_timeout_ms / 1000
 
     def on_news(self) -> None:
@@ -121,7 +128,7 @@ class Lifecycle:
         if not isinstance(response, BrokerRegistrationResponse):
             return False
         if response.error_code:
-            self.refused = f"{BY_CODE[response.error_code].name}: {response.error_message}"
+            self.refused = f"{error_name(response.error_code)}: {response.error_message}"
             self.world.events("registration_refused", node=self.config.node_id, why=self.refused)
             if response.error_code == InconsistentClusterId.code:
                 raise InconsistentClusterId(response.error_message)
@@ -145,7 +152,7 @@ class Lifecycle:
         if not isinstance(response, BrokerHeartbeatResponse):
             return False
         if response.error_code in (StaleBrokerEpoch.code, BrokerIdNotRegistered.code):
-            self.world.events("session_lost", node=self.config.node_id, why=BY_CODE[response.error_code].name)
+            self.world.events("session_lost", node=self.config.node_id, why=error_name(response.error_code))
             self.broker_epoch = NO_BROKER_EPOCH
             self.is_fenced = True
             self._on_change()
@@ -154,6 +161,8 @@ class Lifecycle:
             return False
         # A controller in this same process answers also when both are cut off together: it counts only as far as the
         # quorum's majority has followed it, since from then on another may have been elected.
+        if not self._is_in_time():
+            self._resumes_at = response.metadata_offset
         self._session_from = max(self._session_from, min(sent, self._controller_heard_at()))
         if self.is_fenced != response.is_fenced:
             self.world.events("session_fenced" if response.is_fenced else "session_unfenced", node=self.config.node_id)

@@ -19,14 +19,15 @@ from minikafka.broker.peer import call
 from minikafka.broker.waiters import Mark, Waiters
 from minikafka.config import BrokerConfig
 from minikafka.errors import (
-    BY_CODE,
     CorruptMessage,
     DiskFailed,
     DiskFull,
+    InvalidRecord,
     InvalidRequest,
     KafkaStorageError,
     ProtocolError,
     WorldError,
+    error_name,
 )
 from minikafka.ports import World
 from minikafka.replication.follower import CutTo, Extend, FollowerReplica, NextFetch, RestartAt, Wait
@@ -105,7 +106,7 @@ class _LeaderLoop:
     def add(self, name: TopicPartition) -> None:
         self.following[name] = 0.0
         self._changed.set()
-        if self._long_poll is not None:
+        if self._long_poll is not None and not self._long_poll.expired():  # it may have been given up just before
             self._long_poll.reschedule(asyncio.get_running_loop().time())
         if self._task is None or self._task.done():
             self._task = self.owner.spawn(self._run(), f"fetch-from-{self.leader}")
@@ -149,9 +150,14 @@ class _LeaderLoop:
             role = partition.role if partition else None
             if not isinstance(role, FollowerReplica) or role.leader != self.leader:
                 del self.following[name]
-            elif not_before <= now:
+            elif not_before <= now and not self._is_unsynced(name):
                 asking[name] = (role, role.next_fetch())
         return asking
+
+    def _is_unsynced(self, name: TopicPartition) -> bool:
+        """It was added while the others were synced: to ask now would acknowledge what only the page cache has."""
+        partition = self.owner.partitions[name]
+        return partition.config.syncs_before_acknowledging and partition.log.synced_end < partition.log.end_offset
 
     async def _pause(self, now: float) -> None:
         """Wait for news, or until a paused partition may be asked for again."""
@@ -204,7 +210,7 @@ class _LeaderLoop:
         finally:
             self._long_poll = None
         if response.error_code:
-            self._fetch_failed(asking, f"{BY_CODE[response.error_code].name}: {response.error_message}")
+            self._fetch_failed(asking, f"{error_name(response.error_code)}: {response.error_message}")
             return None
         return response
 
@@ -264,13 +270,13 @@ class _LeaderLoop:
                     self._failures.pop(name, None)
                     role.restart_at(offset)
                 case Wait(error_code, _):
-                    self.owner.world.events("fetch_refused", partition=str(name), error=BY_CODE[error_code].name)
+                    self.owner.world.events("fetch_refused", partition=str(name), error=error_name(error_code))
                     self._back_off(name)
                 case Extend(batches, _, _):
                     role.append(batches)
                     self._failures.pop(name, None)
                     return step
-        except (CorruptMessage, InvalidRequest) as error:
+        except (CorruptMessage, InvalidRecord, InvalidRequest) as error:
             self.owner.world.events("fetch_corrupt", partition=str(name), leader=self.leader, why=str(error))
             self._back_off(name)
         except (KafkaStorageError, DiskFailed, DiskFull) as error:

@@ -461,6 +461,9 @@ class BrokerHeartbeatResponse(Failed):
     is_caught_up: bool = False
     is_fenced: bool = True
     should_shut_down: bool = False
+    metadata_offset: Offset = -1
+    """What the controller had applied when it answered (our own addition): whoever was away long enough to be replaced
+    is back when it knows as much."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

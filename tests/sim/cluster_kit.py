@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from minikafka.broker.peer import call
+from minikafka.client.admin import AdminClient
 from minikafka.client.producer import Producer
 from minikafka.client.settings import AdminConfig, ProducerConfig
-from minikafka.client.admin import AdminClient
 from minikafka.client.structs import RecordMetadata
 from minikafka.sim.cluster import SimCluster
 from minikafka.sim.world import SimWorld
@@ -24,7 +24,9 @@ ORDERS = TopicPartition("orders", 0)
 
 
 @contextmanager
-def simulated(seed: object = 11, *, brokers: int = 3, voters: int | None = None, **settings: str):  # noqa: ANN201
+def simulated(
+    seed: object = 11, *, brokers: int = 3, voters: int | None = None, **settings: str
+) -> Iterator[SimCluster]:
     """A cluster that is up; names of settings have ``_`` for ``.``."""
     with SimWorld(seed) as sim:
         given = {name.replace("_", "."): value for name, value in settings.items()}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from minikafka.errors import BY_CODE, InvalidRequest, LeaderNotAvailable, error_of
+from minikafka.errors import InvalidRequest, LeaderNotAvailable, error_of
 from minikafka.wire.messages import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
@@ -60,9 +60,8 @@ class ProducerIds:
         if not isinstance(answer, AllocateProducerIdsResponse):
             raise LeaderNotAvailable("no active controller answers at present: try again")
         if answer.error_code:
-            raise (
-                error_of(answer.error_code, answer.error_message)
-                if BY_CODE[answer.error_code].retriable
-                else LeaderNotAvailable(f"the controller refused a block of producer ids: {answer.error_message}")
-            )
+            error = error_of(answer.error_code, answer.error_message)
+            if error.retriable:
+                raise error
+            raise LeaderNotAvailable(f"the controller refused a block of producer ids: {answer.error_message}")
         self._next, self._end = answer.producer_id_start, answer.producer_id_start + answer.producer_id_len

@@ -1,0 +1,155 @@
+"""What brokers make of each other's answers: refusals, damage, errors of another version. Nothing stops a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from minikafka.broker.isr_proposer import IsrProposer
+from minikafka.broker.replica_fetcher import ReplicaFetchers
+from minikafka.broker.waiters import Condition, Mark, Waiters
+from minikafka.config import BrokerConfig
+from minikafka.errors import IneligibleReplica, error_name, error_of
+from minikafka.ports import Buffers, World
+from minikafka.replication.partition import Partition
+from minikafka.sim.world import SimWorld
+from minikafka.types import Address
+from minikafka.wire.batch import stamped
+from minikafka.wire.codec import encode_response
+from minikafka.wire.messages import AlteredPartition, AlterPartitionResponse, FetchedPartition
+from tests.rules.replication_kit import TP, Recorded, answer, batch, fetched, leader, seat, state, write
+
+
+def world_with(sim: SimWorld, network: Any, events: Recorded) -> World:
+    """The ports of broker 1, with another network and a sink that can be asked."""
+    return replace(sim.of("n1"), network=network, events=events)
+
+
+class Answers:
+    """A network on which every call gets this answer."""
+
+    def __init__(self, response: object) -> None:
+        self.response = response
+
+    async def call(self, _peer: Address, _api: str, _body: Buffers, *, deadline: float) -> bytes:
+        """The same for everyone."""
+        del deadline
+        return b"".join(bytes(each) for each in encode_response(self.response))
+
+
+def test_a_refused_member_holds_no_record_back() -> None:
+    """3.5: INELIGIBLE_REPLICA withdraws the proposal. While it was in flight the joining replica counted (KIP-497); if
+    it is the only one that lacks a record, nothing but this answer can commit it, and whoever waits must hear of it.
+    """
+
+    async def story(sim: SimWorld) -> None:
+        events = Recorded()
+        refusal = AlteredPartition(
+            topic=TP.topic, partition=TP.partition, error_code=IneligibleReplica.code, error_message="3 is fenced"
+        )
+        world = world_with(sim, Answers(AlterPartitionResponse(partitions=(refusal,))), events)
+        waiters = Waiters()
+        proposer = IsrProposer(
+            BrokerConfig(), world, controller=lambda: Address("n1", 1), broker_epoch=lambda: 10, waiters=waiters
+        )
+        eligible = {1: 10, 2: 20, 3: 30}
+        partition = seat(eligible=eligible)
+        partition.apply(state(isr=(1, 2)), partition.config, 0.0)
+        role = partition.as_leader()
+        write(role, "a")
+        fetched(role, 2, 1)
+        fetched(role, 3, 1)
+        proposal = role.propose_expand()
+        proposer.submit(partition, role, proposal)
+        write(role, "b")
+        fetched(role, 2, 2)
+        del eligible[3]
+        assert (role.high_watermark, role.maximal_isr) == (1, (1, 2, 3))
+        committed = sim.spawn(
+            "n1",
+            waiters.until([Condition(Mark.HIGH_WATERMARK, TP, 2)], lambda: role.high_watermark >= 2, sim.loop.now + 60),
+        )
+        sim.spawn("n1", proposer.run())
+        assert await committed is True
+        assert sim.loop.now < 1.0
+        assert role.proposal is None
+
+    with SimWorld(1) as sim:
+        sim.of("n1")
+        sim.run(story(sim))
+
+
+def fetchers_of(sim: SimWorld, following: Partition, events: Recorded) -> ReplicaFetchers:
+    """The fetchers of a follower, whose loops never run: the test hands answers in itself."""
+
+    def never(coroutine: Coroutine[Any, Any, None], _name: str) -> Any:
+        coroutine.close()
+        return SimpleNamespace(done=lambda: False)
+
+    fetchers = ReplicaFetchers(
+        BrokerConfig(),
+        world_with(sim, None, events),
+        partitions={TP: following},
+        flushers={},
+        waiters=Waiters(),
+        spawn=never,
+        address_of=lambda _node: None,
+        broker_epoch=lambda: 20,
+        on_storage_failure=lambda _name, why: pytest.fail(why),
+    )
+    fetchers.assign(following)
+    return fetchers
+
+
+def damaged_base_offset(data: bytes) -> bytes:
+    """The one field that no checksum covers, with its sign bit flipped."""
+    return bytes([data[0] ^ 0x80]) + data[1:]
+
+
+def damaged_body(data: bytes) -> bytes:
+    """A byte that the checksum covers."""
+    return data[:-1] + bytes([data[-1] ^ 1])
+
+
+@pytest.mark.parametrize("damage", [damaged_base_offset, damaged_body])
+def test_a_damaged_answer_pauses_one_partition(damage: Any) -> None:
+    """A follower refuses what its checks refuse, says so, and asks again later; the broker goes on."""
+    events = Recorded()
+    leading = leader()
+    write(leading, "a")
+    following = seat(2, events=events)
+    following.apply(state(), following.config, 0.0)
+    good = answer(leading, 0)
+    data = b"".join(bytes(each) for each in stamped(batch("a"), base_offset=0, leader_epoch=0))
+    bad = replace(good, records=(damage(data),))
+    with SimWorld(1) as sim:
+        fetchers = fetchers_of(sim, following, events)
+        loop = fetchers._loops[1]
+        role = following.role
+        asked = role.next_fetch()  # type: ignore[union-attr]
+        assert loop._apply(TP, role, bad, asked) is None  # type: ignore[arg-type]
+        assert [each["partition"] for each in events.of("fetch_corrupt")] == ["orders-0"]
+        assert loop.following[TP] > sim.loop.now, "it is asked for again after a pause"
+        assert loop._apply(TP, role, good, asked) is not None  # type: ignore[arg-type]
+        assert following.log.end_offset == 1
+
+
+def test_an_error_of_another_version_is_no_bug() -> None:
+    """A newer peer may answer with a code that this version has no name for; events and messages tell its number."""
+    assert error_name(6) == "NOT_LEADER_OR_FOLLOWER"
+    assert error_name(9999) == "error 9999"
+    unknown = error_of(9999, "whatever")
+    assert (unknown.code, unknown.outcome, unknown.retriable) == (-1, "unknown", False)
+    events = Recorded()
+    following = seat(2, events=events)
+    following.apply(state(), following.config, 0.0)
+    with SimWorld(1) as sim:
+        fetchers = fetchers_of(sim, following, events)
+        role = following.role
+        refusal = FetchedPartition(topic=TP.topic, partition=TP.partition, error_code=9999)
+        assert fetchers._loops[1]._apply(TP, role, refusal, role.next_fetch()) is None  # type: ignore[arg-type,union-attr]
+        assert [each["error"] for each in events.of("fetch_refused")] == ["error 9999"]

@@ -1,0 +1,227 @@
+"""Leaders that come and go in a whole cluster: fencing, controlled shutdown, going home, idempotent producers."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from minikafka.config import BrokerConfig
+from minikafka.errors import NOT_WRITTEN, NotLeaderOrFollower
+from minikafka.sim.cluster import SimCluster
+from minikafka.sim.verdicts import Drop, Message, matching
+from minikafka.types import METADATA_TOPIC, TopicPartition
+from minikafka.wire.codec import decode_request, find_api
+from tests.sim.cluster_kit import ORDERS, Client, facts_of, simulated, values
+
+SESSION_S = BrokerConfig().broker_session_timeout_ms / 1000
+
+
+def is_metadata_fetch(message: Message) -> bool:
+    """A follower of the quorum's log asks for more."""
+    if message.api != "Fetch" or message.kind != "request":
+        return False
+    return any(each.topic == METADATA_TOPIC for each in decode_request(find_api("Fetch"), message.body).partitions)
+
+
+def led_by_another_than_the_controller(cluster: SimCluster, topic: str = "orders") -> TopicPartition:
+    """A partition whose leader is not the active controller."""
+    names = [name for name in cluster.partition_names() if name.topic == topic]
+    return next(name for name in names if cluster.leader_of(name) != cluster.controller())
+
+
+@pytest.mark.parametrize("acks", [0, 1, -1])
+def test_a_leader_that_was_away_refuses_until_it_knows_what_it_missed(acks: int) -> None:
+    """Zombie leaders (DESIGN, risks): its first heartbeat unfences it at once, but it may still believe that it leads;
+    what it then acknowledged with acks=1 would be cut off its log again.
+    """
+    with simulated() as cluster:
+        cluster.create_topic("orders", partitions=3)
+        cluster.settle()
+        name = led_by_another_than_the_controller(cluster)
+        client = Client(cluster)
+        client.send(b"before", name)
+        zombie = cluster.leader_of(name)
+        cluster.pause(zombie)
+        cluster.until(lambda: cluster.leader_of(name) not in (zombie, -1), SESSION_S + 1.0, "another leader")
+        # Heartbeats get through, the metadata does not.
+        heal = cluster.sim.network.rule(
+            lambda message: Drop() if message.source == f"n{zombie}" and is_metadata_fetch(message) else None
+        )
+        cluster.resume(zombie)
+        cluster.until(
+            lambda: cluster.brokers[cluster.controller()].image.alive(zombie), 5.0, "the zombie to be unfenced"
+        )
+        for _ in range(20):
+            answer = client.tell(zombie, b"lost", acks=acks, name=name)
+            assert (answer.error_code, answer.outcome) == (NotLeaderOrFollower.code, NOT_WRITTEN)
+            cluster.run_for(0.05)
+        heal()
+        cluster.settle(60.0)
+        assert [values(cluster, node, name) for node in cluster.nodes] == [[b"before"]] * 3
+
+
+@pytest.mark.parametrize("with_controller", [False, True])
+def test_two_of_three_brokers_shut_down_at_once(with_controller: bool) -> None:
+    """SIGTERM to two at the same moment: both hand over in good order, neither waits for the other for ever, and what
+    was acknowledged is there when they come back (KAFKA-FACTS 3.9, controlled shutdown).
+    """
+    with simulated() as cluster:
+        cluster.create_topic("orders", partitions=3)
+        cluster.settle()
+        client = Client(cluster)
+        names = cluster.partition_names()
+        for name in names:
+            client.send_all([b"a", b"b"], name)
+        controller = cluster.controller()
+        others = [node for node in cluster.nodes if node != controller]
+        leaving = [controller, others[0]] if with_controller else others
+        staying = next(node for node in cluster.nodes if node not in leaving)
+        for node in leaving:
+            cluster.sim.spawn(f"n{node}", cluster.brokers[node].stop())
+        took = cluster.until(
+            lambda: all(cluster._has_stopped(node) for node in leaving), 40.0, "both brokers to have stopped"
+        )
+        assert took < 17.0
+        assert [cluster.brokers[node].failure for node in leaving] == [None, None]
+        assert all(facts["clean"] for node in leaving for facts in facts_of(cluster, "broker_stopped", node))
+        assert cluster.living() == (staying,)
+        for node in leaving:
+            cluster.sim.kill(f"n{node}")
+            cluster.restart(node)
+        cluster.settle(60.0)
+        assert [values(cluster, cluster.leader_of(name), name) for name in names] == [[b"a", b"b"]] * 3
+
+
+def test_leaders_go_home_after_a_restart() -> None:
+    """auto.leader.rebalance.enable: the first replica of the assignment leads again at the next check, and no producer
+    notices (KAFKA-FACTS 3.9, preferred election).
+    """
+    with simulated(leader_imbalance_check_interval_seconds="20") as cluster:
+        cluster.create_topic("orders", partitions=3)
+        cluster.settle()
+        name = led_by_another_than_the_controller(cluster)
+        client = Client(cluster)
+        home = cluster.leader_of(name)
+        cluster.crash(home)
+        client.send(b"while away", name)
+        cluster.restart(home)
+        cluster.settle(60.0)
+        assert cluster.leader_of(name) != home
+        sent = 0
+        while cluster.leader_of(name) != home and sent < 300:
+            client.send(b"%d" % sent, name)
+            sent += 1
+            cluster.run_for(0.1)
+        assert cluster.leader_of(name) == home
+        client.send(b"home", name)
+        cluster.settle()
+        assert values(cluster, home, name) == [b"while away", *(b"%d" % number for number in range(sent)), b"home"]
+
+
+def test_an_administrator_sends_a_leader_home() -> None:
+    """ElectLeaders, preferred: at once, without waiting for the next check."""
+    with simulated() as cluster:
+        cluster.create_topic("orders", partitions=3)
+        cluster.settle()
+        name = led_by_another_than_the_controller(cluster)
+        client = Client(cluster)
+        home = cluster.leader_of(name)
+        cluster.crash(home)
+        client.send(b"while away", name)
+        cluster.restart(home)
+        cluster.settle(60.0)
+        client.run(client.admin.elect_leaders("preferred", [name]))
+        cluster.until(lambda: cluster.leader_of(name) == home, 2.0, "the leader to be home")
+        client.send(b"home", name)
+        cluster.settle()
+        assert values(cluster, home, name) == [b"while away", b"home"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_idempotent_producer_neither_repeats_nor_reorders_through_changes_of_leader(seed: int) -> None:
+    """KIP-98 over the whole way: answers are lost, so that written batches are sent again; then the leader dies, so
+    that they are sent again to another one, which knows them from its log.
+    """
+    with simulated(seed) as cluster:
+        cluster.create_topic("orders")
+        cluster.settle()
+        client = Client(cluster, request_timeout_ms=1000)
+        sent = 0
+
+        async def send_on(until_s: float) -> None:
+            nonlocal sent
+            futures = []
+            while client.world.clock.now() < until_s:
+                futures.append(await client.producer.send("orders", b"%d" % sent, partition=0))
+                sent += 1
+                await asyncio.sleep(0.01)
+            await asyncio.gather(*futures)
+
+        for _ in range(2):
+            leader = cluster.leader_of(ORDERS)
+            task = cluster.sim.spawn(client.name, send_on(cluster.sim.loop.time() + 4.0))
+            cluster.run_for(1.0)
+            heal = cluster.sim.network.rule(
+                matching(Drop(), api="Produce", kind="answer", source=f"n{leader}", target=client.name)
+            )
+            cluster.run_for(1.0)
+            cluster.crash(leader)
+            heal()
+            cluster.until(task.done, 60.0, "every record to be acknowledged")
+            task.result()
+            cluster.restart(leader)
+            cluster.settle(60.0)
+        assert sent > 300
+        assert values(cluster, cluster.leader_of(ORDERS)) == [b"%d" % number for number in range(sent)]
+
+
+def test_a_fetch_that_was_just_given_up_may_be_given_up_again() -> None:
+    """A partition that is new at a leader ends the long poll there; two of them in following turns of the loop are two
+    partitions, not a broken broker.
+    """
+    with simulated() as cluster:
+        cluster.create_topic("orders")
+        cluster.settle()
+        leader = cluster.leader_of(ORDERS)
+        follower = next(node for node in cluster.nodes if node != leader)
+        fetchers = cluster.brokers[follower].replicas.fetchers
+        seat = cluster.replica(follower, ORDERS)
+        assert seat is not None
+
+        async def assign_often() -> None:
+            for _ in range(50):
+                fetchers.assign(seat)
+                await asyncio.sleep(0)
+
+        cluster.sim.run_until(None, cluster.sim.spawn(f"n{follower}", assign_often()).done)
+        cluster.run_for(1.0)
+        assert cluster.brokers[follower].failure is None
+        Client(cluster).send(b"v")
+        cluster.settle()
+
+
+def test_a_replica_that_cannot_take_up_its_role_leaves_the_others_theirs() -> None:
+    """A disk that is full when a broker is elected: it cannot note its epoch (KAFKA-7415), so it must not lead. It says
+    so, hands over, and stops in good order; every partition finds a leader.
+    """
+    with simulated() as cluster:
+        cluster.create_topic("orders", partitions=6)
+        cluster.settle()
+        client = Client(cluster)
+        names = cluster.partition_names()
+        for name in names:
+            client.send(b"a", name)
+        cluster.settle()
+        full, dying = [node for node in cluster.nodes if node != cluster.controller()]
+        disk = cluster.sim.disk(f"n{full}")
+        disk.capacity_bytes = disk.used_bytes()
+        cluster.crash(dying)
+        cluster.until(lambda: full not in cluster.living(), 60.0, "the broker with the full disk to stop")
+        assert (cluster.brokers[full].failure or "").startswith("the disk failed")
+        disk.capacity_bytes = None
+        cluster.sim.kill(f"n{full}")
+        cluster.restart(full)
+        cluster.restart(dying)
+        cluster.settle(60.0)
+        assert [values(cluster, cluster.leader_of(name), name) for name in names] == [[b"a"]] * 6
