@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import re
+from collections import Counter
 from collections.abc import Iterator
 
 from minikafka.config import parse_topic
@@ -67,14 +68,14 @@ def create_topics(
     policy: ClusterPolicy, image: MetadataImage, request: CreateTopicsRequest, topic_ids: Iterator[TopicId]
 ) -> Decision[CreateTopicsResponse]:
     """Create each topic that can be; ``topic_ids`` gives random ones. With ``validate_only`` nothing is recorded."""
-    names = [topic.name for topic in request.topics]
+    named = Counter(topic.name for topic in request.topics)
     similar = {_metric_name(name): name for name in sorted(image.topics)}
     records: list[MetadataRecord] = []
     answers: list[CreatedTopic] = []
     partitions_left = PARTITIONS_PER_REQUEST_MAX
     for topic in request.topics:
         try:
-            if names.count(topic.name) > 1:
+            if named[topic.name] > 1:
                 raise InvalidRequest(f"topic {topic.name!r} is named more than once in one request")
             _check_free(image, similar, topic.name)
             told = dict(sorted(topic.configs.items()))

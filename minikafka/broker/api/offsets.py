@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from minikafka.broker.api.produce import TIMEOUT_MS_MAX
 from minikafka.broker.waiters import Condition, Mark
 from minikafka.errors import InvalidRequest, OffsetNotAvailable, OffsetOutOfRange, ProtocolError, RequestTimedOut
 from minikafka.replication.leader import LeaderReplica
@@ -62,7 +63,7 @@ def _find(leader: LeaderReplica, timestamp: int, *, for_client: bool) -> tuple[i
     log = leader.log
     end = leader.high_watermark if for_client else log.end_offset
     if timestamp == EARLIEST:
-        return -1, log.start_offset, leader.epoch
+        return -1, log.start_offset, log.epochs.epoch_at(log.start_offset)
     if timestamp < MAX_TIMESTAMP:
         raise InvalidRequest(
             f"timestamp {timestamp}: milliseconds, -1 (latest), -2 (earliest) or -3 (newest) is needed"
@@ -98,7 +99,7 @@ def _epoch_end(replicas: ReplicaManager, item: EpochQuery) -> EpochAnswer:
 
 async def handle_delete_records(replicas: ReplicaManager, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
     """Raise log starts; answer when every live replica's start has reached the offset (the low watermark)."""
-    deadline = replicas.clock.now() + max(0, request.timeout_ms) / 1000
+    deadline = replicas.clock.now() + min(max(0, request.timeout_ms), TIMEOUT_MS_MAX) / 1000
     return DeleteRecordsResponse(
         partitions=tuple([await _delete_one(replicas, item, deadline) for item in request.partitions])
     )

@@ -65,13 +65,13 @@ async def handle_produce(
         raise InvalidRequiredAcks(f"acks={request.acks}: one of -1 (all), 0, 1 is needed")
     if not 0 <= request.timeout_ms <= TIMEOUT_MS_MAX:
         raise InvalidRequest(f"timeout_ms={request.timeout_ms}: 0 to {TIMEOUT_MS_MAX} is needed", member="timeout_ms")
+    if len({(item.topic, item.partition) for item in request.partitions}) < len(request.partitions):
+        raise InvalidRequest("a partition stands twice in one request", member="partitions")
     deadline = replicas.clock.now() + request.timeout_ms / 1000
     refused: dict[TopicPartition, ProtocolError] = {}
     written: dict[TopicPartition, _Written] = {}
     for item in request.partitions:
         name = TopicPartition(item.topic, item.partition)
-        if name in written or name in refused:
-            raise InvalidRequest(f"{name} stands twice in one request", member="partitions", outcome=UNKNOWN)
         try:
             written[name] = _append(replicas, name, item, request.acks, session_alive)
         except ProtocolError as error:
