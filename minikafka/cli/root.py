@@ -22,6 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "quorum": ("minikafka.cli.quorum", "Look at the metadata quorum."),
     "log": ("minikafka.cli.log", "Read and check log files, without a broker."),
     "lab": ("minikafka.cli.lab", "Play the stories of replication step by step."),
+    "sim": ("minikafka.cli.sim", "Run clusters from a seed; show any run step by step."),
     "demo": ("minikafka.cli.demo", "Kill brokers under load; prove that nothing is lost."),
 }
 """name -> (module, summary). The command is the module's attribute ``command``."""

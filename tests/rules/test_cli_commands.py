@@ -10,7 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from minikafka.cli import consume, demo, lab, log, produce, quorum, serve, topics, up
+from minikafka.cli import consume, demo, lab, log, produce, quorum, serve, sim, topics, up
 from minikafka.cli.produce import Tally
 from minikafka.cli.quorum import to_json as quorum_json
 from minikafka.cli.root import COMMANDS, root
@@ -43,6 +43,7 @@ MODULES: dict[str, ModuleType] = {
     "quorum": quorum,
     "log": log,
     "lab": lab,
+    "sim": sim,
     "demo": demo,
 }
 
