@@ -86,7 +86,7 @@ def write_journal(entries: Iterable[Entry], path: Path) -> None:
 
 def line_of(entry: Entry) -> str:
     """One entry as a line of JSON."""
-    row: dict[str, object] = {"t_s": round(entry.at_s, 9), "node": entry.node, "life": entry.life, "event": entry.kind}
+    row: dict[str, object] = {"t_s": entry.at_s, "node": entry.node, "life": entry.life, "event": entry.kind}
     if entry.cause:
         row["cause"] = entry.cause
     for name, value in entry.facts.items():
