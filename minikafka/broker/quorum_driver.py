@@ -146,10 +146,6 @@ class QuorumDriver:
         return isinstance(role, Leader) and self.applied_offset > role.epoch_start
 
     @property
-    def role_name(self) -> str:
-        return "starting" if self._core is None else self._core.role.name
-
-    @property
     def high_watermark(self) -> Offset:
         return 0 if self._core is None else self._core.high_watermark
 

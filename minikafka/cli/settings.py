@@ -59,9 +59,3 @@ def broker_settings(path: Path, environment: Mapping[str, str], flags: Iterable[
         if name not in table(BrokerConfig) and name not in KNOWN_TO_KAFKA_ONLY:
             parse_broker({name: text})  # raises, and names the nearest setting
     return parse_broker(in_file | environment_settings(environment) | by_flag, lenient=True)
-
-
-def one_line(config: BrokerConfig) -> str:
-    """What a reader of the log wants to know first."""
-    voters = ",".join(f"{node}@{address}" for node, address in config.voters.items())
-    return f"node.id={config.node_id} listeners={config.listeners} log.dirs={config.log_dirs} voters={voters}"

@@ -67,6 +67,7 @@ class LogDirectory:
         self._config_of = config_of
         self._events = events
         self._tail_budget_bytes = tail_budget_bytes
+        self._tail_size = 0
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._high_watermarks: dict[TopicPartition, Offset] = {}
         self._publications = 0
@@ -144,10 +145,15 @@ class LogDirectory:
             self._events("checkpoint_unreadable", path=name, error=str(error))
             return None
 
-    def _share_tails(self) -> None:
-        share = self._tail_budget_bytes // max(1, len(self._logs))
-        for log in self._logs.values():
-            log.tail.size_max = min(max(share, _TAIL_SIZE_MIN), _TAIL_SIZE_MAX)
+    def _share_tails(self, new: PartitionLog | None = None) -> None:
+        """An equal part for everyone; most often a ``new`` log's arrival does not change it."""
+        share = min(max(self._tail_budget_bytes // max(1, len(self._logs)), _TAIL_SIZE_MIN), _TAIL_SIZE_MAX)
+        if new is not None:
+            new.tail.size_max = share
+        if share != self._tail_size:
+            self._tail_size = share
+            for log in self._logs.values():
+                log.tail.size_max = share
 
     # ------------------------------------------------------------------------------------- logs
 
@@ -175,7 +181,7 @@ class LogDirectory:
             save_start=self.checkpoint_start_offsets,
         )
         self._logs[partition] = log
-        self._share_tails()
+        self._share_tails(log)
         return log
 
     def delete(self, partition: TopicPartition) -> str:

@@ -57,7 +57,6 @@ class BrokerProcess:
         self.node_id = files.node_id
         self._process: Process | None = None
         self._lifeline: int | None = None
-        self._asked_to_end = False
 
     @property
     def pid(self) -> int:
@@ -79,7 +78,6 @@ class BrokerProcess:
         """Start the process; :meth:`wait_ready` tells when it serves."""
         if self.is_running:
             raise BrokerDied(f"broker {self.node_id} runs already")
-        self._asked_to_end = False
         reading, self._lifeline = os.pipe()
         command = [sys.executable, "-m", "minikafka", "serve", str(self.files.path), "--parent-fd", str(reading)]
         for name, value in self.files.owned().items():
@@ -143,14 +141,12 @@ class BrokerProcess:
 
     async def kill9(self) -> None:
         """SIGKILL, and wait until it is gone: no handler ran, nothing was flushed but what the kernel holds."""
-        self._asked_to_end = True
         self.send_signal(signal.SIGKILL)
         if self._process is not None:
             await self.wait()
 
     async def terminate(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
         """SIGTERM: a controlled shutdown. After ``timeout_s`` SIGKILL. The return code."""
-        self._asked_to_end = True
         self.send_signal(signal.SIGTERM)
         self.send_signal(signal.SIGCONT)  # a stopped process would never see the first
         try:
@@ -159,11 +155,6 @@ class BrokerProcess:
         except TimeoutError:
             await self.kill9()
             return -signal.SIGKILL
-
-    @property
-    def asked_to_end(self) -> bool:
-        """Was its end the wish of this process?"""
-        return self._asked_to_end
 
     def _drop_lifeline(self) -> None:
         if self._lifeline is not None:

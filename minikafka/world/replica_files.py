@@ -19,19 +19,12 @@ from minikafka.log.names import (
     REPLICATION_OFFSET_CHECKPOINT,
     offset_name,
     offsets_in,
-    partition_of,
 )
 from minikafka.types import NodeId, Offset, TopicPartition
 from minikafka.wire.batch import iterate
 
 # Lines of a history stay readable: so many batches go into one.
 BATCHES_PER_LINE = 1_000
-
-
-def partitions_in(data_dir: Path) -> list[TopicPartition]:
-    """The replicas that a data directory holds, sorted."""
-    found = (partition_of(entry.name) for entry in data_dir.iterdir() if entry.is_dir())
-    return sorted(partition for partition in found if partition is not None)
 
 
 def batches_of(data_dir: Path, partition: TopicPartition) -> Iterator[LogBatch]:
