@@ -1,0 +1,303 @@
+"""Find me a story: look for a schedule that loses an acknowledged record under given settings, and cut it down.
+
+A seed makes a plan with few records and few faults, the faults aimed at the moments around a send; the whole cluster
+runs it, and the history checker says whether an acknowledged record is nowhere to be read. The invariants of
+``invariants.py`` do not end these runs: settings under which records are lost break them as well, and earlier.
+
+Rules for this file: only settings of time are set besides those asked for, so that a failover takes a second and not a
+minute; the faults keep within the budget of ``plan.py``; the same seed and settings give the same result.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from random import Random
+from typing import Any, Final
+
+from minikafka.check import Checker
+from minikafka.check.findings import LostWrite
+from minikafka.check.history import Operation as HistoryOperation
+from minikafka.client.settings import ProducerConfig
+from minikafka.config import BrokerConfig, parse_broker, table
+from minikafka.errors import InvalidConfig
+from minikafka.sim.plan import FSYNC, LEADER, PAGE_CACHE, Fault, Operation, Plan, PlannedTopic
+from minikafka.sim.run import Run
+from minikafka.sim.shrink import Shrinker
+from minikafka.sim.story import NotedFaults, story_of
+
+TOPIC: Final = "orders"
+BROKERS: Final = 3
+OPERATIONS: Final = 12
+FAULTS: Final = 3
+DURATION_S: Final = 5.0
+SHRINK_RUNS_MAX: Final = 120
+
+# A link slow enough that a leader can die between its answer to the producer and its followers' next fetch.
+DELAY_MEAN_S: Final = 0.004
+
+QUICK: Final[Mapping[str, str]] = {
+    "broker.session.timeout.ms": "1000",
+    "broker.heartbeat.interval.ms": "250",
+    "replica.lag.time.max.ms": "1500",
+    "replica.fetch.wait.max.ms": "250",
+    "replica.fetch.backoff.ms": "100",
+    "replica.socket.timeout.ms": "1000",
+    "controller.quorum.election.timeout.ms": "400",
+    "controller.quorum.fetch.timeout.ms": "800",
+    "controller.quorum.request.timeout.ms": "800",
+    "controller.quorum.election.backoff.max.ms": "400",
+    "leader.imbalance.check.interval.seconds": "3",
+    "mk.controlled.shutdown.max.wait.ms": "2000",
+}
+"""Kafka's defaults are for machines that fail once a month; these say the same in seconds."""
+
+QUICK_CLIENT: Final[Mapping[str, int | str]] = {
+    "request_timeout_ms": 1000,
+    "delivery_timeout_ms": 4000,
+    "linger_ms": 0,
+    "retry_backoff_ms": 20,
+    "retry_backoff_max_ms": 500,
+}
+
+KINDS: Final[Mapping[str, int]] = {
+    "crash": 6,
+    "isolate": 2,
+    "pause": 2,
+    "power_cut": 2,
+    "power_cut_all": 2,
+    "stop": 1,
+    "cut": 2,
+    "clog": 1,
+}
+"""Kinds of fault and how often each is drawn."""
+
+PRODUCER_NAMES: Final[Mapping[str, str]] = {
+    "batch.size": "max_batch_size",
+    **{
+        each.name.replace("_", "."): each.name
+        for each in fields(ProducerConfig)
+        if each.name not in {"bootstrap_servers", "client_id", "partitioner", "key_serializer", "value_serializer"}
+    },
+}
+"""Kafka's names of the producer's settings, and the parameters that they are here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The settings under which a story is wanted."""
+
+    broker: Mapping[str, str] = field(default_factory=dict)
+    producer: Mapping[str, int | str] = field(default_factory=dict)
+
+    @property
+    def policy(self) -> str:
+        """Which faults the durability policy must survive (DESIGN D6)."""
+        return FSYNC if self.broker.get("log.flush.interval.messages") == "1" else PAGE_CACHE
+
+    @property
+    def acks(self) -> str:
+        """As people say it."""
+        acks = self.producer.get("acks", "all")
+        return "all" if acks == -1 else str(acks)
+
+
+def asked_for(settings: Mapping[str, str]) -> Asked:
+    """Settings by Kafka's names, the producer's and the brokers' (a topic's by the broker's name of its default).
+
+    Raises InvalidConfig for an unknown name, with the nearest one, and for a value that cannot be; also for acks=0:
+    nothing is acknowledged then, so nothing acknowledged can be lost.
+    """
+    known = table(BrokerConfig)
+    broker = {name: text for name, text in settings.items() if name in known}
+    producer: dict[str, int | str] = {}
+    for name, text in settings.items():
+        if name in PRODUCER_NAMES:
+            producer[PRODUCER_NAMES[name]] = _value(text)
+        elif name not in broker:
+            near = difflib.get_close_matches(name, [*known, *PRODUCER_NAMES], n=1)
+            raise InvalidConfig(
+                f"unknown setting {name}" + (f"; did you mean {near[0]}?" if near else ""), setting=name
+            )
+    parse_broker(broker)
+    if ProducerConfig(**{**QUICK_CLIENT, **producer}).required_acks == 0:  # type: ignore[arg-type]
+        raise InvalidConfig("acks=0: nothing is acknowledged, so no acknowledged record can be lost", setting="acks")
+    return Asked(broker=broker, producer=producer)
+
+
+def _value(text: str) -> Any:
+    if text in {"true", "false"}:
+        return text == "true"
+    return int(text) if text.lstrip("-").isdecimal() else text
+
+
+# ---- plans -----------------------------------------------------------------------------------------------------------
+
+
+def plan_for(seed: int, asked: Asked) -> Plan:
+    """The plan of a seed under these settings: a dozen sends, three faults around them."""
+    random = Random(f"{seed}/search")
+    replication_factor = int(asked.broker.get("default.replication.factor", BROKERS))
+    operations = _operations(random)
+    plan = Plan(
+        seed=seed,
+        brokers=BROKERS,
+        voters=BROKERS,
+        policy=asked.policy,
+        settings=QUICK,
+        client_settings=QUICK_CLIENT,
+        topics=(PlannedTopic(name=TOPIC, partitions=1, replication_factor=min(replication_factor, BROKERS)),),
+        link={"delay_mean_s": DELAY_MEAN_S},
+        readers=0,
+        duration_s=DURATION_S,
+        faults=_faults(random, operations),
+        operations=operations,
+        fifo=True,
+    )
+    return with_settings(plan, asked)
+
+
+def with_settings(plan: Plan, asked: Asked) -> Plan:
+    """The plan with the settings asked for; whatever cut the plan down may not touch them."""
+    return plan.with_(
+        settings={**plan.settings, **asked.broker}, client_settings={**plan.client_settings, **asked.producer}
+    )
+
+
+def _operations(random: Random) -> tuple[Operation, ...]:
+    """Sends one by one and in bursts, from one producer."""
+    times: list[float] = []
+    while len(times) < OPERATIONS:
+        at_s = random.uniform(0.2, DURATION_S)
+        times += [at_s + number * 0.002 for number in range(random.choice((1, 1, 2, 4)))]
+    return tuple(
+        Operation(at_s=round(at_s, 4), client="p1", topic=TOPIC, partition=0) for at_s in sorted(times[:OPERATIONS])
+    )
+
+
+def _faults(random: Random, operations: Sequence[Operation]) -> tuple[Fault, ...]:
+    """Most of them within milliseconds of a send, and most at whoever leads then."""
+    faults = []
+    for _ in range(FAULTS):
+        kind = random.choices(list(KINDS), list(KINDS.values()))[0]
+        aimed = random.choice(operations).at_s + random.uniform(-0.005, 0.03)
+        at_s = aimed if random.random() < 0.8 else random.uniform(0.1, DURATION_S)
+        faults.append(
+            Fault(at_s=round(at_s, 4), kind=kind, target=_target(random, kind), lasts_s=random.choice((0.5, 1.5, 3.0)))
+        )
+    return tuple(sorted(faults, key=lambda fault: fault.at_s))
+
+
+def _target(random: Random, kind: str) -> str:
+    if kind == "power_cut_all":
+        return "all"
+    if kind in {"cut", "clog"}:
+        one, other = random.sample(range(1, BROKERS + 1), 2)
+        return f"n{one}>n{other}"
+    return random.choice((f"{LEADER}:{TOPIC}-0",) * 3 + ("n1", "n2", "n3", "controller"))
+
+
+# ---- runs ------------------------------------------------------------------------------------------------------------
+
+
+class StoryRun(Run):
+    """A run that only its history judges."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
+        self.watch.close()
+        self.noted = self.faults = NotedFaults(plan, self.cluster, self.schedule.at, self.report.faults.append)
+        self._evidence = Checker()
+
+    def _record(self, operation: HistoryOperation) -> None:
+        super()._record(operation)
+        self._evidence.feed(operation)
+
+    def lost(self) -> tuple[LostWrite, ...]:
+        """Acknowledged records that are nowhere to be read, by the history. To be asked once, when the run is over."""
+        return tuple(each for each in self._evidence.verdict().findings if isinstance(each, LostWrite))
+
+
+def loses(plan: Plan) -> bool:
+    """Does the plan lose an acknowledged record?"""
+    return any(each.name == LostWrite.kind for each in StoryRun(plan).run().violations)
+
+
+# ---- the search ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A story."""
+
+    seed: int
+    plan: Plan
+    """As short as it became."""
+    sentences: tuple[str, ...]
+    lost: tuple[LostWrite, ...]
+    """The records that are gone."""
+    runs: int
+    """How many runs cutting it down took."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Search:
+    """What was tried, and what came of it."""
+
+    asked: Asked
+    tried: int = 0
+    found: Found | None = None
+    others: Counter[str] = field(default_factory=Counter)
+    """What else was found in runs that lost nothing, and in how many: duplicates, where idempotence is off."""
+
+
+Progress = Callable[[str], None]
+
+
+def search(result: Search, *, seeds: int, start: int = 0, progress: Progress = lambda _: None) -> Search:
+    """Try seeds one by one until one loses an acknowledged record; then cut that one down.
+
+    ``result`` is filled in as it goes: whoever interrupts the search still knows what was tried.
+    """
+    for seed in range(start, start + seeds):
+        progress(f"seed {seed}: {result.tried} of {seeds} tried")
+        plan = plan_for(seed, result.asked)
+        names = {each.name for each in StoryRun(plan).run().violations}
+        result.tried += 1
+        if LostWrite.kind in names:
+            result.found = cut_down(plan, result.asked, progress)
+            break
+        result.others.update(sorted(names))
+    return result
+
+
+def cut_down(plan: Plan, asked: Asked, progress: Progress = lambda _: None) -> Found:
+    """The smallest plan found that still loses a record, told."""
+    runs = 0
+
+    def fails(candidate: Plan) -> str | None:
+        nonlocal runs
+        runs += 1
+        progress(
+            f"seed {plan.seed} loses a record; cutting it down: run {runs},"
+            f" {len(candidate.faults)} faults, {len(candidate.operations)} sends"
+        )
+        return LostWrite.kind if loses(with_settings(candidate, asked)) else None
+
+    small = Shrinker(fails, LostWrite.kind, runs_max=SHRINK_RUNS_MAX).shrink(plan)
+    small = with_settings(small, asked)
+    plainest = with_settings(small.with_(settings={}, client_settings={}), asked)
+    if fails(plainest) is not None:
+        small = plainest
+    ran = StoryRun(small)
+    ran.run()
+    lost = ran.lost()
+    return Found(
+        seed=plan.seed,
+        plan=small,
+        sentences=tuple(story_of(small, ran.noted.happened, ran.sim.journal, lost)),
+        lost=lost,
+        runs=runs,
+    )
