@@ -28,6 +28,8 @@ from minikafka.wire.messages import (
     BrokerRegistrationResponse,
 )
 
+PORT_MAX = 65535
+
 
 def register(
     policy: ClusterPolicy, image: MetadataImage, request: BrokerRegistrationRequest, *, session_alive: bool
@@ -44,6 +46,9 @@ def register(
         )
     if request.broker_id < 0 or not request.incarnation_id:
         raise InvalidRequest("a registration needs a node id of 0 or more and an incarnation id")
+    if not request.host or not 0 < request.port <= PORT_MAX:
+        # Every broker and client would try to connect to it.
+        raise InvalidRequest(f"{request.host!r}, port {request.port}: nobody could listen there")
     present = image.brokers.get(request.broker_id)
     registration = RegisterBroker(
         broker_id=request.broker_id,

@@ -23,6 +23,9 @@ from minikafka.wire.messages import (
     VoteResponse,
 )
 
+EPOCH_END = 2**31 - 1
+"""A record batch has 32 bits for its leader's epoch; the next election needs one more."""
+
 # ---- others ask ------------------------------------------------------------------------------------------------------
 
 
@@ -147,6 +150,8 @@ def _check_addressed(core: QuorumCore, cluster_id: str, voter_id: NodeId, sender
 
 
 def _check_not_over(core: QuorumCore, epoch: Epoch) -> None:
+    if epoch >= EPOCH_END:
+        raise InvalidRequest(f"epoch {epoch}: less than {EPOCH_END} is needed")
     if epoch < core.epoch:
         raise FencedLeaderEpoch(f"epoch {epoch} is over, this is {core.epoch}")
 
