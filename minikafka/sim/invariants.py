@@ -198,6 +198,26 @@ class ValidHighWatermark(OfPartition):
                 report(self.name, f"{leader!r}, but {node} in the ISR {list(state.isr)} has {replica!r}")
 
 
+class FetchIsDurable(OfPartition):
+    """Under sync-before-acknowledge a follower asks from its synced end: its fetch is an acknowledgement (D6)."""
+
+    name = "unsynced_tail_acknowledged"
+
+    def look(self, sight: Sight, report: Report) -> None:
+        leader = sight.leader
+        if leader is None or not leader.config.syncs_before_acknowledging:
+            return
+        for event in sight.events:
+            if event.kind != "follower_fetched":
+                continue
+            node, offset = _number(event, "replica"), _number(event, "offset")
+            replica = sight.cluster.replica(node, sight.name)
+            if replica is None or replica.epoch != leader.epoch or replica.log.end_offset < offset:
+                continue  # it died, or has moved on since
+            if replica.log.synced_end < offset:
+                report(self.name, f"broker {node} asked {leader!r} from {offset}, synced is {replica.log.synced_end}")
+
+
 class CommittedPrefixEqual(OfPartition):
     """Below any two watermarks the records are the same, and stay so (§10.2, §10.3, §10.6, §10.10)."""
 
@@ -343,6 +363,7 @@ class Watch:
             HwNeverBackInEpoch(),
             EpochsNeverFall(),
             ValidHighWatermark(),
+            FetchIsDurable(),
             committed,
             LeaderHoldsCommitted(committed),
         )
@@ -382,8 +403,8 @@ class Watch:
                 self._quorum.on_event(event, life, self.cluster.brokers[node], self.report)
                 continue
             name = self._name_of(event)
-            partition = self.cluster.replica(node, name)
-            if partition is not None and not partition.failed:
+            partition = self.cluster.replica(node, name) if name is not None else None
+            if name is not None and partition is not None and not partition.failed:
                 sight = sights.get((node, name))
                 if sight is None:
                     sight = sights[node, name] = Sight(self.cluster, life, name, partition)
@@ -395,10 +416,13 @@ class Watch:
             for each in self._of_partitions:
                 each.look(sight, self.report)
 
-    def _name_of(self, event: Event) -> TopicPartition:
+    def _name_of(self, event: Event) -> TopicPartition | None:
+        """The partition that an event tells of; None when it names none of ours."""
         text = str(event.facts["partition"])
         name = self._names.get(text)
         if name is None:
             topic, _, number = text.rpartition("-")
+            if not number.isdigit():
+                return None
             name = self._names[text] = TopicPartition(topic, int(number))
         return name
