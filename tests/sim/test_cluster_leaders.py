@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from minikafka.config import BrokerConfig
-from minikafka.errors import NOT_WRITTEN, NotLeaderOrFollower
+from minikafka.errors import NOT_WRITTEN, UNKNOWN, NotLeaderOrFollower, RequestTimedOut
 from minikafka.sim.cluster import SimCluster
 from minikafka.sim.verdicts import Drop, Message, matching
 from minikafka.types import METADATA_TOPIC, TopicPartition
@@ -17,11 +17,11 @@ from tests.sim.cluster_kit import ORDERS, Client, facts_of, simulated, values
 SESSION_S = BrokerConfig().broker_session_timeout_ms / 1000
 
 
-def is_metadata_fetch(message: Message) -> bool:
-    """A follower of the quorum's log asks for more."""
+def is_fetch_of(message: Message, topic: str) -> bool:
+    """Somebody asks for records of the topic."""
     if message.api != "Fetch" or message.kind != "request":
         return False
-    return any(each.topic == METADATA_TOPIC for each in decode_request(find_api("Fetch"), message.body).partitions)
+    return any(each.topic == topic for each in decode_request(find_api("Fetch"), message.body).partitions)
 
 
 def led_by_another_than_the_controller(cluster: SimCluster, topic: str = "orders") -> TopicPartition:
@@ -46,7 +46,7 @@ def test_a_leader_that_was_away_refuses_until_it_knows_what_it_missed(acks: int)
         cluster.until(lambda: cluster.leader_of(name) not in (zombie, -1), SESSION_S + 1.0, "another leader")
         # Heartbeats get through, the metadata does not.
         heal = cluster.sim.network.rule(
-            lambda message: Drop() if message.source == f"n{zombie}" and is_metadata_fetch(message) else None
+            lambda message: Drop() if message.source == f"n{zombie}" and is_fetch_of(message, METADATA_TOPIC) else None
         )
         cluster.resume(zombie)
         cluster.until(
@@ -225,3 +225,64 @@ def test_a_replica_that_cannot_take_up_its_role_leaves_the_others_theirs() -> No
         cluster.restart(dying)
         cluster.settle(60.0)
         assert [values(cluster, cluster.leader_of(name), name) for name in names] == [[b"a"]] * 6
+
+
+def test_a_timeout_after_the_append_is_unknown_and_the_data_stays() -> None:
+    """KAFKA-FACTS 3.8: REQUEST_TIMED_OUT means *unknown*; the record is committed as soon as the followers are back."""
+    with simulated() as cluster:
+        cluster.create_topic("orders")
+        cluster.settle()
+        client = Client(cluster)
+        leader = cluster.leader_of(ORDERS)
+        heal = cluster.sim.network.rule(
+            lambda message: Drop() if message.target == f"n{leader}" and is_fetch_of(message, "orders") else None
+        )
+        answer = client.tell(leader, b"late", acks=-1)
+        assert (answer.error_code, answer.outcome) == (RequestTimedOut.code, UNKNOWN)
+        assert values(cluster, leader) == [b"late"]
+        heal()
+        cluster.settle(60.0)
+        assert [values(cluster, node) for node in cluster.nodes] == [[b"late"]] * 3
+
+
+@pytest.mark.parametrize("unclean", [False, True])
+def test_s20_unclean_election_off_waits_and_on_loses(unclean: bool) -> None:
+    """S20: nobody in sync lives. Off: the partition waits for the one that has everything. On: the first live replica
+    leads at once, and what only the dead one had is gone when it comes back as a follower.
+    """
+    with simulated(
+        min_insync_replicas="1",
+        unclean_leader_election_enable=str(unclean).lower(),
+        unclean_leader_election_interval_ms="1000",
+    ) as cluster:
+        cluster.create_topic("orders", partitions=3, replication_factor=2)
+        cluster.settle()
+        # The replica that is neither must keep the quorum: two of three voters live at any time.
+        name = next(
+            name
+            for name in cluster.partition_names()
+            if (state := cluster.partition(name)) is not None and cluster.controller() not in state.replicas
+        )
+        client = Client(cluster)
+        leader = cluster.leader_of(name)
+        other = next(node for node in cluster.partition(name).replicas if node != leader)  # type: ignore[union-attr]
+        client.send(b"on both", name)
+        cluster.settle()
+        cluster.crash(other)
+        cluster.until(lambda: cluster.partition(name).isr == (leader,), 20.0, "the ISR to shrink")  # type: ignore[union-attr]
+        client.send(b"on one", name)
+        cluster.sim.kill(f"n{leader}")
+        cluster.restart(other)
+        if unclean:
+            cluster.until(lambda: cluster.leader_of(name) == other, 60.0, "the other replica to lead")
+            cluster.restart(leader)
+            cluster.settle(60.0)
+            assert [values(cluster, node, name) for node in (leader, other)] == [[b"on both"]] * 2
+            cut = [facts for facts in facts_of(cluster, "tail_truncated", leader) if facts["partition"] == str(name)]
+            assert [(facts["old"], facts["new"]) for facts in cut] == [(2, 1)]
+        else:
+            cluster.run_for(60.0)
+            assert cluster.leader_of(name) == -1
+            cluster.restart(leader)
+            cluster.settle(60.0)
+            assert [values(cluster, node, name) for node in (leader, other)] == [[b"on both", b"on one"]] * 2
