@@ -226,8 +226,9 @@ class _Builder:
         else:
             notes.append(
                 "Real brokers record what a message brought about, not the message: an arrow is drawn where it took"
-                " effect, and a message that was lost leaves none. A kill -9 leaves no line either: it shows when the"
-                " broker opens its logs again. Events of two brokers within one millisecond may stand in either order."
+                " effect, and a message that was lost leaves none. A kill -9 leaves no line either: the broker is shown"
+                " as fenced once the controller says so. Events of two brokers within one millisecond may stand in either"
+                " order."
             )
         notes.append("Records' contents are not recorded, only their offsets and leader epochs.")
         return notes

@@ -17,10 +17,9 @@ from minikafka.ui.journal import Entry
 
 LEADER, FOLLOWER, NO_ROLE = "leader", "follower", ""
 
-UP, LOADING, PAUSED, DOWN, OFFLINE, STOPPED = "up", "loading", "paused", "down", "offline", "stopped"
-"""A process: serves, reads its disk, is held by SIGSTOP, was killed, has a failed disk, has left in good order."""
-
-KILLS: Final = frozenset({"node_killed", "node_power_cut"})
+UP, LOADING, PAUSED, FENCED, DOWN, OFFLINE, STOPPED = "up", "loading", "paused", "fenced", "down", "offline", "stopped"
+"""A process: serves, reads its disk, is held by SIGSTOP, is silent by the controller's word, was killed, has a failed
+disk, has left in good order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +128,8 @@ class Story:
         return self._of_process(entry, node)
 
     def _of_process(self, entry: Entry, node: NodeId) -> tuple[NodeId, ...]:
+        if entry.kind in BY_SESSION:
+            node = _int(entry.facts["broker"])
         before = self.replicas.get(node)
         if before is None:
             return ()
@@ -260,6 +261,10 @@ def _process(before: Replica, kind: str) -> Replica:
             return before
         case "node_killed" | "node_power_cut":
             return _resting(before, DOWN)
+        case "broker_fenced" if before.process == UP:
+            return replace(before, process=FENCED)
+        case "broker_unfenced" if before.process == FENCED:
+            return replace(before, process=UP)
         case "broker_started" if before.process == LOADING:
             return replace(before, process=UP)
         case "data_directory_closed":
@@ -273,6 +278,9 @@ def _process(before: Replica, kind: str) -> Replica:
 
 
 STANDINGS: Final = frozenset({"became_leader", "became_follower", "became_leaderless"})
+
+BY_SESSION: Final = frozenset({"broker_fenced", "broker_unfenced"})
+"""The controller tells these of another broker: ``broker`` names it."""
 
 BY_CONTROLLER: Final = frozenset(
     {"leader_elected", "leader_lost", "isr_shrunk", "isr_expanded", "isr_changed", "elr_changed"}

@@ -11,7 +11,21 @@ from minikafka.sim.plan import FSYNC, Fault, Operation, Plan, plan_of
 from minikafka.types import NO_EPOCH, TopicPartition
 from minikafka.ui.journal import Entry
 from minikafka.ui.record import RecordedRun
-from minikafka.ui.states import DOWN, FOLLOWER, LEADER, NO_ROLE, STOPPED, UP, Replica, Run, Story, cut, grown, runs_of
+from minikafka.ui.states import (
+    DOWN,
+    FENCED,
+    FOLLOWER,
+    LEADER,
+    NO_ROLE,
+    STOPPED,
+    UP,
+    Replica,
+    Run,
+    Story,
+    cut,
+    grown,
+    runs_of,
+)
 
 ORDERS = TopicPartition("orders", 0)
 
@@ -172,6 +186,16 @@ def test_a_kill_keeps_what_the_disk_may_hold():
     assert (dead.process, dead.role, dead.leo, dead.isr, dead.remotes) == (DOWN, NO_ROLE, 5, (), ())
     assert story.apply(Entry(at_s=3.0, node="n1", kind="data_directory_opened")) == (1,)
     assert story.replicas == {}
+
+
+def test_a_silent_broker_is_fenced_by_the_controllers_word():
+    """A kill -9 of a real broker leaves no line of its own; another broker's controller says that it is silent."""
+    story = led()
+    fenced = Entry(at_s=2.0, node="3", kind="broker_fenced", facts={"broker": 1, "why": "silent"})
+    assert story.apply(fenced) == (1,)
+    assert (story.replicas[1].process, story.replicas[1].leo) == (FENCED, 5)
+    assert story.apply(Entry(at_s=3.0, node="3", kind="broker_unfenced", facts={"broker": 1})) == (1,)
+    assert story.replicas[1].process == UP
 
 
 def test_a_clean_stop_is_not_a_kill():

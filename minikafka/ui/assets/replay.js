@@ -163,8 +163,9 @@
       return label;
     }
     const dead = DEAD.has(after.process);
-    const word = after.process === "up" ? after.role || "no role" : after.process === "paused" ? `${after.role} paused` : after.process;
-    name.append(element("span", { class: `badge ${dead || after.process === "paused" ? "dead" : after.role}`, text: word }));
+    const held = after.process === "paused" || after.process === "fenced";
+    const word = after.process === "up" ? after.role || "no role" : held ? `${after.role} ${after.process}` : after.process;
+    name.append(element("span", { class: `badge ${dead || held ? "dead" : after.role}`, text: word }));
     const stats = element("div", { class: "stats" });
     const stat = (word, field) => {
       const now = values(after)[field];
@@ -369,7 +370,7 @@
   byId("title").textContent = `Replay of ${run.partition}`;
   byId("subtitle").textContent =
     `${run.title}: ${run.simulated ? "a simulation, in virtual time" : "a journal of real brokers"}; ` +
-    `${steps.length.toLocaleString("en")} steps from ${seconds(run.from_s)} to ${seconds(run.to_s)} of ${seconds(run.end_s)}; ${failures.length} failures`;
+    `${steps.length.toLocaleString("en")} steps from ${seconds(run.from_s)} to ${seconds(run.to_s)} of ${seconds(run.end_s)}; ${failures.length} failure${failures.length === 1 ? "" : "s"}`;
   byId("notes").replaceChildren(...run.notes.map((note) => element("li", { text: note })));
   byId("scrubber").max = steps.length;
   byId("failure").disabled = failures.length === 0;

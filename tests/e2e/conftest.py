@@ -1,0 +1,52 @@
+"""Browser tests run where Chromium is; elsewhere they are left out, and the run says so. CI installs it (.ci/run)."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, sync_playwright
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+
+FLAGS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+
+
+def chromium_path() -> Path | None:
+    """The system's Chromium."""
+    found = next(filter(None, map(shutil.which, NAMES)), None)
+    return Path(found) if found else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect what needs a browser if there is none."""
+    if chromium_path() is not None:
+        return
+    left_out = [item for item in items if item.get_closest_marker("browser")]
+    if left_out:
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=left_out)
+        reporter = config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None:
+            reporter.write_line(
+                f"{len(left_out)} browser tests are left out: no Chromium here (Debian, Ubuntu: apt install chromium)"
+            )
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A fresh Chromium without a window, a profile or anything to fetch."""
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=chromium_path(), args=FLAGS)
+        yield launched
+        launched.close()
