@@ -82,6 +82,9 @@ QuorumResponse: TypeAlias = (
 METADATA_BATCH_BYTES_MAX = 8 * 1024 * 1024
 """Of one append: it is one batch, so that it is applied as a whole or not at all."""
 
+# Members wait half a second; whoever else asks to wait longer than this is answered then.
+PARKED_MS_MAX = 300_000
+
 # How long a leaving leader waits for the others to hear it.
 FAREWELL_S = 1.0
 
@@ -405,7 +408,7 @@ class QuorumDriver:
 
     async def _handle_fetch(self, request: FetchRequest) -> FetchResponse:
         clock = self.world.clock
-        deadline = clock.now() + max(request.max_wait_ms, 0) / 1000
+        deadline = clock.now() + min(max(request.max_wait_ms, 0), PARKED_MS_MAX) / 1000
         answer = await self.obey(fetching.on_fetch(self.core, request, clock.now()))
         if answer is None:
             await self.until(lambda: fetching.is_due(self.core, request), deadline)

@@ -193,3 +193,19 @@ def test_what_odd_requests_are_told() -> None:
         consumer.seek(ORDERS, 2**40)
         with pytest.raises(OffsetOutOfRange):
             client.run(consumer.getone())
+
+
+def test_who_would_wait_for_ever_is_answered_after_five_minutes() -> None:
+    """A client's own limits may be larger than what a broker holds a connection for; nothing of it is an error."""
+    with simulated() as cluster:
+        cluster.create_topic("orders")
+        cluster.settle()
+        client = Client(cluster, request_timeout_ms=3_600_000, delivery_timeout_ms=7_200_000)
+        assert client.send(b"v").offset == 0
+        world, leader = client.world, cluster.address_of(cluster.leader_of(ORDERS))
+        at_the_end = m.FetchPartition(topic="orders", partition=0, fetch_offset=1)
+        request = m.FetchRequest(max_wait_ms=2**62, min_bytes=1, partitions=(at_the_end,))
+        began = cluster.sim.loop.time()
+        answer = client.run(call(world.network, leader, request, world.clock.now() + 3600.0))
+        assert [each.error_code for each in answer.partitions] == [0]
+        assert cluster.sim.loop.time() - began == pytest.approx(300.0, abs=1.0)
