@@ -227,8 +227,8 @@ class _Builder:
             notes.append(
                 "Real brokers record what a message brought about, not the message: an arrow is drawn where it took"
                 " effect, and a message that was lost leaves none. A kill -9 leaves no line either: the broker is shown"
-                " as fenced once the controller says so. Events of two brokers within one millisecond may stand in either"
-                " order."
+                " as fenced once the controller says so. Events of two brokers within one millisecond may stand in"
+                " either order."
             )
         notes.append("Records' contents are not recorded, only their offsets and leader epochs.")
         return notes
