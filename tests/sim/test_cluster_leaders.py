@@ -6,12 +6,20 @@ import asyncio
 
 import pytest
 
+from minikafka.broker.peer import call
 from minikafka.config import BrokerConfig
-from minikafka.errors import NOT_WRITTEN, UNKNOWN, NotLeaderOrFollower, RequestTimedOut
+from minikafka.errors import NOT_WRITTEN, UNKNOWN, NotLeaderOrFollower, OffsetNotAvailable, RequestTimedOut
 from minikafka.sim.cluster import SimCluster
 from minikafka.sim.verdicts import Drop, Message, matching
 from minikafka.types import METADATA_TOPIC, TopicPartition
 from minikafka.wire.codec import decode_request, find_api
+from minikafka.wire.messages import (
+    LATEST,
+    ListedOffset,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+)
 from tests.sim.cluster_kit import ORDERS, Client, facts_of, simulated, values
 
 SESSION_S = BrokerConfig().broker_session_timeout_ms / 1000
@@ -286,3 +294,40 @@ def test_s20_unclean_election_off_waits_and_on_loses(unclean: bool) -> None:
             cluster.restart(leader)
             cluster.settle(60.0)
             assert [values(cluster, node, name) for node in (leader, other)] == [[b"on both", b"on one"]] * 2
+
+
+def test_a_new_leader_does_not_let_the_end_go_back() -> None:
+    """KIP-207, S8: the new leader has the committed record, but heard of its commit one round too late. Until it is
+    sure, "latest" is OFFSET_NOT_AVAILABLE, not an offset below the one that was told before.
+    """
+    with simulated() as cluster:
+        cluster.create_topic("orders", partitions=3)
+        cluster.settle()
+        name = led_by_another_than_the_controller(cluster)
+        client = Client(cluster)
+        client.send(b"a", name)
+        cluster.settle()
+        old = cluster.leader_of(name)
+        client.send(b"b", name)
+        cluster.crash(old)
+        # Nobody fetches user records: the new leader cannot learn what is committed.
+        heal = cluster.sim.network.rule(lambda message: Drop() if is_fetch_of(message, "orders") else None)
+        cluster.until(lambda: cluster.leader_of(name) not in (old, -1), SESSION_S + 1.0, "another leader")
+        new = cluster.leader_of(name)
+        cluster.until(lambda: cluster.replica(new, name).leader == new, 1.0, "the new leader to know")  # type: ignore[union-attr]
+        role = cluster.replica(new, name).as_leader()  # type: ignore[union-attr]
+        assert (role.high_watermark, role.epoch_start) == (1, 2)
+
+        def latest() -> ListedOffset:
+            item = ListOffsetsPartition(topic=name.topic, partition=name.partition, timestamp=LATEST)
+            request = ListOffsetsRequest(partitions=(item,))
+            deadline = cluster.sim.loop.time() + 5.0
+            answer: ListOffsetsResponse = client.run(
+                call(client.world.network, cluster.address_of(new), request, deadline)
+            )
+            return answer.partitions[0]
+
+        assert latest().error_code == OffsetNotAvailable.code
+        heal()
+        cluster.settle(60.0)
+        assert latest().offset == 2
