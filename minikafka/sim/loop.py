@@ -29,7 +29,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from minikafka.invariant import invariant
-from minikafka.sim.tasks import NODE, Incarnation, SimFuture, SimTask, current_node, label_of, name_of
+from minikafka.sim.tasks import NODE, Incarnation, SimFuture, SimHandle, SimTask, current_node, name_of
 
 T = TypeVar("T")
 
@@ -119,6 +119,7 @@ class SimLoop(_Base):  # type: ignore[misc]
         self, seed: object, *, choose: Callable[[int], int] | None = None, keep_trace_lines: bool = False
     ) -> None:
         self.now = 0.0
+        self._instant = "0.000000000"
         self.steps = 0
         self.trace = Trace(keep_lines=keep_trace_lines)
         self.failures: list[Failure] = []
@@ -131,7 +132,7 @@ class SimLoop(_Base):  # type: ignore[misc]
         self._buried: list[Incarnation] = []
         self._choose = choose if choose is not None else SeededChoice(seed)
         self._ready: list[Incarnation] = []
-        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._timers: list[tuple[float, int, SimHandle]] = []
         self._timers_set = 0
         self._timers_cancelled = 0
         self._births = 0
@@ -222,24 +223,31 @@ class SimLoop(_Base):  # type: ignore[misc]
         while not self._ready:
             if not self._fire_timers(limit):
                 return False
-        index = self._choose(len(self._ready)) if len(self._ready) > 1 else 0
-        incarnation = self._ready[index]
+        ready = self._ready
+        index = self._choose(len(ready)) if len(ready) > 1 else 0
+        incarnation = ready[index]
         handle = incarnation.queue.popleft()
         if not incarnation.queue:
-            del self._ready[index]
+            del ready[index]
         if handle.cancelled():
             return True
         self.steps += 1
         self._steps_at_instant += 1
-        callback = handle._callback  # type: ignore[attr-defined]
-        owner = getattr(callback, "__self__", None)
-        label = label_of(owner, callback)
+        owner = getattr(handle.callback, "__self__", None)
+        task = owner if type(owner) is SimTask else None
+        label = task.label if task is not None else name_of(handle.callback)
         if self._steps_at_instant > LIVELOCK_STEPS:
             raise Livelock(f"t={self.now:.6f} step {self.steps}: {incarnation} {label}")
-        self.trace.record(f"{self.now:.9f} {incarnation.label} {label}")
-        handle._run()
-        if isinstance(owner, SimTask) and owner.done():
-            owner.home.tasks.pop(owner.birth, None)
+        self.trace.record(f"{self._instant} {incarnation.label} {label}")
+        try:
+            handle.context.run(handle.callback, *handle.args)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001 - as asyncio does: told, and the loop goes on
+            told = {"message": f"Exception in callback {label}", "exception": error}
+            handle.context.run(self.call_exception_handler, told)
+        if task is not None and task.done():
+            task.home.tasks.pop(task.birth, None)
         for check in self.after_step:
             check()
         return True
@@ -255,16 +263,17 @@ class SimLoop(_Base):  # type: ignore[misc]
         self._advance(max(self.now, timers[0][0]))
         while timers and timers[0][0] <= self.now:
             handle = heapq.heappop(timers)[2]
-            handle._scheduled = False  # type: ignore[attr-defined]
             if handle.cancelled():
                 self._timers_cancelled -= 1
             else:
+                handle.on_cancel = None
                 self._enqueue(handle)
         return True
 
     def _advance(self, now: float) -> None:
         if now > self.now:
             self.now = now
+            self._instant = f"{now:.9f}"
             self._steps_at_instant = 0
 
     @contextmanager
@@ -342,30 +351,35 @@ class SimLoop(_Base):  # type: ignore[misc]
         if context is None:
             context = contextvars.copy_context()
         task = SimTask(coro, loop=self, name=name or "task", context=context)
-        task.home = _incarnation_in(context) or self.world
+        task.label = f"{task.birth} {name_of(coro)}"
+        task.home = context.get(NODE, None) or self.world
         task.home.tasks[task.birth] = task
         return task
 
-    def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> asyncio.Handle:
+    def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> SimHandle:
         """Queue a callback on the node of its context."""
-        handle = asyncio.Handle(callback, args, self, context)
+        if context is None:
+            context = contextvars.copy_context()
+        handle = SimHandle(callback, args, context, context.get(NODE, None) or self.world, self.now)
         self._enqueue(handle)
         return handle
 
     def call_later(
         self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> asyncio.TimerHandle:
+    ) -> SimHandle:
         """Queue a callback ``delay`` virtual seconds from now."""
         return self.call_at(self.now + delay, callback, *args, context=context)
 
     def call_at(
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> asyncio.TimerHandle:
+    ) -> SimHandle:
         """Queue a callback at virtual time ``when``; equal times keep the order of these calls."""
-        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        if context is None:
+            context = contextvars.copy_context()
+        handle = SimHandle(callback, args, context, context.get(NODE, None) or self.world, when)
         if not self._closed:
             self._timers_set += 1
-            handle._scheduled = True  # type: ignore[attr-defined]
+            handle.on_cancel = self._timer_cancelled
             heapq.heappush(self._timers, (when, self._timers_set, handle))
         return handle
 
@@ -403,7 +417,7 @@ class SimLoop(_Base):  # type: ignore[misc]
     async def shutdown_default_executor(self) -> None:
         """Nothing: there is no executor."""
 
-    def _timer_handle_cancelled(self, _handle: asyncio.TimerHandle) -> None:
+    def _timer_cancelled(self) -> None:
         # Most timers are time-outs that did not happen: without this the heap would hold them to the end.
         self._timers_cancelled += 1
         if self._timers_cancelled > 100 and self._timers_cancelled * 2 > len(self._timers):
@@ -411,10 +425,10 @@ class SimLoop(_Base):  # type: ignore[misc]
             heapq.heapify(self._timers)
             self._timers_cancelled = 0
 
-    def _enqueue(self, handle: asyncio.Handle) -> None:
-        incarnation = _incarnation_in(handle._context) or self.world  # type: ignore[attr-defined]
+    def _enqueue(self, handle: SimHandle) -> None:
         if self._closed:
             return
+        incarnation = handle.home
         incarnation.queue.append(handle)
         if len(incarnation.queue) == 1 and incarnation.alive and not incarnation.paused:
             self._ready.append(incarnation)
@@ -431,10 +445,6 @@ class SimLoop(_Base):  # type: ignore[misc]
             if incarnation.alive
         ]
         return f"t={self.now:.6f} step {self.steps}; waiting: {', '.join(names) or 'nobody'}"
-
-
-def _incarnation_in(context: Context) -> Incarnation | None:
-    return context.get(NODE, None)
 
 
 def _close_coroutine(coro: object) -> None:

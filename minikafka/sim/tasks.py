@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections import deque
-from contextvars import ContextVar
+from collections.abc import Callable
+from contextvars import Context, ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
@@ -21,7 +22,7 @@ class Incarnation:
     number: int
     alive: bool = True
     paused: bool = False
-    queue: deque[asyncio.Handle] = field(default_factory=deque)
+    queue: deque[SimHandle] = field(default_factory=deque)
     tasks: dict[int, SimTask] = field(default_factory=dict)
     """Unfinished tasks by birth number."""
     label: str = ""
@@ -44,6 +45,43 @@ def current_node() -> str:
     return incarnation.node if incarnation is not None else ""
 
 
+def _nothing() -> None:
+    """What a cancelled handle would call."""
+
+
+class SimHandle:
+    """What asyncio's Handle and TimerHandle are, without what only real loops and debuggers need of them."""
+
+    __slots__ = ("_cancelled", "_when", "args", "callback", "context", "home", "on_cancel")
+
+    def __init__(
+        self, callback: Callable[..., object], args: tuple[Any, ...], context: Context, home: Incarnation, when: float
+    ) -> None:
+        self.callback = callback
+        self.args = args
+        self.context = context
+        self.home = home
+        """On whose queue it runs."""
+        self.on_cancel: Callable[[], None] | None = None
+        """Told of its end, while it is a timer that has not fired."""
+        self._when = when
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        if not self._cancelled:
+            self._cancelled = True
+            self.callback, self.args = _nothing, ()  # a timer stays in the heap, what it would have called need not
+            if self.on_cancel is not None:
+                self.on_cancel()
+
+    def cancelled(self) -> bool:
+        return self._cancelled
+
+    def when(self) -> float:
+        """Virtual seconds at which a timer fires."""
+        return self._when
+
+
 class BirthRegister(Protocol):
     """The loop, as far as a newborn task knows it."""
 
@@ -55,8 +93,8 @@ class SimTask(asyncio.Task[Any]):
 
     birth: int
     home: Incarnation
-    label: str | None = None
-    """As traces name it; made at its first step."""
+    label: str
+    """As traces name it: birth number and function name, never an address."""
 
     def __new__(cls, *_: object, loop: BirthRegister, **__: object) -> Self:
         # Set before __init__, which already puts the task into a set (3.11).
@@ -86,15 +124,6 @@ class SimFuture(asyncio.Future[Any]):
 
     def __eq__(self, other: object) -> bool:
         return self is other
-
-
-def label_of(owner: object, callback: object) -> str:
-    """What the trace calls a callback: birth number and function name, never an address."""
-    if isinstance(owner, SimTask):
-        if owner.label is None:
-            owner.label = f"{owner.birth} {name_of(owner.get_coro())}"
-        return owner.label
-    return name_of(callback)
 
 
 def name_of(thing: object) -> str:
