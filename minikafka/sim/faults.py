@@ -41,10 +41,13 @@ class Faults:
         self._stopping: set[NodeId] = set()
         self._damaged: set[NodeId] = set()
         """Whose power was cut since the cluster was last whole."""
+        self._wiped = False
+        """And one of them came back with an empty disk."""
         self._begin: dict[str, Callable[[Fault, tuple[NodeId, ...]], None]] = {
             "crash": self._crash,
             "power_cut": self._power_cut,
             "power_cut_all": self._power_cut,
+            "wipe": self._wipe,
             "pause": self._pause,
             "isolate": self._isolate,
             "stop": self._stop,
@@ -109,12 +112,13 @@ class Faults:
     # ---- processes and machines --------------------------------------------------------------------------------------
 
     def _crash(self, fault: Fault, nodes: tuple[NodeId, ...]) -> None:
-        if self._plan.policy != FSYNC and self._damaged:
+        if self._damaged and (self._wiped or self._plan.policy != FSYNC):
             if not self._cluster.is_settled():
                 self.marks["crash_spared"] += 1
                 self._pause(fault, tuple(node for node in nodes if node not in self._damaged))
                 return
             self._damaged.clear()
+            self._wiped = False
         for node in nodes:
             self._cluster.crash(node)
         self._restart_later(fault, nodes)
@@ -127,12 +131,28 @@ class Faults:
         self._later(fault, restart)
 
     def _power_cut(self, fault: Fault, nodes: tuple[NodeId, ...]) -> None:
-        if self._plan.policy != FSYNC and not self._keeps_a_whole_replica(nodes):
+        is_wiped = bool(self._damaged) and self._wiped
+        if (is_wiped or self._plan.policy != FSYNC) and not self._keeps_a_whole_replica(nodes):
             self.marks["power_cut_spared"] += 1
             self._crash(fault, nodes)
             return
         self._cluster.power_cut(*nodes)
         self._damaged.update(nodes)
+        self._restart_later(fault, nodes)
+
+    def _wipe(self, fault: Fault, nodes: tuple[NodeId, ...]) -> None:
+        """The machine dies and comes back with an empty disk."""
+        cluster = self._cluster
+        invariant(not set(nodes) & set(cluster.voters), "a voter's disk is not wiped", nodes=nodes)
+        if not self._keeps_a_whole_replica(nodes):
+            self.marks["wipe_spared"] += 1
+            self._crash(fault, nodes)
+            return
+        for node in nodes:
+            cluster.crash(node)
+            cluster.wipe(node)
+        self._damaged.update(nodes)
+        self._wiped = True
         self._restart_later(fault, nodes)
 
     def _keeps_a_whole_replica(self, victims: tuple[NodeId, ...]) -> bool:

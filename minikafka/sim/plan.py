@@ -14,7 +14,9 @@ The fault budget (what a run must survive):
   returns, with what its disk has kept.
 - a sync that fails leaves pages that a later power cut turns into zeros, on a disk that says it is well: plans have
   failing syncs or power cuts, not both.
-- never: a voter's disk wiped, bits rotten on every copy at once.
+- a disk that is replaced by an empty one (``wipe``) counts as a power cut, whatever the policy, and happens to brokers
+  that are no voters: a static quorum does not survive a voter that forgets its vote.
+- never: bits rotten on every copy at once.
 
 Rules for this file: it draws from one stream per purpose; nothing here runs.
 """
@@ -30,6 +32,9 @@ from typing import Any, Final
 from minikafka.invariant import invariant
 
 VERSION: Final = 1
+
+VOTERS: Final = 3
+"""Of every cluster; a fourth broker is none."""
 
 FSYNC, PAGE_CACHE = "fsync", "page_cache"
 
@@ -81,7 +86,7 @@ class Plan:
 
     seed: int
     brokers: int = 3
-    voters: int = 3
+    voters: int = VOTERS
     policy: str = PAGE_CACHE
     settings: Mapping[str, str] = field(default_factory=dict)
     client_settings: Mapping[str, int | str] = field(default_factory=dict)
@@ -153,19 +158,21 @@ def plan_of(
     kinds: Sequence[str] = (),
     policy: str | None = None,
 ) -> Plan:
-    """The plan of a seed: three brokers, ``operations`` sends, ``faults`` faults.
+    """The plan of a seed: three or four brokers, ``operations`` sends, ``faults`` faults.
 
     ``kinds`` and ``policy`` are drawn unless given: a hunt for something special narrows them.
     """
     shape = Random(f"{seed}/plan/shape")
     policy = shape.choice((FSYNC, PAGE_CACHE, PAGE_CACHE)) if policy is None else policy
     partitions = shape.choice((1, 2, 3))
+    brokers = shape.choice((3, 3, 3, 4))
     topics = (PlannedTopic(name="orders", partitions=partitions, replication_factor=3),)
     duration_s = shape.uniform(6.0, 10.0)
     min_isr = shape.choice((1, 2, 2))
     settings = _settings(Random(f"{seed}/plan/settings"), policy=policy, min_isr=min_isr)
     return Plan(
         seed=seed,
+        brokers=brokers,
         policy=policy,
         settings=settings,
         client_settings=_client_settings(Random(f"{seed}/plan/clients")),
@@ -174,7 +181,9 @@ def plan_of(
         sync_mean_s=shape.choice((0.001, 0.002, 0.01)),
         readers=1,
         duration_s=duration_s,
-        faults=_faults(Random(f"{seed}/plan/faults"), faults, duration_s, topics, kinds or _swarm(seed, policy)),
+        faults=_faults(
+            Random(f"{seed}/plan/faults"), faults, duration_s, topics, kinds or _swarm(seed, policy), brokers
+        ),
         operations=_operations(Random(f"{seed}/plan/operations"), operations, duration_s, topics),
         fifo=shape.random() < 0.05,
     )
@@ -244,30 +253,37 @@ def _swarm(seed: int, policy: str) -> list[str]:
 
 
 def _faults(
-    random: Random, count: int, duration_s: float, topics: Sequence[PlannedTopic], kinds: Sequence[str]
+    random: Random,
+    count: int,
+    duration_s: float,
+    topics: Sequence[PlannedTopic],
+    kinds: Sequence[str],
+    brokers: int,
 ) -> tuple[Fault, ...]:
     """Faults of the given kinds, each kind more or less often."""
     weights = [random.choice((1, 2, 4)) for _ in kinds]
     long = random.choice((0.5, 1.2, 2.5))
     faults = [
-        _fault(random, random.choices(kinds, weights)[0], random.uniform(0.3, duration_s), long, topics)
+        _fault(random, random.choices(kinds, weights)[0], random.uniform(0.3, duration_s), long, topics, brokers)
         for _ in range(count)
     ]
     return tuple(sorted(faults, key=lambda fault: fault.at_s))
 
 
-def _fault(random: Random, kind: str, at_s: float, long: float, topics: Sequence[PlannedTopic]) -> Fault:
+def _fault(random: Random, kind: str, at_s: float, long: float, topics: Sequence[PlannedTopic], brokers: int) -> Fault:
     lasts_s = round(random.expovariate(1 / long) + 0.05, 3)
     value = 0.0
     if kind in LINK_FAULTS:
-        one, other = random.sample((1, 2, 3), 2)
+        one, other = random.sample(range(1, brokers + 1), 2)
         target = f"n{one}>n{other}"
     elif kind == "power_cut_all":
         target = "all"
     else:
         topic = random.choice(topics)
         leader = f"{LEADER}:{topic.name}-{random.randrange(topic.partitions)}"
-        target = random.choice((leader, leader, CONTROLLER, "n1", "n2", "n3"))
+        target = random.choice((leader, leader, CONTROLLER, *(f"n{node}" for node in range(1, brokers + 1))))
+    if brokers > VOTERS and kind in {"crash", "power_cut"} and random.random() < 0.25:
+        kind, target = "wipe", f"n{brokers}"
     if kind == "jump_clock":
         value = random.choice((-30.0, -2.0, 2.0, 30.0))
     elif kind == "slow_disk":

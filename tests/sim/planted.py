@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from minikafka.broker import replica_fetcher
@@ -18,10 +18,12 @@ from minikafka.broker.quorum_driver import QuorumDriver
 from minikafka.config import TopicConfig
 from minikafka.log.partition_log import PartitionLog
 from minikafka.log.producer_state import ProducerState
-from minikafka.quorum import voting
+from minikafka.quorum import elections, voting
+from minikafka.quorum.roles import Leader
 from minikafka.quorum.state_file import QUORUM_STATE_PATH, encode_state
 from minikafka.replication.follower import TruncateByLeaderEpoch
 from minikafka.replication.leader import LeaderReplica
+from minikafka.sim.disk import FencedDisk
 from minikafka.sim.plan import FSYNC, PAGE_CACHE, Plan, plan_of
 from minikafka.types import NO_EPOCH, TopicPartition
 
@@ -145,11 +147,36 @@ def never_seen_before(self: ProducerState, batch: Any) -> None:
     return None
 
 
+# ---- the controller ------------------------------------------------------------------------------------------------
+
+
+def first_alive(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Elect the first replica that lives, in sync or not."""
+
+    def elect(image: Any, partition: Any, isr: Any, elr: Any, election: Any) -> Any:
+        everybody = tuple(node for node in partition.replicas if image.eligible(node))
+        choice = original(image, partition, everybody or isr, elr, election)
+        return replace(choice, isr=(choice.leader,)) if choice.leader in everybody else choice
+
+    return elect
+
+
+# ---- the disk --------------------------------------------------------------------------------------------------------
+
+
+async def lie(self: Any, *_: Any) -> None:
+    """Say that it is durable, and do nothing."""
+
+
 # ---- the quorum ------------------------------------------------------------------------------------------------------
 
 
 async def vote_in_page_cache(self: QuorumDriver, state: Any) -> None:
     self.world.disk.replace_file(QUORUM_STATE_PATH, encode_state(state))
+
+
+def alone_is_a_majority(self: Leader, own_durable_end: int) -> int:
+    return own_durable_end
 
 
 def always_yes(core: Any, request: Any) -> None:
@@ -170,7 +197,7 @@ PLANTED = (
         story="an ISR change in flight counts as if it were done (KIP-497)",
         caught_by=("valid_high_watermark", *LOSS),
         patches=[(LeaderReplica, "maximal_isr", property(committed_isr_only))],
-        seed=3,
+        seed=9,
     ),
     Planted(
         name="hw_below_min_isr",
@@ -198,28 +225,28 @@ PLANTED = (
             (TruncateByLeaderEpoch, "on_follow", cut_to_watermark),
             (TruncateByLeaderEpoch, "last_fetched_epoch", no_epoch_asked),
         ],
-        seed=3,
+        seed=7,
     ),
     Planted(
         name="divergence_unseen",
         story="the leader never tells a follower where their logs part",
         caught_by=(*LOSS, "not_converged", "a_follower_asks_within_the_log"),
         patches=[(LeaderReplica, "diverging", never_diverging)],
-        seed=2,
+        seed=38,
     ),
     Planted(
         name="isr_joined_too_early",
         story="a follower joins the ISR wherever it stands",
         caught_by=("valid_high_watermark", *LOSS),
         patches=[(LeaderReplica, "may_join", anyone_may_join)],
-        seed=2,
+        seed=1,
     ),
     Planted(
         name="roles_of_former_lives",
         story="a restarted broker leads old epochs again while it reads the metadata (ours, found by seed 18)",
         caught_by=("leader_epochs_never_fall_along_a_log", *LOSS),
         patches=[(Broker, "_take_roles", roles_at_once)],
-        seed=43,
+        seed=16,
     ),
     Planted(
         name="page_cache_acknowledged",
@@ -238,7 +265,7 @@ PLANTED = (
         story="consumers read what is not committed (S3)",
         caught_by=("read-above-hw", "inconsistent-offsets", "phantom-read", *LOSS),
         patches=[(fetch_api, "_read_as_consumer", up_to_the_log_end(fetch_api._read_as_consumer))],
-        seed=2,
+        seed=33,
     ),
     Planted(
         name="retries_duplicate",
@@ -262,6 +289,30 @@ PLANTED = (
         seed=0,
     ),
     Planted(
+        name="quorum_of_one",
+        story="the quorum's leader calls committed what it alone has",
+        caught_by=("committed_metadata_lost", "committed_metadata_differs", "a_committed_record_is_never_cut"),
+        patches=[(Leader, "majority_end", alone_is_a_majority)],
+        seed=2,
+        kinds=("crash", "isolate", "cut"),
+    ),
+    Planted(
+        name="elected_from_anywhere",
+        story="the controller elects whoever lives (S20 without being asked)",
+        caught_by=LOSS,
+        patches=[(elections, "_elect", first_alive(elections._elect))],
+        seed=6,
+    ),
+    Planted(
+        name="folders_not_synced",
+        story="new segments' names are not made durable",
+        caught_by=(*LOSS, "committed_metadata_lost", "broker_failed", "recovery_differs"),
+        patches=[(FencedDisk, "sync_folder", lie)],
+        seed=1,
+        kinds=("power_cut_all",),
+        policy=FSYNC,
+    ),
+    Planted(
         name="votes_for_everybody",
         story="a voter votes twice in an epoch, and for any log",
         caught_by=(
@@ -269,8 +320,10 @@ PLANTED = (
             "one_leader_per_epoch",
             "committed_metadata_lost",
             "committed_metadata_differs",
+            "a_committed_record_is_never_cut",
+            "a_transition_of_the_table",
         ),
         patches=[(voting, "refusal_of", always_yes)],
-        seed=9,
+        seed=1,
     ),
 )

@@ -62,14 +62,14 @@ def campaign() -> list[Report]:
     return [run(plan_of(seed, **SMALL)) for seed in range(90)]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_fixed_seeds_hold_every_invariant(campaign: list[Report]) -> None:
     """S2, S10, S13 to S21 and KAFKA-FACTS §10: no invariant breaks, no acknowledged record is lost."""
     for report in campaign:
         passed(report, f"run(plan_of({report.plan.seed}, **{SMALL}))")
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_campaign_looked_where_bugs_are(campaign: list[Report]) -> None:
     """Coverage marks: every kind of event and of fault that matters happened; most sends were acknowledged."""
     marks: Counter[str] = Counter()
