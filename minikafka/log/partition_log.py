@@ -380,13 +380,17 @@ class PartitionLog:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """What the disk or the bytes on it do is KafkaStorageError to the reader."""
+        """A disk that fails is KafkaStorageError to the reader; damaged bytes are CorruptMessage to whoever reads there,
+        and nobody else: a rotten batch must not take the log offline for all that is still whole."""
         if self._closed:  # opening a file by its old name might make the folder anew
             raise KafkaStorageError(f"{self._folder}: {self._failure}")
         try:
             yield
-        except (DiskFailed, CorruptMessage) as error:
+        except DiskFailed as error:
             raise KafkaStorageError(f"{self._folder}: read failed: {error}") from error
+        except CorruptMessage as error:
+            self._events("damage_read", partition=str(self.partition), why=error.message)
+            raise CorruptMessage(f"{self._folder}: the log is damaged here: {error.message}") from error
 
     def _read_from_disk(self, offset: Offset, *, end: Offset, max_bytes: int, min_one_batch: bool) -> LogSlice:
         for segment in self._store.segments[self._store.number_of(offset) :]:

@@ -37,6 +37,7 @@ LEVELS: dict[str, int] = {
     "leader_lost": WARNING,
     "tail_truncated": WARNING,
     "torn_tail_dropped": WARNING,
+    "damage_read": WARNING,
     "unclean_leader_elected": WARNING,
     "disk_full": ERROR,
     "disk_failed": ERROR,

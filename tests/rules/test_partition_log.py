@@ -515,5 +515,22 @@ def test_a_file_that_became_shorter_is_an_error_not_an_answer():
     fill(log, *"abc")
     log.tail.clear()
     del disk.inodes[LOG].content[150:]
-    with pytest.raises(KafkaStorageError):
+    with pytest.raises(CorruptMessage):
         log.read(0, max_bytes=1000)
+
+
+def test_a_rotten_batch_fails_who_reads_there_and_nobody_else():
+    """Bit rot in an old batch's header must not take the replica offline: what is whole is still read and written."""
+    told = []
+    disk = MemoryDisk()
+    log = on_disk(open_log(disk, SMALL, events=lambda kind, /, **facts: told.append(kind)))
+    fill(log, *"abc")
+    log.tail.clear()
+    size = log.size_bytes // 3
+    disk.inodes[LOG].content[size + 16] ^= 0xFF
+    with pytest.raises(CorruptMessage, match="the log is damaged here"):
+        log.read(1, max_bytes=1000)
+    assert told[-1] == "damage_read"
+    assert log.failure is None
+    fill(log, "d")
+    assert log.end_offset == 4
