@@ -208,8 +208,13 @@ class SimCluster:
         return max(active)[1] if active else NO_NODE
 
     def image(self) -> MetadataImage | None:
-        """The newest metadata that any living broker has applied."""
-        return max((broker.image for broker in self.serving()), key=lambda image: image.offset, default=None)
+        """The newest metadata that any living broker has applied, one that is about to stop included."""
+        known = (
+            self.brokers[node].image
+            for node in self.nodes
+            if self.alive(node) and hasattr(self.brokers[node], "producer_ids")
+        )
+        return max(known, key=lambda image: image.offset, default=None)
 
     def partition(self, name: TopicPartition) -> PartitionImage | None:
         """A partition's state by the newest metadata."""
