@@ -380,8 +380,10 @@ class PartitionLog:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """A disk that fails is KafkaStorageError to the reader; damaged bytes are CorruptMessage to whoever reads there,
-        and nobody else: a rotten batch must not take the log offline for all that is still whole."""
+        """A disk that fails is KafkaStorageError; damaged bytes are CorruptMessage, to whoever reads there and nobody else.
+
+        A rotten batch must not take the log offline for all that is still whole.
+        """
         if self._closed:  # opening a file by its old name might make the folder anew
             raise KafkaStorageError(f"{self._folder}: {self._failure}")
         try:
