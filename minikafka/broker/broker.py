@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Mapping
 from typing import Any
 
-from minikafka.broker.api.describe import handle_api_versions, handle_describe_replicas
+from minikafka.broker.api.describe import handle_api_versions, handle_describe_producers, handle_describe_replicas
 from minikafka.broker.api.fetch import handle_fetch
 from minikafka.broker.api.metadata import MetadataApi
 from minikafka.broker.api.offsets import (
@@ -272,6 +272,7 @@ class Broker:
             "DeleteRecords": lambda request: handle_delete_records(self.replicas, request),
             "Metadata": self.metadata_api.handle_metadata,
             "DescribeTopicPartitions": self.metadata_api.handle_describe_topics,
+            "DescribeProducers": lambda request: handle_describe_producers(self.replicas, request),
             "InitProducerId": self.producer_ids.handle_init_producer_id,
             "ApiVersions": handle_api_versions,
             "DescribeReplicas": self._describe_replicas,

@@ -8,19 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import click
 
 from minikafka import Producer
+from minikafka.check import HistoryWriter, value_id
 from minikafka.cli.lines import lines_of
 from minikafka.cli.running import ANSWER_TIMEOUT_MS, FAILED, Signals, first_of, run_until_asked, somebody_listens
 from minikafka.cli.tables import bootstrap_option, console, print_json
-from minikafka.errors import UNKNOWN, MessageTooLarge, ProtocolError
+from minikafka.errors import NOT_WRITTEN, UNKNOWN, MessageTooLarge, ProtocolError
 
 PROGRESS_INTERVAL_S = 1.0
+PROCESS = "produce"
+"""This command's name in its ledger."""
 
 
 @click.command(
@@ -29,6 +37,7 @@ Examples:
   printf 'ann:tea\\nbob:milk\\n' | minikafka produce orders -b 127.0.0.1:9092 --key-separator :
   seq 100000 | minikafka produce numbers -b 127.0.0.1:9092 --acks 1
   minikafka produce orders -b 127.0.0.1:9092 --rate 100 < orders.txt
+  minikafka produce orders -b 127.0.0.1:9092 --ledger orders.jsonl < orders.txt    then: minikafka audit
 
 The last line of output is {"sent":2,"acknowledged":2,"failed":0,"unknown":0}; the exit code is 0 only if all
 were acknowledged."""
@@ -42,15 +51,36 @@ were acknowledged."""
     "--acks", type=click.Choice(["all", "1", "0"]), default="all", show_default=True, help="Who must have a record."
 )
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), default=None, help="Records a second at most.")
-def command(topic: str, bootstrap: str, key_separator: str | None, acks: str, rate: float | None) -> None:
+@click.option(
+    "--ledger",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=None,
+    metavar="FILE",
+    help="Write down what was acknowledged where, failed or is unknown, for `minikafka audit`.  [nowhere]",
+)
+def command(
+    topic: str, bootstrap: str, key_separator: str | None, acks: str, rate: float | None, ledger: Path | None
+) -> None:
     """Send standard input to TOPIC, one record a line."""
     separator = key_separator.encode() if key_separator else None
-    tally = run_until_asked(lambda signals: _produce(topic, bootstrap, separator, acks, rate, signals))
+    with _ledger(ledger) as writer:
+        tally = Tally(promised=acks != "0", ledger=writer)
+        run_until_asked(lambda signals: _produce(tally, topic, bootstrap, separator, acks, rate, signals))
     print_json(tally.summary())
     for name, count in sorted(tally.errors.items()):
         click.echo(f"minikafka: {count} records: {name}", err=True)
     if tally.acknowledged < tally.sent or tally.interrupted:
         raise click.exceptions.Exit(FAILED)
+
+
+@contextmanager
+def _ledger(path: Path | None) -> Iterator[HistoryWriter | None]:
+    """The ledger's writer; its file is complete when the block ends."""
+    if path is None:
+        yield None
+        return
+    with path.open("w", encoding="utf-8") as file:
+        yield HistoryWriter(file.write, time.time)
 
 
 @dataclass(slots=True)
@@ -64,34 +94,55 @@ class Tally:
     failed: int = 0
     interrupted: bool = False
     errors: Counter[str] = field(default_factory=Counter)
+    ledger: HistoryWriter | None = None
+
+    def sends(self, topic: str, key: bytes | None, value: bytes) -> int:
+        """A record is about to be handed over; its number in the ledger (0: there is none)."""
+        self.sent += 1
+        if self.ledger is None:
+            return 0
+        return self.ledger.send(PROCESS, topic, value_id(value), key=None if key is None else value_id(key))
 
     def summary(self) -> dict[str, int]:
         """The contract; what has no answer is unknown."""
         unknown = self.sent - self.acknowledged - self.failed
         return {"sent": self.sent, "acknowledged": self.acknowledged, "failed": self.failed, "unknown": unknown}
 
-    def refused(self, error: BaseException) -> None:
+    def refused(self, error: BaseException, op: int = 0) -> None:
         """A record got an error instead of a place."""
         told = error if isinstance(error, ProtocolError) else None
+        is_failed = told is not None and told.outcome == NOT_WRITTEN
         if told is not None and told.outcome != UNKNOWN:
             self.failed += 1
+        if self.ledger is not None:
+            name = told.name if told is not None else type(error).__name__
+            (self.ledger.failed if is_failed else self.ledger.unknown)(op, name)
         self.errors[f"{told.name}: {told.message}" if told is not None else repr(error)] += 1
 
-    def answered(self, future: asyncio.Future[Any]) -> None:
+    def answered(self, future: asyncio.Future[Any], op: int = 0) -> None:
         """A send's future is done."""
         if future.cancelled():
             return
         error = future.exception()
         if error is not None:
-            self.refused(error)
+            self.refused(error, op)
         elif self.promised:
             self.acknowledged += 1
+            if self.ledger is not None:
+                place = future.result()
+                offset = place.offset if place.offset >= 0 else None
+                self.ledger.acknowledged(op, partition=place.partition, offset=offset)
 
 
 async def _produce(
-    topic: str, bootstrap: str, separator: bytes | None, acks: str, rate: float | None, signals: Signals
-) -> Tally:
-    tally = Tally(promised=acks != "0")
+    tally: Tally,
+    topic: str,
+    bootstrap: str,
+    separator: bytes | None,
+    acks: str,
+    rate: float | None,
+    signals: Signals,
+) -> None:
     producer = Producer(
         bootstrap_servers=bootstrap,
         acks="all" if acks == "all" else int(acks),
@@ -107,7 +158,6 @@ async def _produce(
     finally:
         showing.cancel()
         await first_of(producer.stop(), signals.urged.wait())
-    return tally
 
 
 async def _send_all(producer: Producer, topic: str, separator: bytes | None, rate: float | None, tally: Tally) -> None:
@@ -118,17 +168,18 @@ async def _send_all(producer: Producer, topic: str, separator: bytes | None, rat
             if rate is not None:
                 await asyncio.sleep(max(0.0, started + tally.sent / rate - loop.time()))
             key, found, value = line.partition(separator) if separator else (b"", b"", line)
-            tally.sent += 1
+            record = value if found or not separator else line, key if found else None
+            op = tally.sends(topic, record[1], record[0])
             try:
-                future = await producer.send(topic, value if found or not separator else line, key if found else None)
+                future = await producer.send(topic, *record)
             except MessageTooLarge as error:
-                tally.refused(error)
+                tally.refused(error, op)
             except ProtocolError as error:
                 # Neither the topic nor room for more: the lines after it would fare the same, each after a minute.
-                tally.refused(error)
+                tally.refused(error, op)
                 return
             else:
-                future.add_done_callback(tally.answered)
+                future.add_done_callback(partial(tally.answered, op=op))
         await asyncio.sleep(0)
 
 

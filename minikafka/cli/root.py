@@ -21,6 +21,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "consume": ("minikafka.cli.consume", "Print a topic's records."),
     "quorum": ("minikafka.cli.quorum", "Look at the metadata quorum."),
     "log": ("minikafka.cli.log", "Read and check log files, without a broker."),
+    "audit": ("minikafka.cli.audit", "Compare a producer's ledger with what the logs hold."),
+    "spark": ("minikafka.cli.spark", "Run Spark jobs on topics."),
     "lab": ("minikafka.cli.lab", "Play the stories of replication step by step."),
     "sim": ("minikafka.cli.sim", "Run clusters from a seed; show any run step by step."),
     "demo": ("minikafka.cli.demo", "Kill brokers under load; prove that nothing is lost."),

@@ -149,6 +149,13 @@ class ProducerState:
             if producer.window
         }
 
+    def last_batch(self, producer_id: int) -> tuple[int, int, Offset] | None:
+        """(epoch, last sequence, last offset) of a producer's newest batch; None when it is not known."""
+        known = self._producers.get(producer_id)
+        if known is None or not known.window:
+            return None
+        return known.epoch, known.window[-1].last_sequence, known.window[-1].last_offset
+
     # ------------------------------------------------------------------------------------- the snapshot file
 
     def to_snapshot(self) -> bytes:

@@ -40,12 +40,17 @@ APIS: tuple[Api, ...] = (
     Api("DescribeQuorum", 55, m.DescribeQuorumRequest, m.DescribeQuorumResponse),
     Api("AlterPartition", 56, m.AlterPartitionRequest, m.AlterPartitionResponse),
     Api("FetchSnapshot", 59, m.FetchSnapshotRequest, m.FetchSnapshotResponse, carries_records=True),
+    Api("DescribeProducers", 61, m.DescribeProducersRequest, m.DescribeProducersResponse),
     Api("BrokerRegistration", 62, m.BrokerRegistrationRequest, m.BrokerRegistrationResponse),
     Api("BrokerHeartbeat", 63, m.BrokerHeartbeatRequest, m.BrokerHeartbeatResponse),
     Api("AllocateProducerIds", 67, m.AllocateProducerIdsRequest, m.AllocateProducerIdsResponse),
     Api("DescribeTopicPartitions", 75, m.DescribeTopicsRequest, m.DescribeTopicsResponse),
     Api("DescribeReplicas", 1000, m.DescribeReplicasRequest, m.DescribeReplicasResponse),
 )
+
+RPC_PATH = "/rpc/"
+"""Where requests are posted to, followed by the API's name (D7)."""
+MSGPACK = "application/msgpack"
 
 BY_NAME = {api.name: api for api in APIS}
 BY_REQUEST = {api.request: api for api in APIS}

@@ -416,6 +416,36 @@ class InitProducerIdResponse(Failed):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeProducersPartition:
+    topic: str
+    partition: int
+    producer_id: int
+    """Kafka describes all producers of a partition; here one is asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeProducersRequest:
+    partitions: tuple[DescribeProducersPartition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedProducer(Failed):
+    topic: str
+    partition: int
+    producer_id: int = -1
+    producer_epoch: int = -1
+    """-1: the partition does not know the producer."""
+    last_sequence: int = -1
+    """Of its last batch, which is below the high watermark; OFFSET_NOT_AVAILABLE while it is not."""
+    last_offset: Offset = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeProducersResponse(Failed):
+    partitions: tuple[DescribedProducer, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AllocateProducerIdsRequest:
     broker_id: NodeId
     broker_epoch: int

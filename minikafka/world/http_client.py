@@ -21,7 +21,7 @@ from minikafka.config import KIB
 from minikafka.errors import OutcomeUnknown, Unreachable
 from minikafka.ports import Buffers
 from minikafka.types import Address
-from minikafka.world.http_server import MSGPACK, RPC_PATH
+from minikafka.wire.apis import MSGPACK, RPC_PATH
 
 # Heads, and answers that are small, arrive here; only a longer body gets a buffer of its own.
 READ_SIZE = 16 * KIB

@@ -26,6 +26,7 @@ from aiohttp.web_protocol import RequestHandler
 from minikafka.config import KIB, MIB
 from minikafka.ports import Buffers, Handler
 from minikafka.types import Address
+from minikafka.wire.apis import MSGPACK, RPC_PATH
 
 Doors: TypeAlias = Callable[[web.Application], None]
 """Mounts other routes (``/v1``, health, metrics) on the application that shares the port."""
@@ -33,8 +34,6 @@ Doors: TypeAlias = Callable[[web.Application], None]
 Translate: TypeAlias = Callable[[Handler], Handler]
 """Makes a handler of JSON bodies from the handler of msgpack bodies."""
 
-RPC_PATH = "/rpc/"
-MSGPACK = "application/msgpack"
 JSON = "application/json"
 
 # As large as uvloop reads at once: a megabyte arrives in four chunks without pausing the socket.

@@ -10,7 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from minikafka.cli import consume, demo, lab, log, produce, quorum, serve, sim, topics, up
+from minikafka.cli import audit, consume, demo, lab, log, produce, quorum, serve, sim, spark, topics, up
 from minikafka.cli.produce import Tally
 from minikafka.cli.quorum import to_json as quorum_json
 from minikafka.cli.root import COMMANDS, root
@@ -42,6 +42,8 @@ MODULES: dict[str, ModuleType] = {
     "consume": consume,
     "quorum": quorum,
     "log": log,
+    "audit": audit,
+    "spark": spark,
     "lab": lab,
     "sim": sim,
     "demo": demo,

@@ -29,6 +29,7 @@ FLOORS = {
     "world": 6,
     "sim": 6,
     "rest": 6,
+    "spark": 6,
 }
 """First part of a module's name below ``minikafka`` -> floor; all that is not listed is a door (7)."""
 

@@ -1,18 +1,25 @@
-"""What this broker can tell about itself: DescribeReplicas (our own API) and ApiVersions."""
+"""What this broker can tell about itself: DescribeReplicas (our own API), DescribeProducers and ApiVersions."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from minikafka import __version__
+from minikafka.errors import OffsetNotAvailable, ProtocolError
 from minikafka.replication.leader import LeaderReplica
 from minikafka.replication.partition import Partition
+from minikafka.types import NO_EPOCH, NO_OFFSET, TopicPartition
 from minikafka.wire.apis import APIS
+from minikafka.wire.batch import NO_SEQUENCE
 from minikafka.wire.messages import (
     ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,
+    DescribedProducer,
     DescribedReplica,
+    DescribeProducersPartition,
+    DescribeProducersRequest,
+    DescribeProducersResponse,
     DescribeReplicasRequest,
     DescribeReplicasResponse,
     RemoteReplica,
@@ -70,4 +77,37 @@ def _describe(partition: Partition, now: float) -> DescribedReplica:
         )
         if isinstance(role, LeaderReplica)
         else (),
+    )
+
+
+async def handle_describe_producers(
+    replicas: ReplicaManager, request: DescribeProducersRequest
+) -> DescribeProducersResponse:
+    """What one idempotent producer wrote last to each partition, once that is committed (issue 4).
+
+    Who goes on behind an earlier attempt must not go on behind records that a new leader may not have: while the
+    producer's last batch is at or above the high watermark the answer is OFFSET_NOT_AVAILABLE.
+    """
+    return DescribeProducersResponse(partitions=tuple(_describe_producer(replicas, item) for item in request.partitions))
+
+
+def _describe_producer(replicas: ReplicaManager, item: DescribeProducersPartition) -> DescribedProducer:
+    name = TopicPartition(item.topic, item.partition)
+    try:
+        leader = replicas.get(name).as_leader()
+        known = leader.log.producers.last_batch(item.producer_id)
+        if known is not None and known[2] >= leader.high_watermark:
+            raise OffsetNotAvailable(f"{name}: the last batch of producer {item.producer_id} is not yet committed")
+    except ProtocolError as error:
+        return DescribedProducer(
+            topic=item.topic, partition=item.partition, error_code=error.code, error_message=error.message
+        )
+    epoch, sequence, offset = known or (NO_EPOCH, NO_SEQUENCE, NO_OFFSET)
+    return DescribedProducer(
+        topic=item.topic,
+        partition=item.partition,
+        producer_id=item.producer_id,
+        producer_epoch=epoch,
+        last_sequence=sequence,
+        last_offset=offset,
     )

@@ -1,0 +1,223 @@
+"""``minikafka audit LEDGER``: what producers were told against what the logs hold, without a JVM.
+
+The ledger (``produce --ledger``, or any history of docs/history-format.md) says what was acknowledged where, what
+failed and what is unknown. The committed records are read from the leaders (``-b``) or, with the brokers stopped, from
+the data directories; every replica whose data directory is given is compared with the others, byte by byte. The
+verdict, its words and its JSON are the history checker's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from minikafka.check import Checker, Expectations, HistoryError, ReplicaBatches, Verdict, compare_replicas, value_id
+from minikafka.check.findings import MISSING, Diverged
+from minikafka.check.history import Operation, Poll, Send, read_history
+from minikafka.cli.running import FAILED, Failure
+from minikafka.cli.tables import output_option, print_json
+from minikafka.config import parse_bootstrap
+from minikafka.errors import CorruptMessage
+from minikafka.log.checkpoint import parse_meta_properties
+from minikafka.log.names import META_PROPERTIES, partition_of
+from minikafka.spark.client import Brokers, BrokersUnreachable
+from minikafka.spark.options import parse_source
+from minikafka.spark.plan import OffsetRange
+from minikafka.spark.reading import NotYetCommitted, RangeReader
+from minikafka.types import NodeId, Offset, TopicPartition
+from minikafka.wire.batch import RecordBatch
+from minikafka.wire.records import RecordView, decode_batch
+from minikafka.world.replica_files import batches_of, replica_of
+
+READER = "audit"
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  minikafka produce orders --ledger orders.jsonl -b 127.0.0.1:9092 < orders.txt
+  minikafka audit orders.jsonl -b 127.0.0.1:9092
+  minikafka audit orders.jsonl --data-dir /tmp/mk     brokers stopped; /tmp/mk/broker-1 and its siblings
+
+Exit code 0: nothing found; 1: something is lost, duplicated, reordered, diverged or was read too early."""
+)
+@click.argument("ledger", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("-b", "--bootstrap-server", "bootstrap", default=None, help="Read the committed records from brokers.")
+@click.option(
+    "--data-dir",
+    "folders",
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="A broker's data directory, or a folder of such; may be given again.",
+)
+@output_option
+def command(ledger: Path, bootstrap: str | None, folders: tuple[Path, ...], output: str) -> None:
+    """Compare what producers were told (LEDGER) with what the logs hold."""
+    if bootstrap is None and not folders:
+        raise click.UsageError("give -b, or --data-dir, or both")
+    began = time.monotonic()
+    try:
+        audited = audit(ledger, bootstrap, folders)
+    except (HistoryError, BrokersUnreachable, NotYetCommitted, CorruptMessage) as error:
+        raise Failure(f"{ledger}: {error}") from error
+    seconds = time.monotonic() - began
+    show(audited, seconds, output)
+    if not audited.verdict.ok:
+        raise click.exceptions.Exit(FAILED)
+
+
+def show(audited: Audited, seconds: float, output: str) -> None:
+    """The verdict for people or for programs."""
+    if output == "json":
+        told = {"batches": audited.batches, "bytes": audited.size}
+        print_json({**audited.verdict.to_json(), "seconds": round(seconds, 3), "replicas": told})
+        return
+    click.echo(audited.verdict.render())
+    if audited.batches:
+        click.echo(f"replicas: {audited.batches:,} batches, {audited.size / 1e6:,.1f} MB each, byte by byte")
+    click.echo(f"{seconds:.1f} s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audited:
+    """The verdict, and how much was compared between replicas."""
+
+    verdict: Verdict
+    batches: int = 0
+    size: int = 0
+
+
+def audit(ledger: Path, bootstrap: str | None, folders: Iterable[Path]) -> Audited:
+    """HistoryError, BrokersUnreachable, NotYetCommitted, CorruptMessage."""
+    checker = Checker(Expectations(final_read_complete=True))
+    topics: dict[str, None] = {}
+    with ledger.open("rb") as lines:
+        for operation in read_history(lines):
+            if isinstance(operation, Send):
+                topics[operation.topic] = None
+            checker.feed(operation)
+    nodes = {node: folder for folder in folders for node, folder in node_folders(folder)}
+    partitions = sorted({p for folder in nodes.values() for p in partitions_in(folder) if p.topic in topics})
+    polls = _from_folders(nodes, partitions) if bootstrap is None else _from_brokers(bootstrap, list(topics))
+    for poll in polls:
+        checker.feed(poll)
+    batches = size = 0
+    for partition in partitions:
+        holders = [node for node, folder in nodes.items() if partition in partitions_in(folder)]
+        compared = compare_replicas(partition, [_replica(nodes, node, partition) for node in holders])
+        batches += compared.batch_count
+        size += compared.size
+        for finding in compared.findings:
+            for each in _record_by_record(nodes, holders, partition, finding):
+                checker.report(each)
+    return Audited(verdict=checker.verdict(), batches=batches, size=size)
+
+
+# ---- committed records -----------------------------------------------------------------------------------------------
+
+
+def _from_brokers(bootstrap: str, topics: list[str]) -> Iterator[Operation]:
+    """Every partition from its log start to its high watermark, as polls."""
+    options = parse_source({"kafka.bootstrap.servers": bootstrap, "subscribe": ",".join(topics)}, streaming=False)
+    brokers = Brokers(parse_bootstrap(bootstrap), api_timeout_s=options.api_timeout_s)
+    names = [
+        TopicPartition(topic, number)
+        for topic, known in sorted(brokers.topics(topics).items())
+        for number in known.partitions
+    ]
+    ends, starts = brokers.ends(names), brokers.starts(names)
+    for name in names:
+        end, epoch = ends[name]
+        wanted = OffsetRange(partition=name, start=starts[name], end=end, epoch=epoch)
+        for batches in RangeReader(brokers, wanted, options).batches():
+            records = [record for batch in batches for record in _records(batch) if record.offset < end]
+            yield _poll(name, records, end, batches[-1].next_offset)
+
+
+def _from_folders(nodes: dict[NodeId, Path], partitions: list[TopicPartition]) -> Iterator[Operation]:
+    """As :func:`_from_brokers`, from the replica whose high watermark is highest."""
+    for name in partitions:
+        replicas = [
+            _replica(nodes, node, name) for node, folder in sorted(nodes.items()) if name in partitions_in(folder)
+        ]
+        best = max(replicas, key=lambda replica: replica.high_watermark)
+        for batch in best.batches:
+            if best.log_start <= batch.base_offset and batch.last_offset < best.high_watermark:
+                records = _records(RecordBatch.of(batch.data))
+                yield _poll(name, records, best.high_watermark, batch.last_offset + 1)
+
+
+def _records(batch: RecordBatch) -> list[RecordView]:
+    return [] if batch.is_control else decode_batch(batch)
+
+
+def _poll(name: TopicPartition, records: list[RecordView], high_watermark: Offset, after: Offset) -> Poll:
+    rows = [(record.offset, value_id(record.value)) for record in records]
+    return Poll(
+        time=0.0,
+        process=READER,
+        topic=name.topic,
+        partition=name.partition,
+        records=rows,
+        position_before=None,
+        position_after=min(after, high_watermark),
+        high_watermark=high_watermark,
+    )
+
+
+# ---- replicas --------------------------------------------------------------------------------------------------------
+
+
+def node_folders(folder: Path) -> list[tuple[NodeId, Path]]:
+    """The brokers' data directories at ``folder`` or right below it. Failure when there is none."""
+    found = [each for each in (folder, *sorted(folder.iterdir())) if (each / META_PROPERTIES).is_file()]
+    if not found:
+        raise Failure(f"{folder} is no broker's data directory, nor does it hold one ({META_PROPERTIES} is missing)")
+    return [(parse_meta_properties((each / META_PROPERTIES).read_bytes()).node_id, each) for each in found]
+
+
+def partitions_in(folder: Path) -> list[TopicPartition]:
+    """The replicas that a data directory holds, sorted."""
+    found = (partition_of(each.name) for each in folder.iterdir() if each.is_dir())
+    return sorted(partition for partition in found if partition is not None)
+
+
+def _replica(nodes: dict[NodeId, Path], node: NodeId, partition: TopicPartition) -> ReplicaBatches:
+    return replica_of(nodes[node], node, partition)
+
+
+def _record_by_record(
+    nodes: dict[NodeId, Path], holders: list[NodeId], partition: TopicPartition, finding: Diverged
+) -> list[Diverged]:
+    """The records in which the batches of a finding differ; the finding itself when the records cannot tell."""
+    held: dict[NodeId, dict[Offset, tuple[int, str]]] = {}
+    for node in holders:
+        batch = next((b for b in batches_of(nodes[node], partition) if b.base_offset == finding.offset), None)
+        try:
+            records = _records(RecordBatch.of(batch.data)) if batch is not None else []
+        except CorruptMessage:
+            records = []
+        epoch = -1 if batch is None else batch.leader_epoch
+        held[node] = {record.offset: (epoch, value_id(record.value)) for record in records}
+    offsets = sorted({offset for rows in held.values() for offset in rows})
+    result = []
+    for offset in offsets:
+        rows = {node: held[node].get(offset, (-1, MISSING)) for node in holders}
+        usual = Counter(rows.values()).most_common(1)[0][0]
+        strays = [node for node in holders if rows[node] != usual]
+        if strays:
+            result.append(
+                Diverged(
+                    topic=partition.topic,
+                    partition=partition.partition,
+                    offset=offset,
+                    holdings=tuple((node, *row) for node, row in rows.items()),
+                    detail=f"replica {', '.join(map(str, strays))} differs from the others",
+                )
+            )
+    return result or [finding]

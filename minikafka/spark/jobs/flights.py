@@ -1,0 +1,118 @@
+"""``minikafka spark flights``: delays per day, airport and carrier as a watermarked stream; a summary back to a topic.
+
+A window is written when the watermark has passed its end: the newest record's time less a week, because partitions are
+read side by side and none of them keeps the others' time. So the last week of the topic stays open, and the summary
+says up to which day it reaches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from minikafka.spark.jobs.progress import Told, run_query
+
+WATERMARK = "7 days"
+WINDOW = "1 day"
+FLIGHT = "origin string, carrier string, dep_delay int, arr_delay int"
+LATE_MINUTES = 15
+"""A departure counts as late from here, as airlines report it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """Flights of one carrier from one airport, in all windows that were closed."""
+
+    origin: str
+    carrier: str
+    flights: int
+    late: int
+    delay_sum: int
+    """Minutes, of those whose departure delay is known; early ones count negative."""
+    delay_known: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """What the job found; ``until_ms`` is the end of the last closed window, milliseconds since 1970."""
+
+    lines: tuple[Line, ...]
+    windows: int
+    until_ms: int
+    rows_read: int
+
+
+def flights(
+    session: Any,
+    *,
+    bootstrap: str,
+    topic: str,
+    into: str,
+    checkpoint: str,
+    summary_topic: str | None,
+    told: Told,
+) -> Summary:
+    """Aggregate what is new, append closed windows to Parquet, write the summary of all of them to a topic."""
+    rows = _aggregate(session, bootstrap, topic, into, checkpoint, told)
+    windows = session.read.parquet(into)
+    totals = (
+        windows.groupBy("origin", "carrier")
+        .agg({"flights": "sum", "late": "sum", "delay_sum": "sum", "delay_known": "sum"})
+        .selectExpr(
+            "origin",
+            "carrier",
+            "`sum(flights)` flights",
+            "`sum(late)` late",
+            "`sum(delay_sum)` delay_sum",
+            "`sum(delay_known)` delay_known",
+        )
+        .orderBy("origin", "carrier")
+        .cache()
+    )
+    if summary_topic:
+        (
+            totals.selectExpr("concat(origin, '/', carrier) key", "to_json(struct(*)) value")
+            .write.format("minikafka")
+            .option("kafka.bootstrap.servers", bootstrap)
+            .option("topic", summary_topic)
+            .mode("append")
+            .save()
+        )
+    lines = tuple(Line(**row.asDict()) for row in totals.collect())
+    ends = windows.selectExpr("count(*) count", "coalesce(max(unix_millis(end)), 0) until").collect()[0]
+    return Summary(lines=lines, windows=ends["count"], until_ms=ends["until"], rows_read=rows)
+
+
+def _aggregate(session: Any, bootstrap: str, topic: str, into: str, checkpoint: str, told: Told) -> int:
+    from pyspark.sql import functions as f  # noqa: PLC0415 - an extra
+
+    records = (
+        session.readStream.format("minikafka")
+        .option("kafka.bootstrap.servers", bootstrap)
+        .option("subscribe", topic)
+        .option("startingOffsets", "earliest")
+        .option("minPartitions", "2")
+        .load()
+    )
+    parsed = records.select("timestamp", f.from_json(f.col("value").cast("string"), FLIGHT).alias("flight"))
+    windows = (
+        parsed.select("timestamp", "flight.*")
+        .withWatermark("timestamp", WATERMARK)
+        .groupBy(f.window("timestamp", WINDOW), "origin", "carrier")
+        .agg(
+            f.count("*").alias("flights"),
+            f.count_if(f.col("dep_delay") >= LATE_MINUTES).alias("late"),
+            f.coalesce(f.sum("dep_delay"), f.lit(0)).alias("delay_sum"),
+            f.count("dep_delay").alias("delay_known"),
+        )
+        .selectExpr(
+            "window.start start", "window.end end", "origin", "carrier", "flights", "late", "delay_sum", "delay_known"
+        )
+    )
+    writer = (
+        windows.writeStream.format("parquet")
+        .option("path", into)
+        .option("checkpointLocation", checkpoint)
+        .outputMode("append")
+    )
+    return run_query(writer, follow=False, told=told)

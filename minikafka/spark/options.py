@@ -1,0 +1,415 @@
+"""The options of source and sink: names, defaults and refusals are those of Spark's Kafka connector.
+
+Rules for this file: names are case-insensitive, as Spark hands them over in lower case; a value that means nothing is
+an error that names the option; an option of ours that is misspelt is an error with the nearest name. ``kafka.*``
+settings that have no use here are ignored, so that a job moves by changing the format's name; those that Spark's
+connector refuses because it owns them are refused here too.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+from minikafka.config import parse_bootstrap
+from minikafka.errors import InvalidConfig
+from minikafka.types import Address, Offset, TopicPartition
+
+Value = TypeVar("Value")
+
+EARLIEST_WORD, LATEST_WORD = "earliest", "latest"
+EARLIEST_OFFSET, LATEST_OFFSET = -2, -1
+"""In offsets given as JSON."""
+
+DEFAULT_API_TIMEOUT_MS = 60_000
+POLL_TIMEOUT_MS = 120_000
+RETRY_COUNT = 3
+RETRY_INTERVAL_MS = 1_000
+MAX_TRIGGER_DELAY_MS = 15 * 60_000
+FETCH_SIZE = 1024 * 1024
+"""Bytes per fetch: larger ones were slower (two processes decode while the next fetch is on its way)."""
+
+OWNED = {
+    "kafka.auto.offset.reset": "use startingOffsets",
+    "kafka.key.deserializer": "keys come as binary: cast them",
+    "kafka.value.deserializer": "values come as binary: cast them",
+    "kafka.key.serializer": "keys go as binary or string",
+    "kafka.value.serializer": "values go as binary or string",
+    "kafka.enable.auto.commit": "offsets are kept in Spark's checkpoint",
+    "kafka.interceptor.classes": "there are no interceptors here",
+}
+
+_SHARED = ("kafka.bootstrap.servers", "includeHeaders", "kafka.default.api.timeout.ms", "kafka.request.timeout.ms")
+SOURCE_NAMES = (
+    *_SHARED,
+    "assign",
+    "subscribe",
+    "subscribePattern",
+    "startingTimestamp",
+    "startingOffsetsByTimestamp",
+    "startingOffsets",
+    "startingOffsetsByTimestampStrategy",
+    "endingTimestamp",
+    "endingOffsetsByTimestamp",
+    "endingOffsets",
+    "failOnDataLoss",
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "groupIdPrefix",
+    "kafka.group.id",
+    "kafkaConsumer.pollTimeoutMs",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+    "kafka.max.partition.fetch.bytes",
+    "pushFilters",
+)
+SINK_NAMES = (*_SHARED, "topic", "exactlyOnce", "exactlyOnce.plan", "kafka.compression.type", "kafka.batch.size")
+ALSO_PASSED = frozenset({"path", "checkpointlocation", "querytimeout", "queryname"})
+"""Names that Spark itself may put among the options."""
+
+
+class OptionError(ValueError):
+    """An option is missing, contradicts another or has a value that means nothing; the sentence names it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Which partitions: exactly one of the three is set."""
+
+    assign: tuple[TopicPartition, ...] | None = None
+    topics: tuple[str, ...] | None = None
+    pattern: str | None = None
+
+    def takes_topic(self, topic: str) -> bool:
+        if self.assign is not None:
+            return any(each.topic == topic for each in self.assign)
+        if self.topics is not None:
+            return topic in self.topics
+        return re.fullmatch(self.pattern or "", topic) is not None
+
+    def takes(self, partition: TopicPartition) -> bool:
+        if self.assign is not None:
+            return partition in self.assign
+        return self.takes_topic(partition.topic)
+
+    @property
+    def named_topics(self) -> tuple[str, ...] | None:
+        """The topics that must be there; None: whatever matches."""
+        if self.assign is not None:
+            return tuple(sorted({each.topic for each in self.assign}))
+        return self.topics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByWord:
+    """``earliest`` or ``latest`` for all partitions."""
+
+    word: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByOffset:
+    """An offset for each partition; -2 earliest, -1 latest."""
+
+    offsets: Mapping[TopicPartition, Offset]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByTimestamp:
+    """The first record at or after a time in milliseconds since 1970; None of a partition: for all partitions."""
+
+    everywhere_ms: int | None = None
+    partitions_ms: Mapping[TopicPartition, int] | None = None
+    latest_if_none: bool = False
+    """What to do when no record is so young: take the end, or fail."""
+
+
+Place: TypeAlias = ByWord | ByOffset | ByTimestamp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """What a reader was told; times in seconds, sizes in bytes."""
+
+    bootstrap: tuple[Address, ...]
+    selection: Selection
+    starting: Place
+    ending: Place
+    fail_on_data_loss: bool
+    max_offsets_per_trigger: int | None
+    min_offsets_per_trigger: int | None
+    max_trigger_delay_s: float
+    min_partitions: int | None
+    max_records_per_partition: int | None
+    include_headers: bool
+    group_id_prefix: str
+    poll_timeout_s: float
+    retry_count: int
+    retry_interval_s: float
+    api_timeout_s: float
+    fetch_size: int
+    push_filters: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """What a writer was told; times in seconds, sizes in bytes."""
+
+    bootstrap: tuple[Address, ...]
+    topic: str | None
+    include_headers: bool
+    exactly_once: bool
+    api_timeout_s: float
+    compression: str
+    batch_size: int
+
+
+class _Given:
+    """The options as they were given, taken one by one."""
+
+    def __init__(self, options: Mapping[str, str], names: tuple[str, ...]) -> None:
+        self._values = {name.lower(): value for name, value in options.items()}
+        known = {name.lower(): name for name in names}
+        for name in sorted(self._values):
+            if name in OWNED:
+                raise OptionError(f"option {name} cannot be set: {OWNED[name]}")
+            if name in known or name in ALSO_PASSED or name.startswith("kafka."):
+                continue
+            near = difflib.get_close_matches(name, list(known), n=1)
+            raise OptionError(f"unknown option {name}" + (f"; did you mean {known[near[0]]}?" if near else ""))
+
+    def text(self, name: str) -> str | None:
+        value = self._values.get(name.lower())
+        return None if value is None else value.strip()
+
+    def parsed(self, name: str, parse: Callable[[str], Value], wanted: str) -> Value | None:
+        value = self.text(name)
+        if value is None:
+            return None
+        try:
+            return parse(value)
+        except (ValueError, KeyError, TypeError) as error:
+            raise OptionError(f"option {name} is {value!r}, {wanted} is needed") from error
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        value = self.parsed(name, lambda text: {"true": True, "false": False}[text.lower()], "true or false")
+        return default if value is None else value
+
+    def count(self, name: str, least: int = 1) -> int | None:
+        def parse(text: str) -> int:
+            number = int(text)
+            if number < least:
+                raise ValueError(number)
+            return number
+
+        return self.parsed(name, parse, f"a whole number of {least} or more")
+
+    def bootstrap(self) -> tuple[Address, ...]:
+        value = self.text("kafka.bootstrap.servers")
+        if not value:
+            raise OptionError("option kafka.bootstrap.servers must be set: host:port of some brokers, with commas")
+        try:
+            return parse_bootstrap(value)
+        except InvalidConfig as error:
+            raise OptionError(f"option kafka.bootstrap.servers: {error.message}") from error
+
+
+def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
+    """All options of a reader. Raises OptionError."""
+    given = _Given(options, SOURCE_NAMES)
+    interval_ms = given.count("fetchOffset.retryIntervalMs", 0)
+    retries = given.count("fetchOffset.numRetries", 0)
+    least, most = given.count("minOffsetsPerTrigger"), given.count("maxOffsetsPerTrigger")
+    if least is not None and most is not None and least > most:
+        raise OptionError(f"minOffsetsPerTrigger ({least}) is above maxOffsetsPerTrigger ({most})")
+    prefix = "spark-kafka-source" if streaming else "spark-kafka-relation"
+    return SourceOptions(
+        bootstrap=given.bootstrap(),
+        selection=_selection(given),
+        starting=_starting(given, streaming=streaming),
+        ending=_ending(given, streaming=streaming),
+        fail_on_data_loss=given.flag("failOnDataLoss", default=True),
+        max_offsets_per_trigger=most,
+        min_offsets_per_trigger=least,
+        max_trigger_delay_s=_or(given.parsed("maxTriggerDelay", parse_duration_ms, "a time such as 15m"), 900_000)
+        / 1000,
+        min_partitions=given.count("minPartitions"),
+        max_records_per_partition=given.count("maxRecordsPerPartition"),
+        include_headers=given.flag("includeHeaders", default=False),
+        group_id_prefix=given.text("kafka.group.id") or given.text("groupIdPrefix") or prefix,
+        poll_timeout_s=_or(given.count("kafkaConsumer.pollTimeoutMs"), POLL_TIMEOUT_MS) / 1000,
+        retry_count=_or(retries, RETRY_COUNT),
+        retry_interval_s=_or(interval_ms, RETRY_INTERVAL_MS) / 1000,
+        api_timeout_s=_or(given.count("kafka.default.api.timeout.ms"), DEFAULT_API_TIMEOUT_MS) / 1000,
+        fetch_size=_or(given.count("kafka.max.partition.fetch.bytes"), FETCH_SIZE),
+        push_filters=given.flag("pushFilters", default=False),
+    )
+
+
+def parse_sink(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
+    """All options of a writer. Raises OptionError."""
+    given = _Given(options, SINK_NAMES)
+    exactly_once = given.flag("exactlyOnce", default=False)
+    if exactly_once and not streaming:
+        raise OptionError(
+            "exactlyOnce=true needs a streaming query: a batch write that is run again has no number by which its "
+            "records could be known"
+        )
+    if exactly_once and given.text("exactlyOnce.plan") != "map-only":
+        raise OptionError(
+            "exactlyOnce=true is for map-only queries until brokers have transactions, and a Python sink cannot see "
+            "the query: use minikafka.spark.sink.exactly_once(df), which looks at it"
+        )
+    return SinkOptions(
+        bootstrap=given.bootstrap(),
+        topic=given.text("topic") or None,
+        include_headers=given.flag("includeHeaders", default=False),
+        exactly_once=exactly_once,
+        api_timeout_s=_or(given.count("kafka.default.api.timeout.ms"), DEFAULT_API_TIMEOUT_MS) / 1000,
+        compression=given.text("kafka.compression.type") or "none",
+        batch_size=_or(given.count("kafka.batch.size"), 256 * 1024),
+    )
+
+
+def _or(value: int | None, default: int) -> int:
+    return default if value is None else value
+
+
+def parse_duration_ms(text: str) -> int:
+    """``15m``, ``500ms``, ``2 hours``: milliseconds; ValueError."""
+    found = re.fullmatch(r"(\d+)\s*([a-z]*)", text.strip().lower())
+    if found is None:
+        raise ValueError(text)
+    unit = found[2].removesuffix("s") if found[2] not in {"ms", "s"} else found[2]
+    scales = {"": 1000, "ms": 1, "millisecond": 1, "s": 1000, "sec": 1000, "second": 1000}
+    scales |= {"m": 60_000, "min": 60_000, "minute": 60_000, "h": 3_600_000, "hour": 3_600_000, "d": 86_400_000}
+    scales["day"] = 86_400_000
+    return int(found[1]) * scales[unit]
+
+
+# ---- which partitions ------------------------------------------------------------------------------------------------
+
+
+def _selection(given: _Given) -> Selection:
+    names = [name for name in ("assign", "subscribe", "subscribePattern") if given.text(name) is not None]
+    if len(names) != 1:
+        found = " and ".join(names) if names else "none of them"
+        raise OptionError(f"exactly one of assign, subscribe, subscribePattern must be set, not {found}")
+    text = given.text(names[0]) or ""
+    if not text:
+        raise OptionError(f"option {names[0]} is empty")
+    if names[0] == "assign":
+        partitions = given.parsed("assign", _parse_assign, 'JSON such as {"orders":[0,1]}')
+        return Selection(assign=partitions)
+    if names[0] == "subscribe":
+        topics = sorted({topic.strip() for topic in text.split(",") if topic.strip()})
+        return Selection(topics=tuple(topics))
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise OptionError(f"option subscribePattern is {text!r}: {error}") from error
+    return Selection(pattern=text)
+
+
+def _parse_assign(text: str) -> tuple[TopicPartition, ...]:
+    topics = json.loads(text)
+    found = sorted(
+        TopicPartition(_is_text(topic), _is_number(partition))
+        for topic, partitions in topics.items()
+        for partition in partitions
+    )
+    if not found:
+        raise ValueError(text)
+    return tuple(found)
+
+
+def _is_text(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError(value)
+    return value
+
+
+def _is_number(value: Any) -> int:
+    if type(value) is not int:
+        raise ValueError(value)
+    return value
+
+
+def parse_partition_numbers(text: str) -> dict[TopicPartition, int]:
+    """``{"topic":{"0":23}}``, also as an offset of this source prints it (members with ``$`` are passed over)."""
+    found: dict[TopicPartition, int] = {}
+    for topic, partitions in json.loads(text).items():
+        if topic.startswith("$"):
+            continue
+        for partition, number in partitions.items():
+            found[TopicPartition(topic, int(partition))] = _is_number(number)
+    if not found:
+        raise ValueError(text)
+    return found
+
+
+# ---- from where, to where --------------------------------------------------------------------------------------------
+
+
+def _starting(given: _Given, *, streaming: bool) -> Place:
+    strategy = (given.text("startingOffsetsByTimestampStrategy") or "error").lower()
+    if strategy not in {"error", "latest"}:
+        raise OptionError(f"option startingOffsetsByTimestampStrategy is {strategy!r}, error or latest is needed")
+    timed = _timed(given, "starting", latest_if_none=strategy == "latest")
+    if timed is not None:
+        return timed
+    default = LATEST_WORD if streaming else EARLIEST_WORD
+    place = _worded(given, "startingOffsets", default)
+    if not streaming:
+        latest = isinstance(place, ByWord) and place.word == LATEST_WORD
+        if latest or (isinstance(place, ByOffset) and LATEST_OFFSET in place.offsets.values()):
+            raise OptionError("startingOffsets: a batch query cannot begin at latest (-1)")
+    return place
+
+
+def _ending(given: _Given, *, streaming: bool) -> Place:
+    names = [
+        name
+        for name in ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
+        if given.text(name) is not None
+    ]
+    if streaming and names:
+        raise OptionError(f"option {names[0]} is not for streaming queries: they have no end")
+    timed = _timed(given, "ending", latest_if_none=True)
+    if timed is not None:
+        return timed
+    place = _worded(given, "endingOffsets", LATEST_WORD)
+    earliest = isinstance(place, ByWord) and place.word == EARLIEST_WORD
+    if earliest or (isinstance(place, ByOffset) and EARLIEST_OFFSET in place.offsets.values()):
+        raise OptionError("endingOffsets: a batch query cannot end at earliest (-2)")
+    return place
+
+
+def _timed(given: _Given, side: str, *, latest_if_none: bool) -> ByTimestamp | None:
+    everywhere = given.count(f"{side}Timestamp", 0)
+    if everywhere is not None:
+        return ByTimestamp(everywhere_ms=everywhere, latest_if_none=latest_if_none)
+    wanted = 'JSON such as {"orders":{"0":1700000000000}}'
+    each = given.parsed(f"{side}OffsetsByTimestamp", parse_partition_numbers, wanted)
+    return None if each is None else ByTimestamp(partitions_ms=each, latest_if_none=latest_if_none)
+
+
+def _worded(given: _Given, name: str, default: str) -> Place:
+    text = given.text(name)
+    if text is None:
+        return ByWord(word=default)
+    if text.lower() in {EARLIEST_WORD, LATEST_WORD}:
+        return ByWord(word=text.lower())
+    wanted = 'earliest, latest or JSON such as {"orders":{"0":23,"1":-2}}'
+    offsets = given.parsed(name, parse_partition_numbers, wanted) or {}
+    bad = sorted(partition for partition, offset in offsets.items() if offset < EARLIEST_OFFSET)
+    if bad:
+        raise OptionError(f"option {name}: the offset of {bad[0]} is {offsets[bad[0]]}")
+    return ByOffset(offsets=offsets)

@@ -1,0 +1,419 @@
+"""``spark.read`` and ``spark.readStream`` with ``format("minikafka")``, as Spark's Python Data Source API asks.
+
+Rules for this file:
+
+1. A reader is built several times: once in a planning process and pickled for the tasks, once in the process that
+   drives a stream. All that a task needs is in its InputPartition and in the options.
+2. What a batch reads is fixed by its start and end offsets and is below the high watermark: a batch that is run again
+   reads the same records.
+3. Nothing may depend on ``stop``: Spark kills the process instead.
+"""
+
+from __future__ import annotations
+
+import logging
+import operator
+import time
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    DataSourceWriter,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
+
+from minikafka.spark import plan
+from minikafka.spark.client import Brokers
+from minikafka.spark.decode import schema_text, to_arrow
+from minikafka.spark.offsets import Position, StreamOffset, from_json, limited, new_records
+from minikafka.spark.options import OptionError, SourceOptions, parse_sink, parse_source
+from minikafka.spark.places import Present, present, present_or_fail, resolve
+from minikafka.spark.plan import OffsetRange, PartitionFacts
+from minikafka.spark.reading import RangeReader
+from minikafka.spark.sink import BatchWriter, StreamWriter, check_columns
+from minikafka.spark.travel import Travels
+from minikafka.types import NO_EPOCH, NO_OFFSET, Offset, TopicPartition
+
+LOGGER = logging.getLogger("minikafka.spark")
+
+FORMAT = "minikafka"
+LOST = "$lost"
+"""In what the query's progress shows as its latest offset: losses by kind since the query started."""
+
+
+class MiniKafkaSource(Travels, DataSource):
+    """The format ``minikafka``; Spark finds it through the package ``pyspark_minikafka``."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        self.options = dict(options)
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> str:
+        include = self.options.get("includeheaders", self.options.get("includeHeaders", "false"))
+        return schema_text(include_headers=include.strip().lower() == "true")
+
+    def reader(self, schema: Any) -> DataSourceReader:
+        options = parse_source(self.options, streaming=False)
+        _refuse_schema(schema, options)
+        return PushdownBatchReader(options) if options.push_filters else BatchReader(options)
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:
+        options = parse_source(self.options, streaming=True)
+        _refuse_schema(schema, options)
+        return StreamReader(options)
+
+    def writer(self, schema: Any, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's signature
+        options = parse_sink(self.options, streaming=False)
+        if overwrite:
+            raise OptionError('a topic cannot be overwritten: write with mode("append")')
+        check_columns(schema.fieldNames(), options)
+        return BatchWriter(options)
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: FBT001, ARG002
+        options = parse_sink(self.options, streaming=True)
+        check_columns(schema.fieldNames(), options)
+        return StreamWriter(options)
+
+
+def _refuse_schema(schema: Any, options: SourceOptions) -> None:
+    names = [column.split()[0] for column in schema_text(include_headers=False).split(", ")]
+    names += ["headers"] if options.include_headers else []
+    if list(schema.fieldNames()) != names:
+        raise OptionError(f"the source has a schema of its own ({', '.join(names)}): select columns afterwards")
+
+
+class RangePartition(Travels, InputPartition):
+    """What one task reads."""
+
+    def __init__(self, wanted: OffsetRange) -> None:
+        self.value = wanted
+
+
+def read_range(options: SourceOptions, task: InputPartition) -> Iterator[Any]:
+    """The Arrow batches of one task. Spark gives a task without a value when there is nothing to read."""
+    wanted = task.value
+    if wanted is None:
+        return
+    brokers = Brokers(options.bootstrap, api_timeout_s=options.api_timeout_s)
+    for batches in RangeReader(brokers, wanted, options).batches():
+        arrow = to_arrow(wanted.partition, batches, wanted.start, wanted.end, include_headers=options.include_headers)
+        if arrow is not None:
+            yield arrow
+
+
+# ---- batch -----------------------------------------------------------------------------------------------------------
+
+
+class BatchReader(Travels, DataSourceReader):
+    """Reads from ``startingOffsets`` to ``endingOffsets``, both fixed when the query is planned."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [RangePartition(each) for each in self._split(self._ranges())]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return read_range(self._options, partition)
+
+    def _split(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
+        options = self._options
+        return plan.split(ranges, min_partitions=options.min_partitions, max_records=options.max_records_per_partition)
+
+    def _ranges(self) -> list[OffsetRange]:
+        options = self._options
+        brokers = Brokers(options.bootstrap, api_timeout_s=options.api_timeout_s)
+        found = present_or_fail(brokers, options.selection)
+        starts = resolve(brokers, options.starting, found.partitions, "startingOffsets")
+        ends = resolve(brokers, options.ending, found.partitions, "endingOffsets")
+        tops = brokers.ends(found.partitions)
+        log_starts = brokers.starts(found.partitions)
+        ranges = []
+        for name in found.partitions:
+            start, end = starts[name].offset, ends[name].offset
+            top, epoch = tops[name]
+            if end > top:
+                raise OptionError(f"endingOffsets: {name} ends at {top}, not at {end}")
+            topic_id = found.topic_ids.get(name.topic)
+            facts = PartitionFacts(topic_id=topic_id, log_start=log_starts[name])
+            resumed = plan.resume(name, Position(start), topic_id, facts)
+            if resumed.loss is not None:
+                if options.fail_on_data_loss:
+                    raise resumed.loss
+                LOGGER.warning("going on (failOnDataLoss=false): %s", resumed.loss)
+            ranges.append(OffsetRange(partition=name, start=resumed.offset, end=end, epoch=epoch, topic_id=topic_id))
+        return ranges
+
+
+class PushdownBatchReader(BatchReader):
+    """Takes ``partition = 2 and offset >= 100`` out of the plan; needs spark.sql.python.filterPushdown.enabled=true.
+
+    A reader that can do this fails without that setting, hence a class of its own behind the option ``pushFilters``.
+    """
+
+    def __init__(self, options: SourceOptions) -> None:
+        super().__init__(options)
+        self._bounds: list[tuple[str, str, Any]] = []
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        for each in filters:
+            bound = _bound_of(each)
+            if bound is None:
+                yield each
+            else:
+                self._bounds.append(bound)
+
+    def _ranges(self) -> list[OffsetRange]:
+        ranges = super()._ranges()
+        for column, sign, value in self._bounds:
+            if column == "offset":
+                ranges = [_clamped(each, sign, value) for each in ranges]
+            else:
+                ranges = [each for each in ranges if _holds(getattr(each.partition, column), sign, value)]
+        return ranges
+
+
+_SIGNS: tuple[tuple[Any, str], ...] = (
+    (EqualTo, "="),
+    (GreaterThan, ">"),
+    (GreaterThanOrEqual, ">="),
+    (LessThan, "<"),
+    (LessThanOrEqual, "<="),
+)
+
+
+def _bound_of(each: Filter) -> tuple[str, str, Any] | None:
+    sign = next((sign for kind, sign in _SIGNS if isinstance(each, kind)), None)
+    if sign is None or len(each.attribute) != 1:
+        return None
+    column = str(each.attribute[0])
+    if column in {"offset", "partition"}:
+        return (column, sign, each.value) if type(each.value) is int else None
+    return (column, sign, each.value) if column == "topic" and sign == "=" else None
+
+
+def _holds(value: Any, sign: str, bound: Any) -> bool:
+    compare = {"=": operator.eq, ">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}[sign]
+    return bool(compare(value, bound))
+
+
+def _clamped(each: OffsetRange, sign: str, bound: Offset) -> OffsetRange:
+    start, end = each.start, each.end
+    if sign in {"=", ">=", ">"}:
+        start = max(start, bound + (sign == ">"))
+    if sign in {"=", "<=", "<"}:
+        end = min(end, bound + (sign != "<"))
+    return replace(each, start=start, end=max(start, end))
+
+
+# ---- stream ----------------------------------------------------------------------------------------------------------
+
+
+class StreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Drives a stream: where it stands, how far the next batch goes, which task reads what."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._brokers: Brokers | None = None
+        self._initial: StreamOffset | None = None
+        self._target: Mapping[TopicPartition, Position] | None = None
+        self._latest: Mapping[TopicPartition, Position] = {}
+        self._batch_at = time.monotonic()
+        self._lost: dict[str, dict[str, int]] = {}
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return read_range(self._options, partition)
+
+    # ---- on the driver -----------------------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:
+        if self._initial is None:
+            brokers = self._cluster()
+            found = present_or_fail(brokers, self._options.selection)
+            positions = resolve(brokers, self._options.starting, found.partitions, "startingOffsets")
+            self._initial = StreamOffset(positions=positions, topic_ids=found.topic_ids, initial=True)
+        return self._initial.to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        # Spark cannot carry a least and a most together: both are seen to in latestOffset.
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = self._ends(present_or_fail(self._cluster(), self._options.selection))
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """For the query's progress: the newest high watermarks, and what was lost."""
+        if not self._latest and not self._lost:
+            return None
+        told = StreamOffset(positions=self._latest).to_json()
+        return told | {LOST: self._lost} if self._lost else told
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002 - see above
+        begin = from_json(start)
+        found = present(self._cluster(), self._options.selection)
+        latest = self._ends(found)
+        self._latest = latest
+        if self._target is not None:
+            # What Trigger.AvailableNow promised to read; a topic made anew may end before it.
+            latest = {
+                name: min(latest[name], target, key=lambda each: each.offset)
+                for name, target in self._target.items()
+                if name in latest
+            }
+        known = self._with_new_partitions(begin.positions, latest)
+        if self._must_wait(known, latest):
+            return self._unchanged(begin, start)
+        self._batch_at = time.monotonic()
+        taken = self._limited(known, latest)
+        end = StreamOffset(
+            positions=taken,
+            topic_ids=found.topic_ids,
+            start=replace(begin, initial=False, start=None) if begin.initial else None,
+        )
+        same = replace(end, start=None) == replace(begin, initial=False, start=None)
+        if same or _only_epochs_differ(begin, end):
+            return self._unchanged(begin, start)
+        return end.to_json()
+
+    def _unchanged(self, begin: StreamOffset, start: dict[str, Any]) -> dict[str, Any]:
+        """Nothing new. A query that is about to begin writes down where, in an empty batch, before anything can come.
+
+        Not with Trigger.AvailableNow: it would end after that batch.
+        """
+        if begin.initial and self._target is None:
+            beginning = replace(begin, initial=False)
+            return replace(beginning, start=beginning).to_json()
+        return start
+
+    def _must_wait(self, begin: Mapping[TopicPartition, Position], latest: Mapping[TopicPartition, Position]) -> bool:
+        least = self._options.min_offsets_per_trigger
+        if least is None or self._target is not None:
+            return False
+        waited_s = time.monotonic() - self._batch_at
+        return new_records(begin, latest) < least and waited_s < self._options.max_trigger_delay_s
+
+    def _with_new_partitions(
+        self, begin: Mapping[TopicPartition, Position], latest: Mapping[TopicPartition, Position]
+    ) -> dict[TopicPartition, Position]:
+        """A partition that the start does not know is read from its beginning."""
+        new = [name for name in latest if name not in begin]
+        known = dict(begin)
+        if new:
+            known |= {name: Position(at) for name, at in self._cluster().starts(new).items()}
+        return known
+
+    def _limited(
+        self, begin: Mapping[TopicPartition, Position], latest: Mapping[TopicPartition, Position]
+    ) -> dict[TopicPartition, Position]:
+        most = self._options.max_offsets_per_trigger
+        if most is None:
+            return dict(latest)
+        ends = limited(
+            {name: each.offset for name, each in begin.items()},
+            {name: each.offset for name, each in latest.items()},
+            most,
+        )
+        return {name: Position(ends[name], each.epoch) for name, each in latest.items()}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        until = from_json(end)
+        # Batch 0 carries its own start: what Spark hands over was made up again if the batch is a replay.
+        begin = until.start if until.start is not None else from_json(start)
+        starts = self._checked(begin, until)
+        ranges = [
+            OffsetRange(
+                partition=name,
+                start=starts[name],
+                end=each.offset,
+                epoch=each.epoch,
+                topic_id=until.topic_ids.get(name.topic),
+            )
+            for name, each in sorted(until.positions.items())
+            if name in starts
+        ]
+        options = self._options
+        parts = plan.split(ranges, min_partitions=options.min_partitions, max_records=options.max_records_per_partition)
+        return [RangePartition(each) for each in parts]
+
+    def _checked(self, begin: StreamOffset, until: StreamOffset) -> dict[TopicPartition, Offset]:
+        """Where each partition is read from, after its log was held against the checkpoint."""
+        brokers = self._cluster()
+        there = present(brokers, self._options.selection)
+        for name in plan.missing(begin.positions, until.positions):
+            self._told(plan.resume(name, begin.positions[name], None, None))
+        alive = [name for name in until.positions if name in frozenset(there.partitions)]
+        for name in plan.missing(until.positions, alive):
+            self._told(plan.resume(name, until.positions[name], None, None))
+        log_starts = brokers.starts(alive)
+        epochs = {
+            name: begin.positions[name].epoch
+            for name in alive
+            if name in begin.positions and begin.positions[name].epoch != NO_EPOCH
+        }
+        epoch_ends = brokers.epoch_ends(epochs) if epochs else {}
+        starts: dict[TopicPartition, Offset] = {}
+        for name in alive:
+            ended = until.topic_ids.get(name.topic)
+            facts = PartitionFacts(
+                topic_id=there.topic_ids.get(name.topic),
+                log_start=log_starts[name],
+                epoch_end=epoch_ends.get(name, NO_OFFSET),
+            )
+            if ended not in {None, facts.topic_id}:
+                # The batch was planned for a topic that is gone: its end means nothing in the new one.
+                self._told(plan.resume(name, until.positions[name], ended, facts))
+                continue
+            position = begin.positions.get(name, Position(log_starts[name]))
+            resumed = plan.resume(name, position, begin.topic_ids.get(name.topic), facts)
+            self._told(resumed)
+            starts[name] = resumed.offset
+        return starts
+
+    def _told(self, resumed: plan.Resumed) -> None:
+        """Raise a loss, or count it."""
+        if resumed.loss is None:
+            return
+        if self._options.fail_on_data_loss:
+            raise resumed.loss
+        LOGGER.warning("going on (failOnDataLoss=false): %s", resumed.loss)
+        told = self._lost.setdefault(type(resumed.loss).__name__, {})
+        name = str(resumed.loss.partition)
+        told[name] = told.get(name, 0) + resumed.lost_count
+
+    def _ends(self, found: Present) -> dict[TopicPartition, Position]:
+        return {name: Position(*each) for name, each in self._cluster().ends(found.partitions).items()}
+
+    def _cluster(self) -> Brokers:
+        if self._brokers is None:
+            self._brokers = Brokers(self._options.bootstrap, api_timeout_s=self._options.api_timeout_s)
+        return self._brokers
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing to do: offsets live in Spark's checkpoint."""
+
+    def travelling(self) -> dict[str, Any]:
+        """Tasks need no more than a fresh reader."""
+        return StreamReader(self._options).__dict__
+
+
+def _only_epochs_differ(begin: StreamOffset, end: StreamOffset) -> bool:
+    """A new leader alone is no reason for a batch."""
+    same_places = {name: each.offset for name, each in begin.positions.items()} == {
+        name: each.offset for name, each in end.positions.items()
+    }
+    return same_places and dict(begin.topic_ids) == dict(end.topic_ids)

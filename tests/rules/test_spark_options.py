@@ -1,0 +1,146 @@
+"""Options of the Spark source and sink: names, defaults, precedence and refusals of Spark's Kafka connector (S39)."""
+
+from __future__ import annotations
+
+import pytest
+
+from minikafka.spark.options import (
+    ByOffset,
+    ByTimestamp,
+    ByWord,
+    OptionError,
+    Selection,
+    parse_duration_ms,
+    parse_sink,
+    parse_source,
+)
+from minikafka.types import TopicPartition
+
+BASE = {"kafka.bootstrap.servers": "a:1,b:2", "subscribe": "orders"}
+T0, T1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
+
+
+def batch(**options: str):
+    return parse_source({**BASE, **options}, streaming=False)
+
+
+def stream(**options: str):
+    return parse_source({**BASE, **options}, streaming=True)
+
+
+def test_defaults_are_those_of_the_kafka_connector():
+    """S39: a job moves by changing the format's name, so an option left out means the same."""
+    one, other = stream(), batch()
+    assert (one.starting, other.starting) == (ByWord(word="latest"), ByWord(word="earliest"))
+    assert (one.ending, other.ending) == (ByWord(word="latest"), ByWord(word="latest"))
+    assert (one.group_id_prefix, other.group_id_prefix) == ("spark-kafka-source", "spark-kafka-relation")
+    assert one.fail_on_data_loss
+    assert not one.include_headers
+    assert (one.retry_count, one.retry_interval_s, one.poll_timeout_s) == (3, 1.0, 120.0)
+    assert (one.max_offsets_per_trigger, one.min_offsets_per_trigger, one.max_trigger_delay_s) == (None, None, 900.0)
+    assert (one.min_partitions, one.max_records_per_partition) == (None, None)
+    assert [str(each) for each in one.bootstrap] == ["a:1", "b:2"]
+
+
+def test_names_are_case_insensitive_and_unused_kafka_settings_pass():
+    """Spark hands names over in lower case; a job that sets a consumer property must still move."""
+    given = {"KAFKA.bootstrap.SERVERS": "a:1", "SubscribePattern": "o.*", "FAILONDATALOSS": "False"}
+    parsed = parse_source({**given, "kafka.fetch.min.bytes": "7", "path": "x"}, streaming=True)
+    assert parsed.selection == Selection(pattern="o.*")
+    assert parsed.fail_on_data_loss is False
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({}, "kafka.bootstrap.servers"),
+        ({"kafka.bootstrap.servers": "a"}, "host:port"),
+        ({"kafka.bootstrap.servers": "a:1"}, "exactly one of assign"),
+        ({**BASE, "assign": '{"orders":[0]}'}, "assign and subscribe"),
+        ({**BASE, "subscribe": ""}, "is empty"),
+        ({"kafka.bootstrap.servers": "a:1", "assign": '{"orders":["x"]}'}, "assign"),
+        ({"kafka.bootstrap.servers": "a:1", "assign": "{}"}, "assign"),
+        ({"kafka.bootstrap.servers": "a:1", "subscribePattern": "("}, "subscribePattern"),
+        ({**BASE, "startingOfsets": "earliest"}, "did you mean startingOffsets"),
+        ({**BASE, "failOnDataLoss": "maybe"}, "true or false"),
+        ({**BASE, "maxOffsetsPerTrigger": "0"}, "1 or more"),
+        ({**BASE, "minPartitions": "-1"}, "1 or more"),
+        ({**BASE, "maxTriggerDelay": "soon"}, "a time such as"),
+        ({**BASE, "minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "is above"),
+        ({**BASE, "startingOffsets": "first"}, "earliest, latest or JSON"),
+        ({**BASE, "startingOffsets": '{"orders":{"0":-3}}'}, "orders-0 is -3"),
+        ({**BASE, "startingOffsets": '{"orders":{"0":true}}'}, "earliest, latest or JSON"),
+        ({**BASE, "startingOffsetsByTimestampStrategy": "never"}, "error or latest"),
+        ({**BASE, "kafka.auto.offset.reset": "latest"}, "use startingOffsets"),
+        ({**BASE, "kafka.value.deserializer": "x"}, "cast them"),
+        ({**BASE, "kafka.enable.auto.commit": "true"}, "checkpoint"),
+    ],
+)
+def test_what_means_nothing_is_refused_by_name(options, told):
+    """D8: a misspelt or contradictory option must not look as if it had an effect."""
+    with pytest.raises(OptionError, match=told.replace("(", "\\(")):
+        parse_source(options, streaming=True)
+
+
+def test_batch_and_stream_refuse_each_other_s_ends():
+    """Spark's connector: a batch cannot begin at latest or end at earliest, a stream has no end."""
+    for options in (
+        {"startingOffsets": "latest"},
+        {"startingOffsets": '{"orders":{"0":-1}}'},
+        {"endingOffsets": "earliest"},
+        {"endingOffsets": '{"orders":{"0":-2}}'},
+    ):
+        with pytest.raises(OptionError, match="batch query"):
+            batch(**options)
+    for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
+        with pytest.raises(OptionError, match="not for streaming"):
+            stream(**{name: "latest"})
+
+
+def test_timestamps_win_over_offsets():
+    """Precedence: startingTimestamp, startingOffsetsByTimestamp, startingOffsets."""
+    offsets = {"startingOffsets": '{"orders":{"0":5,"1":-2}}'}
+    assert stream(**offsets).starting == ByOffset(offsets={T0: 5, T1: -2})
+    by_partition = {**offsets, "startingOffsetsByTimestamp": '{"orders":{"0":1000}}'}
+    assert stream(**by_partition).starting == ByTimestamp(partitions_ms={T0: 1000})
+    everywhere = {**by_partition, "startingTimestamp": "7", "startingOffsetsByTimestampStrategy": "latest"}
+    assert stream(**everywhere).starting == ByTimestamp(everywhere_ms=7, latest_if_none=True)
+    assert batch(endingTimestamp="9").ending == ByTimestamp(everywhere_ms=9, latest_if_none=True)
+
+
+def test_an_offset_of_this_source_is_a_starting_offset():
+    """SPARK 5: a checkpointed offset, with its epochs and ids, may be pasted as startingOffsets."""
+    text = '{"$epochs":{"orders":{"0":3}},"$ids":{"orders":"x"},"orders":{"0":12}}'
+    assert stream(startingOffsets=text).starting == ByOffset(offsets={T0: 12})
+
+
+def test_selections():
+    """assign takes partitions, subscribe topics, subscribePattern whole names."""
+    assigned = parse_source({"kafka.bootstrap.servers": "a:1", "assign": '{"orders":[1],"b":[0]}'}, streaming=True)
+    assert assigned.selection.named_topics == ("b", "orders")
+    assert assigned.selection.takes(T1)
+    assert not assigned.selection.takes(T0)
+    assert parse_source({**BASE, "subscribe": "b, a"}, streaming=True).selection.topics == ("a", "b")
+    pattern = Selection(pattern="ord")
+    assert not pattern.takes(T0)
+    assert Selection(pattern="ord.*").takes(T0)
+
+
+@pytest.mark.parametrize(("text", "ms"), [("15m", 900_000), ("500ms", 500), ("2 hours", 7_200_000), ("3", 3000)])
+def test_durations(text, ms):
+    """maxTriggerDelay as Spark writes times."""
+    assert parse_duration_ms(text) == ms
+
+
+def test_sink_options():
+    """At-least-once by default; exactlyOnce only for streams that were looked at."""
+    plain = parse_sink({"kafka.bootstrap.servers": "a:1"}, streaming=True)
+    assert (plain.topic, plain.exactly_once, plain.compression) == (None, False, "none")
+    with pytest.raises(OptionError, match="streaming query"):
+        parse_sink({"kafka.bootstrap.servers": "a:1", "exactlyOnce": "true"}, streaming=False)
+    with pytest.raises(OptionError, match=r"map-only.*exactly_once\(df\)"):
+        parse_sink({"kafka.bootstrap.servers": "a:1", "exactlyOnce": "true"}, streaming=True)
+    declared = {"kafka.bootstrap.servers": "a:1", "exactlyOnce": "true", "exactlyOnce.plan": "map-only"}
+    assert parse_sink(declared, streaming=True).exactly_once
+    with pytest.raises(OptionError, match="did you mean topic"):
+        parse_sink({"kafka.bootstrap.servers": "a:1", "topics": "t"}, streaming=True)

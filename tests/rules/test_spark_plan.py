@@ -1,0 +1,134 @@
+"""Offsets, limits, ranges and losses of the Spark source, without Spark (S39; SPARK 2b, 5; KIP-101)."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minikafka.spark.offsets import BadOffset, Position, StreamOffset, from_json, limited, new_records
+from minikafka.spark.plan import (
+    LogTruncated,
+    OffsetRange,
+    PartitionFacts,
+    PartitionVanished,
+    RetentionPassedPosition,
+    TopicRecreated,
+    missing,
+    resume,
+    split,
+    wrong_partitions,
+)
+from minikafka.types import TopicPartition
+
+A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
+NAMES = [A0, A1, B0]
+
+
+def test_an_offset_survives_json_with_sorted_keys():
+    """SPARK 2b: Spark compares offsets as texts; another order of keys made 29 empty batches."""
+    one = StreamOffset(
+        positions={B0: Position(3, 1), A1: Position(2), A0: Position(1, 7)}, topic_ids={"b": "y", "a": "x"}
+    )
+    other = StreamOffset(
+        positions={A0: Position(1, 7), B0: Position(3, 1), A1: Position(2)}, topic_ids={"a": "x", "b": "y"}
+    )
+    assert json.dumps(one.to_json()) == json.dumps(other.to_json())
+    assert from_json(json.loads(json.dumps(one.to_json()))) == one
+    with_start = StreamOffset(positions=one.positions, topic_ids=one.topic_ids, start=other, initial=True)
+    assert from_json(json.loads(json.dumps(with_start.to_json()))) == with_start
+
+
+def test_an_offset_of_sparks_kafka_source_is_taken():
+    """A checkpointed query that moves here has no epochs and no ids yet."""
+    assert from_json({"a": {"0": 5}}).positions == {A0: Position(5, -1)}
+
+
+@pytest.mark.parametrize("bad", [[], {"a": 5}, {"a": {"x": 5}}, {"a": {"0": "5"}}, {"a": {"0": True}}])
+def test_what_is_no_offset_is_refused(bad):
+    """A checkpoint of another source must not be taken for ours."""
+    with pytest.raises(BadOffset):
+        from_json(bad)
+
+
+PLACES = st.fixed_dictionaries({name: st.tuples(st.integers(0, 50), st.integers(0, 50)) for name in NAMES})
+
+
+@given(PLACES, st.integers(1, 60))
+def test_a_limit_gives_each_partition_its_share(places, limit):
+    """maxOffsetsPerTrigger: proportional, at least one where there is any, never beyond the end, never back."""
+    begin = {name: low for name, (low, _) in places.items()}
+    end = {name: low + more for name, (low, more) in places.items()}
+    found = limited(begin, end, limit)
+    assert found.keys() == end.keys()
+    for name, at in found.items():
+        assert begin[name] <= at <= end[name]
+        assert (at > begin[name]) == (end[name] > begin[name])
+    assert sum(found[name] - begin[name] for name in NAMES) <= max(limit, len(NAMES))
+
+
+def test_a_limit_that_is_not_reached_changes_nothing():
+    """Everything new is taken when it fits; a partition that the start does not know adds nothing to the count."""
+    assert limited({A0: 0}, {A0: 5, B0: 9}, 5) == {A0: 5, B0: 9}
+    assert new_records({A0: Position(1)}, {A0: Position(4), B0: Position(9)}) == 3
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)), max_size=4),
+    st.none() | st.integers(1, 20),
+    st.none() | st.integers(1, 30),
+)
+def test_a_split_covers_every_range_once(spans, least, most):
+    """minPartitions and maxRecordsPerPartition: no record twice, none left out, none empty."""
+    ranges = [
+        OffsetRange(partition=TopicPartition("t", index), start=start, end=start + size, epoch=4, topic_id="x")
+        for index, (start, size) in enumerate(spans)
+    ]
+    parts = split(ranges, min_partitions=least, max_records=most)
+    for whole in ranges:
+        own = [part for part in parts if part.partition == whole.partition]
+        assert [offset for part in own for offset in range(part.start, part.end)] == list(range(whole.start, whole.end))
+        assert all((part.epoch, part.topic_id) == (4, "x") for part in own)
+    assert all(part.size > 0 for part in parts)
+    assert most is None or all(part.size <= most for part in parts)
+    total = sum(whole.size for whole in ranges)
+    assert least is None or len(parts) >= min(least, total)
+
+
+def facts(**changes):
+    return PartitionFacts(**({"topic_id": "x", "log_start": 0, "epoch_end": 90} | changes))
+
+
+def test_a_sound_position_is_where_reading_goes_on():
+    """Nothing is lost while the epoch of the position ends at or after it."""
+    for known in (facts(), facts(epoch_end=-1), facts(topic_id=None)):
+        assert resume(A0, Position(90, 3), "x", known) == resume(A0, Position(90, 3), "x", facts())
+    assert resume(A0, Position(90), None, facts(epoch_end=10)).loss is None
+
+
+def test_losses_are_told_apart():
+    """Build 2: truncation, retention, a topic made anew and one that is gone are named, with where to go on."""
+    gone = resume(A0, Position(90, 3), "x", None)
+    assert isinstance(gone.loss, PartitionVanished)
+    anew = resume(A0, Position(90, 3), "x", facts(topic_id="y", log_start=4))
+    assert isinstance(anew.loss, TopicRecreated)
+    assert anew.offset == 4
+    cut = resume(A0, Position(90, 3), "x", facts(epoch_end=70))
+    assert isinstance(cut.loss, LogTruncated)
+    assert (cut.offset, cut.lost_count) == (70, 0)
+    late = resume(A0, Position(90, 3), "x", facts(log_start=100))
+    assert isinstance(late.loss, RetentionPassedPosition)
+    assert (late.offset, late.lost_count) == (100, 10)
+    assert "LogTruncated: a-0" in str(cut.loss)
+    assert "failOnDataLoss=false" in str(cut.loss)
+
+
+def test_partitions_that_are_gone_or_misnamed():
+    """A vanished partition is data loss; offsets by hand must name every partition and no other."""
+    assert missing({A0: Position(1), B0: Position(1)}, [A0]) == [B0]
+    assert wrong_partitions([A0], [A0]) == ""
+    told = wrong_partitions([A0, B0], [A0, A1])
+    assert "a-1 lack" in told
+    assert "b-0 do not exist" in told

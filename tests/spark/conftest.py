@@ -1,0 +1,143 @@
+"""Tests that start a JVM: one Spark session and one cluster for all of them."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minikafka.spark import client
+from minikafka.types import TopicPartition
+from minikafka.wire import messages as m
+from minikafka.wire.records import Record, build_batch
+from minikafka.world.local_cluster import LocalCluster
+
+# Without the extra there is nothing to start: `make test` installs it.
+collect_ignore_glob = [] if importlib.util.find_spec("pyspark") else ["test_*.py"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything here needs a JVM."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.spark)
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """One session: local[2,4] retries a failed task three times."""
+    from minikafka.spark.session import open_session
+
+    session = open_session(
+        "tests",
+        "local[2,4]",
+        {"spark.sql.shuffle.partitions": "2", "spark.sql.python.filterPushdown.enabled": "true"},
+    )
+    # Errors are what these tests are about: the JVM need not print their stacks.
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
+
+
+@dataclass
+class Kafka:
+    """A cluster of this process, and quick ways to fill it."""
+
+    cluster: LocalCluster
+
+    def __post_init__(self) -> None:
+        self._names = itertools.count()
+
+    @property
+    def bootstrap(self) -> str:
+        return self.cluster.bootstrap
+
+    @property
+    def brokers(self) -> client.Brokers:
+        return client.Brokers([each.address for each in self.cluster.files.brokers], api_timeout_s=20)
+
+    def topic(self, partitions: int = 2, replicas: int = 1, **configs: str) -> str:
+        """A new topic that everybody knows."""
+        name = f"t{next(self._names)}"
+        self.create(name, partitions, replicas, **configs)
+        return name
+
+    def create(self, name: str, partitions: int, replicas: int = 1, **configs: str) -> None:
+        new = m.NewTopic(
+            name=name,
+            num_partitions=partitions,
+            replication_factor=replicas,
+            configs={key.replace("_", "."): value for key, value in configs.items()},
+        )
+        self._controller(m.CreateTopicsRequest(topics=(new,)))
+        brokers = self.brokers
+        brokers.list_offsets({TopicPartition(name, each): m.LATEST for each in range(partitions)})
+
+    def delete(self, name: str) -> None:
+        self._controller(m.DeleteTopicsRequest(topics=(name,)))
+        brokers = self.brokers
+
+        def gone() -> None:
+            if name in brokers.topics():
+                raise client.LeaderNotAvailable("not yet")
+
+        brokers.retrying("deleting", gone)
+
+    def _controller(self, request: Any) -> Any:
+        brokers = self.brokers
+
+        def attempt() -> Any:
+            known: m.MetadataResponse = brokers.ask_any(m.MetadataRequest(topics=()))
+            place = next(each for each in known.brokers if each.node_id == known.controller_id)
+            answer = client.call(client.Address(place.host, place.port), request)
+            for each in answer.topics:
+                error = client.failure_in(each)
+                if error is not None:
+                    raise error
+            return answer
+
+        return brokers.retrying("asking the controller", attempt)
+
+    def write(self, topic: str, partition: int, values: Sequence[bytes], **fields: Any) -> None:
+        """Append values as one batch, acknowledged by all in-sync replicas."""
+        records = [Record(0, 1_700_000_000_000 + index, 0, None, value) for index, value in enumerate(values)]
+        records = [each._replace(**fields) for each in records]
+        brokers = self.brokers
+
+        def attempt() -> None:
+            answers = brokers.produce([(TopicPartition(topic, partition), build_batch(records))], timeout_s=20)
+            error = client.failure_in(answers[0])
+            if error is not None:
+                raise error
+
+        brokers.retrying("writing", attempt)
+
+    def delete_records(self, topic: str, partition: int, offset: int) -> None:
+        name = TopicPartition(topic, partition)
+        item = m.DeleteRecordsPartition(topic=topic, partition=partition, offset=offset)
+        answer = client.call(self.brokers.leader(name).address, m.DeleteRecordsRequest(partitions=(item,)))
+        assert answer.partitions[0].error_code == 0, answer
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[Kafka]:
+    """Three brokers in this process."""
+    # The tests' records are of 2023: retention would take them within minutes.
+    with LocalCluster(brokers=3, config={"log.retention.ms": "-1"}) as cluster:
+        yield Kafka(cluster)
+
+
+@pytest.fixture
+def read(spark: Any, kafka: Kafka) -> Callable[..., Any]:
+    """A batch reader of a topic with some options."""
+
+    def of(topic: str, **options: Any) -> Any:
+        reader = spark.read.format("minikafka").option("kafka.bootstrap.servers", kafka.bootstrap)
+        return reader.option("subscribe", topic).options(**options).load()
+
+    return of
