@@ -380,7 +380,7 @@ class PartitionLog:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """A disk that fails is KafkaStorageError; damaged bytes are CorruptMessage, to whoever reads there and nobody else.
+        """A failing disk is KafkaStorageError; damaged bytes are CorruptMessage, to who reads there and nobody else.
 
         A rotten batch must not take the log offline for all that is still whole.
         """
