@@ -18,7 +18,7 @@ from minikafka.errors import CorruptMessage, InvalidRecord, WorldError
 from minikafka.invariant import invariant
 from minikafka.quorum import fetching
 from minikafka.quorum.core import QuorumCore
-from minikafka.quorum.fetching import FETCH_WAIT_MAX_MS, FetchAsk, FetchSnapshot, FetchStep, Wait
+from minikafka.quorum.fetching import FetchAsk, FetchSnapshot, FetchStep, Wait
 from minikafka.replication.follower import CutTo, Extend
 from minikafka.types import Epoch, EpochEnd, NodeId
 from minikafka.wire.messages import FetchResponse, FetchSnapshotRequest, FetchSnapshotResponse
@@ -66,7 +66,7 @@ class MetadataFollower:
 
     async def _fetch(self, ask: FetchAsk) -> None:
         clock = self._world.clock
-        response = await self._call_leader(ask, ask.request, FETCH_WAIT_MAX_MS)
+        response = await self._call_leader(ask, ask.request, ask.request.max_wait_ms)
         if not isinstance(response, FetchResponse):
             await self._pause(fetching.on_fetch_failed(self._core, clock.now()))
             return

@@ -71,7 +71,11 @@ class LogDirectory:
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._high_watermarks: dict[TopicPartition, Offset] = {}
         self._publications = 0
+        self._newest: dict[str, int] = {}
+        """Of each file, the number of the publication that was begun last."""
         self._published: dict[str, int] = {}
+        self._durable: dict[str, bytes] = {}
+        """What is surely in each file, as long as nothing else is being published."""
 
     @classmethod
     async def open(
@@ -234,9 +238,14 @@ class LogDirectory:
         await self._publish(LOG_START_OFFSET_CHECKPOINT, format_offsets(starts))
 
     async def _publish(self, name: str, data: bytes) -> bool:
-        """Make ``data`` the durable content of ``name``; False when a later publication was begun meanwhile."""
+        """Make ``data`` the durable content of ``name``, if it is not already; False when a later publication was begun
+        meanwhile.
+        """
+        if self._durable.get(name) == data:
+            return True
+        self._durable.pop(name, None)
         self._publications += 1
-        number = self._publications
+        number = self._newest[name] = self._publications
         temporary = f"{name}.{number}{TEMPORARY}"
         await self._disk.publish(temporary, data)
         if number > self._published.get(name, 0):
@@ -245,7 +254,10 @@ class LogDirectory:
         else:
             self._disk.remove(temporary)
         await self._disk.sync_folder("")
-        return number == self._publications
+        if number != self._newest[name]:
+            return False
+        self._durable[name] = data
+        return True
 
     # ------------------------------------------------------------------------------------- stopping
 

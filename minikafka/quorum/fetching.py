@@ -76,11 +76,18 @@ def has_whom_to_ask(core: QuorumCore) -> bool:
     return isinstance(core.role, Follower) or (isinstance(core.role, Unattached) and not core.is_voter)
 
 
+def fetch_wait_ms(core: QuorumCore) -> int:
+    """How long the leader may hold a fetch: short enough that a quiet leader is heard of well before the fetch timeout,
+    and the follower before the leader tells it again who leads, half a fetch timeout after its last fetch.
+    """
+    return min(FETCH_WAIT_MAX_MS, int(core.fetch_timeout_s * 1000 / 3))
+
+
 def next_fetch(core: QuorumCore) -> FetchAsk | None:
     """Whom to ask for what; None while there is nobody to ask: somebody will call, or an election is due."""
     role = core.role
     if isinstance(role, Follower):
-        peer, wait_ms = role.leader_id, FETCH_WAIT_MAX_MS
+        peer, wait_ms = role.leader_id, fetch_wait_ms(core)
     elif isinstance(role, Unattached) and not core.is_voter:
         peer, wait_ms = core.random.choice(core.voters), 0
     else:

@@ -21,7 +21,7 @@ import asyncio
 import errno
 from collections.abc import Callable, Coroutine
 from contextvars import Context
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
@@ -53,6 +53,9 @@ class _Call:
     def fail(self, error: Exception) -> None:
         if not self.answer.done():
             self.answer.set_exception(error)
+
+    def expire(self) -> None:
+        self.fail(OutcomeUnknown(f"{self.api} to {self.peer}: no answer in time"))
 
     def succeed(self, body: bytes) -> None:
         if not self.answer.done():
@@ -218,11 +221,11 @@ class SimNetwork:
         source = caller.node if caller is not None else ""
         call = _Call(self._calls, api, caller, source, peer, self._loop.create_future())
         self._request(call, b"".join(body))
+        timer = self._loop.call_at(deadline, call.expire)
         try:
-            async with asyncio.timeout_at(deadline):
-                return await call.answer
-        except TimeoutError:
-            raise OutcomeUnknown(f"{api} to {peer}: no answer in time") from None
+            return await call.answer
+        finally:
+            timer.cancel()
 
     def _request(self, call: _Call, body: bytes) -> None:
         message = Message(call.number, "request", call.source, call.peer.host, call.api, body)
@@ -267,7 +270,7 @@ class SimNetwork:
                 return
             if listener.take(arrival) is None:
                 return  # the connection was closed meanwhile
-            back = replace(message, kind="answer", source=message.target, target=message.source, body=answer)
+            back = Message(message.call, "answer", message.target, message.source, message.api, answer)
             self._send(
                 back,
                 listener.incarnation,
