@@ -132,7 +132,8 @@ class Faults:
 
     def _power_cut(self, fault: Fault, nodes: tuple[NodeId, ...]) -> None:
         is_wiped = bool(self._damaged) and self._wiped
-        if (is_wiped or self._plan.policy != FSYNC) and not self._keeps_a_whole_replica(nodes):
+        is_limited = self._plan.within_budget and (is_wiped or self._plan.policy != FSYNC)
+        if is_limited and not self._keeps_a_whole_replica(nodes):
             self.marks["power_cut_spared"] += 1
             self._crash(fault, nodes)
             return

@@ -298,6 +298,9 @@ class MetadataHolds:
         for name, before, after in changes(self._newest, image):
             if after is None:
                 continue
+            joined = set(after.isr) - set(before.isr if before is not None else after.isr)
+            if not all(map(image.eligible, sorted(joined))):
+                report("isr_joined_while_ineligible", f"{name} from {before} to {after}")
             if not set(after.isr) <= set(after.replicas):
                 report("isr_within_replicas", f"{name} isr={list(after.isr)} replicas={list(after.replicas)}")
             if after.leader != NO_NODE and after.leader not in after.isr:
@@ -307,6 +310,23 @@ class MetadataHolds:
             ):
                 report("epochs_never_fall", f"{name} from {before} to {after}")
         self._newest = image
+
+
+class AppliedEqual:
+    """Whoever has applied the metadata up to an offset knows the same, from records or from a snapshot (D5)."""
+
+    def __init__(self) -> None:
+        self._seen: dict[NodeId, MetadataImage] = {}
+        self._known: dict[Offset, tuple[NodeId, MetadataImage]] = {}
+
+    def look(self, node: NodeId, image: MetadataImage, report: Report) -> None:
+        """``node`` has applied ``image``."""
+        if self._seen.get(node) is image:
+            return
+        self._seen[node] = image
+        first, known = self._known.setdefault(image.offset, (node, image))
+        if first != node and (known.topics, known.brokers) != (image.topics, image.brokers):
+            report("metadata_differs", f"at {image.offset} broker {node} knows {image}, broker {first} {known}")
 
 
 class QuorumHolds:
@@ -350,12 +370,20 @@ def _number(event: Event, fact: str) -> int:
 QUORUM_EVENTS = frozenset({"quorum_leader_elected", "quorum_hw_advanced", "quorum_tail_truncated"})
 
 
+LOSSES = frozenset(
+    {"committed_record_lost", "exposed_record_changed", "committed_prefix_equal", "valid_high_watermark"}
+)
+"""What unsynced disks that lose their power all at once break; the history then says what clients have lost."""
+
+
 class Watch:
     """All invariants over one cluster, from its creation to :meth:`close`."""
 
     def __init__(self, cluster: SimCluster) -> None:
         self.cluster = cluster
         self.violations: list[Violation] = []
+        self.forgiven: frozenset[str] = frozenset()
+        """Names that are not violations in this run: plans beyond the fault budget lose records."""
         committed = CommittedPrefixEqual()
         self._of_partitions: Sequence[OfPartition] = (
             OneLeaderPerEpoch(),
@@ -369,6 +397,7 @@ class Watch:
         )
         self.committed = committed
         self._metadata = MetadataHolds()
+        self._applied = AppliedEqual()
         self._quorum = QuorumHolds()
         self._nodes = {node_name(node): node for node in cluster.nodes}
         self._names: dict[str, TopicPartition] = {}
@@ -384,6 +413,8 @@ class Watch:
 
     def report(self, name: str, what: str) -> None:
         """Note a violation, this file's or another check's."""
+        if name in self.forgiven:
+            return
         loop = self.cluster.sim.loop
         self.violations.append(Violation(name, what, loop.time(), loop.steps))
 
@@ -412,6 +443,8 @@ class Watch:
         image = self.cluster.image()
         if image is not None:
             self._metadata.look(image, self.report)
+        for broker in self.cluster.serving():
+            self._applied.look(broker.node_id, broker.image, self.report)
         for sight in sights.values():
             for each in self._of_partitions:
                 each.look(sight, self.report)

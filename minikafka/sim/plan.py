@@ -99,6 +99,8 @@ class Plan:
     """Of the safety phase."""
     faults: tuple[Fault, ...] = ()
     operations: tuple[Operation, ...] = ()
+    within_budget: bool = True
+    """False: a power cut happens whatever it costs; then invariants forgive lost records and the checker names them."""
     fifo: bool = False
     """Run ready nodes in plain FIFO order instead of a seeded one: the trace that reads best."""
 

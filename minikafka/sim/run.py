@@ -23,7 +23,7 @@ from minikafka.log.partition_log import PartitionLog
 from minikafka.ports import World
 from minikafka.sim.cluster import BOOT_S, CLUSTER_ID, NotReached, SimCluster, node_name
 from minikafka.sim.faults import Faults
-from minikafka.sim.invariants import Batch, Watch, batches_of
+from minikafka.sim.invariants import LOSSES, Batch, Watch, batches_of
 from minikafka.sim.loop import Livelock, SeededChoice
 from minikafka.sim.plan import Plan
 from minikafka.sim.report import Report
@@ -79,6 +79,8 @@ class Run:
         )
         self.cluster = SimCluster(self.sim, brokers=plan.brokers, voters=plan.voters, settings=plan.settings)
         self.watch = Watch(self.cluster)
+        if not plan.within_budget:
+            self.watch.forgiven = LOSSES
         self.report = Report(plan=plan)
         self.schedule = Schedule()
         self.checker = Checker()

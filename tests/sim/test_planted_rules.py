@@ -1,0 +1,50 @@
+"""Bugs planted in single rules: Kafka's real ones and our own, each caught by name where that rule plays (issue 3).
+
+The search is soak: ``python -m tests.sim.planted_table --hunt`` plays every seeded ground from seed 0 on.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.sim.bug import SEEDED, Bug
+from tests.sim.planted import PLANTED
+from tests.sim.planted_kafka import KAFKA
+from tests.sim.planted_own import OWN
+from tests.sim.planted_table import BEGIN, END, table
+
+BUGS = (*KAFKA, *OWN)
+DOCUMENT = Path(__file__).parents[2] / "docs/simulator.md"
+
+
+def caught(bug: Bug) -> tuple[int, str | None]:
+    """The seed that shows it and the name: the recorded one, else the first within the budget."""
+    seeds = (bug.seed, *range(bug.budget)) if bug.ground in SEEDED else (0,)
+    told: list[str] = []
+    for seed in seeds:
+        with bug.active():
+            name = bug.play(seed)
+        if name in bug.names:
+            return seed, name
+        told.append(f"{seed}: {name or 'passed'}")
+    pytest.fail(f"{bug.name} ({bug.story}) was not caught by {bug.names}: {', '.join(told[:20])}")
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=[bug.name for bug in BUGS])
+def test_a_bug_of_one_rule_is_caught_by_name(bug: Bug) -> None:
+    """KAFKA-FACTS §11 and ours: the run that shows it fails by that name with the bug, and passes without."""
+    seed, _ = caught(bug)
+    assert bug.play(seed) is None
+
+
+def test_the_document_lists_every_planted_bug() -> None:
+    """docs/simulator.md: its table is the one that ``python -m tests.sim.planted_table`` writes."""
+    text = DOCUMENT.read_text(encoding="utf-8")
+    written = text.partition(BEGIN)[2].partition(END)[0].strip()
+    assert written == table().strip()
+    names = re.findall(r"^\| `([a-z0-9_]+)`", written, re.MULTILINE)
+    assert sorted(names) == sorted(bug.name for bug in (*PLANTED, *BUGS))
+    assert len(names) == len(set(names))
