@@ -335,7 +335,8 @@ class QuorumHolds:
     def __init__(self) -> None:
         self._leaders: dict[Epoch, str] = {}
         self._committed: dict[Offset, Batch] = {}
-        self._end: Offset = 0
+        self._committed_in: dict[Epoch, Offset] = {}
+        """How far the metadata was committed when somebody in this epoch said so."""
         self._ends: dict[str, Offset] = {}
 
     def on_event(self, event: Event, life: str, broker: Broker, report: Report) -> None:
@@ -345,8 +346,10 @@ class QuorumHolds:
             first = self._leaders.setdefault(epoch, life)
             if first != life:
                 report("one_quorum_leader_per_epoch", f"epoch {epoch} is led by {first} and by {life}")
-            if broker.quorum.log.end_offset < self._end:
-                lacks = f"{life} leads epoch {epoch} with {broker.quorum!r}, committed was {self._end}"
+            # A candidate may win an epoch that is over, and not have heard: it owes what older epochs committed.
+            owed = max((end for before, end in self._committed_in.items() if before < epoch), default=0)
+            if broker.quorum.log.end_offset < owed:
+                lacks = f"{life} leads epoch {epoch} with {broker.quorum!r}, committed was {owed}"
                 report("committed_metadata_lost", lacks)
         elif event.kind == "quorum_hw_advanced":
             self._commit(life, broker, _number(event, "new"), report)
@@ -359,7 +362,8 @@ class QuorumHolds:
             if first != batch:
                 report("committed_metadata_differs", f"{life} committed {batch}, before it was {first}")
         self._ends[life] = max(new, self._ends.get(life, 0))
-        self._end = max(self._end, new)
+        epoch = broker.quorum.epoch
+        self._committed_in[epoch] = max(new, self._committed_in.get(epoch, 0))
 
 
 def _number(event: Event, fact: str) -> int:

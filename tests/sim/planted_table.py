@@ -34,7 +34,7 @@ def table() -> str:
 
 def _of_a_cluster(bug: Planted) -> str:
     narrowed = f", faults {', '.join(bug.kinds)}" if bug.kinds else ""
-    needed = f"seed {bug.seed} is kept; of {bug.within} others one finds it{narrowed}"
+    needed = f"a kept plan; hunted in {bug.within} seeds{narrowed}"
     names = ", ".join(f"`{name}`" for name in bug.caught_by)
     return f"| `{bug.name}` | {bug.story} | | {names} | cluster | {needed} |"
 

@@ -1,0 +1,73 @@
+"""Invariants that must keep silent when nothing is wrong: what chance showed once, directed."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from minikafka.broker.broker import Broker
+from minikafka.quorum.image import BrokerImage, MetadataImage
+from minikafka.sim.invariants import AppliedEqual, MetadataHolds, QuorumHolds
+from minikafka.sim.world import Event
+
+
+class Told:
+    """Violations by name."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def __call__(self, name: str, what: str) -> None:
+        self.names.append(name)
+
+
+class Log:
+    """As long as it says, with nothing in it."""
+
+    def __init__(self, end: int) -> None:
+        self.start_offset = 0
+        self.end_offset = end
+
+    def read(self, *_: Any, **__: Any) -> Any:
+        return SimpleNamespace(buffers=())
+
+
+def broker(end: int, epoch: int) -> Broker:
+    return cast("Broker", SimpleNamespace(quorum=SimpleNamespace(log=Log(end), epoch=epoch)))
+
+
+def event(kind: str, **facts: object) -> Event:
+    return cast("Event", SimpleNamespace(kind=kind, facts=facts))
+
+
+def test_a_leader_owes_what_older_epochs_committed_and_nothing_newer() -> None:
+    """KAFKA-FACTS 10.13: a candidate may win epoch 3 when epoch 4 has committed already; it just has not heard."""
+    holds, told = QuorumHolds(), Told()
+    holds.on_event(event("quorum_hw_advanced", new=5), "n1#1", broker(5, 2), told)
+    holds.on_event(event("quorum_hw_advanced", new=9), "n2#1", broker(9, 4), told)
+    holds.on_event(event("quorum_leader_elected", epoch=3), "n3#1", broker(6, 3), told)
+    assert told.names == []
+    holds.on_event(event("quorum_leader_elected", epoch=5), "n3#2", broker(6, 5), told)
+    assert told.names == ["committed_metadata_lost"]
+
+
+def test_metadata_that_differs_is_told_once() -> None:
+    """D5: replayed or loaded from a snapshot, the same offset means the same state."""
+    one = BrokerImage(node_id=1, broker_epoch=1, incarnation_id="a", host="n1", port=1)
+    full = MetadataImage(offset=7, brokers={1: one})
+    equal, told = AppliedEqual(), Told()
+    equal.look(1, full, told)
+    equal.look(2, MetadataImage(offset=7, brokers={1: one}), told)
+    assert told.names == []
+    other = MetadataImage(offset=7)
+    equal.look(3, other, told)
+    equal.look(3, other, told)
+    assert told.names == ["metadata_differs"]
+
+
+def test_an_image_that_is_older_than_the_newest_is_not_looked_at_again() -> None:
+    """Brokers apply the same records at different times."""
+    holds, told = MetadataHolds(), Told()
+    holds.look(MetadataImage(offset=7), told)
+    holds.look(MetadataImage(offset=5), told)
+    assert told.names == []
