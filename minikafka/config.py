@@ -200,6 +200,9 @@ class BrokerConfig:
     producer_id_expiration_ms: int = _setting("producer.id.expiration.ms", DAY_MS, "see the topic's setting", low=1)
 
     fetch_max_bytes: int = _setting("fetch.max.bytes", 55 * MIB, "cap on any fetch", low=1024)
+    max_incremental_fetch_session_cache_slots: int = _setting(
+        "max.incremental.fetch.session.cache.slots", 1000, "fetch sessions remembered (KIP-227); 0: none", low=0
+    )
     socket_request_max_bytes: int = _setting("socket.request.max.bytes", 100 * MIB, "largest request body", low=1024)
     queued_max_request_bytes: int = _setting(
         "queued.max.request.bytes", 64 * MIB, "request bodies held at once", low=1024
@@ -255,7 +258,7 @@ KNOWN_TO_KAFKA_ONLY = frozenset(
     leader.imbalance.per.broker.percentage listener.security.protocol.map log.dir log.flush.scheduler.interval.ms
     log.message.format.version log.preallocate log.retention.hours log.retention.minutes log.roll.hours
     log.roll.jitter.ms log.cleaner.enable log.cleaner.threads max.connections max.connections.per.ip
-    max.incremental.fetch.session.cache.slots metadata.log.dir
+    metadata.log.dir
     metadata.max.idle.interval.ms metadata.max.retention.bytes num.io.threads num.network.threads
     num.recovery.threads.per.data.dir num.replica.fetchers offsets.retention.minutes offsets.topic.num.partitions
     offsets.topic.replication.factor offsets.topic.segment.bytes queued.max.requests replica.selector.class

@@ -187,6 +187,7 @@ class Broker:
             directory_id=self._new_id(),
             config_of=lambda name: METADATA_LOG_CONFIG if name == METADATA_PARTITION else config.topic_defaults(),
             events=world.events,
+            pause=lambda: asyncio.sleep(0),
         )
         self._server = await world.network.serve(config.listener, self.handle)
         self.voters = config.voters if config.controller_quorum_voters else {config.node_id: self._server.address}

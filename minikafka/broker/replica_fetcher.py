@@ -7,21 +7,27 @@ The rules are in ``replication/follower.py``; this driver asks, awaits and obeys
   fetch goes out: the fetch is the acknowledgement.
 - A partition that failed pauses alone, the others go on.
 - A partition that is new at this leader does not wait for the long poll under way: that one is given up.
+- The fetch session (KIP-227) is begun anew whenever it is not sure what the leader has counted: no answer, an answer
+  given up, a new life of this loop. What could not be used of an answer is asked for again.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from minikafka.broker.peer import call
+from minikafka.broker.turns import Turns
 from minikafka.broker.waiters import Mark, Waiters
 from minikafka.config import BrokerConfig
 from minikafka.errors import (
+    BY_CODE,
     CorruptMessage,
     DiskFailed,
     DiskFull,
+    FetchSessionIdNotFound,
+    InvalidFetchSessionEpoch,
     InvalidRecord,
     InvalidRequest,
     KafkaStorageError,
@@ -30,6 +36,7 @@ from minikafka.errors import (
     error_name,
 )
 from minikafka.ports import World
+from minikafka.replication.fetch_session import FetcherSession
 from minikafka.replication.follower import CutTo, Extend, FollowerReplica, NextFetch, RestartAt, Wait
 from minikafka.types import Address, NodeId, TopicPartition
 from minikafka.wire.messages import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
@@ -40,6 +47,25 @@ if TYPE_CHECKING:
 
 
 BACKOFF_FIRST_S = 0.02
+
+
+class _Asked(NamedTuple):
+    """What one partition was asked for: in which role, and from where."""
+
+    role: FollowerReplica
+    fetch: NextFetch
+    item: FetchPartition
+
+    def is_current(self, role: FollowerReplica) -> bool:
+        """Would the same be asked now? Cheaper to find out than to ask."""
+        fetch, log = self.fetch, role.log
+        return (
+            role is self.role
+            and fetch.offset == log.end_offset
+            and fetch.start_offset == log.start_offset
+            and fetch.high_watermark == role.high_watermark
+            and fetch.last_fetched_epoch == role.truncation.last_fetched_epoch(log)
+        )
 
 
 class ReplicaFetchers:
@@ -53,6 +79,7 @@ class ReplicaFetchers:
         partitions: Mapping[TopicPartition, Partition],
         flushers: Mapping[TopicPartition, Flusher],
         waiters: Waiters,
+        turns: Turns,
         spawn: Spawn,
         address_of: Callable[[NodeId], Address | None],
         broker_epoch: Callable[[], int],
@@ -63,6 +90,7 @@ class ReplicaFetchers:
         self.partitions = partitions
         self.flushers = flushers
         self.waiters = waiters
+        self.turns = turns
         self.spawn = spawn
         self.address_of = address_of
         self.broker_epoch = broker_epoch
@@ -102,6 +130,9 @@ class _LeaderLoop:
         self._long_poll: asyncio.Timeout | None = None
         """Around the fetch under way: it is given up when this is due."""
         self._task: asyncio.Task[None] | None = None
+        self._session = FetcherSession()
+        self._asked: dict[TopicPartition, _Asked] = {}
+        """By the latest fetch."""
 
     def add(self, name: TopicPartition) -> None:
         self.following[name] = 0.0
@@ -116,6 +147,7 @@ class _LeaderLoop:
         self._failures.pop(name, None)
 
     async def _run(self) -> None:
+        self._session.lost()
         while self.following:
             self._changed.clear()
             await self._sync_what_is_not()
@@ -143,16 +175,33 @@ class _LeaderLoop:
             # A log whose sync failed has told so itself and is offline now.
             await asyncio.gather(*syncing, return_exceptions=True)
 
-    def _next_fetches(self, now: float) -> dict[TopicPartition, tuple[FollowerReplica, NextFetch]]:
+    def _next_fetches(self, now: float) -> dict[TopicPartition, _Asked]:
         asking = {}
         for name, not_before in list(self.following.items()):
             partition = self.owner.partitions.get(name)
             role = partition.role if partition else None
-            if not isinstance(role, FollowerReplica) or role.leader != self.leader:
+            if partition is None or not isinstance(role, FollowerReplica) or role.leader != self.leader:
                 del self.following[name]
             elif not_before <= now and not self._is_unsynced(name):
-                asking[name] = (role, role.next_fetch())
+                before = self._asked.get(name)
+                asking[name] = before if before is not None and before.is_current(role) else self._ask(partition, role)
+        self._asked = asking
         return asking
+
+    def _ask(self, partition: Partition, role: FollowerReplica) -> _Asked:
+        fetch = role.next_fetch()
+        item = FetchPartition(
+            topic=partition.partition.topic,
+            partition=partition.partition.partition,
+            topic_id=partition.topic_id,
+            current_leader_epoch=fetch.leader_epoch,
+            fetch_offset=fetch.offset,
+            last_fetched_epoch=fetch.last_fetched_epoch,
+            log_start_offset=fetch.start_offset,
+            high_watermark=fetch.high_watermark,
+            partition_max_bytes=self.owner.config.replica_fetch_max_bytes,
+        )
+        return _Asked(role, fetch, item)
 
     def _is_unsynced(self, name: TopicPartition) -> bool:
         """It was added while the others were synced: to ask now would acknowledge what only the page cache has."""
@@ -170,38 +219,30 @@ class _LeaderLoop:
             return
 
     async def _fetch(
-        self, address: Address, asking: Mapping[TopicPartition, tuple[FollowerReplica, NextFetch]], now: float
+        self, address: Address, asking: Mapping[TopicPartition, _Asked], now: float
     ) -> FetchResponse | None:
         config = self.owner.config
         # The long poll ends when the pause of a partition that is left out does: else a leader that was one metadata
         # round late would wait for this follower as long as the others have nothing new.
         pauses_ms = [int((at - now) * 1000) + 1 for at in self.following.values() if at > now]
+        in_session = self._session.next_request({name: each.item for name, each in asking.items()})
         request = FetchRequest(
             replica_id=config.node_id,
             replica_epoch=self.owner.broker_epoch(),
             max_wait_ms=min([config.replica_fetch_wait_max_ms, *pauses_ms]),
             min_bytes=config.replica_fetch_min_bytes,
             max_bytes=config.replica_fetch_response_max_bytes,
-            partitions=tuple(
-                FetchPartition(
-                    topic=name.topic,
-                    partition=name.partition,
-                    topic_id=self.owner.partitions[name].topic_id,
-                    current_leader_epoch=fetch.leader_epoch,
-                    fetch_offset=fetch.offset,
-                    last_fetched_epoch=fetch.last_fetched_epoch,
-                    log_start_offset=fetch.start_offset,
-                    high_watermark=fetch.high_watermark,
-                    partition_max_bytes=config.replica_fetch_max_bytes,
-                )
-                for name, (_, fetch) in asking.items()
-            ),
+            session_id=in_session.session_id,
+            session_epoch=in_session.session_epoch,
+            partitions=in_session.partitions,
+            forgotten=in_session.forgotten,
         )
         deadline = now + (config.replica_fetch_wait_max_ms + config.replica_socket_timeout_ms) / 1000
+        response: FetchResponse | None = None
         try:
             # A cancel scope rather than a task of its own: every turn of the loop delays the acknowledgement.
             async with asyncio.timeout_at(None) as self._long_poll:
-                response: FetchResponse = await call(self.owner.world.network, address, request, deadline)
+                response = await call(self.owner.world.network, address, request, deadline)
         except TimeoutError:
             return None
         except (WorldError, ProtocolError) as error:
@@ -209,9 +250,16 @@ class _LeaderLoop:
             return None
         finally:
             self._long_poll = None
+            if response is None:
+                self._session.lost()
         if response.error_code:
-            self._fetch_failed(asking, f"{error_name(response.error_code)}: {response.error_message}")
+            self._session.lost()
+            if BY_CODE.get(response.error_code) in (FetchSessionIdNotFound, InvalidFetchSessionEpoch):
+                self.owner.world.events("fetch_session_lost", leader=self.leader, error=error_name(response.error_code))
+            else:
+                self._fetch_failed(asking, f"{error_name(response.error_code)}: {response.error_message}")
             return None
+        self._session.answered(response.session_id)
         return response
 
     def _fetch_failed(self, asking: Mapping[TopicPartition, object], why: str) -> None:
@@ -229,22 +277,22 @@ class _LeaderLoop:
             pause = min(BACKOFF_FIRST_S * 2**failures, self.owner.config.replica_fetch_backoff_ms / 1000)
             self.following[name] = self.owner.world.clock.now() + pause
 
-    async def _obey(
-        self, asking: Mapping[TopicPartition, tuple[FollowerReplica, NextFetch]], response: FetchResponse
-    ) -> None:
+    async def _obey(self, asking: Mapping[TopicPartition, _Asked], response: FetchResponse) -> None:
         """Apply the answer partition by partition; syncs run together, each before its own acknowledgement."""
         extended: list[tuple[Partition, FollowerReplica, Extend]] = []
+        heard: dict[TopicPartition, None] = {}
         for answer in response.partitions:
+            await self.owner.turns.admit(sum(map(len, answer.records)))
             name = TopicPartition(answer.topic, answer.partition)
             asked = asking.get(name)
             partition = self.owner.partitions.get(name)
-            if asked is None or partition is None or partition.role is not asked[0]:
+            if asked is None or partition is None or partition.role is not asked.role:
                 continue
-            if asked[1].offset != partition.log.end_offset:
+            if asked.fetch.offset != partition.log.end_offset:
                 continue
-            step = self._apply(name, asked[0], answer, asked[1])
+            step = self._apply(name, asked.role, answer, asked.fetch)
             if step is not None:
-                extended.append((partition, asked[0], step))
+                extended.append((partition, asked.role, step))
         syncing = [
             self.owner.flushers[partition.partition].durable(partition.log.end_offset)
             for partition, _, step in extended
@@ -254,8 +302,14 @@ class _LeaderLoop:
             # A log whose sync failed has told so itself and is offline now: its role below is another one.
             await asyncio.gather(*syncing, return_exceptions=True)
         for partition, role, step in extended:
-            if partition.role is role and role.on_durable(step.leader_high_watermark, step.leader_start_offset):
-                self.owner.waiters.wake(Mark.HIGH_WATERMARK, partition.partition, role.high_watermark)
+            if partition.role is role:
+                heard[partition.partition] = None
+                if role.on_durable(step.leader_high_watermark, step.leader_start_offset):
+                    self.owner.waiters.wake(Mark.HIGH_WATERMARK, partition.partition, role.high_watermark)
+        for answer in response.partitions:
+            name = TopicPartition(answer.topic, answer.partition)
+            if name not in heard:
+                self._session.unheard(name)
 
     def _apply(
         self, name: TopicPartition, role: FollowerReplica, answer: FetchedPartition, asked: NextFetch

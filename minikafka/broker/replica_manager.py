@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from minikafka.broker.flusher import Flusher, Spawn
 from minikafka.broker.isr_proposer import IsrProposer
 from minikafka.broker.replica_fetcher import ReplicaFetchers
+from minikafka.broker.turns import Turns
 from minikafka.broker.waiters import Mark, Waiters
 from minikafka.config import BrokerConfig, TopicConfig, parse_topic
 from minikafka.errors import (
@@ -27,6 +28,7 @@ from minikafka.errors import (
 from minikafka.log.log_directory import LogDirectory
 from minikafka.ports import World
 from minikafka.quorum.image import MetadataImage, PartitionImage, TopicImage, changes
+from minikafka.replication.fetch_session import EPOCH_MAX, FetchSessions
 from minikafka.replication.leader import FetchEffect, LeaderReplica, PartitionState
 from minikafka.replication.partition import Partition
 from minikafka.types import METADATA_PARTITION, NO_NODE, Address, NodeId, Offset, TopicPartition
@@ -64,6 +66,10 @@ class ReplicaManager:
         self.partitions: dict[TopicPartition, Partition] = {}
         self.flushers: dict[TopicPartition, Flusher] = {}
         self.waiters = Waiters()
+        self.turns = Turns()
+        self.fetch_sessions = FetchSessions(
+            config.max_incremental_fetch_session_cache_slots, new_id=lambda: world.random.randint(1, EPOCH_MAX)
+        )
         self.isr_proposer = IsrProposer(
             config, world, controller=controller, broker_epoch=broker_epoch, waiters=self.waiters
         )
@@ -77,6 +83,7 @@ class ReplicaManager:
             partitions=self.partitions,
             flushers=self.flushers,
             waiters=self.waiters,
+            turns=self.turns,
             spawn=spawn,
             address_of=address_of,
             broker_epoch=broker_epoch,

@@ -4,16 +4,25 @@ One waiter per request, over all the partitions that it asks about. The order is
 the world itself after each wake-up, so a wake-up too many costs time and none can be lost. Log-end waiters are woken
 right after the append, watermark waiters after durability: else the leader's and the followers' syncs run in series.
 When a partition changes its role, everyone who waits for it is woken and finds out.
+
+Each mark of each partition has a heap by offset: a wake-up touches those whom it reaches and nobody else. Who is gone
+stays in the heaps and is dropped in passing: when a heap has doubled, the dead are swept out, so that it never holds
+more than about twice the living, also where nothing ever happens and the same requests time out again and again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import enum
+import heapq
+import itertools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from minikafka.types import Offset, TopicPartition
+
+SWEEP_SIZE_MIN = 8
+"""Shorter heaps are not swept."""
 
 
 class Mark(enum.Enum):
@@ -32,39 +41,89 @@ class Condition(NamedTuple):
     offset: Offset
 
 
+class _Waiter:
+    """One parked request; ``future`` is None once it has gone, and then its entries in the heaps are dead."""
+
+    __slots__ = ("future", "released")
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[None] | None = None
+        self.released: list[Condition] = []
+        """By what it was woken: these have left their heaps."""
+
+    def wake(self) -> None:
+        if self.future is not None and not self.future.done():
+            self.future.set_result(None)
+
+
+class _Heap:
+    """Who waits for one mark of one partition, the nearest offset first."""
+
+    __slots__ = ("entries", "sweep_size")
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[Offset, int, _Waiter, Condition]] = []
+        self.sweep_size = SWEEP_SIZE_MIN
+
+    def push(self, birth: int, waiter: _Waiter, condition: Condition) -> None:
+        if len(self.entries) >= self.sweep_size:
+            self.entries = [entry for entry in self.entries if entry[2].future is not None]
+            heapq.heapify(self.entries)
+            self.sweep_size = max(SWEEP_SIZE_MIN, 2 * len(self.entries))
+        heapq.heappush(self.entries, (condition.offset, birth, waiter, condition))
+
+    def release(self, offset: Offset | None) -> None:
+        """Wake those who wait for ``offset`` or less; None: everyone."""
+        entries = self.entries
+        while entries and (offset is None or entries[0][0] <= offset):
+            _, _, waiter, condition = heapq.heappop(entries)
+            if waiter.future is not None:
+                waiter.released.append(condition)
+                waiter.wake()
+
+
 class Waiters:
     """All parked requests of one broker."""
 
     def __init__(self) -> None:
-        self._watching: dict[tuple[Mark, TopicPartition], dict[int, tuple[Offset, asyncio.Future[None]]]] = {}
-        self._births = 0
+        self._heaps: dict[Mark, dict[TopicPartition, _Heap]] = {mark: {} for mark in Mark}
+        self._births = itertools.count()
         self.parked = 0
         self._closed = False
 
     def wake(self, mark: Mark, partition: TopicPartition, offset: Offset) -> None:
         """The mark has reached ``offset``: release those who wait for that or less."""
-        for wanted, future in self._watching.get((mark, partition), {}).values():
-            if wanted <= offset and not future.done():
-                future.set_result(None)
+        heaps = self._heaps[mark]
+        heap = heaps.get(partition)
+        if heap is not None:
+            heap.release(offset)
+            if not heap.entries:
+                del heaps[partition]
 
     def wake_all(self, partition: TopicPartition) -> None:
         """The partition's role has changed: release everyone who waits for it."""
-        for mark in Mark:
-            for _, future in self._watching.get((mark, partition), {}).values():
-                if not future.done():
-                    future.set_result(None)
+        for heaps in self._heaps.values():
+            heap = heaps.pop(partition, None)
+            if heap is not None:
+                heap.release(None)
 
     def close(self) -> None:
         """The broker stops: release everyone for good. Later waits end at once."""
         self._closed = True
-        for watching in self._watching.values():
-            for _, future in watching.values():
-                if not future.done():
-                    future.set_result(None)
+        for heaps in self._heaps.values():
+            for heap in heaps.values():
+                heap.release(None)
+            heaps.clear()
 
-    def is_watched(self, mark: Mark, partition: TopicPartition) -> bool:
-        """Does anybody wait for it? For callers to whom finding out where the mark stands costs something."""
-        return (mark, partition) in self._watching
+    def is_watched(self, mark: Mark, partition: TopicPartition | None = None) -> bool:
+        """Does anybody wait for it (None: for this mark of any partition)? For callers to whom finding out where the
+        mark stands costs something.
+        """
+        heaps = self._heaps[mark]
+        if not heaps:
+            return False
+        found = heaps.values() if partition is None else [heaps[partition]] if partition in heaps else []
+        return any(entry[2].future is not None for heap in found for entry in heap.entries)
 
     async def until(
         self,
@@ -73,41 +132,48 @@ class Waiters:
         deadline: float,
         *,
         just_asked: bool = False,
+        news: list[TopicPartition] | None = None,
     ) -> bool:
         """Wait until ``met()``; it is asked first (unless the caller has ``just_asked``), and after each wake-up.
 
         False when the deadline (on the loop's clock) passed first or the broker stops. What ``met`` raises ends the
-        wait.
+        wait. Partitions that woke it are added to ``news`` before ``met`` is asked.
         """
+        if not just_asked and met():
+            return True
         loop = asyncio.get_running_loop()
-        while just_asked or not met():
-            just_asked = False
-            if self._closed or loop.time() >= deadline:
-                return False
-            woken = loop.create_future()
-            timer = loop.call_at(deadline, _release, woken)
-            self._births += 1
-            birth = self._births
-            for mark, partition, offset in conditions:
-                self._watching.setdefault((mark, partition), {})[birth] = (offset, woken)
-            self.parked += 1
-            try:
-                await woken
-            finally:
-                self.parked -= 1
-                timer.cancel()
-                self._forget(conditions, birth)
-        return True
+        if self._is_over(deadline):
+            return False
+        waiter = _Waiter()
+        waiter.released.extend(conditions)
+        timer = loop.call_at(deadline, waiter.wake)
+        self.parked += 1
+        try:
+            while True:
+                waiter.future = loop.create_future()
+                self._watch(waiter)
+                await waiter.future
+                if news is not None:
+                    news.extend(condition.partition for condition in waiter.released)
+                if met():
+                    return True
+                if self._is_over(deadline):
+                    return False
+        finally:
+            self.parked -= 1
+            timer.cancel()
+            waiter.future = None
 
-    def _forget(self, conditions: Sequence[Condition], birth: int) -> None:
-        for mark, partition, _ in conditions:
-            watching = self._watching.get((mark, partition))
-            if watching is not None:
-                watching.pop(birth, None)
-                if not watching:
-                    del self._watching[mark, partition]
+    def _is_over(self, deadline: float) -> bool:
+        return self._closed or asyncio.get_running_loop().time() >= deadline
 
-
-def _release(woken: asyncio.Future[None]) -> None:
-    if not woken.done():
-        woken.set_result(None)
+    def _watch(self, waiter: _Waiter) -> None:
+        """Wait for what it was released from (at first: for all)."""
+        births = self._births
+        for condition in waiter.released:
+            heaps = self._heaps[condition.mark]
+            heap = heaps.get(condition.partition)
+            if heap is None:
+                heap = heaps[condition.partition] = _Heap()
+            heap.push(next(births), waiter, condition)
+        waiter.released.clear()

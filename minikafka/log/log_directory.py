@@ -10,7 +10,7 @@ Rules for this file:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from minikafka.config import TopicConfig
 from minikafka.errors import DiskFailed, DiskFull, InvalidConfig, KafkaStorageError
@@ -50,6 +50,7 @@ _TAIL_SIZE_MIN = 64 * 1024
 _TAIL_SIZE_MAX = 4 * 1024 * 1024
 
 ConfigOf = Callable[[TopicPartition], TopicConfig]
+Pause = Callable[[], Awaitable[None]]
 
 
 class LogDirectory:
@@ -88,22 +89,24 @@ class LogDirectory:
         config_of: ConfigOf = lambda _: TopicConfig(),
         events: Events = no_events,
         tail_budget_bytes: int = TAIL_BUDGET_BYTES,
+        pause: Pause | None = None,
     ) -> LogDirectory:
         """Lock and load the data directory; ``directory_id`` is for a new one.
 
-        ``config_of`` gives a partition's settings as far as they are known at the start. Raises InvalidConfig when
+        ``config_of`` gives a partition's settings as far as they are known at the start; ``pause`` is awaited between
+        two logs, so that others on the same loop go on while this one loads thousands. Raises InvalidConfig when
         the directory is another node's, another cluster's or a newer format's; DiskFailed when it cannot be locked or
         read.
         """
         disk.lock()
         meta = await _identify(disk, MetaProperties(cluster_id=cluster_id, node_id=node_id, directory_id=directory_id))
         directory = cls(disk, meta, config_of=config_of, events=events, tail_budget_bytes=tail_budget_bytes)
-        await directory._load()
+        await directory._load(pause)
         return directory
 
     # ------------------------------------------------------------------------------------- loading
 
-    async def _load(self) -> None:
+    async def _load(self, pause: Pause | None) -> None:
         await self._take_clean_marker()
         points = self._read_offsets(RECOVERY_POINT_CHECKPOINT)
         starts = self._read_offsets(LOG_START_OFFSET_CHECKPOINT)
@@ -122,6 +125,8 @@ class LogDirectory:
                 events=self._events,
                 save_start=self.checkpoint_start_offsets,
             )
+            if pause is not None:
+                await pause()
         self._share_tails()
         # From now on a missing checkpoint means a lost one, so that the first ones must be there.
         if points is None:

@@ -322,6 +322,22 @@ class LeaderReplica:
         wants_in = self.proposal is None and node not in self.isr and self.may_join(node)
         return FetchEffect(high_watermark_moved=moved and self.advance(now), wants_in=wants_in)
 
+    def asks_again(self, node: NodeId, offset: Offset, *, broker_epoch: int, now: float) -> bool:
+        """An ISR member that asked from the log's end asks from there once more: only its times move on.
+
+        The short way of :meth:`record_fetch` for the many idle partitions of a fetch session (KIP-227), whose question
+        the caller knows to be in order still. False, with nothing done, when there is more to it than that.
+        """
+        remote = self.remotes[node]
+        if remote.end_offset != offset or remote.broker_epoch != broker_epoch or node not in self.isr:
+            return False
+        if offset != self.log.end_offset:
+            return False
+        remote.last_caught_up = max(remote.last_caught_up, now)
+        remote.leader_end_at_last_fetch = offset
+        remote.last_fetch = now
+        return True
+
     def may_join(self, node: NodeId) -> bool:
         """May ``node`` be let into the ISR? At the watermark *and* at the start of this epoch, and eligible (S15).
 

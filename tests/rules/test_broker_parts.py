@@ -9,7 +9,8 @@ import pytest
 from minikafka.broker.dispatch import Dispatcher
 from minikafka.broker.flusher import Flusher
 from minikafka.broker.tasks import Tasks
-from minikafka.broker.waiters import Condition, Mark, Waiters
+from minikafka.broker.turns import Turns
+from minikafka.broker.waiters import SWEEP_SIZE_MIN, Condition, Mark, Waiters
 from minikafka.errors import DiskFailed, KafkaStorageError, NotController
 from minikafka.ports import CAUSE, no_events
 from minikafka.sim.world import SimWorld
@@ -81,6 +82,113 @@ def test_a_wake_up_releases_those_who_wait_for_that_much_and_no_others():
         assert await far is False
         assert sim.loop.now == pytest.approx(9.0)
         assert waiters.parked == 0
+
+    run(body)
+
+
+def test_a_wake_up_touches_those_whom_it_reaches_and_nobody_else():
+    """DESIGN, Risks: produce waiters in a heap by offset; a wake-up does not cost more because more wait for later."""
+
+    async def body(sim):
+        waiters, marks = Waiters(), Marks()
+        parked = [
+            asyncio.ensure_future(
+                waiters.until([Condition(Mark.HIGH_WATERMARK, ORDERS, end)], marks.reached(end), sim.loop.now + 9)
+            )
+            for end in sorted(range(1, 1001), key=lambda end: end * 7919 % 1009)
+        ]
+        await asyncio.sleep(0.1)
+        marks.end, marks.looked = 10, 0
+        reached = CountingOffset(10)
+        waiters.wake(Mark.HIGH_WATERMARK, ORDERS, reached)
+        await asyncio.sleep(0.1)
+        assert reached.compared == 11, "the ten that are reached and the first that is not"
+        assert marks.looked == 10
+        assert waiters.parked == 990
+        marks.end = 1000
+        waiters.wake(Mark.HIGH_WATERMARK, ORDERS, 1000)
+        assert all(await asyncio.gather(*parked))
+
+    run(body)
+
+
+class CountingOffset(int):
+    """An offset that counts how often a waiter's is held against it."""
+
+    compared = 0
+
+    def __ge__(self, other):
+        self.compared += 1
+        return int(self) >= other
+
+
+def test_time_outs_on_an_idle_partition_leave_nothing_behind_that_grows():
+    """Entries of those who are gone are dropped lazily, but dropped: a follower's long poll times out twice a second."""
+
+    async def body(sim):
+        waiters, marks = Waiters(), Marks()
+        for _ in range(500):
+            both = [Condition(Mark.LOG_END, ORDERS, 1), Condition(Mark.LOG_END, PAYMENTS, 1)]
+            assert not await waiters.until(both, marks.reached(1), sim.loop.now + 0.5)
+        held = sum(len(heap.entries) for heaps in waiters._heaps.values() for heap in heaps.values())
+        assert held <= 2 * SWEEP_SIZE_MIN
+        assert waiters.parked == 0
+        assert not waiters.is_watched(Mark.LOG_END, ORDERS)
+        assert not waiters.is_watched(Mark.LOG_END)
+        waiters.wake(Mark.LOG_END, ORDERS, 1)
+        waiters.wake_all(PAYMENTS)
+        assert not any(waiters._heaps.values())
+
+    run(body)
+
+
+def test_a_waiter_learns_which_partitions_woke_it_and_still_waits_for_all():
+    """A long poll over a thousand partitions must look at the one that has news, not at all."""
+
+    async def body(sim):
+        waiters, marks, news = Waiters(), Marks(), []
+        conditions = [Condition(Mark.LOG_END, ORDERS, 1), Condition(Mark.LOG_END, PAYMENTS, 1)]
+        waiting = asyncio.ensure_future(waiters.until(conditions, marks.reached(3), sim.loop.now + 9, news=news))
+        await asyncio.sleep(0.1)
+        waiters.wake(Mark.LOG_END, PAYMENTS, 1)
+        waiters.wake(Mark.LOG_END, PAYMENTS, 1)
+        await asyncio.sleep(0.1)
+        assert news == [PAYMENTS]
+        waiters.wake(Mark.LOG_END, PAYMENTS, 2)
+        waiters.wake(Mark.LOG_END, ORDERS, 1)
+        await asyncio.sleep(0.1)
+        assert news == [PAYMENTS, PAYMENTS, ORDERS]
+        marks.end = 3
+        waiters.wake_all(ORDERS)
+        assert await waiting is True
+
+    run(body)
+
+
+def test_a_flood_of_appends_gives_the_loop_its_turns():
+    """DESIGN, Risks: bytes written per loop turn are bounded, so that heartbeats go out between two batches."""
+
+    async def body(sim):
+        turns, turn, written = Turns(bytes_max=100), 0, {}
+
+        async def tick() -> None:
+            nonlocal turn
+            while True:
+                turn += 1
+                await asyncio.sleep(0)
+
+        async def append(count: int) -> None:
+            for _ in range(count):
+                await turns.admit(30)
+                written[turn] = written.get(turn, 0) + 30
+
+        ticking = asyncio.ensure_future(tick())
+        await asyncio.gather(*(append(10) for _ in range(5)))
+        ticking.cancel()
+        assert sum(written.values()) == 1500
+        assert max(written.values()) <= 100 + 30
+        assert sim.loop.now == 0.0
+        await turns.admit(10_000)
 
     run(body)
 

@@ -11,6 +11,7 @@ import pytest
 
 from minikafka.broker.isr_proposer import IsrProposer
 from minikafka.broker.replica_fetcher import ReplicaFetchers
+from minikafka.broker.turns import Turns
 from minikafka.broker.waiters import Condition, Mark, Waiters
 from minikafka.config import BrokerConfig
 from minikafka.errors import IneligibleReplica, error_name, error_of
@@ -96,6 +97,7 @@ def fetchers_of(sim: SimWorld, following: Partition, events: Recorded) -> Replic
         partitions={TP: following},
         flushers={},
         waiters=Waiters(),
+        turns=Turns(),
         spawn=never,
         address_of=lambda _node: None,
         broker_epoch=lambda: 20,

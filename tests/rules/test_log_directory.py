@@ -285,3 +285,18 @@ def test_a_directory_that_is_in_use_is_refused():
 
     with pytest.raises(DiskFailed):
         opened(Locked())
+
+
+def test_others_get_their_turn_between_two_logs():
+    """DESIGN, Risks: a broker that loads thousands of logs does not hold up those who share its loop."""
+    disk = MemoryDisk()
+    directory, *_ = with_logs(disk)
+    run(directory.close(broker_epoch=4, high_watermarks={}))
+    pauses = 0
+
+    async def pause() -> None:
+        nonlocal pauses
+        pauses += 1
+
+    assert len(opened(disk, pause=pause).logs) == 2
+    assert pauses == 2

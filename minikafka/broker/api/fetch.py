@@ -6,16 +6,21 @@
   once per request, only after a read that succeeded and did not diverge; the answer carries the watermark *after* it.
 - A consumer reads below the high watermark, taken once per read (S3, KAFKA-9807); only leaders serve (S17).
 - The first batch is returned even if it is larger than every limit (KIP-74).
-- Differs from Kafka: no incremental fetch sessions (``session_id`` is always 0), no rack awareness.
+- In a fetch session (KIP-227, ``replication/fetch_session.py``) a request speaks for all partitions of the session,
+  named or not: each fetch offset is acknowledged anew, each question is checked anew unless nothing has happened that
+  could change the answer. Only what is news is answered. A long poll looks again only at the partitions that woke it.
+- Differs from Kafka: no rack awareness.
 """
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from minikafka.broker.waiters import Condition, Mark
 from minikafka.errors import InconsistentTopicId, InvalidRequest, OffsetOutOfRange, ProtocolError
+from minikafka.replication.fetch_session import CachedPartition, FetchSession
 from minikafka.replication.leader import LeaderReplica
 from minikafka.types import EpochEnd, Offset, TopicPartition
 from minikafka.wire.messages import (
@@ -43,54 +48,135 @@ class _Read:
     size: int
     urgent: bool
     """Do not wait: an error, or a divergence."""
+    seat: Partition | None = None
+    leader: LeaderReplica | None = None
+    """In which role it was read, if the question was in order."""
 
 
 async def handle_fetch(replicas: ReplicaManager, request: FetchRequest) -> FetchResponse:
-    """Read, wait if there is too little, read again; see the head of this file."""
+    """Read, wait if there is too little, read again; see the head of this file.
+
+    Raises InvalidRequest, FetchSessionIdNotFound, InvalidFetchSessionEpoch.
+    """
     if request.max_wait_ms < 0:
         raise InvalidRequest(f"max_wait_ms={request.max_wait_ms} is negative", member="max_wait_ms")
     if request.max_bytes < 0 or any(each.partition_max_bytes < 0 for each in request.partitions):
         raise InvalidRequest("max_bytes and partition_max_bytes must not be negative")
     now = replicas.clock.now()
     deadline = now + min(request.max_wait_ms, MAX_WAIT_MS_MAX) / 1000
-    budget = min(request.max_bytes, replicas.config.fetch_max_bytes)
-    min_bytes = min(request.min_bytes, budget)
-    reads = _read_all(replicas, request, budget, acknowledge=True)
-    if _enough(reads, min_bytes) or request.max_wait_ms == 0 or not request.partitions:
-        return _response(reads)
-    mark = Mark.LOG_END if request.replica_id >= 0 else Mark.HIGH_WATERMARK
-    conditions = [
-        Condition(mark, TopicPartition(each.topic, each.partition), each.fetch_offset + 1)
-        for each in request.partitions
-    ]
+    fetch = _Fetch(replicas, request, replicas.fetch_sessions.begin(request, now))
+    fetch.read(acknowledge=True)
+    if fetch.has_enough() or request.max_wait_ms == 0 or not fetch.asked:
+        return fetch.response()
+    news: list[TopicPartition] = []
 
     def enough() -> bool:
-        nonlocal reads
-        reads = _read_all(replicas, request, budget, acknowledge=False)
-        return _enough(reads, min_bytes)
+        fetch.read_again(dict.fromkeys(news))
+        news.clear()
+        return fetch.has_enough()
 
-    if not await replicas.waiters.until(conditions, enough, deadline, just_asked=True):
-        reads = _read_all(replicas, request, budget, acknowledge=False)
-    return _response(reads)
-
-
-def _enough(reads: list[_Read], min_bytes: int) -> bool:
-    return any(each.urgent for each in reads) or sum(each.size for each in reads) >= min_bytes
+    is_enough = await replicas.waiters.until(fetch.conditions(), enough, deadline, just_asked=True, news=news)
+    fetch.read(acknowledge=False, keep_fresh=is_enough)
+    return fetch.response()
 
 
-def _response(reads: list[_Read]) -> FetchResponse:
-    return FetchResponse(partitions=tuple(each.answer for each in reads))
+class _Fetch:
+    """One request under way: what it asks about, and what was read for it so far."""
 
+    def __init__(self, replicas: ReplicaManager, request: FetchRequest, session: FetchSession | None) -> None:
+        self.replicas = replicas
+        self.request = request
+        self.session = session
+        self.session_epoch = session.epoch if session is not None else 0
+        self.asked = (
+            [CachedPartition(item) for item in request.partitions]
+            if session is None
+            else list(session.partitions.values())
+        )
+        self.budget = min(request.max_bytes, replicas.config.fetch_max_bytes)
+        self.min_bytes = min(request.min_bytes, self.budget)
+        self.reads: dict[CachedPartition, _Read] = {}
+        """Of those that had something to say; without a session of all."""
+        self.fresh: dict[CachedPartition, _Read] = {}
+        """What the latest wake-up has read."""
 
-def _read_all(replicas: ReplicaManager, request: FetchRequest, budget: int, *, acknowledge: bool) -> list[_Read]:
-    reads = []
-    any_data = False
-    for item in request.partitions:
-        read = _read_one(replicas, request, item, budget, first=not any_data, acknowledge=acknowledge)
-        budget = max(0, budget - read.size)
-        any_data = any_data or read.size > 0
-        reads.append(read)
-    return reads
+    @property
+    def is_follower(self) -> bool:
+        return self.request.replica_id >= 0
+
+    def read(self, *, acknowledge: bool, keep_fresh: bool = False) -> None:
+        """Ask every partition, each with what the ones before it left of the budget.
+
+        ``acknowledge``: this is the request's first read, which counts as the follower's word for every partition of
+        its session. ``keep_fresh``: nothing happened since the last wake-up, what it has read stands.
+        """
+        fresh = self.fresh if keep_fresh else {}
+        is_follower = self.is_follower
+        short_way = not acknowledge or not is_follower or self._may_ask_again()
+        node, epoch, now = self.request.replica_id, self.request.replica_epoch, self.replicas.clock.now()
+        reads: dict[CachedPartition, _Read] = {}
+        budget = self.budget
+        any_data = False
+        for cached in self.asked:
+            leader = cached.quiet_leader(is_follower=is_follower) if short_way else None
+            if leader is not None and (
+                not (acknowledge and is_follower)
+                or leader.asks_again(node, cached.item.fetch_offset, broker_epoch=epoch, now=now)
+            ):
+                continue
+            read = fresh.get(cached) or self._read_one(cached, budget, first=not any_data, acknowledge=acknowledge)
+            budget = max(0, budget - read.size)
+            any_data = any_data or read.size > 0
+            reads[cached] = read
+        self.reads = reads
+
+    def _may_ask_again(self) -> bool:
+        """No check of the whole request calls for a second look at every partition."""
+        known = self.replicas.broker_epoch_of(self.request.replica_id)
+        is_former = self.request.replica_epoch != -1 and known is not None and self.request.replica_epoch < known
+        return not is_former and not self.replicas.waiters.is_watched(Mark.LOG_START)
+
+    def _read_one(self, cached: CachedPartition, budget: int, *, first: bool, acknowledge: bool) -> _Read:
+        return _read_one(self.replicas, self.request, cached.item, budget, first=first, acknowledge=acknowledge)
+
+    def read_again(self, news: Container[TopicPartition]) -> None:
+        """Look at those that woke the request, and at no others."""
+        self.fresh = {}
+        budget = self.budget
+        any_data = False
+        for cached in [cached for cached in self.asked if cached.name in news]:
+            read = self._read_one(cached, budget, first=not any_data, acknowledge=False)
+            budget = max(0, budget - read.size)
+            any_data = any_data or read.size > 0
+            self.reads[cached] = self.fresh[cached] = read
+
+    def has_enough(self) -> bool:
+        reads = self.reads.values()
+        return any(each.urgent for each in reads) or sum(each.size for each in reads) >= self.min_bytes
+
+    def conditions(self) -> list[Condition]:
+        """A follower waits for the log's end, a consumer for the watermark."""
+        mark = Mark.LOG_END if self.is_follower else Mark.HIGH_WATERMARK
+        return [Condition(mark, cached.name, cached.item.fetch_offset + 1) for cached in self.asked]
+
+    def response(self) -> FetchResponse:
+        """What was read; in a session only what is news, which is what was told from now on."""
+        session = self.session
+        if session is None:
+            return FetchResponse(partitions=tuple(each.answer for each in self.reads.values()))
+        answers = []
+        for cached, read in self.reads.items():
+            if read.size or read.urgent or cached.has_news(read.answer.high_watermark, read.answer.log_start_offset):
+                answers.append(read.answer)
+            if session.epoch != self.session_epoch:
+                continue  # A later request has overtaken this one: nobody waits for this answer.
+            if read.leader is None or read.seat is None:
+                cached.refused()
+            else:
+                cached.answered(read.seat, read.leader, read.answer.high_watermark, read.answer.log_start_offset)
+            if read.size:
+                session.served(cached.name)
+        return FetchResponse(session_id=session.id, partitions=tuple(answers))
 
 
 def _read_one(
@@ -190,7 +276,7 @@ def _data(partition: Partition, leader: LeaderReplica, data: LogSlice | None) ->
         log_end_offset=leader.log.end_offset,
         records=data.buffers if data is not None else (),
     )
-    return _Read(answer, data.size if data is not None else 0, urgent=False)
+    return _Read(answer, data.size if data is not None else 0, urgent=False, seat=partition, leader=leader)
 
 
 def _diverged(partition: Partition, leader: LeaderReplica, diverging: EpochEnd) -> _Read:

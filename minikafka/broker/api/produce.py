@@ -1,6 +1,7 @@
 """Produce: append a batch per partition, answer when ``acks`` is satisfied.
 
-- Everything up to the append is synchronous: what was checked still holds when the batch is written.
+- From a partition's checks to its append everything is synchronous: what was checked still holds when the batch is
+  written. Between partitions the loop gets its turn once enough was written (``turns.py``).
 - acks=0 and acks=1 answer after the leader's append (and sync, under that policy); acks=all when every member of the
   whole present ISR has the batch and the high watermark has passed it.
 - The outcome is set where it is known: before the append *not_written*; a timeout or a lost leadership after it
@@ -72,6 +73,7 @@ async def handle_produce(
     written: dict[TopicPartition, _Written] = {}
     for item in request.partitions:
         name = TopicPartition(item.topic, item.partition)
+        await replicas.turns.admit(sum(map(len, item.records)))
         try:
             written[name] = _append(replicas, name, item, request.acks, session_alive)
         except ProtocolError as error:

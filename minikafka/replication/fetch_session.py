@@ -1,0 +1,264 @@
+"""Fetch sessions (KIP-227): who follows a thousand partitions names, each time, only those that have changed.
+
+Both sides remember the same list. The rules that keep it the same:
+
+1. A request carries the session's id and an epoch that counts its requests. An epoch that is not the expected one, or
+   an id that is not known, is refused, and the fetcher begins anew with a full request: epoch 0.
+2. Every request asks for, and so acknowledges, *every* partition of the session, from the offset that it named last.
+   Whoever cannot stand by that offset any more (it was cut, it is not synced, it is led elsewhere) is named anew or
+   forgotten in the same request.
+3. Cached is the whole question, with the leader epoch and the last fetched epoch: else whoever was named once would
+   never be fenced again (KAFKA-9338).
+4. A partition that is named is answered, whatever was told before: the fetcher may have thrown that away.
+5. A fetcher that does not know whether its request was counted (no answer, an answer given up) begins anew.
+
+A session belongs to one fetcher; a broker has one at each leader, and its next one replaces it. Nothing here awaits or
+reads a clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from minikafka.errors import FetchSessionIdNotFound, InvalidFetchSessionEpoch
+from minikafka.replication.leader import LeaderReplica
+from minikafka.replication.partition import Partition
+from minikafka.types import NO_NODE, NO_OFFSET, NodeId, Offset, TopicPartition
+from minikafka.wire.messages import FetchPartition, FetchRequest, ForgottenPartition
+
+NO_SESSION = 0
+FULL_EPOCH = 0
+"""All partitions are named; a session is wanted."""
+SESSIONLESS_EPOCH = -1
+"""All partitions are named; no session is wanted, and the one that is named ends."""
+EPOCH_MAX = 0x7FFFFFFF
+IDLE_MAX_S = 120.0
+"""A session that has not been used for so long may be given up."""
+
+
+def epoch_after(epoch: int) -> int:
+    """0, 1, 2, up to the largest 32-bit number, then 1 again: 0 would mean a new session."""
+    return epoch + 1 if epoch < EPOCH_MAX else 1
+
+
+# ---- the leader's side -----------------------------------------------------------------------------------------------
+
+
+class CachedPartition:
+    """One partition of a session as the leader remembers it."""
+
+    __slots__ = ("item", "leader", "name", "seat", "told_high_watermark", "told_start_offset")
+
+    def __init__(self, item: FetchPartition) -> None:
+        self.name = TopicPartition(item.topic, item.partition)
+        self.item = item
+        """The question as it was last asked."""
+        self.told_high_watermark: Offset = NO_OFFSET
+        self.told_start_offset: Offset = NO_OFFSET
+        self.seat: Partition | None = None
+        self.leader: LeaderReplica | None = None
+        """The role that found the question in order, if one has: under it, it stays in order."""
+
+    def answered(
+        self, seat: Partition, leader: LeaderReplica, told_high_watermark: Offset, told_start_offset: Offset
+    ) -> None:
+        """The question was in order under ``leader``, and the fetcher knows these marks now."""
+        self.seat, self.leader = seat, leader
+        self.told_high_watermark, self.told_start_offset = told_high_watermark, told_start_offset
+
+    def refused(self) -> None:
+        """An error or a divergence was told: ask everything anew."""
+        self.leader = None
+        self.told_high_watermark = self.told_start_offset = NO_OFFSET
+
+    def has_news(self, high_watermark: Offset, start_offset: Offset) -> bool:
+        """Must the fetcher be told, though there is no data for it?"""
+        return high_watermark != self.told_high_watermark or start_offset != self.told_start_offset
+
+    def quiet_leader(self, *, is_follower: bool) -> LeaderReplica | None:
+        """The leader that has nothing to say to the question: it is in order still, nothing is there to read, and the
+        marks are those that were told. None if it may have.
+        """
+        leader = self.leader
+        if leader is None or self.seat is None or self.seat.role is not leader:
+            return None
+        log = leader.log
+        if self.item.fetch_offset < (log.end_offset if is_follower else leader.high_watermark):
+            return None
+        if leader.high_watermark != self.told_high_watermark or log.start_offset != self.told_start_offset:
+            return None
+        return leader
+
+
+class FetchSession:
+    """One fetcher's partitions, in the order in which they are served."""
+
+    def __init__(self, session_id: int, replica_id: NodeId, replica_epoch: int, now: float) -> None:
+        self.id = session_id
+        self.replica_id = replica_id
+        self.replica_epoch = replica_epoch
+        self.epoch = FULL_EPOCH
+        """That of the latest request."""
+        self.last_used = now
+        self.partitions: dict[TopicPartition, CachedPartition] = {}
+
+    @property
+    def is_privileged(self) -> bool:
+        """A follower's: what it cannot fetch in time costs the cluster, not one reader."""
+        return self.replica_id != NO_NODE
+
+    def update(self, named: Sequence[FetchPartition], forgotten: Sequence[ForgottenPartition]) -> None:
+        """Take over what a request says has changed."""
+        for gone in forgotten:
+            self.partitions.pop(TopicPartition(gone.topic, gone.partition), None)
+        for item in named:
+            name = TopicPartition(item.topic, item.partition)
+            self.partitions[name] = CachedPartition(item)
+
+    def served(self, name: TopicPartition) -> None:
+        """It got data: the others come first next time (KIP-74)."""
+        cached = self.partitions.pop(name, None)
+        if cached is not None:
+            self.partitions[name] = cached
+
+
+class FetchSessions:
+    """All sessions of one broker, the least recently used first."""
+
+    def __init__(self, slots: int, new_id: Callable[[], int]) -> None:
+        self.slots = slots
+        self._new_id = new_id
+        """Gives positive numbers that nobody guesses."""
+        self._sessions: dict[int, FetchSession] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def begin(self, request: FetchRequest, now: float) -> FetchSession | None:
+        """The session that a request belongs to, brought up to date; None when it has and gets none.
+
+        Raises FetchSessionIdNotFound, InvalidFetchSessionEpoch.
+        """
+        if request.session_epoch in (FULL_EPOCH, SESSIONLESS_EPOCH):
+            self._end(request)
+            session = self._create(request, now) if request.session_epoch == FULL_EPOCH else None
+        else:
+            session = self._continue(request, now)
+        if session is not None:
+            session.update(request.partitions, request.forgotten)
+        return session
+
+    def _continue(self, request: FetchRequest, now: float) -> FetchSession:
+        session = self._find(request)
+        if session is None:
+            raise FetchSessionIdNotFound(f"there is no fetch session {request.session_id}: begin a new one")
+        expected = epoch_after(session.epoch)
+        if request.session_epoch != expected:
+            raise InvalidFetchSessionEpoch(
+                f"fetch session {session.id} expects the epoch {expected}, not {request.session_epoch}"
+            )
+        session.epoch = expected
+        session.last_used = now
+        self._sessions[session.id] = self._sessions.pop(session.id)
+        return session
+
+    def _find(self, request: FetchRequest) -> FetchSession | None:
+        session = self._sessions.get(request.session_id)
+        if session is None or session.replica_id != request.replica_id:
+            return None
+        # Another incarnation of the same broker has another log.
+        return session if session.replica_epoch == request.replica_epoch else None
+
+    def _end(self, request: FetchRequest) -> None:
+        session = self._find(request)
+        if session is not None:
+            del self._sessions[session.id]
+
+    def _create(self, request: FetchRequest, now: float) -> FetchSession | None:
+        self._make_room(request, now)
+        if len(self._sessions) >= self.slots or not request.partitions:
+            return None
+        session_id = self._new_id()
+        while session_id in self._sessions or session_id == NO_SESSION:
+            session_id = self._new_id()
+        session = FetchSession(session_id, request.replica_id, request.replica_epoch, now)
+        self._sessions[session_id] = session
+        return session
+
+    def _make_room(self, request: FetchRequest, now: float) -> None:
+        """Drop what is idle, a follower's former session, and for a follower, if need be, a consumer's."""
+        is_privileged = request.replica_id != NO_NODE
+        for session in list(self._sessions.values()):
+            is_idle = now - session.last_used > IDLE_MAX_S
+            if is_idle or (is_privileged and session.replica_id == request.replica_id):
+                del self._sessions[session.id]
+        if is_privileged and len(self._sessions) >= self.slots:
+            victim = next((each for each in self._sessions.values() if not each.is_privileged), None)
+            if victim is not None:
+                del self._sessions[victim.id]
+
+
+# ---- the fetcher's side ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRequest:
+    """What of a request the session decides."""
+
+    session_id: int
+    session_epoch: int
+    partitions: tuple[FetchPartition, ...]
+    forgotten: tuple[ForgottenPartition, ...]
+
+
+class FetcherSession:
+    """What a fetcher knows of its session at one leader. One request at a time."""
+
+    def __init__(self) -> None:
+        self.id = NO_SESSION
+        self.epoch = FULL_EPOCH
+        """That of the next request."""
+        self._cached: dict[TopicPartition, FetchPartition | None] = {}
+        """What the leader has cached; None: it does, but the fetcher wants to hear of it again."""
+
+    def next_request(self, wanted: Mapping[TopicPartition, FetchPartition]) -> SessionRequest:
+        """Name what has changed since the last request. Exactly one of :meth:`answered` and :meth:`lost` follows."""
+        cached = self._cached  # Empty before a full request: everything is named.
+        named = tuple(item for name, item in wanted.items() if not _is_same(cached.get(name), item))
+        forgotten = tuple(
+            ForgottenPartition(topic=name.topic, partition=name.partition) for name in cached if name not in wanted
+        )
+        self._cached = dict(wanted)
+        return SessionRequest(self.id, self.epoch, named, forgotten)
+
+    def answered(self, session_id: int) -> None:
+        """The leader has counted the request; ``session_id`` is that of its answer, 0 if there is no session."""
+        if session_id == NO_SESSION or (self.epoch != FULL_EPOCH and session_id != self.id):
+            self.lost()
+            return
+        self.id = session_id
+        self.epoch = epoch_after(self.epoch)
+
+    def lost(self) -> None:
+        """Nobody knows what the leader has cached now: begin anew (and end there what may be left)."""
+        self.epoch = FULL_EPOCH
+        self._cached = {}
+
+    def unheard(self, name: TopicPartition) -> None:
+        """What was told of this partition could not be used: ask again as if for the first time."""
+        if name in self._cached:
+            self._cached[name] = None
+
+
+def _is_same(cached: FetchPartition | None, item: FetchPartition) -> bool:
+    """The fetcher's own watermark may differ: the leader of a partition does not look at it."""
+    return cached is item or (
+        cached is not None
+        and cached.fetch_offset == item.fetch_offset
+        and cached.current_leader_epoch == item.current_leader_epoch
+        and cached.last_fetched_epoch == item.last_fetched_epoch
+        and cached.log_start_offset == item.log_start_offset
+        and cached.topic_id == item.topic_id
+        and cached.partition_max_bytes == item.partition_max_bytes
+    )
