@@ -88,7 +88,9 @@ async def handle_describe_producers(
     Who goes on behind an earlier attempt must not go on behind records that a new leader may not have: while the
     producer's last batch is at or above the high watermark the answer is OFFSET_NOT_AVAILABLE.
     """
-    return DescribeProducersResponse(partitions=tuple(_describe_producer(replicas, item) for item in request.partitions))
+    return DescribeProducersResponse(
+        partitions=tuple(_describe_producer(replicas, item) for item in request.partitions)
+    )
 
 
 def _describe_producer(replicas: ReplicaManager, item: DescribeProducersPartition) -> DescribedProducer:
