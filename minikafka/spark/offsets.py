@@ -11,7 +11,9 @@ Without the members that begin with ``$`` (no topic's name may) it is the JSON o
 2. Keys are sorted, because Spark compares offsets as texts; if nothing is new, the reader returns what it was given.
 3. ``$start`` stands in the end of batch 0 only. Spark does not keep the start of batch 0 and asks for it anew when the
    batch is replayed: ``latest`` would then be somewhere else, and what came between would be lost.
-4. ``$initial`` marks an offset that a reader made up as the beginning; it never reaches a checkpoint.
+4. ``$lost`` (kind -> partition -> records) stands in the end of a batch before which records were lost and that was
+   allowed: so the query's progress shows it, and the checkpoint keeps it.
+5. ``$initial`` marks an offset that a reader made up as the beginning; it never reaches a checkpoint.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from typing import Any, NamedTuple
 
 from minikafka.types import NO_EPOCH, Epoch, Offset, TopicId, TopicPartition
 
-EPOCHS, IDS, START, INITIAL = "$epochs", "$ids", "$start", "$initial"
+EPOCHS, IDS, START, INITIAL, LOST = "$epochs", "$ids", "$start", "$initial", "$lost"
 
 
 class BadOffset(ValueError):
@@ -45,6 +47,8 @@ class StreamOffset:
     start: StreamOffset | None = None
     """Where the query began; in the end of its first batch."""
     initial: bool = False
+    lost: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Written, never read back."""
 
     def to_json(self) -> dict[str, Any]:
         """As Spark keeps it."""
@@ -54,6 +58,8 @@ class StreamOffset:
         }
         if self.initial:
             members[INITIAL] = True
+        if self.lost:
+            members[LOST] = {kind: dict(sorted(each.items())) for kind, each in sorted(self.lost.items())}
         if self.start is not None:
             members[START] = self.start.to_json()
         return members | _nested({partition: each.offset for partition, each in self.positions.items()})

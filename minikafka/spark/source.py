@@ -49,8 +49,6 @@ from minikafka.types import NO_EPOCH, NO_OFFSET, Offset, TopicPartition
 LOGGER = logging.getLogger("minikafka.spark")
 
 FORMAT = "minikafka"
-LOST = "$lost"
-"""In what the query's progress shows as its latest offset: losses by kind since the query started."""
 
 
 class MiniKafkaSource(Travels, DataSource):
@@ -234,7 +232,6 @@ class StreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._target: Mapping[TopicPartition, Position] | None = None
         self._latest: Mapping[TopicPartition, Position] = {}
         self._batch_at = time.monotonic()
-        self._lost: dict[str, dict[str, int]] = {}
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return read_range(self._options, partition)
@@ -257,11 +254,8 @@ class StreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._target = self._ends(present_or_fail(self._cluster(), self._options.selection))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """For the query's progress: the newest high watermarks, and what was lost."""
-        if not self._latest and not self._lost:
-            return None
-        told = StreamOffset(positions=self._latest).to_json()
-        return told | {LOST: self._lost} if self._lost else told
+        """For the query's progress: the newest high watermarks."""
+        return StreamOffset(positions=self._latest).to_json() if self._latest else None
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002 - see above
         begin = from_json(start)
@@ -288,7 +282,12 @@ class StreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow)
         same = replace(end, start=None) == replace(begin, initial=False, start=None)
         if same or _only_epochs_differ(begin, end):
             return self._unchanged(begin, start)
-        return end.to_json()
+        if begin.initial:
+            return end.to_json()
+        # Losses are found before the batch is written down, so that its end can say what was lost.
+        _, losses = self._checked(begin, end)
+        self._raise_unless_allowed(losses)
+        return replace(end, lost=_counted(losses)).to_json()
 
     def _unchanged(self, begin: StreamOffset, start: dict[str, Any]) -> dict[str, Any]:
         """Nothing new. A query that is about to begin writes down where, in an empty batch, before anything can come.
@@ -334,7 +333,10 @@ class StreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow)
         until = from_json(end)
         # Batch 0 carries its own start: what Spark hands over was made up again if the batch is a replay.
         begin = until.start if until.start is not None else from_json(start)
-        starts = self._checked(begin, until)
+        starts, losses = self._checked(begin, until)
+        self._raise_unless_allowed(losses)
+        for each in losses:
+            LOGGER.warning("going on (failOnDataLoss=false): %s", each.loss)
         ranges = [
             OffsetRange(
                 partition=name,
@@ -350,15 +352,24 @@ class StreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow)
         parts = plan.split(ranges, min_partitions=options.min_partitions, max_records=options.max_records_per_partition)
         return [RangePartition(each) for each in parts]
 
-    def _checked(self, begin: StreamOffset, until: StreamOffset) -> dict[TopicPartition, Offset]:
-        """Where each partition is read from, after its log was held against the checkpoint."""
+    def _checked(
+        self, begin: StreamOffset, until: StreamOffset
+    ) -> tuple[dict[TopicPartition, Offset], list[plan.Resumed]]:
+        """Where each partition is read from, and what is lost, after its log was held against the checkpoint."""
         brokers = self._cluster()
+        losses: list[plan.Resumed] = []
+
+        def note(resumed: plan.Resumed) -> Offset:
+            if resumed.loss is not None:
+                losses.append(resumed)
+            return resumed.offset
+
         there = present(brokers, self._options.selection)
         for name in plan.missing(begin.positions, until.positions):
-            self._told(plan.resume(name, begin.positions[name], None, None))
+            note(plan.resume(name, begin.positions[name], None, None))
         alive = [name for name in until.positions if name in frozenset(there.partitions)]
         for name in plan.missing(until.positions, alive):
-            self._told(plan.resume(name, until.positions[name], None, None))
+            note(plan.resume(name, until.positions[name], None, None))
         log_starts = brokers.starts(alive)
         epochs = {
             name: begin.positions[name].epoch
@@ -376,24 +387,16 @@ class StreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow)
             )
             if ended not in {None, facts.topic_id}:
                 # The batch was planned for a topic that is gone: its end means nothing in the new one.
-                self._told(plan.resume(name, until.positions[name], ended, facts))
+                note(plan.resume(name, until.positions[name], ended, facts))
                 continue
             position = begin.positions.get(name, Position(log_starts[name]))
-            resumed = plan.resume(name, position, begin.topic_ids.get(name.topic), facts)
-            self._told(resumed)
-            starts[name] = resumed.offset
-        return starts
+            starts[name] = note(plan.resume(name, position, begin.topic_ids.get(name.topic), facts))
+        return starts, losses
 
-    def _told(self, resumed: plan.Resumed) -> None:
-        """Raise a loss, or count it."""
-        if resumed.loss is None:
-            return
-        if self._options.fail_on_data_loss:
-            raise resumed.loss
-        LOGGER.warning("going on (failOnDataLoss=false): %s", resumed.loss)
-        told = self._lost.setdefault(type(resumed.loss).__name__, {})
-        name = str(resumed.loss.partition)
-        told[name] = told.get(name, 0) + resumed.lost_count
+    def _raise_unless_allowed(self, losses: list[plan.Resumed]) -> None:
+        for each in losses:
+            if each.loss is not None and self._options.fail_on_data_loss:
+                raise each.loss
 
     def _ends(self, found: Present) -> dict[TopicPartition, Position]:
         return {name: Position(*each) for name, each in self._cluster().ends(found.partitions).items()}
@@ -409,6 +412,15 @@ class StreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow)
     def travelling(self) -> dict[str, Any]:
         """Tasks need no more than a fresh reader."""
         return StreamReader(self._options).__dict__
+
+
+def _counted(losses: list[plan.Resumed]) -> dict[str, dict[str, int]]:
+    """Kind -> partition -> records that were never read and are gone (0: nobody can tell)."""
+    told: dict[str, dict[str, int]] = {}
+    for each in losses:
+        if each.loss is not None:
+            told.setdefault(type(each.loss).__name__, {})[str(each.loss.partition)] = each.lost_count
+    return told
 
 
 def _only_epochs_differ(begin: StreamOffset, end: StreamOffset) -> bool:

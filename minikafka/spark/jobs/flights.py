@@ -15,6 +15,10 @@ from minikafka.spark.jobs.progress import Told, run_query
 WATERMARK = "7 days"
 WINDOW = "1 day"
 FLIGHT = "origin string, carrier string, dep_delay int, arr_delay int"
+WINDOW_COLUMNS = (
+    "start timestamp, end timestamp, origin string, carrier string, flights bigint, late bigint, delay_sum bigint, "
+    "delay_known bigint"
+)
 LATE_MINUTES = 15
 """A departure counts as late from here, as airlines report it."""
 
@@ -54,7 +58,7 @@ def flights(
 ) -> Summary:
     """Aggregate what is new, append closed windows to Parquet, write the summary of all of them to a topic."""
     rows = _aggregate(session, bootstrap, topic, into, checkpoint, told)
-    windows = session.read.parquet(into)
+    windows = session.read.schema(WINDOW_COLUMNS).parquet(into)
     totals = (
         windows.groupBy("origin", "carrier")
         .agg({"flights": "sum", "late": "sum", "delay_sum": "sum", "delay_known": "sum"})

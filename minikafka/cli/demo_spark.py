@@ -1,0 +1,117 @@
+"""The end of the demo: Spark's flights job over the topic, checked against the same aggregation in plain Python."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import sys
+from asyncio.subprocess import PIPE
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from minikafka.cli.flights import Flight
+from minikafka.errors import WorldError
+from minikafka.spark.jobs.flights import LATE_MINUTES
+
+JOB_TIMEOUT_S = 300.0
+DAY_MS = 86_400_000
+
+LEFT_OUT = "Spark is not installed, so its job over the flights is left out (pip install 'minikafka[spark]')"
+
+
+class JobFailed(WorldError):
+    """The Spark job ended without a result; the message has its last words."""
+
+
+def is_installed() -> bool:
+    """Is there a Spark to run?"""
+    return importlib.util.find_spec("pyspark") is not None
+
+
+async def run_job(
+    bootstrap: str, topic: str, summary_topic: str, folder: Path, told: Callable[[str], None]
+) -> dict[str, Any]:
+    """Run ``minikafka spark flights`` in a process of its own; its JSON. JobFailed."""
+    command = [sys.executable, "-m", "minikafka", "spark", "flights", "-b", bootstrap, "--topic", topic, "-o", "json"]
+    command += ["--into", str(folder / "delays"), "--checkpoint", str(folder / "delays-checkpoint")]
+    process = await asyncio.create_subprocess_exec(
+        *command, "--summary-topic", summary_topic, stdout=PIPE, stderr=PIPE, start_new_session=True
+    )
+    last = ""
+
+    async def listen(stream: asyncio.StreamReader) -> None:
+        nonlocal last
+        async for line in stream:
+            text = line.decode(errors="replace").strip()
+            # The JVM talks on standard error too; only what is ours is told.
+            if text.startswith("flights: "):
+                told(text.removeprefix("flights: "))
+            last = text or last
+
+    try:
+        async with asyncio.timeout(JOB_TIMEOUT_S):
+            if process.stdout is None or process.stderr is None:
+                raise JobFailed("the job has no output")
+            output, _ = await asyncio.gather(process.stdout.read(), listen(process.stderr))
+            code = await process.wait()
+    except TimeoutError:
+        raise JobFailed(f"the Spark job has not ended after {JOB_TIMEOUT_S:.0f} s; it said: {last}") from None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if code != 0:
+        raise JobFailed(f"the Spark job ended with {code}, saying: {last}")
+    result: dict[str, Any] = json.loads(output)
+    return result
+
+
+@dataclass(slots=True)
+class Direct:
+    """The same aggregation without Spark: windows of a day, in UTC, that ended by ``until_ms``."""
+
+    until_ms: int
+    windows: set[tuple[int, str, str]] = field(default_factory=set)
+    totals: dict[tuple[str, str], list[int]] = field(default_factory=dict)
+    """(airport, carrier) -> flights, late ones, sum of delays, flights whose delay is known."""
+
+    def add(self, flight: Flight) -> None:
+        """Count one flight."""
+        day = flight.timestamp_ms // DAY_MS
+        if (day + 1) * DAY_MS > self.until_ms:
+            return
+        row = json.loads(flight.value)
+        self.windows.add((day, row["origin"], row["carrier"]))
+        total = self.totals.setdefault((row["origin"], row["carrier"]), [0, 0, 0, 0])
+        delay = row["dep_delay"]
+        total[0] += 1
+        if delay is not None:
+            total[1] += delay >= LATE_MINUTES
+            total[2] += delay
+            total[3] += 1
+
+    def differences(self, summary: dict[str, Any]) -> list[str]:
+        """Sentences on what the job counted otherwise; empty when it agrees."""
+        theirs = {
+            (line["origin"], line["carrier"]): [line[name] for name in ("flights", "late", "delay_sum", "delay_known")]
+            for line in summary["lines"]
+        }
+        found = [
+            f"{'/'.join(place)}: Spark {theirs.get(place)}, directly {self.totals.get(place)}"
+            for place in sorted(theirs.keys() | self.totals.keys())
+            if theirs.get(place) != self.totals.get(place)
+        ]
+        if summary["windows"] != len(self.windows):
+            found.append(f"windows: Spark {summary['windows']}, directly {len(self.windows)}")
+        return found
+
+
+def directly(flights: Iterable[Flight], until_ms: int) -> Direct:
+    """Aggregate the data set itself."""
+    direct = Direct(until_ms)
+    for flight in flights:
+        direct.add(flight)
+    return direct

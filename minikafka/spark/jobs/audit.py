@@ -1,0 +1,75 @@
+"""``minikafka spark audit LEDGER``: the durability audit at scale, with the history checker's verdict as its result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from minikafka.check.findings import KINDS, Finding
+from minikafka.spark.audit import Audit, Replicas, committed, replica_rows
+from minikafka.types import Offset, TopicPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audited:
+    """What was found; ``records`` were held against the ledger, ``held`` rows between replicas."""
+
+    totals: dict[str, int]
+    findings: tuple[Finding, ...]
+    sends: dict[str, int]
+    records: int
+    held: int
+
+    @property
+    def ok(self) -> bool:
+        return not self.totals
+
+    def to_json(self) -> dict[str, Any]:
+        """As the history checker's verdict, with the counts that there are."""
+        return {
+            "ok": self.ok,
+            "counts": {"sends": self.sends, "records_read": self.records, "replica_records": self.held},
+            "findings": {
+                kind.kind: {
+                    "count": self.totals[kind.kind],
+                    "meaning": kind.meaning,
+                    "examples": [each.evidence() for each in self.findings if each.kind == kind.kind],
+                }
+                for kind in KINDS
+                if kind.kind in self.totals
+            },
+        }
+
+
+def audit(
+    session: Any,
+    *,
+    ledger: str,
+    bootstrap: str | None,
+    replicas: Replicas,
+    log_starts: dict[TopicPartition, Offset],
+) -> Audited:
+    """Compare; the committed records come from brokers, or from the replica whose high watermark is highest."""
+    judge = Audit(session, ledger)
+    topics = judge.topics()
+    concerned = [each for each in replicas if each[1].topic in topics]
+    if bootstrap is not None:
+        data = committed(session, bootstrap, topics)
+    else:
+        best = {}
+        for each in sorted(concerned, key=lambda each: each[4]):
+            best[each[1]] = each
+        rows = replica_rows(session, list(best.values()))
+        marks = session.createDataFrame(
+            [(*name, each[4]) for name, each in best.items()], "topic string, partition int, high_watermark bigint"
+        )
+        below = rows.join(marks, ["topic", "partition"]).where("offset < high_watermark")
+        data = below.select("topic", "partition", "offset", "value")
+    starts = session.createDataFrame(
+        [(*name, start) for name, start in log_starts.items()], "topic string, partition int, log_start bigint"
+    )
+    records = judge.judge(data, starts)
+    held = judge.compare(concerned) if concerned else 0
+    return Audited(
+        totals=judge.totals, findings=tuple(judge.findings), sends=judge.counts(), records=records, held=held
+    )

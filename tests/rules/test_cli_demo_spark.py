@@ -1,0 +1,41 @@
+"""The check of the demo's Spark job: the same aggregation in plain Python, and what it says when they differ (S39)."""
+
+from __future__ import annotations
+
+import json
+
+from minikafka.cli.demo_spark import DAY_MS, directly
+from minikafka.cli.flights import Flight
+
+
+def flight(day: int, carrier: str, delay: int | None) -> Flight:
+    value = json.dumps({"origin": "JFK", "carrier": carrier, "dep_delay": delay}).encode()
+    return Flight(b"k", value, day * DAY_MS + 5, f"{day}/{carrier}/{delay}")
+
+
+FLIGHTS = [
+    flight(1, "AA", 20),
+    flight(1, "AA", None),
+    flight(2, "AA", -5),
+    flight(2, "UA", 15),
+    flight(3, "UA", 99),
+]
+SUMMARY = {
+    "windows": 3,
+    "lines": [
+        {"origin": "JFK", "carrier": "AA", "flights": 3, "late": 1, "delay_sum": 15, "delay_known": 2},
+        {"origin": "JFK", "carrier": "UA", "flights": 1, "late": 1, "delay_sum": 15, "delay_known": 1},
+    ],
+}
+
+
+def test_closed_windows_are_counted_as_the_job_counts_them():
+    """Build 7: late from 15 minutes, unknown delays left out of sums, windows that are still open left out of all."""
+    assert directly(FLIGHTS, 3 * DAY_MS).differences(SUMMARY) == []
+
+
+def test_a_difference_is_told_with_its_place():
+    """A check that could not fail would prove nothing: one flight more, one window less."""
+    told = directly([*FLIGHTS, flight(0, "UA", 1)], 3 * DAY_MS).differences(SUMMARY)
+    assert told[0].startswith("JFK/UA: Spark [1, 1, 15, 1], directly [2, 1, 16, 2]")
+    assert told[1] == "windows: Spark 3, directly 4"
