@@ -49,7 +49,9 @@ def audit(
     replicas: Replicas,
     log_starts: dict[TopicPartition, Offset],
 ) -> Audited:
-    """Compare; the committed records come from brokers, or from the replica whose high watermark is highest."""
+    """Compare; the committed records come from brokers, or from the replica whose high watermark is highest (of
+    equals the lowest node's).
+    """
     judge = Audit(session, ledger)
     topics = judge.topics()
     concerned = [each for each in replicas if each[1].topic in topics]
@@ -57,7 +59,7 @@ def audit(
         data = committed(session, bootstrap, topics)
     else:
         best = {}
-        for each in sorted(concerned, key=lambda each: each[4]):
+        for each in sorted(concerned, key=lambda each: (each[4], -each[0])):
             best[each[1]] = each
         rows = replica_rows(session, list(best.values()))
         marks = session.createDataFrame(
