@@ -54,7 +54,7 @@ async def test_the_demo_kills_two_brokers_and_proves_that_nothing_was_lost(tmp_p
     assert (tmp_path / "history.jsonl").read_text().startswith('{"type":"history"')
 
     for node in (1, 2, 3):
-        segments = sorted((tmp_path / f"broker-{node}").glob(f"flights-*/*{LOG}"))
+        segments = sorted((tmp_path / f"broker-{node}").glob(f"flights-[0-9]*/*{LOG}"))
         assert len({segment.parent for segment in segments}) == 6
         records = [record for segment in segments for record in records_of(segment)]
         assert len(records) == COUNT
