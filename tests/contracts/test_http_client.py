@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
+import uvloop
 
 from minikafka.errors import OutcomeUnknown, Unreachable
 from minikafka.types import Address
@@ -200,3 +201,31 @@ async def test_names_that_are_no_hosts_are_unreachable():
                 await network.call(Address(host, port), "Echo", [], deadline=soon())
     finally:
         await network.close()
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_close_waits_for_nothing_that_was_cancelled_while_it_connected(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+):
+    """A demo's consumer did not end: uvloop drops a cancelled connection without telling the protocol that it made."""
+
+    async def serve(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async def cancelled_after(turns: int) -> None:
+        async with listening(serve) as (network, peer):
+            call = asyncio.ensure_future(network.call(peer, "Metadata", [b"x"], deadline=soon()))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            call.cancel()
+            await asyncio.gather(call, return_exceptions=True)
+            async with asyncio.timeout(10):
+                await network.close()
+
+    async def at_every_turn() -> None:
+        for turns in range(12):
+            for _ in range(5):
+                await cancelled_after(turns)
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(at_every_turn())
