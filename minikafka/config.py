@@ -210,6 +210,9 @@ class BrokerConfig:
     connections_max_idle_ms: int = _setting("connections.max.idle.ms", 600_000, "close a silent connection", low=1)
 
     insecure: bool = _setting("mk.insecure", False, "allow a listener beyond loopback without authentication")
+    testing_endpoints_enable: bool = _setting(
+        "mk.testing.endpoints.enable", False, "serve what is for tests only: /v1/faults, /v1/wait, /v1/events"
+    )
     journal_path: str = _setting("mk.journal.path", "", "append every event to this file as JSON lines")
 
     @property

@@ -469,6 +469,13 @@ class UnstableOffsetCommit(ProtocolError):
     retriable = True
 
 
+class ThrottlingQuotaExceeded(ProtocolError):
+    """More of this is under way than one broker serves: try again later."""
+
+    code, name = 89, "THROTTLING_QUOTA_EXCEEDED"
+    retriable = True
+
+
 class ProducerFenced(ProtocolError):
     """A newer producer with this transactional id exists."""
 

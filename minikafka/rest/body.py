@@ -1,13 +1,17 @@
-"""Reading a request's body: how large, which kind of text, whole in time."""
+"""Reading a request's body: how large, which kind of text, whole in time.
+
+A body is read in one of the kinds of :data:`KINDS`. JSON and msgpack say the same; in msgpack bytes stay bytes.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, NoReturn
 
+import msgpack
 from aiohttp import web
 
-from minikafka.errors import BrokerNotAvailable, InvalidRequest, RecordListTooLarge
+from minikafka.errors import BrokerNotAvailable, RecordListTooLarge
 from minikafka.rest import json_text
 from minikafka.rest.host import ALWAYS_ADMITTED_SIZE, BODY_TIMEOUT_S, Host, body_bytes_max
 from minikafka.rest.problems import RETRY_AFTER_S, Refused, malformed
@@ -15,6 +19,9 @@ from minikafka.rest.problems import RETRY_AFTER_S, Refused, malformed
 JSON_TYPE = "application/json"
 NDJSON_TYPES = ("application/x-ndjson", "application/ndjson", "application/jsonl", "application/x-jsonlines")
 FORM_TYPE = "application/x-www-form-urlencoded"
+MSGPACK_TYPES = ("application/msgpack", "application/vnd.msgpack", "application/x-msgpack")
+RAW_TYPES = ("application/octet-stream", "text/plain")
+KINDS = ("json", "form", "msgpack", "ndjson", "raw")
 FORM_NOTE = "sent as form; use --json"
 
 
@@ -70,38 +77,54 @@ def _too_many(held: int) -> Refused:
     )
 
 
-def kind_of(http: web.Request) -> str:
-    """``json``, ``form`` (curl -d), ``ndjson``, or 415 with a line that works."""
+def kind_of(http: web.Request, *more: str) -> str:
+    """``json``, ``form`` (curl -d), ``msgpack``, or what of ``ndjson`` and ``raw`` is taken too; else 415."""
     given = http.headers.get("Content-Type")
     if given is None:
         return "json"
     media_type = http.content_type.lower()
-    if media_type == JSON_TYPE or media_type.endswith("+json"):
-        kind = "json"
-    elif media_type in NDJSON_TYPES:
-        kind = "ndjson"
-    elif media_type == FORM_TYPE:
-        kind = "form"
-    else:
-        raise unreadable_type(http, f"Content-Type {given[:80]!r} cannot be read here")
+    kind = _kind_of(media_type)
+    if kind is None or kind not in ("json", "form", "msgpack", *more):
+        raise unreadable_type(http, f"Content-Type {given[:80]!r} cannot be read here", *more)
     charset = (http.charset or "utf-8").lower()
-    if charset not in ("utf-8", "utf8", "us-ascii"):
-        raise unreadable_type(http, f"charset {charset[:40]!r} cannot be read here, only utf-8")
+    if kind not in ("msgpack", "raw") and charset not in ("utf-8", "utf8", "us-ascii"):
+        raise unreadable_type(http, f"charset {charset[:40]!r} cannot be read here, only utf-8", *more)
     return kind
 
 
-def unreadable_type(http: web.Request, detail: str) -> Refused:
+def _kind_of(media_type: str) -> str | None:
+    if media_type == JSON_TYPE or media_type.endswith("+json"):
+        return "json"
+    for kind, types in (
+        ("form", (FORM_TYPE,)),
+        ("msgpack", MSGPACK_TYPES),
+        ("ndjson", NDJSON_TYPES),
+        ("raw", RAW_TYPES),
+    ):
+        if media_type in types:
+            return kind
+    return None
+
+
+def unreadable_type(http: web.Request, detail: str, *more: str) -> Refused:
     """415, with what works."""
+    accepted = [JSON_TYPE, MSGPACK_TYPES[0]]
+    if "ndjson" in more:
+        accepted.append(NDJSON_TYPES[0])
+    if "raw" in more:
+        accepted.extend(RAW_TYPES)
     return malformed(
         detail,
         status=415,
-        accepted=[JSON_TYPE, NDJSON_TYPES[0]],
+        accepted=accepted,
         example=f"curl --json '{{...}}' 'http://{http.headers.get('Host', 'broker')}{http.path}'",
     )
 
 
 def parsed(body: bytes, kind: str, http: web.Request) -> Any:
-    """The JSON value of a body."""
+    """The value that a JSON or msgpack body stands for."""
+    if kind == "msgpack":
+        return _unpacked(body)
     try:
         return json_text.parse(body)
     except json_text.NotJson as error:
@@ -110,10 +133,26 @@ def parsed(body: bytes, kind: str, http: web.Request) -> Any:
         raise malformed(f"the body cannot be read as JSON: {error}") from None
 
 
+def _unpacked(body: bytes) -> Any:
+    try:
+        value = msgpack.unpackb(
+            body, object_pairs_hook=json_text.members, strict_map_key=True, ext_hook=_refused_extension
+        )
+    except json_text.NotJson as error:
+        raise malformed(f"the body cannot be read as msgpack: {error}") from None
+    except (ValueError, msgpack.UnpackException, RecursionError) as error:
+        raise malformed(f"the body cannot be read as msgpack: {type(error).__name__}") from None
+    if json_text.is_deep(value):
+        raise malformed(f"the body cannot be read as msgpack: nested deeper than {json_text.DEPTH_MAX}")
+    return value
+
+
+def _refused_extension(code: int, _data: bytes) -> NoReturn:
+    raise json_text.NotJson(f"the extension type {code} has no meaning here")
+
+
 def parsed_object(body: bytes, kind: str, http: web.Request) -> dict[str, Any]:
-    """The JSON object of a body."""
-    if kind == "ndjson":
-        raise unreadable_type(http, "one JSON object is needed here, not lines of them")
+    """The object that a body is."""
     value = parsed(body, kind, http)
     if type(value) is not dict:
         raise malformed("the body must be a JSON object", [{"pointer": "", "detail": "not an object"}], status=422)
@@ -132,18 +171,3 @@ def parsed_lines(body: bytes) -> list[Any]:
                     f"line {number} cannot be read as JSON: {error}", [{"line": number, "detail": str(error)}]
                 ) from None
     return values
-
-
-def refuse_unreadable_accept(http: web.Request) -> None:
-    """406 when the client takes no JSON at all."""
-    accept = http.headers.get("Accept")
-    if not accept:
-        return
-    ranges = [each.split(";")[0].strip().lower() for each in accept.split(",")]
-    wanted = ("*/*", "application/*", JSON_TYPE, "application/problem+json")
-    if not any(each in wanted for each in ranges):
-        raise Refused(
-            InvalidRequest(f"Accept {accept[:80]!r}: this answer can only be {JSON_TYPE}"),
-            status=406,
-            available=[JSON_TYPE],
-        )

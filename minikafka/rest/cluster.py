@@ -1,4 +1,4 @@
-"""``/v1/cluster``: who is there, who controls, which limits hold; health for supervisors; what an error means."""
+"""``/v1/cluster``: who is there, who controls, which limits hold; health for supervisors."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from minikafka.errors import BrokerNotAvailable
 from minikafka.quorum.image import BrokerImage
 from minikafka.rest.host import limits_of
 from minikafka.rest.leaders import leader_members
-from minikafka.rest.problems import malformed, page_of
-from minikafka.rest.visit import Reply, Visit
+from minikafka.rest.route import Answer, Route
+from minikafka.rest.schema import many, nullable, ref, shape, table, text, whole
+from minikafka.rest.visit import Handler, Reply, Visit
 from minikafka.types import NO_NODE
 from minikafka.wire.messages import CurrentLeader, MetadataRequest, MetadataResponse
 
 
 async def get_cluster(visit: Visit) -> Reply:
     """The cluster as this broker knows it."""
-    visit.query.done()
     host = visit.host
     metadata: MetadataResponse = await host.answer("Metadata", MetadataRequest(topics=()))
     controller = None
@@ -67,9 +67,63 @@ async def get_readiness(visit: Visit) -> Reply:
     return Reply({"status": "ready", "node_id": host.node_id})
 
 
-async def get_problem_page(visit: Visit) -> Reply:
-    """What the ``type`` of a problem points at."""
-    page = page_of(visit.path["slug"])
-    if page is None:
-        raise malformed(f"no problem is called {visit.path['slug'][:80]!r}", status=404)
-    return Reply(page)
+# ---- the doors -------------------------------------------------------------------------------------------------------
+
+BROKER_EXAMPLE = {
+    "id": 1,
+    "host": "127.0.0.1",
+    "port": 9092,
+    "url": "http://127.0.0.1:9092",
+    "rack": None,
+    "broker_epoch": 4,
+    "fenced": False,
+    "in_controlled_shutdown": False,
+}
+_HEALTH = shape("How the broker is.", status=text("`alive` or `ready`."), node_id=ref("NodeId"))
+
+
+def _health(path: str, handler: Handler, status: str) -> Route:
+    return Route(
+        method="GET",
+        path=path,
+        handler=handler,
+        tag="health",
+        answers={200: Answer(description="Yes.", schema=_HEALTH, example={"status": status, "node_id": 1})},
+    )
+
+
+ROUTES = (
+    _health("/healthz", get_health, "alive"),
+    _health("/healthy", get_health, "alive"),
+    _health("/readyz", get_readiness, "ready"),
+    _health("/ready", get_readiness, "ready"),
+    Route(
+        method="GET",
+        path="/v1/cluster",
+        handler=get_cluster,
+        tag="cluster",
+        answers={
+            200: Answer(
+                description="The cluster, as this broker knows it.",
+                schema=shape(
+                    cluster_id=text(),
+                    node_id=ref("NodeId"),
+                    version=text(),
+                    controller=nullable(ref("Leader")),
+                    brokers=many(ref("Broker")),
+                    metadata_offset=ref("Offset"),
+                    limits=table(whole(), "What one request may ask for."),
+                ),
+                example={
+                    "cluster_id": "MkU3OEVBNTcwNTJENDM2Qg",
+                    "node_id": 1,
+                    "version": __version__,
+                    "controller": {"id": 1, "epoch": 1, "url": "http://127.0.0.1:9092"},
+                    "brokers": [BROKER_EXAMPLE],
+                    "metadata_offset": 12,
+                    "limits": {"body_bytes_max": 8_388_608},
+                },
+            )
+        },
+    ),
+)

@@ -8,10 +8,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-from minikafka.errors import CorruptMessage
+from minikafka.errors import CorruptMessage, OffsetNotAvailable, OffsetOutOfRange
 from minikafka.ports import Buffers
 from minikafka.rest.host import (
     FETCH_BYTES_DEFAULT,
@@ -21,9 +20,13 @@ from minikafka.rest.host import (
     WAIT_MS_DEFAULT,
     WAIT_MS_MAX,
 )
-from minikafka.rest.leaders import from_leader, reads_forward
+from minikafka.rest.leaders import from_leader
+from minikafka.rest.parameters import FORWARD, INT64_MAX, PARTITION, TOPIC, Choice, Integer
 from minikafka.rest.problems import malformed
 from minikafka.rest.records import FORMATS, record_out, unreadable_out
+from minikafka.rest.route import LEADER_PROBLEMS, Answer, Route
+from minikafka.rest.schema import many, one_of, ref, shape, whole
+from minikafka.rest.schemas import RECORD_EXAMPLE
 from minikafka.rest.visit import Reply, Visit
 from minikafka.types import Offset, TopicPartition
 from minikafka.wire.batch import RecordBatch, iterate
@@ -38,78 +41,83 @@ from minikafka.wire.messages import (
 from minikafka.wire.records import decode_batch
 
 ISOLATION = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
-PARTITION_MAX = 2**31 - 1
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Wanted:
-    """The parameters of one fetch."""
-
-    offset: Offset
-    max_wait_ms: int
-    min_bytes: int
-    max_bytes: int
-    max_records: int
-    isolation: int
-    form: str
-    forward: bool
+OFFSET = Integer(
+    name="offset",
+    description="Where to begin; the answer's `next_offset` is where the next request should.",
+    default=0,
+    low=0,
+    high=INT64_MAX,
+)
+MAX_WAIT_MS = Integer(
+    name="max_wait_ms",
+    description="How long to wait for `min_bytes`.",
+    default=WAIT_MS_DEFAULT,
+    low=0,
+    high=WAIT_MS_MAX,
+)
+MIN_BYTES = Integer(
+    name="min_bytes", description="Answer as soon as so many bytes are there.", default=1, low=1, high=FETCH_BYTES_MAX
+)
+MAX_BYTES = Integer(
+    name="max_bytes",
+    description="No more than this, but at least one batch.",
+    default=FETCH_BYTES_DEFAULT,
+    low=1,
+    high=FETCH_BYTES_MAX,
+)
+MAX_RECORDS = Integer(
+    name="max_records",
+    description="No more records than this.",
+    default=FETCH_RECORD_COUNT_DEFAULT,
+    low=1,
+    high=FETCH_RECORD_COUNT_MAX,
+)
+ISOLATION_LEVEL = Choice(
+    name="isolation",
+    description="Kafka's isolation level. Either way only what is committed is read.",
+    options=tuple(ISOLATION),
+    default="read_uncommitted",
+)
+FORMAT = Choice(
+    name="format",
+    description="How keys and values are told: `auto` (JSON where it is JSON, else text, else base64), or one of these "
+    "wherever possible. In msgpack `auto` gives the bytes as they are.",
+    options=FORMATS,
+    default="auto",
+)
 
 
 def name_of(visit: Visit) -> TopicPartition:
-    """The partition that the address names; 400 when its number is none."""
-    text = visit.path["partition"]
-    if not (text.isascii() and text.isdigit() and len(text) <= 10 and int(text) <= PARTITION_MAX):
-        raise malformed(f"partition {text[:40]!r} in the address: a number from 0 to {PARTITION_MAX} is needed")
-    return TopicPartition(visit.path["topic"], int(text))
-
-
-def _wanted(visit: Visit) -> _Wanted:
-    query = visit.query
-    max_bytes_max = min(FETCH_BYTES_MAX, visit.host.config.fetch_max_bytes)
-    wanted = _Wanted(
-        offset=query.integer("offset", 0, low=0, high=2**63 - 1),
-        max_wait_ms=query.integer("max_wait_ms", WAIT_MS_DEFAULT, low=0, high=WAIT_MS_MAX),
-        min_bytes=query.integer("min_bytes", 1, low=1, high=max_bytes_max),
-        max_bytes=query.integer("max_bytes", min(FETCH_BYTES_DEFAULT, max_bytes_max), low=1, high=max_bytes_max),
-        max_records=query.integer("max_records", FETCH_RECORD_COUNT_DEFAULT, low=1, high=FETCH_RECORD_COUNT_MAX),
-        isolation=ISOLATION[query.choice("isolation", tuple(ISOLATION), "read_uncommitted")],
-        form=query.choice("format", FORMATS, "auto"),
-        forward=reads_forward(visit),
-    )
-    if wanted.min_bytes > wanted.max_bytes:
-        query.refuse(
-            "min_bytes", f"{wanted.min_bytes} is more than max_bytes={wanted.max_bytes}: it could never be met"
-        )
-    query.done()
-    return wanted
+    """The partition that the address names."""
+    return TopicPartition(visit[TOPIC], visit[PARTITION])
 
 
 async def get_records(visit: Visit) -> Reply:
     """Read, waiting for news if there is none."""
     name = name_of(visit)
-    wanted = _wanted(visit)
+    offset, min_bytes = visit[OFFSET], visit[MIN_BYTES]
+    max_bytes = min(visit[MAX_BYTES], visit.host.config.fetch_max_bytes)
+    if min_bytes > max_bytes:
+        detail = f"{min_bytes} is more than max_bytes={max_bytes}: it could never be met"
+        raise malformed(f"parameter min_bytes: {detail}", [{"parameter": "min_bytes", "detail": detail}])
     request = FetchRequest(
-        max_wait_ms=wanted.max_wait_ms,
-        min_bytes=wanted.min_bytes,
-        max_bytes=wanted.max_bytes,
-        isolation_level=wanted.isolation,
+        max_wait_ms=visit[MAX_WAIT_MS],
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        isolation_level=ISOLATION[visit[ISOLATION_LEVEL]],
         partitions=(
             FetchPartition(
-                topic=name.topic,
-                partition=name.partition,
-                fetch_offset=wanted.offset,
-                partition_max_bytes=wanted.max_bytes,
+                topic=name.topic, partition=name.partition, fetch_offset=offset, partition_max_bytes=max_bytes
             ),
         ),
     )
     clock = visit.host.world.clock
     start = clock.now()
-    answer, leader = await from_leader(
-        visit, name, request, pick=_only_partition, forward=wanted.forward, wait_s=wanted.max_wait_ms / 1000
-    )
+    answer, leader = await from_leader(visit, name, request, pick=_only_partition, wait_s=visit[MAX_WAIT_MS] / 1000)
     waited_ms = round((clock.now() - start) * 1000)
     size = sum(map(len, answer.records))
-    records, next_offset = read_out(answer.records, wanted.offset, count_max=wanted.max_records, form=wanted.form)
+    records, next_offset = read_out(answer.records, offset, count_max=visit[MAX_RECORDS], form=form_of(visit))
     return Reply(
         {
             "topic": name.topic,
@@ -121,9 +129,14 @@ async def get_records(visit: Visit) -> Reply:
             "log_end_offset": answer.log_end_offset,
             "leader_epoch": leader.leader_epoch,
             "leader_id": leader.leader_id,
-            "wait": {"ended": "data" if size >= wanted.min_bytes else "timeout", "ms": waited_ms},
+            "wait": {"ended": "data" if size >= min_bytes else "timeout", "ms": waited_ms},
         }
     )
+
+
+def form_of(visit: Visit) -> str:
+    """How keys and values are told to this client."""
+    return "bytes" if visit.wants_msgpack and visit[FORMAT] == "auto" else visit[FORMAT]
 
 
 def _only_partition(response: FetchResponse) -> FetchedPartition:
@@ -154,3 +167,58 @@ def _batch_out(batch: RecordBatch, offset: Offset, count_max: int, form: str) ->
         return [unreadable_out(max(batch.base_offset, offset), batch.last_offset, batch.leader_epoch, error.message)]
     wanted = [record for record in records if record.offset >= offset]
     return [record_out(record, batch.leader_epoch, form) for record in wanted[:count_max]]
+
+
+FETCHED = shape(
+    "What one fetch found.",
+    topic=ref("TopicName"),
+    partition=ref("PartitionNumber"),
+    records=many(ref("RecordOut")),
+    next_offset=whole("Where the next request should begin."),
+    high_watermark=ref("Offset"),
+    log_start_offset=ref("Offset"),
+    log_end_offset=ref("Offset"),
+    leader_epoch=ref("Epoch"),
+    leader_id=ref("NodeId"),
+    wait=shape("What ended the wait.", ended=one_of("", "data", "timeout"), ms=whole("How long it was.")),
+)
+
+ROUTES = (
+    Route(
+        method="GET",
+        path="/v1/topics/{topic}/partitions/{partition}/records",
+        handler=get_records,
+        tag="records",
+        parameters=(
+            TOPIC,
+            PARTITION,
+            OFFSET,
+            MAX_WAIT_MS,
+            MIN_BYTES,
+            MAX_BYTES,
+            MAX_RECORDS,
+            ISOLATION_LEVEL,
+            FORMAT,
+            FORWARD,
+        ),
+        answers={
+            200: Answer(
+                description="Records, or none after `max_wait_ms`.",
+                schema=FETCHED,
+                example={
+                    "topic": "orders",
+                    "partition": 2,
+                    "records": [RECORD_EXAMPLE],
+                    "next_offset": 42,
+                    "high_watermark": 42,
+                    "log_start_offset": 0,
+                    "log_end_offset": 42,
+                    "leader_epoch": 3,
+                    "leader_id": 1,
+                    "wait": {"ended": "data", "ms": 3},
+                },
+            )
+        },
+        problems=(*LEADER_PROBLEMS, OffsetOutOfRange, CorruptMessage, OffsetNotAvailable),
+    ),
+)

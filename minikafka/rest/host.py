@@ -30,6 +30,12 @@ TIMEOUT_MS_DEFAULT = 30_000
 # A body that is not complete after this long comes from a client that is gone or hostile.
 BODY_TIMEOUT_S = 30.0
 
+# A stream costs a connection, a parked fetch and a task, here and at the leader.
+STREAM_COUNT_MAX = 100
+
+# A reader that takes nothing for so long is gone; what is held for it until then is one chunk.
+STREAM_WRITE_TIMEOUT_S = 30.0
+
 # What an answer by another broker may take beyond the request's own wait.
 FORWARD_SLACK_S = 5.0
 
@@ -86,6 +92,7 @@ def limits_of(host: Host) -> dict[str, int]:
         "fetch_bytes_max": min(FETCH_BYTES_MAX, host.config.fetch_max_bytes),
         "fetch_records_max": FETCH_RECORD_COUNT_MAX,
         "fetch_wait_ms_max": WAIT_MS_MAX,
+        "streams_max": STREAM_COUNT_MAX,
     }
 
 

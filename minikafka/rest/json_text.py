@@ -39,7 +39,7 @@ def parse(data: bytes | memoryview) -> Any:
         raise
     except ValueError:
         raise NotJson("a number has more digits than can be kept") from None
-    if text.count("[") + text.count("{") > DEPTH_MAX and _is_deep(value):
+    if text.count("[") + text.count("{") > DEPTH_MAX and is_deep(value):
         raise NotJson(f"nested deeper than {DEPTH_MAX}")
     if _SURROGATE_ESCAPE.search(text):
         try:
@@ -50,8 +50,8 @@ def parse(data: bytes | memoryview) -> Any:
 
 
 def compact(value: Any) -> bytes:
-    """The shortest text, in UTF-8."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    """The shortest text, in UTF-8. Raises TypeError or ValueError for what JSON cannot hold (from msgpack)."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
 
 def text_of(value: Any) -> bytes:
@@ -62,7 +62,8 @@ def text_of(value: Any) -> bytes:
         return json.dumps(value, default=str).encode() + b"\n"
 
 
-def _is_deep(value: Any) -> bool:
+def is_deep(value: Any) -> bool:
+    """Is it nested deeper than DEPTH_MAX?"""
     level = [value]
     for _ in range(DEPTH_MAX):
         level = [inner for each in level for inner in _inside(each) if isinstance(inner, dict | list)]
@@ -75,13 +76,16 @@ def _inside(value: Any) -> Any:
     return value.values() if isinstance(value, dict) else value
 
 
-def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) != len(pairs):
+def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object from its members in order; NotJson when one comes twice, or its name is no text."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
         names = sorted(name for name, _ in pairs)
         twice = next(name for name, following in pairwise(names) if name == following)
         raise NotJson(f"the member {twice[:60]!r} comes twice in one object")
-    return members
+    if not all(type(name) is str for name in found):
+        raise NotJson("a member's name is no text")
+    return found
 
 
 def _finite(text: str) -> float:
@@ -95,4 +99,4 @@ def _refused_constant(name: str) -> Any:
     raise NotJson(f"{name} is not JSON")
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_members, parse_float=_finite, parse_constant=_refused_constant)
+_DECODER = json.JSONDecoder(object_pairs_hook=members, parse_float=_finite, parse_constant=_refused_constant)

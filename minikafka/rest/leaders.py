@@ -27,6 +27,7 @@ from minikafka.errors import (
 )
 from minikafka.quorum.image import PartitionImage
 from minikafka.rest.host import FORWARD_SLACK_S, Host
+from minikafka.rest.parameters import FORWARD
 from minikafka.rest.problems import Refused
 from minikafka.rest.visit import Visit
 from minikafka.types import NO_NODE, NodeId, TopicPartition
@@ -40,9 +41,9 @@ PAUSE_S = 0.1
 Answer = TypeVar("Answer", bound=Failed)
 
 
-def reads_forward(visit: Visit) -> bool:
-    """The parameter ``forward``: ``auto`` (the default) or ``never``."""
-    return visit.query.choice("forward", ("auto", "never"), "auto") == "auto"
+def may_forward(visit: Visit) -> bool:
+    """Does the client leave it to this broker to ask the one that knows?"""
+    return visit[FORWARD] == "auto"
 
 
 async def ask(visit: Visit, node: NodeId, request: Any, *, wait_s: float) -> Any:
@@ -148,7 +149,6 @@ async def from_leader(
     request: Any,
     *,
     pick: Callable[[Any], Answer],
-    forward: bool,
     wait_s: float,
 ) -> tuple[Answer, CurrentLeader]:
     """A *read* at the partition's leader: the part of the response that ``pick`` names, and who gave it.
@@ -156,6 +156,7 @@ async def from_leader(
     Raises ProtocolError or Refused. Reads change nothing, so a lost answer is asked for again.
     """
     hint: CurrentLeader | None = None
+    forward = may_forward(visit)
     for attempt in range(ATTEMPTS_MAX):
         leader = current_leader(visit.host, name, hint)
         if not forward:
@@ -190,10 +191,11 @@ def _with_facts(
 
 
 async def from_controller(
-    visit: Visit, request: Any, *, items: Callable[[Any], tuple[Answer, ...]], forward: bool, wait_s: float
+    visit: Visit, request: Any, *, items: Callable[[Any], tuple[Answer, ...]], wait_s: float
 ) -> tuple[Answer, ...]:
     """A change by the active controller: the parts of its response. Raises ProtocolError or Refused."""
     error: ProtocolError = LeaderNotAvailable("the quorum has no leader at present")
+    forward = may_forward(visit)
     for attempt in range(ATTEMPTS_MAX):
         if attempt:
             await asyncio.sleep(PAUSE_S * 3**attempt)

@@ -96,6 +96,7 @@ STATUS: dict[type[ProtocolError], int] = {
             kafka.UnsupportedAssignor,
             kafka.UnsupportedCompressionType,
         ),
+        429: (kafka.ThrottlingQuotaExceeded,),
         500: (kafka.UnknownServerError,),
         503: (
             kafka.BrokerNotAvailable,

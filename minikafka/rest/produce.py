@@ -5,7 +5,11 @@
 - Each batch is atomic. Batches for several partitions are not: 207 when some failed, each with its own problem; when
   all failed, the worst of them is the answer.
 - 200 when it is acknowledged as ``acks`` asks (default ``all``), 202 for ``acks=0``: nothing is known then.
-- What may have been written is 504, outcome *unknown*: sending again may write twice, for no producer id is used here.
+- What may have been written is 504, outcome *unknown*: sending again may write twice, unless the request carries the
+  headers of an idempotent producer (``Producer-Id``, ``Producer-Epoch``, ``Base-Sequence``; KIP-98). Then a repetition
+  is answered with where it was written the first time, and ``"duplicate": true``.
+- A raw body (``application/octet-stream``, ``text/plain``) is one value as it is; ``Kafka-Key`` and ``Kafka-Header-*``
+  are request headers.
 """
 
 from __future__ import annotations
@@ -15,7 +19,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from minikafka.client.partitioner import partition_of_key
-from minikafka.errors import UNKNOWN, ProtocolError
+from minikafka.errors import (
+    UNKNOWN,
+    CorruptMessage,
+    InvalidProducerEpoch,
+    InvalidTimestamp,
+    MessageTooLarge,
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+    OutOfOrderSequenceNumber,
+    ProtocolError,
+    RequestTimedOut,
+)
 from minikafka.invariant import InvariantViolation
 from minikafka.rest.body import FORM_NOTE, kind_of, parsed, parsed_lines, read_body
 from minikafka.rest.fetch import name_of
@@ -28,14 +43,17 @@ from minikafka.rest.leaders import (
     failure_of,
     is_stale,
     leader_members,
+    may_forward,
     partition_of,
-    reads_forward,
     refuse_to_forward,
     still_moving,
     unknown_topic,
 )
+from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, PARTITION, TOPIC, Choice, Integer, Text
 from minikafka.rest.problems import Refused, malformed, problem_of, status_of
 from minikafka.rest.records import RecordIn, records_in
+from minikafka.rest.route import JSON, LEADER_PROBLEMS, Answer, Body, Route
+from minikafka.rest.schema import Schema, flag, many, ref, shape, text, whole
 from minikafka.rest.visit import Reply, Visit
 from minikafka.types import NO_NODE, NodeId, TopicPartition
 from minikafka.wire.messages import CurrentLeader, ProducedPartition, ProducePartition, ProduceRequest, ProduceResponse
@@ -43,8 +61,42 @@ from minikafka.wire.records import BatchBuilder
 
 ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
 
-# A caller who sends one of these believes that it has an effect.
-HEADERS_REFUSED = ("Producer-Id", "Producer-Epoch", "Base-Sequence", "Idempotency-Key")
+ACKS_PARAMETER = Choice(
+    name="acks",
+    description="Who must have the records before the answer: `all` in-sync replicas, the leader (`1`), nobody (`0`).",
+    options=tuple(ACKS),
+    default="all",
+)
+TIMEOUT_MS = Integer(
+    name="timeout_ms",
+    description="How long to wait for the in-sync replicas.",
+    default=TIMEOUT_MS_DEFAULT,
+    low=1,
+    high=TIMEOUT_MS_MAX,
+)
+KAFKA_KEY = Text(name="Kafka-Key", place="header", description="The key of a raw body.", length_max=8_000)
+PRODUCER_ID = Integer(
+    name="Producer-Id",
+    place="header",
+    description="An idempotent producer's id, from `POST /v1/producer-ids`.",
+    default=-1,
+    low=0,
+    high=INT64_MAX,
+)
+PRODUCER_EPOCH = Integer(
+    name="Producer-Epoch", place="header", description="Its epoch.", default=-1, low=0, high=2**15 - 1
+)
+BASE_SEQUENCE = Integer(
+    name="Base-Sequence",
+    place="header",
+    description="How many records it has sent to this partition before.",
+    default=-1,
+    low=0,
+    high=INT32_MAX,
+)
+IDEMPOTENCE = (PRODUCER_ID, PRODUCER_EPOCH, BASE_SEQUENCE)
+
+RAW_HEADER = "Kafka-Header-"
 
 
 @dataclass(slots=True)
@@ -61,7 +113,7 @@ class _Part:
 
 async def post_records(visit: Visit) -> Reply:
     """Produce; the partitioner chooses."""
-    return await _produce(visit, visit.path["topic"], None)
+    return await _produce(visit, visit[TOPIC], None)
 
 
 async def post_partition_records(visit: Visit) -> Reply:
@@ -71,33 +123,70 @@ async def post_partition_records(visit: Visit) -> Reply:
 
 
 async def _produce(visit: Visit, topic: str, only: TopicPartition | None) -> Reply:
-    acks = ACKS[visit.query.choice("acks", tuple(ACKS), "all")]
-    timeout_ms = visit.query.integer("timeout_ms", TIMEOUT_MS_DEFAULT, low=1, high=TIMEOUT_MS_MAX)
-    forward = reads_forward(visit)
-    visit.query.done()
-    _refuse_headers(visit)
+    acks = ACKS[visit[ACKS_PARAMETER]]
     if only is not None:
         partition_of(visit.host, only)
     elif topic not in visit.host.image.topics:
         raise unknown_topic(topic)
+    producer = _producer_of(visit, only)
     records, note = await _records(visit)
     parts, places = _partitioned(visit, topic, records, only)
-    await _send(visit, parts, acks=acks, timeout_ms=timeout_ms, forward=forward)
+    await _send(visit, parts, producer, acks=acks, timeout_ms=visit[TIMEOUT_MS])
     return _reply(visit, topic, parts, places, acks=acks, note=note)
 
 
-def _refuse_headers(visit: Visit) -> None:
-    for name in HEADERS_REFUSED:
-        if name in visit.http.headers:
-            raise malformed(f"the header {name} is not supported here yet; use the client for idempotent producing")
+def _producer_of(visit: Visit, only: TopicPartition | None) -> dict[str, int]:
+    """What makes a batch idempotent; empty when the request says nothing of it."""
+    if "Idempotency-Key" in visit.http.headers:
+        raise malformed("the header Idempotency-Key is not supported here; Producer-Id and its companions are")
+    given = [each.name for each in IDEMPOTENCE if each.name in visit.http.headers]
+    if not given:
+        return {}
+    if only is None:
+        raise malformed(
+            f"the header {given[0]} needs one partition: sequences are counted per partition, so post to "
+            f"/v1/topics/{visit[TOPIC]}/partitions/N/records"
+        )
+    missing = [each.name for each in IDEMPOTENCE if each.name not in given]
+    if missing:
+        raise malformed(f"the header {given[0]} needs {' and '.join(missing)} beside it")
+    return {
+        "producer_id": visit[PRODUCER_ID],
+        "producer_epoch": visit[PRODUCER_EPOCH],
+        "base_sequence": visit[BASE_SEQUENCE],
+    }
 
 
 async def _records(visit: Visit) -> tuple[list[RecordIn], dict[str, str]]:
-    kind = kind_of(visit.http)
+    kind = kind_of(visit.http, "ndjson", "raw")
     body = await read_body(visit.http, visit.host, visit.admission)
+    now_ms = visit.host.world.clock.wall_ms()
+    raw_headers = _raw_headers(visit)
+    if kind == "raw":
+        key = visit.http.headers.get(KAFKA_KEY.name)
+        return [RecordIn(now_ms, None if key is None else _header_bytes(key), body, raw_headers)], {}
+    if raw_headers or KAFKA_KEY.name in visit.http.headers:
+        raise malformed(
+            f"{KAFKA_KEY.name} and {RAW_HEADER}* go with a raw body (application/octet-stream or text/plain) only; in "
+            "JSON they are members of the record"
+        )
     document = parsed_lines(body) if kind == "ndjson" else parsed(body, kind, visit.http)
-    note = {"note": FORM_NOTE} if kind == "form" else {}
-    return records_in(document, visit.host.world.clock.wall_ms()), note
+    return records_in(document, now_ms), {"note": FORM_NOTE} if kind == "form" else {}
+
+
+def _raw_headers(visit: Visit) -> list[tuple[str, bytes | None]]:
+    """Record headers of a raw body; their names are as the client wrote them."""
+    found = visit.http.headers.items()
+    return [
+        (name[len(RAW_HEADER) :], _header_bytes(value))
+        for name, value in found
+        if name.lower().startswith(RAW_HEADER.lower()) and len(name) > len(RAW_HEADER)
+    ]
+
+
+def _header_bytes(value: str) -> bytes:
+    """The bytes that stood in the HTTP header."""
+    return value.encode("utf-8", "surrogateescape")
 
 
 def _partitioned(
@@ -124,15 +213,16 @@ def _partitioned(
     return [parts[number] for number in sorted(parts)], places
 
 
-def _batch_of(rows: list[RecordIn]) -> bytearray:
-    builder = BatchBuilder()
+def _batch_of(rows: list[RecordIn], producer: dict[str, int]) -> bytearray:
+    builder = BatchBuilder(**producer)  # type: ignore[arg-type]
     builder.extend(rows)
     return builder.build()
 
 
-async def _send(visit: Visit, parts: list[_Part], *, acks: int, timeout_ms: int, forward: bool) -> None:
+async def _send(visit: Visit, parts: list[_Part], producer: dict[str, int], *, acks: int, timeout_ms: int) -> None:
     """Every part ends with an answer or an error. A stale picture is looked at anew while nothing was written."""
-    batches = {part.name: _batch_of(part.rows) for part in parts}
+    forward = may_forward(visit)
+    batches = {part.name: _batch_of(part.rows, producer) for part in parts}
     for attempt in range(ATTEMPTS_MAX):
         if attempt:
             await asyncio.sleep(PAUSE_S)
@@ -282,3 +372,108 @@ def _place_out(part: _Part, at: int, acks: int) -> dict[str, Any]:
         appended_ms = part.answer.log_append_time_ms
         told["timestamp"] = part.rows[at].timestamp if appended_ms < 0 else appended_ms
     return told
+
+
+# ---- the doors -------------------------------------------------------------------------------------------------------
+
+PRODUCED = shape(
+    "Where the records came to lie.",
+    optional=("note",),
+    topic=ref("TopicName"),
+    acks=text("As asked: `all`, `1` or `0`."),
+    partitions=many(
+        shape(
+            "One batch.",
+            optional=("base_offset", "log_start_offset", "leader_epoch", "duplicate", "problem"),
+            partition=ref("PartitionNumber"),
+            record_count=whole("Records in the batch."),
+            leader_id=ref("NodeId"),
+            base_offset=ref("Offset"),
+            log_start_offset=ref("Offset"),
+            leader_epoch=ref("Epoch"),
+            duplicate=flag("The same batch had been written before; `base_offset` is where."),
+            problem=ref("Problem"),
+        )
+    ),
+    records=many(
+        shape(
+            "One record, in the order of the request.",
+            optional=("offset", "timestamp", "error", "outcome"),
+            partition=ref("PartitionNumber"),
+            offset=ref("Offset"),
+            timestamp=ref("Timestamp"),
+            error=text("Kafka's name of the error, where its batch failed."),
+            outcome=ref("Outcome"),
+        )
+    ),
+    note=text("What could be asked better."),
+)
+PRODUCED_EXAMPLE = {
+    "topic": "orders",
+    "acks": "all",
+    "partitions": [
+        {"partition": 2, "record_count": 1, "leader_id": 1, "base_offset": 41, "log_start_offset": 0, "leader_epoch": 3}
+    ],
+    "records": [{"partition": 2, "offset": 41, "timestamp": 1_795_000_000_000}],
+}
+RECORD_IN_EXAMPLE = {"key": "ann", "value": {"item": "tea", "count": 2}, "headers": [["source", "web"]]}
+RAW: Schema = {"type": "string", "format": "binary", "description": "The value as it is."}
+RECORDS_BODY = Body(
+    description='One record, a list of records, `{"records": [...]}`, one record a line, or one raw value with its key '
+    "in the request header `Kafka-Key` and its headers in `Kafka-Header-NAME`.",
+    contents={
+        JSON: (
+            {"anyOf": [ref("RecordIn"), ref("RecordsIn"), many(ref("RecordIn"), minItems=1)]},
+            {"records": [RECORD_IN_EXAMPLE]},
+        ),
+        "application/x-ndjson": ({"type": "string"}, '{"value": 1}\n{"value": 2}\n'),
+        "application/octet-stream": (RAW, None),
+        "text/plain": (RAW, "tea"),
+    },
+)
+PROBLEMS = (
+    *LEADER_PROBLEMS,
+    CorruptMessage,
+    InvalidTimestamp,
+    MessageTooLarge,
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+    RequestTimedOut,
+)
+WRITTEN = Answer(description="Acknowledged as `acks` asks.", schema=PRODUCED, example=PRODUCED_EXAMPLE)
+SENT = Answer(
+    description="`acks=0`: nothing is known of it.",
+    schema=PRODUCED,
+    example={
+        "topic": "orders",
+        "acks": "0",
+        "partitions": [{"partition": 2, "record_count": 1, "leader_id": 1}],
+        "records": [{"partition": 2}],
+    },
+)
+MIXED = Answer(
+    description="Some batches were written, some were not: each has its own problem.",
+    schema=PRODUCED,
+)
+ROUTES = (
+    Route(
+        method="POST",
+        path="/v1/topics/{topic}/records",
+        handler=post_records,
+        tag="records",
+        parameters=(TOPIC, ACKS_PARAMETER, TIMEOUT_MS, FORWARD, KAFKA_KEY),
+        body=RECORDS_BODY,
+        answers={200: WRITTEN, 202: SENT, 207: MIXED},
+        problems=PROBLEMS,
+    ),
+    Route(
+        method="POST",
+        path="/v1/topics/{topic}/partitions/{partition}/records",
+        handler=post_partition_records,
+        tag="records",
+        parameters=(TOPIC, PARTITION, ACKS_PARAMETER, TIMEOUT_MS, FORWARD, KAFKA_KEY, *IDEMPOTENCE),
+        body=RECORDS_BODY,
+        answers={200: WRITTEN, 202: SENT},
+        problems=(*PROBLEMS, OutOfOrderSequenceNumber, InvalidProducerEpoch),
+    ),
+)

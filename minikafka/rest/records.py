@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 from minikafka.errors import RecordListTooLarge
 from minikafka.rest import json_text
 from minikafka.rest.host import PRODUCE_RECORD_COUNT_MAX
+from minikafka.rest.members import nearest, pointer, shown
 from minikafka.rest.problems import VALIDATION_ERROR_COUNT_MAX, Fault, unacceptable
-from minikafka.rest.query import nearest, pointer, shown
 from minikafka.types import Epoch
 from minikafka.wire.records import Headers, RecordView
 
@@ -115,9 +115,16 @@ def _bytes_in(given: dict[str, Any], name: str, path: str, faults: list[Fault]) 
             faults.append({"pointer": path + pointer(coded), "detail": f"stands beside {name}; only one can be"})
         return _base64_in(given[coded], path + pointer(coded), faults)
     value = given.get(name)
-    if value is None:
+    if value is None or type(value) is bytes:
+        return value
+    if type(value) is str:
+        return value.encode()
+    try:
+        return json_text.compact(value)
+    except (TypeError, ValueError):
+        # Only msgpack can say what JSON cannot hold.
+        faults.append({"pointer": path + pointer(name), "detail": "cannot be written as JSON; send it as bytes"})
         return None
-    return value.encode() if type(value) is str else json_text.compact(value)
 
 
 def _base64_in(value: Any, path: str, faults: list[Fault]) -> bytes | None:
@@ -144,8 +151,10 @@ def _headers_in(given: Any, path: str, faults: list[Fault]) -> list[tuple[str, b
             faults.append({"pointer": here, "detail": f"[name, value] is needed, not {shown(each)}"})
             continue
         name, value = each
-        if value is None or type(value) is str:
-            headers.append((name, None if value is None else value.encode()))
+        if value is None or type(value) is bytes:
+            headers.append((name, value))
+        elif type(value) is str:
+            headers.append((name, value.encode()))
         elif type(value) is dict and list(value) == ["b64"]:
             headers.append((name, _base64_in(value["b64"], here + "/1/b64", faults)))
         else:
@@ -178,7 +187,7 @@ def _timestamp_in(value: Any, path: str, faults: list[Fault]) -> int:
 
 
 def record_out(record: RecordView, leader_epoch: Epoch, form: str) -> dict[str, Any]:
-    """One record for people; ``form`` is one of FORMATS."""
+    """One record for people; ``form`` is one of FORMATS, or ``bytes`` for clients that take msgpack."""
     told: dict[str, Any] = {
         "offset": record.offset,
         "timestamp": record.timestamp,
@@ -187,7 +196,9 @@ def record_out(record: RecordView, leader_epoch: Epoch, form: str) -> dict[str, 
     # A key is a name: JSON strings and null stay texts in it whatever is asked for values.
     _bytes_out(told, "key", record.key, "auto" if form == "json" else form)
     told["encoding"] = _bytes_out(told, "value", record.value, form)
-    told["headers"] = [[name, _header_out(value)] for name, value in record.headers]
+    told["headers"] = [
+        [name, value if form == "bytes" or value is None else _header_out(value)] for name, value in record.headers
+    ]
     return told
 
 
@@ -196,6 +207,9 @@ def _bytes_out(told: dict[str, Any], name: str, data: bytes | None, form: str) -
     if data is None:
         told[name] = None
         return "null"
+    if form == "bytes":
+        told[name] = bytes(data)
+        return "bytes"
     if form in ("auto", "json"):
         try:
             value = json_text.parse(data)
@@ -216,9 +230,7 @@ def _bytes_out(told: dict[str, Any], name: str, data: bytes | None, form: str) -
     return "base64"
 
 
-def _header_out(value: bytes | None) -> Any:
-    if value is None:
-        return None
+def _header_out(value: bytes) -> Any:
     try:
         return str(value, "utf-8")
     except UnicodeDecodeError:

@@ -1,8 +1,9 @@
 """The table of doors, and how they are mounted on the broker's port.
 
-Order of things at start: make a :class:`Doors`, hand it to the network (``HttpNetwork(doors=doors,
-translate=json_rpc)``), start the broker, then :meth:`Doors.open_to` it. Until then, and after
-:meth:`Doors.close`, every door says 503.
+A door is a :class:`minikafka.rest.route.Route` in the ``ROUTES`` of the module that answers it; the same table serves,
+and is told by ``/openapi.json``. Order of things at start: make a :class:`Doors`, hand it to the network
+(``HttpNetwork(doors=doors, translate=json_rpc)``), start the broker, then :meth:`Doors.open_to` it. Until then, and
+after :meth:`Doors.close`, every door says 503.
 """
 
 from __future__ import annotations
@@ -14,34 +15,22 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from minikafka.errors import BrokerNotAvailable, InvalidRequest
-from minikafka.rest import json_text
+from minikafka.rest import cluster, docs, fetch, json_text, produce, topics
 from minikafka.rest.body import Admission
-from minikafka.rest.cluster import get_cluster, get_health, get_problem_page, get_readiness
-from minikafka.rest.fetch import get_records
 from minikafka.rest.host import Host
-from minikafka.rest.problems import PROBLEM_PAGES, PROBLEM_TYPE, Refused, malformed, problem_of
-from minikafka.rest.produce import post_partition_records, post_records
-from minikafka.rest.topics import delete_topic, get_partition, get_topic, get_topics, post_topic
-from minikafka.rest.visit import Handler, Reply, Visit, respond
+from minikafka.rest.problems import PROBLEM_TYPE, Refused, malformed, problem_of
+from minikafka.rest.respond import Streams, refuse, respond
+from minikafka.rest.route import Route
+from minikafka.rest.visit import Visit
 
-ROUTES: tuple[tuple[str, str, Handler], ...] = (
-    ("GET", "/healthz", get_health),
-    ("GET", "/healthy", get_health),
-    ("GET", "/readyz", get_readiness),
-    ("GET", "/ready", get_readiness),
-    ("GET", PROBLEM_PAGES + "{slug}", get_problem_page),
-    ("GET", "/v1/cluster", get_cluster),
-    ("GET", "/v1/topics", get_topics),
-    ("POST", "/v1/topics", post_topic),
-    ("GET", "/v1/topics/{topic}", get_topic),
-    ("DELETE", "/v1/topics/{topic}", delete_topic),
-    ("POST", "/v1/topics/{topic}/records", post_records),
-    ("GET", "/v1/topics/{topic}/partitions/{partition}", get_partition),
-    ("GET", "/v1/topics/{topic}/partitions/{partition}/records", get_records),
-    ("POST", "/v1/topics/{topic}/partitions/{partition}/records", post_partition_records),
-)
+ROUTES: tuple[Route, ...] = (*cluster.ROUTES, *topics.ROUTES, *produce.ROUTES, *fetch.ROUTES, *docs.ROUTES)
 
-_PATTERNS = [(method, path, re.compile(re.sub(r"\{\w+\}", "[^/]+", path))) for method, path, _ in ROUTES]
+_PATTERNS = [(route, re.compile(re.sub(r"\{\w+\}", "[^/]+", route.path))) for route in ROUTES]
+
+
+def is_there(route: Route, host: Host) -> bool:
+    """Is this door open on this broker?"""
+    return not route.testing or host.config.testing_endpoints_enable
 
 
 class Doors:
@@ -50,6 +39,7 @@ class Doors:
     def __init__(self) -> None:
         self._host: Host | None = None
         self._admission = Admission()
+        self._streams = Streams()
 
     def open_to(self, host: Host) -> None:
         """From now on the requests are for this broker, which has been started."""
@@ -61,19 +51,26 @@ class Doors:
 
     def __call__(self, application: web.Application) -> None:
         """The network's ``doors``."""
-        for method, path, handler in ROUTES:
-            if method == "GET":
-                application.router.add_get(path, self._guarded(handler))
+        for route in ROUTES:
+            if route.method == "GET":
+                application.router.add_get(route.path, self._guarded(route))
             else:
-                application.router.add_route(method, path, self._guarded(handler))
+                application.router.add_route(route.method, route.path, self._guarded(route))
         # Not ".*", which a newline in the path would escape.
-        application.router.add_route("*", r"/{anything:[\s\S]*}", self._guarded(no_such_door))
+        application.router.add_route("*", r"/{anything:[\s\S]*}", self._guarded(None))
+        application.on_shutdown.append(self._end_streams)
 
-    def _guarded(self, handler: Handler) -> Callable[[web.Request], Awaitable[web.Response]]:
-        async def on_request(http: web.Request) -> web.Response:
+    async def _end_streams(self, _application: web.Application) -> None:
+        self._streams.ending.set()
+
+    def _guarded(self, route: Route | None) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        async def on_request(http: web.Request) -> web.StreamResponse:
             if self._host is None:
                 return _closed()
-            return await respond(handler, Visit(http, self._host, self._admission))
+            visit = Visit(http, self._host, self._admission)
+            if route is None or not is_there(route, self._host):
+                return refuse(visit, _nothing_there(http, self._host))
+            return await respond(route, visit, self._streams)
 
         return on_request
 
@@ -89,16 +86,19 @@ def _closed() -> web.Response:
     )
 
 
-async def no_such_door(visit: Visit) -> Reply:
+def _nothing_there(http: web.Request, host: Host) -> Refused:
     """404 with the nearest path, or 405 with the methods that the path knows."""
-    path = visit.http.path
-    methods = [method for method, _, pattern in _PATTERNS if pattern.fullmatch(path)]
+    path = http.path
+    at_path = [route for route, pattern in _PATTERNS if pattern.fullmatch(path)]
+    methods = [route.method for route in at_path if is_there(route, host)]
     if methods:
         allowed = ", ".join(methods)
-        raise Refused(
-            InvalidRequest(f"{visit.http.method[:20]} cannot be used here; {allowed} can"),
+        return Refused(
+            InvalidRequest(f"{http.method[:20]} cannot be used here; {allowed} can"),
             status=405,
             headers={"Allow": allowed},
         )
-    near = difflib.get_close_matches(path, [known for _, known, _ in ROUTES], n=1)
-    raise malformed(f"there is nothing at {path[:200]}" + (f"; did you mean {near[0]}?" if near else ""), status=404)
+    if at_path:
+        return malformed(f"{path[:200]} is only there with mk.testing.endpoints.enable=true", status=404)
+    near = difflib.get_close_matches(path, [route.path for route, _ in _PATTERNS if is_there(route, host)], n=1)
+    return malformed(f"there is nothing at {path[:200]}" + (f"; did you mean {near[0]}?" if near else ""), status=404)

@@ -10,7 +10,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from minikafka.errors import NotLeaderOrFollower
+from minikafka.errors import (
+    InvalidConfig,
+    InvalidPartitions,
+    InvalidReplicationFactor,
+    InvalidTopic,
+    NotLeaderOrFollower,
+    PolicyViolation,
+    RequestTimedOut,
+    TopicAlreadyExists,
+    UnknownTopicOrPartition,
+)
 from minikafka.rest.body import FORM_NOTE, kind_of, parsed_object, read_body
 from minikafka.rest.fetch import name_of
 from minikafka.rest.host import TIMEOUT_MS_DEFAULT, TIMEOUT_MS_MAX
@@ -20,12 +30,15 @@ from minikafka.rest.leaders import (
     from_leader,
     leader_members,
     partition_of,
-    reads_forward,
     unknown_topic,
     until_known,
 )
+from minikafka.rest.members import Members, shown
+from minikafka.rest.parameters import FORWARD, PARTITION, TOPIC, Flag, Integer
 from minikafka.rest.problems import Fault, Refused, malformed, unacceptable
-from minikafka.rest.query import Members, shown
+from minikafka.rest.route import CONTROLLER_PROBLEMS, LEADER_PROBLEMS, Answer, Route, json_body
+from minikafka.rest.schema import flag, many, nodes, nullable, ref, shape, table, text, whole
+from minikafka.rest.schemas import LEADER_EXAMPLE
 from minikafka.rest.visit import Reply, Visit
 from minikafka.types import NodeId
 from minikafka.wire.messages import (
@@ -52,10 +65,18 @@ KNOWN_WAIT_S = 3.0
 PARTITION_COUNT_MAX = 100_000
 REPLICA_COUNT_MAX = 32_767
 
+DRY_RUN = Flag(name="dry_run", description="Only check whether it could be done.")
+TIMEOUT_MS = Integer(
+    name="timeout_ms",
+    description="How long the controller may take.",
+    default=TIMEOUT_MS_DEFAULT,
+    low=1,
+    high=TIMEOUT_MS_MAX,
+)
+
 
 async def get_topics(visit: Visit) -> Reply:
     """Every topic, in short."""
-    visit.query.done()
     described: DescribeTopicsResponse = await visit.host.answer("DescribeTopicPartitions", DescribeTopicsRequest())
     return Reply(
         {
@@ -74,8 +95,7 @@ async def get_topics(visit: Visit) -> Reply:
 
 async def get_topic(visit: Visit) -> Reply:
     """One topic with its settings and partitions."""
-    visit.query.done()
-    topic = visit.path["topic"]
+    topic = visit[TOPIC]
     if topic not in visit.host.image.topics:
         raise unknown_topic(topic)
     described: DescribeTopicsResponse = await visit.host.answer(
@@ -114,10 +134,7 @@ def _partition_out(told: DescribedPartition) -> dict[str, Any]:
 
 async def post_topic(visit: Visit) -> Reply:
     """Create one topic; ``?dry_run=true`` only checks."""
-    dry_run = visit.query.flag("dry_run")
-    timeout_ms = visit.query.integer("timeout_ms", TIMEOUT_MS_DEFAULT, low=1, high=TIMEOUT_MS_MAX)
-    forward = reads_forward(visit)
-    visit.query.done()
+    dry_run, timeout_ms = visit[DRY_RUN], visit[TIMEOUT_MS]
     kind = kind_of(visit.http)
     body = await read_body(visit.http, visit.host, visit.admission)
     topic = new_topic(parsed_object(body, kind, visit.http))
@@ -129,7 +146,7 @@ async def post_topic(visit: Visit) -> Reply:
         return response.topics
 
     request = CreateTopicsRequest(topics=(topic,), timeout_ms=timeout_ms, validate_only=dry_run)
-    (created,) = await from_controller(visit, request, items=items, forward=forward, wait_s=timeout_ms / 1000)
+    (created,) = await from_controller(visit, request, items=items, wait_s=timeout_ms / 1000)
     if created.error_code:
         raise Refused(failure_of(created), topic=topic.name)
     if not dry_run:
@@ -174,10 +191,7 @@ def new_topic(document: dict[str, Any]) -> NewTopic:
 
 async def delete_topic(visit: Visit) -> Reply:
     """Delete one topic with all that is in it."""
-    timeout_ms = visit.query.integer("timeout_ms", TIMEOUT_MS_DEFAULT, low=1, high=TIMEOUT_MS_MAX)
-    forward = reads_forward(visit)
-    visit.query.done()
-    topic = visit.path["topic"]
+    topic, timeout_ms = visit[TOPIC], visit[TIMEOUT_MS]
     metadata_offset = -1
 
     def items(response: DeleteTopicsResponse) -> tuple[DeletedTopic, ...]:
@@ -186,7 +200,7 @@ async def delete_topic(visit: Visit) -> Reply:
         return response.topics
 
     request = DeleteTopicsRequest(topics=(topic,), timeout_ms=timeout_ms)
-    (deleted,) = await from_controller(visit, request, items=items, forward=forward, wait_s=timeout_ms / 1000)
+    (deleted,) = await from_controller(visit, request, items=items, wait_s=timeout_ms / 1000)
     if deleted.error_code:
         raise Refused(failure_of(deleted), topic=topic)
     await until_known(visit, metadata_offset, wait_s=min(KNOWN_WAIT_S, timeout_ms / 1000))
@@ -205,8 +219,6 @@ class _Seen(Failed):
 
 async def get_partition(visit: Visit) -> Reply:
     """State from the metadata, and what the leader knows of each replica (S4: no high watermark of the others)."""
-    forward = reads_forward(visit)
-    visit.query.done()
     name = name_of(visit)
 
     def pick(response: DescribeReplicasResponse) -> _Seen:
@@ -216,7 +228,7 @@ async def get_partition(visit: Visit) -> Reply:
         return _Seen(error_code=NotLeaderOrFollower.code, error_message=f"broker {response.broker_id} does not lead it")
 
     request = DescribeReplicasRequest(topics=(name.topic,))
-    seen, leader = await from_leader(visit, name, request, pick=pick, forward=forward, wait_s=1.0)
+    seen, leader = await from_leader(visit, name, request, pick=pick, wait_s=1.0)
     image = partition_of(visit.host, name)
     replica = seen.replica
     if replica is None:
@@ -262,3 +274,196 @@ def _replica_out(node: NodeId, leader: NodeId, seen: DescribedReplica) -> dict[s
                 "in_sync": remote.in_sync,
             }
     return {"id": node, "role": "follower", "leo": None, "lag_records": None, "in_sync": node in seen.isr}
+
+
+# ---- the doors -------------------------------------------------------------------------------------------------------
+
+PARTITION_STATE_EXAMPLE = {
+    "partition": 0,
+    "leader": 1,
+    "leader_epoch": 3,
+    "partition_epoch": 5,
+    "controller_epoch": 2,
+    "replicas": [1, 2, 3],
+    "isr": [1, 2],
+    "elr": [],
+}
+TOPIC_CONFIG = table(text(), "Settings that differ from the brokers' own.")
+ROUTES = (
+    Route(
+        method="GET",
+        path="/v1/topics",
+        handler=get_topics,
+        tag="topics",
+        answers={
+            200: Answer(
+                description="All topics.",
+                schema=shape(
+                    topics=many(
+                        shape(
+                            topic=ref("TopicName"),
+                            topic_id=text("Kafka's UUID of it."),
+                            partition_count=whole(),
+                            replication_factor=whole(),
+                        )
+                    )
+                ),
+                example={
+                    "topics": [
+                        {
+                            "topic": "orders",
+                            "topic_id": "MDEyMzQ1Njc4OWFiY2RlZg",
+                            "partition_count": 3,
+                            "replication_factor": 3,
+                        }
+                    ]
+                },
+            )
+        },
+    ),
+    Route(
+        method="POST",
+        path="/v1/topics",
+        handler=post_topic,
+        tag="topics",
+        parameters=(DRY_RUN, TIMEOUT_MS, FORWARD),
+        body=json_body(
+            shape(
+                "A topic; what is left out, the controller's settings decide.",
+                optional=("partitions", "replication_factor", "config"),
+                name=text("Letters, digits, `.`, `_` and `-`.", minLength=1),
+                partitions=whole("num.partitions", minimum=1, maximum=PARTITION_COUNT_MAX),
+                replication_factor=whole("default.replication.factor", minimum=1, maximum=REPLICA_COUNT_MAX),
+                config=table({"type": ["string", "integer", "boolean"]}, "Settings by Kafka's names."),
+            ),
+            {"name": "orders", "partitions": 3, "replication_factor": 3, "config": {"min.insync.replicas": 2}},
+        ),
+        answers={
+            status: Answer(
+                description=description,
+                schema=shape(
+                    "The topic.",
+                    optional=("note",),
+                    topic=ref("TopicName"),
+                    topic_id=nullable(text()),
+                    partition_count=whole(),
+                    replication_factor=whole(),
+                    config=TOPIC_CONFIG,
+                    dry_run=flag("Nothing was created."),
+                    note=text("What could be asked better."),
+                ),
+                example={
+                    "topic": "orders",
+                    "topic_id": "MDEyMzQ1Njc4OWFiY2RlZg",
+                    "partition_count": 3,
+                    "replication_factor": 3,
+                    "config": {"min.insync.replicas": "2"},
+                    "dry_run": status == 200,
+                },
+            )
+            for status, description in ((201, "Created: the next request may use it."), (200, "It could be created."))
+        },
+        problems=(
+            *CONTROLLER_PROBLEMS,
+            InvalidConfig,
+            InvalidPartitions,
+            InvalidReplicationFactor,
+            InvalidTopic,
+            PolicyViolation,
+            RequestTimedOut,
+            TopicAlreadyExists,
+        ),
+    ),
+    Route(
+        method="GET",
+        path="/v1/topics/{topic}",
+        handler=get_topic,
+        tag="topics",
+        parameters=(TOPIC,),
+        answers={
+            200: Answer(
+                description="The topic.",
+                schema=shape(
+                    topic=ref("TopicName"),
+                    topic_id=text(),
+                    config=TOPIC_CONFIG,
+                    partitions=many(ref("PartitionState")),
+                ),
+                example={
+                    "topic": "orders",
+                    "topic_id": "MDEyMzQ1Njc4OWFiY2RlZg",
+                    "config": {"min.insync.replicas": "2"},
+                    "partitions": [PARTITION_STATE_EXAMPLE],
+                },
+            )
+        },
+        problems=(UnknownTopicOrPartition,),
+    ),
+    Route(
+        method="DELETE",
+        path="/v1/topics/{topic}",
+        handler=delete_topic,
+        tag="topics",
+        parameters=(TOPIC, TIMEOUT_MS, FORWARD),
+        answers={
+            200: Answer(
+                description="Gone, with all that was in it.",
+                schema=shape(topic=ref("TopicName"), topic_id=nullable(text()), deleted=flag()),
+                example={"topic": "orders", "topic_id": "MDEyMzQ1Njc4OWFiY2RlZg", "deleted": True},
+            )
+        },
+        problems=(*CONTROLLER_PROBLEMS, InvalidTopic, RequestTimedOut, UnknownTopicOrPartition),
+    ),
+    Route(
+        method="GET",
+        path="/v1/topics/{topic}/partitions/{partition}",
+        handler=get_partition,
+        tag="partitions",
+        parameters=(TOPIC, PARTITION, FORWARD),
+        answers={
+            200: Answer(
+                description="The partition as its leader sees it.",
+                schema=shape(
+                    topic=ref("TopicName"),
+                    partition=ref("PartitionNumber"),
+                    leader=ref("Leader"),
+                    leader_epoch=ref("Epoch"),
+                    partition_epoch=whole(),
+                    controller_epoch=whole(),
+                    isr=nodes("Those in sync."),
+                    elr=nodes("Those that may lead though they are not in sync (KIP-966)."),
+                    log_start_offset=ref("Offset"),
+                    high_watermark=ref("Offset"),
+                    log_end_offset=ref("Offset"),
+                    replicas=many(
+                        shape(
+                            optional=("hw", "caught_up_ms_ago"),
+                            id=ref("NodeId"),
+                            role=text(),
+                            leo=nullable(ref("Offset")),
+                            hw=ref("Offset"),
+                            lag_records=nullable(whole()),
+                            caught_up_ms_ago=whole(),
+                            in_sync=flag(),
+                        )
+                    ),
+                ),
+                example={
+                    "topic": "orders",
+                    "partition": 0,
+                    "leader": LEADER_EXAMPLE,
+                    "leader_epoch": 3,
+                    "partition_epoch": 5,
+                    "controller_epoch": 2,
+                    "isr": [1, 2],
+                    "elr": [],
+                    "log_start_offset": 0,
+                    "high_watermark": 42,
+                    "log_end_offset": 42,
+                    "replicas": [],
+                },
+            )
+        },
+        problems=LEADER_PROBLEMS,
+    ),
+)

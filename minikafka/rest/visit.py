@@ -1,31 +1,51 @@
-"""One request at a door: who asks the broker behind it, who served, and how the answer or the problem goes out."""
+"""One request at a door, and what its handler may answer."""
 
 from __future__ import annotations
 
-import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from aiohttp import web
 
-from minikafka import __version__
-from minikafka.errors import UNKNOWN, ProtocolError, UnknownServerError
-from minikafka.rest import json_text
-from minikafka.rest.body import JSON_TYPE, Admission, refuse_unreadable_accept
+from minikafka.rest.body import Admission
 from minikafka.rest.host import Host
-from minikafka.rest.problems import PROBLEM_TYPE, RETRY_AFTER_S, Refused, problem_of
-from minikafka.rest.query import Query
+from minikafka.rest.parameters import Parameter
 from minikafka.types import NodeId
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer that is not a problem."""
+    """An answer that is not a problem: a value that becomes JSON or msgpack, as the client takes it."""
 
     body: Any
     status: int = 200
-    headers: dict[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """An answer that is text of a type of its own (a page, metrics)."""
+
+    text: bytes
+    media_type: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """An answer that goes on until its chunks end, its reader leaves, or the broker stops.
+
+    ``farewell`` is sent when the broker stops. A chunk is written when the reader has taken the ones before it: what is
+    held for a slow reader is one chunk and the socket's buffer. The generator is closed in every case.
+    """
+
+    chunks: AsyncGenerator[bytes, None]
+    media_type: str
+    farewell: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 class Visit:
@@ -35,65 +55,25 @@ class Visit:
         self.http = http
         self.host = host
         self.admission = admission
-        self.query = Query({name: http.query.getall(name) for name in http.query})
+        self.values: dict[str, Any] = {}
+        """The declared parameters, read before the handler runs; see :meth:`__getitem__`."""
+        self.wants_msgpack = False
         self.served_by: list[NodeId] = []
         self.leaders: list[NodeId] = []
 
-    @property
-    def path(self) -> dict[str, str]:
-        """The parts of the address that the route names."""
-        return dict(self.http.match_info)
+    def __getitem__(self, parameter: Parameter[Value]) -> Value:
+        """What the request says for a parameter that its route declares."""
+        value: Value = self.values[parameter.name]
+        return value
+
+    def __contains__(self, parameter: Parameter[Any]) -> bool:
+        """Is it given, and not left to its default?"""
+        source: Mapping[str, str] = {
+            "query": self.http.query,
+            "path": self.http.match_info,
+            "header": self.http.headers,
+        }[parameter.place]
+        return parameter.name in source
 
 
-API_VERSION = "1"
-SERVER = f"minikafka/{__version__}"
-
-Handler: TypeAlias = Callable[[Visit], Awaitable[Reply]]
-
-
-async def respond(handler: Handler, visit: Visit) -> web.Response:
-    """What the handler says, or the problem; it answers whatever happens."""
-    try:
-        refuse_unreadable_accept(visit.http)
-        reply = await handler(visit)
-    except Refused as refused:
-        return _problem(visit, refused.error, refused.status, refused.headers, refused.members)
-    except ProtocolError as error:
-        return _problem(visit, error, None, {}, {})
-    except Exception as error:  # noqa: BLE001 - a person gets an answer; the story is told as an event
-        return _bug(visit, error)
-    return _response(visit, reply.body, reply.status, reply.headers, JSON_TYPE)
-
-
-def _bug(visit: Visit, error: Exception) -> web.Response:
-    visit.host.world.events(
-        "rest_failed",
-        method=visit.http.method,
-        path=visit.http.path,
-        error=f"{type(error).__name__}: {error}",
-        traceback="".join(traceback.format_exception(error)),
-    )
-    told = UnknownServerError("the broker failed; its log has the story", outcome=UNKNOWN)
-    return _problem(visit, told, 500, {}, {})
-
-
-def _problem(
-    visit: Visit, error: ProtocolError, status: int | None, headers: dict[str, str], members: dict[str, Any]
-) -> web.Response:
-    problem = problem_of(error, status=status, **members)
-    if problem["status"] in (429, 503):
-        headers = {"Retry-After": str(RETRY_AFTER_S), **headers}
-    return _response(visit, problem, problem["status"], headers, PROBLEM_TYPE)
-
-
-def _response(visit: Visit, body: Any, status: int, headers: dict[str, str], content_type: str) -> web.Response:
-    served_by = sorted(dict.fromkeys(visit.served_by)) or [visit.host.node_id]
-    told = {"Server": SERVER, "Mk-Api-Version": API_VERSION, "Mk-Served-By": ",".join(map(str, served_by)), **headers}
-    if visit.leaders:
-        told["Mk-Leader"] = ",".join(map(str, sorted(dict.fromkeys(visit.leaders))))
-    response = web.Response(
-        body=json_text.text_of(body), status=status, headers=told, content_type=content_type, charset=None
-    )
-    if told.get("Connection") == "close":
-        response.force_close()
-    return response
+Handler: TypeAlias = Callable[[Visit], Awaitable[Reply | Page | Stream]]

@@ -168,6 +168,8 @@ class HttpServer:
     async def close(self) -> None:
         """Stop accepting, close idle connections now, and busy ones after their answer or CLOSE_GRACE_S."""
         self._stop_listening()
+        if self._runner is not None:
+            await self._runner.shutdown()  # streams end themselves, with a last word
         await asyncio.sleep(0)  # a connection that is being accepted now is closed as it is made
         for connection in self._server.connections:
             if connection in self._busy:

@@ -48,7 +48,6 @@ class LocalBroker:
         """Serve; DiskFailed, InvalidConfig, OSError when it cannot."""
         await self.broker.start()
         self._doors.open_to(self.broker)
-        self._doors.open_to(self.broker)
 
     async def wait_ready(self, timeout_s: float) -> None:
         """Return when it takes part in the cluster; BrokerNotAvailable says what is missing."""

@@ -1,15 +1,12 @@
-"""Query parameters and members of JSON objects, read once each; what is left over is refused with the nearest name."""
+"""Members of JSON objects, read once each; what is left over is refused with the nearest name."""
 
 from __future__ import annotations
 
 import difflib
-import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 from typing import Any
 
-from minikafka.rest.problems import VALIDATION_ERROR_COUNT_MAX, Fault, malformed
-
-_WHOLE_NUMBER = re.compile(r"-?[0-9]{1,19}", re.ASCII)
+from minikafka.rest.problems import VALIDATION_ERROR_COUNT_MAX, Fault
 
 
 def nearest(name: str, known: Collection[str]) -> str:
@@ -22,62 +19,6 @@ def shown(value: Any) -> str:
     """A value short enough for a sentence."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
-
-
-class Query:
-    """The parameters of one request. Read all, then :meth:`done` raises for everything that is wrong, at once."""
-
-    def __init__(self, given: Mapping[str, Sequence[str]]) -> None:
-        self._given = given
-        self._read: list[str] = []
-        self._faults: list[Fault] = []
-
-    def _text(self, name: str) -> str | None:
-        self._read.append(name)
-        values = self._given.get(name, ())
-        if len(values) > 1:
-            self._wrong(name, f"comes {len(values)} times")
-        return values[0] if values else None
-
-    def _wrong(self, name: str, detail: str) -> None:
-        self._faults.append({"parameter": name, "detail": detail})
-
-    def integer(self, name: str, default: int, *, low: int, high: int) -> int:
-        """A whole number from ``low`` to ``high``, both included."""
-        text = self._text(name)
-        if text is None:
-            return default
-        if not _WHOLE_NUMBER.fullmatch(text) or not low <= int(text) <= high:
-            self._wrong(name, f"{shown(text)}: a whole number from {low} to {high} is needed")
-            return default
-        return int(text)
-
-    def choice(self, name: str, options: Sequence[str], default: str) -> str:
-        """One of ``options``."""
-        text = self._text(name)
-        if text is None:
-            return default
-        if text not in options:
-            self._wrong(name, f"{shown(text)}: one of {', '.join(options)} is needed{nearest(text, options)}")
-            return default
-        return text
-
-    def flag(self, name: str) -> bool:
-        """``true`` or ``false``; false when it is not there."""
-        return self.choice(name, ("true", "false"), "false") == "true"
-
-    def refuse(self, name: str, detail: str) -> None:
-        """Note something wrong that this class cannot know."""
-        self._wrong(name, detail)
-
-    def done(self) -> None:
-        """400 for all that was found wrong, and for parameters that nobody read."""
-        for name in self._given:
-            if name not in self._read:
-                self._wrong(name, f"no such parameter here{nearest(name, self._read)}")
-        if self._faults:
-            first = self._faults[0]
-            raise malformed(f"query parameter {first['parameter']}: {first['detail']}", self._faults)
 
 
 def pointer(*parts: str | int) -> str:

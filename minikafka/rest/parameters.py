@@ -1,0 +1,209 @@
+"""What a request says beside its body: parts of the path, query parameters, headers.
+
+Each is declared once, with its limits, its default and a sentence; the same declaration reads it, refuses it by name
+and describes it in ``/openapi.json``. A handler asks ``visit[OFFSET]`` and gets a value of the declared type.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar
+
+from minikafka.rest.members import nearest, shown
+from minikafka.rest.problems import Fault, malformed
+
+Value = TypeVar("Value")
+Place = Literal["query", "path", "header"]
+
+_WHOLE_NUMBER = re.compile(r"-?[0-9]{1,19}", re.ASCII)
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+
+
+class Wrong(ValueError):
+    """One sentence about a text that is not a value of its parameter."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Parameter(Generic[Value]):
+    """One parameter; subclasses say how its text is read. A part of the path is always there, the others may be."""
+
+    name: str
+    description: str
+    default: Value
+    place: Place = "query"
+    example: Any = None
+
+    def read(self, text: str) -> Value:
+        """The value; Wrong with one sentence."""
+        raise NotImplementedError
+
+    def schema(self) -> dict[str, Any]:
+        """JSON Schema of the value."""
+        raise NotImplementedError
+
+    def shown_default(self) -> Any:
+        """The default as the schema has it, or None when there is nothing to show."""
+        return self.default
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Integer(Parameter[int]):
+    """A whole number from ``low`` to ``high``, both included; a default outside of them means *not given*."""
+
+    low: int
+    high: int
+
+    def read(self, text: str) -> int:
+        if not _WHOLE_NUMBER.fullmatch(text) or not self.low <= int(text) <= self.high:
+            raise Wrong(f"{shown(text)}: a whole number from {self.low} to {self.high} is needed")
+        return int(text)
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "integer", "minimum": self.low, "maximum": self.high}
+
+    def shown_default(self) -> Any:
+        return self.default if self.low <= self.default <= self.high else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Choice(Parameter[str]):
+    """One of some words."""
+
+    options: tuple[str, ...]
+
+    def read(self, text: str) -> str:
+        if text not in self.options:
+            options = ", ".join(self.options)
+            raise Wrong(f"{shown(text)}: one of {options} is needed{nearest(text, self.options)}")
+        return text
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "string", "enum": list(self.options)}
+
+    def shown_default(self) -> Any:
+        return self.default if self.default in self.options else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Flag(Parameter[bool]):
+    """``true`` or ``false``."""
+
+    default: bool = False
+
+    def read(self, text: str) -> bool:
+        if text not in ("true", "false"):
+            raise Wrong(f"{shown(text)}: true or false is needed{nearest(text, ('true', 'false'))}")
+        return text == "true"
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "boolean"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Text(Parameter[str]):
+    """A text that ``pattern`` (anchored, in the dialect that Python and JSON Schema share) matches."""
+
+    default: str = ""
+    pattern: str = ""
+    needed: str = "another text"
+    """What is needed, in words."""
+    length_max: int = 1_000
+
+    def read(self, text: str) -> str:
+        if len(text) > self.length_max or (self.pattern and not re.fullmatch(self.pattern, text)):
+            raise Wrong(f"{shown(text)}: {self.needed} is needed")
+        return text
+
+    def schema(self) -> dict[str, Any]:
+        told: dict[str, Any] = {"type": "string", "maxLength": self.length_max}
+        if self.pattern:
+            told["pattern"] = f"^(?:{self.pattern})$"
+        return told
+
+    def shown_default(self) -> Any:
+        return self.default or None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Parsed(Parameter[Value]):
+    """A text with a meaning of its own: ``reader`` gives the value or raises Wrong."""
+
+    reader: Callable[[str], Value]
+    described: dict[str, Any]
+    """Its JSON Schema."""
+    default_text: str | None = None
+
+    def read(self, text: str) -> Value:
+        return self.reader(text)
+
+    def schema(self) -> dict[str, Any]:
+        return self.described
+
+    def shown_default(self) -> Any:
+        return self.default_text
+
+
+def values_of(
+    parameters: Sequence[Parameter[Any]],
+    *,
+    path: Mapping[str, str],
+    query: Mapping[str, Sequence[str]],
+    headers: Mapping[str, str],
+) -> dict[str, Any]:
+    """Name -> value of every declared parameter; 400 for all that is wrong at once, unknown query names included."""
+    values: dict[str, Any] = {}
+    faults: list[Fault] = []
+    for each in parameters:
+        given = _given(each, path, query, headers)
+        if len(given) > 1:
+            faults.append({"parameter": each.name, "detail": f"comes {len(given)} times"})
+        try:
+            values[each.name] = each.read(given[0]) if given else each.default
+        except Wrong as wrong:
+            faults.append({"parameter": each.name, "detail": str(wrong)})
+    faults.extend(_strangers(query, {each.name for each in parameters if each.place == "query"}))
+    if faults:
+        first = faults[0]
+        raise malformed(f"parameter {first['parameter']}: {first['detail']}", faults)
+    return values
+
+
+def _given(
+    parameter: Parameter[Any], path: Mapping[str, str], query: Mapping[str, Sequence[str]], headers: Mapping[str, str]
+) -> Sequence[str]:
+    if parameter.place == "query":
+        return query.get(parameter.name, ())
+    source = path if parameter.place == "path" else headers
+    return [source[parameter.name]] if parameter.name in source else ()
+
+
+def _strangers(query: Mapping[str, Sequence[str]], known: Collection[str]) -> Iterator[Fault]:
+    """A parameter that nobody reads would have no effect, and its sender believes that it has one."""
+    for name in query:
+        if name not in known:
+            yield {"parameter": name, "detail": f"no such parameter here{nearest(name, known)}"}
+
+
+# ---- parameters that several routes share ----------------------------------------------------------------------------
+
+TOPIC = Text(
+    name="topic", place="path", description="The topic's name.", pattern=r"[^/]+", needed="a name", example="orders"
+)
+PARTITION = Integer(
+    name="partition",
+    place="path",
+    description="The partition's number.",
+    default=-1,
+    low=0,
+    high=INT32_MAX,
+    example=0,
+)
+FORWARD = Choice(
+    name="forward",
+    description="`never`: do not forward to the broker that leads, answer 421 with its address instead.",
+    options=("auto", "never"),
+    default="auto",
+)

@@ -1,0 +1,212 @@
+"""How an answer goes out: JSON or msgpack, a page, a stream, or a problem. It answers whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import traceback
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgpack
+from aiohttp import web
+
+from minikafka import __version__
+from minikafka.errors import UNKNOWN, InvalidRequest, ProtocolError, ThrottlingQuotaExceeded, UnknownServerError
+from minikafka.rest import json_text
+from minikafka.rest.host import STREAM_COUNT_MAX, STREAM_WRITE_TIMEOUT_S
+from minikafka.rest.parameters import values_of
+from minikafka.rest.problems import PROBLEM_TYPE, RETRY_AFTER_S, Refused, problem_of
+from minikafka.rest.route import JSON, Route
+from minikafka.rest.visit import Page, Stream, Visit
+
+API_VERSION = "1"
+SERVER = f"minikafka/{__version__}"
+MSGPACK = "application/msgpack"
+MSGPACK_TYPES = (MSGPACK, "application/vnd.msgpack", "application/x-msgpack")
+ACCEPT_LENGTH_MAX = 2_000
+
+
+class Streams:
+    """The open streams of one broker's doors."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.ending = asyncio.Event()
+        """Set when the server begins to close."""
+
+
+async def respond(route: Route, visit: Visit, streams: Streams) -> web.StreamResponse:
+    """What the handler says, or the problem."""
+    try:
+        visit.wants_msgpack = _negotiate(visit.http.headers.getall("Accept", ()), route.media_types)
+        visit.values = values_of(
+            route.parameters,
+            path=visit.http.match_info,
+            query={name: visit.http.query.getall(name) for name in visit.http.query},
+            headers=visit.http.headers,
+        )
+        reply = await route.handler(visit)
+        if isinstance(reply, Stream):
+            return await _streamed(visit, reply, streams)
+    except Refused as refused:
+        return refuse(visit, refused)
+    except ProtocolError as error:
+        return refuse(visit, Refused(error))
+    except Exception as error:  # noqa: BLE001 - a person gets an answer; the story is told as an event
+        return _bug(visit, error)
+    if isinstance(reply, Page):
+        return web.Response(
+            body=reply.text, headers={**_headers(visit, reply.headers), "Content-Type": reply.media_type}
+        )
+    return _response(visit, reply.body, reply.status, reply.headers, JSON)
+
+
+def refuse(visit: Visit, refused: Refused) -> web.Response:
+    """The problem."""
+    problem = problem_of(refused.error, status=refused.status, **refused.members)
+    headers = refused.headers
+    if refused.status in (429, 503):
+        headers = {"Retry-After": str(RETRY_AFTER_S), **headers}
+    return _response(visit, problem, refused.status, headers, PROBLEM_TYPE)
+
+
+# ---- what the client takes -------------------------------------------------------------------------------------------
+
+
+def _negotiate(accept: Iterable[str], media_types: frozenset[str]) -> bool:
+    """True for msgpack in place of JSON; 406 when the client takes none of what the route can say."""
+    given = ",".join(accept)
+    if not given.strip():
+        return False
+    ranges = _ranges(given[:ACCEPT_LENGTH_MAX])
+    wishes = {each: _quality(each, ranges) for each in media_types}
+    if JSON in media_types:
+        wishes.update((each, _quality(each, ranges)) for each in MSGPACK_TYPES)
+    if max(wishes.values()) > 0:
+        # What is taken in any form (*/*) comes as JSON: a person can read it.
+        return JSON in media_types and max(wishes[each] for each in MSGPACK_TYPES) > wishes[JSON]
+    available = sorted({*media_types, *((MSGPACK,) if JSON in media_types else ())})
+    raise Refused(
+        InvalidRequest(f"Accept {given[:80]!r}: this answer can only be {' or '.join(available)}"),
+        status=406,
+        available=available,
+    )
+
+
+def _ranges(given: str) -> dict[str, float]:
+    """Media range -> quality; what cannot be read as a quality counts as 1."""
+    ranges: dict[str, float] = {}
+    for each in given.split(","):
+        kind, *parameters = (part.strip().lower() for part in each.split(";"))
+        quality = 1.0
+        for parameter in parameters:
+            if parameter.startswith("q="):
+                with contextlib.suppress(ValueError):
+                    quality = float(parameter[2:])
+        ranges[kind] = quality
+    return ranges
+
+
+def _quality(media_type: str, ranges: Mapping[str, float]) -> float:
+    """The nearest range's word on a type (RFC 9110, 12.5.1)."""
+    family = media_type.partition("/")[0]
+    for each in (media_type, "application/problem+json" if media_type == JSON else media_type, f"{family}/*", "*/*"):
+        if each in ranges:
+            return ranges[each]
+    return 0.0
+
+
+# ---- whole answers ---------------------------------------------------------------------------------------------------
+
+
+def _headers(visit: Visit, more: Mapping[str, str]) -> dict[str, str]:
+    served_by = sorted(dict.fromkeys(visit.served_by)) or [visit.host.node_id]
+    told = {"Server": SERVER, "Mk-Api-Version": API_VERSION, "Mk-Served-By": ",".join(map(str, served_by)), **more}
+    if visit.leaders:
+        told["Mk-Leader"] = ",".join(map(str, sorted(dict.fromkeys(visit.leaders))))
+    return told
+
+
+def _response(visit: Visit, body: Any, status: int, headers: Mapping[str, str], media_type: str) -> web.Response:
+    told = _headers(visit, headers)
+    if visit.wants_msgpack:
+        media_type, data = MSGPACK, msgpack.packb(body, default=str)
+    else:
+        data = json_text.text_of(body)
+    response = web.Response(body=data, status=status, headers=told, content_type=media_type, charset=None)
+    if told.get("Connection") == "close":
+        response.force_close()
+    return response
+
+
+def _bug(visit: Visit, error: Exception) -> web.Response:
+    visit.host.world.events(
+        "rest_failed",
+        method=visit.http.method,
+        path=visit.http.path,
+        error=f"{type(error).__name__}: {error}",
+        traceback="".join(traceback.format_exception(error)),
+    )
+    told = UnknownServerError("the broker failed; its log has the story", outcome=UNKNOWN)
+    return refuse(visit, Refused(told, status=500))
+
+
+# ---- streams ---------------------------------------------------------------------------------------------------------
+
+
+async def _streamed(visit: Visit, stream: Stream, streams: Streams) -> web.StreamResponse:
+    """Write chunk by chunk; ends with the chunks, with the reader, or with the server."""
+    async with contextlib.aclosing(stream.chunks) as chunks:
+        if streams.count >= STREAM_COUNT_MAX:
+            raise ThrottlingQuotaExceeded(f"{streams.count} streams are open, which is the most that one broker serves")
+        streams.count += 1
+        try:
+            response = web.StreamResponse(
+                headers={
+                    **_headers(visit, stream.headers),
+                    "Content-Type": stream.media_type,
+                    "Cache-Control": "no-store",
+                }
+            )
+            # A stream has no length: without keep-alive a proxy or an old client sees its end as well.
+            response.force_close()
+            await response.prepare(visit.http)
+            await _pump(visit, response, chunks, stream.farewell, streams.ending)
+        finally:
+            streams.count -= 1
+    return response
+
+
+async def _pump(
+    visit: Visit, response: web.StreamResponse, chunks: Any, farewell: bytes, ending: asyncio.Event
+) -> None:
+    async def write_all() -> None:
+        async for chunk in chunks:
+            async with asyncio.timeout(STREAM_WRITE_TIMEOUT_S):
+                await response.write(chunk)
+
+    writing = asyncio.ensure_future(write_all())
+    closing = asyncio.ensure_future(ending.wait())
+    try:
+        await asyncio.wait({writing, closing}, return_when=asyncio.FIRST_COMPLETED)
+        if not writing.done():
+            writing.cancel()
+            await asyncio.wait({writing})
+            await response.write(farewell)
+        if not writing.cancelled():
+            writing.result()
+    except (ConnectionError, TimeoutError):
+        # The reader has left, or has not taken a chunk for so long that it is as good as gone.
+        if visit.http.transport is not None:
+            visit.http.transport.abort()
+    except Exception as error:  # noqa: BLE001 - the head is out: all that can be done is to end, and to tell the log
+        _bug(visit, error)
+        if visit.http.transport is not None:
+            visit.http.transport.abort()
+    finally:
+        closing.cancel()
+        if not writing.done():
+            # The server has lost patience with this handler; the generator must not run on without it.
+            writing.cancel()
+            await asyncio.wait({writing})

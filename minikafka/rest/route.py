@@ -1,0 +1,86 @@
+"""One line of the table of doors: where it is, who answers, and all that ``/openapi.json`` says of it.
+
+The same object serves and describes. A route's parameters are read before its handler runs; what its table does not
+name is refused. ``answers`` are the statuses below 400 with schema and example, ``problems`` the errors that its
+handler may raise beside those of every route (``openapi.py`` has those).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from minikafka.errors import (
+    KafkaStorageError,
+    LeaderNotAvailable,
+    NetworkException,
+    NotController,
+    NotLeaderOrFollower,
+    ProtocolError,
+    UnknownTopicOrPartition,
+)
+from minikafka.rest.parameters import Parameter
+from minikafka.rest.schema import Schema
+from minikafka.rest.visit import Handler
+
+JSON = "application/json"
+
+LEADER_PROBLEMS: tuple[type[ProtocolError], ...] = (
+    UnknownTopicOrPartition,
+    NotLeaderOrFollower,
+    LeaderNotAvailable,
+    NetworkException,
+    KafkaStorageError,
+)
+"""What can go wrong wherever a partition's leader is asked."""
+
+CONTROLLER_PROBLEMS: tuple[type[ProtocolError], ...] = (NotController, LeaderNotAvailable, NetworkException)
+"""What can go wrong wherever the active controller is asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Body:
+    """What a request carries: media type -> (schema, example). JSON bodies may come as msgpack too."""
+
+    contents: Mapping[str, tuple[Schema, Any]]
+    description: str = ""
+    required: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """One status that is no problem."""
+
+    description: str
+    schema: Schema
+    example: Any = None
+    media_type: str = JSON
+    """``application/json`` can be had as msgpack too; anything else comes as it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """One door."""
+
+    method: str
+    path: str
+    """With ``{name}`` for its variable parts."""
+    handler: Handler
+    tag: str
+    answers: Mapping[int, Answer]
+    parameters: tuple[Parameter[Any], ...] = ()
+    body: Body | None = None
+    problems: tuple[type[ProtocolError], ...] = ()
+    testing: bool = False
+    """Only there with ``mk.testing.endpoints.enable=true``."""
+
+    @property
+    def media_types(self) -> frozenset[str]:
+        """What its answers can be."""
+        return frozenset(answer.media_type for answer in self.answers.values())
+
+
+def json_body(schema: Schema, example: Any, description: str = "", *, required: bool = True) -> Body:
+    """A body that is one JSON value."""
+    return Body(contents={JSON: (schema, example)}, description=description, required=required)

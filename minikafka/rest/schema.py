@@ -1,0 +1,78 @@
+"""JSON Schema, written shortly: the words in which routes say what goes in and comes out.
+
+An object has the members that are named and no others: a member that an answer gains without its schema fails a test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeAlias
+
+Schema: TypeAlias = dict[str, Any]
+
+
+def text(description: str = "", **more: Any) -> Schema:
+    """A string."""
+    return _told("string", description, more)
+
+
+def whole(description: str = "", **more: Any) -> Schema:
+    """An integer of at most 64 bits."""
+    return _told("integer", description, more)
+
+
+def flag(description: str = "") -> Schema:
+    """True or false."""
+    return _told("boolean", description, {})
+
+
+def one_of(description: str, *words: str) -> Schema:
+    """One of some words."""
+    return {"type": "string", "enum": list(words), **({"description": description} if description else {})}
+
+
+def many(items: Schema, description: str = "", **more: Any) -> Schema:
+    """A list."""
+    return {**_told("array", description, more), "items": items}
+
+
+def nodes(description: str) -> Schema:
+    """A list of broker ids."""
+    return many(whole(), description)
+
+
+def table(values: Schema, description: str = "") -> Schema:
+    """An object whose names are data."""
+    return {**_told("object", description, {}), "additionalProperties": values}
+
+
+def shape(description: str = "", /, *, optional: Iterable[str] = (), **members: Schema) -> Schema:
+    """An object with these members and no others; all are there but the ``optional`` ones."""
+    left_out = set(optional)
+    return {
+        **_told("object", description, {}),
+        "properties": members,
+        "required": [name for name in members if name not in left_out],
+        "additionalProperties": False,
+    }
+
+
+def nullable(inner: Schema) -> Schema:
+    """Or null."""
+    if isinstance(inner.get("type"), str) and "enum" not in inner:
+        return {**inner, "type": [inner["type"], "null"]}
+    return {"anyOf": [inner, {"type": "null"}]}
+
+
+def anything(description: str) -> Schema:
+    """Any JSON value."""
+    return {"description": description}
+
+
+def ref(name: str) -> Schema:
+    """A schema of ``schemas.SCHEMAS``."""
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _told(kind: str, description: str, more: dict[str, Any]) -> Schema:
+    return {"type": kind, **({"description": description} if description else {}), **more}

@@ -1,0 +1,154 @@
+"""The schemas that several routes share, by their names in ``/openapi.json``, with an example of each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from minikafka.errors import BY_CODE
+from minikafka.rest.parameters import INT32_MAX, INT64_MAX
+from minikafka.rest.schema import Schema, anything, flag, many, nodes, nullable, ref, shape, text, whole
+
+OUTCOMES = ("not_written", "written", "unknown")
+
+RECORD_EXAMPLE = {
+    "offset": 41,
+    "timestamp": 1_795_000_000_000,
+    "leader_epoch": 3,
+    "key": "ann",
+    "value": {"item": "tea", "count": 2},
+    "encoding": "json",
+    "headers": [["source", "web"]],
+}
+
+LEADER_EXAMPLE = {"id": 1, "epoch": 3, "url": "http://127.0.0.1:9092"}
+
+PROBLEM_EXAMPLE: dict[str, Any] = {
+    "type": "/docs/problems/not-enough-replicas",
+    "title": "Fewer in-sync replicas than min.insync.replicas: nothing was written",
+    "status": 503,
+    "detail": "orders-0 needs 2 in-sync replicas, the ISR is [1]",
+    "error": "NOT_ENOUGH_REPLICAS",
+    "error_code": 19,
+    "message": "orders-0 needs 2 in-sync replicas, the ISR is [1]",
+    "retriable": True,
+    "outcome": "not_written",
+    "topic": "orders",
+    "partition": 0,
+    "isr": [1],
+    "min_insync_replicas": 2,
+    "leader": LEADER_EXAMPLE,
+}
+
+# A header's value: text, null, or bytes that are no text.
+_HEADER = many(
+    {"anyOf": [{"type": ["string", "null"]}, shape("", b64=text("Base64."))]},
+    "Name and value; a name may come twice.",
+    minItems=2,
+    maxItems=2,
+)
+
+_KEY_AND_VALUE: dict[str, Schema] = {
+    "key": anything("Text is its UTF-8 bytes, other JSON its shortest text; null is no key."),
+    "value": anything("As `key`; null makes a tombstone."),
+    "key_b64": nullable(text("The key in base64.", format="byte")),
+    "value_b64": nullable(text("The value in base64.", format="byte")),
+}
+
+SCHEMAS: dict[str, Schema] = {
+    "TopicName": text("A topic's name."),
+    "PartitionNumber": whole("A partition's number.", minimum=0, maximum=INT32_MAX),
+    "NodeId": whole("A broker's node.id; -1: nobody."),
+    "Offset": whole("A position in a partition's log.", minimum=-1, maximum=INT64_MAX),
+    "Epoch": whole("A leader epoch; -1: none.", minimum=-1, maximum=INT32_MAX),
+    "Timestamp": whole("Milliseconds since 1970."),
+    "Outcome": {"type": "string", "enum": list(OUTCOMES), "description": "What became of a write."},
+    "Leader": shape(
+        "Who leads.",
+        optional=("url",),
+        id=ref("NodeId"),
+        epoch=ref("Epoch"),
+        url=text("Where it listens."),
+    ),
+    "Fault": shape(
+        "One thing that is wrong with a request.",
+        optional=("pointer", "parameter", "line"),
+        pointer=text("JSON Pointer (RFC 6901) to the member."),
+        parameter=text("The query parameter, header or part of the path."),
+        line=whole("The line of a body of lines."),
+        detail=text("What is wrong, in one sentence."),
+    ),
+    "Problem": {
+        "type": "object",
+        "description": "An error (RFC 9457) with Kafka's name and number.",
+        "properties": {
+            "type": text("Where the error is explained.", format="uri-reference"),
+            "title": text("The same for all errors of this kind."),
+            "status": whole("The HTTP status.", minimum=400, maximum=599),
+            "detail": text("What happened this time."),
+            "error": {
+                "type": "string",
+                "enum": sorted(each.name for each in BY_CODE.values()),
+                "description": "Kafka's name.",
+            },
+            "error_code": whole("Kafka's number."),
+            "message": text("The same as `detail`."),
+            "retriable": flag("May the same request succeed later?"),
+            "outcome": ref("Outcome"),
+            "errors": many(ref("Fault"), "All that is wrong with the request."),
+            "leader": ref("Leader"),
+        },
+        "required": ["type", "title", "status", "detail", "error", "error_code", "message", "retriable", "outcome"],
+    },
+    "RecordIn": {
+        **shape(
+            "One record to produce.",
+            optional=("key", "value", "key_b64", "value_b64", "headers", "timestamp"),
+            **_KEY_AND_VALUE,
+            headers=many(_HEADER),
+            timestamp={
+                "anyOf": [
+                    whole(minimum=0, maximum=INT64_MAX),
+                    text(format="date-time"),
+                ],
+                "description": "Milliseconds since 1970, or ISO 8601 with a time zone; now when it is missing.",
+            },
+        ),
+        "oneOf": [{"required": ["value"]}, {"required": ["value_b64"]}],
+        "not": {"required": ["key", "key_b64"]},
+    },
+    "RecordsIn": shape("Some records to produce.", records=many(ref("RecordIn"), minItems=1, maxItems=10_000)),
+    "RecordOut": shape(
+        "One record; `encoding` tells how its value is written.",
+        optional=("timestamp", "key", "value", "key_b64", "value_b64", "headers", "last_offset", "detail"),
+        offset=ref("Offset"),
+        timestamp=ref("Timestamp"),
+        leader_epoch=ref("Epoch"),
+        **_KEY_AND_VALUE,
+        encoding=text("`json`, `text`, `base64`, `bytes` (msgpack), `null`, or `unreadable`: see `detail`."),
+        headers=many(_HEADER),
+        last_offset=whole("Of what cannot be read: where it ends."),
+        detail=text("Why it cannot be read."),
+    ),
+    "PartitionState": shape(
+        "A partition as the controller has recorded it.",
+        partition=ref("PartitionNumber"),
+        leader=ref("NodeId"),
+        leader_epoch=ref("Epoch"),
+        partition_epoch=whole("Rises with each change."),
+        controller_epoch=whole("Of the controller that made the last change."),
+        replicas=nodes("All, the preferred leader first."),
+        isr=nodes("Those in sync."),
+        elr=nodes("Those that may lead though they are not in sync (KIP-966)."),
+    ),
+    "Broker": shape(
+        "One broker.",
+        id=ref("NodeId"),
+        host=text(),
+        port=whole(),
+        url=text("Where it listens."),
+        rack=nullable(text()),
+        broker_epoch=whole("Of its present registration."),
+        fenced=flag("It may not lead or join an ISR: it is silent, or starting."),
+        in_controlled_shutdown=flag("It is leaving in good order."),
+    ),
+}
