@@ -131,6 +131,11 @@ class Broker:
         return self.lifecycle.broker_epoch
 
     @property
+    def is_open(self) -> bool:
+        """Started and not yet stopped."""
+        return self._open
+
+    @property
     def is_ready(self) -> bool:
         """Registered, unfenced, not stopping."""
         return self._open and not self._stopping and not self.lifecycle.is_fenced

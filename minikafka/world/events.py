@@ -31,6 +31,7 @@ LEVELS: dict[str, int] = {
     "heartbeat_answered": DEBUG,
     "request_handled": DEBUG,
     "image_replayed": DEBUG,
+    "fault_hit": DEBUG,
     # Something that an operator may have to look at.
     "isr_shrunk": WARNING,
     "broker_fenced": WARNING,
@@ -64,6 +65,22 @@ def plain(value: object) -> object:
     if isinstance(value, (bytes, bytearray)):
         return bytes(value).decode("utf-8", "backslashreplace")
     return str(value)
+
+
+def journal_entry(kind: str, facts: Mapping[str, object], *, node: str, wall_ns: int, cause: str) -> dict[str, object]:
+    """One event as the object of a journal's line."""
+    entry: dict[str, object] = {
+        "ts_ms": wall_ns // 1_000_000,
+        "level": logging.getLevelName(LEVELS.get(kind, INFO)).lower(),
+        "node": node,
+        "event": kind,
+    }
+    if cause:
+        entry["cause"] = cause
+    for name, value in facts.items():
+        # A fact never hides one of the words above.
+        entry[f"{name}_" if name in entry or name == "cause" else name] = plain(value)
+    return entry
 
 
 class EventLog:
@@ -100,7 +117,7 @@ class EventLog:
         shown = self._stream is not None and level >= self._level
         if not shown and self._journal is None and level < INFO:
             return
-        entry = self._entry(kind, level, facts)
+        entry = journal_entry(kind, facts, node=self._node, wall_ns=self._wall_ns(), cause=CAUSE.get())
         self.recent.append(entry)
         if shown or self._journal is not None:
             line = json.dumps(entry, separators=(",", ":"), ensure_ascii=False) + "\n"
@@ -109,21 +126,6 @@ class EventLog:
             if shown and self._stream is not None:
                 self._stream.write(line)
                 self._stream.flush()
-
-    def _entry(self, kind: str, level: int, facts: Mapping[str, object]) -> dict[str, object]:
-        entry: dict[str, object] = {
-            "ts_ms": self._wall_ns() // 1_000_000,
-            "level": logging.getLevelName(level).lower(),
-            "node": self._node,
-            "event": kind,
-        }
-        cause = CAUSE.get()
-        if cause:
-            entry["cause"] = cause
-        for name, value in facts.items():
-            # A fact never hides one of the words above.
-            entry[f"{name}_" if name in entry or name == "cause" else name] = plain(value)
-        return entry
 
     def __iter__(self) -> Iterator[dict[str, object]]:
         return iter(tuple(self.recent))

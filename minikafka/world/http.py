@@ -14,7 +14,8 @@ from minikafka.errors import OutcomeUnknown, Unreachable
 from minikafka.ports import Buffers, Handler
 from minikafka.types import Address
 from minikafka.world.http_client import HttpClient
-from minikafka.world.http_server import Doors, HttpServer, Translate
+from minikafka.world.http_server import NODE_HEADER, Doors, HttpServer, Translate
+from minikafka.world.link_faults import LinkEnd
 
 # Kafka's connections.max.idle.ms of brokers; a client lets go a minute earlier, so that it never sends into a
 # connection that the server is closing.
@@ -29,7 +30,7 @@ class HttpNetwork:
     """One process's end of the network: any number of servers, one pool of client connections.
 
     ``doors`` mounts other routes on every server; ``translate`` lets ``/rpc`` take JSON. Both may be set later, before
-    :meth:`serve`. Sizes are in bytes.
+    :meth:`serve`. ``links`` is where faults strike, in tests. Sizes are in bytes.
     """
 
     def __init__(
@@ -40,17 +41,25 @@ class HttpNetwork:
         request_max_bytes: int = 100 * MIB,
         queued_max_bytes: int = 64 * MIB,
         idle_timeout_s: float = SERVER_IDLE_S,
+        links: LinkEnd | None = None,
     ) -> None:
         self.doors = doors
         self.translate = translate
         self._request_max_bytes = request_max_bytes
         self._queued_max_bytes = queued_max_bytes
         self._idle_timeout_s = idle_timeout_s
-        self._client = HttpClient(connect_timeout_s=CONNECT_TIMEOUT_S, idle_s=CLIENT_IDLE_S)
+        self._links = links
+        headers = {NODE_HEADER: links.node} if links is not None else None
+        self._client = HttpClient(connect_timeout_s=CONNECT_TIMEOUT_S, idle_s=CLIENT_IDLE_S, headers=headers)
         self._servers: list[HttpServer] = []
 
     async def call(self, peer: Address, api: str, body: Buffers, *, deadline: float) -> bytes | bytearray:
         """Send and await the answer; ``deadline`` is on the loop's clock. Unreachable, OutcomeUnknown."""
+        if self._links is not None and self._links.is_active:
+            return await self._links.call(peer, api, body, deadline=deadline, send=self._call)
+        return await self._call(peer, api, body, deadline=deadline)
+
+    async def _call(self, peer: Address, api: str, body: Buffers, *, deadline: float) -> bytes | bytearray:
         if deadline <= asyncio.get_running_loop().time():
             raise OutcomeUnknown(f"{api} to {peer}: the deadline has passed")
         try:
@@ -67,6 +76,7 @@ class HttpNetwork:
             handler,
             doors=self.doors,
             translate=self.translate,
+            interpose=self._links.serve if self._links is not None else None,
             request_max_bytes=self._request_max_bytes,
             queued_max_bytes=self._queued_max_bytes,
             idle_timeout_s=self._idle_timeout_s,
@@ -77,6 +87,8 @@ class HttpNetwork:
 
     async def close(self) -> None:
         """Close every server and every connection."""
+        if self._links is not None:
+            await self._links.close()
         for server in self._servers:
             await server.close()
         await self._client.close()
@@ -85,4 +97,6 @@ class HttpNetwork:
         """As if the process had died: peers see their connections reset, and no call works any more."""
         for server in self._servers:
             server.abort()
+        if self._links is not None:
+            await self._links.close()
         await self._client.close()

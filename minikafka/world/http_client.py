@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Mapping
 from typing import cast
 from urllib.parse import quote
 
@@ -168,9 +169,10 @@ class _Connection(asyncio.BufferedProtocol):
 
 
 class HttpClient:
-    """Connections to any number of peers, kept for their next call. Times are in seconds."""
+    """Connections to any number of peers, kept for their next call; ``headers`` go with each. Times are in seconds."""
 
-    def __init__(self, *, connect_timeout_s: float, idle_s: float) -> None:
+    def __init__(self, *, connect_timeout_s: float, idle_s: float, headers: Mapping[str, str] | None = None) -> None:
+        self._more = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
         self._connect_timeout_s = connect_timeout_s
         self._idle_s = idle_s
         self._idle: dict[Address, list[_Connection]] = {}
@@ -195,7 +197,8 @@ class HttpClient:
     def _new_head(self, peer: Address, api: str) -> bytes:
         host = f"[{peer.host}]" if ":" in peer.host else peer.host.encode("idna").decode()
         path = quote(RPC_PATH + api)
-        head = f"POST {path} HTTP/1.1\r\nHost: {host}:{peer.port}\r\nContent-Type: {MSGPACK}\r\n".replace("%", "%%")
+        head = f"POST {path} HTTP/1.1\r\nHost: {host}:{peer.port}\r\nContent-Type: {MSGPACK}\r\n{self._more}"
+        head = head.replace("%", "%%")
         return self._heads.setdefault((peer, api), f"{head}Content-Length: %d\r\n\r\n".encode())
 
     def _take(self, peer: Address, now: float) -> _Connection | None:

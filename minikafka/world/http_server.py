@@ -16,7 +16,7 @@ import time
 from asyncio import Transport
 from collections.abc import Callable
 from email.utils import formatdate
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
@@ -35,6 +35,24 @@ Translate: TypeAlias = Callable[[Handler], Handler]
 """Makes a handler of JSON bodies from the handler of msgpack bodies."""
 
 JSON = "application/json"
+
+NODE_HEADER = "Mk-Node-Id"
+"""Tells which broker calls, where faults may be set (world/faults.py)."""
+
+
+class NotAnswered(Exception):
+    """A request that gets no answer on purpose: its connection stays silent, or breaks (``hang_up``)."""
+
+    def __init__(self, why: str, *, hang_up: bool) -> None:
+        super().__init__(why)
+        self.hang_up = hang_up
+
+
+class Interpose(Protocol):
+    """Stands between requests and their handler; ``source`` is NODE_HEADER's value. May raise NotAnswered."""
+
+    async def __call__(self, source: str, api: str, body: bytes, handler: Handler) -> Buffers: ...
+
 
 # As large as uvloop reads at once: a megabyte arrives in four chunks without pausing the socket.
 READ_BUFFER_SIZE = 1 * MIB
@@ -89,6 +107,24 @@ class RpcAnswer(web.StreamResponse):
         """Nothing: all is written."""
 
 
+class Silence(web.StreamResponse):
+    """Nothing at all; the connection is broken, or waits for its next request."""
+
+    def __init__(self, *, hang_up: bool) -> None:
+        super().__init__()
+        self._hangs_up = hang_up
+
+    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
+        """Write nothing."""
+        self._keep_alive = not self._hangs_up
+        if self._hangs_up and request.transport is not None:
+            request.transport.abort()
+        return None
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        """Nothing: nothing was begun."""
+
+
 def refusal(status: int, title: str, detail: str, **headers: str) -> web.Response:
     """A problem (RFC 9457) of HTTP itself; errors of the protocol are 200 answers with Kafka's code."""
     body = {"type": "about:blank", "title": title, "status": status, "detail": detail}
@@ -109,11 +145,13 @@ class HttpServer:
         *,
         doors: Doors | None = None,
         translate: Translate | None = None,
+        interpose: Interpose | None = None,
         request_max_bytes: int,
         queued_max_bytes: int,
         idle_timeout_s: float,
     ) -> None:
         self._handler = handler
+        self._interpose = interpose
         self._json_handler = translate(handler) if translate is not None else None
         self._request_max_bytes = request_max_bytes
         self._queued_max_bytes = queued_max_bytes
@@ -263,7 +301,13 @@ class HttpServer:
             if len(body) > held:  # chunked: its size was not announced
                 self._queued_bytes += len(body) - held
                 held = len(body)
-            buffers = await handler(path[len(RPC_PATH) :], body)
+            api = path[len(RPC_PATH) :]
+            if self._interpose is None:
+                buffers = await handler(api, body)
+            else:
+                buffers = await self._interpose(request.headers.get(NODE_HEADER, ""), api, body, handler)
+        except NotAnswered as told:
+            return Silence(hang_up=told.hang_up)
         except BodyTooLarge as error:
             return self._too_large(error.size)
         except TimeoutError:

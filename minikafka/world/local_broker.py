@@ -7,6 +7,7 @@ loop.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import TextIO
 
 from minikafka.broker.broker import Broker
@@ -14,19 +15,35 @@ from minikafka.config import BrokerConfig
 from minikafka.ports import Events
 from minikafka.rest.routes import Doors
 from minikafka.rest.rpc_json import json_rpc
-from minikafka.types import Address
+from minikafka.types import Address, NodeId
 from minikafka.world.events import INFO
+from minikafka.world.instruments import Instruments
 from minikafka.world.real import real_world
 
 
 class LocalBroker:
     """A broker and its world; :meth:`start` once, then :meth:`stop` or :meth:`kill`."""
 
-    def __init__(self, config: BrokerConfig, *, log_stream: TextIO | None = None, log_level: int = INFO) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        log_stream: TextIO | None = None,
+        log_level: int = INFO,
+        instruments: Instruments | None = None,
+    ) -> None:
+        """``instruments``: those of all brokers in this process. None: its own, where the settings ask for them."""
         self.config = config
         self._doors = Doors()
+        if instruments is None and config.testing_endpoints_enable:
+            instruments = Instruments(self._addresses)
         self._real = real_world(
-            config, doors=self._doors, translate=json_rpc, log_stream=log_stream, log_level=log_level
+            config,
+            doors=self._doors,
+            translate=json_rpc,
+            log_stream=log_stream,
+            log_level=log_level,
+            instruments=instruments,
         )
         self.broker = Broker(config, self._real.world)
 
@@ -44,6 +61,11 @@ class LocalBroker:
         """Why it stopped by itself; None when it did not."""
         return self.broker.failure
 
+    def _addresses(self) -> Mapping[NodeId, Address]:
+        """Where the cluster's brokers listen, by the settings and, once there is any, the metadata."""
+        known = self.broker.image.brokers if self.broker.is_open else {}
+        return {**self.config.voters, **{node: each.address for node, each in known.items()}}
+
     async def start(self) -> None:
         """Serve; DiskFailed, InvalidConfig, OSError when it cannot."""
         await self.broker.start()
@@ -59,8 +81,7 @@ class LocalBroker:
 
     def hurry(self) -> None:
         """Stop without waiting for leaders to move: no controller will answer, for the cluster goes down as a whole."""
-        if hasattr(self.broker, "lifecycle"):
-            self.broker.lifecycle.may_leave.set()
+        self.broker.hurry()
 
     async def stop(self) -> None:
         """Controlled shutdown: leaders move, all is flushed, the clean-shutdown marker is written."""

@@ -26,10 +26,16 @@ from typing import Any, Self, TextIO, TypeVar
 import uvloop
 
 from minikafka.broker.broker import Broker
+from minikafka.client.structs import NewTopic
 from minikafka.errors import BrokerNotAvailable
+from minikafka.testing.hands import ClusterEvents, ClusterFaults, ClusterWaits, FaultHandle
+from minikafka.testing.states import Brokers
+from minikafka.testing.sync import SyncCluster
 from minikafka.types import NodeId
+from minikafka.world.clients import AdminClient
 from minikafka.world.cluster_files import BrokerFiles, ClusterFiles, Ports, prepare
 from minikafka.world.events import WARNING
+from minikafka.world.instruments import Instruments
 from minikafka.world.local_broker import LocalBroker
 
 Result = TypeVar("Result")
@@ -59,6 +65,14 @@ class LocalCluster:
         self._nodes: dict[NodeId, LocalBroker] = {}
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._sync: SyncCluster | None = None
+        self.instruments = Instruments(lambda: {each.node_id: each.address for each in self.files.brokers})
+        self.faults: ClusterFaults[FaultHandle] = ClusterFaults(self, FaultHandle)
+        """Cut, drop, delay, hold and duplicate what travels between brokers, and between clients and brokers."""
+        self.wait = ClusterWaits(self)
+        """Await a leader, an ISR, an offset."""
+        self.events = ClusterEvents(self)
+        """What the brokers told."""
         try:
             self.files: ClusterFiles = prepare(self.data_dir, self._ports, brokers=brokers, config=config or {})
         except BaseException:
@@ -97,6 +111,42 @@ class LocalCluster:
         except concurrent.futures.TimeoutError:
             future.cancel()
             raise
+
+    async def on_loop(self, work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
+        """As :meth:`run`, for coroutines of any other loop, or of the brokers' own."""
+        if self._loop is None:
+            raise BrokerNotAvailable("the cluster is not started")
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(), self._loop))
+
+    def at_once(self, work: Callable[[], Result]) -> Result:
+        """Call a function on the brokers' loop and return its result; here, when the cluster is not started."""
+        if self._loop is None or threading.current_thread() is self._thread:
+            return work()
+
+        async def called() -> Result:
+            return work()
+
+        return self.run(called)
+
+    @property
+    def watched(self) -> Brokers:
+        """The running brokers by node id, to be called on their loop."""
+        return lambda: {node: each.broker for node, each in self._nodes.items() if each.broker.is_open}
+
+    @property
+    def sync(self) -> SyncCluster:
+        """The same cluster for tests without a loop, with a producer and a consumer."""
+        if self._sync is None:
+            self._sync = SyncCluster(self)
+        return self._sync
+
+    async def create_topic(
+        self, topic: str, partitions: int = 1, *, replicas: int | None = None, config: Mapping[str, str] | None = None
+    ) -> None:
+        """Create a topic (``replicas`` None: three, or one on each broker) and wait until it has leaders."""
+        count = replicas if replicas is not None else min(3, len(self.files.brokers))
+        async with AdminClient(bootstrap_servers=self.bootstrap) as admin:
+            await admin.create_topics([NewTopic(topic, partitions, count, topic_configs=dict(config or {}))])
 
     def start(self, timeout_s: float = READY_TIMEOUT_S) -> None:
         """Start all brokers and wait until each is ready. When one is not, all are stopped again."""
@@ -163,7 +213,9 @@ class LocalCluster:
 
     async def _start(self, files: tuple[BrokerFiles, ...], timeout_s: float) -> None:
         for each in files:
-            node = LocalBroker(each.config(), log_stream=self._log_stream or _NOBODY, log_level=WARNING)
+            node = LocalBroker(
+                each.config(), log_stream=self._log_stream or _NOBODY, log_level=WARNING, instruments=self.instruments
+            )
             try:
                 await node.start()
             except BaseException:
@@ -175,6 +227,9 @@ class LocalCluster:
 
     async def _stop(self) -> None:
         """All at once; those that are left when no quorum is possible any more do not wait for a controller."""
+        self.instruments.faults.clear()
+        if self._sync is not None:
+            await self._sync.close()
         nodes, self._nodes = dict(self._nodes), {}
         ending = {asyncio.ensure_future(node.stop()) for node in nodes.values()}
         while ending:

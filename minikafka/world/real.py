@@ -20,6 +20,8 @@ from minikafka.world.clock import SystemClock
 from minikafka.world.events import INFO, EventLog
 from minikafka.world.http import HttpNetwork
 from minikafka.world.http_server import Doors, Translate
+from minikafka.world.instruments import Instruments
+from minikafka.world.link_faults import LinkEnd
 from minikafka.world.os_disk import OsDisk
 
 
@@ -82,11 +84,12 @@ def real_world(
     translate: Translate | None = None,
     log_stream: TextIO | None = None,
     log_level: int = INFO,
+    instruments: Instruments | None = None,
 ) -> RealWorld:
     """The real world of a broker (``config``), or of a client (nothing). Call it inside the running loop.
 
     ``data_dir`` is the broker's ``log.dirs`` unless given. Events go to ``log_stream`` (default for a broker: stderr)
-    and, all of them, to ``mk.journal.path``.
+    and, all of them, to ``mk.journal.path``. ``instruments`` let tests hurt and watch this broker.
     """
     if config is None:
         return RealWorld(data_dir=data_dir, network=HttpNetwork(), events=EventLog(stream=log_stream, level=log_level))
@@ -95,13 +98,19 @@ def real_world(
         "queued_max_bytes": config.queued_max_request_bytes,
         "idle_timeout_s": config.connections_max_idle_ms / 1000,
     }
+    events = EventLog(
+        node=str(config.node_id),
+        stream=log_stream if log_stream is not None else sys.stderr,
+        level=log_level,
+        journal_path=config.journal_path,
+    )
+    links = None
+    if instruments is not None:
+        node = str(config.node_id)
+        events.observers.append(instruments.ring.observer(node))
+        links = LinkEnd(instruments.faults, node, name_of=instruments.name_of, events=events, random=Random())
     return RealWorld(
         data_dir=data_dir if data_dir is not None else config.log_dirs,
-        network=HttpNetwork(doors=doors, translate=translate, **limits),
-        events=EventLog(
-            node=str(config.node_id),
-            stream=log_stream if log_stream is not None else sys.stderr,
-            level=log_level,
-            journal_path=config.journal_path,
-        ),
+        network=HttpNetwork(doors=doors, translate=translate, links=links, **limits),
+        events=events,
     )

@@ -30,6 +30,7 @@ FLOORS = {
     "sim": 6,
     "rest": 6,
     "spark": 6,
+    "testing": 6,
 }
 """First part of a module's name below ``minikafka`` -> floor; all that is not listed is a door (7)."""
 

@@ -1,0 +1,207 @@
+"""A cluster for tests without a loop: every call returns when it is done (``cluster.sync``).
+
+::
+
+    kafka = cluster.sync
+    kafka.create_topic("orders")
+    kafka.produce("orders", b"tea", b"milk")
+    with kafka.faults.cut("3>1", api="Fetch"):
+        kafka.wait.isr("orders", 0, {1, 2})
+    assert [record.value for record in kafka.consume("orders", 2)] == [b"tea", b"milk"]
+
+Clients run on the brokers' loop, which has a thread of its own; so this blocks the caller and nobody else. Never call
+it from a coroutine: it would hold up that coroutine's loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from functools import update_wrapper
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+
+from minikafka.client.structs import ConsumerRecord, RecordMetadata
+from minikafka.errors import RequestTimedOut
+from minikafka.testing.hands import WAIT_TIMEOUT_S, ClusterFaults, ClusterWaits, FaultInHand
+from minikafka.types import NodeId, Offset, TopicPartition
+from minikafka.world.clients import Consumer, Producer
+
+if TYPE_CHECKING:
+    from minikafka.world.local_cluster import LocalCluster
+
+P = ParamSpec("P")
+Result = TypeVar("Result")
+Owner = TypeVar("Owner")
+
+
+class _Blocking:
+    """Does what ``_of`` does, on the cluster's loop, and waits for it."""
+
+    def __init__(self, cluster: LocalCluster, of: Any) -> None:
+        self._cluster = cluster
+        self._of = of
+
+
+def _blocking(
+    method: Callable[Concatenate[Owner, P], Coroutine[Any, Any, Result]],
+) -> Callable[Concatenate[_Blocking, P], Result]:
+    """The same method, which returns when it is done."""
+
+    def call(self: _Blocking, /, *args: P.args, **kwargs: P.kwargs) -> Result:
+        return self._cluster.run(lambda: method(self._of, *args, **kwargs))
+
+    update_wrapper(call, method)
+    return call
+
+
+class SyncWaits(_Blocking):
+    """As ``cluster.wait``."""
+
+    until = _blocking(ClusterWaits.until)
+    topic = _blocking(ClusterWaits.topic)
+    topic_gone = _blocking(ClusterWaits.topic_gone)
+    leader = _blocking(ClusterWaits.leader)
+    isr = _blocking(ClusterWaits.isr)
+    high_watermark = _blocking(ClusterWaits.high_watermark)
+    log_end = _blocking(ClusterWaits.log_end)
+    alive = _blocking(ClusterWaits.alive)
+    fenced = _blocking(ClusterWaits.fenced)
+    controller = _blocking(ClusterWaits.controller)
+
+
+class SyncEvents(_Blocking):
+    """As ``cluster.events``; ``all``, ``mark`` and ``write`` block nobody and are the same."""
+
+    def wait(self, *kinds: str, **wanted: Any) -> dict[str, object]:
+        """As :meth:`ClusterEvents.wait`, blocking."""
+        return self._cluster.run(lambda: self._cluster.events.wait(*kinds, **wanted))
+
+    @property
+    def mark(self) -> int:
+        return self._cluster.events.mark
+
+    @property
+    def all(self) -> Callable[..., list[dict[str, object]]]:
+        return self._cluster.events.all
+
+    @property
+    def write(self) -> Callable[..., int]:
+        return self._cluster.events.write
+
+
+class SyncFault(FaultInHand):
+    """A fault in a test without a loop."""
+
+    def wait_hits(self, count: int = 1, *, timeout_s: float = WAIT_TIMEOUT_S) -> int:
+        """Return when it has struck so often. RequestTimedOut; InvalidRequest when it never will."""
+        return self._stage.run(lambda: self._struck(count, timeout_s))
+
+
+class SyncCluster:
+    """``cluster.sync``."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self.cluster = cluster
+        self.faults: ClusterFaults[SyncFault] = ClusterFaults(cluster, SyncFault)
+        self.wait = SyncWaits(cluster, cluster.wait)
+        self.events = SyncEvents(cluster, cluster.events)
+        self._producers: dict[str, Producer] = {}
+
+    @property
+    def bootstrap(self) -> str:
+        """``host:port`` of all brokers, with commas."""
+        return self.cluster.bootstrap
+
+    def run(self, work: Callable[[], Coroutine[Any, Any, Result]], timeout_s: float | None = None) -> Result:
+        """Run any coroutine function beside the brokers; TimeoutError after ``timeout_s``."""
+        return self.cluster.run(work, timeout_s)
+
+    def create_topic(
+        self,
+        topic: str,
+        partitions: int = 1,
+        *,
+        replicas: int | None = None,
+        config: Mapping[str, str] | None = None,
+    ) -> None:
+        """As :meth:`LocalCluster.create_topic`."""
+        self.run(lambda: self.cluster.create_topic(topic, partitions, replicas=replicas, config=config))
+
+    def produce(
+        self, topic: str, *values: bytes, key: bytes | None = None, partition: int | None = None, acks: str = "all"
+    ) -> list[RecordMetadata]:
+        """Send each value and wait until all are acknowledged; where they lie, in order."""
+
+        async def sent() -> list[RecordMetadata]:
+            producer = await self._producer(acks)
+            sending = [await producer.send(topic, value, key=key, partition=partition) for value in values]
+            return [await each for each in sending]
+
+        return self.run(sent)
+
+    async def _producer(self, acks: str) -> Producer:
+        producer = self._producers.get(acks)
+        if producer is None:
+            producer = self._producers[acks] = Producer(
+                bootstrap_servers=self.bootstrap, acks="all" if acks == "all" else int(acks)
+            )
+            await producer.start()
+        return producer
+
+    def consume(
+        self,
+        topic: str,
+        count: int,
+        *,
+        partition: int | None = None,
+        offset: Offset | None = None,
+        timeout_s: float = WAIT_TIMEOUT_S,
+    ) -> list[ConsumerRecord]:
+        """The first ``count`` records from ``offset`` (None: the beginning) of one partition, or of all.
+
+        RequestTimedOut when fewer come; its fact ``seen`` has those.
+        """
+
+        async def read() -> list[ConsumerRecord]:
+            got: list[ConsumerRecord] = []
+            async with Consumer(bootstrap_servers=self.bootstrap) as consumer:
+                numbers = {partition} if partition is not None else await self._partitions(topic)
+                wanted = [TopicPartition(topic, number) for number in sorted(numbers)]
+                consumer.assign(wanted)
+                if offset is None:
+                    await consumer.seek_to_beginning(*wanted)
+                else:
+                    for each in wanted:
+                        consumer.seek(each, offset)
+                try:
+                    async with asyncio.timeout(timeout_s):
+                        while len(got) < count:
+                            got.append(await consumer.getone())
+                except TimeoutError:
+                    raise RequestTimedOut(
+                        f"after {timeout_s:g} s {topic} gave {len(got)} records, wanted: {count}", seen=got
+                    ) from None
+            return got
+
+        return self.run(read)
+
+    async def _partitions(self, topic: str) -> frozenset[int]:
+        return await (await self._producer("all")).partitions_for(topic)
+
+    def kill(self, node: NodeId) -> None:
+        """As :meth:`LocalCluster.kill`."""
+        self.cluster.kill(node)
+
+    def terminate(self, node: NodeId) -> None:
+        """As :meth:`LocalCluster.terminate`."""
+        self.cluster.terminate(node)
+
+    def restart(self, node: NodeId) -> None:
+        """As :meth:`LocalCluster.restart`."""
+        self.cluster.restart(node)
+
+    async def close(self) -> None:
+        """On the brokers' loop: end the producers; what they still hold is given up."""
+        producers, self._producers = list(self._producers.values()), {}
+        for producer in producers:
+            await producer.stop()

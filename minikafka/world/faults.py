@@ -1,0 +1,218 @@
+"""Faults on the links between nodes, for tests: what was asked for, how often each struck, who waits for that.
+
+A link is the way that a *message* travels: a request of broker 2 to broker 1 travels ``2>1``, its answer ``1>2`` (as in
+the simulator). So losing a request and losing its answer are two faults, and the second one leaves its sender with an
+unknown outcome.
+
+=========== ============================================================================================================
+cut         the connection breaks at once. Request: ``Unreachable``, nothing was sent. Answer: ``OutcomeUnknown``
+drop        the message vanishes. Request or answer: ``OutcomeUnknown``, at the caller's deadline
+delay       the message arrives ``delay_ms`` later, and up to ``jitter_ms`` more
+hold        the message waits until the fault is healed, also beyond its sender's patience
+duplicate   the request is sent again once it has been answered; the first answer counts
+=========== ============================================================================================================
+
+Rules for this file: faults act in the order in which they were added; a message that was delayed, held or duplicated
+meets the next one. A healed fault lets everything go at once. All of it happens on one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from minikafka.errors import InvalidRequest
+from minikafka.wire.apis import BY_NAME
+
+FaultKind: TypeAlias = Literal["cut", "drop", "delay", "hold", "duplicate"]
+MessageKind: TypeAlias = Literal["request", "answer"]
+
+KINDS: Final[tuple[FaultKind, ...]] = ("cut", "drop", "delay", "hold", "duplicate")
+MESSAGE_KINDS: Final[tuple[MessageKind, ...]] = ("request", "answer")
+
+ANYONE = "*"
+BROKER = "broker"
+CLIENT = "client"
+"""Words for the ends of a link, besides a node id."""
+
+EVERY_API = "*"
+METADATA_FETCH = "MetadataFetch"
+"""A ``Fetch`` of the metadata log, by which the quorum lives; ``Fetch`` means all others, as tests do."""
+
+APIS: Final = (EVERY_API, METADATA_FETCH, *BY_NAME)
+
+# Longer than any test, shorter than any number that a timer refuses.
+DELAY_MS_MAX = 3_600_000.0
+
+_LINK = re.compile(r"\s*(\*|broker|client|\d{1,10})\s*(<?)>\s*(\*|broker|client|\d{1,10})\s*", re.ASCII)
+
+
+class Link(NamedTuple):
+    """Where messages travel: ``2>1``, ``*>1``, ``client>2``, ``3>broker``; ``2<>1`` is both ways."""
+
+    source: str
+    target: str
+    both_ways: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Link:
+        """The link that the text names; InvalidRequest tells the form."""
+        found = _LINK.fullmatch(text)
+        if found is None:
+            raise InvalidRequest(
+                f"link {text[:40]!r}: FROM>TO is needed, or FROM<>TO for both ways; each end is a node id, "
+                f"{BROKER!r}, {CLIENT!r} or {ANYONE!r}: '2>1', '3<>broker', 'client>1'",
+                field="link",
+            )
+        source, both_ways, target = found.groups()
+        return cls(source, target, bool(both_ways))
+
+    def carries(self, source: str, target: str) -> bool:
+        """Does a message between these two travel here? A node's way to itself must be named: it has no cable."""
+        if source == target and (source, target) != (self.source, self.target):
+            return False
+        if _is_at(self.source, source) and _is_at(self.target, target):
+            return True
+        return self.both_ways and _is_at(self.source, target) and _is_at(self.target, source)
+
+    def __str__(self) -> str:
+        return f"{self.source}{'<>' if self.both_ways else '>'}{self.target}"
+
+
+def _is_at(end: str, node: str) -> bool:
+    return end in {ANYONE, node} or (end == BROKER and node != CLIENT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultSpec:
+    """What shall go wrong. Raises InvalidRequest, whose fact ``field`` names the member that cannot be."""
+
+    kind: FaultKind
+    link: str
+    api: str = EVERY_API
+    """As in ``/rpc/{Api}``; or METADATA_FETCH."""
+    message: MessageKind | None = None
+    """None: requests and answers."""
+    count: int | None = None
+    """So many messages; None: all until it is healed."""
+    delay_ms: float = 0.0
+    jitter_ms: float = 0.0
+
+    def __post_init__(self) -> None:
+        Link.parse(self.link)
+        _one_of("kind", self.kind, KINDS)
+        _one_of("api", self.api, APIS)
+        _one_of("message", self.message, (None, *MESSAGE_KINDS))
+        if self.count is not None and self.count < 1:
+            raise InvalidRequest(f"count={self.count}: at least 1 is needed, or nothing for all", field="count")
+        for name, value in (("delay_ms", self.delay_ms), ("jitter_ms", self.jitter_ms)):
+            if not 0 <= value <= DELAY_MS_MAX:
+                raise InvalidRequest(f"{name}={value}: from 0 to {DELAY_MS_MAX:.0f} is needed", field=name)
+            if value and self.kind != "delay":
+                raise InvalidRequest(f"{name} belongs to kind 'delay', not to {self.kind!r}", field=name)
+        if self.kind == "delay" and not self.delay_ms + self.jitter_ms:
+            raise InvalidRequest("a delay needs delay_ms, jitter_ms or both", field="delay_ms")
+        if self.kind == "duplicate" and self.message == "answer":
+            raise InvalidRequest("an answer that comes twice has no effect: duplicate the request", field="message")
+
+
+def _one_of(name: str, value: str | None, allowed: tuple[str | None, ...]) -> None:
+    if value not in allowed:
+        words = [each for each in allowed if each is not None]
+        near = difflib.get_close_matches(str(value), words, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else f": one of {', '.join(words)} is needed"
+        raise InvalidRequest(f"{name}={str(value)[:40]!r}{hint}", field=name)
+
+
+@dataclass(slots=True, eq=False)
+class Fault:
+    """One fault and what it did. It stays in the list, with its hits, until it is healed."""
+
+    number: int
+    spec: FaultSpec
+    link: Link
+    hits: int = 0
+    """How many messages it struck."""
+    healed: asyncio.Event = field(default_factory=asyncio.Event)
+    _struck: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def is_active(self) -> bool:
+        """Will it strike again?"""
+        return not self.healed.is_set() and (self.spec.count is None or self.hits < self.spec.count)
+
+    def concerns(self, source: str, target: str, api: str, message: MessageKind) -> bool:
+        """Is this message one that it strikes?"""
+        spec = self.spec
+        kind = "request" if spec.kind == "duplicate" else spec.message
+        return (
+            self.is_active and spec.api in {EVERY_API, api} and kind in {None, message}
+            and self.link.carries(source, target)
+        )  # fmt: skip
+
+    def strike(self) -> None:
+        """Count one more hit."""
+        self.hits += 1
+        self._struck.set()
+
+    async def until_hits(self, count: int) -> int:
+        """Return when it has struck so often; the number of hits. InvalidRequest when it never will."""
+        while self.hits < count:
+            if not self.is_active:
+                how = "is healed" if self.healed.is_set() else f"has done its count of {self.spec.count}"
+                raise InvalidRequest(f"fault {self.number} {how} after {self.hits} hits: {count} will not come")
+            self._struck.clear()
+            await self._struck.wait()
+        return self.hits
+
+    def heal(self) -> None:
+        """It strikes no more; what it holds back goes on its way, and who waits for hits is told."""
+        self.healed.set()
+        self._struck.set()
+
+    def __str__(self) -> str:
+        spec = self.spec
+        what = f" {spec.message}s" if spec.message else ""
+        return f"fault {self.number} ({spec.kind} {self.link}, {spec.api}{what})"
+
+
+class Faults:
+    """All faults of one process."""
+
+    def __init__(self) -> None:
+        self.active: dict[int, Fault] = {}
+        """By number, in order. Empty: a call pays one look at it."""
+        self.nodes: set[str] = set()
+        """Nodes whose own end is in this process: what they send meets its faults there, and not again here."""
+        self._numbers = 0
+
+    def add(self, spec: FaultSpec) -> Fault:
+        """From now on."""
+        self._numbers += 1
+        fault = self.active[self._numbers] = Fault(self._numbers, spec, Link.parse(spec.link))
+        return fault
+
+    def heal(self, number: int) -> Fault | None:
+        """End one fault; None when there is none of this number."""
+        fault = self.active.pop(number, None)
+        if fault is not None:
+            fault.heal()
+        return fault
+
+    def clear(self) -> int:
+        """End all; how many there were."""
+        count = len(self.active)
+        for number in list(self.active):
+            self.heal(number)
+        return count
+
+    def on(self, source: str, target: str, api: str, message: MessageKind) -> Iterator[Fault]:
+        """What strikes this message, in order; a fault is asked when its turn has come."""
+        for fault in list(self.active.values()):
+            if fault.concerns(source, target, api, message):
+                fault.strike()
+                yield fault

@@ -1,0 +1,30 @@
+"""What tests use to hurt brokers and to watch them: faults on links, the last events, who listens where.
+
+One object for all brokers of a process: LocalCluster always has one, ``serve`` only with
+``mk.testing.endpoints.enable=true``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from minikafka.types import Address, NodeId
+from minikafka.world.event_ring import EventRing
+from minikafka.world.faults import Faults
+
+
+@dataclass(frozen=True, slots=True)
+class Instruments:
+    """``addresses`` gives, whenever it is asked, the brokers' addresses as far as they are known."""
+
+    addresses: Callable[[], Mapping[NodeId, Address]]
+    faults: Faults = field(default_factory=Faults)
+    ring: EventRing = field(default_factory=EventRing)
+
+    def name_of(self, address: Address) -> str:
+        """The node id as a link names it; of an address that nobody has, the address."""
+        for node, known in self.addresses().items():
+            if known == address:
+                return str(node)
+        return str(address)

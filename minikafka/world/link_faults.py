@@ -1,0 +1,178 @@
+"""Where faults strike: one node's end of every link, between its callers and the wire.
+
+A message meets its faults once: at its sender if the sender is a broker of this process (a caller's end), else where
+it arrives (a server's end: clients, brokers of other processes). A broker says who it is in the header
+``Mk-Node-Id``; whoever does not is a client.
+
+Rules for this file: a message under way goes on although its sender gave up (``asyncio.shield``), but nothing that is
+held back outlives its sender's process: :meth:`LinkEnd.close`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from typing import Protocol
+
+from minikafka.errors import OutcomeUnknown, Unreachable, WorldError
+from minikafka.ports import Buffers, Events, Handler
+from minikafka.types import METADATA_TOPIC, Address
+from minikafka.world.faults import CLIENT, METADATA_FETCH, Fault, Faults, MessageKind
+from minikafka.world.http_server import NotAnswered
+
+Answer = bytes | bytearray
+
+_METADATA_TOPIC = METADATA_TOPIC.encode()
+
+
+class Send(Protocol):
+    """The network's own call, without faults."""
+
+    async def __call__(self, peer: Address, api: str, body: Buffers, *, deadline: float) -> Answer: ...
+
+
+class _Stopped(Exception):
+    """A message that will not arrive, because of this fault."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(str(fault))
+        self.fault = fault
+
+    @property
+    def breaks(self) -> bool:
+        """Does the connection break, so that the caller learns it at once?"""
+        return self.fault.spec.kind == "cut"
+
+
+def _api_of(api: str, body: Buffers) -> str:
+    """The API as faults name it."""
+    metadata = api == "Fetch" and any(_METADATA_TOPIC in bytes(each) for each in body)
+    return METADATA_FETCH if metadata else api
+
+
+class LinkEnd:
+    """The end of ``node``. ``name_of`` tells which node an address is: its id, or ``client`` for nobody known."""
+
+    def __init__(
+        self, faults: Faults, node: str, *, name_of: Callable[[Address], str], events: Events, random: Random
+    ) -> None:
+        self.node = node
+        self.faults = faults
+        self._name_of = name_of
+        self._events = events
+        self._random = random
+        self._under_way: set[asyncio.Task[Answer | None]] = set()
+        faults.nodes.add(node)
+
+    @property
+    def is_active(self) -> bool:
+        """Is there any fault?"""
+        return bool(self.faults.active)
+
+    # ---- a caller's end ----------------------------------------------------------------------------------------------
+
+    async def call(self, peer: Address, api: str, body: Buffers, *, deadline: float, send: Send) -> Answer:
+        """As :meth:`Network.call`, with what the faults make of it."""
+        exchange = self._exchange(peer, api, body, deadline - asyncio.get_running_loop().time(), send)
+        task = asyncio.create_task(exchange, name=f"faulty-{api}-to-{peer}")
+        self._under_way.add(task)
+        task.add_done_callback(self._arrived)
+        try:
+            async with asyncio.timeout_at(deadline):
+                answer = await asyncio.shield(task)
+                if answer is None:
+                    await asyncio.Event().wait()
+        except TimeoutError:
+            answer = None
+        except asyncio.CancelledError:
+            if not task.cancelled():
+                raise
+            raise OutcomeUnknown(f"{api} to {peer}: this end of the network is closed") from None
+        if answer is None:
+            raise OutcomeUnknown(f"{api} to {peer}: no answer in time")
+        return answer
+
+    async def _exchange(self, peer: Address, api: str, body: Buffers, budget_s: float, send: Send) -> Answer | None:
+        """The answer; None when it or the request vanished."""
+        target, called = self._name_of(peer), _api_of(api, body)
+
+        async def sent() -> Answer:
+            return await send(peer, api, body, deadline=asyncio.get_running_loop().time() + budget_s)
+
+        try:
+            again = await self._travel(self.node, target, called, "request")
+        except _Stopped as stopped:
+            if stopped.breaks:
+                raise Unreachable(f"{api} to {peer}: {stopped}") from None
+            return None
+        answer = await sent()
+        for _ in range(again):
+            try:
+                await sent()
+            except WorldError as error:
+                self._events("duplicate_failed", api=api, target=target, why=str(error))
+        try:
+            await self._travel(target, self.node, called, "answer")
+        except _Stopped as stopped:
+            if stopped.breaks:
+                raise OutcomeUnknown(f"{api} to {peer}: {stopped}") from None
+            return None
+        return answer
+
+    def _arrived(self, task: asyncio.Task[Answer | None]) -> None:
+        self._under_way.discard(task)
+        if not task.cancelled():
+            # Its caller may have given up: then nobody else asks.
+            task.exception()
+
+    # ---- a server's end ----------------------------------------------------------------------------------------------
+
+    async def serve(self, source: str, api: str, body: bytes, handler: Handler) -> Buffers:
+        """Handle a request that came in from ``source`` (empty: a client); NotAnswered when no answer shall go out."""
+        if not self.faults.active or source in self.faults.nodes:
+            return await handler(api, body)
+        source, called = source or CLIENT, _api_of(api, (body,))
+        try:
+            again = await self._travel(source, self.node, called, "request")
+            answer = await handler(api, body)
+            for _ in range(again):
+                await handler(api, body)
+            await self._travel(self.node, source, called, "answer")
+        except _Stopped as stopped:
+            raise NotAnswered(str(stopped), hang_up=stopped.breaks) from None
+        return answer
+
+    # ---- on the way --------------------------------------------------------------------------------------------------
+
+    async def _travel(self, source: str, target: str, api: str, message: MessageKind) -> int:
+        """Meet every fault of this message; how often it shall be sent again. Raises _Stopped."""
+        again = 0
+        for fault in self.faults.on(source, target, api, message):
+            spec = fault.spec
+            self._events(
+                "fault_hit", fault=fault.number, what=spec.kind, api=api, message=message, source=source, target=target
+            )
+            if spec.kind in {"cut", "drop"}:
+                raise _Stopped(fault)
+            if spec.kind == "duplicate":
+                again += 1
+            else:
+                await self._held_back(fault)
+        return again
+
+    async def _held_back(self, fault: Fault) -> None:
+        spec = fault.spec
+        delay_s = (spec.delay_ms + self._random.random() * spec.jitter_ms) / 1000 if spec.kind == "delay" else None
+        try:
+            async with asyncio.timeout(delay_s):
+                await fault.healed.wait()
+        except TimeoutError:
+            return
+
+    async def close(self) -> None:
+        """What is still held back here dies with its sender."""
+        for task in list(self._under_way):
+            task.cancel()
+        if self._under_way:
+            await asyncio.wait(self._under_way)

@@ -1,0 +1,232 @@
+"""Faults between real sockets: what callers learn, what servers saw (issue 5, testing doors)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from contextlib import asynccontextmanager
+from random import Random
+
+import pytest
+
+from minikafka.errors import OutcomeUnknown, Unreachable
+from minikafka.ports import no_events
+from minikafka.types import Address
+from minikafka.wire.codec import encode_request
+from minikafka.wire.messages import FetchPartition, FetchRequest
+from minikafka.world.faults import Faults, FaultSpec
+from minikafka.world.http import HttpNetwork
+from minikafka.world.link_faults import LinkEnd
+
+PATIENCE_S = 0.3
+
+
+class Node:
+    """One end of the network with a handler that writes down what came."""
+
+    def __init__(self, faults: Faults | None, name: str, nodes: dict[Address, str]) -> None:
+        links = None
+        if faults is not None:
+            links = LinkEnd(
+                faults, name, name_of=lambda address: nodes.get(address, "?"), events=no_events, random=Random(1)
+            )
+        self.network = HttpNetwork(links=links)
+        self.seen: list[tuple[str, bytes]] = []
+        self.reached = asyncio.Event()
+
+    async def handle(self, api: str, body: bytes) -> Sequence[bytes]:
+        self.seen.append((api, bytes(body)))
+        self.reached.set()
+        return [b"answer ", body]
+
+    async def call(self, peer: Address, api: str = "Vote", body: bytes = b"1", patience_s: float = PATIENCE_S) -> bytes:
+        deadline = asyncio.get_running_loop().time() + patience_s
+        return bytes(await self.network.call(peer, api, [body], deadline=deadline))
+
+
+class Pair:
+    """Broker 2, which calls; broker 1, which serves at ``at``; and a client that is neither."""
+
+    def __init__(self, *, shared: bool) -> None:
+        nodes: dict[Address, str] = {}
+        self.faults = Faults()
+        """At broker 1, and at broker 2 if it is in the same process."""
+        self.one = Node(self.faults, "1", nodes)
+        self.two = Node(self.faults if shared else Faults(), "2", nodes)
+        self.client = Node(None, "", nodes)
+        self.nodes = nodes
+        self.at = Address("", 0)
+
+    def fault(self, kind: str, link: str = "2>1", **more):
+        return self.faults.add(FaultSpec(kind=kind, link=link, **more))
+
+
+@asynccontextmanager
+async def pair(*, shared: bool = True) -> AsyncIterator[Pair]:
+    made = Pair(shared=shared)
+    server = await made.one.network.serve(Address("127.0.0.1", 0), made.one.handle)
+    made.at = server.address
+    made.nodes[server.address] = "1"
+    try:
+        yield made
+    finally:
+        made.faults.clear()
+        for node in (made.two, made.client, made.one):
+            await node.network.close()
+
+
+BROKERS = pytest.mark.parametrize("shared", [True, False], ids=["one process", "two processes"])
+
+
+async def test_a_cut_request_did_not_happen():
+    """Its sender may send again: nothing arrived, and it learns so at once."""
+    async with pair() as it:
+        it.fault("cut", message="request", count=1)
+        with pytest.raises(Unreachable, match=r"fault 1 \(cut 2>1"):
+            await it.two.call(it.at, patience_s=30)
+        assert it.one.seen == []
+        assert await it.two.call(it.at) == b"answer 1"
+
+
+@BROKERS
+async def test_a_cut_answer_is_an_unknown_outcome(shared: bool):
+    """The other half of S5: the request was carried out, and its sender cannot know."""
+    async with pair(shared=shared) as it:
+        it.fault("cut", "1>2", message="answer", count=1)
+        with pytest.raises(OutcomeUnknown):
+            await it.two.call(it.at, patience_s=30)
+        assert it.one.seen == [("Vote", b"1")]
+        assert await it.two.call(it.at) == b"answer 1"
+
+
+@BROKERS
+async def test_a_dropped_request_is_found_out_at_the_deadline(shared: bool):
+    """Silence tells nothing: outcome unknown, though it never arrived."""
+    async with pair(shared=shared) as it:
+        it.fault("drop", count=1)
+        with pytest.raises(OutcomeUnknown, match="no answer in time"):
+            await it.two.call(it.at)
+        assert it.one.seen == []
+        assert await it.two.call(it.at) == b"answer 1"
+
+
+@BROKERS
+async def test_a_dropped_answer_is_found_out_at_the_deadline(shared: bool):
+    """The same for its sender, and not the same for the receiver."""
+    async with pair(shared=shared) as it:
+        it.fault("drop", "1>2", count=1)
+        with pytest.raises(OutcomeUnknown, match="no answer in time"):
+            await it.two.call(it.at)
+        assert it.one.seen == [("Vote", b"1")]
+
+
+@BROKERS
+async def test_a_link_has_a_direction_and_an_api(shared: bool):
+    """Issue 5: *2 -> 1, Fetch only*."""
+    async with pair(shared=shared) as it:
+        fault = it.fault("drop", "2>1", api="Fetch")
+        assert await it.two.call(it.at, "Vote") == b"answer 1"
+        with pytest.raises(OutcomeUnknown):
+            await it.two.call(it.at, "Fetch")
+        assert await it.client.call(it.at, "Fetch") == b"answer 1"
+        assert fault.hits == 1
+
+
+@BROKERS
+async def test_a_held_request_arrives_when_the_fault_is_healed(shared: bool):
+    """A packet of long ago (a zombie's): its sender gave up, and it arrives nevertheless."""
+    async with pair(shared=shared) as it:
+        fault = it.fault("hold")
+        with pytest.raises(OutcomeUnknown):
+            await it.two.call(it.at, body=b"late")
+        assert it.one.seen == []
+        it.faults.heal(fault.number)
+        async with asyncio.timeout(10):
+            await it.one.reached.wait()
+        assert it.one.seen == [("Vote", b"late")]
+        assert await it.two.call(it.at) == b"answer 1"
+
+
+@BROKERS
+async def test_a_delayed_request_takes_longer(shared: bool):
+    """It arrives, `delay_ms` later."""
+    async with pair(shared=shared) as it:
+        it.fault("delay", delay_ms=60.0)
+        began = time.monotonic()
+        assert await it.two.call(it.at, patience_s=30) == b"answer 1"
+        assert time.monotonic() - began >= 0.06
+
+
+@BROKERS
+async def test_a_duplicated_request_is_handled_twice(shared: bool):
+    """As through a proxy that retries: the first answer counts."""
+    async with pair(shared=shared) as it:
+        it.fault("duplicate", count=1)
+        assert await it.two.call(it.at, body=b"x") == b"answer x"
+        assert it.one.seen == [("Vote", b"x"), ("Vote", b"x")]
+        await it.two.call(it.at, body=b"y")
+        assert len(it.one.seen) == 3
+
+
+@pytest.mark.parametrize(
+    "kind, link, handled",
+    [("cut", "client>1", 0), ("drop", "client>1", 0), ("cut", "1>client", 1), ("drop", "1>client", 1)],
+)
+async def test_what_clients_send_meets_its_faults_at_the_broker(kind: str, link: str, handled: int):
+    """A client is whoever does not say which broker it is: Spark, curl, a producer of another process."""
+    async with pair() as it:
+        it.fault(kind, link, count=1)
+        with pytest.raises(OutcomeUnknown):
+            await it.client.call(it.at)
+        assert len(it.one.seen) == handled
+        assert await it.client.call(it.at) == b"answer 1"
+        assert await it.two.call(it.at) == b"answer 1"
+
+
+async def test_a_message_meets_its_faults_once():
+    """Sender and receiver in one process share their faults: a count of one is one message, not two looks at it."""
+    async with pair() as it:
+        fault = it.fault("delay", delay_ms=1.0)
+        await it.two.call(it.at)
+        assert fault.hits == 1
+
+
+async def test_fetches_of_the_metadata_log_are_an_api_of_their_own():
+    """A test that starves a follower must not, unasked, also take the quorum apart."""
+    body = b"".join(
+        encode_request(
+            FetchRequest(partitions=(FetchPartition(topic="__cluster_metadata", partition=0, fetch_offset=0),))
+        )
+    )
+    async with pair() as it:
+        it.fault("cut", api="Fetch")
+        assert (await it.two.call(it.at, "Fetch", body)).startswith(b"answer")
+        it.fault("cut", api="MetadataFetch")
+        with pytest.raises(Unreachable):
+            await it.two.call(it.at, "Fetch", body)
+
+
+async def test_nothing_held_back_outlives_its_sender():
+    """As in the simulator: what a clog holds dies with the process that sent it."""
+    async with pair() as it:
+        it.fault("hold")
+        calling = asyncio.ensure_future(it.two.call(it.at, patience_s=30))
+        assert await it.faults.active[1].until_hits(1) == 1
+        await it.two.network.abort()
+        with pytest.raises(OutcomeUnknown, match="is closed"):
+            await calling
+        it.faults.clear()
+        assert await it.client.call(it.at, body=b"next") == b"answer next"
+        assert it.one.seen == [("Vote", b"next")]
+
+
+async def test_without_faults_nothing_is_between():
+    """No cost when unused: the call goes straight to the wire, and a client of ours sends no extra header."""
+    async with pair() as it:
+        asked: list[Awaitable[bytes]] = []
+        it.two.network._links.call = lambda *args, **kwargs: asked.append(args)
+        assert await it.two.call(it.at) == b"answer 1"
+        assert asked == []
+        assert b"Mk-Node-Id: 2" in it.two.network._client._new_head(it.at, "Vote")
+        assert b"Mk-Node-Id" not in it.client.network._client._new_head(it.at, "Vote")

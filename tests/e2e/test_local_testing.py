@@ -1,0 +1,164 @@
+"""LocalCluster's hands for tests: faults, waits and events of three real brokers, awaited and blocking (issue 5)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from minikafka import Producer
+from minikafka.errors import InvalidRequest, NotEnoughReplicas, ProtocolError, RequestTimedOut
+from minikafka.testing.states import Wish
+from minikafka.ui.journal import read_journals
+from minikafka.ui.page import replay_of
+from minikafka.world.local_cluster import LocalCluster
+
+pytestmark = pytest.mark.e2e
+
+QUICK = {
+    "broker.session.timeout.ms": "1500",
+    "broker.heartbeat.interval.ms": "150",
+    "replica.lag.time.max.ms": "800",
+}
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with LocalCluster(3, config=QUICK) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def healed(cluster):
+    """Each test leaves the cluster whole."""
+    yield
+    cluster.faults.heal()
+    cluster.sync.wait.alive(1, 2, 3)
+
+
+def others(node: int) -> list[int]:
+    return [each for each in (1, 2, 3) if each != node]
+
+
+async def test_the_isr_shrinks_while_a_follower_cannot_fetch_and_grows_again(cluster):
+    """S14, S15: with a fault as a context manager, awaiting states, without one sleep."""
+    await cluster.create_topic("shrinks")
+    leader = await cluster.wait.leader("shrinks")
+    cut_off, near = others(leader)
+    since = cluster.events.mark
+    async with Producer(bootstrap_servers=cluster.bootstrap, acks=1) as producer:
+        with cluster.faults.cut(f"{cut_off}>{leader}", api="Fetch") as fault:
+            await producer.send_and_wait("shrinks", b"tea")
+            assert sorted(await cluster.wait.isr("shrinks", 0, {leader, near})) == sorted((leader, near))
+            assert await fault.wait_hits(1) >= 1
+            assert await cluster.wait.high_watermark("shrinks", 0, 1) == 1
+    assert not fault.is_active
+    await cluster.wait.isr("shrinks", size=3)
+    assert await cluster.wait.log_end("shrinks", 0, 1, replica=cut_off) == 1
+    told = [event["event"] for event in cluster.events.all(partition="shrinks-0", since=since)]
+    assert told.index("isr_shrunk") < told.index("isr_expanded")
+
+
+def test_the_same_without_a_loop(cluster):
+    """Plain tests block where others await; a leader that only clients reach is a zombie, and another one leads."""
+    kafka = cluster.sync
+    kafka.create_topic("blocking", 2)
+    kafka.produce("blocking", b"tea", b"milk", partition=0)
+    first = kafka.wait.leader("blocking", 0)
+    since = kafka.events.mark
+    with kafka.faults.isolate(first, from_clients=False) as fault:
+        assert fault.wait_hits(1) >= 1
+        second = kafka.wait.leader("blocking", 0, other_than=first)
+        kafka.wait.fenced(first)
+        assert kafka.wait.controller(other_than=first) != first
+    elected = kafka.events.wait("leader_elected", partition="blocking-0", since=since)
+    assert (elected["old"], elected["leader"]) == (first, second)
+    kafka.wait.isr("blocking", 0, {1, 2, 3})
+    assert [record.value for record in kafka.consume("blocking", 2, partition=0)] == [b"tea", b"milk"]
+    assert [record.value for record in kafka.consume("blocking", 1, partition=0, offset=1)] == [b"milk"]
+    with pytest.raises(RequestTimedOut, match="gave 2 records, wanted: 3"):
+        kafka.consume("blocking", 3, timeout_s=0.2)
+
+
+async def test_a_lost_answer_is_an_unknown_outcome_and_a_retry_is_a_duplicate(cluster):
+    """Issue 5: losing the answer is not losing the request: the record is there, and sent again it is there twice."""
+    await cluster.create_topic("twice")
+    sent = cluster.faults.cut("*>client", api="Produce", count=1)
+    async with Producer(bootstrap_servers=cluster.bootstrap, enable_idempotence=False) as producer:
+        assert (await producer.send_and_wait("twice", b"tea")).offset == 1
+    assert sent.hits == 1
+    sent = cluster.faults.cut("*>client", api="Produce", count=1)
+    async with Producer(bootstrap_servers=cluster.bootstrap, enable_idempotence=True) as producer:
+        assert (await producer.send_and_wait("twice", b"milk")).offset == 2
+    assert sent.hits == 1
+    assert await cluster.wait.log_end("twice", 0, 3) == 3
+
+
+async def test_fewer_than_min_isr_refuse_and_say_that_nothing_was_written(cluster):
+    """acks=all below min.insync.replicas: NOT_ENOUGH_REPLICAS, outcome *not_written*."""
+    await cluster.create_topic("refused", config={"min.insync.replicas": "2"})
+    leader = await cluster.wait.leader("refused")
+    async with Producer(bootstrap_servers=cluster.bootstrap, acks=1) as nudge:
+        cut = [cluster.faults.cut(f"{other}>{leader}", api="Fetch") for other in others(leader)]
+        await nudge.send_and_wait("refused", b"alone")
+        await cluster.wait.isr("refused", 0, {leader})
+    async with Producer(
+        bootstrap_servers=cluster.bootstrap, request_timeout_ms=300, delivery_timeout_ms=600, linger_ms=0
+    ) as producer:
+        with pytest.raises(ProtocolError) as refused:
+            await producer.send_and_wait("refused", b"never")
+    assert isinstance(refused.value, NotEnoughReplicas)
+    assert refused.value.outcome == "not_written"
+    for fault in cut:
+        fault.heal()
+    await cluster.wait.isr("refused", size=3)
+    assert await cluster.wait.log_end("refused", 0, 1) == 1
+
+
+async def test_a_wait_in_vain_tells_what_it_saw(cluster):
+    """A bounded wait: the error has the last state, in words and as facts."""
+    await cluster.create_topic("vain")
+    leader = await cluster.wait.leader("vain")
+    wish = Wish(topic="vain", leader=leader, isr=frozenset({leader}), hw_at_least=7, alive=frozenset({9}))
+    with pytest.raises(RequestTimedOut) as told:
+        await cluster.wait.until(wish, timeout_s=0.1)
+    for part in ("broker 9 is not registered", f"wanted: [{leader}]", f"hw of broker {leader} is 0, wanted: 7"):
+        assert part in told.value.message
+    assert told.value.facts["seen"]["isr"] == [1, 2, 3]
+    with pytest.raises(RequestTimedOut, match="there is no partition vain-5"):
+        await cluster.wait.isr("vain", 5, size=1, timeout_s=0.05)
+    with pytest.raises(RequestTimedOut, match="'vain' is there"):
+        await cluster.wait.topic_gone("vain", timeout_s=0.05)
+    with pytest.raises(RequestTimedOut, match="no isr_shrunk of vain-0 was told"):
+        await cluster.events.wait("isr_shrunk", partition="vain-0", timeout_s=0.05)
+    fault = cluster.faults.drop("1>1", api="Vote")
+    with pytest.raises(RequestTimedOut, match="has 0 hits, wanted: 1"):
+        await fault.wait_hits(1, timeout_s=0.05)
+    with pytest.raises(InvalidRequest, match="did you mean 'Vote'"):
+        cluster.faults.drop("1>2", api="Votes")
+    assert [each.number for each in cluster.faults.active()] == [fault.number]
+
+
+async def test_waits_of_several_at_once_do_not_disturb_each_other(cluster):
+    """Waits are coroutines of the caller's loop: gathered, cancelled, timed out as any other."""
+    waiting = [asyncio.ensure_future(cluster.wait.topic(f"later-{number}")) for number in range(3)]
+    waiting[2].cancel()
+    for number in range(2):
+        await cluster.create_topic(f"later-{number}")
+    await asyncio.gather(*waiting[:2])
+    with pytest.raises(asyncio.CancelledError):
+        await waiting[2]
+
+
+async def test_the_events_are_a_journal_that_the_replay_page_shows(cluster, tmp_path):
+    """Issue 5: the journal of a test is opened by `minikafka sim show`."""
+    await cluster.create_topic("replayed")
+    async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        await producer.send_and_wait("replayed", b"tea")
+    await cluster.wait.high_watermark("replayed", 0, 1, replica=3)
+    count = cluster.events.write(tmp_path / "journal.jsonl")
+    journal = read_journals([tmp_path / "journal.jsonl"])
+    assert len(journal.entries) == count == len(list(cluster.events))
+    replay = replay_of(journal, partition="replayed-0")
+    assert replay.partition == "replayed-0"
+    assert len(replay.steps) > 3
