@@ -98,6 +98,11 @@ class Durability:
         """Is a small file's present content durable?"""
         return path not in self._small_files
 
+    @property
+    def all_small_files_synced(self) -> bool:
+        """Is the present content of every small file durable?"""
+        return not self._small_files
+
     # ------------------------------------------------------------------------------------- promises
 
     def cut(self, end: Offset) -> None:

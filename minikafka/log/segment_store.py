@@ -51,6 +51,8 @@ class SegmentStore:
     def recovery_point(self) -> Offset:
         """The synced end, but not beyond a sealed segment whose indexes are not durable yet."""
         point = self._durability.synced_end
+        if self._durability.all_small_files_synced:
+            return point
         for segment in self.segments[:-1]:
             if segment.next_offset >= point:
                 break

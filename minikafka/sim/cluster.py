@@ -190,6 +190,13 @@ class SimCluster:
         """Does a process of this broker exist (a stopped or paused one does)?"""
         return node in self.brokers and self.sim.loop.alive(node_name(node))
 
+    def loaded(self) -> list[Broker]:
+        """Brokers whose process exists and has loaded its data, though it may have ended by itself."""
+        return [self.brokers[node] for node in self.nodes if self.alive(node) and self._has_loaded(node)]
+
+    def _has_loaded(self, node: NodeId) -> bool:
+        return hasattr(self.brokers[node], "producer_ids")
+
     def living(self) -> tuple[NodeId, ...]:
         """Brokers whose process exists and has not ended by itself."""
         return tuple(
@@ -200,7 +207,7 @@ class SimCluster:
 
     def serving(self) -> Iterable[Broker]:
         """Living brokers that have loaded their data."""
-        return (self.brokers[node] for node in self.living() if hasattr(self.brokers[node], "producer_ids"))
+        return (self.brokers[node] for node in self.living() if self._has_loaded(node))
 
     def controller(self) -> NodeId:
         """The active controller with the highest epoch, NO_NODE when there is none."""
@@ -209,12 +216,12 @@ class SimCluster:
 
     def image(self) -> MetadataImage | None:
         """The newest metadata that any living broker has applied, one that is about to stop included."""
-        known = (
-            self.brokers[node].image
-            for node in self.nodes
-            if self.alive(node) and hasattr(self.brokers[node], "producer_ids")
-        )
-        return max(known, key=lambda image: image.offset, default=None)
+        newest = None
+        for broker in self.loaded():
+            image = broker.image
+            if newest is None or image.offset > newest.offset:
+                newest = image
+        return newest
 
     def partition(self, name: TopicPartition) -> PartitionImage | None:
         """A partition's state by the newest metadata."""

@@ -105,6 +105,8 @@ class NameChange:
     def apply(self, names: dict[str, Entry]) -> None:
         if self.kind == "create" and self.entry is not None:
             names[self.path] = self.entry
+        elif isinstance(names.get(self.source or self.path), Inode) and not isinstance(names.get(self.path), Folder):
+            self._apply_to_file(names)
         elif self.kind == "remove":
             for path in list(tree_below(names, self.path)):
                 del names[path]
@@ -114,6 +116,13 @@ class NameChange:
                 del names[path]
             for path, entry in moved.items():
                 names[self.path + path[len(self.source) :]] = entry
+
+    def _apply_to_file(self, names: dict[str, Entry]) -> None:
+        """The usual case: nothing lies below a file."""
+        entry = names.pop(self.source or self.path)
+        if self.source:
+            names.pop(self.path, None)
+            names[self.path] = entry
 
     def moved(self, source: str, target: str) -> NameChange:
         """The same change, after the folder it happened in was renamed."""

@@ -183,10 +183,12 @@ class ValidHighWatermark(OfPartition):
     name = "valid_high_watermark"
 
     def look(self, sight: Sight, report: Report) -> None:
-        cluster = sight.cluster
-        leader, image = sight.leader, cluster.image()
+        cluster, leader = sight.cluster, sight.leader
+        if leader is None:
+            return
+        image = cluster.image()
         state = image.partition(sight.name) if image is not None else None
-        if leader is None or image is None or state is None or state.leader_epoch != leader.epoch:
+        if image is None or state is None or state.leader_epoch != leader.epoch:
             return
         for node in state.isr:
             replica = cluster.replica(node, sight.name)
@@ -234,6 +236,9 @@ class CommittedPrefixEqual(OfPartition):
         for event in sight.events:
             if event.kind == "tail_truncated":
                 start = min(start, _number(event, "new"))
+        self._compared[key] = watermark
+        if start >= watermark:
+            return
         exposed = self.exposed.setdefault(sight.name, {})
         exposing = self._exposing_epoch(sight)
         for batch in batches_of(sight.partition.log, start, watermark):
@@ -244,7 +249,6 @@ class CommittedPrefixEqual(OfPartition):
                 exposed[batch.base_offset] = Exposed(batch, exposing)
             elif known is None:
                 report(self.name, f"{sight.name} on {sight.life}: {batch} is below its watermark, no leader exposed it")
-        self._compared[key] = watermark
 
     @staticmethod
     def _exposing_epoch(sight: Sight) -> Epoch | None:
@@ -406,7 +410,6 @@ class Watch:
         self._nodes = {node_name(node): node for node in cluster.nodes}
         self._names: dict[str, TopicPartition] = {}
         self._told: list[Event] = []
-        self._images: dict[NodeId, MetadataImage] = {}
         cluster.sim.observers.append(self._on_event)
         cluster.sim.loop.after_step.append(self._after_step)
 
@@ -444,10 +447,8 @@ class Watch:
                 if sight is None:
                     sight = sights[node, name] = Sight(self.cluster, life, name, partition)
                 sight.events.append(event)
-        image = self.cluster.image()
-        if image is not None:
-            self._metadata.look(image, self.report)
-        for broker in self.cluster.serving():
+        for broker in self.cluster.loaded():
+            self._metadata.look(broker.image, self.report)
             self._applied.look(broker.node_id, broker.image, self.report)
         for sight in sights.values():
             for each in self._of_partitions:

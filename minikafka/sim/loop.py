@@ -1,8 +1,11 @@
 """An event loop with virtual time whose every choice comes from a seed.
 
 Order: first in, first out inside a node (asyncio promises that), seeded choice between nodes (any order between
-processes is real). Time jumps to the next timer when nothing is ready. Nothing outside can be reached: every loop
-method that would do so raises :class:`Escaped` with its name.
+processes is real). A node that is chosen has its *turn*: it runs until nothing of it is ready. Nodes share nothing, and
+a message takes a timer even when it takes no time, so nobody could tell turns from a finer mixture; but how many
+callbacks an ``await`` takes is asyncio's own affair, and differs between versions of Python: no choice may depend on
+it. Time jumps to the next timer when nothing is ready. Nothing outside can be reached: every loop method that would do
+so raises :class:`Escaped` with its name.
 
 Rules for this file:
 
@@ -74,24 +77,20 @@ class Trace:
 
     def __init__(self, *, keep_lines: bool = False) -> None:
         self.lines: list[str] | None = [] if keep_lines else None
+        self.fresh: list[str] = []
+        """Where a line is added."""
         self._hash = hashlib.sha256()
-        self._fresh: list[str] = []
 
-    def record(self, line: str) -> None:
-        """Add one line."""
-        self._fresh.append(line)
-        if len(self._fresh) >= TRACE_LINES_AT_ONCE:
-            self._digest()
-
-    def _digest(self) -> None:
-        self._hash.update("".join(f"{line}\n" for line in self._fresh).encode())
+    def digest(self) -> None:
+        """Take over what is fresh."""
+        self._hash.update("\n".join([*self.fresh, ""]).encode())
         if self.lines is not None:
-            self.lines.extend(self._fresh)
-        self._fresh.clear()
+            self.lines.extend(self.fresh)
+        self.fresh.clear()
 
     def hexdigest(self) -> str:
         """The hash so far: equal for equal runs. :attr:`lines` are complete up to here."""
-        self._digest()
+        self.digest()
         return self._hash.hexdigest()
 
 
@@ -124,7 +123,9 @@ class SimLoop(_Base):  # type: ignore[misc]
         self.trace = Trace(keep_lines=keep_trace_lines)
         self.failures: list[Failure] = []
         self.after_step: list[Callable[[], None]] = []
-        """Called after each step that ran code: the place for invariants."""
+        """Called after each step that told an event: the place for invariants."""
+        self.told = False
+        """The step under way has told something."""
         self.world = Incarnation("", 0)
         """The simulation itself; it never dies."""
         self.incarnations: dict[str, Incarnation] = {}
@@ -179,7 +180,7 @@ class SimLoop(_Base):  # type: ignore[misc]
         if incarnation.alive and incarnation.paused:
             incarnation.paused = False
             if incarnation.queue:
-                self._ready.append(incarnation)
+                self._offer(incarnation)
 
     def context_of(self, incarnation: Incarnation | None) -> Context:
         """A copy of the present context that runs as ``incarnation``."""
@@ -200,47 +201,58 @@ class SimLoop(_Base):  # type: ignore[misc]
         with self._running():
             main: asyncio.Task[T] = self.create_task(coro, context=self.context_of(None))
             while not main.done():
-                if not self._step(None):
+                if not self._turn(None):
                     raise Deadlock(self._who_waits())
         return main.result()
 
     def run_until(self, deadline: float | None = None, met: Callable[[], bool] | None = None) -> bool:
         """Run until ``met()`` holds, or virtual time ``deadline`` (seconds) is reached, or nothing is left to run.
 
-        True when ``met`` held (or, without ``met``, when the deadline was reached).
+        ``met`` is asked between turns. True when it held (or, without ``met``, when the deadline was reached).
         """
         with self._running():
             while met is None or not met():
-                if not self._step(deadline):
+                if not self._turn(deadline):
                     if deadline is None:
                         return False
                     self._advance(max(self.now, deadline))
                     return met is None
         return True
 
-    def _step(self, limit: float | None) -> bool:
-        """Run one callback. False when none is left before virtual time ``limit``."""
-        while not self._ready:
+    def _turn(self, limit: float | None) -> bool:
+        """Let one node run all that is ready of it. False when nothing is left before virtual time ``limit``."""
+        ready = self._ready
+        while not ready:
             if not self._fire_timers(limit):
                 return False
-        ready = self._ready
-        index = self._choose(len(ready)) if len(ready) > 1 else 0
-        incarnation = ready[index]
-        handle = incarnation.queue.popleft()
-        if not incarnation.queue:
-            del ready[index]
-        if handle.cancelled():
-            return True
+        incarnation = ready.pop(self._choose(len(ready)) if len(ready) > 1 else 0)
+        trace = self.trace.fresh
+        trace.append(f"{self._instant} {incarnation.label}")
+        queue = incarnation.queue
+        while queue and incarnation.alive and not incarnation.paused:
+            handle = queue.popleft()
+            if not handle.is_cancelled:
+                self._step(incarnation, handle, trace)
+        incarnation.has_turn = False
+        if queue:
+            self._offer(incarnation)
+        if len(trace) >= TRACE_LINES_AT_ONCE:
+            self.trace.digest()
+        return True
+
+    def _step(self, incarnation: Incarnation, handle: SimHandle, trace: list[str]) -> None:
+        """Run one callback."""
+        callback = handle.callback
+        owner = getattr(callback, "__self__", None)
+        task = owner if type(owner) is SimTask else None
+        label = task.label if task is not None else name_of(callback)
         self.steps += 1
         self._steps_at_instant += 1
-        owner = getattr(handle.callback, "__self__", None)
-        task = owner if type(owner) is SimTask else None
-        label = task.label if task is not None else name_of(handle.callback)
         if self._steps_at_instant > LIVELOCK_STEPS:
             raise Livelock(f"t={self.now:.6f} step {self.steps}: {incarnation} {label}")
-        self.trace.record(f"{self._instant} {incarnation.label} {label}")
+        trace.append(label)
         try:
-            handle.context.run(handle.callback, *handle.args)
+            handle.context.run(callback, *handle.args)
         except (SystemExit, KeyboardInterrupt):
             raise
         except BaseException as error:  # noqa: BLE001 - as asyncio does: told, and the loop goes on
@@ -248,22 +260,24 @@ class SimLoop(_Base):  # type: ignore[misc]
             handle.context.run(self.call_exception_handler, told)
         if task is not None and task.done():
             task.home.tasks.pop(task.birth, None)
-        for check in self.after_step:
-            check()
-        return True
+        if self.told:
+            self.told = False
+            for check in self.after_step:
+                check()
 
     def _fire_timers(self, limit: float | None) -> bool:
         """Advance to the next timer not after ``limit`` and make all that are due then ready."""
         timers = self._timers
-        while timers and timers[0][2].cancelled():
+        while timers and timers[0][2].is_cancelled:
             heapq.heappop(timers)
             self._timers_cancelled -= 1
         if not timers or (limit is not None and timers[0][0] > limit):
             return False
         self._advance(max(self.now, timers[0][0]))
-        while timers and timers[0][0] <= self.now:
+        now = self.now
+        while timers and timers[0][0] <= now:
             handle = heapq.heappop(timers)[2]
-            if handle.cancelled():
+            if handle.is_cancelled:
                 self._timers_cancelled -= 1
             else:
                 handle.on_cancel = None
@@ -341,7 +355,7 @@ class SimLoop(_Base):  # type: ignore[misc]
         return self._births
 
     def create_future(self) -> SimFuture:
-        """A future with a birth number."""
+        """A future whose hash is a birth number."""
         return SimFuture(loop=self)
 
     def create_task(
@@ -351,9 +365,10 @@ class SimLoop(_Base):  # type: ignore[misc]
         if context is None:
             context = contextvars.copy_context()
         task = SimTask(coro, loop=self, name=name or "task", context=context)
-        task.label = f"{task.birth} {name_of(coro)}"
-        task.home = context.get(NODE, None) or self.world
-        task.home.tasks[task.birth] = task
+        birth = hash(task)
+        task.label = f"{birth} {name_of(coro)}"
+        task.home = home = context.get(NODE, None) or self.world
+        home.tasks[birth] = task
         return task
 
     def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> SimHandle:
@@ -421,7 +436,7 @@ class SimLoop(_Base):  # type: ignore[misc]
         # Most timers are time-outs that did not happen: without this the heap would hold them to the end.
         self._timers_cancelled += 1
         if self._timers_cancelled > 100 and self._timers_cancelled * 2 > len(self._timers):
-            self._timers = [entry for entry in self._timers if not entry[2].cancelled()]
+            self._timers = [entry for entry in self._timers if not entry[2].is_cancelled]
             heapq.heapify(self._timers)
             self._timers_cancelled = 0
 
@@ -430,12 +445,19 @@ class SimLoop(_Base):  # type: ignore[misc]
             return
         incarnation = handle.home
         incarnation.queue.append(handle)
-        if len(incarnation.queue) == 1 and incarnation.alive and not incarnation.paused:
+        if not incarnation.has_turn:
+            self._offer(incarnation)
+
+    def _offer(self, incarnation: Incarnation) -> None:
+        """It has something to run: it may be chosen, if it can run at all."""
+        if incarnation.alive and not incarnation.paused and not incarnation.has_turn:
+            incarnation.has_turn = True
             self._ready.append(incarnation)
 
     def _unready(self, incarnation: Incarnation) -> None:
         if incarnation in self._ready:
             self._ready.remove(incarnation)
+            incarnation.has_turn = False
 
     def _who_waits(self) -> str:
         names = [

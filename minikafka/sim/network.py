@@ -35,6 +35,9 @@ from minikafka.types import Address
 
 FIRST_PORT = 9092
 
+DELIVERED, LOST, BROKEN, HELD = Deliver(), Drop(), Reset(), Hold()
+"""What links do by themselves."""
+
 # How long a closing server lets running handlers answer before it resets their connections.
 CLOSE_GRACE_S = 1.0
 
@@ -98,6 +101,29 @@ class _Held:
     deliver: Callable[[], None]
 
 
+class _Link:
+    """One directed link: how it behaves, and its random streams."""
+
+    __slots__ = ("_name", "_seed", "_streams", "profile", "source", "target")
+
+    def __init__(self, seed: object, source: str, target: str) -> None:
+        self.source = source
+        self.target = target
+        self.profile: LinkProfile | None = None
+        """Its own; None: that of all links."""
+        self._seed = seed
+        self._name = f"{source}->{target}"
+        self._streams: dict[str, Random] = {}
+
+    def stream(self, purpose: str) -> Random:
+        """Draws for one purpose; the delays are the nameless one."""
+        stream = self._streams.get(purpose)
+        if stream is None:
+            name = f"{self._name}/{purpose}" if purpose else self._name
+            stream = self._streams[purpose] = Random(f"{self._seed}/net/{name}")
+        return stream
+
+
 class SimNetwork:
     """All links of one simulation. A node gets its own end of it from :meth:`of`."""
 
@@ -115,8 +141,7 @@ class SimNetwork:
         self._seed = seed
         self._loop = loop
         self._outside = loop.context_of(None)
-        self._profiles: dict[tuple[str, str], LinkProfile] = {}
-        self._streams: dict[tuple[str, str, str], Random] = {}
+        self._links: dict[tuple[str, str], _Link] = {}
         self._listeners: dict[Address, _Listener] = {}
         self._opened: list[_Listener] = []
         """Those that listen, and those that close and still answer."""
@@ -179,10 +204,7 @@ class SimNetwork:
 
     def shape(self, source: str, target: str, profile: LinkProfile | None) -> None:
         """Give a directed link a profile of its own; None takes it back."""
-        if profile is None:
-            self._profiles.pop((source, target), None)
-        else:
-            self._profiles[source, target] = profile
+        self._link(source, target).profile = profile
 
     def clog(self, source: str, target: str) -> None:
         """Hold back all from ``source`` to ``target`` until :meth:`release`."""
@@ -205,7 +227,7 @@ class SimNetwork:
 
     def is_cut(self, source: str, target: str) -> bool:
         """Is everything from ``source`` to ``target`` lost at present?"""
-        if source == target:
+        if source == target or not (self._cuts or self._isolated):
             return False
         return (
             (source, target) in self._cuts
@@ -239,10 +261,11 @@ class SimNetwork:
         def broken() -> None:
             call.fail(Unreachable(f"{call.peer}: connection reset before {call.api} was sent"))
 
-        self._send(message, call.caller, arrive, broken)
-        profile = self._profile_of(message.source, message.target)
-        if profile.duplicate and self._stream("duplicate", message).random() < profile.duplicate:
-            self._send(message, call.caller, arrive, broken)
+        link = self._link(message.source, message.target)
+        self._send(link, message, call.caller, arrive, broken)
+        duplicate = (link.profile or self.profile).duplicate
+        if duplicate and link.stream("duplicate").random() < duplicate:
+            self._send(link, message, call.caller, arrive, broken)
 
     def _arrive(self, call: _Call, message: Message, bound: _Listener | None) -> None:
         if message.target in self.unpowered:
@@ -272,6 +295,7 @@ class SimNetwork:
                 return  # the connection was closed meanwhile
             back = Message(message.call, "answer", message.target, message.source, message.api, answer)
             self._send(
+                self._link(back.source, back.target),
                 back,
                 listener.incarnation,
                 lambda: call.succeed(answer),
@@ -289,7 +313,7 @@ class SimNetwork:
 
     def _signal(self, call: _Call, then: Callable[[], None]) -> None:
         """What TCP itself says back to the caller; it is lost like any other message."""
-        delay = self._delay(call.peer.host, call.source)
+        delay = self._delay(self._link(call.peer.host, call.source))
 
         def arrive() -> None:
             if not self.is_cut(call.peer.host, call.source):
@@ -298,62 +322,57 @@ class SimNetwork:
         self._loop.call_later(delay, arrive, context=self._outside)
 
     def _send(
-        self, message: Message, sender: Incarnation | None, arrive: Callable[[], None], broken: Callable[[], None]
+        self,
+        link: _Link,
+        message: Message,
+        sender: Incarnation | None,
+        arrive: Callable[[], None],
+        broken: Callable[[], None],
     ) -> None:
-        verdict = self._verdict(message)
+        verdict = self._verdict(link, message)
         for observer in self.observers:
             observer(message, verdict)
-        if isinstance(verdict, Drop):
-            return
-        if isinstance(verdict, Hold):
-            self._held.append(_Held(message, sender, lambda: self._transmit(message, None, arrive)))
-            return
-        self._transmit(
-            message, verdict.after_s if isinstance(verdict, Deliver) else None, _first(verdict, arrive, broken)
-        )
+        if isinstance(verdict, Deliver):
+            self._transmit(link, verdict.after_s, arrive)
+        elif isinstance(verdict, Reset):
+            self._transmit(link, None, broken)
+        elif isinstance(verdict, Hold):
+            self._held.append(_Held(message, sender, lambda: self._transmit(link, None, arrive)))
 
-    def _transmit(self, message: Message, after_s: float | None, then: Callable[[], None]) -> None:
-        delay = after_s if after_s is not None else self._delay(message.source, message.target)
+    def _transmit(self, link: _Link, after_s: float | None, then: Callable[[], None]) -> None:
+        delay = after_s if after_s is not None else self._delay(link)
 
         def arrive() -> None:
-            if not self.is_cut(message.source, message.target):
+            if not self.is_cut(link.source, link.target):
                 then()
 
         self._loop.call_later(delay, arrive, context=self._outside)
 
-    def _verdict(self, message: Message) -> Verdict:
+    def _verdict(self, link: _Link, message: Message) -> Verdict:
         for rule in self.rules:
             verdict = rule(message)
             if verdict is not None:
                 return verdict
-        if self.is_cut(message.source, message.target):
-            return Drop()
-        if (message.source, message.target) in self._clogs:
-            return Hold()
-        profile = self._profile_of(message.source, message.target)
-        if profile.loss and self._stream("loss", message).random() < profile.loss:
-            return Drop()
-        if profile.reset and self._stream("reset", message).random() < profile.reset:
-            return Reset()
-        return Deliver()
+        if self.is_cut(link.source, link.target):
+            return LOST
+        if self._clogs and (link.source, link.target) in self._clogs:
+            return HELD
+        profile = link.profile or self.profile
+        if profile.loss and link.stream("loss").random() < profile.loss:
+            return LOST
+        if profile.reset and link.stream("reset").random() < profile.reset:
+            return BROKEN
+        return DELIVERED
 
-    def _profile_of(self, source: str, target: str) -> LinkProfile:
-        return self._profiles.get((source, target), self.profile)
+    def _delay(self, link: _Link) -> float:
+        mean_s = (link.profile or self.profile).delay_mean_s
+        return link.stream("").expovariate(1 / mean_s) if mean_s > 0 else 0.0
 
-    def _delay(self, source: str, target: str) -> float:
-        mean_s = self._profile_of(source, target).delay_mean_s
-        stream = self._stream_of("", source, target)
-        return stream.expovariate(1 / mean_s) if mean_s > 0 else 0.0
-
-    def _stream(self, purpose: str, message: Message) -> Random:
-        return self._stream_of(purpose, message.source, message.target)
-
-    def _stream_of(self, purpose: str, source: str, target: str) -> Random:
-        stream = self._streams.get((purpose, source, target))
-        if stream is None:
-            stream = Random(f"{self._seed}/net/{source}->{target}" + (f"/{purpose}" if purpose else ""))
-            self._streams[purpose, source, target] = stream
-        return stream
+    def _link(self, source: str, target: str) -> _Link:
+        link = self._links.get((source, target))
+        if link is None:
+            link = self._links[source, target] = _Link(self._seed, source, target)
+        return link
 
     # ------------------------------------------------------------------------------------- listening
 
@@ -400,10 +419,6 @@ class SimNetwork:
                     self._break(listener, arrival, "the process died")
                 else:
                     listener.take(arrival)
-
-
-def _first(verdict: Verdict, arrive: Callable[[], None], broken: Callable[[], None]) -> Callable[[], None]:
-    return broken if isinstance(verdict, Reset) else arrive
 
 
 class SimServer:

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from contextvars import Context, ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
+from typing import Any
 
 
 @dataclass(eq=False, slots=True)
@@ -27,6 +27,8 @@ class Incarnation:
     """Unfinished tasks by birth number."""
     label: str = ""
     """Node and number, as traces name it."""
+    has_turn: bool = False
+    """It runs, or is among those of whom the loop chooses."""
 
     def __post_init__(self) -> None:
         self.label = f"{self.node}#{self.number}"
@@ -52,7 +54,7 @@ def _nothing() -> None:
 class SimHandle:
     """What asyncio's Handle and TimerHandle are, without what only real loops and debuggers need of them."""
 
-    __slots__ = ("_cancelled", "_when", "args", "callback", "context", "home", "on_cancel")
+    __slots__ = ("_when", "args", "callback", "context", "home", "is_cancelled", "on_cancel")
 
     def __init__(
         self, callback: Callable[..., object], args: tuple[Any, ...], context: Context, home: Incarnation, when: float
@@ -65,27 +67,30 @@ class SimHandle:
         self.on_cancel: Callable[[], None] | None = None
         """Told of its end, while it is a timer that has not fired."""
         self._when = when
-        self._cancelled = False
+        self.is_cancelled = False
 
     def cancel(self) -> None:
-        if not self._cancelled:
-            self._cancelled = True
+        if not self.is_cancelled:
+            self.is_cancelled = True
             self.callback, self.args = _nothing, ()  # a timer stays in the heap, what it would have called need not
             if self.on_cancel is not None:
                 self.on_cancel()
 
     def cancelled(self) -> bool:
-        return self._cancelled
+        return self.is_cancelled
 
     def when(self) -> float:
         """Virtual seconds at which a timer fires."""
         return self._when
 
 
-class BirthRegister(Protocol):
-    """The loop, as far as a newborn task knows it."""
-
-    def next_birth(self) -> int: ...
+def _birth(born: Any) -> int:
+    """The hash of a task or future: given by the loop when it is first asked for, of a task at its birth."""
+    try:
+        birth: int = born.birth
+    except AttributeError:
+        birth = born.birth = born.get_loop().next_birth()
+    return birth
 
 
 class SimTask(asyncio.Task[Any]):
@@ -96,34 +101,15 @@ class SimTask(asyncio.Task[Any]):
     label: str
     """As traces name it: birth number and function name, never an address."""
 
-    def __new__(cls, *_: object, loop: BirthRegister, **__: object) -> Self:
-        # Set before __init__, which already puts the task into a set (3.11).
-        task = super().__new__(cls)
-        task.birth = loop.next_birth()
-        return task
-
-    def __hash__(self) -> int:
-        return self.birth
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
+    __hash__ = _birth
 
 
 class SimFuture(asyncio.Future[Any]):
-    """A future whose hash is the order of its birth."""
+    """A future whose hash is the order in which it first stood in a set."""
 
     birth: int
 
-    def __new__(cls, *, loop: BirthRegister) -> Self:
-        future = super().__new__(cls)
-        future.birth = loop.next_birth()
-        return future
-
-    def __hash__(self) -> int:
-        return self.birth
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
+    __hash__ = _birth
 
 
 def name_of(thing: object) -> str:

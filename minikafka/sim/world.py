@@ -49,14 +49,19 @@ class Event:
     cause: str
 
     def __str__(self) -> str:
-        told = " ".join(f"{name}={canonical(value)}" for name, value in self.facts.items())
+        told = " ".join([f"{name}={canonical(value)}" for name, value in self.facts.items()])
         return f"{self.time:.6f} {self.node}#{self.incarnation} {self.kind} {told}" + (
             f" <- {self.cause}" if self.cause else ""
         )
 
 
+_SHOWN_AS_THEY_ARE = frozenset({str, bytes, bool, int, float, type(None)})
+
+
 def canonical(value: object) -> str:
     """A text that is the same in every run: sets are sorted, and objects are never shown by address."""
+    if type(value) in _SHOWN_AS_THEY_ARE:
+        return repr(value)
     if isinstance(value, (set, frozenset)):
         return "{" + ", ".join(sorted(canonical(item) for item in value)) + "}"
     if isinstance(value, Mapping):
@@ -222,6 +227,7 @@ class SimWorld:
     def _note(self, event: Event) -> None:
         self.journal.append(event)
         self.marks[event.kind] += 1
-        self.loop.trace.record(str(event))
+        self.loop.trace.fresh.append(str(event))
+        self.loop.told = True
         for observer in self.observers:
             observer(event)

@@ -121,7 +121,7 @@ def test_the_seed_chooses_between_nodes_and_without_one_it_is_fifo():
         async def node(name: str) -> None:
             for _ in range(6):
                 told.append(name)
-                await asyncio.sleep(0)
+                await asyncio.sleep(1)
 
         async def story() -> None:
             for name in "ab":
@@ -134,6 +134,56 @@ def test_the_seed_chooses_between_nodes_and_without_one_it_is_fifo():
 
     assert len({order(seed) for seed in range(10)}) > 3
     assert order(None) == order(None)
+
+
+def test_no_choice_depends_on_how_many_callbacks_an_await_takes():
+    """Versions of Python differ in that: who is chosen, and what is told in which order, must not (issue 3)."""
+
+    def order(hops: int) -> str:
+        sim = SimWorld(5)
+        told: list[str] = []
+
+        async def node(name: str) -> None:
+            for _ in range(20):
+                await asyncio.sleep(1)
+                for _ in range(hops):
+                    await asyncio.sleep(0)
+                told.append(name)
+
+        async def story() -> None:
+            for name in "abc":
+                sim.of(name)
+            await asyncio.gather(*(sim.spawn(name, node(name)) for name in "abc"))
+
+        sim.run(story())
+        sim.loop.close()
+        return "".join(told)
+
+    assert order(0) == order(1) == order(7)
+    assert len({order(0)[at : at + 3] for at in range(0, 60, 3)}) > 3, "the seed chooses"
+
+
+def test_a_node_that_is_killed_or_paused_in_its_turn_runs_no_further():
+    """A fault in the midst of a turn is a fault now."""
+    sim = SimWorld(1)
+    told: list[str] = []
+
+    async def story() -> None:
+        loop = asyncio.get_running_loop()
+        for name, ends in (("a", sim.loop.kill), ("b", sim.loop.pause)):
+            sim.of(name)
+            context = sim.loop.context_of(sim.loop.incarnations[name])
+            loop.call_soon(told.append, f"{name} first", context=context)
+            loop.call_soon(ends, name, context=context)
+            loop.call_soon(told.append, f"{name} second", context=context)
+        await asyncio.sleep(1)
+        sim.loop.resume("b")
+        await asyncio.sleep(1)
+
+    sim.run(story())
+    sim.loop.close()
+    assert sorted(told[:2]) == ["a first", "b first"]
+    assert told[2:] == ["b second"]
 
 
 def test_whatever_reaches_outside_raises_its_name():
