@@ -15,15 +15,34 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from minikafka.errors import BrokerNotAvailable, InvalidRequest
-from minikafka.rest import cluster, docs, fetch, json_text, produce, topics
+from minikafka.rest import (
+    cluster,
+    docs,
+    fetch,
+    json_text,
+    produce,
+    testing_events,
+    testing_faults,
+    testing_waits,
+    topics,
+)
 from minikafka.rest.body import Admission
 from minikafka.rest.host import Host
 from minikafka.rest.problems import PROBLEM_TYPE, Refused, malformed, problem_of
 from minikafka.rest.respond import Streams, refuse, respond
 from minikafka.rest.route import Route
 from minikafka.rest.visit import Visit
+from minikafka.world.instruments import Instruments
 
-ROUTES: tuple[Route, ...] = (*cluster.ROUTES, *topics.ROUTES, *produce.ROUTES, *fetch.ROUTES, *docs.ROUTES)
+TESTING_ROUTES = (*testing_faults.ROUTES, *testing_waits.ROUTES, *testing_events.ROUTES)
+ROUTES: tuple[Route, ...] = (
+    *cluster.ROUTES,
+    *topics.ROUTES,
+    *produce.ROUTES,
+    *fetch.ROUTES,
+    *docs.ROUTES,
+    *TESTING_ROUTES,
+)
 
 _PATTERNS = [(route, re.compile(re.sub(r"\{\w+\}", "[^/]+", route.path))) for route in ROUTES]
 
@@ -34,9 +53,10 @@ def is_there(route: Route, host: Host) -> bool:
 
 
 class Doors:
-    """Mounts the routes on an application; stands before one broker."""
+    """Mounts the routes on an application; stands before one broker. ``instruments`` are for the testing doors."""
 
-    def __init__(self) -> None:
+    def __init__(self, instruments: Instruments | None = None) -> None:
+        self._instruments = instruments
         self._host: Host | None = None
         self._admission = Admission()
         self._streams = Streams()
@@ -67,7 +87,7 @@ class Doors:
         async def on_request(http: web.Request) -> web.StreamResponse:
             if self._host is None:
                 return _closed()
-            visit = Visit(http, self._host, self._admission)
+            visit = Visit(http, self._host, self._admission, self._instruments)
             if route is None or not is_there(route, self._host):
                 return refuse(visit, _nothing_there(http, self._host))
             return await respond(route, visit, self._streams)

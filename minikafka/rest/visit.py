@@ -12,6 +12,7 @@ from minikafka.rest.body import Admission
 from minikafka.rest.host import Host
 from minikafka.rest.parameters import Parameter
 from minikafka.types import NodeId
+from minikafka.world.instruments import Instruments
 
 Value = TypeVar("Value")
 
@@ -51,10 +52,14 @@ class Stream:
 class Visit:
     """One request. ``served_by`` and ``leaders`` fill while it is handled and become headers."""
 
-    def __init__(self, http: web.Request, host: Host, admission: Admission) -> None:
+    def __init__(
+        self, http: web.Request, host: Host, admission: Admission, instruments: Instruments | None = None
+    ) -> None:
         self.http = http
         self.host = host
         self.admission = admission
+        self.instruments = instruments
+        """What tests act with; there when the testing endpoints are enabled."""
         self.values: dict[str, Any] = {}
         """The declared parameters, read before the handler runs; see :meth:`__getitem__`."""
         self.wants_msgpack = False

@@ -39,11 +39,6 @@ class Stage(Protocol):
     @property
     def instruments(self) -> Instruments: ...
 
-    @property
-    def watched(self) -> states.Brokers:
-        """The running brokers; to be asked on their loop."""
-        ...
-
     def at_once(self, work: Callable[[], Result]) -> Result:
         """Call on the brokers' loop, and wait for the result; at once when there is no loop."""
         ...
@@ -197,7 +192,7 @@ class ClusterWaits:
         stage = self._stage
 
         async def met() -> State:
-            return await states.until(wish, brokers=stage.watched, ring=stage.instruments.ring, timeout_s=timeout_s)
+            return await states.until(wish, stage.instruments, timeout_s=timeout_s)
 
         return await stage.on_loop(met)
 

@@ -7,15 +7,14 @@ leader itself has taken it up too. Log end and high watermark are the leader's u
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, Protocol, TypeAlias
+from typing import Final, Literal, TypeAlias
 
+from minikafka.broker.broker import Broker
 from minikafka.broker.peer import call
 from minikafka.errors import BrokerNotAvailable, ProtocolError, RequestTimedOut, WorldError
-from minikafka.ports import World
-from minikafka.quorum.image import MetadataImage
-from minikafka.types import NO_EPOCH, NO_NODE, Address, Epoch, NodeId, Offset, TopicPartition
+from minikafka.types import NO_EPOCH, NO_NODE, Epoch, NodeId, Offset, TopicPartition
 from minikafka.wire.messages import (
     DescribedReplica,
     DescribeQuorumRequest,
@@ -23,7 +22,7 @@ from minikafka.wire.messages import (
     DescribeReplicasRequest,
     DescribeReplicasResponse,
 )
-from minikafka.world.event_ring import EventRing
+from minikafka.world.instruments import Instruments
 
 ANY: Final = "any"
 SomeNode: TypeAlias = NodeId | Literal["any"]
@@ -33,24 +32,6 @@ LOOK_AGAIN_S = 0.05
 
 # A broker of another process that does not answer so soon is looked at again later.
 ANSWER_S = 1.0
-
-
-class Watched(Protocol):
-    """A broker of this process (``minikafka.broker.broker.Broker``)."""
-
-    @property
-    def world(self) -> World: ...
-
-    @property
-    def image(self) -> MetadataImage: ...
-
-    def address_of(self, node: NodeId) -> Address | None: ...
-
-    async def answer(self, api: str, request: object) -> Any: ...
-
-
-Brokers: TypeAlias = Callable[[], Mapping[NodeId, Watched]]
-"""The running brokers of this process, by node id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +123,7 @@ class State:
 # ---- seeing ----------------------------------------------------------------------------------------------------------
 
 
-async def look(wish: Wish, brokers: Mapping[NodeId, Watched]) -> State:
+async def look(wish: Wish, brokers: Mapping[NodeId, Broker]) -> State:
     """The state as of now. BrokerNotAvailable when no broker of this process runs."""
     if not brokers:
         raise BrokerNotAvailable("no broker runs here")
@@ -158,7 +139,7 @@ async def look(wish: Wish, brokers: Mapping[NodeId, Watched]) -> State:
     return state
 
 
-async def _look_at_partition(wish: Wish, state: State, watched: Watched, brokers: Mapping[NodeId, Watched]) -> None:
+async def _look_at_partition(wish: Wish, state: State, watched: Broker, brokers: Mapping[NodeId, Broker]) -> None:
     name = TopicPartition(wish.topic, wish.partition)
     partition = watched.image.partition(name)
     if partition is None:
@@ -181,7 +162,7 @@ async def _look_at_partition(wish: Wish, state: State, watched: Watched, brokers
 
 
 async def _replica(
-    node: NodeId, name: TopicPartition, watched: Watched, brokers: Mapping[NodeId, Watched]
+    node: NodeId, name: TopicPartition, watched: Broker, brokers: Mapping[NodeId, Broker]
 ) -> DescribedReplica | None:
     """What ``node`` says of its replica; None when it has none, or does not answer."""
     request = DescribeReplicasRequest(topics=(name.topic,))
@@ -200,7 +181,7 @@ async def _replica(
     return next((each for each in response.replicas if each.partition == name.partition), None)
 
 
-async def _controller(brokers: Mapping[NodeId, Watched]) -> NodeId:
+async def _controller(brokers: Mapping[NodeId, Broker]) -> NodeId:
     """The quorum's leader by the newest epoch that a broker of this process knows; NO_NODE when none is known."""
     newest = DescribeQuorumResponse()
     for broker in brokers.values():
@@ -269,16 +250,16 @@ def _unmet_node(who: str, seen: NodeId | None, wanted: SomeNode | None, unwanted
 # ---- waiting ---------------------------------------------------------------------------------------------------------
 
 
-async def until(wish: Wish, *, brokers: Brokers, ring: EventRing, timeout_s: float) -> State:
+async def until(wish: Wish, instruments: Instruments, *, timeout_s: float) -> State:
     """The state, as soon as it is as wished. RequestTimedOut tells what is missing; its fact ``seen`` the last state.
 
     Looked at after each event, so that no state of an event's length is missed by a pause.
     """
-    loop = asyncio.get_running_loop()
+    loop, ring = asyncio.get_running_loop(), instruments.ring
     began = loop.time()
     while True:
         end = ring.end
-        state = await look(wish, brokers())
+        state = await look(wish, instruments.brokers())
         missing = unmet(wish, state)
         if not missing:
             return state

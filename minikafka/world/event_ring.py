@@ -11,6 +11,7 @@ import json
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -91,9 +92,11 @@ class EventRing:
 
     def rows(self, start: int = 0, *, wanted: Wanted = EVERYTHING, limit: int | None = None) -> Iterator[Row]:
         """Rows from number ``start`` on, oldest first."""
-        kept = tuple(self._rows)  # another thread may add rows meanwhile
-        skip = max(0, start - kept[0].seq) if kept else 0
-        for row in kept[skip:]:
+        # Copied in one step: another thread may add rows meanwhile. From the end, for readers mostly want the news.
+        newest_first = list(islice(reversed(self._rows), max(0, self.end - start)))
+        for row in reversed(newest_first):
+            if row.seq < start:
+                continue
             if limit is not None and limit <= 0:
                 return
             if wanted.fits(row):

@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple, TypeAlias
 
@@ -78,6 +78,10 @@ class Link(NamedTuple):
         if _is_at(self.source, source) and _is_at(self.target, target):
             return True
         return self.both_ways and _is_at(self.source, target) and _is_at(self.target, source)
+
+    def ends_at(self, nodes: Collection[str]) -> bool:
+        """Does it begin or end at one of these?"""
+        return any(_is_at(end, node) for end in (self.source, self.target) for node in nodes)
 
     def __str__(self) -> str:
         return f"{self.source}{'<>' if self.both_ways else '>'}{self.target}"

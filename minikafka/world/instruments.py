@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from minikafka.broker.broker import Broker
 from minikafka.types import Address, NodeId
 from minikafka.world.event_ring import EventRing
 from minikafka.world.faults import Faults
@@ -16,9 +17,12 @@ from minikafka.world.faults import Faults
 
 @dataclass(frozen=True, slots=True)
 class Instruments:
-    """``addresses`` gives, whenever it is asked, the brokers' addresses as far as they are known."""
+    """``addresses`` gives, whenever it is asked, the brokers' addresses as far as they are known; ``brokers`` those
+    that run in this process, by node id, to be asked on their loop.
+    """
 
     addresses: Callable[[], Mapping[NodeId, Address]]
+    brokers: Callable[[], Mapping[NodeId, Broker]]
     faults: Faults = field(default_factory=Faults)
     ring: EventRing = field(default_factory=EventRing)
 

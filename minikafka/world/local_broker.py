@@ -34,9 +34,9 @@ class LocalBroker:
     ) -> None:
         """``instruments``: those of all brokers in this process. None: its own, where the settings ask for them."""
         self.config = config
-        self._doors = Doors()
         if instruments is None and config.testing_endpoints_enable:
-            instruments = Instruments(self._addresses)
+            instruments = Instruments(self._addresses, self._running)
+        self._doors = Doors(instruments)
         self._real = real_world(
             config,
             doors=self._doors,
@@ -65,6 +65,9 @@ class LocalBroker:
         """Where the cluster's brokers listen, by the settings and, once there is any, the metadata."""
         known = self.broker.image.brokers if self.broker.is_open else {}
         return {**self.config.voters, **{node: each.address for node, each in known.items()}}
+
+    def _running(self) -> Mapping[NodeId, Broker]:
+        return {self.broker.node_id: self.broker} if self.broker.is_open else {}
 
     async def start(self) -> None:
         """Serve; DiskFailed, InvalidConfig, OSError when it cannot."""

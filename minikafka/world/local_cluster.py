@@ -29,7 +29,6 @@ from minikafka.broker.broker import Broker
 from minikafka.client.structs import NewTopic
 from minikafka.errors import BrokerNotAvailable
 from minikafka.testing.hands import ClusterEvents, ClusterFaults, ClusterWaits, FaultHandle
-from minikafka.testing.states import Brokers
 from minikafka.testing.sync import SyncCluster
 from minikafka.types import NodeId
 from minikafka.world.clients import AdminClient
@@ -66,7 +65,10 @@ class LocalCluster:
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._sync: SyncCluster | None = None
-        self.instruments = Instruments(lambda: {each.node_id: each.address for each in self.files.brokers})
+        self.instruments = Instruments(
+            lambda: {each.node_id: each.address for each in self.files.brokers},
+            lambda: {node: each.broker for node, each in self._nodes.items() if each.broker.is_open},
+        )
         self.faults: ClusterFaults[FaultHandle] = ClusterFaults(self, FaultHandle)
         """Cut, drop, delay, hold and duplicate what travels between brokers, and between clients and brokers."""
         self.wait = ClusterWaits(self)
@@ -127,11 +129,6 @@ class LocalCluster:
             return work()
 
         return self.run(called)
-
-    @property
-    def watched(self) -> Brokers:
-        """The running brokers by node id, to be called on their loop."""
-        return lambda: {node: each.broker for node, each in self._nodes.items() if each.broker.is_open}
 
     @property
     def sync(self) -> SyncCluster:

@@ -1,0 +1,239 @@
+"""``/v1/faults``, for tests: cut, drop, delay, hold or duplicate what travels on a link (``world/faults.py``).
+
+A fault is set at the broker that is asked, and strikes what that broker sends and what reaches it; brokers of one
+process (``LocalCluster``) share theirs. Only there with ``mk.testing.endpoints.enable=true``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from minikafka.errors import BrokerNotAvailable, InvalidRequest, RequestTimedOut
+from minikafka.rest.body import kind_of, parsed_object, read_body
+from minikafka.rest.host import WAIT_MS_MAX
+from minikafka.rest.members import Members, shown
+from minikafka.rest.parameters import Integer
+from minikafka.rest.problems import Fault as Wrong
+from minikafka.rest.problems import malformed, unacceptable
+from minikafka.rest.route import Answer, Route, json_body
+from minikafka.rest.schema import Schema, flag, many, nullable, one_of, shape, text, whole
+from minikafka.rest.visit import Reply, Visit
+from minikafka.world.faults import APIS, DELAY_MS_MAX, EVERY_API, KINDS, MESSAGE_KINDS, Fault, FaultSpec, Link
+from minikafka.world.instruments import Instruments
+
+COUNT_MAX = 1_000_000_000
+WAIT_MS_DEFAULT = 10_000
+
+FAULT = Integer(
+    name="fault",
+    place="path",
+    description="The fault's number.",
+    default=-1,
+    low=1,
+    high=COUNT_MAX,
+    example=1,
+)
+WAIT_HITS = Integer(
+    name="wait_hits",
+    description="Answer when the fault has struck so many messages.",
+    default=0,
+    low=1,
+    high=COUNT_MAX,
+)
+TIMEOUT_MS = Integer(
+    name="timeout_ms",
+    description="How long to wait for that; then 504.",
+    default=WAIT_MS_DEFAULT,
+    low=1,
+    high=WAIT_MS_MAX,
+)
+
+
+def instruments_of(visit: Visit) -> Instruments:
+    """What the testing doors act with."""
+    if visit.instruments is None:
+        raise BrokerNotAvailable("this broker was started without what tests act with")
+    return visit.instruments
+
+
+async def get_faults(visit: Visit) -> Reply:
+    """Every fault that is not healed, in the order in which they strike."""
+    return Reply({"faults": [_out(fault) for fault in instruments_of(visit).faults.active.values()]})
+
+
+async def post_fault(visit: Visit) -> Reply:
+    """Set a fault; it strikes from now on, until it is deleted or has done its count."""
+    faults = instruments_of(visit).faults
+    kind = kind_of(visit.http)
+    body = await read_body(visit.http, visit.host, visit.admission)
+    spec = _spec(parsed_object(body, kind, visit.http))
+    if not Link.parse(spec.link).ends_at(faults.nodes):
+        here = ", ".join(sorted(faults.nodes))
+        detail = f"broker {here} is at neither end of {spec.link}: set it at one of these two"
+        raise unacceptable([{"pointer": "/link", "detail": detail}])
+    fault = faults.add(spec)
+    return Reply(_out(fault), 201, {"Location": f"/v1/faults/{fault.number}"})
+
+
+def _spec(document: dict[str, Any]) -> FaultSpec:
+    """422 with pointers for all that is wrong with the members."""
+    wrong: list[Wrong] = []
+    members = Members(document, "", wrong)
+    given: dict[str, Any] = {"kind": members.text("kind", required=True), "link": members.text("link", required=True)}
+    given["api"] = members.text("api") or EVERY_API
+    given["message"] = members.text("message") if document.get("message") is not None else None
+    members.any("message")
+    given["count"] = members.integer("count", 0, low=1, high=COUNT_MAX) or None
+    for name in ("delay_ms", "jitter_ms"):
+        value = members.any(name)
+        if value is None:
+            value = 0.0
+        elif type(value) not in {int, float}:
+            members.wrong(name, f"a number is needed, not {shown(value)}")
+            value = 0.0
+        given[name] = value
+    members.done()
+    if wrong:
+        raise unacceptable(wrong)
+    try:
+        return FaultSpec(**given)
+    except InvalidRequest as error:
+        raise unacceptable([{"pointer": f"/{error.facts['field']}", "detail": error.message}]) from None
+
+
+async def get_fault(visit: Visit) -> Reply:
+    """One fault and how often it struck; ``wait_hits`` waits for that."""
+    fault = _fault(visit)
+    if WAIT_HITS in visit:
+        wanted, timeout_ms = visit[WAIT_HITS], visit[TIMEOUT_MS]
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await fault.until_hits(wanted)
+        except TimeoutError:
+            raise RequestTimedOut(
+                f"after {timeout_ms} ms {fault} has {fault.hits} hits, wanted: {wanted}", seen=_out(fault)
+            ) from None
+    return Reply(_out(fault))
+
+
+async def delete_fault(visit: Visit) -> Reply:
+    """Heal one fault; what it held back goes on its way."""
+    fault = _fault(visit)
+    instruments_of(visit).faults.heal(fault.number)
+    return Reply(_out(fault))
+
+
+async def delete_faults(visit: Visit) -> Reply:
+    """Heal all faults."""
+    return Reply({"healed": instruments_of(visit).faults.clear()})
+
+
+def _fault(visit: Visit) -> Fault:
+    number = visit[FAULT]
+    fault = instruments_of(visit).faults.active.get(number)
+    if fault is None:
+        raise malformed(f"there is no fault {number}: it was healed, or set at another broker", status=404)
+    return fault
+
+
+def _out(fault: Fault) -> dict[str, Any]:
+    spec = fault.spec
+    return {
+        "id": fault.number,
+        "kind": spec.kind,
+        "link": spec.link,
+        "api": spec.api,
+        "message": spec.message,
+        "count": spec.count,
+        "delay_ms": spec.delay_ms,
+        "jitter_ms": spec.jitter_ms,
+        "hits": fault.hits,
+        "active": fault.is_active,
+    }
+
+
+_SPEC: dict[str, Schema] = {
+    "kind": one_of("`cut` breaks the connection, `drop` loses the message silently.", *KINDS),
+    "link": text("The way of the message: `2>1`; `2<>1` both ways; also `broker`, `client`, `*`."),
+    "api": one_of("Only these; `MetadataFetch` is a Fetch of the metadata log.", *APIS),
+    "message": nullable(one_of("Only requests, or only answers: they travel opposite ways.", *MESSAGE_KINDS)),
+    "count": nullable(whole("Only the next so many.", minimum=1, maximum=COUNT_MAX)),
+    "delay_ms": {"type": "number", "minimum": 0, "maximum": DELAY_MS_MAX, "description": "Of `delay`."},
+    "jitter_ms": {"type": "number", "minimum": 0, "maximum": DELAY_MS_MAX, "description": "Up to so much more."},
+}
+_FAULT = shape(
+    "A fault, and what it did.",
+    **_SPEC,
+    id=whole("Its number."),
+    hits=whole("How many messages it struck."),
+    active=flag("It will strike again."),
+)
+_EXAMPLE = {
+    "id": 1,
+    "kind": "cut",
+    "link": "2>1",
+    "api": "Fetch",
+    "message": None,
+    "count": None,
+    "delay_ms": 0.0,
+    "jitter_ms": 0.0,
+    "hits": 0,
+    "active": True,
+}
+
+ROUTES = (
+    Route(
+        method="GET",
+        path="/v1/faults",
+        handler=get_faults,
+        tag="testing",
+        testing=True,
+        answers={
+            200: Answer(description="Every fault.", schema=shape(faults=many(_FAULT)), example={"faults": [_EXAMPLE]})
+        },
+    ),
+    Route(
+        method="POST",
+        path="/v1/faults",
+        handler=post_fault,
+        tag="testing",
+        testing=True,
+        body=json_body(
+            shape("A fault.", optional=("api", "message", "count", "delay_ms", "jitter_ms"), **_SPEC),
+            {"kind": "cut", "link": "2>1", "api": "Fetch"},
+        ),
+        answers={201: Answer(description="It strikes from now on.", schema=_FAULT, example=_EXAMPLE)},
+    ),
+    Route(
+        method="DELETE",
+        path="/v1/faults",
+        handler=delete_faults,
+        tag="testing",
+        testing=True,
+        answers={
+            200: Answer(description="All are healed.", schema=shape(healed=whole("How many.")), example={"healed": 1})
+        },
+    ),
+    Route(
+        method="GET",
+        path="/v1/faults/{fault}",
+        handler=get_fault,
+        tag="testing",
+        testing=True,
+        parameters=(FAULT, WAIT_HITS, TIMEOUT_MS),
+        problems=(RequestTimedOut,),
+        answers={200: Answer(description="The fault.", schema=_FAULT, example={**_EXAMPLE, "hits": 3})},
+    ),
+    Route(
+        method="DELETE",
+        path="/v1/faults/{fault}",
+        handler=delete_fault,
+        tag="testing",
+        testing=True,
+        parameters=(FAULT,),
+        answers={
+            200: Answer(description="It is healed.", schema=_FAULT, example={**_EXAMPLE, "hits": 3, "active": False})
+        },
+    ),
+)

@@ -1,0 +1,235 @@
+"""The testing doors over HTTP: /v1/faults, /v1/wait, /v1/events, and that they are shut unless asked for (issue 5)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from minikafka.rest.routes import TESTING_ROUTES
+from minikafka.ui.journal import read_journals
+from minikafka.world.local_cluster import LocalCluster
+from minikafka.world.processes import ProcessCluster
+from tests.rest.test_routes import checked
+
+pytestmark = pytest.mark.e2e
+
+QUICK = {
+    "broker.session.timeout.ms": "1500",
+    "broker.heartbeat.interval.ms": "150",
+    "replica.lag.time.max.ms": "800",
+    "mk.testing.endpoints.enable": "true",
+}
+
+
+@dataclass
+class Curl:
+    """Requests to any broker; what comes back has been compared with the route's schema."""
+
+    session: aiohttp.ClientSession
+    urls: list[str]
+
+    async def __call__(self, method: str, path: str, status: int = 200, *, at: int = 1, **options: Any) -> Any:
+        async with self.session.request(method, self.urls[at - 1] + path, **options) as response:
+            told = json.loads(await response.read())
+            assert response.status == status, told
+            self.compare(method, path.partition("?")[0], status, told)
+            return told
+
+    @staticmethod
+    def compare(method: str, path: str, status: int, told: Any) -> None:
+        for route in TESTING_ROUTES:
+            if (route.method, route.path.replace("{fault}", path.rpartition("/")[2])) == (method, path):
+                if status < 400:
+                    checked(route.answers[status].schema, told)
+                else:
+                    assert {"error", "detail", "outcome"} <= told.keys()
+
+    async def get(self, path: str, status: int = 200, **options: Any) -> Any:
+        return await self("GET", path, status, **options)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(3, config=QUICK) as running:
+        yield running
+
+
+@pytest.fixture
+async def curl(cluster: LocalCluster) -> AsyncIterator[Curl]:
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as session:
+        yield Curl(session, [f"http://{address}" for address in cluster.bootstrap.split(",")])
+        await asyncio.to_thread(cluster.faults.heal)
+
+
+async def test_a_follower_is_cut_off_awaited_and_healed_with_curl_alone(curl: Curl):
+    """The testing doors as a story: set a fault, await what comes of it, read why, heal, await the end."""
+    await curl("POST", "/v1/topics", 201, json={"name": "doors", "replication_factor": 3})
+    state = await curl.get("/v1/wait?topic=doors&exists=true&leader=any&isr_size=3")
+    leader = state["leader"]
+    cut_off, near = (node for node in (1, 2, 3) if node != leader)
+    document = {"kind": "cut", "link": f"{cut_off}>{leader}", "api": "Fetch"}
+    fault = await curl("POST", "/v1/faults", 201, json=document, at=near)
+    await curl("POST", "/v1/topics/doors/records?acks=1", json={"value": "tea"})
+    struck = await curl.get(f"/v1/faults/{fault['id']}?wait_hits=2", at=leader)
+    assert struck["hits"] >= 2
+    state = await curl.get(f"/v1/wait?topic=doors&isr={leader},{near}&hw_at_least=1")
+    assert (state["hw"], state["replica"], sorted(state["isr"])) == (1, leader, sorted((leader, near)))
+    told = await curl.get("/v1/events?kind=isr_shrunk&partition=doors-0")
+    assert [sorted(event["new"]) for event in told["events"]][-1] == sorted((leader, near))
+    assert (await curl.get("/v1/faults", at=cut_off))["faults"][0]["link"] == f"{cut_off}>{leader}"
+    healed = await curl("DELETE", f"/v1/faults/{fault['id']}")
+    assert (healed["active"], healed["hits"] >= 2) == (False, True)
+    await curl.get(f"/v1/wait?topic=doors&isr_size=3&replica={cut_off}&leo_at_least=1&alive=1,2,3&controller=any")
+    await curl.get(f"/v1/faults/{fault['id']}", 404)
+
+
+async def test_faults_are_listed_in_order_and_cleared(curl: Curl):
+    """Issue 5: list, add, remove one, clear."""
+    first = await curl("POST", "/v1/faults", 201, json={"kind": "delay", "link": "2>1", "delay_ms": 1})
+    more = {"kind": "drop", "link": "client<>1", "api": "Produce", "message": "answer", "count": 2}
+    second = await curl("POST", "/v1/faults", 201, json=more)
+    assert {name: second[name] for name in more} == more
+    assert [each["id"] for each in (await curl.get("/v1/faults"))["faults"]] == [first["id"], second["id"]]
+    assert await curl("DELETE", "/v1/faults") == {"healed": 2}
+    assert await curl.get("/v1/faults") == {"faults": []}
+
+
+@pytest.mark.parametrize(
+    "pointer, document",
+    [
+        ("/kind", {"link": "2>1"}),
+        ("/kind", {"kind": "cutt", "link": "2>1"}),
+        ("/link", {"kind": "cut", "link": "2-1"}),
+        ("/link", {"kind": "cut", "link": "8>9"}),
+        ("/api", {"kind": "cut", "link": "2>1", "api": "fetch"}),
+        ("/count", {"kind": "cut", "link": "2>1", "count": 0}),
+        ("/delay_ms", {"kind": "delay", "link": "2>1", "delay_ms": "1"}),
+        ("/delay_ms", {"kind": "delay", "link": "2>1"}),
+        ("/message", {"kind": "cut", "link": "2>1", "message": "both"}),
+        ("/apis", {"kind": "cut", "link": "2>1", "apis": "Fetch"}),
+    ],
+)
+async def test_a_fault_that_cannot_be_is_422_with_a_pointer(curl: Curl, pointer: str, document: dict[str, Any]):
+    """Unknown members and words are errors: a fault that never strikes would let a test pass for nothing."""
+    told = await curl("POST", "/v1/faults", 422, json=document)
+    assert told["errors"][0]["pointer"] == pointer
+    assert (await curl.get("/v1/faults"))["faults"] == []
+
+
+async def test_a_wait_in_vain_is_504_with_the_last_state(curl: Curl):
+    """A bounded wait: a typed problem that tells what is not so, and what was seen."""
+    told = await curl.get("/v1/wait?alive=9&controller=any&timeout_ms=50", 504)
+    assert (told["error"], told["retriable"], told["outcome"]) == ("REQUEST_TIMED_OUT", True, "not_written")
+    assert "broker 9 is not registered, wanted: alive" in told["detail"]
+    assert told["seen"]["brokers"] == {"1": "alive", "2": "alive", "3": "alive"}
+    assert told["seen"]["controller"] in {1, 2, 3}
+    fault = await curl("POST", "/v1/faults", 201, json={"kind": "cut", "link": "1>1", "api": "Vote"})
+    told = await curl.get(f"/v1/faults/{fault['id']}?wait_hits=1&timeout_ms=50", 504)
+    assert told["seen"]["hits"] == 0
+
+
+@pytest.mark.parametrize(
+    "query, told",
+    [
+        ("", "say at least one of exists, leader"),
+        ("isr=1", "which topic?"),
+        ("topic=a", "say at least one of"),
+        ("topic=a&isr=1,x", "node ids with commas"),
+        ("topic=a&leader=one", "a node id is needed, or any"),
+        ("topic=a&isr_siz=1", "did you mean 'isr_size'"),
+        ("alive=1&timeout_ms=99999", "from 1 to 30000"),
+    ],
+)
+async def test_a_wait_for_nothing_in_particular_is_400(curl: Curl, query: str, told: str):
+    """A wait that is met at once by accident would hide a slip of the keyboard."""
+    assert told in (await curl.get(f"/v1/wait?{query}", 400))["detail"]
+
+
+async def test_events_are_read_on_from_a_number(curl: Curl):
+    """A window, its end, and where to go on: nothing twice, nothing missed."""
+    first = await curl.get("/v1/events?limit=3")
+    assert ([event["seq"] for event in first["events"]], first["next"]) == ([1, 2, 3], 4)
+    second = await curl.get("/v1/events?limit=1&from=4", at=2)
+    assert second["events"][0]["seq"] == 4
+    assert {event["node"] for event in (await curl.get("/v1/events?node=2"))["events"]} == {"2"}
+    assert "a kind" not in (await curl.get("/v1/events?kind=a%20kind", 400))["errors"][0]["parameter"]
+
+
+async def test_the_journal_is_a_file_for_the_replay_page(curl: Curl, tmp_path: Path):
+    """`curl .../v1/events/journal > run.jsonl`, then `minikafka sim show run.jsonl`."""
+    async with curl.session.get(f"{curl.urls[0]}/v1/events/journal") as response:
+        assert response.content_type == "application/x-ndjson"
+        (tmp_path / "run.jsonl").write_bytes(await response.read())
+    journal = read_journals([tmp_path / "run.jsonl"])
+    assert {"broker_registered", "controller_activated"} <= {entry.kind for entry in journal.entries}
+
+
+async def lines_of(response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, str]]:
+    """One dictionary of fields for each event of a stream."""
+    fields: dict[str, str] = {}
+    async for line in response.content:
+        name, _, value = line.decode().rstrip("\n").partition(": ")
+        if name:
+            fields[name] = value
+        elif fields:
+            yield fields
+            fields = {}
+
+
+async def test_events_are_followed_as_they_happen_and_resumed(curl: Curl):
+    """Issue 5: follow as SSE; `Last-Event-ID` goes on behind the last one."""
+    await curl("POST", "/v1/topics", 201, json={"name": "streamed", "replication_factor": 1})
+    path = f"{curl.urls[0]}/v1/events/stream?kind=hw_advanced&partition=streamed-0"
+    async with asyncio.timeout(30), curl.session.get(path) as response:
+        assert response.content_type == "text/event-stream"
+        events = lines_of(response)
+        for count in (1, 2):
+            await curl("POST", "/v1/topics/streamed/records", json={"value": count})
+            told = await anext(events)
+            assert (told["event"], json.loads(told["data"])["new"]) == ("hw_advanced", count)
+    resumed = {"Last-Event-ID": str(int(told["id"]) - 1)}
+    async with asyncio.timeout(30), curl.session.get(path, headers=resumed) as response:
+        assert (await anext(lines_of(response)))["id"] == told["id"]
+
+
+async def test_without_the_setting_the_doors_are_not_there(curl: Curl):
+    """Nobody cuts a link of a broker that was not started for tests: 404 names the setting."""
+    with LocalCluster(1) as shut:
+        closed = Curl(curl.session, [f"http://{shut.bootstrap}"])
+        for method, path in (("GET", "/v1/faults"), ("POST", "/v1/faults"), ("GET", "/v1/wait"), ("GET", "/v1/events")):
+            told = await closed(method, path, 404)
+            assert "mk.testing.endpoints.enable=true" in told["detail"]
+
+
+@pytest.mark.slow
+async def test_brokers_in_processes_of_their_own_have_faults_of_their_own(tmp_path: Path):
+    """`minikafka up --config mk.testing.endpoints.enable=true`: a fault strikes at the broker where it was set."""
+    async with (
+        ProcessCluster(3, data_dir=tmp_path, config=QUICK) as running,
+        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as session,
+    ):
+        curl = Curl(session, [f"http://{address}" for address in running.bootstrap.split(",")])
+        await curl("POST", "/v1/topics", 201, json={"name": "far", "replication_factor": 3})
+        leader = (await curl.get("/v1/wait?topic=far&leader=any&isr_size=3"))["leader"]
+        cut_off, near = (node for node in (1, 2, 3) if node != leader)
+        document = {"kind": "cut", "link": f"{cut_off}>{leader}", "api": "Fetch"}
+        told = await curl("POST", "/v1/faults", 422, at=near, json=document)
+        assert f"broker {near} is at neither end" in told["detail"]
+        # Where the request arrives: the leader's own end knows from the header who sent it.
+        fault = await curl("POST", "/v1/faults", 201, at=leader, json=document)
+        assert (await curl.get("/v1/faults", at=near))["faults"] == []
+        await curl("POST", "/v1/topics/far/records?acks=1", json={"value": "tea"})
+        for at in (1, 2, 3):
+            await curl.get(f"/v1/wait?topic=far&isr={leader},{near}", at=at)
+        assert (await curl.get(f"/v1/faults/{fault['id']}", at=leader))["hits"] > 0
+        await curl("DELETE", f"/v1/faults/{fault['id']}", at=leader)
+        await curl.get(f"/v1/wait?topic=far&isr_size=3&replica={cut_off}&hw_at_least=1", at=near)
+        told = await curl.get("/v1/events?kind=fault_hit", at=leader)
+        assert {(event["source"], event["target"]) for event in told["events"]} == {(str(cut_off), str(leader))}
