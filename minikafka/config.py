@@ -214,6 +214,18 @@ class BrokerConfig:
         "mk.testing.endpoints.enable", False, "serve what is for tests only: /v1/faults, /v1/wait, /v1/events"
     )
     journal_path: str = _setting("mk.journal.path", "", "append every event to this file as JSON lines")
+    log_format: str = _setting(
+        "mk.log.format", "text", "the structured log: text for people, json for machines", one_of=("text", "json")
+    )
+    log_level: str = _setting(
+        "mk.log.level",
+        "info",
+        "the least important events that are logged",
+        one_of=("debug", "info", "warning", "error"),
+    )
+    metrics_partitions_max: int = _setting(
+        "mk.metrics.partitions.max", 2000, "so many partitions get series of their own in /metrics", low=0
+    )
 
     @property
     def listener(self) -> Address:

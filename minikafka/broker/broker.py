@@ -100,7 +100,11 @@ class Broker:
         self._handlers: dict[str, ApiHandler] = {}
         # From the moment it listens a request can come; until start() is done it is answered BROKER_NOT_AVAILABLE.
         self.dispatcher = Dispatcher(
-            self._handlers, events=world.events, on_bug=self._on_task_failure, is_open=lambda: self._open
+            self._handlers,
+            events=world.events,
+            on_bug=self._on_task_failure,
+            is_open=lambda: self._open,
+            ticks_ns=world.clock.ticks_ns,
         )
 
     # ---- what others may ask -----------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
+from minikafka.broker.meters import Histogram, Purgatory
 from minikafka.broker.peer import call
 from minikafka.broker.quorum_applied import AppliedMetadata, MetadataListener
 from minikafka.broker.quorum_follower import MetadataFollower
@@ -120,6 +121,9 @@ class QuorumDriver:
         self._waits = 0
         self._announced: tuple[NodeId, Epoch, bool] = (NO_NODE, NO_EPOCH, False)
         self.stopping = False
+        self.purgatory = Purgatory(world.clock.ticks_ns)
+        self.commits = Histogram()
+        """As leader: from an append to its commit."""
         self._follower = MetadataFollower(self)
         self._loops: list[asyncio.Task[None]] = []
 
@@ -376,9 +380,11 @@ class QuorumDriver:
         if builder.extend(rows) < len(rows) or builder.size > METADATA_BATCH_BYTES_MAX:
             raise RecordListTooLarge(f"{len(rows)} metadata records exceed {METADATA_BATCH_BYTES_MAX} bytes")
         end = self.core.append(RecordBatch.of(builder.build()), wall_ms=wall_ms)
+        began = self.world.clock.ticks_ns()
         self.ring()
         await self.until(lambda: self.applied_offset >= end or not self._leads() or self.epoch != epoch)
         if self.applied_offset >= end and self._leads() and self.epoch == epoch:
+            self.commits.observe(self.world.clock.ticks_ns() - began)
             return end
         # It may be committed by others, or cut: whoever leads next decides.
         raise NotController(
@@ -433,7 +439,8 @@ class QuorumDriver:
         deadline = clock.now() + min(max(request.max_wait_ms, 0), PARKED_MS_MAX) / 1000
         answer = await self.obey(fetching.on_fetch(self.core, request, clock.now()))
         if answer is None:
-            await self.until(lambda: fetching.is_due(self.core, request), deadline)
+            with self.purgatory.parked():
+                await self.until(lambda: fetching.is_due(self.core, request), deadline)
             answer = await self.obey(fetching.on_fetch(self.core, request, clock.now(), again=True))
         invariant(answer is not None, "a parked fetch is answered the second time", quorum=self)
         return answer or FetchResponse()

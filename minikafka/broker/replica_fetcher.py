@@ -17,6 +17,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from minikafka.broker.meters import Traffic
 from minikafka.broker.peer import call
 from minikafka.broker.turns import Turns
 from minikafka.broker.waiters import Mark, Waiters
@@ -38,7 +39,7 @@ from minikafka.errors import (
 from minikafka.ports import World
 from minikafka.replication.fetch_session import FetcherSession
 from minikafka.replication.follower import CutTo, Extend, FollowerReplica, NextFetch, RestartAt, Wait
-from minikafka.types import Address, NodeId, TopicPartition
+from minikafka.types import Address, NodeId, Offset, TopicPartition
 from minikafka.wire.messages import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ class ReplicaFetchers:
         address_of: Callable[[NodeId], Address | None],
         broker_epoch: Callable[[], int],
         on_storage_failure: Callable[[TopicPartition, str], None],
+        traffic: Traffic,
     ) -> None:
         self.config = config
         self.world = world
@@ -95,6 +97,7 @@ class ReplicaFetchers:
         self.address_of = address_of
         self.broker_epoch = broker_epoch
         self.on_storage_failure = on_storage_failure
+        self.traffic = traffic
         self._loops: dict[NodeId, _LeaderLoop] = {}
 
     def assign(self, partition: Partition) -> None:
@@ -110,6 +113,15 @@ class ReplicaFetchers:
                 loop = self._loops[role.leader] = _LeaderLoop(self, role.leader)
             loop.add(name)
 
+    def lags(self) -> dict[TopicPartition, int]:
+        """Of each partition followed here: records up to the log end that its leader last told."""
+        return {
+            name: max(0, end - self.partitions[name].log.end_offset)
+            for loop in self._loops.values()
+            for name, end in loop.leader_ends.items()
+            if name in loop.following and name in self.partitions
+        }
+
     def drop(self, name: TopicPartition) -> None:
         """The replica is gone from this broker."""
         for loop in self._loops.values():
@@ -124,6 +136,8 @@ class _LeaderLoop:
         self.leader = leader
         self.following: dict[TopicPartition, float] = {}
         """Partition -> when it may be asked for again."""
+        self.leader_ends: dict[TopicPartition, Offset] = {}
+        """The leader's log end, as its latest answer told it."""
         self._failures: dict[TopicPartition, int] = {}
         """Partition -> how often in a row it could not be fetched."""
         self._changed = asyncio.Event()
@@ -144,6 +158,7 @@ class _LeaderLoop:
 
     def drop(self, name: TopicPartition) -> None:
         self.following.pop(name, None)
+        self.leader_ends.pop(name, None)
         self._failures.pop(name, None)
 
     async def _run(self) -> None:
@@ -282,7 +297,9 @@ class _LeaderLoop:
         extended: list[tuple[Partition, FollowerReplica, Extend]] = []
         heard: dict[TopicPartition, None] = {}
         for answer in response.partitions:
-            await self.owner.turns.admit(sum(map(len, answer.records)))
+            size = sum(map(len, answer.records))
+            self.owner.traffic.replication_bytes_in += size
+            await self.owner.turns.admit(size)
             name = TopicPartition(answer.topic, answer.partition)
             asked = asking.get(name)
             partition = self.owner.partitions.get(name)
@@ -290,6 +307,7 @@ class _LeaderLoop:
                 continue
             if asked.fetch.offset != partition.log.end_offset:
                 continue
+            self.leader_ends[name] = answer.log_end_offset
             step = self._apply(name, asked.role, answer, asked.fetch)
             if step is not None:
                 extended.append((partition, asked.role, step))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from minikafka.broker.flusher import Flusher, Spawn
 from minikafka.broker.isr_proposer import IsrProposer
+from minikafka.broker.meters import Traffic
 from minikafka.broker.replica_fetcher import ReplicaFetchers
 from minikafka.broker.turns import Turns
 from minikafka.broker.waiters import Mark, Waiters
@@ -67,6 +68,7 @@ class ReplicaManager:
         self.flushers: dict[TopicPartition, Flusher] = {}
         self.waiters = Waiters()
         self.turns = Turns()
+        self.traffic = Traffic(world.clock.ticks_ns)
         self.fetch_sessions = FetchSessions(
             config.max_incremental_fetch_session_cache_slots, new_id=lambda: world.random.randint(1, EPOCH_MAX)
         )
@@ -88,6 +90,7 @@ class ReplicaManager:
             address_of=address_of,
             broker_epoch=broker_epoch,
             on_storage_failure=self.storage_failed,
+            traffic=self.traffic,
         )
 
     # ---- what handlers ask -------------------------------------------------------------------------------------------
@@ -217,6 +220,7 @@ class ReplicaManager:
                 # This replica is offline then; the others still get the roles that the cluster counts on.
                 self.storage_failed(name, str(error))
         self._apply_configs(old, new)
+        self.traffic.keep_topics(new.topics)
         # Who may join an ISR may have changed with the brokers; and a broker that left no longer counts.
         if old.brokers is not new.brokers:
             for partition in list(self.partitions.values()):

@@ -1,7 +1,9 @@
-"""The Events port as a structured log: one JSON object a line, and a journal with every event.
+"""The Events port as a structured log, and a journal with every event.
 
-The log shows what an operator wants to know (``LEVELS``, INFO where a kind is not named); the journal
-(``mk.journal.path``) keeps everything, so that a run can be read again and explained.
+The log shows what an operator wants to know (``LEVELS``, INFO where a kind is not named), an event a line: as text for
+people, or as a JSON object for machines (``mk.log.format``). The journal (``mk.journal.path``) keeps everything as JSON
+lines, so that a run can be read again and explained. Facts are names, numbers and reasons, never keys or values of
+records; one that is called a secret is not written anywhere.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TextIO
@@ -20,33 +23,44 @@ from minikafka.ports import CAUSE
 DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
 
 LEVELS: dict[str, int] = {
-    # Many a second in normal work.
+    # Many a second in normal work, or one for each of a thousand partitions.
     "hw_advanced": DEBUG,
     "follower_hw_changed": DEBUG,
     "batch_appended": DEBUG,
-    "fetch_answered": DEBUG,
     "follower_fetched": DEBUG,
+    "quorum_hw_advanced": DEBUG,
     "role_given_up": DEBUG,
-    "log_flushed": DEBUG,
-    "heartbeat_answered": DEBUG,
-    "request_handled": DEBUG,
-    "image_replayed": DEBUG,
     "fault_hit": DEBUG,
+    "log_opened": DEBUG,
     # Something that an operator may have to look at.
     "isr_shrunk": WARNING,
     "broker_fenced": WARNING,
+    "session_lost": WARNING,
+    "registration_refused": WARNING,
     "leader_lost": WARNING,
+    "controller_silent": WARNING,
+    "controlled_shutdown_gave_up": WARNING,
+    "fetch_failed": WARNING,
+    "fetch_corrupt": WARNING,
+    "quorum_fetch_damaged": WARNING,
     "tail_truncated": WARNING,
+    "quorum_tail_truncated": WARNING,
     "torn_tail_dropped": WARNING,
+    "snapshot_damaged": WARNING,
+    "checkpoint_unreadable": WARNING,
+    "unclean_close": WARNING,
     "damage_read": WARNING,
-    "unclean_leader_elected": WARNING,
-    "disk_full": ERROR,
-    "disk_failed": ERROR,
-    "log_stopped": ERROR,
-    "task_failed": ERROR,
+    "topic_config_unusable": WARNING,
+    "metadata_append_failed": ERROR,
+    "log_failed": ERROR,
+    "replica_failed": ERROR,
+    "rest_failed": ERROR,
     "broker_failed": ERROR,
 }
-"""Kinds that are not INFO; a process may add its own before it starts."""
+"""Kinds that are not INFO; a process may add its own before it starts. An unclean election is a WARNING too."""
+
+SECRET_WORDS = ("password", "secret", "token", "credential")
+HIDDEN = "[hidden]"
 
 # What `explain` can look back at without a journal.
 RECENT_EVENTS = 2_000
@@ -71,7 +85,7 @@ def journal_entry(kind: str, facts: Mapping[str, object], *, node: str, wall_ns:
     """One event as the object of a journal's line."""
     entry: dict[str, object] = {
         "ts_ms": wall_ns // 1_000_000,
-        "level": logging.getLevelName(LEVELS.get(kind, INFO)).lower(),
+        "level": logging.getLevelName(level_of(kind, facts)).lower(),
         "node": node,
         "event": kind,
     }
@@ -79,8 +93,42 @@ def journal_entry(kind: str, facts: Mapping[str, object], *, node: str, wall_ns:
         entry["cause"] = cause
     for name, value in facts.items():
         # A fact never hides one of the words above.
-        entry[f"{name}_" if name in entry or name == "cause" else name] = plain(value)
+        shown = HIDDEN if any(word in name for word in SECRET_WORDS) else plain(value)
+        entry[f"{name}_" if name in entry or name == "cause" else name] = shown
     return entry
+
+
+def level_of(kind: str, facts: Mapping[str, object]) -> int:
+    """How important an event is."""
+    if kind == "leader_elected" and facts.get("clean") is False:
+        return WARNING
+    return LEVELS.get(kind, INFO)
+
+
+def as_json(entry: Mapping[str, object]) -> str:
+    """One line for machines."""
+    return json.dumps(entry, separators=(",", ":"), ensure_ascii=False) + "\n"
+
+
+def as_text(entry: Mapping[str, object]) -> str:
+    """One line for people: time, level, event, facts; the lines of a traceback follow it, indented."""
+    facts = dict(entry)
+    at_ms, level, kind = facts.pop("ts_ms"), facts.pop("level"), facts.pop("event")
+    traceback = str(facts.pop("traceback", "") or "")
+    at = datetime.fromtimestamp(int(str(at_ms)) / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    told = " ".join(f"{name}={_word(value)}" for name, value in facts.items() if value != "")
+    line = f"{at} {str(level).upper():<7} {kind} {told}".rstrip() + "\n"
+    return line + "".join(f"    {each if each.isprintable() else ascii(each)}\n" for each in traceback.splitlines())
+
+
+def _word(value: object) -> str:
+    """A fact without spaces, or in quotes."""
+    if isinstance(value, list) and not any(isinstance(item, (list, dict)) for item in value):
+        return ",".join(map(_word, value)) or "none"
+    if isinstance(value, str):
+        bare = value.isprintable() and not any(mark in value for mark in " \"=,'")
+        return value if bare else json.dumps(value, ensure_ascii=not value.isprintable())
+    return json.dumps(value, separators=(",", ":"))
 
 
 class EventLog:
@@ -92,6 +140,7 @@ class EventLog:
         node: str = "",
         stream: TextIO | None = None,
         level: int = INFO,
+        render: Callable[[Mapping[str, object]], str] = as_json,
         journal_path: str = "",
         wall_ns: Callable[[], int] = time.time_ns,
     ) -> None:
@@ -102,6 +151,7 @@ class EventLog:
         self._node = node
         self._stream = stream
         self._level = level
+        self._render = render
         self._wall_ns = wall_ns
         self._journal: TextIOWrapper | None = None
         if journal_path:
@@ -113,19 +163,17 @@ class EventLog:
         """Tell one event."""
         for observer in self.observers:
             observer(kind, facts)
-        level = LEVELS.get(kind, INFO)
+        level = level_of(kind, facts)
         shown = self._stream is not None and level >= self._level
         if not shown and self._journal is None and level < INFO:
             return
         entry = journal_entry(kind, facts, node=self._node, wall_ns=self._wall_ns(), cause=CAUSE.get())
         self.recent.append(entry)
-        if shown or self._journal is not None:
-            line = json.dumps(entry, separators=(",", ":"), ensure_ascii=False) + "\n"
-            if self._journal is not None:
-                self._journal.write(line)
-            if shown and self._stream is not None:
-                self._stream.write(line)
-                self._stream.flush()
+        if self._journal is not None:
+            self._journal.write(as_json(entry))
+        if shown and self._stream is not None:
+            self._stream.write(self._render(entry))
+            self._stream.flush()
 
     def __iter__(self) -> Iterator[dict[str, object]]:
         return iter(tuple(self.recent))

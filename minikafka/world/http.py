@@ -85,6 +85,11 @@ class HttpNetwork:
         self._servers.append(server)
         return server
 
+    @property
+    def servers(self) -> tuple[HttpServer, ...]:
+        """All that listen or did."""
+        return tuple(self._servers)
+
     async def close(self) -> None:
         """Close every server and every connection."""
         if self._links is not None:

@@ -203,6 +203,11 @@ class HttpServer:
         """Bytes of request bodies held now."""
         return self._queued_bytes
 
+    @property
+    def connection_count(self) -> int:
+        """Connections open now."""
+        return len(self._server.transports)
+
     async def close(self) -> None:
         """Stop accepting, close idle connections now, and busy ones after their answer or CLOSE_GRACE_S."""
         self._stop_listening()

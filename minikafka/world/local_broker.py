@@ -7,17 +7,22 @@ loop.
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Mapping
 from typing import TextIO
+
+from aiohttp import web
 
 from minikafka.broker.broker import Broker
 from minikafka.config import BrokerConfig
 from minikafka.ports import Events
+from minikafka.rest.metrics.door import MetricsDoor
+from minikafka.rest.metrics.view import ProcessGauges
 from minikafka.rest.routes import Doors
 from minikafka.rest.rpc_json import json_rpc
 from minikafka.types import Address, NodeId
-from minikafka.world.events import INFO
 from minikafka.world.instruments import Instruments
+from minikafka.world.loop_lag import LoopLag
 from minikafka.world.real import real_world
 
 
@@ -29,22 +34,26 @@ class LocalBroker:
         config: BrokerConfig,
         *,
         log_stream: TextIO | None = None,
-        log_level: int = INFO,
+        log_level: int | None = None,
         instruments: Instruments | None = None,
     ) -> None:
         """``instruments``: those of all brokers in this process. None: its own, where the settings ask for them."""
         self.config = config
         if instruments is None and config.testing_endpoints_enable:
             instruments = Instruments(self._addresses, self._running)
+        self._instruments = instruments
         self._doors = Doors(instruments)
+        self._metrics = MetricsDoor(self._gauges)
+        self._loop_lag = LoopLag()
         self._real = real_world(
             config,
-            doors=self._doors,
+            doors=self._mount,
             translate=json_rpc,
             log_stream=log_stream,
             log_level=log_level,
             instruments=instruments,
         )
+        self._real.events.observers.append(self._metrics.events)
         self.broker = Broker(config, self._real.world)
 
     @property
@@ -73,6 +82,8 @@ class LocalBroker:
         """Serve; DiskFailed, InvalidConfig, OSError when it cannot."""
         await self.broker.start()
         self._doors.open_to(self.broker)
+        self._metrics.open_to(self.broker)
+        self._loop_lag.start()
 
     async def wait_ready(self, timeout_s: float) -> None:
         """Return when it takes part in the cluster; BrokerNotAvailable says what is missing."""
@@ -90,10 +101,30 @@ class LocalBroker:
         """Controlled shutdown: leaders move, all is flushed, the clean-shutdown marker is written."""
         await self.broker.stop()
         self._doors.close()
+        self._metrics.close()
+        self._loop_lag.stop()
         await self._real.close()
 
     async def kill(self) -> None:
         """As kill -9: first nothing reaches a file or a peer any more, then its tasks end."""
+        self._loop_lag.stop()
         await self._real.kill()
         await asyncio.sleep(0)
         await self.broker.abandon()
+
+    # ---- the doors on its port ---------------------------------------------------------------------------------------
+
+    def _mount(self, application: web.Application) -> None:
+        self._metrics(application)
+        self._doors(application)  # the last one: it takes any path
+
+    def _gauges(self) -> ProcessGauges:
+        servers = self._real.network.servers
+        faults = self._instruments.faults.active.values() if self._instruments is not None else ()
+        return ProcessGauges(
+            active_faults=sum(fault.is_active for fault in faults),
+            connections=sum(server.connection_count for server in servers),
+            queued_bytes=sum(server.queued_bytes for server in servers),
+            free_bytes=shutil.disk_usage(self.config.log_dirs).free,
+            loop_lag=self._loop_lag.seen,
+        )

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from random import Random
 from types import TracebackType
@@ -17,12 +18,15 @@ from minikafka.config import BrokerConfig
 from minikafka.errors import DiskFailed
 from minikafka.ports import Disk, World
 from minikafka.world.clock import SystemClock
-from minikafka.world.events import INFO, EventLog
+from minikafka.world.events import INFO, EventLog, as_json, as_text
 from minikafka.world.http import HttpNetwork
 from minikafka.world.http_server import Doors, Translate
 from minikafka.world.instruments import Instruments
 from minikafka.world.link_faults import LinkEnd
 from minikafka.world.os_disk import OsDisk
+
+LEVEL_NAMES = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+"""The values of ``mk.log.level``."""
 
 
 class NoDisk:
@@ -83,16 +87,18 @@ def real_world(
     doors: Doors | None = None,
     translate: Translate | None = None,
     log_stream: TextIO | None = None,
-    log_level: int = INFO,
+    log_level: int | None = None,
     instruments: Instruments | None = None,
 ) -> RealWorld:
     """The real world of a broker (``config``), or of a client (nothing). Call it inside the running loop.
 
     ``data_dir`` is the broker's ``log.dirs`` unless given. Events go to ``log_stream`` (default for a broker: stderr)
-    and, all of them, to ``mk.journal.path``. ``instruments`` let tests hurt and watch this broker.
+    from ``log_level`` on (default: ``mk.log.level``) and, all of them, to ``mk.journal.path``. ``instruments``
+    let tests hurt and watch this broker.
     """
+    level = log_level if log_level is not None else INFO if config is None else LEVEL_NAMES[config.log_level]
     if config is None:
-        return RealWorld(data_dir=data_dir, network=HttpNetwork(), events=EventLog(stream=log_stream, level=log_level))
+        return RealWorld(data_dir=data_dir, network=HttpNetwork(), events=EventLog(stream=log_stream, level=level))
     limits: dict[str, Any] = {
         "request_max_bytes": config.socket_request_max_bytes,
         "queued_max_bytes": config.queued_max_request_bytes,
@@ -101,7 +107,8 @@ def real_world(
     events = EventLog(
         node=str(config.node_id),
         stream=log_stream if log_stream is not None else sys.stderr,
-        level=log_level,
+        level=level,
+        render=as_json if config.log_format == "json" else as_text,
         journal_path=config.journal_path,
     )
     links = None

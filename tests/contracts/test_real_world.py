@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import json
 import os
@@ -15,9 +16,10 @@ from minikafka.config import BrokerConfig
 from minikafka.errors import DiskFailed, OutcomeUnknown
 from minikafka.ports import CAUSE
 from minikafka.types import Address
-from minikafka.world.events import DEBUG, EventLog
+from minikafka.world.events import DEBUG, LEVELS, WARNING, EventLog, as_text
 from minikafka.world.process import broker_environment, malloc_environment
 from minikafka.world.real import real_world
+from tests.tidy.sources import product
 
 
 def test_events_are_json_lines_with_cause_and_level():
@@ -68,6 +70,67 @@ def test_levels_can_be_lowered_and_observers_see_everything():
     assert len(stream.getvalue().splitlines()) == 1
 
 
+def test_the_log_for_people_is_a_line_of_words_and_an_indented_traceback():
+    """Issue 5: text by default; a line can be searched and cut with the usual tools."""
+    stream = io.StringIO()
+    events = EventLog(node="1", stream=stream, render=as_text, wall_ns=lambda: 1_700_000_000_123_456_789)
+    token = CAUSE.set("Produce#7")
+    events("isr_shrunk", partition="orders-0", old=(1, 2, 3), new=(), remotes={"2": 4}, note="")
+    CAUSE.reset(token)
+    events("broker_failed", why="a task failed: x=1", traceback="Traceback\n  line\n", clean=False)
+    assert stream.getvalue() == (
+        "2023-11-14T22:13:20.123Z WARNING isr_shrunk node=1 cause=Produce#7 partition=orders-0 old=1,2,3 new=none"
+        ' remotes={"2":4}\n'
+        '2023-11-14T22:13:20.123Z ERROR   broker_failed node=1 why="a task failed: x=1" clean=false\n'
+        "    Traceback\n"
+        "      line\n"
+    )
+
+
+@pytest.mark.parametrize("text", ["two words", "a=b", 'say "x"', "line\nbreak", "\x1b[31mred", "\u202egpj"])
+def test_nothing_that_a_client_sends_can_forge_a_line_of_the_log(text: str):
+    """A topic's name or a client's reason may hold anything; a log line is one line, and no terminal obeys it."""
+    stream = io.StringIO()
+    EventLog(stream=stream, render=as_text)("fetch_failed", why=text)
+    (line,) = stream.getvalue().split("\n")[:-1]
+    assert line.isprintable()
+    assert json.loads(line.partition("why=")[2]) == text
+
+
+def test_secrets_are_written_nowhere(tmp_path: Path):
+    """Issue 5: no secrets in logs, whoever passes one as a fact."""
+    stream = io.StringIO()
+    path = tmp_path / "journal.jsonl"
+    events = EventLog(stream=stream, journal_path=str(path))
+    events("broker_started", sasl_password="hunter2", token="hunter2", topic="hunter")
+    events.close()
+    for text in (stream.getvalue(), path.read_text()):
+        assert "hunter2" not in text
+        assert '"sasl_password":"[hidden]"' in text
+    assert "hunter2" not in str(list(events))
+
+
+def test_every_kind_with_a_level_is_told_somewhere():
+    """A level for an event that nobody tells is a hope, not a rule."""
+    literals = {
+        node.value
+        for source in product()
+        if source.module != "minikafka.world.events" and source.floor <= 6
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    assert LEVELS.keys() - literals == set()
+
+
+def test_an_unclean_election_is_a_warning():
+    """It may lose committed records: nobody should have to raise the level to hear of it."""
+    stream = io.StringIO()
+    events = EventLog(stream=stream, level=WARNING)
+    events("leader_elected", clean=True)
+    events("leader_elected", clean=False)
+    assert len(stream.getvalue().splitlines()) == 1
+
+
 def test_a_brokers_environment_keeps_what_the_user_set():
     """PERFORMANCE section 1, M; the user knows better."""
     environment = broker_environment({"MALLOC_TOP_PAD_": "7", "HOME": "/nowhere"})
@@ -102,7 +165,12 @@ async def test_a_client_has_no_disk():
 
 async def test_a_brokers_world_comes_from_its_config(tmp_path: Path):
     """log.dirs, node.id, limits and the journal."""
-    config = BrokerConfig(node_id=7, log_dirs=str(tmp_path / "data"), journal_path=str(tmp_path / "journal.jsonl"))
+    config = BrokerConfig(
+        node_id=7,
+        log_dirs=str(tmp_path / "data"),
+        journal_path=str(tmp_path / "journal.jsonl"),
+        log_format="json",
+    )
     stream = io.StringIO()
     async with real_world(config, log_stream=stream) as real:
         real.world.disk.open("log").close()

@@ -348,7 +348,11 @@ def dispatch(handlers, api, body, *, is_open=True):
     """Send one body through a dispatcher; the decoded answer and what it told about bugs."""
     bugs = []
     dispatcher = Dispatcher(
-        handlers, events=no_events, on_bug=lambda name, error: bugs.append((name, str(error))), is_open=lambda: is_open
+        handlers,
+        events=no_events,
+        on_bug=lambda name, error: bugs.append((name, str(error))),
+        is_open=lambda: is_open,
+        ticks_ns=lambda: 0,
     )
 
     async def send(_sim):

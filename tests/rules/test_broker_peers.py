@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from minikafka.broker.isr_proposer import IsrProposer
+from minikafka.broker.meters import Traffic
 from minikafka.broker.replica_fetcher import ReplicaFetchers
 from minikafka.broker.turns import Turns
 from minikafka.broker.waiters import Condition, Mark, Waiters
@@ -102,6 +103,7 @@ def fetchers_of(sim: SimWorld, following: Partition, events: Recorded) -> Replic
         address_of=lambda _node: None,
         broker_epoch=lambda: 20,
         on_storage_failure=lambda _name, why: pytest.fail(why),
+        traffic=Traffic(lambda: 0),
     )
     fetchers.assign(following)
     return fetchers

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from minikafka.broker.waiters import Condition, Mark
-from minikafka.errors import InconsistentTopicId, InvalidRequest, OffsetOutOfRange, ProtocolError
+from minikafka.errors import InconsistentTopicId, InvalidRequest, OffsetOutOfRange, ProtocolError, error_name
 from minikafka.replication.fetch_session import CachedPartition, FetchSession
 from minikafka.replication.leader import LeaderReplica
 from minikafka.types import EpochEnd, Offset, TopicPartition
@@ -75,7 +75,8 @@ async def handle_fetch(replicas: ReplicaManager, request: FetchRequest) -> Fetch
         news.clear()
         return fetch.has_enough()
 
-    is_enough = await replicas.waiters.until(fetch.conditions(), enough, deadline, just_asked=True, news=news)
+    with replicas.traffic.purgatories["Fetch"].parked():
+        is_enough = await replicas.waiters.until(fetch.conditions(), enough, deadline, just_asked=True, news=news)
     fetch.read(acknowledge=False, keep_fresh=is_enough)
     return fetch.response()
 
@@ -161,6 +162,7 @@ class _Fetch:
 
     def response(self) -> FetchResponse:
         """What was read; in a session only what is news, which is what was told from now on."""
+        self._count()
         session = self.session
         if session is None:
             return FetchResponse(partitions=tuple(each.answer for each in self.reads.values()))
@@ -177,6 +179,21 @@ class _Fetch:
             if read.size:
                 session.served(cached.name)
         return FetchResponse(session_id=session.id, partitions=tuple(answers))
+
+    def _count(self) -> None:
+        traffic = self.replicas.traffic
+        if self.is_follower:
+            traffic.replication_bytes_out += sum(read.size for read in self.reads.values())
+            return
+        for cached, read in self.reads.items():
+            error = read.answer.error_code
+            if error:
+                traffic.fetch_failed(error_name(error))
+            if cached.name in self.replicas.partitions:
+                meter = traffic.topic(cached.name.topic)
+                meter.fetch_requests += 1
+                meter.bytes_out += read.size
+                meter.failed_fetch_requests += error != 0
 
 
 def _read_one(

@@ -124,7 +124,9 @@ async def _delete_one(replicas: ReplicaManager, item: DeleteRecordsPartition, de
             return partition.as_leader() is leader and replicas.low_watermark(leader) >= offset
 
         condition = Condition(Mark.LOG_START, name, offset)
-        if not await replicas.waiters.until([condition], reached, deadline):
+        with replicas.traffic.purgatories["DeleteRecords"].parked():
+            is_reached = await replicas.waiters.until([condition], reached, deadline)
+        if not is_reached:
             raise RequestTimedOut(f"{name}: deleted here, some live replica has not followed yet", outcome="unknown")
     except ProtocolError as error:
         return DeletedRecords(

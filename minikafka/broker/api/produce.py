@@ -87,7 +87,7 @@ async def handle_produce(
             each.error = each.error or _session_lost(each.name, UNKNOWN)
     return ProduceResponse(
         partitions=tuple(
-            _answer(replicas, TopicPartition(item.topic, item.partition), written, refused)
+            _answer(replicas, TopicPartition(item.topic, item.partition), request.acks, written, refused)
             for item in request.partitions
         )
     )
@@ -109,6 +109,10 @@ def _append(
     batch = verify_client(item.records[0])
     with replicas.storage_guard(partition):
         appended = leader.append(batch, acks=acks, wall_ms=replicas.clock.wall_ms())
+    if not appended.duplicate:
+        meter = replicas.traffic.topic(name.topic)
+        meter.bytes_in += len(batch.data)
+        meter.messages_in += appended.end_offset - appended.base_offset
     replicas.waiters.wake(Mark.LOG_END, name, leader.log.end_offset)
     return _Written(partition, leader, appended)
 
@@ -149,7 +153,8 @@ async def _await_commit(replicas: ReplicaManager, written: dict[TopicPartition, 
         return not waiting
 
     conditions = [Condition(Mark.HIGH_WATERMARK, name, each.appended.end_offset) for name, each in waiting.items()]
-    await replicas.waiters.until(conditions, all_done, deadline)
+    with replicas.traffic.purgatories["Produce"].parked():
+        await replicas.waiters.until(conditions, all_done, deadline)
     for name, each in waiting.items():
         each.error = RequestTimedOut(
             f"{name}: written at {each.appended.base_offset}, not yet on all in-sync replicas "
@@ -175,11 +180,13 @@ def _is_settled(each: _Written) -> bool:
 def _answer(
     replicas: ReplicaManager,
     name: TopicPartition,
+    acks: int,
     written: dict[TopicPartition, _Written],
     refused: dict[TopicPartition, ProtocolError],
 ) -> ProducedPartition:
     each = written.get(name)
     error = refused.get(name) or (each.error if each else None)
+    _count(replicas, name, acks, each, error)
     if error is not None:
         return ProducedPartition(
             topic=name.topic,
@@ -200,3 +207,18 @@ def _answer(
         leader_epoch=each.leader.epoch,
         duplicate=each.appended.duplicate,
     )
+
+
+def _count(
+    replicas: ReplicaManager, name: TopicPartition, acks: int, each: _Written | None, error: ProtocolError | None
+) -> None:
+    traffic = replicas.traffic
+    if error is not None:
+        traffic.produced(error.outcome, error.name, 0)
+    elif each is not None:
+        count = each.appended.end_offset - each.appended.base_offset
+        traffic.produced("written", None, count if acks != ACKS_NONE else 0)
+    if name in replicas.partitions:
+        meter = traffic.topic(name.topic)
+        meter.produce_requests += 1
+        meter.failed_produce_requests += error is not None

@@ -1,0 +1,211 @@
+"""What a broker counts while it works: plain numbers that the hot path adds to and a scrape reads.
+
+Rules for this file: nothing here knows Prometheus, a clock or a label's spelling (``rest/metrics`` does); to observe is
+a few additions. What numbers are kept by is bounded: names of our own APIs, Kafka's errors, topics that this broker
+hosts; never a text that a client sent.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Container, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+_STEPS = (1.0, 1.25, 1.6, 2.0, 2.5, 3.15, 4.0, 5.0, 6.3, 8.0)
+
+BOUNDS_NS: tuple[int, ...] = (
+    0,
+    *(round(step * 10**power) for power in range(4, 11) for step in _STEPS if step * 10**power <= 60e9),
+)
+"""Upper bounds of a histogram's buckets: nothing at all, then ten a decade, from 10 microseconds to 50 seconds."""
+
+
+class Histogram:
+    """Durations in nanoseconds, counted in buckets of :data:`BOUNDS_NS` and one beyond."""
+
+    __slots__ = ("buckets", "sum_ns")
+
+    def __init__(self) -> None:
+        self.buckets = [0] * (len(BOUNDS_NS) + 1)
+        self.sum_ns = 0
+
+    def observe(self, duration_ns: int) -> None:
+        """Count one."""
+        self.buckets[bisect_left(BOUNDS_NS, duration_ns)] += 1
+        self.sum_ns += duration_ns
+
+    @property
+    def count(self) -> int:
+        return sum(self.buckets)
+
+    def copy(self) -> Histogram:
+        """As it is now."""
+        same = Histogram()
+        same.buckets[:] = self.buckets
+        same.sum_ns = self.sum_ns
+        return same
+
+    def since(self, earlier: Histogram) -> Histogram:
+        """What was observed after ``earlier``, a copy of this one."""
+        recent = Histogram()
+        recent.buckets[:] = [now - then for now, then in zip(self.buckets, earlier.buckets, strict=True)]
+        recent.sum_ns = self.sum_ns - earlier.sum_ns
+        return recent
+
+    def quantile_ns(self, quantile: float) -> float | None:
+        """The duration that this share did not exceed, interpolated within its bucket; None when nothing was seen."""
+        count = self.count
+        if not count:
+            return None
+        rank = quantile * count
+        below = 0
+        for position, here in enumerate(self.buckets):
+            if here and below + here >= rank:
+                low = BOUNDS_NS[position - 1] if position else 0
+                high = BOUNDS_NS[position] if position < len(BOUNDS_NS) else low
+                return low + (high - low) * (rank - below) / here
+            below += here
+        return float(BOUNDS_NS[-1])
+
+
+class RequestMeter:
+    """One kind of request."""
+
+    __slots__ = ("bytes_in", "bytes_out", "errors", "local", "remote", "total")
+
+    def __init__(self) -> None:
+        self.total = Histogram()
+        self.remote = Histogram()
+        """Parked in purgatory: until replicas have the records, or until there is something to fetch."""
+        self.local = Histogram()
+        """The rest: checks, append, sync, read."""
+        self.errors: dict[str, int] = {}
+        """Whole requests that failed, by Kafka's error name."""
+        self.bytes_in = 0
+        self.bytes_out = 0
+
+    def observe(self, total_ns: int, remote_ns: int) -> None:
+        """One request was answered."""
+        self.total.observe(total_ns)
+        self.remote.observe(remote_ns)
+        self.local.observe(total_ns - remote_ns)
+
+    def failed(self, error: str) -> None:
+        """The whole request was refused."""
+        self.errors[error] = self.errors.get(error, 0) + 1
+
+
+@dataclass(slots=True)
+class TopicMeter:
+    """What clients moved through this broker's partitions of one topic; followers' fetches do not count."""
+
+    messages_in: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    produce_requests: int = 0
+    fetch_requests: int = 0
+    failed_produce_requests: int = 0
+    failed_fetch_requests: int = 0
+
+
+class Visit:
+    """One request under way: how long it was parked."""
+
+    __slots__ = ("parked_ns",)
+
+    def __init__(self) -> None:
+        self.parked_ns = 0
+
+
+VISIT: ContextVar[Visit | None] = ContextVar("VISIT", default=None)
+"""The request that all of this happens for; the dispatcher sets it, purgatory adds to it."""
+
+
+class RequestMeters:
+    """Every kind of request that was asked, by Kafka's names: ``Produce``, ``FetchConsumer``, ``FetchFollower``, ..."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, RequestMeter] = {}
+
+    def of(self, name: str) -> RequestMeter:
+        """The meter of one kind; ``name`` is one of our own words."""
+        meter = self.by_name.get(name)
+        if meter is None:
+            meter = self.by_name[name] = RequestMeter()
+        return meter
+
+
+class Purgatory:
+    """Requests of one kind that wait; ``with purgatory: await ...`` counts one and adds its time to its visit."""
+
+    __slots__ = ("_ticks_ns", "size")
+
+    def __init__(self, ticks_ns: Callable[[], int]) -> None:
+        self.size = 0
+        self._ticks_ns = ticks_ns
+
+    @contextmanager
+    def parked(self) -> Iterator[None]:
+        """Around the wait."""
+        began = self._ticks_ns()
+        self.size += 1
+        try:
+            yield
+        finally:
+            self.size -= 1
+            visit = VISIT.get()
+            if visit is not None:
+                visit.parked_ns += self._ticks_ns() - began
+
+
+class Traffic:
+    """What moved through the replicas of one broker."""
+
+    def __init__(self, ticks_ns: Callable[[], int]) -> None:
+        self.topics: dict[str, TopicMeter] = {}
+        self.produce_outcomes: dict[str, int] = {}
+        """Batches by what became of them: written, not_written, unknown."""
+        self.acked_records = 0
+        """Records that a producer was told of as written (acks 1 and all)."""
+        self.produce_errors: dict[str, int] = {}
+        """Batches that were answered with an error, by Kafka's name."""
+        self.fetch_errors: dict[str, int] = {}
+        """Consumers' partitions that were answered with an error."""
+        self.replication_bytes_in = 0
+        self.replication_bytes_out = 0
+        self.purgatories = {name: Purgatory(ticks_ns) for name in ("Produce", "Fetch", "DeleteRecords")}
+
+    def topic(self, name: str) -> TopicMeter:
+        """The meter of a topic; ask only for topics that this broker hosts, so that there are no more of them."""
+        meter = self.topics.get(name)
+        if meter is None:
+            meter = self.topics[name] = TopicMeter()
+        return meter
+
+    def keep_topics(self, known: Container[str]) -> None:
+        """Topics that are gone are no longer told."""
+        for name in [name for name in self.topics if name not in known]:
+            del self.topics[name]
+
+    def produced(self, outcome: str, error: str | None, acked_records: int) -> None:
+        """One batch was answered."""
+        self.produce_outcomes[outcome] = self.produce_outcomes.get(outcome, 0) + 1
+        self.acked_records += acked_records
+        if error is not None:
+            self.produce_errors[error] = self.produce_errors.get(error, 0) + 1
+
+    def fetch_failed(self, error: str) -> None:
+        """One partition of a consumer's fetch was answered with an error."""
+        self.fetch_errors[error] = self.fetch_errors.get(error, 0) + 1
+
+
+def exported_buckets(histogram: Histogram) -> Iterator[tuple[float, int]]:
+    """(upper bound in seconds, how many were not above it), for the bounds at 1, 2.5 and 5 of each decade; all last."""
+    below = 0
+    for position, bound in enumerate(BOUNDS_NS):
+        below += histogram.buckets[position]
+        if position and (position - 1) % len(_STEPS) in {0, 4, 7}:
+            yield bound / 1e9, below
+    yield float("inf"), below + histogram.buckets[-1]

@@ -1,0 +1,65 @@
+"""Counters that are fed by events, and quantiles of the recent past."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from minikafka.broker.meters import Histogram
+from minikafka.types import METADATA_TOPIC
+
+# Quantiles are of the time since the mark before the last one: at least this long, at most twice that when somebody
+# scrapes at least this often.
+WINDOW_S = 60.0
+
+_ISR_CHANGES = frozenset({"isr_shrunk", "isr_expanded", "isr_changed"})
+
+
+class EventCounts:
+    """An observer of a broker's events: how often each kind was told, and what some of them say."""
+
+    def __init__(self) -> None:
+        self.by_kind: dict[str, int] = {}
+        self.isr_changes = dict.fromkeys(sorted(_ISR_CHANGES), 0)
+        """As the partitions' leaders saw them: the controller tells the same changes again."""
+        self.unclean_elections = 0
+        self.truncated_records = {"divergence": 0, "metadata_divergence": 0}
+
+    def __call__(self, kind: str, facts: Mapping[str, object]) -> None:
+        """Count one event."""
+        self.by_kind[kind] = self.by_kind.get(kind, 0) + 1
+        if kind in _ISR_CHANGES:
+            if "partition_epoch" not in facts:
+                self.isr_changes[kind] += 1
+        elif kind == "leader_elected":
+            self.unclean_elections += facts.get("clean") is False
+        elif kind == "log_truncated":
+            of_metadata = str(facts.get("partition", "")).startswith(METADATA_TOPIC)
+            old, new = facts.get("old"), facts.get("new")
+            if isinstance(old, int) and isinstance(new, int):
+                self.truncated_records["metadata_divergence" if of_metadata else "divergence"] += old - new
+
+    def count(self, kind: str) -> int:
+        """How often this kind was told."""
+        return self.by_kind.get(kind, 0)
+
+
+class Windows:
+    """What histograms saw lately: they only grow, so the recent past is a difference from a copy made earlier.
+
+    Copies are made at scrapes; the hot path knows nothing of windows.
+    """
+
+    def __init__(self) -> None:
+        self._marks: dict[str, tuple[float, Histogram, Histogram]] = {}
+        """When the latest copy was made, the copy before it, and itself."""
+
+    def recent(self, name: str, seen: Histogram, now: float) -> Histogram:
+        """What ``seen`` has observed in the last one to two windows; since the start, at first."""
+        marked = self._marks.get(name)
+        if marked is None:
+            marked = self._marks[name] = (now, Histogram(), Histogram())
+        at, before, latest = marked
+        if now - at >= WINDOW_S:
+            before = latest
+            self._marks[name] = (now, before, seen.copy())
+        return seen.since(before)

@@ -1,0 +1,105 @@
+"""kafka_exporter's metrics (danielqsj/kafka_exporter), without the exporter.
+
+It is one process that asks the whole cluster; here each series is told by exactly one broker, so that sums and counts
+over all brokers are right: a partition's by its leader (by the active controller if nobody leads), the cluster's by the
+active controller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from prometheus_client.core import Metric
+
+from minikafka.rest.metrics.families import gauge, number
+from minikafka.rest.metrics.view import View
+from minikafka.types import NodeId, Offset
+
+PARTITION = ("topic", "partition")
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """One partition that this broker speaks for."""
+
+    labels: tuple[str, int]
+    leader: NodeId
+    replicas: tuple[NodeId, ...]
+    isr: tuple[NodeId, ...]
+    offsets: tuple[Offset, Offset] | None
+    """Log start and high watermark, if this broker leads it."""
+
+
+def exporter(view: View) -> Iterator[Metric]:
+    """All of them, family by family."""
+    image = view.image
+    brokers = [image.brokers[node] for node in sorted(image.brokers)] if view.is_controller else []
+    living = [each for each in brokers if not each.fenced]
+    topics = [image.topics[name] for name in sorted(image.topics)][: view.limit] if view.is_controller else []
+    if view.is_controller:
+        yield number("kafka_brokers", "Brokers that live. Told by the active controller.", len(living))
+    yield gauge(
+        "kafka_broker_info",
+        "1 for each broker that lives. Told by the active controller.",
+        ("address", "id"),
+        (((str(each.address), each.node_id), 1.0) for each in living),
+    )
+    yield gauge(
+        "kafka_topic_partitions",
+        "Partitions of a topic. Told by the active controller.",
+        ("topic",),
+        (((topic.name,), float(len(topic.partitions))) for topic in topics),
+    )
+    told = list(_told(view))
+    yield gauge(
+        "kafka_topic_partition_current_offset",
+        "The high watermark: where consumers' latest is.",
+        PARTITION,
+        ((each.labels, each.offsets[1]) for each in told if each.offsets),
+    )
+    yield gauge(
+        "kafka_topic_partition_oldest_offset",
+        "The log start offset.",
+        PARTITION,
+        ((each.labels, each.offsets[0]) for each in told if each.offsets),
+    )
+    yield gauge(
+        "kafka_topic_partition_leader",
+        "Node id of the leader; -1: nobody leads.",
+        PARTITION,
+        ((each.labels, each.leader) for each in told),
+    )
+    yield gauge(
+        "kafka_topic_partition_leader_is_preferred",
+        "1 if the first replica of the assignment leads.",
+        PARTITION,
+        ((each.labels, float(each.leader == each.replicas[0])) for each in told),
+    )
+    yield gauge(
+        "kafka_topic_partition_replicas",
+        "Replicas of the assignment.",
+        PARTITION,
+        ((each.labels, float(len(each.replicas))) for each in told),
+    )
+    yield gauge(
+        "kafka_topic_partition_in_sync_replica",
+        "Members of the ISR.",
+        PARTITION,
+        ((each.labels, float(len(each.isr))) for each in told),
+    )
+    yield gauge(
+        "kafka_topic_partition_under_replicated_partition",
+        "1 if a replica is outside the ISR.",
+        PARTITION,
+        ((each.labels, float(len(each.isr) < len(each.replicas))) for each in told),
+    )
+
+
+def _told(view: View) -> Iterator[_Told]:
+    for name, leader in view.told_led:
+        offsets = (leader.log.start_offset, leader.high_watermark)
+        yield _Told((name.topic, name.partition), view.broker.node_id, leader.replicas, leader.isr, offsets)
+    if view.is_controller:
+        for topic, each in view.leaderless[: view.limit]:
+            yield _Told((topic.name, each.partition), -1, each.replicas, each.isr, None)

@@ -1,0 +1,270 @@
+"""Kafka's own metrics, spelled as Strimzi's rules for the Prometheus JMX exporter spell them.
+
+Differences from Kafka: a topic's traffic is told per topic only, not once more for all topics together, so that sums
+are right; metrics of the controller are zero on brokers that are not the active one; a fetch of the metadata log is a
+request of its own kind, ``FetchMetadata``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client.core import Metric
+
+from minikafka.broker.meters import Histogram, RequestMeter, TopicMeter
+from minikafka.replication.leader import LeaderReplica
+from minikafka.rest.metrics.counts import EventCounts, Windows
+from minikafka.rest.metrics.families import counter, gauge, number, percentiles_ms, total
+from minikafka.rest.metrics.view import ProcessGauges, View
+from minikafka.types import METADATA_PARTITION
+
+TOPIC = ("topic",)
+PARTITION = ("topic", "partition")
+
+# Kafka's broker states: it runs, it wants to leave, it goes.
+RUNNING, PENDING_SHUTDOWN, STARTING = 3, 6, 1
+
+
+def mbeans(view: View, events: EventCounts, windows: Windows, process: ProcessGauges) -> Iterator[Metric]:
+    """All of them, family by family."""
+    yield from _replicas(view, events)
+    yield from _partitions(view)
+    yield from _controller(view, events)
+    yield from _topics(view)
+    yield from _fetchers(view)
+    yield from _logs(view)
+    yield from _requests(view, windows)
+    yield from _quorum(view)
+    yield number(
+        "kafka_server_socket_server_metrics_connection_count", "Open connections to this broker.", process.connections
+    )
+
+
+def _replicas(view: View, events: EventCounts) -> Iterator[Metric]:
+    prefix = "kafka_server_replicamanager_"
+    led = [leader for _, leader in view.led]
+    failed = sum(1 for _, each in view.hosted if each.failed)
+    yield number(prefix + "leadercount", "Partitions that this broker leads.", len(led))
+    yield number(prefix + "partitioncount", "Replicas on this broker.", len(view.hosted))
+    yield number(prefix + "offlinereplicacount", "Replicas whose disk failed.", failed)
+    yield number(
+        prefix + "underreplicatedpartitions",
+        "Partitions led here with replicas outside the ISR.",
+        sum(map(is_under_replicated, led)),
+    )
+    yield number(
+        prefix + "underminisrpartitioncount",
+        "Partitions led here whose ISR is below min.insync.replicas: acks=all is refused.",
+        sum(map(is_under_min_isr, led)),
+    )
+    yield number(
+        prefix + "atminisrpartitioncount",
+        "Partitions led here whose ISR is just min.insync.replicas: one more loss and acks=all is refused.",
+        sum(map(is_at_min_isr, led)),
+    )
+    changes = events.isr_changes
+    yield total(prefix + "isrshrinks", "Times that a partition led here lost an ISR member.", changes["isr_shrunk"])
+    yield total(prefix + "isrexpands", "Times that a partition led here won one.", changes["isr_expanded"])
+
+
+def is_under_replicated(leader: LeaderReplica) -> bool:
+    """Is a replica outside the ISR?"""
+    return len(leader.isr) < len(leader.replicas)
+
+
+def is_under_min_isr(leader: LeaderReplica) -> bool:
+    """Is acks=all refused?"""
+    return len(leader.isr) < leader.min_isr
+
+
+def is_at_min_isr(leader: LeaderReplica) -> bool:
+    """Would it be, with one replica less?"""
+    return len(leader.isr) == leader.min_isr
+
+
+def _partitions(view: View) -> Iterator[Metric]:
+    """As in Kafka every replica tells these, and those that do not lead tell zero."""
+    told: tuple[tuple[str, str, Callable[[LeaderReplica], float]], ...] = (
+        ("underreplicated", "Is a replica outside the ISR?", is_under_replicated),
+        ("underminisr", "Is the ISR below min.insync.replicas?", is_under_min_isr),
+        ("atminisr", "Is the ISR just min.insync.replicas?", is_at_min_isr),
+        ("replicascount", "Replicas of the assignment.", lambda leader: len(leader.replicas)),
+        ("insyncreplicascount", "Members of the ISR.", lambda leader: len(leader.isr)),
+    )
+    for name, meaning, value in told:
+        rows = (
+            (name, float(value(each.role)) if isinstance(each.role, LeaderReplica) else 0.0) for name, each in view.told
+        )
+        yield gauge(
+            f"kafka_cluster_partition_{name}", meaning + " Zero where this broker does not lead.", PARTITION, rows
+        )
+
+
+def _controller(view: View, events: EventCounts) -> Iterator[Metric]:
+    prefix = "kafka_controller_kafkacontroller_"
+    image, active = view.image, view.is_controller
+    brokers = image.brokers.values()
+    partitions = [each for topic in image.topics.values() for each in topic.partitions]
+    yield number(prefix + "activecontrollercount", "1 on the active controller; the sum must be 1.", active)
+    for name, meaning, value in (
+        ("offlinepartitionscount", "Partitions that nobody leads.", len(view.leaderless)),
+        (
+            "preferredreplicaimbalancecount",
+            "Partitions that are not led by the first replica of their assignment.",
+            sum(1 for each in partitions if each.leader != each.replicas[0]),
+        ),
+        ("globaltopiccount", "Topics.", len(image.topics)),
+        ("globalpartitioncount", "Partitions of all topics.", len(partitions)),
+        ("activebrokercount", "Registered brokers that live.", sum(1 for each in brokers if not each.fenced)),
+        ("fencedbrokercount", "Registered brokers that are fenced.", sum(1 for each in brokers if each.fenced)),
+    ):
+        yield number(prefix + name, meaning + " Told by the active controller, zero elsewhere.", value if active else 0)
+    stats = "kafka_controller_controllerstats_"
+    yield total(
+        stats + "uncleanleaderelections",
+        "Elections of a replica that may have missed committed records, by this broker as controller.",
+        events.unclean_elections,
+    )
+    elections = Metric(
+        stats + "leaderelectionrateandtimems", "Leader elections by this broker as controller; no times.", "summary"
+    )
+    elections.add_sample(elections.name + "_count", {}, events.count("leader_elected"))
+    yield elections
+    yield number("kafka_server_kafkaserver_brokerstate", "1 starting, 3 running, 6 leaving.", _state(view))
+
+
+def _state(view: View) -> int:
+    if view.broker.is_ready:
+        return RUNNING
+    return STARTING if view.broker.lifecycle.is_fenced else PENDING_SHUTDOWN
+
+
+def _topics(view: View) -> Iterator[Metric]:
+    topics = sorted(view.broker.replicas.traffic.topics.items())[: view.limit]
+    told: tuple[tuple[str, str, Callable[[TopicMeter], int]], ...] = (
+        ("messagesin", "Records appended for producers.", lambda meter: meter.messages_in),
+        ("bytesin", "Bytes of batches appended for producers.", lambda meter: meter.bytes_in),
+        ("bytesout", "Bytes of batches fetched by consumers.", lambda meter: meter.bytes_out),
+        ("totalproducerequests", "Batches that producers asked to append.", lambda meter: meter.produce_requests),
+        ("failedproducerequests", "Batches answered with an error.", lambda meter: meter.failed_produce_requests),
+        ("totalfetchrequests", "Partitions that consumers asked for.", lambda meter: meter.fetch_requests),
+        ("failedfetchrequests", "Partitions answered with an error.", lambda meter: meter.failed_fetch_requests),
+    )
+    for name, meaning, value in told:
+        rows = (((topic,), float(value(meter))) for topic, meter in topics)
+        yield counter(f"kafka_server_brokertopicmetrics_{name}", meaning, TOPIC, rows)
+    traffic = view.broker.replicas.traffic
+    prefix = "kafka_server_brokertopicmetrics_replication"
+    yield total(prefix + "bytesin", "Bytes fetched from leaders.", traffic.replication_bytes_in)
+    yield total(prefix + "bytesout", "Bytes fetched by followers.", traffic.replication_bytes_out)
+
+
+def _fetchers(view: View) -> Iterator[Metric]:
+    lags = view.broker.replicas.fetchers.lags()
+    yield gauge(
+        "kafka_server_replicafetchermanager_maxlag",
+        "The largest lag of a replica that follows here, in records.",
+        ("clientId",),
+        [(("Replica",), float(max(lags.values(), default=0)))],
+    )
+    told = dict(view.told)
+    yield gauge(
+        "kafka_server_fetcherlagmetrics_consumerlag",
+        "Records between a follower's log end and its leader's, as the leader last told it.",
+        ("clientId", *PARTITION),
+        ((("replica", *name), float(lag)) for name, lag in sorted(lags.items()) if name in told),
+    )
+
+
+def _logs(view: View) -> Iterator[Metric]:
+    logs = [(name, each.log) for name, each in view.told if not each.failed]
+    metadata = view.broker.logs.get(METADATA_PARTITION)
+    if metadata is not None:
+        logs.insert(0, (METADATA_PARTITION, metadata))
+    prefix = "kafka_log_log_"
+    yield gauge(prefix + "size", "Bytes of all segments.", PARTITION, ((name, log.size_bytes) for name, log in logs))
+    yield gauge(
+        prefix + "numlogsegments", "Segments.", PARTITION, ((name, float(log.segment_count)) for name, log in logs)
+    )
+    yield gauge(
+        prefix + "logstartoffset", "First offset.", PARTITION, ((name, float(log.start_offset)) for name, log in logs)
+    )
+    yield gauge(
+        prefix + "logendoffset",
+        "The offset after the last one (LEO).",
+        PARTITION,
+        ((name, float(log.end_offset)) for name, log in logs),
+    )
+    yield number(
+        "kafka_log_logmanager_offlinelogdirectorycount",
+        "Data directories that failed: there is one, and the broker leaves when it fails.",
+        view.broker.failure is not None and view.broker.failure.startswith("the disk failed"),
+    )
+
+
+def _requests(view: View, windows: Windows) -> Iterator[Metric]:
+    meters = sorted(view.broker.dispatcher.meters.by_name.items())
+    traffic = view.broker.replicas.traffic
+    prefix = "kafka_network_requestmetrics_"
+    yield counter(
+        prefix + "requests",
+        "Requests answered.",
+        ("request",),
+        (((name,), meter.total.count) for name, meter in meters),
+    )
+    errors = [((name, error), count) for name, meter in meters for error, count in sorted(meter.errors.items())]
+    errors += [(("Produce", error), count) for error, count in sorted(traffic.produce_errors.items())]
+    errors += [(("FetchConsumer", error), count) for error, count in sorted(traffic.fetch_errors.items())]
+    summed: dict[tuple[str, str], int] = {}
+    for labels, count in errors:
+        summed[labels] = summed.get(labels, 0) + count
+    yield counter(
+        prefix + "errors",
+        "Requests, and partitions of Produce and FetchConsumer, that were answered with an error.",
+        ("request", "error"),
+        summed.items(),
+    )
+    told: tuple[tuple[str, str, Callable[[RequestMeter], Histogram]], ...] = (
+        ("totaltimems", "From the request, once it is read, to its answer.", lambda meter: meter.total),
+        ("localtimems", "Spent here: checks, append, sync, read.", lambda meter: meter.local),
+        ("remotetimems", "Parked: until replicas have it, or until there is something.", lambda meter: meter.remote),
+    )
+    for name, meaning, histogram_of in told:
+        rows = [(kind, histogram_of(meter)) for kind, meter in meters]
+        yield percentiles_ms(
+            prefix + name, meaning + " Quantiles of the last one to two minutes.", "request", rows, windows, view.now
+        )
+    sizes = {name: each.size for name, each in traffic.purgatories.items()}
+    sizes["FetchMetadata"] = view.broker.quorum.purgatory.size
+    yield gauge(
+        "kafka_server_delayedoperationpurgatory_purgatorysize",
+        "Requests that wait: Produce for replicas, Fetch for records (long polls).",
+        ("delayedOperation",),
+        (((name,), float(size)) for name, size in sizes.items()),
+    )
+
+
+def _quorum(view: View) -> Iterator[Metric]:
+    prefix = "kafka_server_raftmetrics_"
+    quorum, windows_of = view.broker.quorum, view.broker.quorum.commits
+    log = quorum.log
+    yield number(prefix + "current_leader", "Node id of the quorum's leader; -1: unknown.", quorum.leader_id)
+    yield number(prefix + "current_epoch", "Epoch of the quorum.", quorum.epoch)
+    yield number(prefix + "high_watermark", "Committed end of the metadata log.", quorum.high_watermark)
+    yield number(prefix + "log_end_offset", "End of the metadata log here.", log.end_offset)
+    yield number(
+        prefix + "commit_latency_avg",
+        "Milliseconds from the append of metadata to its commit, by this broker as controller.",
+        windows_of.sum_ns / windows_of.count / 1e6 if windows_of.count else 0.0,
+    )
+    yield gauge(
+        prefix + "current_state",
+        "1 for the role of this node in the quorum.",
+        ("current_state",),
+        [((quorum.core.role.name,), 1.0)],
+    )
+    yield number(
+        "kafka_server_brokermetadatametrics_last_applied_record_offset",
+        "The last record of the metadata log that this broker has applied.",
+        view.image.offset - 1,
+    )

@@ -1,0 +1,222 @@
+"""``/metrics`` of three real brokers: names that dashboards know, values that agree with what was done, sums that add up."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import urllib.request
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from minikafka import AdminClient, Consumer, NewTopic, Producer, TopicPartition
+from minikafka.world.local_cluster import LocalCluster
+from tests.tidy.sources import ROOT
+
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+SETTINGS = {
+    "broker.session.timeout.ms": "1500",
+    "broker.heartbeat.interval.ms": "300",
+    "controller.quorum.fetch.timeout.ms": "800",
+    "controller.quorum.election.timeout.ms": "400",
+    "min.insync.replicas": "2",
+}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(brokers=3, config=SETTINGS) as running:
+        yield running
+
+
+def text_of(cluster: LocalCluster, node: int) -> str:
+    """One broker's answer."""
+    address = next(each.address for each in cluster.files.brokers if each.node_id == node)
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=30) as answer:
+        assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+        return answer.read().decode()
+
+
+def scrape(cluster: LocalCluster, node: int) -> Samples:
+    """One broker's samples, as Prometheus' own parser reads them."""
+    samples: Samples = {}
+    for family in text_string_to_metric_families(text_of(cluster, node)):
+        assert family.documentation, family.name
+        for sample in family.samples:
+            key = (sample.name, tuple(sorted(sample.labels.items())))
+            assert key not in samples, key
+            samples[key] = sample.value
+    return samples
+
+
+def value(samples: Samples, name: str, **labels: object) -> float:
+    return samples[name, tuple(sorted((label, str(value)) for label, value in labels.items()))]
+
+
+def over_all(cluster: LocalCluster, name: str, **labels: object) -> float:
+    """The sum over the brokers that run and tell it."""
+    wanted = {(label, str(value)) for label, value in labels.items()}
+    return sum(
+        value
+        for node in cluster.node_ids
+        for (told, its_labels), value in scrape(cluster, node).items()
+        if told == name and wanted <= set(its_labels)
+    )
+
+
+def wait_until(cluster: LocalCluster, what: Callable[[], bool]) -> None:
+    """Ask again and again, with the brokers' own loop as the clock; the test's time-out bounds it."""
+    while not what():
+        cluster.run(_a_turn)
+
+
+async def _a_turn() -> None:
+    await asyncio.sleep(0.05)
+
+
+async def test_what_was_done_is_what_is_told(cluster: LocalCluster):
+    """HTTP-CLI-CONVENTIONS 4.4: both families and our own agree with 30 records on 3 partitions, read once."""
+    async with AdminClient(bootstrap_servers=cluster.bootstrap) as admin:
+        await admin.create_topics([NewTopic("told", num_partitions=3, replication_factor=3)])
+    async with Producer(bootstrap_servers=cluster.bootstrap, acks="all") as producer:
+        for number in range(30):
+            await producer.send_and_wait("told", b"value", partition=number % 3)
+    async with Consumer(bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest") as consumer:
+        partitions = [TopicPartition("told", number) for number in range(3)]
+        consumer.assign(partitions)
+        for _ in range(30):
+            await consumer.getone()
+    assert over_all(cluster, "kafka_server_brokertopicmetrics_messagesin_total", topic="told") == 30
+    assert over_all(cluster, "kafka_server_brokertopicmetrics_totalproducerequests_total", topic="told") == 30
+    assert over_all(cluster, "kafka_server_brokertopicmetrics_failedproducerequests_total", topic="told") == 0
+    bytes_in = over_all(cluster, "kafka_server_brokertopicmetrics_bytesin_total", topic="told")
+    assert over_all(cluster, "kafka_server_brokertopicmetrics_bytesout_total", topic="told") >= bytes_in > 0
+    assert over_all(cluster, "kafka_server_brokertopicmetrics_replicationbytesout_total") >= 2 * bytes_in
+    assert over_all(cluster, "kafka_network_requestmetrics_requests_total", request="Produce") >= 30
+    assert over_all(cluster, "mk_acked_records_total") == 30
+    assert over_all(cluster, "mk_produce_outcome_total", outcome="written") == 30
+    assert over_all(cluster, "kafka_topic_partition_current_offset", topic="told") == 30
+    assert over_all(cluster, "kafka_topic_partition_in_sync_replica", topic="told") == 9
+    assert over_all(cluster, "kafka_topic_partition_under_replicated_partition", topic="told") == 0
+    assert over_all(cluster, "kafka_topic_partitions", topic="told") == 3
+    assert over_all(cluster, "kafka_brokers") == 3
+    assert over_all(cluster, "kafka_log_log_logendoffset", topic="told") == 90
+    assert over_all(cluster, "kafka_controller_kafkacontroller_activecontrollercount") == 1
+    assert over_all(cluster, "kafka_server_replicamanager_leadercount") == 3
+    assert over_all(cluster, "mk_replica_leo", topic="told") == 60
+    assert over_all(cluster, "mk_replica_lag_records", topic="told") == 0
+    assert over_all(cluster, "mk_replica_in_sync", topic="told") == 6
+
+
+def test_acks_all_waits_remotely_and_long_polls_are_in_purgatory(cluster: LocalCluster):
+    """remotetimems is where waiting shows; local and remote time are the whole."""
+    name = "kafka_network_requestmetrics_"
+    for node in cluster.node_ids:
+        told = scrape(cluster, node)
+        for request in {dict(labels)["request"] for key, labels in told if key == name + "totaltimems_count"}:
+            total, local, remote = (
+                value(told, f"{name}{part}timems_sum", request=request) for part in ("total", "local", "remote")
+            )
+            assert total == pytest.approx(local + remote)
+            count = value(told, name + "totaltimems_count", request=request)
+            assert value(told, "mk_request_duration_seconds_count", request=request) == count
+            assert value(told, "mk_request_duration_seconds_bucket", request=request, le="+Inf") == count
+    assert over_all(cluster, name + "remotetimems_sum", request="Produce") > 0
+    wait_until(
+        cluster,
+        lambda: over_all(cluster, "kafka_server_delayedoperationpurgatory_purgatorysize", delayedOperation="Fetch") > 0,
+    )
+
+
+def test_errors_are_counted_by_kafka_s_names_and_client_texts_are_no_labels(cluster: LocalCluster):
+    """A label's value must never be what a client sent: a thousand wrong names would be a thousand series."""
+    address = cluster.bootstrap.split(",")[0]
+    for path, body in (
+        ("/rpc/NoSuchApi", b"{}"),
+        ("/rpc/Produce", b'{"acks":7,"timeout_ms":1,"partitions":[]}'),
+        ("/rpc/Fetch", b'{"partitions":[{"topic":"no-such-topic-here","partition":0,"fetch_offset":0}]}'),
+    ):
+        request = urllib.request.Request(
+            f"http://{address}{path}", data=body, headers={"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            json.loads(answer.read())
+    told = scrape(cluster, 1)
+    errors = "kafka_network_requestmetrics_errors_total"
+    assert value(told, errors, request="Produce", error="INVALID_REQUIRED_ACKS") == 1
+    assert value(told, errors, request="FetchConsumer", error="UNKNOWN_TOPIC_OR_PARTITION") >= 1
+    assert not [labels for _, labels in told if "no-such-topic-here" in str(labels) or "NoSuchApi" in str(labels)]
+
+
+def documented() -> set[str]:
+    """The metrics that docs/operations.md names, in its tables."""
+    text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    return {
+        name
+        for row in re.findall(r"^\| (`(?:kafka|mk|process|python)_.*?) \|", text, flags=re.MULTILINE)
+        for name in re.findall(r"`([a-z0-9_]+)", row)
+    }
+
+
+def test_every_metric_is_in_the_manual_and_the_manual_names_no_other(cluster: LocalCluster):
+    """A table in the docs that nobody checks is wrong within a month."""
+    told = {
+        family.name + ("_total" if family.type == "counter" else "")
+        for node in cluster.node_ids
+        for family in text_string_to_metric_families(text_of(cluster, node))
+    }
+    assert documented() == told
+
+
+def test_a_dead_broker_shows_where_operators_look(cluster: LocalCluster):
+    """The first alerts everywhere: under-replicated partitions, the ISR's size, one controller; and that they go away."""
+    victim = 3
+    others = [node for node in cluster.node_ids if node != victim]
+
+    def sum_of(name: str, **labels: Any) -> float:
+        wanted = {(label, str(each)) for label, each in labels.items()}
+        return sum(
+            each
+            for node in others
+            for (told, its), each in scrape(cluster, node).items()
+            if told == name and wanted <= set(its)
+        )
+
+    shrinks = sum_of("kafka_server_replicamanager_isrshrinks_total")
+    expands = sum_of("kafka_server_replicamanager_isrexpands_total")
+    cluster.kill(victim)
+    try:
+        wait_until(cluster, lambda: sum_of("kafka_server_replicamanager_underreplicatedpartitions") == 3)
+        assert sum_of("kafka_controller_kafkacontroller_activecontrollercount") == 1
+        assert sum_of("kafka_controller_kafkacontroller_fencedbrokercount") == 1
+        assert sum_of("kafka_controller_kafkacontroller_activebrokercount") == sum_of("kafka_brokers") == 2
+        assert sum_of("kafka_server_replicamanager_atminisrpartitioncount") == 3
+        assert sum_of("kafka_server_replicamanager_underminisrpartitioncount") == 0
+        assert sum_of("kafka_topic_partition_under_replicated_partition") == 3
+        assert sum_of("mk_replica_in_sync", replica=victim) == 0
+        assert sum_of("kafka_server_replicamanager_isrshrinks_total") > shrinks
+        assert sum_of("kafka_controller_controllerstats_uncleanleaderelections_total") == 0
+    finally:
+        cluster.restart(victim)
+    wait_until(cluster, lambda: over_all(cluster, "kafka_server_replicamanager_underreplicatedpartitions") == 0)
+    assert over_all(cluster, "mk_replica_in_sync", replica=victim) >= 2
+    wait_until(cluster, lambda: sum_of("kafka_server_replicamanager_isrexpands_total") > expands)
+
+
+def test_partitions_beyond_the_limit_get_no_series_and_it_is_said():
+    """Cardinality is bounded by a setting, and totals still count everything."""
+    with LocalCluster(brokers=1, config={"mk.metrics.partitions.max": "2"}) as small:
+        body = json.dumps({"name": "many", "partitions": 5, "replication_factor": 1}).encode()
+        request = urllib.request.Request(
+            f"http://{small.bootstrap}/v1/topics", data=body, headers={"Content-Type": "application/json"}
+        )
+        urllib.request.urlopen(request, timeout=30).close()
+        wait_until(small, lambda: value(scrape(small, 1), "kafka_server_replicamanager_leadercount") == 5)
+        told = scrape(small, 1)
+        partitions = {dict(labels).get("partition") for name, labels in told if ("topic", "many") in labels}
+        assert partitions - {None} == {"0", "1"}
+        assert value(told, "mk_metrics_partitions_omitted") == 3
