@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from minikafka.invariant import invariant
 from minikafka.sim.cluster import SimCluster, node_name
-from minikafka.sim.plan import CONTROLLER, FSYNC, LEADER, Fault, Plan
+from minikafka.sim.plan import CONTROLLER, FOLLOWER, FSYNC, ISR, Fault, Plan
 from minikafka.sim.world import Event
 from minikafka.types import NO_NODE, NodeId, TopicPartition
 
@@ -99,12 +99,23 @@ class Faults:
             return int(one[1:]), int(other[1:])
         if target == CONTROLLER:
             node = cluster.controller()
-        elif target.startswith(f"{LEADER}:"):
-            topic, _, number = target.removeprefix(f"{LEADER}:").rpartition("-")
-            node = cluster.leader_of(TopicPartition(topic, int(number)))
+        elif ":" in target:
+            role, _, partition = target.partition(":")
+            return self._in_role(role, partition)
         else:
             node = int(target[1:])
         return (node,) if node != NO_NODE else ()
+
+    def _in_role(self, role: str, partition: str) -> tuple[NodeId, ...]:
+        topic, _, number = partition.rpartition("-")
+        state = self._cluster.partition(TopicPartition(topic, int(number)))
+        if state is None:
+            return ()
+        if role == ISR:
+            return state.isr
+        if role == FOLLOWER:
+            return tuple(node for node in state.replicas if node != state.leader)[:1]
+        return (state.leader,) if state.leader != NO_NODE else ()
 
     def _later(self, fault: Fault, do: Callable[[], None]) -> None:
         self._at(self._cluster.sim.loop.time() + fault.lasts_s, do)

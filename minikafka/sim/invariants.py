@@ -21,7 +21,7 @@ from minikafka.replication.leader import LeaderReplica
 from minikafka.replication.partition import Partition
 from minikafka.sim.cluster import SimCluster, node_name
 from minikafka.sim.world import Event
-from minikafka.types import NO_NODE, Epoch, NodeId, Offset, TopicPartition
+from minikafka.types import NO_NODE, Epoch, NodeId, Offset, TopicId, TopicPartition
 from minikafka.wire.batch import RecordBatch, split
 
 
@@ -78,16 +78,22 @@ class Exposed(NamedTuple):
     in_epoch: Epoch
 
 
+Key: TypeAlias = tuple[TopicPartition, TopicId]
+"""A partition, and which of those that have had its name."""
+
+
 class Sight:
     """One replica after a step that told something about it."""
 
-    __slots__ = ("cluster", "events", "life", "name", "partition")
+    __slots__ = ("cluster", "events", "key", "life", "name", "partition")
 
     def __init__(self, cluster: SimCluster, life: str, name: TopicPartition, partition: Partition) -> None:
         self.cluster = cluster
         self.life = life
         """Node and incarnation."""
         self.name = name
+        self.key = (name, partition.topic_id)
+        """A topic that was deleted and created anew is another one: its epochs and offsets begin again."""
         self.partition = partition
         self.events: list[Event] = []
 
@@ -116,12 +122,12 @@ class OneLeaderPerEpoch(OfPartition):
     name = "one_leader_per_epoch"
 
     def __init__(self) -> None:
-        self._leaders: dict[tuple[TopicPartition, Epoch], NodeId] = {}
+        self._leaders: dict[tuple[Key, Epoch], NodeId] = {}
 
     def look(self, sight: Sight, report: Report) -> None:
         leader = sight.leader
         if leader is not None:
-            first = self._leaders.setdefault((sight.name, leader.epoch), leader.me)
+            first = self._leaders.setdefault((sight.key, leader.epoch), leader.me)
             if first != leader.me:
                 report(self.name, f"{sight.name} is led by {first} and by {leader.me} in epoch {leader.epoch}")
 
@@ -143,12 +149,12 @@ class HwNeverBackInEpoch(OfPartition):
     name = "hw_never_back_in_epoch"
 
     def __init__(self) -> None:
-        self._highest: dict[tuple[str, TopicPartition, Epoch], Offset] = {}
+        self._highest: dict[tuple[str, Key, Epoch], Offset] = {}
 
     def look(self, sight: Sight, report: Report) -> None:
         leader = sight.leader
         if leader is not None:
-            key = (sight.life, sight.name, leader.epoch)
+            key = (sight.life, sight.key, leader.epoch)
             highest = self._highest.get(key, -1)
             if leader.high_watermark < highest:
                 report(self.name, f"{sight.life} {leader!r}: the watermark was {highest}")
@@ -161,11 +167,11 @@ class EpochsNeverFall(OfPartition):
     name = "epochs_never_fall"
 
     def __init__(self) -> None:
-        self._newest: dict[tuple[str, TopicPartition, str], tuple[Epoch, int]] = {}
+        self._newest: dict[tuple[str, Key], tuple[Epoch, int]] = {}
 
     def look(self, sight: Sight, report: Report) -> None:
         partition = sight.partition
-        key = (sight.life, sight.name, partition.topic_id)
+        key = (sight.life, sight.key)
         before = self._newest.get(key, (-1, -1))
         now = (partition.epoch, partition.partition_epoch)
         if now[0] < before[0] or now[1] < before[1]:
@@ -190,10 +196,14 @@ class ValidHighWatermark(OfPartition):
         state = image.partition(sight.name) if image is not None else None
         if image is None or state is None or state.leader_epoch != leader.epoch:
             return
+        if image.topics[sight.name.topic].topic_id != sight.partition.topic_id:
+            return
         for node in state.isr:
             replica = cluster.replica(node, sight.name)
             registered = image.brokers.get(node)
             if replica is None or replica.failed or registered is None or replica.epoch != leader.epoch:
+                continue
+            if replica.topic_id != sight.partition.topic_id:
                 continue
             same_life = cluster.brokers[node].broker_epoch == registered.broker_epoch
             if same_life and replica.log.end_offset < leader.high_watermark:
@@ -214,7 +224,8 @@ class FetchIsDurable(OfPartition):
                 continue
             node, offset = _number(event, "replica"), _number(event, "offset")
             replica = sight.cluster.replica(node, sight.name)
-            if replica is None or replica.epoch != leader.epoch or replica.log.end_offset < offset:
+            is_same = replica is not None and replica.topic_id == sight.partition.topic_id
+            if replica is None or not is_same or replica.epoch != leader.epoch or replica.log.end_offset < offset:
                 continue  # it died, or has moved on since
             if replica.log.synced_end < offset:
                 report(self.name, f"broker {node} asked {leader!r} from {offset}, synced is {replica.log.synced_end}")
@@ -226,11 +237,11 @@ class CommittedPrefixEqual(OfPartition):
     name = "committed_prefix_equal"
 
     def __init__(self) -> None:
-        self.exposed: dict[TopicPartition, dict[Offset, Exposed]] = {}
-        self._compared: dict[tuple[str, TopicPartition], Offset] = {}
+        self.exposed: dict[Key, dict[Offset, Exposed]] = {}
+        self._compared: dict[tuple[str, Key], Offset] = {}
 
     def look(self, sight: Sight, report: Report) -> None:
-        key = (sight.life, sight.name)
+        key = (sight.life, sight.key)
         watermark = sight.partition.high_watermark
         start = self._compared.get(key, 0)
         for event in sight.events:
@@ -239,7 +250,7 @@ class CommittedPrefixEqual(OfPartition):
         self._compared[key] = watermark
         if start >= watermark:
             return
-        exposed = self.exposed.setdefault(sight.name, {})
+        exposed = self.exposed.setdefault(sight.key, {})
         exposing = self._exposing_epoch(sight)
         for batch in batches_of(sight.partition.log, start, watermark):
             known = exposed.get(batch.base_offset)
@@ -256,9 +267,9 @@ class CommittedPrefixEqual(OfPartition):
         led = [_number(event, "epoch") for event in sight.events if event.kind == "hw_advanced"]
         return sight.leader.epoch if sight.leader is not None else max(led, default=None)
 
-    def of(self, name: TopicPartition) -> Iterable[Exposed]:
+    def of(self, key: Key) -> Iterable[Exposed]:
         """All that was exposed of a partition."""
-        return self.exposed.get(name, {}).values()
+        return self.exposed.get(key, {}).values()
 
 
 class LeaderHoldsCommitted(OfPartition):
@@ -275,7 +286,7 @@ class LeaderHoldsCommitted(OfPartition):
             return
         log = leader.log
         held = {batch.base_offset: batch for batch in batches_of(log, 0, log.end_offset)}
-        for batch, in_epoch in self._committed.of(sight.name):
+        for batch, in_epoch in self._committed.of(sight.key):
             is_owed = in_epoch < leader.epoch and batch.base_offset >= log.start_offset
             if is_owed and held.get(batch.base_offset) != batch:
                 report(
@@ -293,6 +304,8 @@ class MetadataHolds:
     """Of each committed image: the ISR is within the replicas, the leader within the ISR; epochs never fall."""
 
     def __init__(self) -> None:
+        self.unclean: dict[TopicPartition, None] = {}
+        """Partitions that have had a leader from outside ISR and ELR (KIP-704)."""
         self._newest = MetadataImage()
 
     def look(self, image: MetadataImage, report: Report) -> None:
@@ -302,6 +315,8 @@ class MetadataHolds:
         for name, before, after in changes(self._newest, image):
             if after is None:
                 continue
+            if not after.recovered:
+                self.unclean[name] = None
             joined = set(after.isr) - set(before.isr if before is not None else after.isr)
             if not all(map(image.eligible, sorted(joined))):
                 report("isr_joined_while_ineligible", f"{name} from {before} to {after}")
@@ -392,6 +407,8 @@ class Watch:
         self.violations: list[Violation] = []
         self.forgiven: frozenset[str] = frozenset()
         """Names that are not violations in this run: plans beyond the fault budget lose records."""
+        self.may_be_unclean: frozenset[str] = frozenset()
+        """Topics whose leaders may be elected from outside the ISR."""
         committed = CommittedPrefixEqual()
         self._of_partitions: Sequence[OfPartition] = (
             OneLeaderPerEpoch(),
@@ -429,6 +446,14 @@ class Watch:
         if event.node in self._nodes and ("partition" in event.facts or event.kind in QUORUM_EVENTS):
             self._told.append(event)
 
+    def may_have_lost(self, name: TopicPartition) -> bool:
+        """Was its leader elected uncleanly, as its topic allows? What that lost is the history's to name."""
+        return name.topic in self.may_be_unclean and name in self._metadata.unclean
+
+    def _report_what_is_no_loss(self, name: str, what: str) -> None:
+        if name not in LOSSES:
+            self.report(name, what)
+
     def _after_step(self) -> None:
         if not self._told:
             return
@@ -451,8 +476,9 @@ class Watch:
             self._metadata.look(broker.image, self.report)
             self._applied.look(broker.node_id, broker.image, self.report)
         for sight in sights.values():
+            report = self._report_what_is_no_loss if self.may_have_lost(sight.name) else self.report
             for each in self._of_partitions:
-                each.look(sight, self.report)
+                each.look(sight, report)
 
     def _name_of(self, event: Event) -> TopicPartition | None:
         """The partition that an event tells of; None when it names none of ours."""

@@ -16,6 +16,8 @@ The fault budget (what a run must survive):
   failing syncs or power cuts, not both.
 - a disk that is replaced by an empty one (``wipe``) counts as a power cut, whatever the policy, and happens to brokers
   that are no voters: a static quorum does not survive a voter that forgets its vote.
+- a topic with ``unclean.leader.election.enable`` may lose what it likes once an unclean election has taken place: its
+  losses are named, not violations; so are those of records that were sent with acks=0 or acks=1.
 - never: bits rotten on every copy at once.
 
 Rules for this file: it draws from one stream per purpose; nothing here runs.
@@ -38,18 +40,21 @@ VOTERS: Final = 3
 
 FSYNC, PAGE_CACHE = "fsync", "page_cache"
 
-LEADER, CONTROLLER = "leader", "controller"
-"""Targets that are resolved when the fault happens: ``leader:orders-0``, ``controller``; others are ``n2``."""
+LEADER, FOLLOWER, ISR, CONTROLLER = "leader", "follower", "isr", "controller"
+"""Targets that are resolved when the fault happens: ``leader:orders-0``, ``follower:orders-0`` (the first that does not
+lead), ``isr:orders-0`` (everybody in it), ``controller``; others are ``n2``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """Something that goes wrong at ``at_s`` and is put right ``lasts_s`` later (virtual seconds)."""
+    """Something that goes wrong at ``at_s`` and is put right ``lasts_s`` later (virtual seconds); or what people do to
+    a running cluster (``people.py``).
+    """
 
     at_s: float
     kind: str
     target: str
-    """Who: ``n2``, ``controller``, ``leader:orders-0``, ``all``; of a link ``n1>n2``."""
+    """Who: ``n2``, ``controller``, ``leader:orders-0``, ``all``; of a link ``n1>n2``; a client, partition or topic."""
     lasts_s: float = 0.0
     value: float = 0.0
     """How strong, where that has a meaning (seconds)."""
@@ -90,6 +95,12 @@ class Plan:
     policy: str = PAGE_CACHE
     settings: Mapping[str, str] = field(default_factory=dict)
     client_settings: Mapping[str, int | str] = field(default_factory=dict)
+    clients: Mapping[str, Mapping[str, int | str]] = field(default_factory=dict)
+    """Producers with settings of their own beside those: ``{"p2": {"acks": 1}}``."""
+    skew_s: Mapping[str, float] = field(default_factory=dict)
+    """How far the calendars of nodes are ahead."""
+    consumers: int = 0
+    """Readers that use the production consumer."""
     topics: tuple[PlannedTopic, ...] = (PlannedTopic(name="orders", partitions=1, replication_factor=3),)
     link: Mapping[str, float] = field(default_factory=dict)
     """Of every link: delay_mean_s, loss, reset, duplicate."""
@@ -160,10 +171,15 @@ def plan_of(
     kinds: Sequence[str] = (),
     policy: str | None = None,
 ) -> Plan:
-    """The plan of a seed: three or four brokers, ``operations`` sends, ``faults`` faults.
+    """The plan of a seed: three or four brokers, ``operations`` sends, ``faults`` faults, and some of ``extras.py``.
 
-    ``kinds`` and ``policy`` are drawn unless given: a hunt for something special narrows them.
+    ``kinds`` and ``policy`` are drawn unless given: a hunt for something special narrows them, and has no extras.
     """
+    plan = _plain_plan(seed, operations, faults, kinds, policy)
+    return plan if kinds else with_extras(plan)
+
+
+def _plain_plan(seed: int, operations: int, faults: int, kinds: Sequence[str], policy: str | None) -> Plan:
     shape = Random(f"{seed}/plan/shape")
     policy = shape.choice((FSYNC, PAGE_CACHE, PAGE_CACHE)) if policy is None else policy
     partitions = shape.choice((1, 2, 3))
@@ -308,3 +324,132 @@ def _operations(random: Random, count: int, duration_s: float, topics: Sequence[
                 Operation(at_s=round(at_s + burst * 0.001, 4), client=client, topic=topic.name, partition=partition)
             )
     return tuple(sorted(operations[:count], key=lambda each: each.at_s))
+
+
+# ---- beside the plain plan -------------------------------------------------------------------------------------------
+
+LOOSE: Final = "loose"
+"""The producer with acks=0 or acks=1, where a plan has one."""
+
+RISKY, SCRATCH = "risky", "scratch"
+"""A topic whose leaders are elected uncleanly, and one that is deleted and created anew."""
+
+PEOPLE_FAULTS: Final = ("kill_producer", "kill_reader", "delete_records", "topic_lives")
+"""What happens to clients and topics; the rest happens to brokers, disks and links."""
+
+
+def with_extras(plan: Plan) -> Plan:
+    """The plan with what else its seed draws. Each extra has a stream of its own: one more moves no other."""
+    for share, add in EXTRAS:
+        random = Random(f"{plan.seed}/plan/{add.__name__}")
+        if random.random() < share:
+            plan = add(plan, random)
+    return plan
+
+
+def _and_faults(plan: Plan, faults: Sequence[Fault]) -> Plan:
+    return plan.with_(faults=tuple(sorted((*plan.faults, *faults), key=lambda fault: fault.at_s)))
+
+
+def _moments(plan: Plan, random: Random, count: int) -> list[float]:
+    return [round(random.uniform(0.3, plan.duration_s), 3) for _ in range(count)]
+
+
+def dying_clients(plan: Plan, random: Random) -> Plan:
+    """Producers that die with records under way, readers that begin again where they stood or from the start."""
+    producers = sorted({operation.client for operation in plan.operations})
+    faults = []
+    for at_s in _moments(plan, random, random.randint(1, 3)):
+        lasts_s = round(random.expovariate(2.0), 3)
+        if random.random() < 0.6:
+            faults.append(Fault(at_s=at_s, kind="kill_producer", target=random.choice(producers), lasts_s=lasts_s))
+        else:
+            from_start = float(random.choice((0, 1)))
+            faults.append(Fault(at_s=at_s, kind="kill_reader", target="c1", lasts_s=lasts_s, value=from_start))
+    return _and_faults(plan, faults)
+
+
+def loose_client(plan: Plan, random: Random) -> Plan:
+    """Some of the records are sent by a producer with acks=0 or acks=1: what it loses is named, and nothing else."""
+    operations = tuple(
+        replace(operation, client=LOOSE) if random.random() < 0.3 else operation for operation in plan.operations
+    )
+    return plan.with_(operations=operations, clients={**plan.clients, LOOSE: {"acks": random.choice((0, 1, 1))}})
+
+
+def short_logs(plan: Plan, random: Random) -> Plan:
+    """Retention by size or by time, and DeleteRecords: log starts move while everything else goes on."""
+    configs: dict[str, str] = {}
+    if random.random() < 0.7:
+        name, values = random.choice((("retention.bytes", ("600", "2000")), ("retention.ms", ("1500", "4000"))))
+        configs[name] = random.choice(values)
+    settings = {
+        "log.retention.check.interval.ms": random.choice(("300", "1000")),
+        "log.segment.delete.delay.ms": random.choice(("100", "2000")),
+        "log.flush.start.offset.checkpoint.interval.ms": random.choice(("300", "5000")),
+    }
+    topic = plan.topics[0]
+    faults = [
+        Fault(
+            at_s=at_s,
+            kind="delete_records",
+            target=f"{topic.name}-{random.randrange(topic.partitions)}",
+            value=random.choice((0.3, 0.7, 1.0)),
+        )
+        for at_s in _moments(plan, random, random.randint(0 if configs else 1, 3))
+    ]
+    topics = (replace(topic, configs={**topic.configs, **configs}), *plan.topics[1:])
+    return _and_faults(plan.with_(settings={**plan.settings, **settings}, topics=topics), faults)
+
+
+def topic_lives(plan: Plan, random: Random) -> Plan:
+    """A topic that is deleted and created anew under its name."""
+    lives = Fault(
+        at_s=round(random.uniform(0.2, 2.0), 3),
+        kind="topic_lives",
+        target=SCRATCH,
+        lasts_s=random.choice((0.0, 0.1, 1.0)),
+        value=float(random.choice((2, 3, 4))),
+    )
+    return _and_faults(plan, [lives])
+
+
+def unclean_topic(plan: Plan, random: Random) -> Plan:
+    """A topic that would rather lose records than be without a leader (S20), and faults that make it choose."""
+    configs = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
+    risky = PlannedTopic(name=RISKY, partitions=1, replication_factor=3, configs=configs)
+    operations = tuple(
+        replace(operation, topic=RISKY, partition=0) if random.random() < 0.4 else operation
+        for operation in plan.operations
+    )
+    faults = []
+    for at_s in _moments(plan, random, random.randint(1, 2)):
+        # One follower is cut off until it has left the ISR; then the ISR dies as a whole, and that one is there again.
+        alone_s = round(random.uniform(2.0, 4.5), 3)
+        faults.append(Fault(at_s=at_s, kind="isolate", target=f"{FOLLOWER}:{RISKY}-0", lasts_s=alone_s))
+        dies_s, lasts_s = round(at_s + alone_s - 0.2, 3), random.choice((0.5, 2.0, 4.0))
+        faults.append(Fault(at_s=dies_s, kind="crash", target=f"{ISR}:{RISKY}-0", lasts_s=lasts_s))
+    return _and_faults(plan.with_(topics=(*plan.topics, risky), operations=operations), faults)
+
+
+def wrong_calendars(plan: Plan, random: Random) -> Plan:
+    """Calendars that are minutes or a day off: nothing but timestamps and retention by time may notice."""
+    nodes = random.sample(range(1, plan.brokers + 1), random.randint(1, plan.brokers))
+    return plan.with_(skew_s={f"n{node}": random.choice((-1800.0, -90.0, 90.0, 86_400.0)) for node in sorted(nodes)})
+
+
+def real_consumer(plan: Plan, random: Random) -> Plan:
+    """The production consumer reads along."""
+    return plan.with_(consumers=random.choice((1, 1, 2)))
+
+
+EXTRAS: Final = (
+    (0.3, dying_clients),
+    (0.25, loose_client),
+    (0.3, short_logs),
+    (0.25, topic_lives),
+    (0.2, unclean_topic),
+    (0.25, wrong_calendars),
+    (0.3, real_consumer),
+)
+"""How often each is drawn."""

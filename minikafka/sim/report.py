@@ -25,6 +25,8 @@ class Report:
     marks: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)
     """How many sends were acknowledged, failed, unknown; how many records were read."""
+    named: list[str] = field(default_factory=list)
+    """Losses that the plan's settings allow, by the history: acks=0, acks=1, unclean elections."""
     table: str = ""
     """Who stood where at the end."""
     story: list[str] = field(default_factory=list)

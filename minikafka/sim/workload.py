@@ -1,29 +1,39 @@
-"""Clients at work in a simulation: the production producer, and readers; all they are told goes into a history.
+"""Clients at work in a simulation: the production producer and consumer, and readers of ours; all they are told goes
+into a history.
 
-Three outcomes of a send: ok, failed (surely not written), unknown. A reader polls every partition of its topics over
-and over, from its position on, as a consumer without a group does.
+Three outcomes of a send: ok, failed (surely not written), unknown; acks=0 is never more than unknown. A reader polls
+every partition of its topics over and over, from its position on, as a consumer without a group does.
 
 Rules for this file: a client is a machine of its own with its own ports; a send is recorded before it is handed to the
-producer, its outcome when the future resolves.
+producer, its outcome when the future resolves. A client that dies leaves its sends without an outcome; who comes after
+it on its machine is another process of the history.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from minikafka.broker.peer import call
 from minikafka.check import Recorder, value_id
+from minikafka.client.consumer import Consumer
 from minikafka.client.producer import Producer
-from minikafka.client.settings import ProducerConfig
+from minikafka.client.settings import ConsumerConfig, ProducerConfig
 from minikafka.client.structs import RecordMetadata
-from minikafka.errors import NOT_WRITTEN, ProtocolError, WorldError
+from minikafka.errors import (
+    NOT_WRITTEN,
+    CorruptMessage,
+    InvalidRecord,
+    OffsetOutOfRange,
+    ProtocolError,
+    WorldError,
+)
 from minikafka.ports import World
 from minikafka.sim.plan import Operation
 from minikafka.sim.world import SimWorld
 from minikafka.types import Address, Offset, TopicPartition
-from minikafka.wire.batch import split
+from minikafka.wire.batch import split, verify
 from minikafka.wire.messages import (
     FetchedPartition,
     FetchPartition,
@@ -38,6 +48,12 @@ READ_PAUSE_S = 0.25
 """Between two rounds of a reader."""
 
 CALL_S = 1.0
+
+POLL_MS = 500
+"""Of the production consumer."""
+
+SUCCESSOR = "~"
+"""``p1~2`` is the second process on the machine p1."""
 
 
 class SendingClient:
@@ -55,19 +71,25 @@ class SendingClient:
         start_s: float,
     ) -> None:
         self.name = name
+        """Of the process, in the history."""
+        self.machine = name.partition(SUCCESSOR)[0]
         self.unanswered = len(operations)
-        self._operations = operations
+        self.left = list(operations)
+        """What has not been sent yet."""
         self._recorder = recorder
         self._start_s = start_s
-        self._world = sim.of(name)
-        self._config = ProducerConfig(bootstrap_servers=bootstrap, client_id=name, **settings)
-        sim.spawn(name, self._run())
+        self._world = sim.of(self.machine)
+        self._config = ProducerConfig(bootstrap_servers=bootstrap, client_id=self.machine, **settings)
+        sim.spawn(self.machine, self._run())
 
     async def _run(self) -> None:
         producer = await self._started()
-        for number, operation in enumerate(self._operations):
-            await asyncio.sleep(max(0.0, self._start_s + operation.at_s - self._world.clock.now()))
+        number = 0
+        while self.left:
+            await asyncio.sleep(max(0.0, self._start_s + self.left[0].at_s - self._world.clock.now()))
+            operation = self.left.pop(0)
             value = f"{self.name}.{number}"
+            number += 1
             op = self._recorder.send(self.name, operation.topic, value, partition=operation.partition)
             try:
                 future = await producer.send(operation.topic, value.encode(), partition=operation.partition)
@@ -90,7 +112,10 @@ class SendingClient:
     def _on_outcome(self, op: int) -> Callable[[asyncio.Future[RecordMetadata]], None]:
         def on_outcome(future: asyncio.Future[RecordMetadata]) -> None:
             error = future.exception()
-            if error is None:
+            if error is None and self._config.required_acks == 0:
+                self._recorder.unknown(op, "acks=0")
+                self.unanswered -= 1
+            elif error is None:
                 told = future.result()
                 offset = told.offset if told.offset >= 0 else None
                 self._recorder.acknowledged(op, partition=told.partition, offset=offset)
@@ -110,6 +135,14 @@ class SendingClient:
             self._recorder.unknown(op, error.name)
 
 
+class Reader(Protocol):
+    """Reads partitions in order; where it stands outlives it."""
+
+    name: str
+    machine: str
+    positions: dict[TopicPartition, Offset]
+
+
 class ReadingClient:
     """Reads whole partitions in order, again and again from where it stands."""
 
@@ -121,16 +154,16 @@ class ReadingClient:
         recorder: Recorder,
         *,
         brokers: Sequence[Address],
+        positions: Mapping[TopicPartition, Offset] | None = None,
     ) -> None:
         self.name = name
-        self.positions: dict[TopicPartition, Offset] = dict.fromkeys(partitions, 0)
-        self.watermarks: dict[TopicPartition, Offset] = dict.fromkeys(partitions, -1)
-        """As the last answer about each gave it."""
+        self.machine = name.partition(SUCCESSOR)[0]
+        self.positions: dict[TopicPartition, Offset] = dict(positions or dict.fromkeys(partitions, 0))
         self._recorder = recorder
         self._brokers = list(brokers)
-        self._world: World = sim.of(name)
+        self._world: World = sim.of(self.machine)
         recorder.assign(name, list(partitions))
-        sim.spawn(name, self._run())
+        sim.spawn(self.machine, self._run())
 
     async def _run(self) -> None:
         while True:
@@ -165,20 +198,37 @@ class ReadingClient:
         response = await self._ask(broker, request)
         if isinstance(response, FetchResponse) and not response.error_code:
             for answer in response.partitions:
-                if not answer.error_code and answer.diverging_epoch is None:
+                if answer.error_code == OffsetOutOfRange.code:
+                    self._reset(answer)
+                elif not answer.error_code and answer.diverging_epoch is None:
                     self._take(answer)
+
+    def _reset(self, answer: FetchedPartition) -> None:
+        """To what is still there: retention has passed this reader, or a log was cut, which the history must show."""
+        name = TopicPartition(answer.topic, answer.partition)
+        position = self.positions[name]
+        bounded = min(max(position, answer.log_start_offset), answer.log_end_offset)
+        if answer.log_start_offset < 0 or bounded == position:
+            return
+        self._world.events("reader_reset", partition=str(name), old=position, new=bounded)
+        self.positions[name] = bounded
+        if bounded < position:
+            self._recorder.seek(self.name, name.topic, name.partition, bounded)
 
     def _take(self, answer: FetchedPartition) -> None:
         name = TopicPartition(answer.topic, answer.partition)
         position = self.positions[name]
-        records = [
-            (record.offset, value_id(record.value))
-            for buffer in answer.records
-            for batch in split(buffer)
-            for record in decode_batch(batch)
-            if record.offset >= position
-        ]
-        self.watermarks[name] = answer.high_watermark
+        try:
+            records = [
+                (record.offset, value_id(record.value))
+                for buffer in answer.records
+                for batch in split(buffer)
+                for record in decode_batch(verify(batch.data))
+                if record.offset >= position
+            ]
+        except (CorruptMessage, InvalidRecord) as error:
+            self._world.events("damage_refused_by_reader", partition=str(name), position=position, why=error.message)
+            return
         if not records:
             return
         self.positions[name] = records[-1][0] + 1
@@ -198,3 +248,65 @@ class ReadingClient:
         except (WorldError, ProtocolError):
             return None
         return answer
+
+
+class ConsumingClient:
+    """The production consumer: what it hands out, in the order in which it does."""
+
+    def __init__(
+        self,
+        sim: SimWorld,
+        name: str,
+        partitions: Sequence[TopicPartition],
+        recorder: Recorder,
+        *,
+        bootstrap: str,
+        settings: Mapping[str, Any],
+        positions: Mapping[TopicPartition, Offset] | None = None,
+    ) -> None:
+        self.name = name
+        self.machine = name.partition(SUCCESSOR)[0]
+        self.positions: dict[TopicPartition, Offset] = dict(positions or {})
+        self._partitions = list(partitions)
+        self._recorder = recorder
+        self._world = sim.of(self.machine)
+        self._config = ConsumerConfig(
+            bootstrap_servers=bootstrap, client_id=name, auto_offset_reset="earliest", **settings
+        )
+        recorder.assign(name, self._partitions)
+        sim.spawn(self.machine, self._run())
+
+    async def _run(self) -> None:
+        consumer = await self._started()
+        consumer.assign(self._partitions)
+        for name, position in self.positions.items():
+            consumer.seek(name, position)
+        while True:
+            try:
+                taken = await consumer.getmany(timeout_ms=POLL_MS)
+            except CorruptMessage as error:
+                # What an application does: it stays in front of the damage, in case the next leader has it whole.
+                self._world.events("damage_refused_by_consumer", why=error.message)
+                await asyncio.sleep(READ_PAUSE_S)
+                for name in self._partitions:
+                    consumer.seek(name, self.positions.get(name, 0))
+                continue
+            for name, records in taken.items():
+                self.positions[name] = records[-1].offset + 1
+                self._recorder.poll(
+                    self.name,
+                    name.topic,
+                    name.partition,
+                    [(record.offset, value_id(record.value)) for record in records],
+                    position_after=self.positions[name],
+                )
+
+    async def _started(self) -> Consumer:
+        while True:
+            consumer = Consumer(self._config, self._world)
+            try:
+                await consumer.start()
+            except ProtocolError:
+                await asyncio.sleep(0.1)
+            else:
+                return consumer

@@ -1,0 +1,90 @@
+"""Which findings are what was asked for: loss under settings that allow it. They are named, and are no violations.
+
+- Records sent with acks=0 or acks=1 may be lost, doubled and reordered; never those of other producers beside them.
+- A topic with ``unclean.leader.election.enable`` may lose what was acknowledged, once such an election took place; its
+  replicas must still become equal, so ``diverged`` is never allowed.
+
+Rule for this file: whatever is not allowed here is a violation.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from minikafka.check.findings import (
+    AcknowledgedMissingOnReplica,
+    Duplicate,
+    Finding,
+    InconsistentOffsets,
+    LostWrite,
+    NonmonotonicPoll,
+    NonmonotonicSend,
+    Unseen,
+)
+from minikafka.sim.plan import Plan
+from minikafka.types import TopicPartition
+
+OF_LOOSE_RECORDS: Final = (LostWrite, Unseen, Duplicate, NonmonotonicSend, AcknowledgedMissingOnReplica)
+"""What acks=0 and acks=1, without idempotence, do not promise."""
+
+OF_UNCLEAN_PARTITIONS: Final = (
+    LostWrite,
+    Unseen,
+    InconsistentOffsets,
+    NonmonotonicPoll,
+    NonmonotonicSend,
+)
+"""What an unclean election may do to those who were told of, or had read, what is gone: others stand in its place."""
+
+UNCLEAN_SETTING: Final = "unclean.leader.election.enable"
+
+
+class Losses:
+    """What one plan allows."""
+
+    def __init__(self, plan: Plan, may_have_lost: Callable[[TopicPartition], bool]) -> None:
+        self._may_have_lost = may_have_lost
+        """Has the partition had an unclean election, as its topic allows?"""
+        self._loose = tuple(machine for machine, settings in plan.clients.items() if _acks(settings) in (0, 1))
+        self._standing: dict[TopicPartition, Counter[str]] = {}
+
+    def stands(self, name: TopicPartition, values: Iterable[str]) -> None:
+        """What a partition holds at the end."""
+        self._standing[name] = Counter(values)
+
+    def allows(self, finding: Finding) -> bool:
+        """Is it a loss that the settings allow?"""
+        name = TopicPartition(finding.topic, finding.partition)
+        if self._may_have_lost(name) and self._is_of_an_unclean_election(name, finding):
+            return True
+        if isinstance(finding, InconsistentOffsets):
+            # Several believe in this offset: without the answers to loose producers there is one value at most.
+            claims = {value for value, who in finding.values if not self._is_answer_to_loose(value, who)}
+            return len(claims) <= 1
+        value = str(getattr(finding, "value", "") or getattr(finding, "process", ""))
+        return isinstance(finding, OF_LOOSE_RECORDS) and self._is_loose(value)
+
+    def _is_of_an_unclean_election(self, name: TopicPartition, finding: Finding) -> bool:
+        if isinstance(finding, Duplicate):
+            # Read at one place before it was lost there, and sent again to another: once, as far as it stands.
+            return self._standing.get(name, Counter())[finding.value] <= 1
+        return isinstance(finding, OF_UNCLEAN_PARTITIONS)
+
+    def _is_answer_to_loose(self, value: str, who: str) -> bool:
+        return who.startswith("the answer to") and self._is_loose(value)
+
+    def _is_loose(self, value: str) -> bool:
+        """Is it a value or a process of a producer that has not asked for more?"""
+        machine = value.partition(".")[0].partition("~")[0]
+        return machine in self._loose
+
+
+def unclean_topics(plan: Plan) -> frozenset[str]:
+    """Whose leaders may be elected from outside the ISR."""
+    return frozenset(topic.name for topic in plan.topics if topic.configs.get(UNCLEAN_SETTING) == "true")
+
+
+def _acks(settings: Mapping[str, Any]) -> object:
+    return settings.get("acks", -1)

@@ -1,0 +1,200 @@
+"""What clients and administrators are and do in one run; they come, die, and are replaced.
+
+===================  ==================================================================================================
+``kill_producer p1`` its process is killed with records under way; ``lasts_s`` later another one goes on
+``kill_reader c1``   the same; ``value`` 0: the next one goes on where it stood, 1: from the start of the log
+``delete_records``   of a partition, ``value`` of what is committed; 1: up to the watermark, as ``-1`` says it
+``topic_lives``      a topic is created, sent to, deleted and created anew, ``value`` times (``lives.py``)
+===================  ==================================================================================================
+
+Rules for this file: clients are the production classes on machines of their own; who dies leaves no answer behind, so
+nobody waits for it; an administrator tries again until it has an answer.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from minikafka.check import Recorder
+from minikafka.client.admin import AdminClient
+from minikafka.errors import OffsetOutOfRange, ProtocolError, UnknownTopicOrPartition
+from minikafka.invariant import invariant
+from minikafka.ports import World
+from minikafka.sim.cluster import SimCluster
+from minikafka.sim.faults import At
+from minikafka.sim.lives import TopicLives, admin_config
+from minikafka.sim.plan import Fault, Plan
+from minikafka.sim.workload import SUCCESSOR, ConsumingClient, Reader, ReadingClient, SendingClient
+from minikafka.types import TopicPartition
+
+ADMIN: Final = "a"
+"""Machines of administrators are ``a1``, ``a2`` and so on."""
+
+
+class People:
+    """The clients of one run."""
+
+    def __init__(
+        self, plan: Plan, cluster: SimCluster, recorder: Recorder, at: At, tell: Callable[[str], None]
+    ) -> None:
+        self.marks: Counter[str] = Counter()
+        """``fault_kill_producer`` and so on: how often each kind really happened."""
+        self.senders: list[SendingClient] = []
+        self.readers: list[Reader] = []
+        self.lives: list[TopicLives] = []
+        self._plan = plan
+        self._cluster = cluster
+        self._recorder = recorder
+        self._at = at
+        self._tell = tell
+        self._start_s = 0.0
+        self._processes: Counter[str] = Counter()
+        """How many there were on each machine."""
+        self._begin: dict[str, Callable[[Fault], bool]] = {
+            "kill_producer": self._kill_producer,
+            "kill_reader": self._kill_reader,
+            "delete_records": self._delete_records,
+            "topic_lives": self._topic_lives,
+        }
+
+    def start(self, names: Sequence[TopicPartition]) -> None:
+        """Let everybody begin with what the plan says, as of now."""
+        self._start_s = self._cluster.sim.loop.time()
+        for machine in sorted({operation.client for operation in self._plan.operations}):
+            self._send_from(machine, [each for each in self._plan.operations if each.client == machine])
+        for number in range(self._plan.readers):
+            self.read_with(f"c{number + 1}", names)
+        for number in range(self._plan.consumers):
+            self._consume_with(f"g{number + 1}", names)
+
+    def begin(self, fault: Fault) -> None:
+        """Let it happen, if whom it would hit exists."""
+        invariant(fault.kind in self._begin, "a known kind of fault", fault=fault)
+        if self._begin[fault.kind](fault):
+            self._tell(str(fault))
+            self.marks[f"fault_{fault.kind}"] += 1
+
+    def missing(self) -> str:
+        """Who still waits for answers, or has not come to the end of what it does; empty: nobody."""
+        waiting = [f"{each.name} waits for {each.unanswered} answers" for each in self.senders if each.unanswered]
+        return "; ".join([*waiting, *filter(None, (each.missing() for each in self.lives))])
+
+    def end(self) -> None:
+        """Everything is put right: whoever is dead comes back at once, with what it has left to send."""
+        for sender in list(self.senders):
+            if sender.left and not self._cluster.sim.loop.alive(sender.machine):
+                self._send_from(sender.machine, sender.left)
+
+    # ---- producers ---------------------------------------------------------------------------------------------------
+
+    def _send_from(self, machine: str, operations: Sequence[Any]) -> None:
+        self.senders = [each for each in self.senders if each.machine != machine]
+        self.senders.append(
+            SendingClient(
+                self._cluster.sim,
+                self._process_on(machine),
+                operations,
+                self._recorder,
+                bootstrap=self._cluster.bootstrap,
+                settings={**self._plan.client_settings, **self._plan.clients.get(machine, {})},
+                start_s=self._start_s,
+            )
+        )
+
+    def _process_on(self, machine: str) -> str:
+        self._processes[machine] += 1
+        number = self._processes[machine]
+        return machine if number == 1 else f"{machine}{SUCCESSOR}{number}"
+
+    def _kill_producer(self, fault: Fault) -> bool:
+        sim = self._cluster.sim
+        sender = next((each for each in self.senders if each.machine == fault.target), None)
+        if sender is None or not sim.loop.alive(sender.machine):
+            return False
+        sim.kill(sender.machine)
+        sender.unanswered = 0
+
+        def replace() -> None:
+            if not sim.loop.alive(sender.machine):
+                self._send_from(sender.machine, sender.left)
+
+        self._at(sim.loop.time() + fault.lasts_s, replace)
+        return True
+
+    # ---- readers -----------------------------------------------------------------------------------------------------
+
+    def read_with(self, machine: str, names: Sequence[TopicPartition], positions: Any = None) -> ReadingClient:
+        """A reader of ours."""
+        brokers = [self._cluster.address_of(node) for node in self._cluster.nodes]
+        process = self._process_on(machine)
+        reader = ReadingClient(self._cluster.sim, process, names, self._recorder, brokers=brokers, positions=positions)
+        self.readers.append(reader)
+        return reader
+
+    def _consume_with(self, machine: str, names: Sequence[TopicPartition]) -> None:
+        settings = {
+            name: value
+            for name, value in self._plan.client_settings.items()
+            if name in {"request_timeout_ms", "retry_backoff_ms", "retry_backoff_max_ms"}
+        }
+        self.readers.append(
+            ConsumingClient(
+                self._cluster.sim,
+                self._process_on(machine),
+                names,
+                self._recorder,
+                bootstrap=self._cluster.bootstrap,
+                settings=settings,
+            )
+        )
+
+    def _kill_reader(self, fault: Fault) -> bool:
+        sim = self._cluster.sim
+        reader = next((each for each in self.readers if each.machine == fault.target), None)
+        if reader is None or not sim.loop.alive(reader.machine):
+            return False
+        sim.kill(reader.machine)
+        self.readers.remove(reader)
+        positions = dict(reader.positions) if not fault.value else dict.fromkeys(reader.positions, 0)
+
+        def replace() -> None:
+            self.read_with(reader.machine, list(positions), positions)
+
+        self._at(sim.loop.time() + fault.lasts_s, replace)
+        return True
+
+    # ---- administrators ----------------------------------------------------------------------------------------------
+
+    def _admin_machine(self) -> str:
+        self._processes[ADMIN] += 1
+        return f"{ADMIN}{self._processes[ADMIN]}"
+
+    def _delete_records(self, fault: Fault) -> bool:
+        topic, _, number = fault.target.rpartition("-")
+        name = TopicPartition(topic, int(number))
+        replica = self._cluster.replica(self._cluster.leader_of(name), name)
+        if replica is None:
+            return False
+        offset = -1 if fault.value >= 1 else int(replica.high_watermark * fault.value)
+        machine = self._admin_machine()
+        world = self._cluster.sim.of(machine)
+        self._cluster.sim.spawn(machine, self._deleting(world, name, offset))
+        return True
+
+    async def _deleting(self, world: World, name: TopicPartition, offset: int) -> None:
+        config = admin_config(self._cluster)
+        try:
+            async with AdminClient(config, world) as admin:
+                low = await admin.delete_records({name: offset})
+        except (OffsetOutOfRange, UnknownTopicOrPartition) as error:
+            world.events("delete_records_refused", partition=str(name), error=error.name)
+        except ProtocolError as error:
+            world.events("delete_records_gave_up", partition=str(name), error=error.name)
+        else:
+            world.events("records_deleted", partition=str(name), low_watermark=low[name])
+
+    def _topic_lives(self, fault: Fault) -> bool:
+        self.lives.append(TopicLives(self._plan, self._cluster, self._admin_machine(), fault))
+        return True

@@ -1,0 +1,288 @@
+"""Clients that die, topics that end, settings that lose: what is allowed is named, what is not is a violation (issue 3)."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from minikafka.check import Checker, Expectations, Recorder
+from minikafka.check.findings import Duplicate, Finding, InconsistentOffsets, LostWrite, Unseen
+from minikafka.errors import InvalidPartitions, RequestTimedOut
+from minikafka.sim import plan as plans
+from minikafka.sim.lives import RECORDS, Sent, tell_lives
+from minikafka.sim.losses import Losses
+from minikafka.sim.plan import (
+    EXTRAS,
+    FOLLOWER,
+    ISR,
+    LEADER,
+    LOOSE,
+    RISKY,
+    SCRATCH,
+    Fault,
+    Operation,
+    Plan,
+    PlannedTopic,
+    plan_of,
+    with_extras,
+)
+from minikafka.sim.run import Run, run
+from minikafka.sim.search import QUICK, QUICK_CLIENT
+from minikafka.types import TopicPartition
+
+LOOSELY = {LOOSE: {"acks": 1}}
+UNCLEAN = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
+
+
+def quick(*faults: Fault, clients: tuple[str, ...] = ("p1",), topic: str = "orders", **changes: object) -> Plan:
+    """A record of each client every tenth of a second for six seconds, with settings of seconds, and these faults."""
+    operations = tuple(
+        Operation(at_s=round(number * 0.1, 1), client=client, topic=topic, partition=0)
+        for number in range(60)
+        for client in clients
+    )
+    plan = Plan(
+        seed=5,
+        settings={**QUICK, "min.insync.replicas": "2", "log.segment.bytes": "300"},
+        client_settings=QUICK_CLIENT,
+        operations=operations,
+        faults=faults,
+        duration_s=7.0,
+    )
+    return plan.with_(**changes)
+
+
+# ---- plans -----------------------------------------------------------------------------------------------------------
+
+
+def test_every_extra_survives_json() -> None:
+    """A plan is data: what a seed draws beside the plain plan is read back as it was written."""
+    seen: Counter[str] = Counter()
+    for seed in range(40):
+        plan = plan_of(seed)
+        assert Plan.from_json(plan.to_json()) == plan
+        seen.update(fault.kind for fault in plan.faults)
+        seen.update(name for name in ("clients", "skew_s", "consumers") if getattr(plan, name))
+    wanted = ("kill_producer", "kill_reader", "delete_records", "topic_lives", "clients", "skew_s", "consumers")
+    assert [name for name in wanted if not seen[name]] == []
+
+
+def test_an_extra_moves_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One stream per purpose: without one extra, the others draw what they drew."""
+    plain = plan_of(7, kinds=("crash",)).with_(faults=())
+    monkeypatch.setattr(plans, "EXTRAS", tuple((1.0, add) for _, add in EXTRAS))
+    whole = with_extras(plain)
+    for left_out in range(len(EXTRAS)):
+        fewer = [(1.0, add) for number, (_, add) in enumerate(EXTRAS) if number != left_out]
+        monkeypatch.setattr(plans, "EXTRAS", fewer)
+        gone = set(whole.faults) - set(with_extras(plain).faults)
+        assert len({fault.kind for fault in gone}) <= 2, "no more than that extra's own are gone"
+
+
+# ---- clients ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_dead_producer_is_replaced_and_a_reader_begins_anew() -> None:
+    """Issue 3, dying clients: sends under way have no outcome, the next process sends the rest, nothing is doubled."""
+    running = Run(
+        quick(
+            Fault(at_s=2.005, kind="kill_producer", target="p1", lasts_s=0.5),
+            Fault(at_s=3.0, kind="kill_reader", target="c1", lasts_s=0.2, value=1.0),
+            Fault(at_s=4.0, kind="kill_reader", target="g1", lasts_s=0.2),
+            consumers=1,
+        )
+    )
+    report = running.run()
+    assert report.ok, report.render()
+    assert report.outcomes["send"] == 60
+    assert report.outcomes["ok"] >= 55
+    assert [each.name for each in running.people.senders] == ["p1~2"]
+    assert [each.name for each in running.people.readers] == ["c1~2", "g1~2", "final"]
+
+
+def test_calendars_that_are_far_off_harm_nothing() -> None:
+    """Issue 3, skewed wall clocks: sessions, elections and back-offs go by the monotonic clock."""
+    report = run(
+        quick(
+            Fault(at_s=2.0, kind="crash", target=f"{LEADER}:orders-0", lasts_s=1.0),
+            skew_s={"n1": -1800.0, "n3": 86_400.0},
+        )
+    )
+    assert report.ok, report.render()
+    assert report.outcomes["ok"] == 60
+
+
+# ---- losses that are allowed -----------------------------------------------------------------------------------------
+
+
+def test_acks_1_loses_and_acks_all_beside_it_does_not() -> None:
+    """S24: in one partition both kinds of producer; a leader is cut off and deposed: only acks=1 records are lost."""
+    lost: list[str] = []
+    for one, two, three in ((1, 2, 3), (2, 1, 3), (3, 1, 2)):  # one of them leads
+        alone = [Fault(at_s=2.0, kind="cut_both", target=f"n{one}>n{other}", lasts_s=3.0) for other in (two, three)]
+        report = run(quick(*alone, clients=("p1", LOOSE)).with_(clients=LOOSELY))
+        assert report.ok, report.render()
+        lost += [told for told in report.named if told.startswith("lost-write")]
+    assert lost
+    assert all(f" {LOOSE}." in told for told in lost), lost
+
+
+def test_acks_0_is_never_more_than_unknown() -> None:
+    """acks=0: no answer is asked for, so nothing was promised and nothing can be lost."""
+    alone = Fault(at_s=2.0, kind="isolate", target=f"{LEADER}:orders-0", lasts_s=3.0)
+    report = run(quick(alone, clients=("p1", LOOSE)).with_(clients={LOOSE: {"acks": 0}}))
+    assert report.ok, report.render()
+    assert report.outcomes["unknown"] >= 60
+    assert not any(told.startswith("lost-write") for told in report.named)
+
+
+def unclean(seed: int) -> Plan:
+    """One follower is cut off until the ISR is without it, then the ISR dies and that one is back."""
+    return quick(
+        Fault(at_s=1.0, kind="isolate", target=f"{FOLLOWER}:{RISKY}-0", lasts_s=3.0),
+        Fault(at_s=3.8, kind="crash", target=f"{ISR}:{RISKY}-0", lasts_s=2.0),
+        topic=RISKY,
+        seed=seed,
+        topics=(PlannedTopic(name=RISKY, partitions=1, replication_factor=3, configs=UNCLEAN),),
+    )
+
+
+def test_an_unclean_election_loses_by_name_and_the_replicas_agree() -> None:
+    """S20: with unclean.leader.election.enable acknowledged records are lost, each is named, and all become whole."""
+    reports = [run(unclean(seed)) for seed in range(4)]
+    assert [report.render() for report in reports if not report.ok] == []
+    named = [told for report in reports for told in report.named if told.startswith("lost-write")]
+    assert named
+    assert all("risky-0@" in told and "nowhere to be read" in told for told in named)
+
+
+def test_without_that_setting_the_same_loss_is_a_violation() -> None:
+    """The losses of an unclean election are forgiven to topics that ask for it, and to no other."""
+    failures = []
+    for seed in range(4):
+        running = Run(unclean(seed))
+        running.watch.may_be_unclean = frozenset()
+        failures.append(running.run().failure)
+    assert set(failures) <= {None, "committed_record_lost", "exposed_record_changed", "committed_prefix_equal"}
+    assert set(failures) != {None}
+
+
+def finding(kind: type[Finding], value: str, **facts: object) -> Finding:
+    """One of orders-0."""
+    given = {
+        "topic": "orders",
+        "partition": 0,
+        "offset": 3,
+        "value": value,
+        "op": 1,
+        "process": value.partition(".")[0],
+    }
+    return kind(**{**given, **facts})  # type: ignore[arg-type]
+
+
+def test_which_findings_are_allowed() -> None:
+    """A loose producer's losses are its own: what others say of the same offset must still be one value."""
+    losses = Losses(Plan(seed=0, clients=LOOSELY), lambda name: False)
+    lost = {"held_by": (), "read_up_to": 9}
+    assert losses.allows(finding(LostWrite, "loose.1", **lost))
+    assert losses.allows(finding(Unseen, "loose~2.1", read_up_to=1))
+    assert not losses.allows(finding(LostWrite, "p1.1", **lost))
+    place = {"topic": "orders", "partition": 0, "offset": 3}
+    told = ("loose.1", "the answer to loose")
+    assert losses.allows(InconsistentOffsets(**place, values=(told, ("p1.1", "a poll of c1"))))
+    assert not losses.allows(
+        InconsistentOffsets(**place, values=(("loose.1", "a poll of c1"), ("p1.1", "a poll of c2")))
+    )
+    assert not losses.allows(
+        InconsistentOffsets(**place, values=(("p1.1", "the answer to p1"), told, ("p1.2", "the replicas")))
+    )
+
+
+def test_a_double_that_still_stands_is_no_loss() -> None:
+    """After an unclean election a value may have been read elsewhere before; twice in the log is a duplicate."""
+    losses = Losses(Plan(seed=0), lambda name: True)
+    twice = Duplicate(topic="orders", partition=0, offset=1, value="p1.1", places=((0, 1), (0, 2)), sends=1)
+    losses.stands(TopicPartition("orders", 0), ["p1.0", "p1.1"])
+    assert losses.allows(twice)
+    losses.stands(TopicPartition("orders", 0), ["p1.1", "p1.1"])
+    assert not losses.allows(twice)
+
+
+# ---- topics ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_topic_lives_again_under_faults() -> None:
+    """S18: deleted and created anew while brokers crash; the last life holds its own records and none of the others."""
+    lives = Fault(at_s=0.3, kind="topic_lives", target=SCRATCH, lasts_s=0.1, value=4.0)
+    crash = Fault(at_s=1.0, kind="crash", target="controller", lasts_s=1.0)
+    stop = Fault(at_s=2.5, kind="stop", target="n2", lasts_s=0.5)
+    running = Run(quick(lives, crash, stop))
+    report = running.run()
+    assert report.ok, report.render()
+    assert report.marks["topic_life_ended"] == 3
+    name = TopicPartition(SCRATCH, 0)
+    ids = {
+        event.facts["topic_id"]
+        for event in running.sim.journal
+        if event.kind == "topic_created" and event.facts["topic"] == SCRATCH
+    }
+    assert len(ids) == 4
+    assert name in running.cluster.partition_names() or report.marks["replica_deleted"]
+
+
+TIMED_OUT = RequestTimedOut("late", outcome="unknown")
+REFUSED = InvalidPartitions("none", outcome="not_written")
+
+
+@pytest.mark.parametrize(
+    ("read", "expected"),
+    [
+        (["2.0", "2.1"], []),
+        (["2.0", "1.1", "2.1"], []),  # a request of the first life that nobody answered came late
+        (["1.0", "2.0", "2.1"], ["phantom-read"]),  # what was acknowledged in the first life came back
+        (["2.0", "1.2", "2.1"], ["phantom-read"]),  # what was refused in it
+        (["2.0"], ["unseen"]),
+        (["2.0", "2.1", "2.2"], ["aborted-read"]),
+    ],
+)
+def test_what_a_later_life_may_hold(read: list[str], expected: list[str]) -> None:
+    """Records of a deleted topic do not come back, but for those whose fate nobody knows."""
+    sent = [
+        Sent(1, "1.0", offset=0),
+        Sent(1, "1.1", error=TIMED_OUT),
+        Sent(1, "1.2", error=REFUSED),
+        Sent(2, "2.0", offset=read.index("2.0")),
+        Sent(2, "2.1", offset=read.index("2.1") if "2.1" in read else 1),
+        Sent(2, "2.2", error=REFUSED),
+    ]
+    checker = Checker()
+    recorder = Recorder(checker.feed, lambda: 0.0)
+    tell_lives(recorder, "a1", SCRATCH, sent, last=2)
+    recorder.poll("final", SCRATCH, 0, list(enumerate(read)), position_before=0, position_after=len(read))
+    recorder.expect(Expectations(final_read_complete=True))
+    assert sorted(checker.verdict().totals) == expected
+    assert RECORDS > 1
+
+
+def test_log_starts_move_under_faults() -> None:
+    """KAFKA-FACTS 1.5: DeleteRecords and retention while leaders change; what is above the log start is all there."""
+    topic = PlannedTopic(name="orders", partitions=1, replication_factor=3, configs={"retention.bytes": "600"})
+    settings = {**quick().settings, "log.retention.check.interval.ms": "300", "log.segment.delete.delay.ms": "100"}
+    running = Run(
+        quick(
+            Fault(at_s=2.0, kind="delete_records", target="orders-0", value=1.0),
+            Fault(at_s=2.2, kind="crash", target=f"{LEADER}:orders-0", lasts_s=1.0),
+            Fault(at_s=4.0, kind="delete_records", target="orders-0", value=0.5),
+            Fault(at_s=4.5, kind="power_cut", target="n2", lasts_s=0.5),
+            Fault(at_s=5.0, kind="kill_reader", target="c1", value=1.0),
+            topics=(topic,),
+            settings=settings,
+        )
+    )
+    report = running.run()
+    assert report.ok, report.render()
+    assert report.outcomes["ok"] == 60
+    assert report.marks["segments_deleted"] > 3
+    assert report.marks["records_deleted"] > 0
+    assert report.marks["reader_reset"] > 0, "a reader that was overtaken by the log start went on there"
