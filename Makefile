@@ -2,7 +2,7 @@
 #   make demo    three brokers, 336,776 flights, kill -9 in mid-stream, the checker's verdict, a Spark job
 #   make test    what CI runs: ruff, mypy, the floors, pytest
 #   make lint    the first three of these       make format   let ruff rewrite
-#   make bench   figures beside a bare aiohttp server      make soak   kill and restart for an hour (MINUTES=60)
+#   make bench   figures beside a bare aiohttp server, and Spark's      make soak   kill and restart for an hour (MINUTES=60)
 #   make clean   remove the environment and caches
 
 .DEFAULT_GOAL := help
@@ -39,7 +39,7 @@ format: $(VENV)/.dev
 	@$(BIN)/ruff check --fix --quiet . || true
 	@$(BIN)/ruff format .
 
-bench: $(VENV)/.dev
+bench: $(VENV)/.dev $(VENV)/.spark
 	@$(BIN)/python -m tests.bench $(BENCH_ARGS)
 
 soak: $(VENV)/.dev
