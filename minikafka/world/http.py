@@ -55,9 +55,16 @@ class HttpNetwork:
 
     async def call(self, peer: Address, api: str, body: Buffers, *, deadline: float) -> bytes | bytearray:
         """Send and await the answer; ``deadline`` is on the loop's clock. Unreachable, OutcomeUnknown."""
-        if self._links is not None and self._links.is_active:
-            return await self._links.call(peer, api, body, deadline=deadline, send=self._call)
-        return await self._call(peer, api, body, deadline=deadline)
+        links = self._links
+        if links is None:
+            return await self._call(peer, api, body, deadline=deadline)
+        if links.has_faults():
+            return await links.call(peer, api, body, deadline=deadline, send=self._call)
+        answer = await self._call(peer, api, body, deadline=deadline)
+        if links.has_faults():
+            # A fault that was set meanwhile: a long poll's answer must not slip through a cut.
+            await links.arriving(peer, api, body, deadline=deadline)
+        return answer
 
     async def _call(self, peer: Address, api: str, body: Buffers, *, deadline: float) -> bytes | bytearray:
         if deadline <= asyncio.get_running_loop().time():

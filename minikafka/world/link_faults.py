@@ -65,9 +65,8 @@ class LinkEnd:
         self._under_way: set[asyncio.Task[Answer | None]] = set()
         faults.nodes.add(node)
 
-    @property
-    def is_active(self) -> bool:
-        """Is there any fault?"""
+    def has_faults(self) -> bool:
+        """Is there any?"""
         return bool(self.faults.active)
 
     # ---- a caller's end ----------------------------------------------------------------------------------------------
@@ -112,13 +111,26 @@ class LinkEnd:
                 await sent()
             except WorldError as error:
                 self._events("duplicate_failed", api=api, target=target, why=str(error))
+        return answer if await self._arrives(peer, target, called, api) else None
+
+    async def _arrives(self, peer: Address, target: str, called: str, api: str) -> bool:
+        """Does the answer come through? OutcomeUnknown when the connection breaks."""
         try:
             await self._travel(target, self.node, called, "answer")
         except _Stopped as stopped:
             if stopped.breaks:
                 raise OutcomeUnknown(f"{api} to {peer}: {stopped}") from None
-            return None
-        return answer
+            return False
+        return True
+
+    async def arriving(self, peer: Address, api: str, body: Buffers, *, deadline: float) -> None:
+        """The answer of a call that was sent before there was any fault: return when it arrives, or OutcomeUnknown."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                if not await self._arrives(peer, self._name_of(peer), _api_of(api, body), api):
+                    await asyncio.Event().wait()
+        except TimeoutError:
+            raise OutcomeUnknown(f"{api} to {peer}: no answer in time") from None
 
     def _arrived(self, task: asyncio.Task[Answer | None]) -> None:
         self._under_way.discard(task)
@@ -130,15 +142,18 @@ class LinkEnd:
 
     async def serve(self, source: str, api: str, body: bytes, handler: Handler) -> Buffers:
         """Handle a request that came in from ``source`` (empty: a client); NotAnswered when no answer shall go out."""
-        if not self.faults.active or source in self.faults.nodes:
+        if source in self.faults.nodes:
             return await handler(api, body)
-        source, called = source or CLIENT, _api_of(api, (body,))
+        source, called, again = source or CLIENT, "", 0
         try:
-            again = await self._travel(source, self.node, called, "request")
+            if self.faults.active:
+                called = _api_of(api, (body,))
+                again = await self._travel(source, self.node, called, "request")
             answer = await handler(api, body)
             for _ in range(again):
                 await handler(api, body)
-            await self._travel(self.node, source, called, "answer")
+            if self.faults.active:
+                await self._travel(self.node, source, called or _api_of(api, (body,)), "answer")
         except _Stopped as stopped:
             raise NotAnswered(str(stopped), hang_up=stopped.breaks) from None
         return answer

@@ -188,6 +188,18 @@ class LocalCluster:
             raise BrokerNotAvailable(f"broker {node} is running: kill or terminate it first")
         self.run(lambda: self._start((self._files_of(node),), timeout_s))
 
+    def make_whole(self, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Heal all faults, restart the brokers that are down or stopped by themselves, and wait until all are alive."""
+        up = [node for node, each in self._nodes.items() if each.broker.is_open and each.failure is None]
+        if self.faults.heal() == 0 and len(up) == len(self.node_ids):
+            return
+        for node in self.node_ids:
+            if node not in up:
+                if node in self._nodes:
+                    self.kill(node)
+                self.restart(node, timeout_s)
+        self.sync.wait.alive(*self.node_ids, timeout_s=timeout_s)
+
     def __enter__(self) -> Self:
         self.start()
         return self

@@ -34,10 +34,13 @@ class Node:
         self.network = HttpNetwork(links=links)
         self.seen: list[tuple[str, bytes]] = []
         self.reached = asyncio.Event()
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
 
     async def handle(self, api: str, body: bytes) -> Sequence[bytes]:
         self.seen.append((api, bytes(body)))
         self.reached.set()
+        await self.may_answer.wait()
         return [b"answer ", body]
 
     async def call(self, peer: Address, api: str = "Vote", body: bytes = b"1", patience_s: float = PATIENCE_S) -> bytes:
@@ -167,6 +170,24 @@ async def test_a_duplicated_request_is_handled_twice(shared: bool):
         assert it.one.seen == [("Vote", b"x"), ("Vote", b"x")]
         await it.two.call(it.at, body=b"y")
         assert len(it.one.seen) == 3
+
+
+@BROKERS
+@pytest.mark.parametrize("kind", ["cut", "drop", "delay"])
+async def test_a_fault_strikes_answers_of_what_was_asked_before_it(shared: bool, kind: str):
+    """A long poll that is parked when the link is cut: its answer does not slip through."""
+    async with pair(shared=shared) as it:
+        it.one.may_answer.clear()
+        calling = asyncio.ensure_future(it.two.call(it.at, patience_s=1.0))
+        await it.one.reached.wait()
+        fault = it.fault(kind, "1>2", **({"delay_ms": 1.0} if kind == "delay" else {}))
+        it.one.may_answer.set()
+        if kind == "delay":
+            assert await calling == b"answer 1"
+        else:
+            with pytest.raises(OutcomeUnknown):
+                await calling
+        assert fault.hits == 1
 
 
 @pytest.mark.parametrize(

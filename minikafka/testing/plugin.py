@@ -1,0 +1,210 @@
+"""pytest plugin: brokers for tests, in the test's own process (docs/pytest.md).
+
+============================ ======== =================================================================================
+fixture                      scope    what it is
+============================ ======== =================================================================================
+minikafka_cluster            test     a LocalCluster of three brokers that no other test sees
+minikafka_broker             test     the same with one broker
+minikafka_shared_cluster     session  three brokers for all tests: each takes a topic of its own
+minikafka_shared_broker      session  the same with one broker
+minikafka_topic              test     a topic's name that no other test has
+minikafka_settings           session  Kafka's settings for all of these; override it in conftest.py
+============================ ======== =================================================================================
+
+Rules for this file: it is loaded into everybody's pytest, so it imports pytest alone, starts nothing before a fixture
+is asked for, and has no asynchronous fixtures: brokers run on a thread of their own, whatever loop a test has.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+if TYPE_CHECKING:
+    from minikafka.world.local_cluster import LocalCluster
+
+BROKERS: Final = 3
+
+QUICK: Final[Mapping[str, str]] = {
+    "broker.session.timeout.ms": "2000",
+    "broker.heartbeat.interval.ms": "200",
+    "replica.lag.time.max.ms": "1000",
+    "controller.quorum.election.timeout.ms": "400",
+    "controller.quorum.fetch.timeout.ms": "800",
+    "log.segment.delete.delay.ms": "0",
+}
+"""Failures are noticed soon; no test depends on how soon."""
+
+TOPIC_NAME_MAX = 200
+_NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+@dataclass(slots=True)
+class _Running:
+    """A cluster that a fixture has started, and where the present test's events begin."""
+
+    cluster: LocalCluster
+    fixture: str
+    begins_at: int = 0
+
+
+@dataclass(slots=True)
+class _Bench:
+    """What one pytest process has running."""
+
+    running: list[_Running] = field(default_factory=list)
+    journals: Path | None = None
+    topics: int = 0
+
+    def used_by(self, item: pytest.Item) -> list[_Running]:
+        names = getattr(item, "fixturenames", ())
+        return [each for each in self.running if each.fixture in names]
+
+
+_BENCH: Final = pytest.StashKey[_Bench]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--minikafka-journal-dir``."""
+    parser.getgroup("minikafka").addoption(
+        "--minikafka-journal-dir",
+        metavar="DIR",
+        help="keep the brokers' journals of failed tests here, not in pytest's temporary directory",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The marker, and room for what will run."""
+    config.stash[_BENCH] = _Bench()
+    config.addinivalue_line(
+        "markers",
+        "minikafka(brokers=N, config={...}): how many brokers, and which of Kafka's settings, the clusters of this test"
+        " have that are its own",
+    )
+
+
+# ---- fixtures --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def minikafka_settings() -> Mapping[str, str]:
+    """Settings by Kafka's names, laid over QUICK, for every cluster; override this fixture to change them."""
+    return {}
+
+
+@pytest.fixture(scope="session")
+def minikafka_shared_cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, minikafka_settings: Mapping[str, str]
+) -> Iterator[LocalCluster]:
+    """Three brokers for all tests of the session. After each test faults are healed and dead brokers are restarted."""
+    yield from _started(request, tmp_path_factory, BROKERS, minikafka_settings)
+
+
+@pytest.fixture(scope="session")
+def minikafka_shared_broker(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, minikafka_settings: Mapping[str, str]
+) -> Iterator[LocalCluster]:
+    """One broker for all tests of the session."""
+    yield from _started(request, tmp_path_factory, 1, minikafka_settings)
+
+
+@pytest.fixture
+def minikafka_cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, minikafka_settings: Mapping[str, str]
+) -> Iterator[LocalCluster]:
+    """Three brokers of this test's own; ``@pytest.mark.minikafka(brokers=5, config={...})`` changes them."""
+    yield from _started(request, tmp_path_factory, BROKERS, minikafka_settings)
+
+
+@pytest.fixture
+def minikafka_broker(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, minikafka_settings: Mapping[str, str]
+) -> Iterator[LocalCluster]:
+    """One broker of this test's own; the marker's ``config`` is for it too."""
+    yield from _started(request, tmp_path_factory, 1, minikafka_settings)
+
+
+@pytest.fixture
+def minikafka_topic(request: pytest.FixtureRequest) -> str:
+    """A topic's name, made of the test's, that no other test of this session has. The topic is not created."""
+    bench = request.config.stash[_BENCH]
+    bench.topics += 1
+    name = _NOT_IN_A_NAME.sub("-", request.node.name)[:TOPIC_NAME_MAX].strip("-.")
+    return f"{name}-{bench.topics}"
+
+
+def _started(
+    request: pytest.FixtureRequest, temporary: pytest.TempPathFactory, brokers: int, settings: Mapping[str, str]
+) -> Iterator[LocalCluster]:
+    # Only now: whoever asks for no broker must not pay for one.
+    from minikafka.world.local_cluster import LocalCluster  # noqa: PLC0415
+
+    asked: dict[str, Any] = {}
+    if request.scope == "function":
+        for marker in request.node.iter_markers("minikafka"):
+            asked = {**_checked(marker), **asked}
+    if brokers > 1:
+        brokers = asked.get("brokers", brokers)
+    config = {
+        **QUICK,
+        "default.replication.factor": str(min(BROKERS, brokers)),
+        **settings,
+        **asked.get("config", {}),
+    }
+    bench = request.config.stash[_BENCH]
+    if bench.journals is None:
+        chosen = request.config.getoption("--minikafka-journal-dir")
+        bench.journals = Path(chosen) if chosen else temporary.getbasetemp() / "minikafka-journals"
+    with LocalCluster(brokers, config=config) as cluster:
+        running = _Running(cluster, str(request.fixturename))
+        bench.running.append(running)
+        try:
+            yield cluster
+        finally:
+            bench.running.remove(running)
+
+
+def _checked(marker: pytest.Mark) -> Mapping[str, Any]:
+    unknown = [*map(repr, marker.args), *(name for name in marker.kwargs if name not in {"brokers", "config"})]
+    if unknown:
+        raise pytest.UsageError(f"@pytest.mark.minikafka takes brokers=N and config={{...}}, not {', '.join(unknown)}")
+    return marker.kwargs
+
+
+# ---- around each test ------------------------------------------------------------------------------------------------
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A shared cluster's events are this test's from here on."""
+    for each in item.config.stash[_BENCH].used_by(item):
+        each.begins_at = each.cluster.events.mark
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """A failed test keeps what its brokers told."""
+    outcome: Any = yield
+    report: pytest.TestReport = outcome.get_result()
+    bench = item.config.stash[_BENCH]
+    if not report.failed or report.when == "teardown" or bench.journals is None:
+        return
+    for each in bench.used_by(item):
+        name = _NOT_IN_A_NAME.sub("-", item.nodeid)[-TOPIC_NAME_MAX:].strip("-.")
+        path = bench.journals / f"{name}.{each.fixture}.jsonl"
+        count = each.cluster.events.write(path, since=each.begins_at)
+        told = f"{path}\n{count} events of this test; to see them: minikafka sim show '{path}' --html run.html"
+        report.sections.append((f"brokers' journal ({each.fixture})", told))
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """The next test gets a whole cluster: faults healed, dead brokers back."""
+    yield
+    for each in item.config.stash[_BENCH].used_by(item):
+        each.cluster.make_whole()

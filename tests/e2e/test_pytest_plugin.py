@@ -1,0 +1,235 @@
+"""The pytest plugin, as its users have it: in a pytest of their own, with their modes and settings (issue 5)."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from minikafka.ui.journal import read_journals
+from minikafka.ui.page import replay_of
+from tests.tidy.sources import ROOT
+
+pytest_plugins = ["pytester"]
+pytestmark = pytest.mark.e2e
+
+# By module and not by entry point: what is installed here may be another tree, or an older one.
+LOADED = ("-p", "no:minikafka", "-p", "minikafka.testing.plugin")
+QUIET = ("-p", "no:cacheprovider", "-W", "error", "-o", "asyncio_default_fixture_loop_scope=function")
+
+
+@pytest.fixture
+def run(pytester, monkeypatch):
+    """Run pytest on what the test wrote, as another process."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+    def run(*arguments: str, mode: str = "auto") -> pytest.RunResult:
+        return pytester.runpytest_subprocess(*LOADED, *QUIET, f"--asyncio-mode={mode}", *arguments, timeout=110)
+
+    return run
+
+
+PLAIN = """
+def test_{name}(minikafka_shared_cluster, minikafka_topic):
+    kafka = minikafka_shared_cluster.sync
+    kafka.create_topic(minikafka_topic)
+    kafka.produce(minikafka_topic, b"tea")
+    assert [record.value for record in kafka.consume(minikafka_topic, 1)] == [b"tea"]
+"""
+
+AWAITED = """
+import pytest
+from minikafka import Producer
+
+{mark}
+async def test_awaited(minikafka_shared_cluster, minikafka_topic):
+    cluster = minikafka_shared_cluster
+    await cluster.create_topic(minikafka_topic)
+    async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        assert (await producer.send_and_wait(minikafka_topic, b"tea")).offset == 0
+    await cluster.wait.high_watermark(minikafka_topic, 0, 1)
+"""
+
+
+@pytest.mark.parametrize("mode, mark", [("auto", ""), ("strict", "@pytest.mark.asyncio")])
+def test_plain_and_asynchronous_tests_share_a_cluster(pytester, run, mode: str, mark: str):
+    """Brokers have a loop of their own: neither mode of pytest-asyncio is disturbed, nor a plain test."""
+    pytester.makepyfile(test_plain=PLAIN.format(name="plain"), test_awaited=AWAITED.format(mark=mark))
+    run(mode=mode).assert_outcomes(passed=2)
+
+
+def test_tests_are_isolated_by_topic(pytester, run):
+    """One cluster, a topic for each: no two names are the same, and each is made of its test's name."""
+    pytester.makepyfile(
+        """
+        import pytest
+        SEEN = set()
+
+        @pytest.mark.parametrize("what", ["a b", "ä/ö", "x" * 300])
+        def test_named(minikafka_topic, what):
+            assert minikafka_topic.startswith("test_named-")
+            assert len(minikafka_topic) <= 249 and minikafka_topic.isascii() and "/" not in minikafka_topic
+            assert minikafka_topic not in SEEN
+            SEEN.add(minikafka_topic)
+
+        def test_no_broker_was_started_for_a_name(minikafka_topic):
+            import threading
+            assert not [each for each in threading.enumerate() if "minikafka" in each.name]
+        """
+    )
+    run().assert_outcomes(passed=4)
+
+
+def test_a_cluster_of_ones_own_has_the_settings_that_are_asked_for(pytester, run):
+    """Function scope, a marker for size and settings, `minikafka_settings` for all; the nearest word counts."""
+    pytester.makeconftest(
+        """
+        import pytest
+
+        @pytest.fixture(scope="session")
+        def minikafka_settings():
+            return {"num.partitions": "2", "fetch.max.bytes": "2048"}
+        """
+    )
+    pytester.makepyfile(
+        """
+        import pytest
+        BOOTSTRAPS = set()
+
+        @pytest.mark.minikafka(brokers=2, config={"num.partitions": "3"})
+        class TestOwn:
+            def test_marked(self, minikafka_cluster):
+                BOOTSTRAPS.add(minikafka_cluster.bootstrap)
+                config = minikafka_cluster.broker(2).config
+                assert minikafka_cluster.node_ids == (1, 2)
+                assert (config.num_partitions, config.fetch_max_bytes) == (3, 2048)
+                assert config.default_replication_factor == 2
+
+            @pytest.mark.minikafka(brokers=4)
+            def test_nearest(self, minikafka_cluster):
+                BOOTSTRAPS.add(minikafka_cluster.bootstrap)
+                assert len(minikafka_cluster.node_ids) == 4
+
+        def test_broker(minikafka_broker):
+            assert minikafka_broker.node_ids == (1,)
+            assert minikafka_broker.broker(1).config.num_partitions == 2
+            assert minikafka_broker.bootstrap not in BOOTSTRAPS
+            assert len(BOOTSTRAPS) == 2
+        """
+    )
+    run().assert_outcomes(passed=3)
+
+
+def test_what_the_marker_does_not_know_is_an_error(pytester, run):
+    """A misspelt setting must not be passed over in silence."""
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.minikafka(broker=5)
+        def test_marker(minikafka_cluster): ...
+
+        @pytest.mark.minikafka(config={"num.partitons": "1"})
+        def test_setting(minikafka_cluster): ...
+        """
+    )
+    result = run()
+    result.assert_outcomes(errors=2)
+    result.stdout.fnmatch_lines(["*takes brokers=N and config={...}, not broker*", "*did you mean num.partitions*"])
+
+
+def test_the_next_test_finds_a_whole_cluster(pytester, run):
+    """Faults that were not healed and brokers that were killed do not fail somebody else's test."""
+    pytester.makepyfile(
+        """
+        def test_one_hurts(minikafka_shared_cluster):
+            minikafka_shared_cluster.faults.cut("*>1")
+            minikafka_shared_cluster.kill(2)
+
+        def test_two_is_whole(minikafka_shared_cluster, minikafka_topic):
+            cluster = minikafka_shared_cluster
+            assert cluster.faults.active() == []
+            assert cluster.broker(2).is_ready
+            cluster.sync.create_topic(minikafka_topic)
+            cluster.sync.wait.isr(minikafka_topic, size=3, timeout_s=1)
+        """
+    )
+    run().assert_outcomes(passed=2)
+
+
+FAILS = """
+def test_first(minikafka_shared_cluster, minikafka_topic):
+    minikafka_shared_cluster.sync.create_topic(minikafka_topic)
+
+def test_fails(minikafka_shared_cluster, minikafka_topic):
+    kafka = minikafka_shared_cluster.sync
+    kafka.create_topic("orders")
+    kafka.produce("orders", b"tea")
+    kafka.wait.high_watermark("orders", 0, 1, replica=3)
+    assert 0, "on purpose"
+"""
+
+
+@pytest.mark.parametrize("chosen", [True, False])
+def test_a_failed_test_keeps_its_journal(pytester, run, tmp_path, chosen: bool):
+    """The journal is written when a test fails, told in its report, and opened by the replay page."""
+    pytester.makepyfile(FAILS)
+    result = run(*(["--minikafka-journal-dir", str(tmp_path / "kept")] if chosen else []))
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["*brokers' journal (minikafka_shared_cluster)*", "* events of this test; to see*"])
+    (told,) = re.findall(r"minikafka sim show '([^']+)' --html run.html", result.stdout.str())
+    assert chosen == told.startswith(str(tmp_path / "kept"))
+    journal = read_journals([pytester.path / told])
+    assert replay_of(journal, partition="orders-0").steps
+    assert not [entry for entry in journal.entries if "test_first" in str(entry.facts.get("topic", ""))]
+
+
+def test_who_asks_for_nothing_pays_for_nothing():
+    """The plugin is loaded into everybody's pytest: beside pytest itself it loads none but a few small modules."""
+    code = """
+import sys, pytest
+before = set(sys.modules)
+import minikafka.testing.plugin
+print(sorted(set(sys.modules) - before))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, check=True
+    )
+    assert done.stdout.decode().strip() == "['minikafka', 'minikafka.testing', 'minikafka.testing.plugin']"
+
+
+def test_an_installed_minikafka_is_found_by_its_entry_point(pytester, monkeypatch):
+    """`pip install minikafka` is all: the entry point of pyproject.toml, in a metadata folder as pip leaves it."""
+    (line,) = re.findall(
+        r"\[project\.entry-points\.pytest11\]\n(.+)\n", (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    )
+    metadata = pytester.mkdir("site") / "minikafka_as_installed-1.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: minikafka-as-installed\nVersion: 1\n")
+    (metadata / "entry_points.txt").write_text(f"[pytest11]\n{line.replace(chr(34), '')}\n")
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{metadata.parent}")
+    pytester.makepyfile(PLAIN.format(name="found"))
+    result = pytester.runpytest_subprocess(*QUIET, "--strict-markers", timeout=110)
+    result.assert_outcomes(passed=1)
+
+
+def test_the_recipes_run(pytester, run):
+    """docs/pytest.md: each block of Python is a file of tests, and all of them pass."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "pytest.md").read_text(encoding="utf-8"), re.DOTALL)
+    count = 0
+    for number, block in enumerate(blocks):
+        name = "conftest" if block.startswith("# conftest.py") else f"test_recipe_{number}"
+        (pytester.path / f"{name}.py").write_text(block, encoding="utf-8")
+        count += len(re.findall(r"^(?:async )?def test_", block, re.MULTILINE))
+    assert count >= 12
+    run().assert_outcomes(passed=count)
+
+
+def test_the_page_on_testing_runs(pytester, run):
+    """docs/testing.md: its Python is a test that passes."""
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "testing.md").read_text(encoding="utf-8"), re.DOTALL)
+    pytester.makepyfile(test_page=block)
+    run().assert_outcomes(passed=1)
