@@ -12,9 +12,12 @@ import asyncio
 import base64
 import traceback
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from minikafka.broker.api.describe import handle_api_versions, handle_describe_producers, handle_describe_replicas
+from minikafka.broker.api.describe_log import handle_describe_log
+from minikafka.broker.api.explain import handle_explain_partition
 from minikafka.broker.api.fetch import handle_fetch
 from minikafka.broker.api.metadata import MetadataApi
 from minikafka.broker.api.offsets import (
@@ -25,6 +28,7 @@ from minikafka.broker.api.offsets import (
 from minikafka.broker.api.produce import handle_produce
 from minikafka.broker.api.producer_ids import ProducerIds
 from minikafka.broker.caretaker import Caretaker
+from minikafka.broker.chronicle import Chronicle
 from minikafka.broker.controller_driver import ControllerDriver
 from minikafka.broker.dispatch import ApiHandler, Dispatcher
 from minikafka.broker.lifecycle import Lifecycle
@@ -82,7 +86,8 @@ class Broker:
 
     def __init__(self, config: BrokerConfig, world: World) -> None:
         self.config = config
-        self.world = world
+        self.chronicle = Chronicle(world.clock, world.events, is_replaying=lambda: not self._has_caught_up)
+        self.world = world = replace(world, events=self.chronicle)
         self.node_id = config.node_id
         self.failure: str | None = None
         self._tasks = Tasks(self._on_task_failure)
@@ -247,6 +252,7 @@ class Broker:
         )
         self.metadata_api = MetadataApi(config, world, self.metadata, self.quorum, self.ask_controller)
         self._handlers.update(self._handler_table())
+        self.metadata.subscribe(self.chronicle.on_image)
         self.metadata.subscribe(self._on_image)
         self._open = True
         await self.quorum.start()
@@ -286,6 +292,8 @@ class Broker:
             "InitProducerId": self.producer_ids.handle_init_producer_id,
             "ApiVersions": handle_api_versions,
             "DescribeReplicas": self._describe_replicas,
+            "DescribeLog": lambda request: handle_describe_log(self.replicas, self.quorum, request),
+            "ExplainPartition": lambda request: handle_explain_partition(self.replicas, self.chronicle, request),
         }
         handlers.update(dict.fromkeys(QUORUM_APIS, self.quorum.handle))
         handlers.update(dict.fromkeys(CONTROLLER_APIS, self.controller.handle))

@@ -107,6 +107,10 @@ class ReplicaManager:
             f"{name} is not on broker {self.config.node_id} but on {list(known.replicas)}", leader=known.leader
         )
 
+    def knows(self, name: TopicPartition) -> bool:
+        """Is there such a partition, here or elsewhere?"""
+        return self._image().partition(name) is not None
+
     def current_leader(self, name: TopicPartition) -> CurrentLeader | None:
         """What to tell a client that asked the wrong broker."""
         known = self._image().partition(name)

@@ -215,6 +215,8 @@ def completed(response: R, request: object, image: MetadataImage) -> R:
     """The answer once its records are applied to ``image``: with what only the log could say."""
     if isinstance(response, BrokerRegistrationResponse) and isinstance(request, BrokerRegistrationRequest):
         return replace(response, broker_epoch=image.brokers[request.broker_id].broker_epoch)
-    if isinstance(response, CreateTopicsResponse | DeleteTopicsResponse | BrokerHeartbeatResponse):
+    if isinstance(
+        response, CreateTopicsResponse | DeleteTopicsResponse | ElectLeadersResponse | BrokerHeartbeatResponse
+    ):
         return replace(response, metadata_offset=image.offset)
     return response

@@ -256,6 +256,10 @@ class LeaderReplica:
         self.high_watermark = new
         return True
 
+    def watermark_holders(self, now: float) -> tuple[NodeId, ...]:
+        """The followers whose log ends the high watermark cannot pass now."""
+        return tuple(node for node in self.remotes if self._counts(node, now))
+
     def _counts(self, node: NodeId, now: float) -> bool:
         """Must ``node`` have a record before it is committed? In the maximal ISR, or about to be let in (S10)."""
         return node in self.maximal_isr or (self.broker_epoch_of(node) is not None and self._is_caught_up(node, now))

@@ -5,15 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from minikafka import __version__
-from minikafka.errors import BrokerNotAvailable
+from minikafka.errors import BrokerIdNotRegistered, BrokerNotAvailable
 from minikafka.quorum.image import BrokerImage
 from minikafka.rest.host import limits_of
 from minikafka.rest.leaders import leader_members
+from minikafka.rest.parameters import INT32_MAX, Integer
 from minikafka.rest.route import Answer, Route
 from minikafka.rest.schema import many, nullable, ref, shape, table, text, whole
 from minikafka.rest.visit import Handler, Reply, Visit
 from minikafka.types import NO_NODE
 from minikafka.wire.messages import CurrentLeader, MetadataRequest, MetadataResponse
+
+BROKER = Integer(
+    name="broker", place="path", description="The broker's node.id.", default=-1, low=0, high=INT32_MAX, example=1
+)
 
 
 async def get_cluster(visit: Visit) -> Reply:
@@ -50,6 +55,31 @@ def _broker_out(broker: BrokerImage) -> dict[str, Any]:
     }
 
 
+async def get_brokers(visit: Visit) -> Reply:
+    """Every registered broker, and how much it leads and holds."""
+    brokers = visit.host.image.brokers
+    return Reply({"brokers": [_load_out(visit, brokers[node]) for node in sorted(brokers)]})
+
+
+async def get_broker(visit: Visit) -> Reply:
+    """One broker."""
+    broker = visit.host.image.brokers.get(visit[BROKER])
+    if broker is None:
+        raise BrokerIdNotRegistered(f"no broker {visit[BROKER]} is registered, only {sorted(visit.host.image.brokers)}")
+    return Reply(_load_out(visit, broker))
+
+
+def _load_out(visit: Visit, broker: BrokerImage) -> dict[str, Any]:
+    node = broker.node_id
+    partitions = [partition for _, partition in visit.host.image.sorted_partitions()]
+    return {
+        **_broker_out(broker),
+        "leader_count": sum(each.leader == node for each in partitions),
+        "replica_count": sum(node in each.replicas for each in partitions),
+        "in_sync_count": sum(node in each.isr for each in partitions),
+    }
+
+
 async def get_health(visit: Visit) -> Reply:
     """Alive: the process serves and has not given up."""
     if visit.host.failure is not None:
@@ -79,6 +109,7 @@ BROKER_EXAMPLE = {
     "fenced": False,
     "in_controlled_shutdown": False,
 }
+LOAD_EXAMPLE = {**BROKER_EXAMPLE, "leader_count": 4, "replica_count": 12, "in_sync_count": 12}
 _HEALTH = shape("How the broker is.", status=text("`alive` or `ready`."), node_id=ref("NodeId"))
 
 
@@ -97,6 +128,28 @@ ROUTES = (
     _health("/healthy", get_health, "alive"),
     _health("/readyz", get_readiness, "ready"),
     _health("/ready", get_readiness, "ready"),
+    Route(
+        method="GET",
+        path="/v1/brokers",
+        handler=get_brokers,
+        tag="cluster",
+        answers={
+            200: Answer(
+                description="All brokers.",
+                schema=shape(brokers=many(ref("BrokerLoad"))),
+                example={"brokers": [LOAD_EXAMPLE]},
+            )
+        },
+    ),
+    Route(
+        method="GET",
+        path="/v1/brokers/{broker}",
+        handler=get_broker,
+        tag="cluster",
+        parameters=(BROKER,),
+        answers={200: Answer(description="The broker.", schema=ref("BrokerLoad"), example=LOAD_EXAMPLE)},
+        problems=(BrokerIdNotRegistered,),
+    ),
     Route(
         method="GET",
         path="/v1/cluster",

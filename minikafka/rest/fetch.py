@@ -114,7 +114,7 @@ async def get_records(visit: Visit) -> Reply:
     )
     clock = visit.host.world.clock
     start = clock.now()
-    answer, leader = await from_leader(visit, name, request, pick=_only_partition, wait_s=visit[MAX_WAIT_MS] / 1000)
+    answer, leader = await from_leader(visit, name, request, pick=only_partition, wait_s=visit[MAX_WAIT_MS] / 1000)
     waited_ms = round((clock.now() - start) * 1000)
     size = sum(map(len, answer.records))
     records, next_offset = read_out(answer.records, offset, count_max=visit[MAX_RECORDS], form=form_of(visit))
@@ -139,7 +139,8 @@ def form_of(visit: Visit) -> str:
     return "bytes" if visit.wants_msgpack and visit[FORMAT] == "auto" else visit[FORMAT]
 
 
-def _only_partition(response: FetchResponse) -> FetchedPartition:
+def only_partition(response: FetchResponse) -> FetchedPartition:
+    """What a fetch of one partition found."""
     return response.partitions[0]
 
 

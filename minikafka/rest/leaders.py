@@ -46,11 +46,12 @@ def may_forward(visit: Visit) -> bool:
     return visit[FORWARD] == "auto"
 
 
-async def ask(visit: Visit, node: NodeId, request: Any, *, wait_s: float) -> Any:
+async def ask(visit: Visit, node: NodeId, request: Any, *, wait_s: float, slack_s: float | None = None) -> Any:
     """The response of ``node``, this broker included, to one request that may wait for ``wait_s`` seconds.
 
-    Raises ProtocolError when the whole request failed: LeaderNotAvailable when the broker cannot be reached (nothing
-    happened), NetworkException with outcome *unknown* when the answer is lost.
+    ``slack_s``: what its answer may take beyond that. Raises ProtocolError when the whole request failed:
+    LeaderNotAvailable when the broker cannot be reached (nothing happened), NetworkException with outcome *unknown*
+    when the answer is lost.
     """
     host = visit.host
     if node == host.node_id:
@@ -59,7 +60,7 @@ async def ask(visit: Visit, node: NodeId, request: Any, *, wait_s: float) -> Any
     address = host.address_of(node)
     if address is None:
         raise LeaderNotAvailable(f"broker {node} is not known here")
-    deadline = host.world.clock.now() + wait_s + FORWARD_SLACK_S
+    deadline = host.world.clock.now() + wait_s + (FORWARD_SLACK_S if slack_s is None else slack_s)
     try:
         response = await call(host.world.network, address, request, deadline=deadline)
     except Unreachable:

@@ -166,21 +166,28 @@ def _headers_in(given: Any, path: str, faults: list[Fault]) -> list[tuple[str, b
 def _timestamp_in(value: Any, path: str, faults: list[Fault]) -> int:
     if type(value) is int and 0 <= value <= _TIMESTAMP_MAX:
         return value
+    detail = f"milliseconds since 1970 or ISO 8601 with a time zone is needed, not {shown(value)}"
     if type(value) is str:
         try:
-            moment = datetime.fromisoformat(value)
-        except ValueError:
-            faults.append({"pointer": path, "detail": f"{shown(value)} is not ISO 8601"})
-            return 0
-        if moment.tzinfo is None:
-            faults.append({"pointer": path, "detail": f"{shown(value)} has no time zone; write {value[:40]}Z for UTC"})
-            return 0
-        milliseconds = (moment - _EPOCH) // _MILLISECOND
-        if milliseconds >= 0:
-            return milliseconds
-    detail = f"milliseconds since 1970 or ISO 8601 with a time zone is needed, not {shown(value)}"
+            return moment_ms(value)
+        except ValueError as error:
+            detail = str(error)
     faults.append({"pointer": path, "detail": detail})
     return 0
+
+
+def moment_ms(text: str) -> int:
+    """Milliseconds since 1970 of an ISO 8601 text with a time zone; ValueError with one sentence."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{shown(text)} is not ISO 8601") from None
+    if moment.tzinfo is None:
+        raise ValueError(f"{shown(text)} has no time zone; write {text[:40]}Z for UTC")
+    milliseconds = (moment - _EPOCH) // _MILLISECOND
+    if milliseconds < 0:
+        raise ValueError(f"{shown(text)} is before 1970")
+    return milliseconds
 
 
 # ---- out -------------------------------------------------------------------------------------------------------------

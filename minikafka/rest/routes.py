@@ -17,13 +17,19 @@ from aiohttp import web
 from minikafka.errors import BrokerNotAvailable, InvalidRequest
 from minikafka.rest import (
     cluster,
+    controller,
     docs,
     fetch,
     json_text,
+    logs,
+    offsets,
+    partitions,
     produce,
+    stream,
     testing_events,
     testing_faults,
     testing_waits,
+    topic_records,
     topics,
 )
 from minikafka.rest.body import Admission
@@ -38,8 +44,14 @@ TESTING_ROUTES = (*testing_faults.ROUTES, *testing_waits.ROUTES, *testing_events
 ROUTES: tuple[Route, ...] = (
     *cluster.ROUTES,
     *topics.ROUTES,
+    *partitions.ROUTES,
+    *logs.ROUTES,
+    *offsets.ROUTES,
     *produce.ROUTES,
     *fetch.ROUTES,
+    *stream.ROUTES,
+    *topic_records.ROUTES,
+    *controller.ROUTES,
     *docs.ROUTES,
     *TESTING_ROUTES,
 )

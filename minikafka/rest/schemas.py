@@ -6,7 +6,7 @@ from typing import Any
 
 from minikafka.errors import BY_CODE
 from minikafka.rest.parameters import INT32_MAX, INT64_MAX
-from minikafka.rest.schema import Schema, anything, flag, many, nodes, nullable, ref, shape, text, whole
+from minikafka.rest.schema import Schema, anything, flag, many, nodes, nullable, ref, shape, table, text, whole
 
 OUTCOMES = ("not_written", "written", "unknown")
 
@@ -52,6 +52,30 @@ _KEY_AND_VALUE: dict[str, Schema] = {
     "value": anything("As `key`; null makes a tombstone."),
     "key_b64": nullable(text("The key in base64.", format="byte")),
     "value_b64": nullable(text("The value in base64.", format="byte")),
+}
+
+_RECORD_OUT: dict[str, Schema] = {
+    "offset": ref("Offset"),
+    "timestamp": ref("Timestamp"),
+    "leader_epoch": ref("Epoch"),
+    **_KEY_AND_VALUE,
+    "encoding": text("`json`, `text`, `base64`, `bytes` (msgpack), `null`, or `unreadable`: see `detail`."),
+    "headers": many(_HEADER),
+    "last_offset": whole("Of what cannot be read: where it ends."),
+    "detail": text("Why it cannot be read."),
+    "control_type": whole("Of a control record: which one."),
+}
+_RECORD_OUT_OPTIONAL = tuple(name for name in _RECORD_OUT if name not in ("offset", "leader_epoch", "encoding"))
+
+_BROKER: dict[str, Schema] = {
+    "id": ref("NodeId"),
+    "host": text(),
+    "port": whole(),
+    "url": text("Where it listens."),
+    "rack": nullable(text()),
+    "broker_epoch": whole("Of its present registration."),
+    "fenced": flag("It may not lead or join an ISR: it is silent, or starting."),
+    "in_controlled_shutdown": flag("It is leaving in good order."),
 }
 
 SCHEMAS: dict[str, Schema] = {
@@ -118,16 +142,13 @@ SCHEMAS: dict[str, Schema] = {
     },
     "RecordsIn": shape("Some records to produce.", records=many(ref("RecordIn"), minItems=1, maxItems=10_000)),
     "RecordOut": shape(
-        "One record; `encoding` tells how its value is written.",
-        optional=("timestamp", "key", "value", "key_b64", "value_b64", "headers", "last_offset", "detail"),
-        offset=ref("Offset"),
-        timestamp=ref("Timestamp"),
-        leader_epoch=ref("Epoch"),
-        **_KEY_AND_VALUE,
-        encoding=text("`json`, `text`, `base64`, `bytes` (msgpack), `null`, or `unreadable`: see `detail`."),
-        headers=many(_HEADER),
-        last_offset=whole("Of what cannot be read: where it ends."),
-        detail=text("Why it cannot be read."),
+        "One record; `encoding` tells how its value is written.", optional=_RECORD_OUT_OPTIONAL, **_RECORD_OUT
+    ),
+    "TopicRecord": shape(
+        "One record of one of the partitions.",
+        optional=_RECORD_OUT_OPTIONAL,
+        partition=ref("PartitionNumber"),
+        **_RECORD_OUT,
     ),
     "PartitionState": shape(
         "A partition as the controller has recorded it.",
@@ -140,15 +161,21 @@ SCHEMAS: dict[str, Schema] = {
         isr=nodes("Those in sync."),
         elr=nodes("Those that may lead though they are not in sync (KIP-966)."),
     ),
-    "Broker": shape(
-        "One broker.",
-        id=ref("NodeId"),
-        host=text(),
-        port=whole(),
-        url=text("Where it listens."),
-        rack=nullable(text()),
-        broker_epoch=whole("Of its present registration."),
-        fenced=flag("It may not lead or join an ISR: it is silent, or starting."),
-        in_controlled_shutdown=flag("It is leaving in good order."),
+    "Event": shape(
+        "Something that happened to a partition.",
+        event=text("Its kind, as in the structured log."),
+        sentence=text("The same for people."),
+        broker=ref("NodeId"),
+        at=nullable(text("When, by that broker's clock; null: before it started.", format="date-time")),
+        cause=text("Id of the request or timer that it happened for."),
+        facts=table(anything("A fact."), "What the rule went by."),
+    ),
+    "Broker": shape("One broker.", **_BROKER),
+    "BrokerLoad": shape(
+        "One broker, and how much it leads and holds.",
+        **_BROKER,
+        leader_count=whole("Partitions that it leads."),
+        replica_count=whole("Partitions that it has a replica of."),
+        in_sync_count=whole("Partitions in whose ISR it is."),
     ),
 }

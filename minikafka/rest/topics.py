@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from minikafka.errors import (
@@ -15,32 +14,25 @@ from minikafka.errors import (
     InvalidPartitions,
     InvalidReplicationFactor,
     InvalidTopic,
-    NotLeaderOrFollower,
     PolicyViolation,
     RequestTimedOut,
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
 from minikafka.rest.body import FORM_NOTE, kind_of, parsed_object, read_body
-from minikafka.rest.fetch import name_of
 from minikafka.rest.host import TIMEOUT_MS_DEFAULT, TIMEOUT_MS_MAX
 from minikafka.rest.leaders import (
     failure_of,
     from_controller,
-    from_leader,
-    leader_members,
-    partition_of,
     unknown_topic,
     until_known,
 )
 from minikafka.rest.members import Members, shown
-from minikafka.rest.parameters import FORWARD, PARTITION, TOPIC, Flag, Integer
-from minikafka.rest.problems import Fault, Refused, malformed, unacceptable
-from minikafka.rest.route import CONTROLLER_PROBLEMS, LEADER_PROBLEMS, Answer, Route, json_body
-from minikafka.rest.schema import flag, many, nodes, nullable, ref, shape, table, text, whole
-from minikafka.rest.schemas import LEADER_EXAMPLE
+from minikafka.rest.parameters import FORWARD, TOPIC, Flag, Integer
+from minikafka.rest.problems import Fault, Refused, unacceptable
+from minikafka.rest.route import CONTROLLER_PROBLEMS, Answer, Route, json_body
+from minikafka.rest.schema import flag, many, nullable, ref, shape, table, text, whole
 from minikafka.rest.visit import Reply, Visit
-from minikafka.types import NodeId
 from minikafka.wire.messages import (
     CreatedTopic,
     CreateTopicsRequest,
@@ -49,13 +41,9 @@ from minikafka.wire.messages import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
     DescribedPartition,
-    DescribedReplica,
     DescribedTopic,
-    DescribeReplicasRequest,
-    DescribeReplicasResponse,
     DescribeTopicsRequest,
     DescribeTopicsResponse,
-    Failed,
     NewTopic,
 )
 
@@ -112,11 +100,12 @@ def _topic_out(told: DescribedTopic) -> dict[str, Any]:
         "topic": told.topic,
         "topic_id": told.topic_id,
         "config": told.config,
-        "partitions": [_partition_out(each) for each in told.partitions],
+        "partitions": [partition_out(each) for each in told.partitions],
     }
 
 
-def _partition_out(told: DescribedPartition) -> dict[str, Any]:
+def partition_out(told: DescribedPartition) -> dict[str, Any]:
+    """A partition as the controller has recorded it."""
     return {
         "partition": told.partition,
         "leader": told.leader,
@@ -205,75 +194,6 @@ async def delete_topic(visit: Visit) -> Reply:
         raise Refused(failure_of(deleted), topic=topic)
     await until_known(visit, metadata_offset, wait_s=min(KNOWN_WAIT_S, timeout_ms / 1000))
     return Reply({"topic": deleted.name, "topic_id": deleted.topic_id, "deleted": True})
-
-
-# ---- one partition ---------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Seen(Failed):
-    """What the leader says of a partition, or that it does not lead it."""
-
-    replica: DescribedReplica | None = None
-
-
-async def get_partition(visit: Visit) -> Reply:
-    """State from the metadata, and what the leader knows of each replica (S4: no high watermark of the others)."""
-    name = name_of(visit)
-
-    def pick(response: DescribeReplicasResponse) -> _Seen:
-        for each in response.replicas:
-            if (each.topic, each.partition) == name and each.role == "leader":
-                return _Seen(replica=each)
-        return _Seen(error_code=NotLeaderOrFollower.code, error_message=f"broker {response.broker_id} does not lead it")
-
-    request = DescribeReplicasRequest(topics=(name.topic,))
-    seen, leader = await from_leader(visit, name, request, pick=pick, wait_s=1.0)
-    image = partition_of(visit.host, name)
-    replica = seen.replica
-    if replica is None:
-        raise malformed(f"{name} cannot be shown")
-    return Reply(
-        {
-            "topic": name.topic,
-            "partition": name.partition,
-            "leader": leader_members(visit.host, leader),
-            "leader_epoch": replica.leader_epoch,
-            "partition_epoch": image.partition_epoch,
-            "controller_epoch": image.controller_epoch,
-            "isr": list(replica.isr),
-            "elr": list(image.elr),
-            "log_start_offset": replica.log_start_offset,
-            "high_watermark": replica.high_watermark,
-            "log_end_offset": replica.log_end_offset,
-            "replicas": [_replica_out(node, leader.leader_id, replica) for node in image.replicas],
-        }
-    )
-
-
-def _replica_out(node: NodeId, leader: NodeId, seen: DescribedReplica) -> dict[str, Any]:
-    if node == leader:
-        return {
-            "id": node,
-            "role": "leader",
-            "leo": seen.log_end_offset,
-            "hw": seen.high_watermark,
-            "lag_records": 0,
-            "caught_up_ms_ago": 0,
-            "in_sync": True,
-        }
-    for remote in seen.remotes:
-        if remote.broker_id == node:
-            known = remote.log_end_offset >= 0
-            return {
-                "id": node,
-                "role": "follower",
-                "leo": remote.log_end_offset if known else None,
-                "lag_records": max(0, seen.log_end_offset - remote.log_end_offset) if known else None,
-                "caught_up_ms_ago": remote.caught_up_ms_ago,
-                "in_sync": remote.in_sync,
-            }
-    return {"id": node, "role": "follower", "leo": None, "lag_records": None, "in_sync": node in seen.isr}
 
 
 # ---- the doors -------------------------------------------------------------------------------------------------------
@@ -413,57 +333,5 @@ ROUTES = (
             )
         },
         problems=(*CONTROLLER_PROBLEMS, InvalidTopic, RequestTimedOut, UnknownTopicOrPartition),
-    ),
-    Route(
-        method="GET",
-        path="/v1/topics/{topic}/partitions/{partition}",
-        handler=get_partition,
-        tag="partitions",
-        parameters=(TOPIC, PARTITION, FORWARD),
-        answers={
-            200: Answer(
-                description="The partition as its leader sees it.",
-                schema=shape(
-                    topic=ref("TopicName"),
-                    partition=ref("PartitionNumber"),
-                    leader=ref("Leader"),
-                    leader_epoch=ref("Epoch"),
-                    partition_epoch=whole(),
-                    controller_epoch=whole(),
-                    isr=nodes("Those in sync."),
-                    elr=nodes("Those that may lead though they are not in sync (KIP-966)."),
-                    log_start_offset=ref("Offset"),
-                    high_watermark=ref("Offset"),
-                    log_end_offset=ref("Offset"),
-                    replicas=many(
-                        shape(
-                            optional=("hw", "caught_up_ms_ago"),
-                            id=ref("NodeId"),
-                            role=text(),
-                            leo=nullable(ref("Offset")),
-                            hw=ref("Offset"),
-                            lag_records=nullable(whole()),
-                            caught_up_ms_ago=whole(),
-                            in_sync=flag(),
-                        )
-                    ),
-                ),
-                example={
-                    "topic": "orders",
-                    "partition": 0,
-                    "leader": LEADER_EXAMPLE,
-                    "leader_epoch": 3,
-                    "partition_epoch": 5,
-                    "controller_epoch": 2,
-                    "isr": [1, 2],
-                    "elr": [],
-                    "log_start_offset": 0,
-                    "high_watermark": 42,
-                    "log_end_offset": 42,
-                    "replicas": [],
-                },
-            )
-        },
-        problems=LEADER_PROBLEMS,
     ),
 )

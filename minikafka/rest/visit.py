@@ -71,8 +71,8 @@ class Visit:
         value: Value = self.values[parameter.name]
         return value
 
-    def __contains__(self, parameter: Parameter[Any]) -> bool:
-        """Is it given, and not left to its default?"""
+    def gives(self, parameter: Parameter[Any]) -> bool:
+        """Does the request say it, and not leave it to its default?"""
         source: Mapping[str, str] = {
             "query": self.http.query,
             "path": self.http.match_info,

@@ -46,6 +46,8 @@ APIS: tuple[Api, ...] = (
     Api("AllocateProducerIds", 67, m.AllocateProducerIdsRequest, m.AllocateProducerIdsResponse),
     Api("DescribeTopicPartitions", 75, m.DescribeTopicsRequest, m.DescribeTopicsResponse),
     Api("DescribeReplicas", 1000, m.DescribeReplicasRequest, m.DescribeReplicasResponse),
+    Api("DescribeLog", 1001, m.DescribeLogRequest, m.DescribeLogResponse, carries_records=True),
+    Api("ExplainPartition", 1002, m.ExplainPartitionRequest, m.ExplainPartitionResponse),
 )
 
 RPC_PATH = "/rpc/"

@@ -396,6 +396,7 @@ class ElectedLeader(Failed):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElectLeadersResponse(Failed):
     partitions: tuple[ElectedLeader, ...] = ()
+    metadata_offset: Offset = -1
 
 
 # ---- Idempotent producers --------------------------------------------------------------------------------------------
@@ -651,6 +652,12 @@ class RemoteReplica:
     log_end_offset: Offset
     caught_up_ms_ago: int
     in_sync: bool
+    last_fetch_ms_ago: int = -1
+    """-1: it has not fetched from this leader."""
+    holds_watermark: bool = False
+    """Must it have a record before the record is committed? (S10: also one that is about to be let in)"""
+    may_join: bool = False
+    """Far enough, and in its registered incarnation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -665,6 +672,16 @@ class DescribedReplica:
     isr: tuple[NodeId, ...] = ()
     maximal_isr: tuple[NodeId, ...] = ()
     remotes: tuple[RemoteReplica, ...] = ()
+    acknowledged_end: Offset = -1
+    """The leader's own end in the watermark rule: the synced one, under sync-before-acknowledge."""
+    epoch_start_offset: Offset = -1
+    """Where the present leader's epoch begins."""
+    min_isr: int = -1
+    proposed_isr: tuple[NodeId, ...] | None = None
+    """What the controller has been asked for and has not yet recorded."""
+    lag_time_max_ms: int = -1
+    failure: str = ""
+    """Why the replica is offline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -672,6 +689,72 @@ class DescribeReplicasResponse(Failed):
     broker_id: NodeId = -1
     broker_epoch: int = -1
     replicas: tuple[DescribedReplica, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeLogRequest:
+    """Our own: the answering broker's own log of one partition, committed or not; also of the metadata log."""
+
+    topic: str
+    partition: int
+    offset: Offset = -1
+    """Where to begin; -1: at the log's start. Batches are whole: the first is the one that holds ``offset``."""
+    max_bytes: int = 1_048_576
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochStart:
+    leader_epoch: Epoch
+    start_offset: Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeLogResponse(Failed):
+    broker_id: NodeId = -1
+    role: str = ""
+    leader_epoch: Epoch = -1
+    log_start_offset: Offset = -1
+    high_watermark: Offset = -1
+    log_end_offset: Offset = -1
+    synced_end: Offset = -1
+    segment_count: int = 0
+    size_bytes: int = 0
+    epochs: tuple[EpochStart, ...] = ()
+    """The leader-epoch cache (S21)."""
+    records: Records = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainPartitionRequest:
+    """Our own: what the answering broker knows of one partition, and what happened to it lately (DESIGN D9)."""
+
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoryEntry:
+    """One event that the broker remembers."""
+
+    event: str
+    at_ms: int = -1
+    """Milliseconds since 1970; -1: read from the metadata log at the start, so nobody here saw when."""
+    cause: str = ""
+    """Id of the request or timer that it happened for."""
+    facts_json: str = "{}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainPartitionResponse(Failed):
+    broker_id: NodeId = -1
+    replica: DescribedReplica | None = None
+    """None: the broker has none."""
+    story: tuple[StoryEntry, ...] = ()
+    """Oldest first."""
+    watermark_moved: StoryEntry | None = None
+    """The last time that the high watermark moved."""
+    refused: StoryEntry | None = None
+    """The last produce request that was refused, or not acknowledged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,7 @@ LEVELS: dict[str, int] = {
     "hw_advanced": DEBUG,
     "follower_hw_changed": DEBUG,
     "batch_appended": DEBUG,
+    "produce_refused": DEBUG,
     "follower_fetched": DEBUG,
     "quorum_hw_advanced": DEBUG,
     "role_given_up": DEBUG,

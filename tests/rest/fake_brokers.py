@@ -240,14 +240,56 @@ class FakeBroker:
                         high_watermark=end,
                         log_end_offset=end,
                         isr=part.isr,
+                        lag_time_max_ms=30_000,
+                        min_isr=2,
                         remotes=tuple(
-                            m.RemoteReplica(broker_id=node, log_end_offset=end - 1, caught_up_ms_ago=12, in_sync=True)
+                            m.RemoteReplica(
+                                broker_id=node,
+                                log_end_offset=end - 1,
+                                caught_up_ms_ago=12,
+                                in_sync=True,
+                                last_fetch_ms_ago=5,
+                            )
                             for node in part.replicas
                             if node != self.node_id
                         ),
                     )
                 )
         return m.DescribeReplicasResponse(broker_id=self.node_id, replicas=tuple(replicas))
+
+    async def on_ExplainPartition(self, request: m.ExplainPartitionRequest) -> m.ExplainPartitionResponse:
+        described = await self.on_DescribeReplicas(m.DescribeReplicasRequest())
+        asked = (request.topic, request.partition)
+        replica = next((each for each in described.replicas if (each.topic, each.partition) == asked), None)
+        return m.ExplainPartitionResponse(broker_id=self.node_id, replica=replica)
+
+    async def on_DescribeLog(self, request: m.DescribeLogRequest) -> m.DescribeLogResponse:
+        name = TopicPartition(request.topic, request.partition)
+        part = self._checked_replica(name)
+        start, end = self.cluster.log_starts.get(name, 0), self.cluster.end(name)
+        offset = start if request.offset == -1 else request.offset
+        if not start <= offset <= end:
+            raise OffsetOutOfRange(f"{name}: offset {offset} is outside {start}..{end}")
+        found = [each for each in self.cluster.batches.get(name, []) if RecordBatch.of(each).next_offset > offset]
+        return m.DescribeLogResponse(
+            broker_id=self.node_id,
+            role="leader" if part.leader == self.node_id else "follower",
+            leader_epoch=part.leader_epoch,
+            log_start_offset=start,
+            high_watermark=end - 1 if end else 0,
+            log_end_offset=end,
+            synced_end=end,
+            segment_count=1,
+            size_bytes=sum(map(len, found)),
+            epochs=(m.EpochStart(leader_epoch=2, start_offset=0), m.EpochStart(leader_epoch=4, start_offset=1)),
+            records=tuple(found),
+        )
+
+    def _checked_replica(self, name: TopicPartition) -> PartitionImage:
+        part = self.image.partition(name)
+        if part is None:
+            raise UnknownTopicOrPartition("not here")
+        return part
 
     def _checked(self, name: TopicPartition) -> PartitionImage:
         refusals = self.refuse_parts.get(name)

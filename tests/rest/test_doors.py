@@ -24,6 +24,7 @@ from minikafka.rest import body, leaders
 from minikafka.rest.host import PRODUCE_RECORD_COUNT_MAX
 from minikafka.types import TopicPartition
 from minikafka.wire import messages as m
+from tests.rest.conform import check_answer
 from tests.rest.fake_brokers import FakeCluster
 
 ORDERS_0 = TopicPartition("orders", 0)
@@ -64,7 +65,11 @@ class Curl:
 
     async def __call__(self, method: str, path: str, *, at: int = 1, **options: Any) -> Told:
         async with self.session.request(method, self.cluster.brokers[at].url + path, **options) as response:
-            return Told(response.status, response.headers, (await response.read()).decode())
+            told = Told(response.status, response.headers, (await response.read()).decode())
+        media_type = told.headers.get("Content-Type", "")
+        if media_type.endswith("json") and not path.startswith("/rpc/") and method != "HEAD":
+            check_answer(method, path, told.status, media_type, told.json)
+        return told
 
     async def get(self, path: str, **options: Any) -> Told:
         return await self("GET", path, **options)
@@ -174,12 +179,23 @@ async def test_a_partition_shows_its_replicas_as_the_leader_sees_them(curl):
     """Lag and last catch-up are known at the leader only; any broker shows them."""
     await curl.post("/v1/topics/orders/partitions/1/records", {"value": 1})
     told = await curl.get("/v1/topics/orders/partitions/1")
-    assert (told.headers["Mk-Served-By"], told.headers["Mk-Leader"]) == ("2", "2")
+    assert (told.headers["Mk-Served-By"], told.headers["Mk-Leader"]) == ("1,2", "2")
     assert told.json["leader"] == {"id": 2, "epoch": 4, "url": curl.cluster.brokers[2].url}
-    assert told.json["replicas"] == [
-        {"id": 1, "role": "follower", "leo": 0, "lag_records": 1, "caught_up_ms_ago": 12, "in_sync": True},
-        {"id": 2, "role": "leader", "leo": 1, "hw": 1, "lag_records": 0, "caught_up_ms_ago": 0, "in_sync": True},
-    ]
+    first, second = told.json["replicas"]
+    assert first == {
+        "id": 1,
+        "role": "follower",
+        "in_sync": True,
+        "why": "it is 1 record behind, and had caught up 12 ms ago: within replica.lag.time.max.ms=30000",
+        "leo": 0,
+        "hw": 1,
+        "lag_records": 1,
+        "lag_ms": 12,
+        "caught_up_ms_ago": 12,
+        "last_fetch_ms_ago": 5,
+    }
+    assert (second["role"], second["leo"], second["lag_records"], second["why"]) == ("leader", 1, 0, "it leads epoch 4")
+    assert told.json["told_by"] == [1, 2]
     (await curl.get("/v1/topics/orders/partitions/1?forward=never")).problem(421, "NOT_LEADER_OR_FOLLOWER")
 
 

@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
-import jsonschema
 import pytest
 
 from minikafka.rest.route import Route
 from minikafka.rest.routes import ROUTES
-from minikafka.rest.schemas import SCHEMAS
-
-
-def checked(schema: dict[str, Any], value: Any) -> None:
-    """Raises when ``value`` is not what ``schema`` says."""
-    document = {**schema, "components": {"schemas": SCHEMAS}}
-    jsonschema.Draft202012Validator(document, format_checker=jsonschema.FormatChecker()).validate(value)
+from tests.rest.conform import check
 
 
 def name_of(route: Route) -> str:
@@ -39,10 +31,10 @@ def test_examples_are_what_the_schemas_say(route):
     for status, answer in route.answers.items():
         assert 200 <= status < 300
         if answer.example is not None:
-            checked(answer.schema, answer.example)
+            check(answer.schema, answer.example)
     for media_type, (schema, example) in (route.body.contents if route.body else {}).items():
         if example is not None:
-            checked(schema, example)
+            check(schema, example)
         assert "/" in media_type
 
 

@@ -1,12 +1,16 @@
-"""What this broker can tell about itself: DescribeReplicas (our own API), DescribeProducers and ApiVersions."""
+"""What this broker can tell about itself: DescribeReplicas (our own API), DescribeProducers and ApiVersions.
+
+DescribeLog and ExplainPartition, also our own, have files of their own.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from minikafka import __version__
 from minikafka.errors import OffsetNotAvailable, ProtocolError
-from minikafka.replication.leader import LeaderReplica
+from minikafka.replication.leader import NEVER, LeaderReplica
 from minikafka.replication.partition import Partition
 from minikafka.types import NO_EPOCH, NO_OFFSET, TopicPartition
 from minikafka.wire.apis import APIS
@@ -49,35 +53,56 @@ async def handle_describe_replicas(
     return DescribeReplicasResponse(
         broker_id=replicas.config.node_id,
         broker_epoch=broker_epoch,
-        replicas=tuple(_describe(replicas.partitions[name], now) for name in names),
+        replicas=tuple(describe_replica(replicas.partitions[name], now) for name in names),
     )
 
 
-def _describe(partition: Partition, now: float) -> DescribedReplica:
+def describe_replica(partition: Partition, now: float) -> DescribedReplica:
+    """One replica as its own broker knows it."""
     role = partition.role
-    leading = isinstance(role, LeaderReplica)
-    return DescribedReplica(
+    told = DescribedReplica(
         topic=partition.partition.topic,
         partition=partition.partition.partition,
-        role="offline" if partition.failed else "leader" if leading else "follower" if role else "idle",
+        role="offline" if partition.failed else "leader" if isinstance(role, LeaderReplica) else "follower",
         leader_epoch=partition.epoch,
         log_start_offset=partition.log.start_offset,
         high_watermark=partition.high_watermark,
         log_end_offset=partition.log.end_offset,
         isr=role.isr if role else (),
-        maximal_isr=role.maximal_isr if isinstance(role, LeaderReplica) else (),
+        lag_time_max_ms=int(partition.lag_time_max_s * 1000),
+        failure=partition.failed or "",
+    )
+    if isinstance(role, LeaderReplica):
+        return _with_followers(told, role, now)
+    return told if role or partition.failed else replace(told, role="idle")
+
+
+def _with_followers(told: DescribedReplica, leader: LeaderReplica, now: float) -> DescribedReplica:
+    holding = leader.watermark_holders(now)
+    return replace(
+        told,
+        maximal_isr=leader.maximal_isr,
+        acknowledged_end=leader.own_end,
+        epoch_start_offset=leader.epoch_start,
+        min_isr=leader.min_isr,
+        proposed_isr=leader.proposal.isr if leader.proposal is not None else None,
         remotes=tuple(
             RemoteReplica(
                 broker_id=node,
                 log_end_offset=remote.end_offset,
-                caught_up_ms_ago=int(min(now - remote.last_caught_up, 2**31) * 1000),
-                in_sync=node in role.isr,
+                caught_up_ms_ago=_ms_ago(remote.last_caught_up, now),
+                in_sync=node in leader.isr,
+                last_fetch_ms_ago=_ms_ago(remote.last_fetch, now) if remote.last_fetch != NEVER else -1,
+                holds_watermark=node in holding,
+                may_join=leader.may_join(node),
             )
-            for node, remote in role.remotes.items()
-        )
-        if isinstance(role, LeaderReplica)
-        else (),
+            for node, remote in leader.remotes.items()
+        ),
     )
+
+
+def _ms_ago(at: float, now: float) -> int:
+    return int(min(now - at, 2**31) * 1000)
 
 
 async def handle_describe_producers(

@@ -25,6 +25,7 @@ from minikafka.errors import (
     NotLeaderOrFollower,
     ProtocolError,
     RequestTimedOut,
+    UnknownTopicOrPartition,
 )
 from minikafka.replication.leader import ACKS_ALL, ACKS_LEADER, ACKS_NONE, Appended, LeaderReplica
 from minikafka.types import TopicPartition
@@ -85,6 +86,7 @@ async def handle_produce(
     if not session_alive():
         for each in written.values():
             each.error = each.error or _session_lost(each.name, UNKNOWN)
+    _tell_refusals(replicas, {**refused, **{name: each.error for name, each in written.items() if each.error}})
     return ProduceResponse(
         partitions=tuple(
             _answer(replicas, TopicPartition(item.topic, item.partition), request.acks, written, refused)
@@ -115,6 +117,14 @@ def _append(
         meter.messages_in += appended.end_offset - appended.base_offset
     replicas.waiters.wake(Mark.LOG_END, name, leader.log.end_offset)
     return _Written(partition, leader, appended)
+
+
+def _tell_refusals(replicas: ReplicaManager, errors: dict[TopicPartition, ProtocolError]) -> None:
+    for name, error in errors.items():
+        if not isinstance(error, UnknownTopicOrPartition):
+            replicas.events(
+                "produce_refused", partition=str(name), error=error.name, outcome=error.outcome, why=error.message
+            )
 
 
 def _session_lost(name: TopicPartition, outcome: str) -> NotLeaderOrFollower:

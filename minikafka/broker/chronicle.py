@@ -1,0 +1,177 @@
+"""What happened to each partition lately, for *explain*: the events of the rules, and what the metadata became (D9).
+
+Two sources meet here. The rules of this broker's replicas tell events, with the cause that the dispatcher has set. The
+images of the metadata tell elections and ISR changes to every broker; the one that is the active controller also knows
+why it decided, the others read it off what changed in the same batch (a broker was fenced, so it left the ISR).
+
+Rules for this file: it only remembers; nothing is decided by what it holds. What it holds is bounded: a few entries a
+partition, for the partitions that changed last.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from minikafka.ports import CAUSE, Clock, Events
+from minikafka.quorum.image import BrokerImage, MetadataImage, PartitionImage
+from minikafka.quorum.story import told
+from minikafka.types import NO_NODE, NodeId, TopicPartition
+from minikafka.wire.messages import StoryEntry
+
+ENTRIES_MAX = 24
+PARTITIONS_MAX = 2_000
+
+FROM_RULES = frozenset(
+    {
+        "became_leader",
+        "became_follower",
+        "became_leaderless",
+        "damage_read",
+        "fetch_diverged",
+        "isr_proposal_refused",
+        "isr_proposed",
+        "log_restarted",
+        "log_start_raised",
+        "replica_failed",
+        "tail_truncated",
+        "torn_tail_dropped",
+    }
+)
+"""Told by the rules of this broker's replicas; of ISR changes the images tell."""
+
+FROM_IMAGES = frozenset({"elr_changed", "isr_changed", "isr_expanded", "isr_shrunk", "leader_elected", "leader_lost"})
+
+WATERMARK_MOVED = "hw_advanced"
+REFUSED = "produce_refused"
+
+
+@dataclass(slots=True)
+class Entry:
+    """One event."""
+
+    kind: str
+    at_ms: int
+    cause: str
+    facts: Mapping[str, Any]
+
+    def told(self) -> StoryEntry:
+        """As it travels."""
+        facts = json.dumps(self.facts, default=_plain, separators=(",", ":"))
+        return StoryEntry(event=self.kind, at_ms=self.at_ms, cause=self.cause, facts_json=facts)
+
+
+@dataclass(slots=True)
+class PartitionStory:
+    """What is remembered of one partition."""
+
+    entries: deque[Entry] = field(default_factory=lambda: deque(maxlen=ENTRIES_MAX))
+    watermark_moved: Entry | None = None
+    refused: Entry | None = None
+
+
+class Chronicle:
+    """One broker's memory of its partitions, and of those it only knows from the metadata."""
+
+    def __init__(self, clock: Clock, events: Events, is_replaying: Callable[[], bool]) -> None:
+        """``events`` gets all that this one is told. ``is_replaying``: what the images tell happened before this
+        broker started.
+        """
+        self._clock = clock
+        self._events = events
+        self._is_replaying = is_replaying
+        self._stories: OrderedDict[str, PartitionStory] = OrderedDict()
+
+    def of(self, partition: TopicPartition) -> PartitionStory:
+        """What is remembered; empty for a partition that nothing happened to."""
+        return self._stories.get(str(partition)) or PartitionStory()
+
+    def __call__(self, kind: str, /, **facts: Any) -> None:
+        """The Events port: remember what concerns a partition, and tell it on."""
+        if kind == WATERMARK_MOVED:
+            self._story(facts["partition"]).watermark_moved = self._entry(kind, facts)
+        elif kind in FROM_RULES:
+            self._story(facts["partition"]).entries.append(self._entry(kind, facts))
+        elif kind == REFUSED:
+            self._story(facts["partition"]).refused = self._entry(kind, facts)
+        elif kind in FROM_IMAGES and "why" in facts:
+            self._learn_why(kind, facts)
+        elif kind == "replica_deleted":
+            self._stories.pop(facts["partition"], None)
+        self._events(kind, **facts)
+
+    def on_image(self, old: MetadataImage, new: MetadataImage) -> None:
+        """The metadata has changed."""
+        for each in told(old, new, ""):
+            if each.kind in FROM_IMAGES:
+                facts = dict(each.facts, offset=new.offset - 1)
+                facts["why"] = _why(old, new, str(facts["partition"]))
+                self._story(str(facts["partition"])).entries.append(self._entry(each.kind, facts, from_image=True))
+
+    def _learn_why(self, kind: str, facts: Mapping[str, Any]) -> None:
+        """The active controller tells the reason of what its image has shown a moment before."""
+        story = self._stories.get(facts["partition"])
+        for entry in reversed(story.entries if story is not None else ()):
+            if entry.kind == kind and entry.facts.get("partition_epoch") == facts.get("partition_epoch"):
+                entry.facts = {**entry.facts, "why": facts["why"], "decided_here": True}
+                entry.cause = CAUSE.get()
+                return
+
+    def _entry(self, kind: str, facts: Mapping[str, Any], *, from_image: bool = False) -> Entry:
+        at_ms = -1 if from_image and self._is_replaying() else self._clock.wall_ms()
+        return Entry(kind, at_ms, "" if from_image else CAUSE.get(), facts)
+
+    def _story(self, partition: str) -> PartitionStory:
+        story = self._stories.get(partition)
+        if story is None:
+            story = self._stories[partition] = PartitionStory()
+            if len(self._stories) > PARTITIONS_MAX:
+                self._stories.popitem(last=False)
+        else:
+            self._stories.move_to_end(partition)
+        return story
+
+
+def _plain(value: object) -> object:
+    """What JSON does not know: sets, and whatever else a fact may be."""
+    return sorted(map(str, value)) if isinstance(value, set | frozenset) else str(value)
+
+
+def _why(old: MetadataImage, new: MetadataImage, partition: str) -> str:
+    """What else changed with it says why, to whoever did not decide it."""
+    topic, _, number = partition.rpartition("-")
+    before, after = old.partition(TopicPartition(topic, int(number))), new.partition(TopicPartition(topic, int(number)))
+    if before is None or after is None:
+        return ""
+    causes = [_fate(node, old.brokers.get(node), new.brokers.get(node)) for node in _concerned(before, after)]
+    found = [cause for cause in causes if cause]
+    if found:
+        return "; ".join(found)
+    if before.leader_epoch != after.leader_epoch:
+        preferred = after.leader == after.replicas[0]
+        return "leadership was moved to the preferred replica" if preferred else "an election was held"
+    if before.isr != after.isr and after.leader != NO_NODE:
+        return f"leader {after.leader} proposed the ISR"
+    return ""
+
+
+def _concerned(before: PartitionImage, after: PartitionImage) -> list[NodeId]:
+    """Who left or joined the ISR, or led or leads: what became of these is the cause."""
+    moved = set(before.isr) ^ set(after.isr) | {before.leader, after.leader}
+    return sorted(moved - {NO_NODE})
+
+
+def _fate(node: NodeId, old: BrokerImage | None, new: BrokerImage | None) -> str:
+    if old is new or new is None:
+        return ""
+    if old is None or old.broker_epoch != new.broker_epoch:
+        return f"broker {node} registered again: it had restarted"
+    if new.fenced and not old.fenced:
+        left = old.in_controlled_shutdown
+        return f"broker {node} was fenced: " + ("its shutdown is complete" if left else "its session has ended")
+    if new.in_controlled_shutdown and not old.in_controlled_shutdown:
+        return f"broker {node} shuts down"
+    return f"broker {node} is back" if old.fenced and not new.fenced else ""

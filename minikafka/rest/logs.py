@@ -1,0 +1,305 @@
+"""A replica's own log, as it lies on its disk: batches and records, what is committed of them, and its epochs.
+
+Any broker shows the log of any replica: it asks the one that has it. Unlike a fetch this goes beyond the high
+watermark, to what may still be cut; ``committed`` marks which is which, by that replica's own watermark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from minikafka.errors import (
+    CorruptMessage,
+    KafkaStorageError,
+    NetworkException,
+    OffsetOutOfRange,
+    ProtocolError,
+    ReplicaNotAvailable,
+    UnknownTopicOrPartition,
+)
+from minikafka.rest.fetch import FORMAT, form_of, name_of
+from minikafka.rest.leaders import ask, partition_of
+from minikafka.rest.parameters import INT32_MAX, INT64_MAX, PARTITION, TOPIC, Flag, Integer
+from minikafka.rest.problems import Refused
+from minikafka.rest.records import record_out
+from minikafka.rest.route import Answer, Route
+from minikafka.rest.schema import flag, many, ref, shape, text, whole
+from minikafka.rest.schemas import RECORD_EXAMPLE
+from minikafka.rest.visit import Reply, Visit
+from minikafka.types import NodeId, Offset, TopicPartition
+from minikafka.wire.batch import CODEC_NAMES, RecordBatch, iterate, verify
+from minikafka.wire.messages import DescribeLogRequest, DescribeLogResponse
+from minikafka.wire.records import control_type_of, decode_batch
+
+ASK_WAIT_S = 2.0
+
+REPLICA = Integer(
+    name="replica",
+    description="Whose log: a broker's id. Left out: this broker's own, or the leader's where this broker has none.",
+    default=-1,
+    low=0,
+    high=INT32_MAX,
+)
+FROM = Integer(
+    name="from",
+    description="The offset to begin at; left out: the log's start.",
+    default=-1,
+    low=0,
+    high=INT64_MAX,
+)
+MAX_BATCHES = Integer(name="max_batches", description="No more batches than this.", default=50, low=1, high=500)
+RECORDS = Flag(name="records", description="Show the records of each batch.")
+
+# Batches in one answer: their records become text three to five times as large.
+LOG_BYTES_MAX = 1024 * 1024
+
+
+async def get_log(visit: Visit) -> Reply:
+    """The batches in a chosen replica's log, committed or not."""
+    name = name_of(visit)
+    told = await _describe(visit, name, max_bytes=LOG_BYTES_MAX)
+    form = form_of(visit)
+    batches: list[dict[str, Any]] = []
+    next_offset = max(visit[FROM], told.log_start_offset)
+    for batch in iterate(b"".join(told.records)):
+        if len(batches) == visit[MAX_BATCHES]:
+            break
+        batches.append(_batch_out(batch, told.high_watermark, form if visit[RECORDS] else None))
+        next_offset = batch.next_offset
+    return Reply(
+        {
+            **_head_out(name, told),
+            "synced_end": told.synced_end,
+            "segment_count": told.segment_count,
+            "size_bytes": told.size_bytes,
+            "batches": batches,
+            "next_offset": next_offset,
+        }
+    )
+
+
+async def get_epochs(visit: Visit) -> Reply:
+    """The leader-epoch cache of a chosen replica: which epoch's leader wrote from where to where (S21)."""
+    name = name_of(visit)
+    told = await _describe(visit, name, max_bytes=0)
+    ends = [each.start_offset for each in told.epochs[1:]] + [told.log_end_offset]
+    return Reply(
+        {
+            **_head_out(name, told),
+            "epochs": [
+                {"leader_epoch": each.leader_epoch, "start_offset": each.start_offset, "end_offset": end}
+                for each, end in zip(told.epochs, ends, strict=False)
+            ],
+        }
+    )
+
+
+async def _describe(visit: Visit, name: TopicPartition, *, max_bytes: int) -> DescribeLogResponse:
+    image = partition_of(visit.host, name)
+    node: NodeId = visit[REPLICA]
+    if not visit.gives(REPLICA):
+        node = visit.host.node_id if visit.host.node_id in image.replicas else image.leader
+    if node not in image.replicas:
+        raise ReplicaNotAvailable(f"{name} is on the brokers {list(image.replicas)}, not on {node}")
+    return await describe_log(visit, name, node, visit[FROM] if FROM.name in visit.values else -1, max_bytes=max_bytes)
+
+
+async def describe_log(
+    visit: Visit, name: TopicPartition, node: NodeId, offset: Offset, *, max_bytes: int
+) -> DescribeLogResponse:
+    """One broker's own log from ``offset`` on; -1: from its start."""
+    request = DescribeLogRequest(topic=name.topic, partition=name.partition, offset=offset, max_bytes=max_bytes)
+    try:
+        told: DescribeLogResponse = await ask(visit, node, request, wait_s=ASK_WAIT_S, slack_s=0.0)
+    except OffsetOutOfRange as error:
+        raise Refused(error, topic=name.topic, partition=name.partition, replica=node) from None
+    return told
+
+
+def _head_out(name: TopicPartition, told: DescribeLogResponse) -> dict[str, Any]:
+    return {
+        "topic": name.topic,
+        "partition": name.partition,
+        "replica": told.broker_id,
+        "role": told.role,
+        "leader_epoch": told.leader_epoch,
+        "log_start_offset": told.log_start_offset,
+        "high_watermark": told.high_watermark,
+        "log_end_offset": told.log_end_offset,
+    }
+
+
+def _batch_out(batch: RecordBatch, high_watermark: Offset, form: str | None) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "base_offset": batch.base_offset,
+        "last_offset": batch.last_offset,
+        "record_count": batch.record_count,
+        "leader_epoch": batch.leader_epoch,
+        "committed": batch.next_offset <= high_watermark,
+        "crc": batch.crc,
+        "is_valid": is_valid(batch),
+        "size_bytes": batch.size,
+        "max_timestamp": batch.max_timestamp,
+        "compression": CODEC_NAMES[batch.codec] if batch.codec < len(CODEC_NAMES) else str(batch.codec),
+        "is_control": batch.is_control,
+        "producer_id": batch.producer_id,
+        "producer_epoch": batch.producer_epoch,
+        "base_sequence": batch.base_sequence,
+    }
+    if form is not None:
+        told["records"] = list(_records_out(batch, form, told))
+    return told
+
+
+def is_valid(batch: RecordBatch) -> bool:
+    """Does the checksum fit the bytes?"""
+    try:
+        verify(batch.data)
+    except ProtocolError:
+        return False
+    return True
+
+
+def _records_out(batch: RecordBatch, form: str, told: dict[str, Any]) -> Iterable[dict[str, Any]]:
+    try:
+        records = decode_batch(batch)
+    except CorruptMessage as error:
+        told["detail"] = f"its records cannot be read: {error.message}"
+        return
+    for record in records:
+        out = record_out(record, batch.leader_epoch, form)
+        if batch.is_control:
+            out["control_type"] = control_type_of(record)
+        yield out
+
+
+# ---- the doors -------------------------------------------------------------------------------------------------------
+
+_HEAD = {
+    "topic": ref("TopicName"),
+    "partition": ref("PartitionNumber"),
+    "replica": ref("NodeId"),
+    "role": text("What the broker is for this partition."),
+    "leader_epoch": ref("Epoch"),
+    "log_start_offset": ref("Offset"),
+    "high_watermark": ref("Offset"),
+    "log_end_offset": ref("Offset"),
+}
+_BATCH = shape(
+    "One record batch.",
+    optional=("records", "detail"),
+    base_offset=ref("Offset"),
+    last_offset=ref("Offset"),
+    record_count=whole(),
+    leader_epoch=ref("Epoch"),
+    committed=flag("Below this replica's high watermark: it cannot be cut any more."),
+    crc=whole("CRC-32C as it stands in the batch."),
+    is_valid=flag("The checksum fits the bytes."),
+    size_bytes=whole(),
+    max_timestamp=whole(),
+    compression=text(),
+    is_control=flag("Not for applications."),
+    producer_id=whole("-1: not idempotent."),
+    producer_epoch=whole(),
+    base_sequence=whole(),
+    records=many(ref("RecordOut")),
+    detail=text("What is wrong with it."),
+)
+_HEAD_EXAMPLE = {
+    "topic": "orders",
+    "partition": 0,
+    "replica": 2,
+    "role": "follower",
+    "leader_epoch": 3,
+    "log_start_offset": 0,
+    "high_watermark": 41,
+    "log_end_offset": 42,
+}
+PROBLEMS = (
+    CorruptMessage,
+    KafkaStorageError,
+    NetworkException,
+    OffsetOutOfRange,
+    ReplicaNotAvailable,
+    UnknownTopicOrPartition,
+)
+ROUTES = (
+    Route(
+        method="GET",
+        path="/v1/topics/{topic}/partitions/{partition}/log",
+        handler=get_log,
+        tag="partitions",
+        parameters=(TOPIC, PARTITION, REPLICA, FROM, MAX_BATCHES, RECORDS, FORMAT),
+        answers={
+            200: Answer(
+                description="The log from there on.",
+                schema=shape(
+                    **_HEAD,
+                    synced_end=whole("What survives a power cut: everything below."),
+                    segment_count=whole("Files it is kept in."),
+                    size_bytes=whole("Bytes in all of them."),
+                    batches=many(_BATCH),
+                    next_offset=whole("Where the next request should begin."),
+                ),
+                example={
+                    **_HEAD_EXAMPLE,
+                    "synced_end": 40,
+                    "segment_count": 1,
+                    "size_bytes": 4096,
+                    "batches": [
+                        {
+                            "base_offset": 41,
+                            "last_offset": 41,
+                            "record_count": 1,
+                            "leader_epoch": 3,
+                            "committed": False,
+                            "crc": 3_405_691_582,
+                            "is_valid": True,
+                            "size_bytes": 96,
+                            "max_timestamp": 1_795_000_000_000,
+                            "compression": "none",
+                            "is_control": False,
+                            "producer_id": -1,
+                            "producer_epoch": -1,
+                            "base_sequence": -1,
+                            "records": [RECORD_EXAMPLE],
+                        }
+                    ],
+                    "next_offset": 42,
+                },
+            )
+        },
+        problems=PROBLEMS,
+    ),
+    Route(
+        method="GET",
+        path="/v1/topics/{topic}/partitions/{partition}/epochs",
+        handler=get_epochs,
+        tag="partitions",
+        parameters=(TOPIC, PARTITION, REPLICA),
+        answers={
+            200: Answer(
+                description="The epochs, the oldest first.",
+                schema=shape(
+                    **_HEAD,
+                    epochs=many(
+                        shape(
+                            leader_epoch=ref("Epoch"),
+                            start_offset=ref("Offset"),
+                            end_offset=whole("Where the next epoch begins, or the log's end."),
+                        )
+                    ),
+                ),
+                example={
+                    **_HEAD_EXAMPLE,
+                    "epochs": [
+                        {"leader_epoch": 0, "start_offset": 0, "end_offset": 40},
+                        {"leader_epoch": 3, "start_offset": 40, "end_offset": 42},
+                    ],
+                },
+            )
+        },
+        problems=PROBLEMS,
+    ),
+)

@@ -1,0 +1,535 @@
+"""``/v1/topics/{t}/partitions/{p}``: its replicas, why each is in or out of sync, the causes behind it all; elections.
+
+How far a follower is, the leader knows best (a fetch is the follower's word, S5); its own high watermark a replica
+tells itself (S4: nobody else knows it). All are asked side by side; who does not answer leaves gaps and not an error,
+for people look here when something is down.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from minikafka.errors import (
+    ElectionNotNeeded,
+    EligibleLeadersNotAvailable,
+    LeaderNotAvailable,
+    PreferredLeaderNotAvailable,
+    RequestTimedOut,
+    UnknownTopicOrPartition,
+)
+from minikafka.quorum.image import PartitionImage
+from minikafka.rest.body import FORM_NOTE, kind_of, parsed_object, read_body
+from minikafka.rest.fetch import name_of
+from minikafka.rest.leaders import (
+    controller_of,
+    current_leader,
+    failure_of,
+    from_controller,
+    leader_members,
+    may_forward,
+    partition_of,
+    refuse_to_forward,
+    unknown_topic,
+    until_known,
+)
+from minikafka.rest.members import Members, shown
+from minikafka.rest.parameters import FORWARD, PARTITION, TOPIC
+from minikafka.rest.problems import Fault, Refused, unacceptable
+from minikafka.rest.route import CONTROLLER_PROBLEMS, LEADER_PROBLEMS, Answer, Route, json_body
+from minikafka.rest.schema import flag, many, nodes, nullable, one_of, ref, shape, text, whole
+from minikafka.rest.schemas import LEADER_EXAMPLE
+from minikafka.rest.sentences import NEVER_MS, why_in_or_out, why_nobody_leads, why_the_watermark
+from minikafka.rest.topics import KNOWN_WAIT_S, PARTITION_STATE_EXAMPLE, TIMEOUT_MS, partition_out
+from minikafka.rest.views import Event, Views, event_of, last, leaders_view, story_of, views_of, why_it_left
+from minikafka.rest.visit import Reply, Visit
+from minikafka.types import NO_NODE, NodeId, TopicPartition
+from minikafka.wire.messages import (
+    CurrentLeader,
+    DescribedReplica,
+    DescribedTopic,
+    DescribeTopicsRequest,
+    DescribeTopicsResponse,
+    ElectedLeader,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    ForgottenPartition,
+)
+
+ELECTION_TYPES = ("preferred", "unclean")
+
+
+async def get_partitions(visit: Visit) -> Reply:
+    """The partitions of a topic, as the controller has recorded them."""
+    topic = visit[TOPIC]
+    if topic not in visit.host.image.topics:
+        raise unknown_topic(topic)
+    described: DescribeTopicsResponse = await visit.host.answer(
+        "DescribeTopicPartitions", DescribeTopicsRequest(topics=(topic,))
+    )
+    told: DescribedTopic = described.topics[0]
+    if told.error_code:
+        raise failure_of(told)
+    return Reply({"topic": topic, "partitions": [partition_out(each) for each in told.partitions]})
+
+
+# ---- one partition and its replicas ----------------------------------------------------------------------------------
+
+
+async def get_partition(visit: Visit) -> Reply:
+    """One partition: state, offsets, and each replica with its lag and why it is in or out of sync."""
+    name = name_of(visit)
+    image = partition_of(visit.host, name)
+    if not may_forward(visit):
+        refuse_to_forward(visit.host, name, current_leader(visit.host, name))
+    views = await _views(visit, name, image)
+    image = partition_of(visit.host, name)
+    seen = leaders_view(views, image.leader)
+    if seen is not None:
+        visit.leaders.append(image.leader)
+    return Reply(
+        {
+            "topic": name.topic,
+            "partition": name.partition,
+            "leader": _leader_out(visit, image),
+            "leader_epoch": image.leader_epoch,
+            "partition_epoch": image.partition_epoch,
+            "controller_epoch": image.controller_epoch,
+            "isr": list(image.isr),
+            "elr": list(image.elr),
+            "min_insync_replicas": seen.min_isr if seen is not None else None,
+            "log_start_offset": seen.log_start_offset if seen is not None else None,
+            "high_watermark": seen.high_watermark if seen is not None else None,
+            "log_end_offset": seen.log_end_offset if seen is not None else None,
+            "replicas": _replicas_out(visit, image, views),
+            "told_by": sorted(views),
+        }
+    )
+
+
+async def _views(visit: Visit, name: TopicPartition, image: PartitionImage) -> Views:
+    """Of all replicas, of this broker and of the active controller; without forwarding of this broker alone."""
+    if not may_forward(visit):
+        return await views_of(visit, name, [visit.host.node_id])
+    controller = await controller_of(visit)
+    return await views_of(visit, name, [visit.host.node_id, *image.replicas, controller])
+
+
+def _leader_out(visit: Visit, image: PartitionImage) -> dict[str, Any] | None:
+    if image.leader == NO_NODE:
+        return None
+    return leader_members(visit.host, CurrentLeader(leader_id=image.leader, leader_epoch=image.leader_epoch))
+
+
+def _replicas_out(visit: Visit, image: PartitionImage, views: Views) -> list[dict[str, Any]]:
+    seen = leaders_view(views, image.leader)
+    story = story_of(views)
+    return [_replica_out(visit, node, image, views, seen, story) for node in image.replicas]
+
+
+def _replica_out(
+    visit: Visit,
+    node: NodeId,
+    image: PartitionImage,
+    views: Views,
+    seen: DescribedReplica | None,
+    story: list[Event],
+) -> dict[str, Any]:
+    own = views[node].replica if node in views else None
+    in_sync = node in image.isr
+    told: dict[str, Any] = {
+        "id": node,
+        "role": "leader" if node == image.leader else own.role if own is not None else "unknown",
+        "in_sync": in_sync,
+        "why": why_in_or_out(node, visit.host.image, image, seen, "" if in_sync else why_it_left(story, node)),
+        "leo": own.log_end_offset if own is not None else None,
+        "hw": own.high_watermark if own is not None else None,
+        "lag_records": None,
+        "lag_ms": None,
+        "caught_up_ms_ago": None,
+        "last_fetch_ms_ago": None,
+    }
+    if seen is None:
+        return told
+    if node == image.leader:
+        return {
+            **told,
+            "leo": seen.log_end_offset,
+            "hw": seen.high_watermark,
+            "lag_records": 0,
+            "lag_ms": 0,
+            "caught_up_ms_ago": 0,
+        }
+    remote = next((each for each in seen.remotes if each.broker_id == node), None)
+    if remote is None or remote.log_end_offset < 0:
+        return told
+    # What counts is what the follower has acknowledged, not what it has written since.
+    lag = max(0, seen.log_end_offset - remote.log_end_offset)
+    caught_up = remote.caught_up_ms_ago if remote.caught_up_ms_ago < NEVER_MS else None
+    return {
+        **told,
+        "leo": remote.log_end_offset,
+        "lag_records": lag,
+        "lag_ms": 0 if lag == 0 else caught_up,
+        "caught_up_ms_ago": caught_up,
+        "last_fetch_ms_ago": remote.last_fetch_ms_ago,
+    }
+
+
+# ---- explain ---------------------------------------------------------------------------------------------------------
+
+
+async def get_explanation(visit: Visit) -> Reply:
+    """Why this leader, this ISR, this high watermark; and why a producer was refused last.
+
+    Each ``because`` is a chain of events, the oldest first: what led to the present state, as far as the brokers that
+    answer remember it.
+    """
+    name = name_of(visit)
+    views = await _views(visit, name, partition_of(visit.host, name))
+    image = partition_of(visit.host, name)
+    seen = leaders_view(views, image.leader)
+    story = story_of(views)
+    told = views.get(image.leader)
+    moved = told.watermark_moved if told is not None else None
+    refused = [event_of(node, view.refused) for node, view in sorted(views.items()) if view.refused is not None]
+    return Reply(
+        {
+            "topic": name.topic,
+            "partition": name.partition,
+            "leader": {
+                "leader": _leader_out(visit, image),
+                "sentence": _why_this_leader(visit, image, story),
+                "because": _out(_leader_chain(story, image)),
+            },
+            "isr": {
+                "isr": list(image.isr),
+                "elr": list(image.elr),
+                "replicas": list(image.replicas),
+                "proposed": list(seen.proposed_isr) if seen is not None and seen.proposed_isr is not None else None,
+                "sentence": _why_this_isr(image),
+                "members": [
+                    {"id": each["id"], "in_sync": each["in_sync"], "why": each["why"]}
+                    for each in _replicas_out(visit, image, views)
+                ],
+                "because": _out(_isr_chain(story, image)),
+            },
+            "high_watermark": {
+                "high_watermark": seen.high_watermark if seen is not None else None,
+                "log_end_offset": seen.log_end_offset if seen is not None else None,
+                "held_by": _held_by(seen),
+                "sentence": why_the_watermark(seen) if seen is not None else _why_no_watermark(image),
+                "because": [event_of(image.leader, moved).out()] if moved is not None else [],
+            },
+            "last_refusal": max(refused, key=lambda event: event.at_ms).out() if refused else None,
+            "story": _out(story),
+            "told_by": sorted(views),
+        }
+    )
+
+
+def _out(events: list[Event]) -> list[dict[str, Any]]:
+    return [event.out() for event in events]
+
+
+def _leader_chain(story: list[Event], image: PartitionImage) -> list[Event]:
+    """The last change of leader, and what the leader did with it."""
+    change = last(story, "leader_elected", "leader_lost")
+    taken = last([event for event in story if event.broker == image.leader], "became_leader")
+    return [event for event in (change, taken) if event is not None]
+
+
+def _isr_chain(story: list[Event], image: PartitionImage) -> list[Event]:
+    """Back to when all replicas were in sync, or to where memory ends."""
+    chain: list[Event] = []
+    for event in reversed(story):
+        if event.kind in ("isr_shrunk", "isr_expanded", "isr_changed"):
+            chain.append(event)
+            if set(event.facts["old"]) >= set(image.replicas):
+                break
+    return chain[::-1]
+
+
+def _why_this_leader(visit: Visit, image: PartitionImage, story: list[Event]) -> str:
+    if image.leader == NO_NODE:
+        return why_nobody_leads(visit.host.image, image)
+    led = f"broker {image.leader} leads epoch {image.leader_epoch}"
+    change = last(story, "leader_elected")
+    if change is not None and change.facts.get("why"):
+        return f"{led}: {change.facts['why']}"
+    if image.leader_epoch == 0:
+        return f"{led}: the first live replica of the assignment when the topic was created"
+    return f"{led}; why is older than what the brokers remember"
+
+
+def _why_this_isr(image: PartitionImage) -> str:
+    missing = [node for node in image.replicas if node not in image.isr]
+    if not missing:
+        return f"the ISR is {list(image.isr)}: all replicas are in sync"
+    return f"the ISR is {list(image.isr)}: of the replicas {list(image.replicas)} it lacks {missing}"
+
+
+def _held_by(seen: DescribedReplica | None) -> list[NodeId]:
+    """Whose log end the watermark waits for."""
+    if seen is None or seen.high_watermark == seen.log_end_offset:
+        return []
+    return [
+        each.broker_id for each in seen.remotes if each.holds_watermark and each.log_end_offset <= seen.high_watermark
+    ]
+
+
+def _why_no_watermark(image: PartitionImage) -> str:
+    if image.leader == NO_NODE:
+        return "nobody leads, so the high watermark does not move"
+    return f"leader {image.leader} does not answer, and nobody else knows"
+
+
+# ---- elections -------------------------------------------------------------------------------------------------------
+
+
+async def post_election(visit: Visit) -> Reply:
+    """Elect a leader: the preferred replica, or, where nobody may lead without loss, any that is alive (unclean)."""
+    name = name_of(visit)
+    partition_of(visit.host, name)
+    kind = kind_of(visit.http)
+    document = parsed_object(await read_body(visit.http, visit.host, visit.admission), kind, visit.http)
+    faults: list[Fault] = []
+    members = Members(document, "", faults)
+    election = members.text("type", required=True)
+    if election not in ELECTION_TYPES and not faults:
+        members.wrong("type", f"{' or '.join(ELECTION_TYPES)} is needed, not {shown(election)}")
+    members.done()
+    if faults:
+        raise unacceptable(faults)
+    metadata_offset = -1
+
+    def items(response: ElectLeadersResponse) -> tuple[ElectedLeader, ...]:
+        nonlocal metadata_offset
+        metadata_offset = response.metadata_offset
+        return response.partitions
+
+    request = ElectLeadersRequest(
+        election_type=election, partitions=(ForgottenPartition(topic=name.topic, partition=name.partition),)
+    )
+    wait_s = visit[TIMEOUT_MS] / 1000
+    (elected,) = await from_controller(visit, request, items=items, wait_s=wait_s)
+    if elected.error_code:
+        raise Refused(failure_of(elected), topic=name.topic, partition=name.partition)
+    await until_known(visit, metadata_offset, wait_s=min(KNOWN_WAIT_S, wait_s))
+    image = partition_of(visit.host, name)
+    note = {"note": FORM_NOTE} if kind == "form" else {}
+    return Reply(
+        {
+            "topic": name.topic,
+            "partition": name.partition,
+            "type": election,
+            "leader": _leader_out(visit, image),
+            "isr": list(image.isr),
+            **note,
+        }
+    )
+
+
+# ---- the doors -------------------------------------------------------------------------------------------------------
+
+EVENT_EXAMPLE = {
+    "event": "isr_shrunk",
+    "sentence": "the ISR shrank from [1, 2, 3] to [1, 2]: broker 3 was silent for its session timeout",
+    "broker": 1,
+    "at": "2026-11-21T08:00:00.000+00:00",
+    "cause": "controller#41",
+    "facts": {"partition": "orders-0", "old": [1, 2, 3], "new": [1, 2]},
+}
+REPLICA_EXAMPLE = {
+    "id": 3,
+    "role": "unknown",
+    "in_sync": False,
+    "why": "broker 3 is fenced: it is down or silent, or has not caught up with the metadata since its start",
+    "leo": 40,
+    "hw": None,
+    "lag_records": 2,
+    "lag_ms": 12_000,
+    "caught_up_ms_ago": 12_000,
+    "last_fetch_ms_ago": 11_500,
+}
+_REPLICA = shape(
+    "One replica.",
+    id=ref("NodeId"),
+    role=one_of("", "leader", "follower", "idle", "offline", "unknown"),
+    in_sync=flag("Is it in the ISR?"),
+    why=text("Why it is, or is not, in one sentence."),
+    leo=nullable(whole("Its log's end: of a follower, what it has acknowledged to the leader.")),
+    hw=nullable(whole("Its high watermark by its own word: a follower's lags by one fetch.")),
+    lag_records=nullable(whole("How many records it is behind the leader.")),
+    lag_ms=nullable(whole("For how long it has been behind.")),
+    caught_up_ms_ago=nullable(whole("When it last had everything.")),
+    last_fetch_ms_ago=nullable(whole("When it last asked.")),
+)
+_PARTITION = shape(
+    "One partition. What only the leader knows is null while it does not answer.",
+    topic=ref("TopicName"),
+    partition=ref("PartitionNumber"),
+    leader=nullable(ref("Leader")),
+    leader_epoch=ref("Epoch"),
+    partition_epoch=whole("Rises with each change."),
+    controller_epoch=whole("Of the controller that made the last change."),
+    isr=nodes("Those in sync."),
+    elr=nodes("Those that may lead though they are not in sync (KIP-966)."),
+    min_insync_replicas=nullable(whole("How many must be in sync for `acks=all`.")),
+    log_start_offset=nullable(ref("Offset")),
+    high_watermark=nullable(ref("Offset")),
+    log_end_offset=nullable(ref("Offset")),
+    replicas=many(_REPLICA),
+    told_by=nodes("The brokers that answered."),
+)
+PARTITION_EXAMPLE = {
+    "topic": "orders",
+    "partition": 0,
+    "leader": LEADER_EXAMPLE,
+    "leader_epoch": 3,
+    "partition_epoch": 5,
+    "controller_epoch": 2,
+    "isr": [1, 2],
+    "elr": [],
+    "min_insync_replicas": 2,
+    "log_start_offset": 0,
+    "high_watermark": 42,
+    "log_end_offset": 42,
+    "replicas": [REPLICA_EXAMPLE],
+    "told_by": [1, 2],
+}
+_CHAIN = many(ref("Event"), "What led to it, the oldest first.")
+_EXPLANATION = shape(
+    "Why a partition is as it is.",
+    topic=ref("TopicName"),
+    partition=ref("PartitionNumber"),
+    leader=shape(leader=nullable(ref("Leader")), sentence=text(), because=_CHAIN),
+    isr=shape(
+        isr=nodes("Those in sync."),
+        elr=nodes("Those that may lead though they are not in sync."),
+        replicas=nodes("All, the preferred leader first."),
+        proposed=nullable(nodes("What the leader has asked the controller for.")),
+        sentence=text(),
+        members=many(shape(id=ref("NodeId"), in_sync=flag(), why=text())),
+        because=_CHAIN,
+    ),
+    high_watermark=shape(
+        high_watermark=nullable(ref("Offset")),
+        log_end_offset=nullable(ref("Offset")),
+        held_by=nodes("Whom it waits for."),
+        sentence=text(),
+        because=_CHAIN,
+    ),
+    last_refusal=nullable(ref("Event")),
+    story=many(ref("Event"), "All that is remembered, the oldest first."),
+    told_by=nodes("The brokers that answered."),
+)
+EXPLANATION_EXAMPLE = {
+    "topic": "orders",
+    "partition": 0,
+    "leader": {
+        "leader": LEADER_EXAMPLE,
+        "sentence": "broker 1 leads epoch 0: the first live replica of the assignment when the topic was created",
+        "because": [],
+    },
+    "isr": {
+        "isr": [1, 2],
+        "elr": [],
+        "replicas": [1, 2, 3],
+        "proposed": None,
+        "sentence": "the ISR is [1, 2]: of the replicas [1, 2, 3] it lacks [3]",
+        "members": [{"id": 3, "in_sync": False, "why": REPLICA_EXAMPLE["why"]}],
+        "because": [EVENT_EXAMPLE],
+    },
+    "high_watermark": {
+        "high_watermark": 42,
+        "log_end_offset": 42,
+        "held_by": [],
+        "sentence": "the high watermark is 42, the log's end: everybody who counts has everything",
+        "because": [],
+    },
+    "last_refusal": None,
+    "story": [EVENT_EXAMPLE],
+    "told_by": [1, 2],
+}
+ROUTES = (
+    Route(
+        method="GET",
+        path="/v1/topics/{topic}/partitions",
+        handler=get_partitions,
+        tag="partitions",
+        parameters=(TOPIC,),
+        answers={
+            200: Answer(
+                description="All partitions of the topic.",
+                schema=shape(topic=ref("TopicName"), partitions=many(ref("PartitionState"))),
+                example={"topic": "orders", "partitions": [PARTITION_STATE_EXAMPLE]},
+            )
+        },
+        problems=(UnknownTopicOrPartition,),
+    ),
+    Route(
+        method="GET",
+        path="/v1/topics/{topic}/partitions/{partition}",
+        handler=get_partition,
+        tag="partitions",
+        parameters=(TOPIC, PARTITION, FORWARD),
+        answers={
+            200: Answer(
+                description="The partition, as its replicas tell it.", schema=_PARTITION, example=PARTITION_EXAMPLE
+            )
+        },
+        problems=LEADER_PROBLEMS,
+    ),
+    Route(
+        method="GET",
+        path="/v1/topics/{topic}/partitions/{partition}/explain",
+        handler=get_explanation,
+        tag="partitions",
+        parameters=(TOPIC, PARTITION, FORWARD),
+        answers={
+            200: Answer(description="The causes.", schema=_EXPLANATION, example=EXPLANATION_EXAMPLE),
+        },
+        problems=(UnknownTopicOrPartition,),
+    ),
+    Route(
+        method="POST",
+        path="/v1/topics/{topic}/partitions/{partition}/elections",
+        handler=post_election,
+        tag="partitions",
+        parameters=(TOPIC, PARTITION, TIMEOUT_MS, FORWARD),
+        body=json_body(
+            shape("An election.", type=one_of("`unclean` may lose committed records.", *ELECTION_TYPES)),
+            {"type": "preferred"},
+        ),
+        answers={
+            200: Answer(
+                description="Elected, and known to the live brokers.",
+                schema=shape(
+                    optional=("note",),
+                    topic=ref("TopicName"),
+                    partition=ref("PartitionNumber"),
+                    type=one_of("", *ELECTION_TYPES),
+                    leader=nullable(ref("Leader")),
+                    isr=nodes("Those in sync."),
+                    note=text("What could be asked better."),
+                ),
+                example={
+                    "topic": "orders",
+                    "partition": 0,
+                    "type": "preferred",
+                    "leader": LEADER_EXAMPLE,
+                    "isr": [1, 2, 3],
+                },
+            )
+        },
+        problems=(
+            *CONTROLLER_PROBLEMS,
+            ElectionNotNeeded,
+            EligibleLeadersNotAvailable,
+            LeaderNotAvailable,
+            PreferredLeaderNotAvailable,
+            RequestTimedOut,
+            UnknownTopicOrPartition,
+        ),
+    ),
+)

@@ -1,0 +1,194 @@
+"""Events and standings as sentences: what happened, and why (DESIGN D9).
+
+A reason is what the rule itself went by. An event without a sentence of its own is told by its name and its facts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from minikafka.quorum.image import MetadataImage, PartitionImage
+from minikafka.types import NO_NODE, NodeId
+from minikafka.wire.messages import DescribedReplica, RemoteReplica
+
+Facts = Mapping[str, Any]
+
+NEVER_MS = 2**31 * 1000
+"""A leader's word for *not since I began to lead*."""
+
+
+# ---- events ----------------------------------------------------------------------------------------------------------
+
+
+def sentence_of(kind: str, facts: Facts) -> str:
+    """One event in words."""
+    say = _SAY.get(kind)
+    if say is not None:
+        return say(facts)
+    told = ", ".join(f"{name}={value}" for name, value in facts.items() if name != "partition")
+    return kind.replace("_", " ") + (f": {told}" if told else "")
+
+
+def _because(facts: Facts) -> str:
+    return f": {facts['why']}" if facts.get("why") else ""
+
+
+def _elected(facts: Facts) -> str:
+    unclean = "" if facts.get("clean", True) else ", in an unclean election: records that were committed may be gone"
+    before = "nobody led" if facts["old"] == NO_NODE else f"broker {facts['old']} led"
+    return (
+        f"broker {facts['leader']} became the leader in epoch {facts['leader_epoch']} with the ISR {facts['isr']}, "
+        f"before {before}{_because(facts)}{unclean}"
+    )
+
+
+def _isr(word: str) -> Callable[[Facts], str]:
+    return lambda facts: f"the ISR {word} from {facts['old']} to {facts['new']}{_because(facts)}"
+
+
+def _advanced(facts: Facts) -> str:
+    ends = ", ".join(f"broker {node} up to {end}" for node, end in facts["remotes"].items() if end >= 0)
+    return (
+        f"the high watermark went from {facts['old']} to {facts['new']}: the leader has all below it, and so does "
+        f"every member of the ISR {facts['isr']}" + (f" (acknowledged: {ends})" if ends else "")
+    )
+
+
+def _diverged(facts: Facts) -> str:
+    epoch, end = facts["end"]
+    return f"the log of replica {facts['replica']} parted from the leader's, in which epoch {epoch} ends at {end}"
+
+
+def _truncated(facts: Facts) -> str:
+    cut = f"the log was cut from {facts['old']} to {facts['new']}" if facts["new"] < facts["old"] else "nothing was cut"
+    return f"{cut}: by leader epoch, that is how far it agrees with the leader's"
+
+
+_SAY: dict[str, Callable[[Facts], str]] = {
+    "leader_elected": _elected,
+    "leader_lost": lambda facts: f"nobody could lead from epoch {facts['leader_epoch']} on{_because(facts)}",
+    "isr_shrunk": _isr("shrank"),
+    "isr_expanded": _isr("grew"),
+    "isr_changed": _isr("changed"),
+    "elr_changed": lambda facts: (
+        f"the eligible leader replicas went from {facts['old']} to {facts['new']}{_because(facts)}"
+    ),
+    "isr_proposed": lambda facts: f"the leader asked the controller for the ISR {facts['new']}, it was {facts['old']}",
+    "isr_proposal_refused": lambda facts: f"the controller refused the ISR: {facts['error']}{_because(facts)}",
+    "became_leader": lambda facts: (
+        f"it took up leadership of epoch {facts['epoch']}, which begins at offset {facts['leo']}, with the high "
+        f"watermark {facts['hw']}"
+    ),
+    "became_follower": lambda facts: (
+        f"it follows broker {facts['leader']} in epoch {facts['epoch']}, with a log up to {facts['leo']} and the high "
+        f"watermark {facts['hw']}"
+    ),
+    "became_leaderless": lambda facts: f"it learned that nobody leads epoch {facts['epoch']}",
+    "fetch_diverged": _diverged,
+    "tail_truncated": _truncated,
+    "replica_failed": lambda facts: f"the replica went offline{_because(facts)}",
+    "hw_advanced": _advanced,
+    "produce_refused": lambda facts: f"a producer was answered {facts['error']} ({facts['outcome']}){_because(facts)}",
+}
+
+
+# ---- standings -------------------------------------------------------------------------------------------------------
+
+
+def why_in_or_out(
+    node: NodeId, image: MetadataImage, partition: PartitionImage, seen: DescribedReplica | None, left_because: str
+) -> str:
+    """Why a replica is, or is not, in sync. ``seen``: what the leader knows; ``left_because``: what story tells."""
+    in_sync = node in partition.isr
+    if node == partition.leader:
+        return f"it leads epoch {partition.leader_epoch}"
+    remote = next((each for each in seen.remotes if each.broker_id == node), None) if seen is not None else None
+    if in_sync:
+        return _why_in(node, image, seen, remote)
+    reason = _why_out(node, image, seen, remote)
+    return f"{reason}; it left the ISR because {left_because}" if left_because else reason
+
+
+def _why_in(node: NodeId, image: MetadataImage, seen: DescribedReplica | None, remote: RemoteReplica | None) -> str:
+    absent = _absence(node, image)
+    if absent:
+        return f"{absent}, and is in the ISR still: the controller has not taken it out yet, or nobody else is left"
+    if seen is None or remote is None:
+        return "it is in sync by the metadata; the leader does not answer"
+    if remote.log_end_offset < 0:
+        return "it is in sync by the metadata; it has not fetched from this leader yet"
+    lag = seen.log_end_offset - remote.log_end_offset
+    if lag <= 0:
+        return f"it has everything: its last fetch, {remote.last_fetch_ms_ago} ms ago, asked from the log's end"
+    within = remote.caught_up_ms_ago <= seen.lag_time_max_ms
+    told = f"it is {_records(lag)} behind, and had caught up {remote.caught_up_ms_ago} ms ago"
+    limit = f"replica.lag.time.max.ms={seen.lag_time_max_ms}"
+    if within:
+        return f"{told}: within {limit}"
+    proposed = seen.proposed_isr is not None and node not in seen.proposed_isr
+    return f"{told}, longer than {limit}: the leader " + ("has asked" if proposed else "asks") + " to let it go"
+
+
+def _why_out(node: NodeId, image: MetadataImage, seen: DescribedReplica | None, remote: RemoteReplica | None) -> str:
+    absent = _absence(node, image)
+    if absent:
+        return absent
+    if seen is None or remote is None:
+        return "it lives; no leader tells how far it is"
+    if remote.log_end_offset < 0:
+        return f"it lives, and has not fetched from the leader of epoch {seen.leader_epoch} yet"
+    if seen.proposed_isr is not None and node in seen.proposed_isr:
+        return "it has caught up: the leader has asked the controller to let it in"
+    have = f"it has everything below {remote.log_end_offset}"
+    if remote.log_end_offset < seen.high_watermark:
+        return f"{have}, and comes in when it reaches the high watermark {seen.high_watermark}"
+    if remote.log_end_offset < seen.epoch_start_offset:
+        return f"{have}, and comes in when it reaches {seen.epoch_start_offset}, where epoch {seen.leader_epoch} begins"
+    if not remote.may_join:
+        return f"{have}; the leader waits for the registration of its present incarnation"
+    return f"{have}: its next fetch brings it in"
+
+
+def _absence(node: NodeId, image: MetadataImage) -> str:
+    broker = image.brokers.get(node)
+    if broker is None:
+        return f"broker {node} is not registered"
+    if broker.fenced:
+        return f"broker {node} is fenced: it is down or silent, or has not caught up with the metadata since its start"
+    return f"broker {node} is shutting down" if broker.in_controlled_shutdown else ""
+
+
+def why_the_watermark(seen: DescribedReplica) -> str:
+    """Why the high watermark stands where it stands, by the rule (S6, S9, S10)."""
+    at = f"the high watermark is {seen.high_watermark}"
+    if len(seen.isr) < seen.min_isr:
+        return f"{at} and does not move: the ISR {list(seen.isr)} is smaller than min.insync.replicas={seen.min_isr}"
+    if seen.high_watermark == seen.log_end_offset:
+        return f"{at}, the log's end: everybody who counts has everything"
+    holding = [each for each in seen.remotes if each.holds_watermark and each.log_end_offset <= seen.high_watermark]
+    if holding:
+        who = ", ".join(
+            f"broker {each.broker_id} "
+            + (f"has all below {each.log_end_offset}" if each.log_end_offset >= 0 else "has not fetched")
+            for each in holding
+        )
+        return f"{at} of {seen.log_end_offset}: {who}, and nothing is committed before it has it"
+    if seen.acknowledged_end <= seen.high_watermark:
+        return f"{at} of {seen.log_end_offset}: the leader has synced its own log up to {seen.acknowledged_end}"
+    return f"{at} of {seen.log_end_offset}: it moves with the next fetch or append"
+
+
+def why_nobody_leads(image: MetadataImage, partition: PartitionImage) -> str:
+    """Who could lead, and what keeps each of them from it."""
+    may = list(partition.isr) or list(partition.elr)
+    if not may:
+        return (
+            "nobody leads: the ISR and the ELR are empty; an unclean election can make a replica lead that lost records"
+        )
+    kept = "; ".join(_absence(node, image) or f"broker {node} is about to be elected" for node in may)
+    return f"nobody leads: only {may} may without losing records, and {kept}"
+
+
+def _records(count: int) -> str:
+    return "1 record" if count == 1 else f"{count} records"

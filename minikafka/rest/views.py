@@ -1,0 +1,125 @@
+"""What the brokers themselves say of one partition: asked side by side, in bounded time, and never a failure.
+
+A view is ExplainPartition's answer. Whoever is down, stopped or slow is left out: people look here just then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, TypeAlias
+
+from minikafka.errors import ProtocolError
+from minikafka.rest.leaders import ask
+from minikafka.rest.sentences import sentence_of
+from minikafka.rest.visit import Visit
+from minikafka.types import NodeId, TopicPartition
+from minikafka.wire.messages import DescribedReplica, ExplainPartitionRequest, ExplainPartitionResponse, StoryEntry
+
+# A broker that lives answers in milliseconds; who waits longer is told without the one that does not.
+PATIENCE_S = 1.0
+
+Views: TypeAlias = dict[NodeId, ExplainPartitionResponse]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened, and which broker remembers it."""
+
+    broker: NodeId
+    kind: str
+    at_ms: int
+    cause: str
+    facts: dict[str, Any]
+
+    @property
+    def partition_epoch(self) -> int:
+        """-1: not a change that the controller recorded."""
+        return int(self.facts.get("partition_epoch", -1))
+
+    def out(self) -> dict[str, Any]:
+        """For people."""
+        return {
+            "event": self.kind,
+            "sentence": sentence_of(self.kind, self.facts),
+            "broker": self.broker,
+            "at": None
+            if self.at_ms < 0
+            else datetime.fromtimestamp(self.at_ms / 1000, UTC).isoformat(timespec="milliseconds"),
+            "cause": self.cause,
+            "facts": self.facts,
+        }
+
+
+async def views_of(visit: Visit, name: TopicPartition, nodes: Iterable[NodeId]) -> Views:
+    """The views of those of ``nodes`` that live and answer."""
+    image = visit.host.image
+    asked = [node for node in dict.fromkeys(nodes) if node == visit.host.node_id or image.alive(node)]
+    request = ExplainPartitionRequest(topic=name.topic, partition=name.partition)
+
+    async def view(node: NodeId) -> ExplainPartitionResponse | None:
+        try:
+            told: ExplainPartitionResponse = await ask(visit, node, request, wait_s=PATIENCE_S, slack_s=0.0)
+        except ProtocolError:
+            # Told in the answer: `told_by` has those that spoke.
+            return None
+        return told
+
+    found = await asyncio.gather(*(view(node) for node in asked))
+    return {node: told for node, told in zip(asked, found, strict=True) if told is not None}
+
+
+def leaders_view(views: Views, leader: NodeId) -> DescribedReplica | None:
+    """What the leader knows; None when it does not answer, or does not lead (yet, or any more)."""
+    told = views.get(leader)
+    replica = told.replica if told is not None else None
+    return replica if replica is not None and replica.role == "leader" else None
+
+
+def event_of(broker: NodeId, entry: StoryEntry) -> Event:
+    """An entry as the broker remembers it."""
+    return Event(broker, entry.event, entry.at_ms, entry.cause, json.loads(entry.facts_json))
+
+
+def story_of(views: Views) -> list[Event]:
+    """All that is remembered, oldest first. What the controller recorded is told once, by who knows why."""
+    recorded: dict[tuple[str, int], Event] = {}
+    others: list[Event] = []
+    for broker in sorted(views):
+        for entry in views[broker].story:
+            event = event_of(broker, entry)
+            if event.partition_epoch < 0:
+                others.append(event)
+                continue
+            key = (event.kind, event.partition_epoch)
+            if key not in recorded or _knows_more(event, recorded[key]):
+                recorded[key] = event
+    return sorted([*recorded.values(), *others], key=lambda event: (event.at_ms, event.partition_epoch))
+
+
+def _knows_more(event: Event, known: Event) -> bool:
+    """The one that decided knows why; the one that was there knows when."""
+    return (bool(event.facts.get("decided_here")), event.at_ms >= 0) > (
+        bool(known.facts.get("decided_here")),
+        known.at_ms >= 0,
+    )
+
+
+def last(story: Sequence[Event], *kinds: str) -> Event | None:
+    """The newest event of these kinds."""
+    return next((event for event in reversed(story) if event.kind in kinds), None)
+
+
+def why_it_left(story: Sequence[Event], node: NodeId) -> str:
+    """Why ``node`` is not in the ISR any more, as far as anybody remembers; empty when nobody does."""
+    for event in reversed(story):
+        if (
+            event.kind in ("isr_shrunk", "isr_changed")
+            and node in event.facts["old"]
+            and node not in event.facts["new"]
+        ):
+            return str(event.facts.get("why", ""))
+    return ""
