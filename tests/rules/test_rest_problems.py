@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from typing import Any
 
+import jsonschema
 import pytest
 
 from minikafka import errors as kafka
 from minikafka.errors import BY_CODE, BY_NAME, UNKNOWN, WRITTEN
+from minikafka.rest.members import Members
+from minikafka.rest.parameters import Choice, Flag, Integer, Parameter, Text, values_of
 from minikafka.rest.problems import STATUS, Refused, page_of, problem_of, slug_of, status_of, title_of
-from minikafka.rest.query import Members, Query
 from minikafka.rest.topics import new_topic
 
 TABLE = {
@@ -92,46 +96,61 @@ def test_titles_are_the_same_for_every_problem_of_a_type():
 # ---- query parameters and members ------------------------------------------------------------------------------------
 
 
-def faults(query: Query) -> list[tuple[str, str]]:
+A, B, C, Z = (
+    Integer(name="a", description="", default=7, low=0, high=9),
+    Integer(name="b", description="", default=7, low=0, high=30_000),
+    Integer(name="c", description="", default=7, low=-5, high=9),
+    Integer(name="z", description="", default=7, low=0, high=9),
+)
+FORM = Choice(name="format", description="", options=("auto", "json"), default="auto")
+DRY, WET = Flag(name="dry", description=""), Flag(name="wet", description="")
+
+
+def read(parameters: Sequence[Parameter[Any]], **query: str | list[str]) -> dict[str, Any]:
+    """The values of a request with this query."""
+    lists = {name: [given] if isinstance(given, str) else given for name, given in query.items()}
+    return values_of(parameters, path={}, query=lists, headers={})
+
+
+def faults(parameters: Sequence[Parameter[Any]], **query: str | list[str]) -> list[tuple[str, str]]:
     with pytest.raises(Refused) as caught:
-        query.done()
+        read(parameters, **query)
     assert caught.value.status == 400
     return [(each["parameter"], each["detail"]) for each in caught.value.members["errors"]]
 
 
 def test_parameters_are_read_with_their_limits():
     """Both ends are inside."""
-    query = Query({"a": ["0"], "b": ["30000"], "c": ["-5"], "d": ["json"], "e": ["true"]})
-    assert query.integer("a", 7, low=0, high=9) == 0
-    assert query.integer("b", 7, low=0, high=30_000) == 30_000
-    assert query.integer("c", 7, low=-5, high=9) == -5
-    assert query.integer("z", 7, low=0, high=9) == 7
-    assert query.choice("d", ("auto", "json"), "auto") == "json"
-    assert query.flag("e")
-    assert not query.flag("y")
-    query.done()
+    told = read((A, B, C, Z, FORM, DRY, WET), a="0", b="30000", c="-5", format="json", dry="true")
+    assert told == {"a": 0, "b": 30_000, "c": -5, "z": 7, "format": "json", "dry": True, "wet": False}
 
 
 @pytest.mark.parametrize("text", ["", "x", "10", "-1", "1.0", "1_0", " 1", "٣", "1" * 30, "0x1", "+1"])
 def test_a_parameter_that_is_no_number_in_range_is_refused(text):
     """Python's int() takes underscores, spaces and other scripts; an address should not."""
-    query = Query({"n": [text]})
-    query.integer("n", 0, low=0, high=9)
-    assert [name for name, _ in faults(query)] == ["n"]
+    assert [name for name, _ in faults((A,), a=text)] == ["a"]
 
 
 def test_all_that_is_wrong_with_the_parameters_is_told_at_once():
     """With the nearest name for an unknown one."""
-    query = Query({"offset": ["x"], "max_wait": ["1"], "format": ["jsn"], "forward": ["auto", "never"]})
-    query.integer("offset", 0, low=0, high=9)
-    query.integer("max_wait_ms", 0, low=0, high=9)
-    query.choice("format", ("auto", "json"), "auto")
-    query.choice("forward", ("auto", "never"), "auto")
-    told = dict(faults(query))
-    assert sorted(told) == ["format", "forward", "max_wait", "offset"]
+    wait = Integer(name="max_wait_ms", description="", default=0, low=0, high=9)
+    forward = Choice(name="forward", description="", options=("auto", "never"), default="auto")
+    told = dict(faults((A, wait, FORM, forward), a="x", max_wait="1", format="jsn", forward=["auto", "never"]))
+    assert sorted(told) == ["a", "format", "forward", "max_wait"]
     assert "did you mean 'max_wait_ms'?" in told["max_wait"]
     assert "did you mean 'json'?" in told["format"]
     assert told["forward"] == "comes 2 times"
+
+
+def test_what_a_parameter_takes_is_what_its_schema_says():
+    """The description is made from the limits, not beside them."""
+    name = Text(name="name", description="", pattern="[a-z]+", length_max=3, needed="a short word")
+    assert faults((name,), name="abcd") == [("name", "'abcd': a short word is needed")]
+    assert faults((name,), name="A") == [("name", "'A': a short word is needed")]
+    for parameter, good, bad in ((A, 9, 10), (FORM, "json", "xml"), (DRY, True, 1), (name, "abc", "abcd")):
+        validator = jsonschema.Draft202012Validator(parameter.schema())
+        assert validator.is_valid(good)
+        assert not validator.is_valid(bad)
 
 
 def test_members_are_checked_by_kind_and_what_nobody_read_is_refused():
