@@ -86,7 +86,7 @@ async def get_journal(visit: Visit) -> Page:
 
 async def get_stream(visit: Visit) -> Stream:
     """Events as they happen, after those that are kept; ``id`` is the event's number, so that readers can go on."""
-    start = visit[LAST_EVENT_ID] + 1 if LAST_EVENT_ID in visit else visit[FROM]
+    start = visit[LAST_EVENT_ID] + 1 if visit.gives(LAST_EVENT_ID) else visit[FROM]
     return Stream(_follow(instruments_of(visit).ring, start, _wanted(visit)), SSE)
 
 

@@ -105,7 +105,7 @@ def _spec(document: dict[str, Any]) -> FaultSpec:
 async def get_fault(visit: Visit) -> Reply:
     """One fault and how often it struck; ``wait_hits`` waits for that."""
     fault = _fault(visit)
-    if WAIT_HITS in visit:
+    if visit.gives(WAIT_HITS):
         wanted, timeout_ms = visit[WAIT_HITS], visit[TIMEOUT_MS]
         try:
             async with asyncio.timeout(timeout_ms / 1000):

@@ -117,10 +117,10 @@ def _given(visit: Visit, parameter: Integer) -> int | None:
 
 async def get_wait(visit: Visit) -> Reply:
     """Answer when everything is as asked for; 504 tells what is not, and what was seen last."""
-    if not any(each in visit for each in (*OF_TOPIC, *OF_CLUSTER)):
+    if not any(visit.gives(each) for each in (*OF_TOPIC, *OF_CLUSTER)):
         names = ", ".join(each.name for each in (*OF_TOPIC, *OF_CLUSTER))
         raise malformed(f"nothing to wait for: say at least one of {names}")
-    if any(each in visit for each in OF_TOPIC) and not visit[TOPIC]:
+    if any(visit.gives(each) for each in OF_TOPIC) and not visit[TOPIC]:
         raise malformed("which topic?", [{"parameter": "topic", "detail": "is missing"}])
     wish = Wish(
         topic=visit[TOPIC],

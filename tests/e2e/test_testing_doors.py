@@ -16,7 +16,7 @@ from minikafka.rest.routes import TESTING_ROUTES
 from minikafka.ui.journal import read_journals
 from minikafka.world.local_cluster import LocalCluster
 from minikafka.world.processes import ProcessCluster
-from tests.rest.test_routes import checked
+from tests.rest.conform import check
 
 pytestmark = pytest.mark.e2e
 
@@ -47,7 +47,7 @@ class Curl:
         for route in TESTING_ROUTES:
             if (route.method, route.path.replace("{fault}", path.rpartition("/")[2])) == (method, path):
                 if status < 400:
-                    checked(route.answers[status].schema, told)
+                    check(route.answers[status].schema, told)
                 else:
                     assert {"error", "detail", "outcome"} <= told.keys()
 
