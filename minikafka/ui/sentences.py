@@ -182,7 +182,12 @@ def _fixed(what: str, why: str = "", tone: Tone = "") -> Callable[[Facts, Entry]
 
 def _with(template: str, tone: Tone = "", why: str = "") -> Callable[[Facts, Entry], Told]:
     def say(facts: Facts, _: Entry) -> Told:
-        known = {name: value for name, value in facts.items() if name != "why"}
+        # As a list is written in {..}: a journal that was read back has lists where the run had tuples.
+        known = {
+            name: names(value) if isinstance(value, (list, tuple)) else value
+            for name, value in facts.items()
+            if name != "why"
+        }
         reason = why or str(facts.get("why", ""))
         return Told(template.format_map(_Facts(known)), reason, tone)
 
