@@ -456,6 +456,12 @@ class ElectionNotNeeded(ProtocolError):
     retriable = True
 
 
+class GroupSubscribedToTopic(ProtocolError):
+    """Members of the group read the topic: its offsets stay."""
+
+    code, name = 86, "GROUP_SUBSCRIBED_TO_TOPIC"
+
+
 class InvalidRecord(ProtocolError):
     """A record breaks the topic's rules."""
 

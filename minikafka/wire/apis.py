@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from minikafka.wire import group_messages as g
 from minikafka.wire import messages as m
 
 
@@ -27,13 +28,24 @@ APIS: tuple[Api, ...] = (
     Api("Fetch", 1, m.FetchRequest, m.FetchResponse, carries_records=True),
     Api("ListOffsets", 2, m.ListOffsetsRequest, m.ListOffsetsResponse),
     Api("Metadata", 3, m.MetadataRequest, m.MetadataResponse),
+    Api("OffsetCommit", 8, g.OffsetCommitRequest, g.OffsetCommitResponse),
+    Api("OffsetFetch", 9, g.OffsetFetchRequest, g.OffsetFetchResponse),
+    Api("FindCoordinator", 10, g.FindCoordinatorRequest, g.FindCoordinatorResponse),
+    Api("JoinGroup", 11, g.JoinGroupRequest, g.JoinGroupResponse),
+    Api("Heartbeat", 12, g.HeartbeatRequest, g.HeartbeatResponse),
+    Api("LeaveGroup", 13, g.LeaveGroupRequest, g.LeaveGroupResponse),
+    Api("SyncGroup", 14, g.SyncGroupRequest, g.SyncGroupResponse),
+    Api("DescribeGroups", 15, g.DescribeGroupsRequest, g.DescribeGroupsResponse),
+    Api("ListGroups", 16, g.ListGroupsRequest, g.ListGroupsResponse),
     Api("ApiVersions", 18, m.ApiVersionsRequest, m.ApiVersionsResponse),
     Api("CreateTopics", 19, m.CreateTopicsRequest, m.CreateTopicsResponse),
     Api("DeleteTopics", 20, m.DeleteTopicsRequest, m.DeleteTopicsResponse),
     Api("DeleteRecords", 21, m.DeleteRecordsRequest, m.DeleteRecordsResponse),
     Api("InitProducerId", 22, m.InitProducerIdRequest, m.InitProducerIdResponse),
     Api("OffsetForLeaderEpoch", 23, m.OffsetForLeaderEpochRequest, m.OffsetForLeaderEpochResponse),
+    Api("DeleteGroups", 42, g.DeleteGroupsRequest, g.DeleteGroupsResponse),
     Api("ElectLeaders", 43, m.ElectLeadersRequest, m.ElectLeadersResponse),
+    Api("OffsetDelete", 47, g.OffsetDeleteRequest, g.OffsetDeleteResponse),
     Api("Vote", 52, m.VoteRequest, m.VoteResponse),
     Api("BeginQuorumEpoch", 53, m.BeginQuorumEpochRequest, m.BeginQuorumEpochResponse),
     Api("EndQuorumEpoch", 54, m.EndQuorumEpochRequest, m.EndQuorumEpochResponse),

@@ -1,0 +1,469 @@
+"""The groups of one partition of ``__consumer_offsets``, for the broker that leads it (S29 to S34).
+
+It lives as long as the broker leads the partition: it reads the whole log (``replay``), takes over (``loaded``),
+answers, and ends (``resign``). The log is its only memory: what is not in there is gone with it, and members find
+out by their next request.
+
+- Everything is decided at once and in order. Records are appended in that order; what they change comes into force, is
+  answered and can be read when they are committed.
+- Committed offsets are what members and tools may rely on; nobody reads a pending one.
+- A group without members and offsets is deleted when its last offset expires.
+
+Rules for this file: synchronous; each call fills the step and returns. A request that is refused raises ProtocolError.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Iterable
+
+from minikafka.errors import (
+    CoordinatorNotAvailable,
+    GroupIdNotFound,
+    GroupSubscribedToTopic,
+    IllegalGeneration,
+    InvalidGroupId,
+    NonEmptyGroup,
+    NotCoordinator,
+    OffsetMetadataTooLarge,
+    ProtocolError,
+    RebalanceInProgress,
+    UnknownMemberId,
+)
+from minikafka.groups.group import Group, State, Ticket
+from minikafka.groups.offsets import CommittedOffsets
+from minikafka.groups.rebalance import GroupSettings, Rebalance
+from minikafka.groups.records import CommittedOffset, GroupRecord, GroupsRecord, OffsetRecord
+from minikafka.groups.step import Step, Write, as_coordinator, is_unknown
+from minikafka.ports import Events
+from minikafka.types import TopicPartition
+from minikafka.wire.group_messages import (
+    DeletedGroup,
+    DescribedGroup,
+    DescribedMember,
+    FetchedOffset,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    ListedGroup,
+    ListGroupsRequest,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    PartitionOutcome,
+    SyncGroupRequest,
+)
+
+EXPIRY_INTERVAL_S = 600.0
+"""How often offsets are looked at for their age (offsets.retention.check.interval.ms)."""
+
+
+class GroupCoordinator:
+    """All groups of one partition."""
+
+    def __init__(self, settings: GroupSettings, *, new_member_id: Callable[[str], str], events: Events) -> None:
+        self._settings = settings
+        self._events = events
+        self._rebalance = Rebalance(settings, new_member_id=new_member_id, events=events)
+        self._groups: dict[str, Group] = {}
+        self._offsets = CommittedOffsets()
+        self._agenda: list[tuple[float, str]] = []
+        self._planned: dict[str, float] = {}
+        self._expiry_at = math.inf
+
+    # ------------------------------------------------------------------------------------------------- its life
+
+    def replay(self, record: GroupsRecord) -> None:
+        """One record of the log, first to last; the last of each key counts."""
+        if isinstance(record, OffsetRecord):
+            self._offsets.apply(record)
+        elif record.value is None:
+            self._groups.pop(record.group, None)
+        else:
+            self._groups[record.group] = Group.of(record.group, record.value)
+
+    def loaded(self, step: Step) -> None:
+        """The log was read to its end: sessions begin now."""
+        for name in sorted(self._offsets.groups() - self._groups.keys()):
+            self._groups[name] = Group(name)
+        for group in self._groups.values():
+            group.started(step.now)
+            self._plan(group)
+        self._expiry_at = step.now + EXPIRY_INTERVAL_S
+        self._events("group_coordinator_loaded", groups=len(self._groups))
+
+    def resign(self, step: Step) -> None:
+        """This broker leads the partition no more: everyone who waits is told to look for the new coordinator."""
+        error = NotCoordinator("the group has another coordinator now")
+        for group in self._groups.values():
+            self._rebalance.resign(group, error, step)
+
+    def committed(self, write: Write, step: Step) -> None:
+        """The records of ``write`` are committed: they count."""
+        write.committed(step)
+        self._touched(self._groups.get(write.records[0].group), step)
+
+    def refused(self, write: Write, error: ProtocolError, step: Step) -> None:
+        """They were not written; or (outcome *unknown*) nobody knows yet, and :meth:`committed` may follow."""
+        write.refused(error, step)
+        self._touched(self._groups.get(write.records[0].group), step)
+
+    def next_deadline(self) -> float:
+        """When :meth:`tick` has something to do; infinity: never."""
+        while self._agenda and self._planned.get(self._agenda[0][1]) != self._agenda[0][0]:
+            heapq.heappop(self._agenda)
+        return min(self._agenda[0][0] if self._agenda else math.inf, self._expiry_at)
+
+    def tick(self, step: Step) -> None:
+        """Everything whose time has come."""
+        while self._agenda and self._agenda[0][0] <= step.now:
+            when, name = heapq.heappop(self._agenda)
+            if self._planned.get(name) == when:
+                del self._planned[name]
+                self._touched(self._groups.get(name), step)
+        if self._expiry_at <= step.now:
+            self._expiry_at = step.now + EXPIRY_INTERVAL_S
+            self.expire_offsets(step)
+
+    def _touched(self, group: Group | None, step: Step) -> None:
+        """Do what is due about a group, and plan what is next; one that is nothing any more is forgotten."""
+        if group is None:
+            return
+        while group.next_deadline() <= step.now:
+            self._rebalance.tick(group, step)
+        self._plan(group)
+        self._forget_if_nothing(group)
+
+    def _plan(self, group: Group) -> None:
+        deadline = group.next_deadline()
+        if deadline < self._planned.get(group.group_id, math.inf):
+            self._planned[group.group_id] = deadline
+            heapq.heappush(self._agenda, (deadline, group.group_id))
+
+    def _forget_if_nothing(self, group: Group) -> None:
+        """A group that never came to anything (a join that was not repeated) leaves no trace."""
+        is_trace = group.generation or group.members or group.pending or group.state is not State.EMPTY
+        if not is_trace and not self._offsets.known(group.group_id):
+            self._groups.pop(group.group_id, None)
+
+    # ------------------------------------------------------------------------------------------------- members
+
+    def join(self, ticket: Ticket, request: JoinGroupRequest, step: Step) -> None:
+        """JoinGroup: parked until the join phase ends."""
+        _check_name(request.group_id)
+        group = self._groups.get(request.group_id)
+        if group is None:
+            self._rebalance.check_join(request)
+            if request.member_id:
+                raise UnknownMemberId(f"there is no group {request.group_id}: join without a member id")
+            group = self._groups[request.group_id] = Group(request.group_id)
+        try:
+            self._rebalance.join(group, ticket, request, step)
+        finally:
+            self._touched(group, step)
+
+    def sync(self, ticket: Ticket, request: SyncGroupRequest, step: Step) -> None:
+        """SyncGroup: parked until the leader's assignment is committed."""
+        group = self._member_group(request.group_id)
+        self._rebalance.sync(group, ticket, request, step)
+        self._touched(group, step)
+
+    def heartbeat(self, request: HeartbeatRequest, step: Step) -> HeartbeatResponse:
+        """Heartbeat."""
+        group = self._member_group(request.group_id)
+        return self._rebalance.heartbeat(group, request, step)
+
+    def leave(self, request: LeaveGroupRequest, step: Step) -> LeaveGroupResponse:
+        """LeaveGroup."""
+        group = self._member_group(request.group_id)
+        response = self._rebalance.leave(group, request, step)
+        self._touched(group, step)
+        return response
+
+    def _member_group(self, name: str) -> Group:
+        _check_name(name)
+        group = self._groups.get(name)
+        if group is None:
+            raise UnknownMemberId(f"there is no group {name}: join anew")
+        if group.state is State.DEAD:
+            raise CoordinatorNotAvailable(f"group {name} is being deleted")
+        return group
+
+    # ------------------------------------------------------------------------------------------------- offsets
+
+    def commit(self, ticket: Ticket, request: OffsetCommitRequest, step: Step) -> None:
+        """OffsetCommit: answered when the records are committed. Raises what is refused as a whole."""
+        _check_name(request.group_id)
+        self._check_committer(request, step)
+        refused = {}
+        for each in request.partitions:
+            if len(each.metadata.encode()) > self._settings.offset_metadata_size_max:
+                limit = self._settings.offset_metadata_size_max
+                refused[each.topic, each.partition] = OffsetMetadataTooLarge(
+                    f"metadata of {len(each.metadata.encode())} bytes: offset.metadata.max.bytes is {limit}"
+                )
+        records = tuple(
+            OffsetRecord(
+                group=request.group_id,
+                partition=TopicPartition(each.topic, each.partition),
+                value=CommittedOffset(
+                    offset=each.offset,
+                    leader_epoch=each.leader_epoch,
+                    metadata=each.metadata,
+                    timestamp_ms=step.wall_ms,
+                ),
+            )
+            for each in request.partitions
+            if (each.topic, each.partition) not in refused
+        )
+
+        def answer(error: ProtocolError | None, then: Step) -> None:
+            results = []
+            for each in request.partitions:
+                why = refused.get((each.topic, each.partition), error)
+                results.append(_outcome(TopicPartition(each.topic, each.partition), why))
+            then.answer(ticket, OffsetCommitResponse(partitions=tuple(results)))
+
+        if not records:
+            answer(None, step)
+            return
+        self._groups.setdefault(request.group_id, Group(request.group_id))
+        self._write_offsets(records, answer, step)
+
+    def _check_committer(self, request: OffsetCommitRequest, step: Step) -> None:
+        group = self._groups.get(request.group_id)
+        if group is None:
+            if request.generation_id >= 0:
+                raise IllegalGeneration(f"there is no group {request.group_id}: join anew")
+            return
+        if group.state is State.DEAD:
+            raise CoordinatorNotAvailable(f"group {request.group_id} is being deleted")
+        if request.generation_id < 0 and not request.member_id and request.group_instance_id is None:
+            if group.state is not State.EMPTY:
+                raise UnknownMemberId(
+                    f"group {group.group_id} is {group.state.value}: only its members may commit, "
+                    "by hand it goes while it is empty"
+                )
+            return
+        member = self._rebalance.member_of(group, request.member_id, request.group_instance_id)
+        if request.generation_id != group.generation:
+            raise IllegalGeneration(
+                f"group {group.group_id} is in generation {group.generation}, not {request.generation_id}"
+            )
+        if group.state is State.COMPLETING:
+            raise RebalanceInProgress(f"group {group.group_id} waits for its new assignment")
+        self._rebalance.heard(group, member.member_id, step)
+
+    def _write_offsets(
+        self,
+        records: tuple[OffsetRecord, ...],
+        answer: Callable[[ProtocolError | None, Step], None],
+        step: Step,
+        *,
+        then_group: GroupRecord | None = None,
+    ) -> None:
+        self._offsets.begun(records)
+
+        def committed(then: Step) -> None:
+            self._offsets.ended(records)
+            for record in records:
+                self._offsets.apply(record)
+            answer(None, then)
+
+        def refused(error: ProtocolError, then: Step) -> None:
+            if not is_unknown(error):
+                self._offsets.ended(records)
+            answer(as_coordinator(error), then)
+
+        all_records: tuple[GroupsRecord, ...] = records if then_group is None else (*records, then_group)
+        step.writes.append(Write(all_records, committed, refused))
+
+    def fetch_offsets(self, request: OffsetFetchRequest) -> OffsetFetchResponse:
+        """OffsetFetch: what is committed; -1 where nothing is."""
+        _check_name(request.group_id)
+        committed = self._offsets.of(request.group_id)
+        if request.partitions is None:
+            wanted = sorted(committed)
+        else:
+            wanted = [TopicPartition(each.topic, each.partition) for each in request.partitions]
+        found = []
+        for partition in wanted:
+            value = committed.get(partition)
+            found.append(
+                FetchedOffset(topic=partition.topic, partition=partition.partition)
+                if value is None
+                else FetchedOffset(
+                    topic=partition.topic,
+                    partition=partition.partition,
+                    offset=value.offset,
+                    leader_epoch=value.leader_epoch,
+                    metadata=value.metadata,
+                    commit_timestamp_ms=value.timestamp_ms,
+                )
+            )
+        return OffsetFetchResponse(partitions=tuple(found))
+
+    def delete_offsets(self, ticket: Ticket, request: OffsetDeleteRequest, step: Step) -> None:
+        """OffsetDelete: of topics that no member reads. Raises what is refused as a whole."""
+        _check_name(request.group_id)
+        group = self._existing(request.group_id)
+        reads: frozenset[str] | None = frozenset()
+        if group.members:
+            reads = group.topics()
+            if reads is None:
+                raise NonEmptyGroup(f"group {group.group_id} has members, and what they read is not known")
+        asked = [TopicPartition(each.topic, each.partition) for each in request.partitions]
+        refused = {
+            each: GroupSubscribedToTopic(f"members of group {group.group_id} read {each.topic}")
+            for each in asked
+            if each.topic in (reads or ())
+        }
+        known = set(self._offsets.known(group.group_id))
+        records = tuple(
+            OffsetRecord(group=group.group_id, partition=each, value=None)
+            for each in dict.fromkeys(asked)
+            if each in known and each not in refused
+        )
+
+        def answer(error: ProtocolError | None, then: Step) -> None:
+            results = tuple(_outcome(each, refused.get(each, error)) for each in asked)
+            then.answer(ticket, OffsetDeleteResponse(partitions=results))
+
+        if records:
+            self._write_offsets(records, answer, step)
+        else:
+            answer(None, step)
+
+    def expire_offsets(self, step: Step) -> None:
+        """Forget what is too old; an empty group of which nothing is left is deleted."""
+        for group in list(self._groups.values()):
+            gone = self._offsets.expired(group, step.wall_ms, self._settings.offsets_retention_ms)
+            is_over = group.state is State.EMPTY and set(gone) == set(self._offsets.known(group.group_id))
+            is_old = step.wall_ms - group.state_timestamp_ms >= self._settings.offsets_retention_ms
+            if gone or (is_over and is_old and group.generation):
+                self._events("group_offsets_expired", group=group.group_id, partitions=[str(each) for each in gone])
+                self._erase(group, gone, step, with_group=is_over and not group.pending)
+
+    def topics_deleted(self, topics: Iterable[str], step: Step) -> None:
+        """What was committed for partitions that are no more is forgotten."""
+        names = set(topics)
+        for group in list(self._groups.values()):
+            gone = [each for each in self._offsets.known(group.group_id) if each.topic in names]
+            if gone:
+                self._erase(group, gone, step, with_group=False)
+
+    # ------------------------------------------------------------------------------------------------- groups
+
+    def list_groups(self, request: ListGroupsRequest) -> tuple[ListedGroup, ...]:
+        """Sorted by name; ``states`` in any case of letters."""
+        wanted = {each.lower() for each in request.states}
+        return tuple(
+            ListedGroup(group_id=name, protocol_type=group.protocol_type, state=group.state.value)
+            for name, group in sorted(self._groups.items())
+            if not wanted or group.state.value.lower() in wanted
+        )
+
+    def describe(self, name: str) -> DescribedGroup:
+        """A group as it is; one that does not exist is Dead and not found, as in Kafka."""
+        group = self._groups.get(name)
+        if group is None:
+            error = GroupIdNotFound(f"there is no group {name}")
+            return DescribedGroup(
+                group_id=name, state=State.DEAD.value, error_code=error.code, error_message=error.message
+            )
+        stable = group.state is State.STABLE
+        protocol = (group.protocol or "") if stable else ""
+        return DescribedGroup(
+            group_id=name,
+            state=group.state.value,
+            generation_id=group.generation,
+            protocol_type=group.protocol_type,
+            protocol=protocol,
+            leader=group.leader or "",
+            members=tuple(
+                DescribedMember(
+                    member_id=each.member_id,
+                    group_instance_id=each.instance_id,
+                    client_id=each.client_id,
+                    client_host=each.client_host,
+                    metadata=each.metadata(protocol),
+                    assignment=each.assignment if stable else b"",
+                )
+                for each in group.members.values()
+            ),
+        )
+
+    def delete_group(self, ticket: Ticket, name: str, step: Step) -> None:
+        """DeleteGroups, one of them: only without members. The answer is a :class:`DeletedGroup`."""
+        group = self._existing(name)
+        if group.state is not State.EMPTY or group.pending:
+            raise NonEmptyGroup(f"group {name} is {group.state.value} and has {len(group.members)} members")
+
+        def answer(error: ProtocolError | None, then: Step) -> None:
+            then.answer(ticket, _deleted(name, error))
+
+        self._erase(group, self._offsets.known(name), step, with_group=True, answer=answer)
+
+    def _existing(self, name: str) -> Group:
+        group = self._groups.get(name)
+        if group is None:
+            raise GroupIdNotFound(f"there is no group {name}")
+        if group.state is State.DEAD:
+            raise CoordinatorNotAvailable(f"group {name} is being deleted")
+        return group
+
+    def _erase(
+        self,
+        group: Group,
+        partitions: Iterable[TopicPartition],
+        step: Step,
+        *,
+        with_group: bool,
+        answer: Callable[[ProtocolError | None, Step], None] | None = None,
+    ) -> None:
+        """Tombstones for offsets, and for the group: from now on it is Dead, and gone when they are committed."""
+        name = group.group_id
+        records = tuple(OffsetRecord(group=name, partition=each, value=None) for each in partitions)
+        if with_group:
+            group.state = State.DEAD
+
+        def ended(error: ProtocolError | None, then: Step) -> None:
+            if with_group and error is None:
+                self._groups.pop(name, None)
+                self._events("group_deleted", group=name)
+            elif with_group and error is not None and not is_unknown(error):
+                group.state = State.EMPTY
+            if answer is not None:
+                answer(error, then)
+
+        tombstone = GroupRecord(group=name, value=None) if with_group else None
+        self._write_offsets(records, ended, step, then_group=tombstone)
+
+
+def _check_name(group: str) -> None:
+    if not group:
+        raise InvalidGroupId("group_id is empty")
+
+
+def _outcome(partition: TopicPartition, error: ProtocolError | None) -> PartitionOutcome:
+    if error is None:
+        return PartitionOutcome(topic=partition.topic, partition=partition.partition)
+    return PartitionOutcome(
+        topic=partition.topic,
+        partition=partition.partition,
+        error_code=error.code,
+        error_message=error.message,
+        outcome=error.outcome,
+    )
+
+
+def _deleted(name: str, error: ProtocolError | None) -> DeletedGroup:
+    if error is None:
+        return DeletedGroup(group_id=name)
+    return DeletedGroup(group_id=name, error_code=error.code, error_message=error.message, outcome=error.outcome)

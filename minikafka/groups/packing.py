@@ -1,0 +1,122 @@
+"""Kafka's primitive types of the non-flexible encodings: big-endian numbers, lengths in front, -1 for null.
+
+Used by the two formats that other tools read from our topics: the records of ``__consumer_offsets`` and the consumer
+protocol's subscription and assignment.
+
+Rules for this file: whatever bytes come, the only error is ValueError, and it says where.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+_INT16, _INT32, _INT64 = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">q")
+T = TypeVar("T")
+
+
+class Packer:
+    """Appends values to one growing text of bytes."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+
+    def packed(self) -> bytes:
+        """All that was added."""
+        return b"".join(self._parts)
+
+    def int16(self, value: int) -> Packer:
+        self._parts.append(_INT16.pack(value))
+        return self
+
+    def int32(self, value: int) -> Packer:
+        self._parts.append(_INT32.pack(value))
+        return self
+
+    def int64(self, value: int) -> Packer:
+        self._parts.append(_INT64.pack(value))
+        return self
+
+    def text(self, value: str | None) -> Packer:
+        """UTF-8 behind an int16; None is length -1."""
+        raw = b"" if value is None else value.encode()
+        return self.int16(-1 if value is None else len(raw)).raw(raw)
+
+    def data(self, value: bytes | None) -> Packer:
+        """Bytes behind an int32; None is length -1."""
+        return self.int32(-1 if value is None else len(value)).raw(value or b"")
+
+    def raw(self, value: bytes) -> Packer:
+        self._parts.append(value)
+        return self
+
+    def array(self, items: Sequence[T], add: Callable[[T], object]) -> Packer:
+        """A count, and ``add`` for each item."""
+        self.int32(len(items))
+        for item in items:
+            add(item)
+        return self
+
+
+class Unpacker:
+    """Reads values front to back. ValueError at the first that is not there or not possible."""
+
+    def __init__(self, packed: bytes) -> None:
+        self._packed = packed
+        self._at = 0
+
+    @property
+    def left(self) -> int:
+        """Bytes not yet read."""
+        return len(self._packed) - self._at
+
+    def _take(self, size: int, what: str) -> bytes:
+        if size < 0 or size > self.left:
+            raise ValueError(f"{what} of {size} bytes at {self._at}: {self.left} are left")
+        taken = self._packed[self._at : self._at + size]
+        self._at += size
+        return taken
+
+    def int16(self) -> int:
+        return int(_INT16.unpack(self._take(2, "int16"))[0])
+
+    def int32(self) -> int:
+        return int(_INT32.unpack(self._take(4, "int32"))[0])
+
+    def int64(self) -> int:
+        return int(_INT64.unpack(self._take(8, "int64"))[0])
+
+    def text(self) -> str:
+        """A text that may not be null."""
+        value = self.text_or_none()
+        if value is None:
+            raise ValueError(f"a null text at {self._at - 2}")
+        return value
+
+    def text_or_none(self) -> str | None:
+        size = self.int16()
+        if size == -1:
+            return None
+        try:
+            return self._take(size, "text").decode()
+        except UnicodeDecodeError as error:
+            raise ValueError(f"text before {self._at} is not UTF-8") from error
+
+    def data(self) -> bytes:
+        """Bytes that may not be null."""
+        value = self.data_or_none()
+        if value is None:
+            raise ValueError(f"null bytes at {self._at - 4}")
+        return value
+
+    def data_or_none(self) -> bytes | None:
+        size = self.int32()
+        return None if size == -1 else self._take(size, "bytes")
+
+    def array(self, read: Callable[[], T]) -> tuple[T, ...]:
+        """A count, then as many; each item takes at least a byte, so a count beyond what is left is refused."""
+        count = self.int32()
+        if not 0 <= count <= self.left:
+            raise ValueError(f"{count} items announced before {self._at}: {self.left} bytes are left")
+        return tuple(read() for _ in range(count))

@@ -1,0 +1,505 @@
+"""The classic protocol's steps on one group: join, sync, heartbeat, leave, and what time brings (S31, S33).
+
+- The join phase ends when every known member has joined, or when its time is up: who is missing is dropped then (static
+  members stay). The first one of an empty group always waits for its delay, so that members that start together meet.
+- A generation begins when a join phase ends. Only the leader is told who the members are; its SyncGroup brings the
+  assignments, which are in force once their record is committed.
+- A member that is parked here is alive; any other must be heard within its session.
+- Every refusal is an error of Kafka's; a zombie's request (old generation, replaced instance) changes nothing.
+
+Rules for this file: each function takes the group and the step and leaves the group consistent; it never reads a clock.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from minikafka.errors import (
+    CoordinatorNotAvailable,
+    FencedInstanceId,
+    GroupMaxSizeReached,
+    IllegalGeneration,
+    InconsistentGroupProtocol,
+    InvalidRequest,
+    InvalidSessionTimeout,
+    MemberIdRequired,
+    ProtocolError,
+    RebalanceInProgress,
+    UnknownMemberId,
+)
+from minikafka.groups.group import Group, Member, State, Ticket
+from minikafka.groups.step import Step, Write, as_coordinator, is_unknown
+from minikafka.ports import Events
+from minikafka.wire.group_messages import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinedMember,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    LeavingMember,
+    LeftMember,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+
+NEW_MEMBER_JOIN_TIMEOUT_S = 300.0
+"""A first join that is parked this long is given up: its client is gone (Kafka's bound)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSettings:
+    """What a coordinator's broker was configured with; Kafka's defaults."""
+
+    session_timeout_ms_min: int = 6_000
+    session_timeout_ms_max: int = 1_800_000
+    initial_rebalance_delay_ms: int = 3_000
+    group_size_max: int = 2**31 - 1
+    offset_metadata_size_max: int = 4_096
+    offsets_retention_ms: int = 7 * 86_400_000
+
+
+class Rebalance:
+    """The steps, with what they need besides a group."""
+
+    def __init__(self, settings: GroupSettings, *, new_member_id: Callable[[str], str], events: Events) -> None:
+        self._settings = settings
+        self._new_member_id = new_member_id
+        self._events = events
+
+    # ------------------------------------------------------------------------------------------------- join
+
+    def join(self, group: Group, ticket: Ticket, request: JoinGroupRequest, step: Step) -> None:
+        """Answer or park; raises what is refused."""
+        self.check_join(request)
+        if group.state is State.DEAD:
+            raise CoordinatorNotAvailable(f"group {group.group_id} is being deleted")
+        known = request.member_id in group.members
+        if not known and len(group.members) >= self._settings.group_size_max:
+            raise GroupMaxSizeReached(f"group {group.group_id} has {len(group.members)} members, group.max.size")
+        if not group.supports(request.protocol_type, [each.name for each in request.protocols]):
+            raise InconsistentGroupProtocol(
+                f"group {group.group_id} is of type {group.protocol_type!r} and its members share none of "
+                f"{[each.name for each in request.protocols]}"
+            )
+        if not request.member_id:
+            self._join_newcomer(group, ticket, request, step)
+        elif request.member_id in group.pending and request.group_instance_id is None:
+            self._add(group, request.member_id, ticket, request, step)
+        else:
+            self._rejoin(
+                group, self.member_of(group, request.member_id, request.group_instance_id), ticket, request, step
+            )
+
+    def check_join(self, request: JoinGroupRequest) -> None:
+        """What can be refused without a look at the group."""
+        low, high = self._settings.session_timeout_ms_min, self._settings.session_timeout_ms_max
+        if not low <= request.session_timeout_ms <= high:
+            raise InvalidSessionTimeout(
+                f"session.timeout.ms={request.session_timeout_ms}: from {low} to {high} is allowed"
+            )
+        if request.rebalance_timeout_ms < 1:
+            raise InvalidRequest(f"rebalance_timeout_ms={request.rebalance_timeout_ms}: 1 or more is needed")
+        if not request.protocol_type or not request.protocols:
+            raise InconsistentGroupProtocol("a protocol type and at least one assignor are needed")
+
+    def _join_newcomer(self, group: Group, ticket: Ticket, request: JoinGroupRequest, step: Step) -> None:
+        new_id = self._new_member_id(request.group_instance_id or request.client_id or "consumer")
+        if request.group_instance_id is None:
+            # The id first, so that a join that is sent twice does not leave a ghost (KIP-394).
+            group.pending[new_id] = step.now + request.session_timeout_ms / 1000
+            error = MemberIdRequired("join again with this member id")
+            step.answer(ticket, _failed_join(error, member_id=new_id))
+            return
+        old_id = group.static.get(request.group_instance_id)
+        if old_id is None:
+            self._add(group, new_id, ticket, request, step)
+        else:
+            self._replace_static(group, old_id, new_id, ticket, request, step)
+
+    def _add(self, group: Group, member_id: str, ticket: Ticket, request: JoinGroupRequest, step: Step) -> None:
+        if not group.members:
+            group.protocol_type = request.protocol_type
+        group.add(
+            Member(
+                member_id=member_id,
+                instance_id=request.group_instance_id,
+                client_id=request.client_id,
+                client_host=request.client_host,
+                session_timeout_ms=request.session_timeout_ms,
+                rebalance_timeout_ms=request.rebalance_timeout_ms,
+                protocols=request.protocols,
+                expires_at=step.now + NEW_MEMBER_JOIN_TIMEOUT_S,
+                is_new=True,
+                join_ticket=ticket,
+            )
+        )
+        group.new_member_came = True
+        self._rebalance_or_go_on(group, step, f"{member_id} joins")
+
+    def _rejoin(self, group: Group, member: Member, ticket: Ticket, request: JoinGroupRequest, step: Step) -> None:
+        same = member.protocols == request.protocols
+        if group.state is State.COMPLETING and same:
+            # The answer to its join was lost.
+            self._answer_join(group, member, ticket, step)
+        elif group.state is State.STABLE and same and group.leader != member.member_id:
+            self._answer_join(group, member, ticket, step)
+        else:
+            why = "joins again to lead" if same else "joins again with another subscription"
+            self._park_join(member, ticket, request, step)
+            self._rebalance_or_go_on(group, step, f"{member.member_id} {why}")
+
+    def _park_join(self, member: Member, ticket: Ticket, request: JoinGroupRequest, step: Step) -> None:
+        if member.join_ticket is not None:
+            step.answer(member.join_ticket, _failed_join(RebalanceInProgress("the member has joined again since")))
+        member.join_ticket = ticket
+        member.protocols = request.protocols
+        member.session_timeout_ms = request.session_timeout_ms
+        member.rebalance_timeout_ms = request.rebalance_timeout_ms
+        member.client_id, member.client_host = request.client_id, request.client_host
+
+    def _replace_static(
+        self, group: Group, old_id: str, new_id: str, ticket: Ticket, request: JoinGroupRequest, step: Step
+    ) -> None:
+        """The same instance came back: its old id is fenced; in a stable group nobody else notices (KIP-345)."""
+        self._let_go(group.members[old_id], FencedInstanceId(f"{request.group_instance_id} has joined again"), step)
+        member = group.rename(old_id, new_id)
+        # A static member is answered from here on by its session; its new id was never heard of.
+        member.expires_at = step.now + member.session_timeout_ms / 1000
+        same = group.protocol is not None and member.metadata(group.protocol) == _metadata(request, group.protocol)
+        self._events("group_member_replaced", group=group.group_id, instance=member.instance_id, old=old_id, new=new_id)
+        if group.state is not State.STABLE or not same:
+            self._park_join(member, ticket, request, step)
+            self._rebalance_or_go_on(group, step, f"{member.instance_id} came back")
+            return
+        generation = group.generation
+
+        def committed(then: Step) -> None:
+            still = group.members.get(new_id)
+            if still is not None and group.generation == generation:
+                then.answer(ticket, self._joined(group, still, skip_assignment=group.leader == new_id))
+            else:
+                then.answer(ticket, _failed_join(RebalanceInProgress("the group is rebalancing"), member_id=new_id))
+
+        def refused(error: ProtocolError, then: Step) -> None:
+            then.answer(ticket, _failed_join(as_coordinator(error)))
+            if not is_unknown(error) and new_id in group.members:
+                group.rename(new_id, old_id)
+
+        assignments = {each.member_id: each.assignment for each in group.members.values()}
+        step.writes.append(Write((group.record(assignments, step.wall_ms),), committed, refused))
+
+    # ------------------------------------------------------------------------------------------------- phases
+
+    def _rebalance_or_go_on(self, group: Group, step: Step, why: str) -> None:
+        if group.state is State.PREPARING:
+            self._complete_join_if_all(group, step)
+        else:
+            self.prepare(group, step, why)
+
+    def prepare(self, group: Group, step: Step, why: str) -> None:
+        """Ask everyone to join again."""
+        if group.state is State.COMPLETING:
+            self._drop_assignments(group, RebalanceInProgress(why), step)
+        group.is_initial = group.state is State.EMPTY
+        group.sync_ends_at = math.inf
+        group.not_synced.clear()
+        timeout_ms = group.rebalance_timeout_ms
+        if group.is_initial:
+            delay_ms = min(self._settings.initial_rebalance_delay_ms, timeout_ms)
+            group.initial_ms_left = max(timeout_ms - delay_ms, 0)
+            group.new_member_came = False
+            group.join_ends_at = step.now + delay_ms / 1000
+        else:
+            group.join_ends_at = step.now + timeout_ms / 1000
+        self._move(group, State.PREPARING, step, why)
+        self._complete_join_if_all(group, step)
+
+    def _complete_join_if_all(self, group: Group, step: Step) -> None:
+        if not group.is_initial and group.has_all_joined:
+            self._complete_join(group, step, "all have joined")
+
+    def _initial_delay_over(self, group: Group, step: Step) -> None:
+        """Members came while it lasted: wait once more, up to the rebalance timeout."""
+        if group.new_member_came and group.initial_ms_left > 0:
+            delay_ms = min(self._settings.initial_rebalance_delay_ms, group.initial_ms_left)
+            group.initial_ms_left -= delay_ms
+            group.new_member_came = False
+            group.join_ends_at = step.now + delay_ms / 1000
+        else:
+            self._complete_join(group, step, "the initial delay is over")
+
+    def _complete_join(self, group: Group, step: Step, why: str) -> None:
+        for member in [each for each in group.members.values() if each.join_ticket is None and not each.is_static]:
+            self._tell_left(group, member, "did not join in time")
+            group.drop(member)
+        if group.members and not self._elect_joined_leader(group):
+            # Only static members are left, and none is back: they keep their places (KIP-345).
+            group.join_ends_at = step.now + group.rebalance_timeout_ms / 1000
+            return
+        group.join_ends_at = math.inf
+        group.is_initial = False
+        group.generation += 1
+        if not group.members:
+            self._become_empty(group, step, why)
+            return
+        group.protocol = group.elected_protocol()
+        group.not_synced = set(group.members)
+        group.sync_ends_at = step.now + group.rebalance_timeout_ms / 1000
+        self._move(group, State.COMPLETING, step, why)
+        for member in group.members.values():
+            ticket, member.join_ticket = member.join_ticket, None
+            member.is_new = False
+            self._heard(member, step)
+            step.answer(ticket, self._joined(group, member))
+
+    def _elect_joined_leader(self, group: Group) -> bool:
+        """Of those who came; False: nobody did."""
+        joined = [member.member_id for member in group.members.values() if member.join_ticket is not None]
+        if joined and group.leader not in joined:
+            group.leader = joined[0]
+        return bool(joined)
+
+    def _become_empty(self, group: Group, step: Step, why: str) -> None:
+        group.protocol, group.leader = None, None
+        self._move(group, State.EMPTY, step, why)
+
+        def done(*_: object) -> None:
+            """Nobody waits for it: should it be refused, the next coordinator finds members that do not answer."""
+
+        step.writes.append(Write((group.record({}, step.wall_ms),), done, done))
+
+    # ------------------------------------------------------------------------------------------------- sync
+
+    def sync(self, group: Group, ticket: Ticket, request: SyncGroupRequest, step: Step) -> None:
+        """Answer or park; raises what is refused."""
+        member = self.member_of(group, request.member_id, request.group_instance_id)
+        _check_generation(group, request.generation_id)
+        if request.protocol_type not in (None, group.protocol_type) or (
+            request.protocol_name not in (None, group.protocol)
+        ):
+            raise InconsistentGroupProtocol(f"group {group.group_id} uses {group.protocol_type}, {group.protocol}")
+        if group.state is State.PREPARING:
+            raise RebalanceInProgress(f"group {group.group_id} is waiting for its members to join")
+        if group.state not in (State.COMPLETING, State.STABLE):
+            raise UnknownMemberId(f"group {group.group_id} is {group.state.value}")
+        group.not_synced.discard(member.member_id)
+        if not group.not_synced:
+            group.sync_ends_at = math.inf
+        if group.state is State.STABLE:
+            self._heard(member, step)
+            step.answer(ticket, self._synced(group, member))
+            return
+        if member.sync_ticket is not None:
+            step.answer(member.sync_ticket, _failed_sync(RebalanceInProgress("the member has synced again since")))
+        member.sync_ticket = ticket
+        if member.member_id == group.leader and group.assigning != group.generation:
+            group.assigning = group.generation
+            self._write_assignments(group, request, step)
+
+    def _write_assignments(self, group: Group, request: SyncGroupRequest, step: Step) -> None:
+        given = {each.member_id: each.assignment for each in request.assignments if each.member_id in group.members}
+        generation = group.generation
+
+        def is_current() -> bool:
+            return group.state is State.COMPLETING and group.generation == generation
+
+        def committed(then: Step) -> None:
+            if is_current():
+                for member in group.members.values():
+                    member.assignment = given.get(member.member_id, b"")
+                self._move(group, State.STABLE, then, "the assignment is committed")
+                for member in group.members.values():
+                    self._answer_sync(group, member, then)
+
+        def refused(error: ProtocolError, then: Step) -> None:
+            if is_current():
+                self._drop_assignments(group, as_coordinator(error), then)
+                self.prepare(group, then, "the assignment was not written")
+
+        step.writes.append(Write((group.record(given, step.wall_ms),), committed, refused))
+
+    def _answer_sync(self, group: Group, member: Member, step: Step) -> None:
+        ticket, member.sync_ticket = member.sync_ticket, None
+        if ticket is not None:
+            self._heard(member, step)
+            step.answer(ticket, self._synced(group, member))
+
+    def _drop_assignments(self, group: Group, error: ProtocolError, step: Step) -> None:
+        for member in group.members.values():
+            member.assignment = b""
+            ticket, member.sync_ticket = member.sync_ticket, None
+            if ticket is not None:
+                self._heard(member, step)
+                step.answer(ticket, _failed_sync(error))
+
+    # ------------------------------------------------------------------------------------------------- heartbeat, leave
+
+    def heartbeat(self, group: Group, request: HeartbeatRequest, step: Step) -> HeartbeatResponse:
+        """The member lives. While members are to join again it is told so, and lives all the same."""
+        member = self.member_of(group, request.member_id, request.group_instance_id)
+        _check_generation(group, request.generation_id)
+        if group.state not in (State.PREPARING, State.COMPLETING, State.STABLE):
+            raise UnknownMemberId(f"group {group.group_id} is {group.state.value}")
+        self._heard(member, step)
+        if group.state is State.PREPARING:
+            raise RebalanceInProgress(f"group {group.group_id} is rebalancing: join again")
+        return HeartbeatResponse()
+
+    def leave(self, group: Group, request: LeaveGroupRequest, step: Step) -> LeaveGroupResponse:
+        """Each member by itself; those who stay rebalance once, at the end."""
+        was = len(group.members)
+        left = tuple(self._leave_one(group, each, step) for each in request.members)
+        if len(group.members) < was:
+            self._members_went(group, step, "a member left")
+        elif group.state is State.PREPARING:
+            self._complete_join_if_all(group, step)
+        return LeaveGroupResponse(members=left)
+
+    def _leave_one(self, group: Group, leaving: LeavingMember, step: Step) -> LeftMember:
+        left = LeftMember(member_id=leaving.member_id, group_instance_id=leaving.group_instance_id)
+        if leaving.group_instance_id is None and group.pending.pop(leaving.member_id, None) is not None:
+            return left
+        try:
+            member_id = leaving.member_id or group.static.get(leaving.group_instance_id or "", "")
+            member = self.member_of(group, member_id, leaving.group_instance_id)
+        except ProtocolError as error:
+            return replace(left, error_code=error.code, error_message=error.message)
+        self._remove(group, member, step, "left" + (f": {leaving.reason}" if leaving.reason else ""))
+        return left
+
+    def _remove(self, group: Group, member: Member, step: Step, why: str) -> None:
+        self._let_go(member, UnknownMemberId(f"{member.member_id} {why}"), step)
+        self._tell_left(group, member, why)
+        group.drop(member)
+
+    def _members_went(self, group: Group, step: Step, why: str) -> None:
+        """Those who stay share what is free now."""
+        if group.state in (State.STABLE, State.COMPLETING):
+            self.prepare(group, step, why)
+        elif group.state is State.PREPARING:
+            self._complete_join_if_all(group, step)
+
+    # ------------------------------------------------------------------------------------------------- time
+
+    def tick(self, group: Group, step: Step) -> None:
+        """Everything whose time has come."""
+        for member_id in [each for each, until in group.pending.items() if until <= step.now]:
+            del group.pending[member_id]
+            if group.state is State.PREPARING:
+                self._complete_join_if_all(group, step)
+        silent = [member for member in group.members.values() if member.deadline <= step.now]
+        for member in silent:
+            self._remove(group, member, step, "was not heard within its session")
+        if silent:
+            self._members_went(group, step, "a member's session ended")
+        if group.join_ends_at <= step.now:
+            if group.is_initial:
+                self._initial_delay_over(group, step)
+            else:
+                self._complete_join(group, step, "the rebalance timeout is over")
+        if group.sync_ends_at <= step.now:
+            group.sync_ends_at = math.inf
+            missing = [group.members[each] for each in sorted(group.not_synced)]
+            for member in missing:
+                self._remove(group, member, step, "did not sync in time")
+            group.not_synced.clear()
+            self._members_went(group, step, "members did not sync in time")
+
+    # ------------------------------------------------------------------------------------------------- parts
+
+    def member_of(self, group: Group, member_id: str, instance_id: str | None) -> Member:
+        """Who asks. FENCED_INSTANCE_ID for a replaced instance, UNKNOWN_MEMBER_ID for a stranger."""
+        if instance_id is not None:
+            current = group.static.get(instance_id)
+            if current is None:
+                raise UnknownMemberId(f"group {group.group_id} has no instance {instance_id}")
+            if current != member_id:
+                raise FencedInstanceId(f"instance {instance_id} of group {group.group_id} is another member now")
+        member = group.members.get(member_id)
+        if member is None:
+            raise UnknownMemberId(f"group {group.group_id} has no member {member_id!r}: join anew")
+        return member
+
+    def _heard(self, member: Member, step: Step) -> None:
+        member.expires_at = step.now + member.session_timeout_ms / 1000
+
+    def heard(self, group: Group, member_id: str, step: Step) -> None:
+        """A commit is as good as a heartbeat."""
+        self._heard(group.members[member_id], step)
+
+    def resign(self, group: Group, error: ProtocolError, step: Step) -> None:
+        """This broker coordinates the group no more: everyone who waits is told."""
+        for member in group.members.values():
+            self._let_go(member, error, step)
+
+    def _let_go(self, member: Member, error: ProtocolError, step: Step) -> None:
+        step.answer(member.join_ticket, _failed_join(error))
+        step.answer(member.sync_ticket, _failed_sync(error))
+        member.join_ticket = member.sync_ticket = None
+
+    def _answer_join(self, group: Group, member: Member, ticket: Ticket, step: Step) -> None:
+        self._heard(member, step)
+        step.answer(ticket, self._joined(group, member))
+
+    def _joined(self, group: Group, member: Member, *, skip_assignment: bool = False) -> JoinGroupResponse:
+        protocol = group.protocol or ""
+        leads = group.leader == member.member_id and (group.state is State.COMPLETING or skip_assignment)
+        return JoinGroupResponse(
+            generation_id=group.generation,
+            protocol_type=group.protocol_type,
+            protocol_name=protocol,
+            leader=group.leader or "",
+            member_id=member.member_id,
+            skip_assignment=skip_assignment,
+            members=tuple(
+                JoinedMember(
+                    member_id=each.member_id, group_instance_id=each.instance_id, metadata=each.metadata(protocol)
+                )
+                for each in group.members.values()
+            )
+            if leads
+            else (),
+        )
+
+    def _synced(self, group: Group, member: Member) -> SyncGroupResponse:
+        return SyncGroupResponse(
+            protocol_type=group.protocol_type, protocol_name=group.protocol, assignment=member.assignment
+        )
+
+    def _move(self, group: Group, state: State, step: Step, why: str) -> None:
+        old, group.state = group.state, state
+        group.state_timestamp_ms = step.wall_ms
+        self._events(
+            "group_state_changed",
+            group=group.group_id,
+            old=old.value,
+            new=state.value,
+            generation=group.generation,
+            members=len(group.members),
+            protocol=group.protocol,
+            why=why,
+        )
+
+    def _tell_left(self, group: Group, member: Member, why: str) -> None:
+        self._events("group_member_left", group=group.group_id, member=member.member_id, why=why)
+
+
+def _check_generation(group: Group, generation: int) -> None:
+    if generation != group.generation:
+        raise IllegalGeneration(f"group {group.group_id} is in generation {group.generation}, not {generation}")
+
+
+def _metadata(request: JoinGroupRequest, protocol: str) -> bytes | None:
+    return next((each.metadata for each in request.protocols if each.name == protocol), None)
+
+
+def _failed_join(error: ProtocolError, *, member_id: str = "") -> JoinGroupResponse:
+    return JoinGroupResponse(error_code=error.code, error_message=error.message, member_id=member_id)
+
+
+def _failed_sync(error: ProtocolError) -> SyncGroupResponse:
+    return SyncGroupResponse(error_code=error.code, error_message=error.message)

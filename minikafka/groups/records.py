@@ -1,0 +1,180 @@
+"""The records of ``__consumer_offsets``, byte for byte Kafka's (KAFKA-FACTS 5), and which partition is a group's.
+
+A key says what a record is about: version 0 or 1 an offset of (group, topic, partition), version 2 a group. No value:
+it is deleted. The topic is compacted, so the last record of each key is all that counts.
+
+Rules for this file: ``unpacked`` raises ValueError for what is no such record; keys of newer versions are told as None,
+so that a log written by a later release can be read past them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from minikafka.groups.packing import Packer, Unpacker
+from minikafka.types import NO_EPOCH, Epoch, Offset, TopicPartition
+
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+
+OFFSET_KEY_VERSION, GROUP_KEY_VERSION = 1, 2
+OFFSET_VALUE_VERSION, GROUP_VALUE_VERSION = 3, 3
+
+
+def java_hash(text: str) -> int:
+    """``String.hashCode``: over UTF-16 units, as a signed 32-bit number."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    value = 0
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        value = (31 * value + (high << 8 | low)) & 0xFFFFFFFF
+    return value - (1 << 32) if value >= 1 << 31 else value
+
+
+def partition_of(group: str, partitions: int) -> int:
+    """The partition of ``__consumer_offsets`` whose leader coordinates ``group`` (S32). Kafka's abs(MIN) is 0."""
+    value = java_hash(group)
+    return (0 if value == -(1 << 31) else abs(value)) % partitions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedOffset:
+    """The next offset that a group will read from one partition."""
+
+    offset: Offset
+    leader_epoch: Epoch = NO_EPOCH
+    """Of the last record that was consumed; -1: not told."""
+    metadata: str = ""
+    timestamp_ms: int
+    """Wall clock of the coordinator at the commit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberRecord:
+    """One member as it stands in a group's record."""
+
+    member_id: str
+    instance_id: str | None = None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    subscription: bytes
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupValue:
+    """A group at the end of a rebalance; without members: it is empty."""
+
+    protocol_type: str
+    generation: int
+    protocol: str | None = None
+    leader: str | None = None
+    state_timestamp_ms: int
+    members: tuple[MemberRecord, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetRecord:
+    """``value`` None: the offset is forgotten."""
+
+    group: str
+    partition: TopicPartition
+    value: CommittedOffset | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRecord:
+    """``value`` None: the group is gone."""
+
+    group: str
+    value: GroupValue | None
+
+
+GroupsRecord = OffsetRecord | GroupRecord
+
+
+def packed(record: GroupsRecord) -> tuple[bytes, bytes | None]:
+    """Key and value."""
+    if isinstance(record, OffsetRecord):
+        topic, partition = record.partition
+        key = Packer().int16(OFFSET_KEY_VERSION).text(record.group).text(topic).int32(partition).packed()
+        return key, None if record.value is None else _packed_offset(record.value)
+    key = Packer().int16(GROUP_KEY_VERSION).text(record.group).packed()
+    return key, None if record.value is None else _packed_group(record.value)
+
+
+def unpacked(key: bytes, value: bytes | None) -> GroupsRecord | None:
+    """What :func:`packed` wrote; None: a kind of record that this release does not know. ValueError: not one at all."""
+    read = Unpacker(key)
+    version = read.int16()
+    if version in (0, OFFSET_KEY_VERSION):
+        group, topic, partition = read.text(), read.text(), read.int32()
+        offset = None if value is None else _unpacked_offset(Unpacker(value))
+        return OffsetRecord(group=group, partition=TopicPartition(topic, partition), value=offset)
+    if version == GROUP_KEY_VERSION:
+        return GroupRecord(group=read.text(), value=None if value is None else _unpacked_group(Unpacker(value)))
+    return None
+
+
+def _packed_offset(value: CommittedOffset) -> bytes:
+    out = Packer().int16(OFFSET_VALUE_VERSION).int64(value.offset).int32(value.leader_epoch)
+    return out.text(value.metadata).int64(value.timestamp_ms).packed()
+
+
+def _unpacked_offset(read: Unpacker) -> CommittedOffset:
+    version = read.int16()
+    if not 0 <= version <= OFFSET_VALUE_VERSION:
+        raise ValueError(f"an offset's value of version {version}")
+    offset = read.int64()
+    epoch = read.int32() if version >= 3 else NO_EPOCH
+    metadata, timestamp_ms = read.text(), read.int64()
+    # Version 1 carries a time of expiry behind it, which is not used.
+    return CommittedOffset(offset=offset, leader_epoch=epoch, metadata=metadata, timestamp_ms=timestamp_ms)
+
+
+def _packed_group(value: GroupValue) -> bytes:
+    out = Packer().int16(GROUP_VALUE_VERSION).text(value.protocol_type).int32(value.generation)
+    out.text(value.protocol).text(value.leader).int64(value.state_timestamp_ms)
+
+    def add(member: MemberRecord) -> None:
+        out.text(member.member_id).text(member.instance_id).text(member.client_id).text(member.client_host)
+        out.int32(member.rebalance_timeout_ms).int32(member.session_timeout_ms)
+        out.data(member.subscription).data(member.assignment)
+
+    return out.array(value.members, add).packed()
+
+
+def _unpacked_group(read: Unpacker) -> GroupValue:
+    version = read.int16()
+    if not 0 <= version <= GROUP_VALUE_VERSION:
+        raise ValueError(f"a group's value of version {version}")
+    protocol_type, generation = read.text(), read.int32()
+    protocol, leader = read.text_or_none(), read.text_or_none()
+    state_timestamp_ms = read.int64() if version >= 2 else -1
+
+    def member() -> MemberRecord:
+        member_id = read.text()
+        instance_id = read.text_or_none() if version >= 3 else None
+        client_id, client_host = read.text(), read.text()
+        rebalance_timeout_ms = read.int32() if version >= 1 else -1
+        session_timeout_ms = read.int32()
+        return MemberRecord(
+            member_id=member_id,
+            instance_id=instance_id,
+            client_id=client_id,
+            client_host=client_host,
+            rebalance_timeout_ms=session_timeout_ms if rebalance_timeout_ms < 0 else rebalance_timeout_ms,
+            session_timeout_ms=session_timeout_ms,
+            subscription=read.data(),
+            assignment=read.data(),
+        )
+
+    return GroupValue(
+        protocol_type=protocol_type,
+        generation=generation,
+        protocol=protocol,
+        leader=leader,
+        state_timestamp_ms=state_timestamp_ms,
+        members=read.array(member),
+    )

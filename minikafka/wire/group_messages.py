@@ -1,0 +1,316 @@
+"""The pairs of the group coordinator's APIs, with Kafka's names (KAFKA-FACTS 5 and 9); rules as for ``messages.py``.
+
+Subscriptions and assignments are opaque bytes here (``groups/protocol.py`` knows their layout). Flat where Kafka nests
+topics: one entry per partition.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from minikafka.types import NO_EPOCH, NO_NODE, NO_OFFSET, Epoch, NodeId, Offset
+from minikafka.wire.messages import Failed
+
+NO_GENERATION = -1
+"""Of requests that speak for no member: committing by hand."""
+
+# ---- FindCoordinator -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindCoordinatorRequest:
+    """Who coordinates these groups? (S32)."""
+
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coordinator(Failed):
+    """One group's coordinator; ``node_id`` -1 with an error."""
+
+    key: str
+    node_id: NodeId = NO_NODE
+    host: str = ""
+    port: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindCoordinatorResponse(Failed):
+    """In the order of the request."""
+
+    coordinators: tuple[Coordinator, ...] = ()
+
+
+# ---- JoinGroup -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupProtocol:
+    """An assignor that the member speaks, and its subscription for it; the favourite comes first."""
+
+    name: str
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinGroupRequest:
+    """First step of a rebalance (S33): answered when the join phase ends."""
+
+    group_id: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    member_id: str = ""
+    """Empty at first; then the one that MEMBER_ID_REQUIRED brought."""
+    group_instance_id: str | None = None
+    protocol_type: str = "consumer"
+    protocols: tuple[GroupProtocol, ...]
+    client_id: str = ""
+    client_host: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinedMember:
+    """For the group's leader only."""
+
+    member_id: str
+    group_instance_id: str | None = None
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinGroupResponse(Failed):
+    """The new generation; ``members`` is empty unless the member leads the group."""
+
+    generation_id: int = NO_GENERATION
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader: str = ""
+    skip_assignment: bool = False
+    """A static member came back: its leader must not assign anew (KIP-814)."""
+    member_id: str = ""
+    members: tuple[JoinedMember, ...] = ()
+
+
+# ---- SyncGroup -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberAssignment:
+    member_id: str
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncGroupRequest:
+    """Second step of a rebalance (S33): only the leader's carries assignments."""
+
+    group_id: str
+    generation_id: int
+    member_id: str
+    group_instance_id: str | None = None
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignments: tuple[MemberAssignment, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncGroupResponse(Failed):
+    """What this member got."""
+
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignment: bytes = b""
+
+
+# ---- Heartbeat, LeaveGroup -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatRequest:
+    group_id: str
+    generation_id: int
+    member_id: str
+    group_instance_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatResponse(Failed):
+    """REBALANCE_IN_PROGRESS asks the member to join again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeavingMember:
+    """By member id, or by instance id alone (an administrator removes a static member)."""
+
+    member_id: str = ""
+    group_instance_id: str | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaveGroupRequest:
+    group_id: str
+    members: tuple[LeavingMember, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftMember(Failed):
+    member_id: str = ""
+    group_instance_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaveGroupResponse(Failed):
+    members: tuple[LeftMember, ...] = ()
+
+
+# ---- offsets ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitPartition:
+    topic: str
+    partition: int
+    offset: Offset
+    """The next one to read."""
+    leader_epoch: Epoch = NO_EPOCH
+    metadata: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetCommitRequest:
+    """Without member and generation: by hand, while the group is empty."""
+
+    group_id: str
+    generation_id: int = NO_GENERATION
+    member_id: str = ""
+    group_instance_id: str | None = None
+    partitions: tuple[CommitPartition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionOutcome(Failed):
+    """What became of one partition of a request."""
+
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetCommitResponse(Failed):
+    partitions: tuple[PartitionOutcome, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupPartition:
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetFetchRequest:
+    group_id: str
+    partitions: tuple[GroupPartition, ...] | None = None
+    """None: all that the group has committed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchedOffset(Failed):
+    """``offset`` -1: nothing is committed, which is no error."""
+
+    topic: str
+    partition: int
+    offset: Offset = NO_OFFSET
+    leader_epoch: Epoch = NO_EPOCH
+    metadata: str = ""
+    commit_timestamp_ms: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetFetchResponse(Failed):
+    partitions: tuple[FetchedOffset, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetDeleteRequest:
+    """Forget what was committed for partitions of topics that no member subscribes to."""
+
+    group_id: str
+    partitions: tuple[GroupPartition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetDeleteResponse(Failed):
+    partitions: tuple[PartitionOutcome, ...] = ()
+
+
+# ---- groups ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListGroupsRequest:
+    """Of this coordinator; every broker must be asked for all."""
+
+    states: tuple[str, ...] = ()
+    """Empty: any."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedGroup:
+    group_id: str
+    protocol_type: str = ""
+    state: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListGroupsResponse(Failed):
+    groups: tuple[ListedGroup, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeGroupsRequest:
+    groups: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedMember:
+    member_id: str
+    group_instance_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    metadata: bytes = b""
+    assignment: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedGroup(Failed):
+    """A group that does not exist is Dead, as in Kafka, with GROUP_ID_NOT_FOUND."""
+
+    group_id: str
+    state: str = ""
+    generation_id: int = NO_GENERATION
+    protocol_type: str = ""
+    protocol: str = ""
+    leader: str = ""
+    members: tuple[DescribedMember, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeGroupsResponse(Failed):
+    groups: tuple[DescribedGroup, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteGroupsRequest:
+    groups: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletedGroup(Failed):
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteGroupsResponse(Failed):
+    groups: tuple[DeletedGroup, ...] = ()

@@ -1,0 +1,237 @@
+"""A coordinator without a broker: requests by hand, time by hand, and a log whose commits are given by hand too."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+
+from minikafka.errors import ProtocolError
+from minikafka.groups.coordinator import GroupCoordinator
+from minikafka.groups.protocol import Assignment, Subscription
+from minikafka.groups.rebalance import GroupSettings
+from minikafka.groups.records import packed, unpacked
+from minikafka.groups.step import Step, Write
+from minikafka.types import TopicPartition
+from minikafka.wire.group_messages import (
+    CommitPartition,
+    GroupPartition,
+    GroupProtocol,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    LeavingMember,
+    MemberAssignment,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    SyncGroupRequest,
+)
+
+WALL_MS = 1_700_000_000_000
+
+
+def subscription(*topics: str) -> bytes:
+    return Subscription(topics=topics).packed()
+
+
+def protocols(*names: str, topics: tuple[str, ...] = ("t",)) -> tuple[GroupProtocol, ...]:
+    return tuple(GroupProtocol(name=name, metadata=subscription(*topics)) for name in names or ("range",))
+
+
+def assignment(*numbers: int, topic: str = "t") -> bytes:
+    return Assignment(partitions=tuple(TopicPartition(topic, each) for each in numbers)).packed()
+
+
+@dataclass
+class Desk:
+    """One coordinator and all that stands around it."""
+
+    settings: GroupSettings = field(default_factory=lambda: GroupSettings(initial_rebalance_delay_ms=0))
+    commits_at_once: bool = True
+
+    def __post_init__(self) -> None:
+        self.now = 1000.0
+        self.tickets = itertools.count(1)
+        self.answers: dict[int, object] = {}
+        self.log: list[tuple[bytes, bytes | None]] = []
+        """What is committed, in Kafka's bytes."""
+        self.in_flight: list[Write] = []
+        self.told: list[tuple[str, dict[str, object]]] = []
+        self.ids = itertools.count(1)
+        self.take_over()
+
+    def take_over(self) -> None:
+        """A new coordinator reads the log."""
+        self.in_flight = []
+        self.coordinator = GroupCoordinator(
+            self.settings,
+            new_member_id=lambda name: f"{name}-{next(self.ids)}",
+            events=lambda kind, **facts: self.told.append((kind, facts)),
+        )
+        for key, value in self.log:
+            record = unpacked(key, value)
+            if record is not None:
+                self.coordinator.replay(record)
+        self.coordinator.loaded(self.step())
+
+    def step(self) -> Step:
+        return Step(self.now, WALL_MS + int(self.now * 1000))
+
+    def done(self, step: Step) -> None:
+        """Carry a step out."""
+        for ticket, answer in step.answers:
+            self.answers.setdefault(ticket, answer)
+        self.in_flight += step.writes
+        if self.commits_at_once:
+            self.commit_all()
+
+    def commit_all(self) -> None:
+        while self.in_flight:
+            self.commit_one()
+
+    def commit_one(self) -> None:
+        write = self.in_flight.pop(0)
+        self.log += [packed(record) for record in write.records]
+        step = self.step()
+        self.coordinator.committed(write, step)
+        self.done(step)
+
+    def refuse_one(self, error: ProtocolError) -> None:
+        """Its first write is refused; with outcome *unknown* it stays in flight."""
+        write = self.in_flight[0]
+        if error.outcome != "unknown":
+            self.in_flight.pop(0)
+        step = self.step()
+        self.coordinator.refused(write, error, step)
+        self.done(step)
+
+    def pass_time(self, seconds: float) -> None:
+        """With every deadline on the way met in its moment."""
+        until = self.now + seconds
+        while self.coordinator.next_deadline() <= until:
+            self.now = max(self.now, self.coordinator.next_deadline())
+            step = self.step()
+            self.coordinator.tick(step)
+            self.done(step)
+        self.now = until
+
+    # ---- requests; each gives its ticket, or what was raised is raised ----
+
+    def join(
+        self,
+        member_id: str = "",
+        *,
+        group: str = "g",
+        instance: str | None = None,
+        names: tuple[str, ...] = ("range",),
+        topics: tuple[str, ...] = ("t",),
+        session_ms: int = 10_000,
+        rebalance_ms: int = 60_000,
+        client: str = "c",
+    ) -> int:
+        ticket = next(self.tickets)
+        step = self.step()
+        request = JoinGroupRequest(
+            group_id=group,
+            session_timeout_ms=session_ms,
+            rebalance_timeout_ms=rebalance_ms,
+            member_id=member_id,
+            group_instance_id=instance,
+            protocols=protocols(*names, topics=topics),
+            client_id=client,
+        )
+        self.coordinator.join(ticket, request, step)
+        self.done(step)
+        return ticket
+
+    def join_new(self, **options) -> tuple[str, int]:
+        """A dynamic newcomer's two requests: its id, and the ticket of the second."""
+        member_id = self.answers[self.join(**options)].member_id
+        return member_id, self.join(member_id, **options)
+
+    def sync(
+        self,
+        member_id: str,
+        generation: int,
+        assignments: dict[str, bytes] | None = None,
+        *,
+        group: str = "g",
+        instance: str | None = None,
+    ) -> int:
+        ticket = next(self.tickets)
+        step = self.step()
+        given = tuple(MemberAssignment(member_id=key, assignment=each) for key, each in (assignments or {}).items())
+        request = SyncGroupRequest(
+            group_id=group,
+            generation_id=generation,
+            member_id=member_id,
+            group_instance_id=instance,
+            assignments=given,
+        )
+        self.coordinator.sync(ticket, request, step)
+        self.done(step)
+        return ticket
+
+    def heartbeat(self, member_id: str, generation: int, *, group: str = "g", instance: str | None = None) -> None:
+        step = self.step()
+        request = HeartbeatRequest(
+            group_id=group, generation_id=generation, member_id=member_id, group_instance_id=instance
+        )
+        self.coordinator.heartbeat(request, step)
+        self.done(step)
+
+    def leave(self, *members: str, group: str = "g", instance: str | None = None):
+        step = self.step()
+        leaving = tuple(LeavingMember(member_id=each, group_instance_id=instance) for each in members)
+        response = self.coordinator.leave(LeaveGroupRequest(group_id=group, members=leaving), step)
+        self.done(step)
+        return response
+
+    def commit(
+        self,
+        offset: int,
+        *,
+        member_id: str = "",
+        generation: int = -1,
+        group: str = "g",
+        partition: int = 0,
+        topic: str = "t",
+        instance: str | None = None,
+        metadata: str = "",
+    ) -> int:
+        ticket = next(self.tickets)
+        step = self.step()
+        request = OffsetCommitRequest(
+            group_id=group,
+            generation_id=generation,
+            member_id=member_id,
+            group_instance_id=instance,
+            partitions=(CommitPartition(topic=topic, partition=partition, offset=offset, metadata=metadata),),
+        )
+        self.coordinator.commit(ticket, request, step)
+        self.done(step)
+        return ticket
+
+    def committed(self, *, group: str = "g", partition: int = 0, topic: str = "t") -> int:
+        request = OffsetFetchRequest(group_id=group, partitions=(GroupPartition(topic=topic, partition=partition),))
+        return self.coordinator.fetch_offsets(request).partitions[0].offset
+
+    def state(self, group: str = "g") -> str:
+        return self.coordinator.describe(group).state
+
+    def stable(self, count: int, **options) -> list[str]:
+        """A stable group of so many dynamic members; one partition each. Gives their ids, the leader first."""
+        members: list[str] = []
+        tickets: dict[str, int] = {}
+        for _ in range(count):
+            member_id, ticket = self.join_new(**options)
+            for each in members:
+                tickets[each] = self.join(each, **options)
+            members.append(member_id)
+            tickets[member_id] = ticket
+        self.pass_time(0)
+        answer = self.answers[tickets[members[0]]]
+        leader = answer.leader
+        given = {each: assignment(index) for index, each in enumerate(members)}
+        for each in members:
+            self.sync(each, answer.generation_id, given if each == leader else None)
+        return [leader, *(each for each in members if each != leader)]

@@ -1,0 +1,254 @@
+"""S34: what a group commits, who may, when it counts, and when it ends (KAFKA-FACTS 5, KIP-211)."""
+
+from __future__ import annotations
+
+import pytest
+
+from minikafka.errors import (
+    GroupIdNotFound,
+    GroupSubscribedToTopic,
+    IllegalGeneration,
+    NonEmptyGroup,
+    NotEnoughReplicas,
+    OffsetMetadataTooLarge,
+    RebalanceInProgress,
+    RequestTimedOut,
+    UnknownMemberId,
+)
+from minikafka.groups.rebalance import GroupSettings
+from minikafka.wire.group_messages import GroupPartition, ListGroupsRequest, OffsetDeleteRequest, OffsetFetchRequest
+from tests.rules.group_kit import Desk
+
+DAY_S = 86_400.0
+
+
+def delete_offsets(desk: Desk, *topics: str) -> list[int]:
+    ticket = next(desk.tickets)
+    step = desk.step()
+    partitions = tuple(GroupPartition(topic=topic, partition=0) for topic in topics)
+    desk.coordinator.delete_offsets(ticket, OffsetDeleteRequest(group_id="g", partitions=partitions), step)
+    desk.done(step)
+    return [each.error_code for each in desk.answers[ticket].partitions]
+
+
+def delete_group(desk: Desk) -> int:
+    ticket = next(desk.tickets)
+    step = desk.step()
+    desk.coordinator.delete_group(ticket, "g", step)
+    desk.done(step)
+    return ticket
+
+
+def outcome(desk: Desk, ticket: int) -> tuple[int, str]:
+    (partition,) = desk.answers[ticket].partitions
+    return partition.error_code, partition.outcome
+
+
+def test_a_commit_counts_when_it_is_committed_and_not_before():
+    """Nobody reads a pending offset: it may be lost with this coordinator."""
+    desk = Desk(commits_at_once=False)
+    ticket = desk.commit(5)
+    assert (ticket in desk.answers, desk.committed()) == (False, -1)
+    desk.commit_one()
+    assert (outcome(desk, ticket), desk.committed()) == ((0, ""), 5)
+    desk.take_over()
+    assert desk.committed() == 5
+
+
+def test_a_commit_that_was_not_written_says_so_and_changes_nothing():
+    """Outcome not_written: safe to send again."""
+    desk = Desk(commits_at_once=False)
+    ticket = desk.commit(5)
+    desk.refuse_one(NotEnoughReplicas())
+    assert outcome(desk, ticket) == (15, "not_written")
+    assert desk.committed() == -1
+
+
+def test_a_commit_whose_wait_ran_out_is_unknown_and_may_still_count():
+    """The record is in the log: what the log says is what is."""
+    desk = Desk(commits_at_once=False)
+    ticket = desk.commit(5)
+    desk.refuse_one(RequestTimedOut(outcome="unknown"))
+    assert (outcome(desk, ticket), desk.committed()) == ((15, "unknown"), -1)
+    desk.commit_all()
+    assert desk.committed() == 5
+
+
+def test_commits_count_in_the_order_in_which_they_were_made():
+    """Two in flight: the later one stands."""
+    desk = Desk(commits_at_once=False)
+    desk.commit(5)
+    desk.commit(3)
+    desk.commit_one()
+    assert desk.committed() == 5
+    desk.commit_one()
+    assert desk.committed() == 3, "going back is the group's own decision"
+
+
+def test_only_members_commit_while_there_are_any():
+    """By hand (no generation, no member) it goes in an empty group only."""
+    desk = Desk()
+    desk.commit(1)
+    (member,) = desk.stable(1)
+    with pytest.raises(UnknownMemberId, match="only its members"):
+        desk.commit(2)
+    with pytest.raises(UnknownMemberId):
+        desk.commit(2, member_id="zombie", generation=1)
+    desk.commit(2, member_id=member, generation=1)
+    desk.leave(member)
+    desk.commit(3)
+    assert desk.committed() == 3
+    with pytest.raises(IllegalGeneration):
+        desk.commit(1, group="nobody", generation=4, member_id="m")
+
+
+def test_commits_during_a_rebalance():
+    """Preparing: the old generation still commits what it has read. Completing: it must sync first."""
+    desk = Desk()
+    (old,) = desk.stable(1)
+    new, _ = desk.join_new()
+    desk.commit(7, member_id=old, generation=1)
+    assert desk.committed() == 7
+    desk.join(old)
+    assert desk.state() == "CompletingRebalance"
+    with pytest.raises(IllegalGeneration):
+        desk.commit(8, member_id=old, generation=1)
+    with pytest.raises(RebalanceInProgress):
+        desk.commit(8, member_id=new, generation=2)
+
+
+def test_a_commit_is_as_good_as_a_heartbeat():
+    """A member that only ever commits lives."""
+    desk = Desk()
+    (member,) = desk.stable(1, session_ms=10_000)
+    for offset in range(4):
+        desk.pass_time(8)
+        desk.commit(offset, member_id=member, generation=1)
+    assert desk.state() == "Stable"
+
+
+def test_metadata_has_a_limit():
+    """offset.metadata.max.bytes, per partition; nothing of that partition is written."""
+    desk = Desk()
+    assert outcome(desk, desk.commit(1, metadata="x" * 4096))[0] == 0
+    assert outcome(desk, desk.commit(2, metadata="x" * 4097))[0] == OffsetMetadataTooLarge.code
+    assert desk.committed() == 1
+
+
+def test_all_that_was_committed_can_be_asked_for():
+    """OffsetFetch without partitions; a partition without an offset is -1 and no error."""
+    desk = Desk()
+    desk.commit(4, partition=1)
+    desk.commit(3, topic="a")
+    answer = desk.coordinator.fetch_offsets(OffsetFetchRequest(group_id="g"))
+    assert [(each.topic, each.partition, each.offset) for each in answer.partitions] == [("a", 0, 3), ("t", 1, 4)]
+    assert desk.committed(partition=9) == -1
+    assert desk.committed(group="other") == -1
+
+
+def test_offsets_of_an_empty_group_expire_by_its_emptiness():
+    """KIP-211: seven days after it became empty, and the group with them; not while it has members."""
+    desk = Desk(GroupSettings(initial_rebalance_delay_ms=0, offsets_retention_ms=7 * 86_400_000))
+    (member,) = desk.stable(1, session_ms=1_800_000)
+    desk.commit(5, member_id=member, generation=1)
+    for _ in range(8 * 48):
+        desk.pass_time(1_700)
+        desk.heartbeat(member, 1)
+    assert desk.committed() == 5
+    desk.leave(member)
+    desk.pass_time(6.9 * DAY_S)
+    assert desk.committed() == 5
+    desk.pass_time(0.2 * DAY_S)
+    assert (desk.committed(), desk.state()) == (-1, "Dead")
+    desk.take_over()
+    assert (desk.committed(), desk.state()) == (-1, "Dead")
+
+
+def test_offsets_of_a_group_without_members_expire_by_their_own_age():
+    """Committed by hand only: each by itself."""
+    desk = Desk()
+    desk.commit(1, partition=0)
+    desk.pass_time(4 * DAY_S)
+    desk.commit(2, partition=1)
+    desk.pass_time(3.5 * DAY_S)
+    assert (desk.committed(partition=0), desk.committed(partition=1)) == (-1, 2)
+    desk.pass_time(4 * DAY_S)
+    assert desk.state() == "Dead"
+
+
+def test_topics_that_a_living_group_left_expire():
+    """Stable: what nobody subscribes to any more, by its age; what is read stays."""
+    desk = Desk()
+    (member,) = desk.stable(1, session_ms=1_800_000)
+    desk.commit(5, member_id=member, generation=1)
+    desk.commit(6, member_id=member, generation=1, topic="left")
+    for _ in range(8 * 51):
+        desk.pass_time(1_700)
+        desk.heartbeat(member, 1)
+    assert (desk.committed(), desk.committed(topic="left")) == (5, -1)
+
+
+def test_a_deleted_topics_offsets_are_forgotten():
+    """So that a topic of the same name begins anew."""
+    desk = Desk()
+    desk.commit(5)
+    desk.commit(6, topic="u")
+    step = desk.step()
+    desk.coordinator.topics_deleted(["t"], step)
+    desk.done(step)
+    assert (desk.committed(), desk.committed(topic="u")) == (-1, 6)
+
+
+def test_offsets_are_deleted_only_where_nobody_reads():
+    """OffsetDelete: GROUP_SUBSCRIBED_TO_TOPIC for the others."""
+    desk = Desk()
+    (member,) = desk.stable(1)
+    desk.commit(5, member_id=member, generation=1)
+    desk.commit(6, member_id=member, generation=1, topic="left")
+    assert delete_offsets(desk, "t", "left", "never") == [GroupSubscribedToTopic.code, 0, 0]
+    assert (desk.committed(), desk.committed(topic="left")) == (5, -1)
+
+
+def test_a_group_is_deleted_with_its_offsets_only_when_it_is_empty():
+    """DeleteGroups; also what is still on its way to be committed goes."""
+    desk = Desk()
+    with pytest.raises(GroupIdNotFound):
+        delete_group(desk)
+    (member,) = desk.stable(1)
+    with pytest.raises(NonEmptyGroup):
+        delete_group(desk)
+    desk.leave(member)
+    desk.commit(5)
+    desk.commits_at_once = False
+    desk.commit(6, partition=1)
+    ticket = delete_group(desk)
+    assert ticket not in desk.answers
+    desk.commit_all()
+    assert desk.answers[ticket].error_code == 0
+    assert (desk.committed(), desk.committed(partition=1), desk.state()) == (-1, -1, "Dead")
+    desk.take_over()
+    assert (desk.committed(), desk.committed(partition=1), desk.state()) == (-1, -1, "Dead")
+
+
+def test_a_deletion_that_is_not_written_leaves_the_group():
+    """And it can be deleted again."""
+    desk = Desk(commits_at_once=False)
+    desk.commit(5)
+    desk.commit_all()
+    ticket = delete_group(desk)
+    desk.refuse_one(NotEnoughReplicas())
+    assert desk.answers[ticket].error_code == 15
+    assert (desk.committed(), desk.state()) == (5, "Empty")
+
+
+def test_groups_are_listed_by_state():
+    """In any case of letters, as the Kafka tools accept them."""
+    desk = Desk()
+    desk.stable(1)
+    desk.commit(1, group="by-hand")
+    groups = desk.coordinator.list_groups(ListGroupsRequest())
+    assert [(each.group_id, each.protocol_type, each.state) for each in groups] == [
+        ("by-hand", "", "Empty"),
+        ("g", "consumer", "Stable"),
+    ]
+    assert [each.group_id for each in desk.coordinator.list_groups(ListGroupsRequest(states=("stable",)))] == ["g"]

@@ -1,0 +1,162 @@
+"""The bytes of __consumer_offsets and of the consumer protocol are Kafka's; S32: which partition is a group's."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minikafka.groups.protocol import Assignment, Subscription
+from minikafka.groups.records import (
+    CommittedOffset,
+    GroupRecord,
+    GroupValue,
+    MemberRecord,
+    OffsetRecord,
+    java_hash,
+    packed,
+    partition_of,
+    unpacked,
+)
+from minikafka.types import TopicPartition
+
+TEXTS = st.text(max_size=12).filter(lambda text: "\ud800" not in text)
+INT32, INT64 = st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1)
+PARTITIONS = st.builds(TopicPartition, TEXTS, st.integers(0, 2**31 - 1))
+
+
+@pytest.mark.parametrize(
+    "group, value, partition",
+    [("my-group", -1906497762, 12), ("test", 3556498, 48), ("", 0, 0), ("polygenelubricants", -(2**31), 0)],
+)
+def test_a_groups_partition_is_kafkas(group: str, value: int, partition: int):
+    """S32: KAFKA-FACTS 5 gives the first two; the last is Java's well-known text with the hash that has no abs."""
+    assert java_hash(group) == value
+    assert partition_of(group, 50) == partition
+
+
+def test_the_hash_is_over_utf_16_units():
+    """A character beyond the basic plane counts as its two surrogates."""
+    assert java_hash("\U0001f600") == 31 * 0xD83D + 0xDE00
+
+
+def test_an_offset_in_kafkas_bytes():
+    """Key version 1, value version 3, laid out by hand."""
+    value = CommittedOffset(offset=258, leader_epoch=7, metadata="m", timestamp_ms=1)
+    key, body = packed(OffsetRecord(group="g", partition=TopicPartition("t", 3), value=value))
+    assert key == b"\0\1" + b"\0\1g" + b"\0\1t" + b"\0\0\0\3"
+    assert body == b"\0\3" + b"\0\0\0\0\0\0\1\2" + b"\0\0\0\7" + b"\0\1m" + b"\0\0\0\0\0\0\0\1"
+
+
+def test_a_group_in_kafkas_bytes():
+    """Key version 2, value version 3, laid out by hand."""
+    member = MemberRecord(
+        member_id="m",
+        client_id="c",
+        client_host="h",
+        rebalance_timeout_ms=2,
+        session_timeout_ms=1,
+        subscription=b"S",
+        assignment=b"A",
+    )
+    value = GroupValue(
+        protocol_type="consumer", generation=4, protocol="range", leader="m", state_timestamp_ms=9, members=(member,)
+    )
+    key, body = packed(GroupRecord(group="g", value=value))
+    assert key == b"\0\2" + b"\0\1g"
+    assert body == (
+        b"\0\3\0\x08consumer\0\0\0\4\0\5range\0\1m\0\0\0\0\0\0\0\x09"
+        b"\0\0\0\1" + b"\0\1m" + b"\xff\xff" + b"\0\1c\0\1h" + b"\0\0\0\2\0\0\0\1" + b"\0\0\0\1S" + b"\0\0\0\1A"
+    )
+
+
+OFFSETS = st.builds(
+    OffsetRecord,
+    group=TEXTS,
+    partition=PARTITIONS,
+    value=st.none() | st.builds(CommittedOffset, offset=INT64, leader_epoch=INT32, metadata=TEXTS, timestamp_ms=INT64),
+)
+MEMBERS = st.builds(
+    MemberRecord,
+    member_id=TEXTS,
+    instance_id=st.none() | TEXTS,
+    client_id=TEXTS,
+    client_host=TEXTS,
+    rebalance_timeout_ms=st.integers(0, 2**31 - 1),
+    session_timeout_ms=INT32,
+    subscription=st.binary(max_size=9),
+    assignment=st.binary(max_size=9),
+)
+GROUPS = st.builds(
+    GroupRecord,
+    group=TEXTS,
+    value=st.none()
+    | st.builds(
+        GroupValue,
+        protocol_type=TEXTS,
+        generation=INT32,
+        protocol=st.none() | TEXTS,
+        leader=st.none() | TEXTS,
+        state_timestamp_ms=INT64,
+        members=st.lists(MEMBERS, max_size=3).map(tuple),
+    ),
+)
+
+
+@given(OFFSETS | GROUPS)
+def test_records_come_back_as_they_went(record):
+    """Whatever is in them."""
+    assert unpacked(*packed(record)) == record
+
+
+@given(st.binary(max_size=40), st.none() | st.binary(max_size=80))
+def test_bytes_that_are_no_record_raise_one_error(key: bytes, value: bytes | None):
+    """ValueError, never another: a damaged record must not end a coordinator in an unknown way."""
+    with contextlib.suppress(ValueError):
+        unpacked(key, value)
+
+
+def test_a_record_of_a_later_kind_is_passed_over():
+    """KIP-848's keys 3 to 8, in a log that a later release wrote."""
+    assert unpacked(b"\0\3\0\1g", b"") is None
+
+
+def test_a_subscription_in_kafkas_bytes():
+    """Version 3, laid out by hand."""
+    value = Subscription(topics=("t",), owned=(TopicPartition("t", 1),), generation=5, rack="r")
+    expected = (
+        b"\0\3" + b"\0\0\0\1\0\1t" + b"\xff\xff\xff\xff" + b"\0\0\0\1\0\1t\0\0\0\1\0\0\0\1" + b"\0\0\0\5" + b"\0\1r"
+    )
+    assert value.packed() == expected
+    assert Subscription.unpacked(expected) == value
+
+
+def test_older_subscriptions_are_read():
+    """Version 0 has topics and user data only; version 1 owned partitions; version 2 the generation."""
+    zero = b"\0\0" + b"\0\0\0\1\0\1t" + b"\0\0\0\1U"
+    assert Subscription.unpacked(zero) == Subscription(topics=("t",), user_data=b"U")
+    one = b"\0\1" + zero[2:] + b"\0\0\0\1\0\1t\0\0\0\1\0\0\0\1"
+    assert Subscription.unpacked(one).owned == (TopicPartition("t", 1),)
+    assert Subscription.unpacked(b"\0\2" + one[2:] + b"\0\0\0\6").generation == 6
+
+
+@given(st.lists(PARTITIONS, unique=True, max_size=6), st.none() | st.binary(max_size=5))
+def test_assignments_come_back_sorted(partitions: list[TopicPartition], user_data: bytes | None):
+    """By topic and number: the bytes do not depend on an order in memory."""
+    value = Assignment(partitions=tuple(partitions), user_data=user_data)
+    assert Assignment.unpacked(value.packed()) == Assignment(partitions=tuple(sorted(partitions)), user_data=user_data)
+
+
+def test_no_bytes_are_no_partitions():
+    """A member that the leader left out gets nothing, as in Kafka."""
+    assert Assignment.unpacked(b"") == Assignment()
+
+
+@given(st.binary(max_size=60))
+def test_bytes_that_are_no_subscription_raise_one_error(packed_bytes: bytes):
+    """They come from other clients."""
+    for kind in (Subscription, Assignment):
+        with contextlib.suppress(ValueError):
+            kind.unpacked(packed_bytes)
