@@ -54,7 +54,9 @@ class TopicConfig:
     retention_ms: int = _setting("retention.ms", 7 * DAY_MS, "delete segments older than this; -1: never", low=-1)
     retention_bytes: int = _setting("retention.bytes", -1, "delete segments beyond this size; -1: never", low=-1)
     file_delete_delay_ms: int = _setting("file.delete.delay.ms", 60_000, "from rename to unlink", low=0)
-    cleanup_policy: str = _setting("cleanup.policy", "delete", "what becomes of old segments", one_of=("delete",))
+    cleanup_policy: str = _setting(
+        "cleanup.policy", "delete", "what becomes of old segments", one_of=("delete", "compact", "compact,delete")
+    )
     flush_messages: int = _setting(
         "flush.messages", LONG_MAX, "1: acknowledge only what is synced to disk; larger: sync after so many", low=1
     )
@@ -138,6 +140,30 @@ class BrokerConfig:
         "unclean.leader.election.interval.ms", 300_000, "how often leaderless partitions are tried again", low=1
     )
     eligible_leader_replicas_enable: bool = _setting("mk.eligible.leader.replicas.enable", True, "KIP-966")
+
+    offsets_topic_num_partitions: int = _setting(
+        "offsets.topic.num.partitions", 50, "of __consumer_offsets: over so many leaders groups are spread", low=1
+    )
+    offsets_topic_replication_factor: int = _setting(
+        "offsets.topic.replication.factor", 3, "of __consumer_offsets; fewer in a smaller cluster", low=1
+    )
+    offsets_topic_segment_bytes: int = _setting(
+        "offsets.topic.segment.bytes", 100 * MIB, "of __consumer_offsets", low=14, high=INT_MAX
+    )
+    offsets_retention_minutes: int = _setting(
+        "offsets.retention.minutes", 10_080, "how long an empty group's offsets are kept", low=1
+    )
+    offsets_retention_check_interval_ms: int = _setting("offsets.retention.check.interval.ms", 600_000, "", low=1)
+    offsets_commit_timeout_ms: int = _setting(
+        "offsets.commit.timeout.ms", 5000, "a commit that takes longer is answered as unknown", low=1
+    )
+    offset_metadata_max_bytes: int = _setting("offset.metadata.max.bytes", 4096, "text of one committed offset", low=0)
+    group_initial_rebalance_delay_ms: int = _setting(
+        "group.initial.rebalance.delay.ms", 3000, "an empty group waits so long for more members", low=0
+    )
+    group_min_session_timeout_ms: int = _setting("group.min.session.timeout.ms", 6000, "of members", low=1)
+    group_max_session_timeout_ms: int = _setting("group.max.session.timeout.ms", 1_800_000, "of members", low=1)
+    group_max_size: int = _setting("group.max.size", INT_MAX, "members of one group", low=1)
 
     broker_heartbeat_interval_ms: int = _setting("broker.heartbeat.interval.ms", 2000, "to the controller", low=1)
     broker_session_timeout_ms: int = _setting("broker.session.timeout.ms", 9000, "silent for this long: fenced", low=1)
@@ -269,14 +295,13 @@ KNOWN_TO_KAFKA_ONLY = frozenset(
     """
     advertised.host.name authorizer.class.name background.threads broker.id broker.id.generation.enable
     controller.listener.names controller.quorum.append.linger.ms controller.quorum.bootstrap.servers
-    compression.type group.initial.rebalance.delay.ms inter.broker.listener.name inter.broker.protocol.version
+    compression.type inter.broker.listener.name inter.broker.protocol.version
     leader.imbalance.per.broker.percentage listener.security.protocol.map log.dir log.flush.scheduler.interval.ms
     log.message.format.version log.preallocate log.retention.hours log.retention.minutes log.roll.hours
     log.roll.jitter.ms log.cleaner.enable log.cleaner.threads max.connections max.connections.per.ip
     metadata.log.dir
     metadata.max.idle.interval.ms metadata.max.retention.bytes num.io.threads num.network.threads
-    num.recovery.threads.per.data.dir num.replica.fetchers offsets.retention.minutes offsets.topic.num.partitions
-    offsets.topic.replication.factor offsets.topic.segment.bytes queued.max.requests replica.selector.class
+    num.recovery.threads.per.data.dir num.replica.fetchers queued.max.requests replica.selector.class
     replica.socket.receive.buffer.bytes request.timeout.ms security.inter.broker.protocol socket.receive.buffer.bytes
     socket.send.buffer.bytes transaction.state.log.min.isr transaction.state.log.num.partitions
     transaction.state.log.replication.factor zookeeper.connect

@@ -31,6 +31,7 @@ from minikafka.broker.caretaker import Caretaker
 from minikafka.broker.chronicle import Chronicle
 from minikafka.broker.controller_driver import ControllerDriver
 from minikafka.broker.dispatch import ApiHandler, Dispatcher
+from minikafka.broker.group_manager import GroupManager
 from minikafka.broker.lifecycle import Lifecycle
 from minikafka.broker.metadata import MetadataCache
 from minikafka.broker.peer import call
@@ -250,6 +251,15 @@ class Broker:
         self.producer_ids = ProducerIds(
             config.node_id, broker_epoch=lambda: self.lifecycle.broker_epoch, ask_controller=self.ask_controller
         )
+        self.groups = GroupManager(
+            config,
+            world,
+            self.replicas,
+            image=lambda: self.image,
+            session_alive=self.lifecycle.session_alive,
+            ask_controller=self.ask_controller,
+            spawn=self._tasks.spawn,
+        )
         self.metadata_api = MetadataApi(config, world, self.metadata, self.quorum, self.ask_controller)
         self._handlers.update(self._handler_table())
         self.metadata.subscribe(self.chronicle.on_image)
@@ -259,6 +269,7 @@ class Broker:
         await self.controller.start()
         Caretaker(self.replicas, on_disk_failure=self._fail_in_order).start(self._tasks.spawn)
         self._tasks.spawn(self.replicas.isr_proposer.run(), "isr-proposer")
+        self._tasks.spawn(self.groups.run(), "groups")
         self._tasks.spawn(self.lifecycle.run(), "lifecycle")
         world.events("broker_started", node=self.node_id, address=str(self.address), cluster_id=self.cluster_id)
 
@@ -295,6 +306,7 @@ class Broker:
             "DescribeLog": lambda request: handle_describe_log(self.replicas, self.quorum, request),
             "ExplainPartition": lambda request: handle_explain_partition(self.replicas, self.chronicle, request),
         }
+        handlers.update(self.groups.handlers())
         handlers.update(dict.fromkeys(QUORUM_APIS, self.quorum.handle))
         handlers.update(dict.fromkeys(CONTROLLER_APIS, self.controller.handle))
         return handlers
@@ -358,6 +370,7 @@ class Broker:
             self.replicas.apply(old, image)
         except (DiskFailed, DiskFull, KafkaStorageError) as error:
             self._fail_in_order(str(error))
+        self.groups.on_image(old, image)
 
     def _moved(self) -> None:
         """Something changed that people may wait for."""
@@ -432,6 +445,7 @@ class Broker:
     async def _end(self, *, clean: bool) -> None:
         opened, self._open = self._open, False
         if opened:
+            self.groups.close()
             self.replicas.close()
         if self._server is not None:
             await self._server.close()

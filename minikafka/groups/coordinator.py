@@ -60,9 +60,6 @@ from minikafka.wire.group_messages import (
     SyncGroupRequest,
 )
 
-EXPIRY_INTERVAL_S = 600.0
-"""How often offsets are looked at for their age (offsets.retention.check.interval.ms)."""
-
 
 class GroupCoordinator:
     """All groups of one partition."""
@@ -95,7 +92,7 @@ class GroupCoordinator:
         for group in self._groups.values():
             group.started(step.now)
             self._plan(group)
-        self._expiry_at = step.now + EXPIRY_INTERVAL_S
+        self._expiry_at = step.now + self._settings.expiry_interval_ms / 1000
         self._events("group_coordinator_loaded", groups=len(self._groups))
 
     def resign(self, step: Step) -> None:
@@ -128,7 +125,7 @@ class GroupCoordinator:
                 del self._planned[name]
                 self._touched(self._groups.get(name), step)
         if self._expiry_at <= step.now:
-            self._expiry_at = step.now + EXPIRY_INTERVAL_S
+            self._expiry_at = step.now + self._settings.expiry_interval_ms / 1000
             self.expire_offsets(step)
 
     def _touched(self, group: Group | None, step: Step) -> None:

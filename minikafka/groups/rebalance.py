@@ -60,6 +60,8 @@ class GroupSettings:
     group_size_max: int = 2**31 - 1
     offset_metadata_size_max: int = 4_096
     offsets_retention_ms: int = 7 * 86_400_000
+    expiry_interval_ms: int = 600_000
+    """How often offsets are looked at for their age."""
 
 
 class Rebalance:

@@ -28,17 +28,18 @@ def expired_count(
 ) -> int:
     """How many of the oldest ``segments`` may be deleted: all may, the active one too.
 
-    By time: older than ``retention.ms``. By size: while what is left after it still holds ``retention.bytes``. By
+    Only where ``cleanup.policy`` has ``delete``: by time, older than ``retention.ms``. By size: while what is left after it still holds ``retention.bytes``. By
     start: wholly below the log start offset (DeleteRecords).
     """
     excess = sum(segment.size for segment in segments) - config.retention_bytes
+    deletes = "delete" in config.cleanup_policy
     count = 0
     for segment in segments:
         if segment.end_offset > high_watermark:
             break
         excess -= segment.size
-        too_old = 0 <= config.retention_ms < now_ms - segment.newest_ms
-        too_much = config.retention_bytes >= 0 and excess >= 0
+        too_old = deletes and 0 <= config.retention_ms < now_ms - segment.newest_ms
+        too_much = deletes and config.retention_bytes >= 0 and excess >= 0
         if not (too_old or too_much or segment.end_offset <= start_offset):
             break
         count += 1

@@ -39,6 +39,13 @@ def test_what_may_go(retention_ms: int, retention_bytes: int, now: int, start: i
     assert expired_count(AGES, config, now_ms=now, start_offset=start, high_watermark=high_watermark) == count
 
 
+@pytest.mark.parametrize("policy, count", [("delete", 3), ("compact", 1), ("compact,delete", 3)])
+def test_a_compacted_topic_keeps_what_is_old(policy: str, count: int):
+    """cleanup.policy=compact: age and size delete nothing; DeleteRecords still does."""
+    config = TopicConfig(retention_ms=1, retention_bytes=0, cleanup_policy=policy)
+    assert expired_count(AGES, config, now_ms=9000, start_offset=10, high_watermark=30) == count
+
+
 def test_a_young_segment_protects_the_older_ones_behind_it():
     """Oldest first, stop at the first that does not qualify: the log never gets a hole."""
     ages = [SegmentAge(end_offset=10, size=1, newest_ms=9000), SegmentAge(end_offset=20, size=1, newest_ms=0)]

@@ -22,11 +22,13 @@ from minikafka.errors import (
     UNKNOWN,
     InvalidRequest,
     InvalidRequiredAcks,
+    InvalidTopic,
     NotLeaderOrFollower,
     ProtocolError,
     RequestTimedOut,
     UnknownTopicOrPartition,
 )
+from minikafka.groups.records import OFFSETS_TOPIC
 from minikafka.replication.leader import ACKS_ALL, ACKS_LEADER, ACKS_NONE, Appended, LeaderReplica
 from minikafka.types import TopicPartition
 from minikafka.wire.batch import verify_client
@@ -102,6 +104,8 @@ def _append(
     acks: int,
     session_alive: Callable[[], bool],
 ) -> _Written:
+    if name.topic == OFFSETS_TOPIC:
+        raise InvalidTopic(f"{name}: only the group coordinator writes there, commit offsets instead")
     partition = replicas.get(name)
     leader = partition.as_leader()
     if not session_alive():

@@ -1,0 +1,386 @@
+"""Consumer groups on this broker: which it coordinates, who coordinates the others, and the APIs (S29 to S34).
+
+The leader of partition ``hash(group)`` of ``__consumer_offsets`` coordinates a group (S32). Shards come and go with the
+roles; the topic is created when first a coordinator is asked for.
+
+A broker whose session with the controller has run out coordinates nothing: another may have been elected, and offsets
+that it has committed since would be missing here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from minikafka.broker.group_shard import GroupShard
+from minikafka.config import BrokerConfig
+from minikafka.errors import (
+    CoordinatorNotAvailable,
+    InvalidGroupId,
+    InvalidRequest,
+    NotCoordinator,
+    ProtocolError,
+    UnknownTopicOrPartition,
+)
+from minikafka.groups.coordinator import GroupCoordinator
+from minikafka.groups.rebalance import GroupSettings
+from minikafka.groups.records import OFFSETS_TOPIC, partition_of
+from minikafka.ports import World
+from minikafka.quorum.image import MetadataImage
+from minikafka.replication.leader import LeaderReplica
+from minikafka.types import NO_NODE, TopicPartition
+from minikafka.wire.group_messages import (
+    Coordinator,
+    DeletedGroup,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribedGroup,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    ListedGroup,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    PartitionOutcome,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from minikafka.wire.messages import CreateTopicsRequest, CreateTopicsResponse, NewTopic
+
+if TYPE_CHECKING:
+    from minikafka.broker.dispatch import ApiHandler
+    from minikafka.broker.flusher import Spawn
+    from minikafka.broker.replica_manager import ReplicaManager
+
+NO_DEADLINE_S = 3600.0
+"""How long the clock sleeps when nothing is due; any step wakes it."""
+
+
+class GroupManager:
+    """The groups of one incarnation of a broker."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        world: World,
+        replicas: ReplicaManager,
+        *,
+        image: Callable[[], MetadataImage],
+        session_alive: Callable[[], bool],
+        ask_controller: Callable[[object], Awaitable[object | None]],
+        spawn: Spawn,
+    ) -> None:
+        self._config = config
+        self._world = world
+        self._replicas = replicas
+        self._image = image
+        self._session_alive = session_alive
+        self._ask_controller = ask_controller
+        self._spawn = spawn
+        self._shards: dict[TopicPartition, GroupShard] = {}
+        self._moved = asyncio.Event()
+        self._due_at = math.inf
+        self._creating = False
+        self._settings = GroupSettings(
+            session_timeout_ms_min=config.group_min_session_timeout_ms,
+            session_timeout_ms_max=config.group_max_session_timeout_ms,
+            initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
+            group_size_max=config.group_max_size,
+            offset_metadata_size_max=config.offset_metadata_max_bytes,
+            offsets_retention_ms=config.offsets_retention_minutes * 60_000,
+            expiry_interval_ms=config.offsets_retention_check_interval_ms,
+        )
+
+    def handlers(self) -> dict[str, ApiHandler]:
+        """By API."""
+        return {
+            "FindCoordinator": self._find_coordinator,
+            "JoinGroup": self._join,
+            "SyncGroup": self._sync,
+            "Heartbeat": self._heartbeat,
+            "LeaveGroup": self._leave,
+            "OffsetCommit": self._commit,
+            "OffsetFetch": self._fetch_offsets,
+            "OffsetDelete": self._delete_offsets,
+            "ListGroups": self._list_groups,
+            "DescribeGroups": self._describe_groups,
+            "DeleteGroups": self._delete_groups,
+        }
+
+    # ---- roles ----
+
+    def on_image(self, old: MetadataImage, new: MetadataImage) -> None:
+        """After the replicas took their roles: begin what this broker leads now, end what it leads no more."""
+        for name, shard in list(self._shards.items()):
+            partition = self._replicas.partitions.get(name)
+            if partition is not shard.partition or partition.role is not shard.leader:
+                del self._shards[name]
+                shard.end()
+        topic = new.topics.get(OFFSETS_TOPIC)
+        for number in range(len(topic.partitions) if topic is not None else 0):
+            name = TopicPartition(OFFSETS_TOPIC, number)
+            partition = self._replicas.partitions.get(name)
+            if partition is not None and isinstance(partition.role, LeaderReplica) and name not in self._shards:
+                self._begin(name, partition.role)
+        if old.topics is not new.topics:
+            gone = [each.name for each in old.topics.values() if not _is_there(new, each.name, each.topic_id)]
+            self._forget_topics(gone)
+
+    def _begin(self, name: TopicPartition, leader: LeaderReplica) -> None:
+        coordinator = GroupCoordinator(self._settings, new_member_id=self._new_member_id, events=self._world.events)
+        self._shards[name] = GroupShard(
+            self._replicas,
+            self._replicas.partitions[name],
+            leader,
+            coordinator,
+            commit_timeout_s=self._config.offsets_commit_timeout_ms / 1000,
+            spawn=self._spawn,
+            on_step=self._wake_clock,
+        )
+
+    def _forget_topics(self, topics: list[str]) -> None:
+        if not topics:
+            return
+        for shard in list(self._shards.values()):
+            if shard.is_loaded:
+                with shard.step() as step:
+                    shard.coordinator.topics_deleted(topics, step)
+
+    def _new_member_id(self, name: str) -> str:
+        return f"{name}-{uuid.UUID(bytes=self._world.random.randbytes(16), version=4)}"
+
+    def close(self) -> None:
+        """The broker stops: everyone who waits is told to look elsewhere."""
+        for shard in self._shards.values():
+            shard.end()
+        self._shards.clear()
+
+    # ---- time ----
+
+    async def run(self) -> None:
+        """Sessions and phases end by themselves; runs until cancelled."""
+        while True:
+            self._moved.clear()
+            self._due_at = self._next_deadline()
+            now = self._world.clock.now()
+            if self._due_at > now:
+                try:
+                    async with asyncio.timeout(min(self._due_at - now, NO_DEADLINE_S)):
+                        await self._moved.wait()
+                except TimeoutError:
+                    pass
+                else:
+                    continue
+            self._tick()
+
+    def _next_deadline(self) -> float:
+        loaded = (shard for shard in self._shards.values() if shard.is_loaded)
+        return min((shard.coordinator.next_deadline() for shard in loaded), default=math.inf)
+
+    def _tick(self) -> None:
+        now = self._world.clock.now()
+        for shard in list(self._shards.values()):
+            # A broker that may have been replaced must not end anybody's session.
+            if shard.is_loaded and shard.coordinator.next_deadline() <= now:
+                with shard.step() as step:
+                    shard.coordinator.tick(step)
+
+    def _wake_clock(self) -> None:
+        if self._next_deadline() < self._due_at:
+            self._moved.set()
+
+    # ---- finding ----
+
+    async def _find_coordinator(self, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
+        if OFFSETS_TOPIC not in self._image().topics:
+            await self._create_topic()
+        return FindCoordinatorResponse(coordinators=tuple(self._coordinator(key) for key in request.keys))
+
+    def _coordinator(self, group: str) -> Coordinator:
+        image = self._image()
+        try:
+            if not group:
+                raise InvalidGroupId("a group's name is empty")
+            if not self._session_alive():
+                raise CoordinatorNotAvailable("this broker has no session with the controller: ask another one")
+            topic = image.topics.get(OFFSETS_TOPIC)
+            if topic is None:
+                raise CoordinatorNotAvailable(f"{OFFSETS_TOPIC} is being created: ask again")
+            number = partition_of(group, len(topic.partitions))
+            leader = topic.partitions[number].leader
+            if leader == NO_NODE or not image.alive(leader):
+                raise CoordinatorNotAvailable(f"{OFFSETS_TOPIC}-{number} has no leader that lives: ask again")
+        except ProtocolError as error:
+            return Coordinator(key=group, error_code=error.code, error_message=error.message)
+        broker = image.brokers[leader]
+        return Coordinator(key=group, node_id=leader, host=broker.host, port=broker.port)
+
+    async def _create_topic(self) -> None:
+        """Once at a time. What the controller refuses is answered COORDINATOR_NOT_AVAILABLE; the client asks again."""
+        if self._creating:
+            return
+        self._creating = True
+        try:
+            image = self._image()
+            # A cluster of one or two is no less a cluster; more voters than live brokers: they are still starting.
+            brokers = max(len(self._config.voters), len(image.brokers))
+            topic = NewTopic(
+                name=OFFSETS_TOPIC,
+                num_partitions=self._config.offsets_topic_num_partitions,
+                replication_factor=min(self._config.offsets_topic_replication_factor, brokers),
+                configs={
+                    "cleanup.policy": "compact",
+                    "compression.type": "producer",
+                    "segment.bytes": str(self._config.offsets_topic_segment_bytes),
+                },
+            )
+            answer = await self._ask_controller(CreateTopicsRequest(topics=(topic,)))
+            if isinstance(answer, CreateTopicsResponse) and answer.topics and answer.topics[0].error_code:
+                self._world.events("offsets_topic_not_created", why=answer.topics[0].error_message)
+        finally:
+            self._creating = False
+
+    def _shard(self, group: str) -> GroupShard:
+        """The shard of a group that this broker coordinates. Raises what keeps it from answering."""
+        if not group:
+            raise InvalidGroupId("a group's name is empty")
+        topic = self._image().topics.get(OFFSETS_TOPIC)
+        if topic is None:
+            raise NotCoordinator(f"{OFFSETS_TOPIC} does not exist yet: ask for the coordinator")
+        shard = self._shards.get(TopicPartition(OFFSETS_TOPIC, partition_of(group, len(topic.partitions))))
+        if shard is None:
+            raise NotCoordinator(f"this broker does not coordinate group {group}")
+        if not self._session_alive():
+            raise NotCoordinator("this broker's session with the controller has run out, it may have been replaced")
+        shard.check()
+        return shard
+
+    # ---- members ----
+
+    async def _join(self, request: JoinGroupRequest) -> JoinGroupResponse:
+        shard = self._shard(request.group_id)
+        response: JoinGroupResponse = await shard.ask(
+            lambda ticket, step: shard.coordinator.join(ticket, request, step)
+        )
+        return response
+
+    async def _sync(self, request: SyncGroupRequest) -> SyncGroupResponse:
+        shard = self._shard(request.group_id)
+        response: SyncGroupResponse = await shard.ask(
+            lambda ticket, step: shard.coordinator.sync(ticket, request, step)
+        )
+        return response
+
+    async def _heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse:
+        shard = self._shard(request.group_id)
+        with shard.step() as step:
+            return shard.coordinator.heartbeat(request, step)
+
+    async def _leave(self, request: LeaveGroupRequest) -> LeaveGroupResponse:
+        shard = self._shard(request.group_id)
+        with shard.step() as step:
+            return shard.coordinator.leave(request, step)
+
+    # ---- offsets ----
+
+    async def _commit(self, request: OffsetCommitRequest) -> OffsetCommitResponse:
+        shard = self._shard(request.group_id)
+        if len({(each.topic, each.partition) for each in request.partitions}) < len(request.partitions):
+            raise InvalidRequest("a partition stands twice in one request", member="partitions")
+        unknown: dict[tuple[str, int], PartitionOutcome] = {}
+        for each in request.partitions:
+            if each.offset < 0:
+                raise InvalidRequest(f"offset={each.offset} is negative", member="partitions.offset")
+            if self._image().partition(TopicPartition(each.topic, each.partition)) is None:
+                error = UnknownTopicOrPartition(f"there is no partition {each.topic}-{each.partition}")
+                unknown[each.topic, each.partition] = PartitionOutcome(
+                    topic=each.topic,
+                    partition=each.partition,
+                    error_code=error.code,
+                    error_message=error.message,
+                    outcome=error.outcome,
+                )
+        known = tuple(each for each in request.partitions if (each.topic, each.partition) not in unknown)
+        rest = OffsetCommitRequest(
+            group_id=request.group_id,
+            generation_id=request.generation_id,
+            member_id=request.member_id,
+            group_instance_id=request.group_instance_id,
+            partitions=known,
+        )
+        response: OffsetCommitResponse = await shard.ask(
+            lambda ticket, step: shard.coordinator.commit(ticket, rest, step)
+        )
+        if not unknown:
+            return response
+        found = {(each.topic, each.partition): each for each in response.partitions}
+        return OffsetCommitResponse(
+            partitions=tuple(
+                unknown.get((each.topic, each.partition)) or found[each.topic, each.partition]
+                for each in request.partitions
+            )
+        )
+
+    async def _fetch_offsets(self, request: OffsetFetchRequest) -> OffsetFetchResponse:
+        return self._shard(request.group_id).coordinator.fetch_offsets(request)
+
+    async def _delete_offsets(self, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
+        shard = self._shard(request.group_id)
+        response: OffsetDeleteResponse = await shard.ask(
+            lambda ticket, step: shard.coordinator.delete_offsets(ticket, request, step)
+        )
+        return response
+
+    # ---- groups ----
+
+    async def _list_groups(self, request: ListGroupsRequest) -> ListGroupsResponse:
+        found: list[ListedGroup] = []
+        for shard in list(self._shards.values()):
+            if self._session_alive() and shard.is_loaded:
+                found += shard.coordinator.list_groups(request)
+        return ListGroupsResponse(groups=tuple(sorted(found, key=lambda group: group.group_id)))
+
+    async def _describe_groups(self, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+        return DescribeGroupsResponse(groups=tuple(self._described(name) for name in request.groups))
+
+    def _described(self, name: str) -> DescribedGroup:
+        try:
+            return self._shard(name).coordinator.describe(name)
+        except ProtocolError as error:
+            return DescribedGroup(group_id=name, error_code=error.code, error_message=error.message)
+
+    async def _delete_groups(self, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
+        return DeleteGroupsResponse(groups=tuple([await self._delete_group(name) for name in request.groups]))
+
+    async def _delete_group(self, name: str) -> DeletedGroup:
+        try:
+            shard = self._shard(name)
+            answer: DeletedGroup = await shard.ask(
+                lambda ticket, step: shard.coordinator.delete_group(ticket, name, step)
+            )
+        except ProtocolError as error:
+            return DeletedGroup(
+                group_id=name, error_code=error.code, error_message=error.message, outcome=error.outcome
+            )
+        return answer
+
+
+def _is_there(image: MetadataImage, name: str, topic_id: str) -> bool:
+    topic = image.topics.get(name)
+    return topic is not None and topic.topic_id == topic_id

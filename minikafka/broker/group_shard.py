@@ -1,0 +1,294 @@
+"""One led partition of ``__consumer_offsets``: the log behind a :class:`GroupCoordinator`, and who waits for it.
+
+It reads the log from start to end, waits until all of that is committed, and only then answers: what it tells of is
+below the high watermark. Each step of the rules is carried out at once: its records are appended in order, its answers
+handed out. One task follows the watermark and tells the rules which records are committed.
+
+- A write that was refused before the append is *not written*. One that is not committed in time is *unknown*: who
+  waits is told so, and the rules hear of the commit when it comes, for the log is what is true.
+- It ends with the leader's role: everyone who still waits is told NOT_COORDINATOR, outcome unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from minikafka.broker.waiters import Condition, Mark
+from minikafka.errors import (
+    UNKNOWN,
+    CoordinatorLoadInProgress,
+    CoordinatorNotAvailable,
+    CorruptMessage,
+    KafkaStorageError,
+    NotCoordinator,
+    NotEnoughReplicasAfterAppend,
+    ProtocolError,
+    RequestTimedOut,
+)
+from minikafka.groups.coordinator import GroupCoordinator
+from minikafka.groups.group import Ticket
+from minikafka.groups.records import packed, unpacked
+from minikafka.groups.step import Step, Write
+from minikafka.replication.leader import ACKS_ALL, LeaderReplica
+from minikafka.types import Offset
+from minikafka.wire.batch import RecordBatch, iterate
+from minikafka.wire.records import BatchBuilder, decode_batch
+
+if TYPE_CHECKING:
+    from minikafka.broker.flusher import Spawn
+    from minikafka.broker.replica_manager import ReplicaManager
+    from minikafka.replication.partition import Partition
+
+READ_SIZE = 1 << 20
+"""Bytes of log that are replayed between two turns of the loop."""
+
+WAIT_MAX_S = 60.0
+"""One wait for the watermark; then it is asked again whether this shard is still wanted."""
+
+
+@dataclass(slots=True)
+class _InFlight:
+    """A write that is in the log and not yet committed."""
+
+    write: Write
+    end_offset: Offset
+    deadline: float
+
+
+class GroupShard:
+    """The groups of one partition, for as long as ``leader`` is its role."""
+
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        partition: Partition,
+        leader: LeaderReplica,
+        coordinator: GroupCoordinator,
+        *,
+        commit_timeout_s: float,
+        spawn: Spawn,
+        on_step: Callable[[], None],
+    ) -> None:
+        self.partition = partition
+        self.leader = leader
+        self.coordinator = coordinator
+        self.is_loaded = False
+        self._unreadable = ""
+        self._replicas = replicas
+        self._commit_timeout_s = commit_timeout_s
+        self._on_step = on_step
+        self._tickets = itertools.count(1)
+        self._waiting: dict[Ticket, asyncio.Future[Any]] = {}
+        self._in_flight: deque[_InFlight] = deque()
+        self._appended = asyncio.Event()
+        self._ended = False
+        self._task = spawn(self._run(), f"groups {partition.partition}")
+
+    # ---- requests ----
+
+    def check(self) -> None:
+        """Raise what keeps this shard from answering."""
+        if self._ended or self.partition.role is not self.leader:
+            raise NotCoordinator(f"this broker leads {self.partition.partition} no more")
+        if self._unreadable:
+            raise CoordinatorNotAvailable(f"{self.partition.partition} cannot be read: {self._unreadable}")
+        if not self.is_loaded:
+            raise CoordinatorLoadInProgress(f"{self.partition.partition} is being read")
+
+    async def ask(self, begin: Callable[[Ticket, Step], None]) -> Any:
+        """Begin a request that is answered later, and await its answer; what ``begin`` raises is raised.
+
+        What it decided before it raised is carried out all the same.
+        """
+        ticket = next(self._tickets)
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting[ticket] = answer
+        try:
+            with self.step() as step:
+                begin(ticket, step)
+            return await answer
+        finally:
+            self._waiting.pop(ticket, None)
+
+    def step(self) -> _Stepping:
+        """``with shard.step() as step:`` runs rules and carries out what they want done."""
+        return _Stepping(self)
+
+    def new_step(self) -> Step:
+        """Now, on both clocks."""
+        return Step(self._replicas.clock.now(), self._replicas.clock.wall_ms())
+
+    def carry_out(self, step: Step) -> None:
+        """Hand out answers, append writes; a write that is refused makes a step of its own."""
+        for ticket, response in step.answers:
+            waiting = self._waiting.get(ticket)
+            if waiting is not None and not waiting.done():
+                waiting.set_result(response)
+        for write in step.writes:
+            self._append(write)
+        self._on_step()
+
+    # ---- the log ----
+
+    def _append(self, write: Write) -> None:
+        builder = BatchBuilder()
+        wall_ms = self._replicas.clock.wall_ms()
+        for record in write.records:
+            key, value = packed(record)
+            builder.append(wall_ms, key, value)
+        partition, leader = self.partition, self.leader
+        try:
+            self.check()
+            with self._replicas.storage_guard(partition):
+                batch = RecordBatch.of(bytes(builder.build()))
+                appended = leader.append(batch, acks=ACKS_ALL, wall_ms=wall_ms)
+        except ProtocolError as error:
+            after = self.new_step()
+            self.coordinator.refused(write, error, after)
+            self.carry_out(after)
+            return
+        deadline = self._replicas.clock.now() + self._commit_timeout_s
+        self._in_flight.append(_InFlight(write, appended.end_offset, deadline))
+        self._replicas.waiters.wake(Mark.LOG_END, partition.partition, leader.log.end_offset)
+        if partition.config.syncs_before_acknowledging:
+            self._replicas.flushers[partition.partition].start()
+        self._replicas.advance(partition, leader)
+        self._replicas.sync_if_due(partition)
+        self._appended.set()
+
+    async def _run(self) -> None:
+        try:
+            await self._load()
+        except (KafkaStorageError, CorruptMessage) as error:
+            # The groups of this partition have no coordinator until the damage is repaired.
+            self._unreadable = error.message
+            self._replicas.events(
+                "group_coordinator_not_loaded", partition=str(self.partition.partition), why=str(error)
+            )
+            return
+        while not self._ended:
+            await self._follow_watermark()
+
+    async def _load(self) -> None:
+        log, offset = self.leader.log, self.leader.log.start_offset
+        end = log.end_offset
+        while offset < end:
+            part = log.read(max(offset, log.start_offset), max_bytes=READ_SIZE, end_offset=end)
+            if not part.size:
+                break
+            for batch in iterate(b"".join(part.buffers)):
+                if not batch.is_control:
+                    for record in decode_batch(batch):
+                        self._replay(record.key, record.value)
+            offset = part.next_offset
+            await asyncio.sleep(0)
+        while not await self._reached(end, math.inf):
+            if self._is_over():
+                return
+        self.is_loaded = True
+        if not self._is_over():
+            with self.step() as step:
+                self.coordinator.loaded(step)
+
+    def _replay(self, key: bytes | None, value: bytes | None) -> None:
+        try:
+            record = None if key is None else unpacked(key, value)
+        except ValueError as error:
+            raise CorruptMessage(f"{self.partition.partition}: a record that no coordinator wrote: {error}") from error
+        if record is not None:
+            self.coordinator.replay(record)
+
+    async def _reached(self, end: Offset, deadline: float) -> bool:
+        """Wait until the watermark is at ``end``; False: the deadline came first, or this shard is over."""
+
+        def met() -> bool:
+            return self._is_over() or self.leader.high_watermark >= end
+
+        condition = Condition(Mark.HIGH_WATERMARK, self.partition.partition, end)
+        latest = self._replicas.clock.now() + WAIT_MAX_S
+        reached = await self._replicas.waiters.until([condition], met, min(deadline, latest))
+        return reached and not self._is_over()
+
+    def _is_over(self) -> bool:
+        return self._ended or self.partition.role is not self.leader
+
+    async def _follow_watermark(self) -> None:
+        if not self._in_flight:
+            self._appended.clear()
+            await self._appended.wait()
+            return
+        deadline = min(each.deadline for each in self._in_flight)
+        if await self._reached(self._in_flight[0].end_offset, deadline):
+            self._commit_reached()
+        elif self._is_over():
+            # The manager ends this shard as soon as it has seen the same.
+            self._appended.clear()
+            await self._appended.wait()
+        else:
+            self._tell_late()
+
+    def _commit_reached(self) -> None:
+        while self._in_flight and self._in_flight[0].end_offset <= self.leader.high_watermark:
+            done = self._in_flight.popleft()
+            with self.step() as step:
+                try:
+                    self.leader.check_acknowledged(done.end_offset)
+                except NotEnoughReplicasAfterAppend as error:
+                    # Committed, on fewer replicas than asked for: it counts, and nobody may rely on it.
+                    self.coordinator.refused(done.write, _unknown(error.message), step)
+                self.coordinator.committed(done.write, step)
+
+    def _tell_late(self) -> None:
+        now = self._replicas.clock.now()
+        for each in list(self._in_flight):
+            if each.deadline <= now:
+                each.deadline = math.inf
+                with self.step() as step:
+                    late = _unknown(
+                        f"written at {each.end_offset - 1}, not committed within {self._commit_timeout_s:g} s"
+                    )
+                    self.coordinator.refused(each.write, late, step)
+
+    # ---- the end ----
+
+    def end(self) -> None:
+        """The role is another's: let everyone go."""
+        if self._ended:
+            return
+        self._ended = True
+        self._task.cancel()
+        step = self.new_step()
+        self.coordinator.resign(step)
+        for ticket, response in step.answers:
+            waiting = self._waiting.get(ticket)
+            if waiting is not None and not waiting.done():
+                waiting.set_result(response)
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(NotCoordinator("the group has another coordinator now", outcome=UNKNOWN))
+
+
+class _Stepping:
+    """A step that is carried out when it ends, also when a rule has refused the request."""
+
+    __slots__ = ("_shard", "_step")
+
+    def __init__(self, shard: GroupShard) -> None:
+        self._shard = shard
+        self._step = shard.new_step()
+
+    def __enter__(self) -> Step:
+        return self._step
+
+    def __exit__(self, *_: object) -> None:
+        self._shard.carry_out(self._step)
+
+
+def _unknown(message: str) -> RequestTimedOut:
+    return RequestTimedOut(message, outcome=UNKNOWN)

@@ -1,0 +1,274 @@
+"""Groups on a simulated cluster: found, formed, committed, and carried over to another coordinator (S29 to S34)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from minikafka.broker.peer import call
+from minikafka.errors import (
+    CoordinatorLoadInProgress,
+    CoordinatorNotAvailable,
+    InvalidTopic,
+    NotCoordinator,
+    ProtocolError,
+    UnknownTopicOrPartition,
+    WorldError,
+    error_of,
+)
+from minikafka.groups.protocol import Assignment, Subscription
+from minikafka.groups.records import OFFSETS_TOPIC, GroupRecord, OffsetRecord, partition_of, unpacked
+from minikafka.sim.cluster import SimCluster
+from minikafka.types import NodeId, TopicPartition
+from minikafka.wire.batch import split
+from minikafka.wire.group_messages import (
+    CommitPartition,
+    DeleteGroupsRequest,
+    DescribedGroup,
+    DescribeGroupsRequest,
+    FindCoordinatorRequest,
+    GroupPartition,
+    GroupProtocol,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    ListGroupsRequest,
+    MemberAssignment,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    SyncGroupRequest,
+)
+from minikafka.wire.records import decode_batch
+from tests.sim.cluster_kit import ORDERS, Client, simulated, values
+
+GROUP = "g"
+LOOK_AGAIN = (NotCoordinator.code, CoordinatorNotAvailable.code, CoordinatorLoadInProgress.code)
+
+
+class Asker:
+    """Requests to whoever coordinates the group; looks for it again when told to, and says so when it cannot."""
+
+    def __init__(self, cluster: SimCluster, name: str = "client") -> None:
+        self.cluster = cluster
+        self.name = name
+        self.world = cluster.sim.of(name)
+        self.member_id = ""
+        self.generation = -1
+
+    def run(self, coro: Any) -> Any:
+        return self.cluster.run(coro, node=self.name)
+
+    async def tell(self, node: NodeId, request: object, *, within_s: float = 30.0) -> Any:
+        deadline = self.world.clock.now() + within_s
+        return await call(self.world.network, self.cluster.address_of(node), request, deadline)
+
+    async def coordinator(self) -> NodeId:
+        while True:
+            for node in self.cluster.nodes:
+                try:
+                    answer = await self.tell(node, FindCoordinatorRequest(keys=(GROUP,)), within_s=2.0)
+                except (WorldError, ProtocolError):
+                    continue
+                if not answer.coordinators[0].error_code:
+                    return int(answer.coordinators[0].node_id)
+            await asyncio.sleep(0.1)
+
+    async def asked(self, request: object) -> Any:
+        """Whole-request errors are raised, but for those that ask to look again."""
+        while True:
+            node = await self.coordinator()
+            try:
+                answer = await self.tell(node, request, within_s=5.0)
+            except (WorldError, ProtocolError):
+                await asyncio.sleep(0.1)
+                continue
+            if answer.error_code in LOOK_AGAIN:
+                await asyncio.sleep(0.1)
+                continue
+            return answer
+
+    async def joined(self) -> Any:
+        subscription = Subscription(topics=("orders",)).packed()
+        for _ in range(2):
+            answer = await self.asked(
+                JoinGroupRequest(
+                    group_id=GROUP,
+                    session_timeout_ms=10_000,
+                    rebalance_timeout_ms=4_000,
+                    member_id=self.member_id,
+                    protocols=(GroupProtocol(name="range", metadata=subscription),),
+                )
+            )
+            self.member_id = answer.member_id
+        self.generation = answer.generation_id
+        return answer
+
+    async def stable(self) -> bytes:
+        """Join alone and get everything."""
+        await self.joined()
+        everything = Assignment(partitions=(ORDERS,)).packed()
+        answer = await self.asked(
+            SyncGroupRequest(
+                group_id=GROUP,
+                generation_id=self.generation,
+                member_id=self.member_id,
+                assignments=(MemberAssignment(member_id=self.member_id, assignment=everything),),
+            )
+        )
+        return bytes(answer.assignment)
+
+    def commit_of(self, offset: int, topic: str = "orders") -> OffsetCommitRequest:
+        return OffsetCommitRequest(
+            group_id=GROUP,
+            generation_id=self.generation,
+            member_id=self.member_id,
+            partitions=(CommitPartition(topic=topic, partition=0, offset=offset),),
+        )
+
+    async def commit(self, offset: int) -> Any:
+        return (await self.asked(self.commit_of(offset))).partitions[0]
+
+    async def committed(self) -> int:
+        request = OffsetFetchRequest(group_id=GROUP, partitions=(GroupPartition(topic="orders", partition=0),))
+        return int((await self.asked(request)).partitions[0].offset)
+
+    async def described(self) -> DescribedGroup:
+        while True:
+            group = (await self.asked(DescribeGroupsRequest(groups=(GROUP,)))).groups[0]
+            if group.error_code not in LOOK_AGAIN:
+                return group
+
+
+@pytest.fixture
+def cluster() -> Iterator[SimCluster]:
+    """Three brokers; the offsets topic has four partitions, and a group of one is formed at once."""
+    with simulated(offsets_topic_num_partitions="4", group_initial_rebalance_delay_ms="0") as cluster:
+        cluster.create_topic("orders")
+        cluster.settle()
+        yield cluster
+
+
+def test_the_offsets_topic_is_made_when_it_is_first_needed(cluster: SimCluster):
+    """S32: any broker tells the same coordinator: the leader of the partition of the group's hash."""
+    asker = Asker(cluster)
+    node = asker.run(asker.coordinator())
+    name = TopicPartition(OFFSETS_TOPIC, partition_of(GROUP, 4))
+    assert node == cluster.leader_of(name)
+    state = cluster.partition(name)
+    assert state is not None
+    assert len(state.replicas) == 3
+    told = [
+        asker.run(asker.tell(each, FindCoordinatorRequest(keys=(GROUP,)))).coordinators[0] for each in cluster.nodes
+    ]
+    assert {each.node_id for each in told} == {node}
+
+
+def test_the_whole_of_a_members_life(cluster: SimCluster):
+    """S33, S34: join, sync, heartbeat, commit, read back, leave the group to be listed, described, deleted."""
+    asker = Asker(cluster)
+    assert Assignment.unpacked(asker.run(asker.stable())).partitions == (ORDERS,)
+    beat = HeartbeatRequest(group_id=GROUP, generation_id=asker.generation, member_id=asker.member_id)
+    assert asker.run(asker.asked(beat)).error_code == 0
+    assert asker.run(asker.commit(7)).error_code == 0
+    assert asker.run(asker.committed()) == 7
+    node = asker.run(asker.coordinator())
+    listed = asker.run(asker.tell(node, ListGroupsRequest()))
+    assert [(each.group_id, each.state) for each in listed.groups] == [(GROUP, "Stable")]
+    unknown = asker.run(asker.asked(asker.commit_of(1, topic="nobody"))).partitions[0]
+    assert unknown.error_code == UnknownTopicOrPartition.code
+    refused = asker.run(asker.asked(DeleteGroupsRequest(groups=(GROUP,)))).groups[0]
+    assert error_of(refused.error_code).name == "NON_EMPTY_GROUP"
+    cluster.run_for(12.0)
+    assert asker.run(asker.described()).state == "Empty", "nobody beat for longer than the session"
+    assert asker.run(asker.asked(DeleteGroupsRequest(groups=(GROUP,)))).groups[0].error_code == 0
+    assert asker.run(asker.committed()) == -1
+
+
+def test_members_and_offsets_outlive_their_coordinator(cluster: SimCluster):
+    """S34: the next leader of the partition reads the log and goes on; the member notices nothing but a pause."""
+    asker = Asker(cluster)
+    asker.run(asker.stable())
+    asker.run(asker.commit(7))
+    old = asker.run(asker.coordinator())
+    cluster.crash(old)
+    assert asker.run(asker.committed()) == 7
+    group = asker.run(asker.described())
+    assert (group.state, group.generation_id, [each.member_id for each in group.members]) == (
+        "Stable",
+        asker.generation,
+        [asker.member_id],
+    )
+    assert asker.run(asker.commit(9)).error_code == 0
+    assert asker.run(asker.coordinator()) != old
+
+
+def test_a_coordinator_that_is_cut_off_commits_nothing(cluster: SimCluster):
+    """What it took without its followers is unknown to who asked, and not in the group's offsets afterwards."""
+    asker = Asker(cluster)
+    asker.run(asker.stable())
+    asker.run(asker.commit(7))
+    old = asker.run(asker.coordinator())
+    others = [node for node in cluster.nodes if node != old]
+    for other in others:
+        cluster.cut(old, other)
+        cluster.cut(other, old)
+
+    async def commit_at_the_old_one() -> tuple[int, str]:
+        answer = await asker.tell(old, asker.commit_of(100))
+        (partition,) = answer.partitions
+        return partition.error_code, partition.outcome
+
+    code, outcome = asker.run(commit_at_the_old_one())
+    assert (code, outcome) == (CoordinatorNotAvailable.code, "unknown")
+    cluster.run_for(15.0)
+    assert asker.run(asker.committed()) == 7
+    answer = asker.run(asker.tell(old, asker.commit_of(200)))
+    assert answer.error_code == NotCoordinator.code
+    cluster.heal()
+    cluster.settle()
+    assert asker.run(asker.committed()) == 7
+
+
+def test_too_few_replicas_refuse_a_commit_and_write_nothing():
+    """min.insync.replicas holds for offsets too: outcome not_written."""
+    name = TopicPartition(OFFSETS_TOPIC, 0)
+    with simulated(brokers=5, offsets_topic_num_partitions="1") as cluster:
+        cluster.create_topic("orders")
+        asker = Asker(cluster)
+        assert asker.run(asker.commit(7)).error_code == 0
+        state = cluster.partition(name)
+        assert state is not None
+        for node in state.replicas:
+            if node != state.leader:
+                cluster.crash(node)
+        cluster.until(lambda: cluster.partition(name).isr == (state.leader,), 60.0, "the ISR to shrink")
+        end = cluster.replica(state.leader, name).log.end_offset
+        answer = asker.run(asker.commit(9))
+        assert (answer.error_code, answer.outcome) == (CoordinatorNotAvailable.code, "not_written")
+        assert cluster.replica(state.leader, name).log.end_offset == end
+        assert asker.run(asker.committed()) == 7
+
+
+def test_the_log_is_kafkas_and_the_same_on_every_replica(cluster: SimCluster):
+    """The last word of each key says what the group is; a client may not write there."""
+    asker = Asker(cluster)
+    asker.run(asker.stable())
+    asker.run(asker.commit(3))
+    asker.run(asker.commit(5))
+    cluster.settle()
+    name = TopicPartition(OFFSETS_TOPIC, partition_of(GROUP, 4))
+    logs = [values(cluster, node, name) for node in cluster.nodes]
+    assert logs[0] == logs[1] == logs[2]
+    replica = cluster.replica(1, name)
+    assert replica is not None
+    found = []
+    part = replica.log.read(0, max_bytes=1 << 20)
+    for batch in (each for buffer in part.buffers for each in split(buffer)):
+        found += [unpacked(record.key or b"", record.value) for record in decode_batch(batch)]
+    offsets = [each.value.offset for each in found if isinstance(each, OffsetRecord) and each.value is not None]
+    groups = [each.value.generation for each in found if isinstance(each, GroupRecord) and each.value is not None]
+    assert (offsets, groups) == ([3, 5], [asker.generation])
+    leader = cluster.leader_of(name)
+    assert Client(cluster, "other").tell(leader, b"x", acks=-1, name=name).error_code == InvalidTopic.code
