@@ -58,6 +58,7 @@ STATUS: dict[type[ProtocolError], int] = {
             kafka.MemberIdRequired,
             kafka.NewLeaderElected,
             kafka.NonEmptyGroup,
+            kafka.GroupSubscribedToTopic,
             kafka.OperationNotAttempted,
             kafka.OutOfOrderSequenceNumber,
             kafka.ProducerFenced,
