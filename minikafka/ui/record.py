@@ -19,6 +19,7 @@ from minikafka.ui.journal import Entry, Journal
 from minikafka.wire.apis import BY_NAME
 from minikafka.wire.batch import split
 from minikafka.wire.codec import decode_request, decode_response
+from minikafka.world.events import plain
 
 FATES: Final[dict[type, str]] = {Deliver: "sent", Drop: "lost", Hold: "held", Reset: "reset"}
 
@@ -51,7 +52,8 @@ class Recording:
                 at_s=event.time,
                 node=event.node,
                 kind=event.kind,
-                facts=dict(event.facts),
+                # As a journal that was written and read back has them: lists for tuples, so that the words are the same.
+                facts={name: plain(value) for name, value in event.facts.items()},
                 cause=event.cause,
                 life=event.incarnation,
             )
