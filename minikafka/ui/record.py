@@ -52,7 +52,7 @@ class Recording:
                 at_s=event.time,
                 node=event.node,
                 kind=event.kind,
-                # As a journal that was written and read back has them: lists for tuples, so that the words are the same.
+                # As in a journal that was read back: lists for tuples, so that the words are the same.
                 facts={name: plain(value) for name, value in event.facts.items()},
                 cause=event.cause,
                 life=event.incarnation,
