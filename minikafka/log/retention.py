@@ -28,8 +28,8 @@ def expired_count(
 ) -> int:
     """How many of the oldest ``segments`` may be deleted: all may, the active one too.
 
-    Only where ``cleanup.policy`` has ``delete``: by time, older than ``retention.ms``; by size, while what is left after
-    it still holds ``retention.bytes``. Everywhere: by start, wholly below the log start offset (DeleteRecords).
+    Where ``cleanup.policy`` has ``delete``: by time, older than ``retention.ms``; by size, while what is left holds
+    ``retention.bytes`` without it. Everywhere: by start, wholly below the log start offset (DeleteRecords).
     """
     excess = sum(segment.size for segment in segments) - config.retention_bytes
     deletes = "delete" in config.cleanup_policy
