@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import uuid
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
@@ -163,7 +162,7 @@ class GroupManager:
                     shard.coordinator.topics_deleted(topics, step)
 
     def _new_member_id(self, name: str) -> str:
-        return f"{name}-{uuid.UUID(bytes=self._world.random.randbytes(16), version=4)}"
+        return f"{name}-{self._world.random.randbytes(16).hex()}"
 
     def close(self) -> None:
         """The broker stops: everyone who waits is told to look elsewhere."""
