@@ -286,11 +286,11 @@ class GroupCoordinator:
         _check_name(request.group_id)
         committed = self._offsets.of(request.group_id)
         if request.partitions is None:
-            wanted = sorted(committed)
+            asked = sorted(committed)
         else:
-            wanted = [TopicPartition(each.topic, each.partition) for each in request.partitions]
+            asked = [TopicPartition(each.topic, each.partition) for each in request.partitions]
         found = []
-        for partition in wanted:
+        for partition in asked:
             value = committed.get(partition)
             found.append(
                 FetchedOffset(topic=partition.topic, partition=partition.partition)
@@ -321,11 +321,11 @@ class GroupCoordinator:
             for each in asked
             if each.topic in (reads or ())
         }
-        known = set(self._offsets.known(group.group_id))
+        stored = set(self._offsets.known(group.group_id))
         records = tuple(
             OffsetRecord(group=group.group_id, partition=each, value=None)
             for each in dict.fromkeys(asked)
-            if each in known and each not in refused
+            if each in stored and each not in refused
         )
 
         def answer(error: ProtocolError | None, then: Step) -> None:

@@ -212,8 +212,8 @@ class _Unequal:
         """Move one partition from a member to one that has at least two fewer; each such move evens the loads out."""
         for giver in sorted(self._order, key=lambda member: (-len(load[member]), self._rank[member])):
             # What was dealt just now is moved before what somebody owned.
-            kept = set(self._kept[giver])
-            for partition in sorted(load[giver], key=lambda each: (each in kept, each)):
+            old = set(self._kept[giver])
+            for partition in sorted(load[giver], key=lambda each: (each in old, each)):
                 taker = self._least(load, partition.topic)
                 if len(load[taker]) + 1 < len(load[giver]):
                     load[giver].remove(partition)
