@@ -29,7 +29,7 @@ from minikafka.errors import (
     UnknownTopicOrPartition,
     error_of,
 )
-from minikafka.types import NO_NODE, Address, Epoch, Offset, TopicId, TopicPartition
+from minikafka.types import NO_NODE, NO_OFFSET, Address, Epoch, Offset, TopicId, TopicPartition
 from minikafka.wire import messages as m
 from minikafka.wire.apis import BY_REQUEST, MSGPACK, RPC_PATH
 from minikafka.wire.codec import decode_response, encode_request
@@ -130,6 +130,8 @@ class Brokers:
         self._bootstrap = tuple(bootstrap)
         self._api_timeout_s = api_timeout_s
         self._known: tuple[Address, ...] = ()
+        self._seen = ("", NO_OFFSET)
+        """Cluster id and end of the newest metadata that any broker has told."""
         self._leaders: dict[TopicPartition, Leader] = {}
         self._topics: dict[str, Topic] = {}
 
@@ -157,24 +159,53 @@ class Brokers:
         self._leaders.clear()
 
     def ask_any(self, request: object) -> Any:
-        """The first answer of any broker; NetworkException when none gives one."""
+        """The first answer of any broker; NetworkException when none gives one.
+
+        Metadata older than what this object has seen is no answer: that broker is behind the others, or just started.
+        """
         told: ProtocolError = NetworkException("no bootstrap servers")
         for address in dict.fromkeys((*self._known, *self._bootstrap)):
             try:
-                return call(address, request)
+                response = call(address, request)
             except NetworkException as error:
                 told = error
+                continue
+            if not isinstance(response, m.MetadataResponse):
+                return response
+            cluster_id, offset = self._seen
+            if cluster_id != response.cluster_id or response.metadata_offset >= offset:
+                self._seen = (response.cluster_id, response.metadata_offset)
+                return response
+            told = NetworkException(f"{address} knows the metadata to {response.metadata_offset}, not to {offset}")
         raise told
+
+    def _ask_controller(self, request: m.MetadataRequest) -> m.MetadataResponse:
+        """The active controller's answer: it has all that was ever recorded, any other broker may lack the end."""
+        told: m.MetadataResponse = self.ask_any(m.MetadataRequest(topics=()))
+        place = next((each for each in told.brokers if each.node_id == told.controller_id), None)
+        if place is None:
+            raise LeaderNotAvailable("the cluster has no active controller at present")
+        address = Address(place.host, place.port)
+        # To be elected is not yet to be active; this is answered by an active one only, and creates nothing.
+        call(address, m.CreateTopicsRequest(topics=()))
+        response: m.MetadataResponse = call(address, request)
+        return response
 
     # ---- metadata ----------------------------------------------------------------------------------------------------
 
-    def topics(self, names: Iterable[str] | None = None) -> dict[str, Topic]:
-        """The topics that exist, of ``names`` or of all; internal ones are left out."""
-        wanted = None if names is None else tuple(sorted(names))
-        return self.retrying("asking for metadata", lambda: self._refresh(wanted))
+    def topics(self, names: Iterable[str] | None = None, *, certain: bool = False) -> dict[str, Topic]:
+        """The topics that exist, of ``names`` or of all; internal ones are left out.
 
-    def _refresh(self, names: tuple[str, ...] | None) -> dict[str, Topic]:
-        response: m.MetadataResponse = self.ask_any(m.MetadataRequest(topics=names))
+        ``certain``: what is not among them does not exist. Without it a broker may be asked that has just started.
+        """
+        wanted = None if names is None else tuple(sorted(names))
+        ask = self._ask_controller if certain else self.ask_any
+        return self.retrying("asking for metadata", lambda: self._refresh(wanted, ask))
+
+    def _refresh(
+        self, names: tuple[str, ...] | None, ask: Callable[[m.MetadataRequest], m.MetadataResponse]
+    ) -> dict[str, Topic]:
+        response = ask(m.MetadataRequest(topics=names))
         nodes = {each.node_id: Address(each.host, each.port) for each in response.brokers}
         self._known = tuple(nodes.values())
         found: dict[str, Topic] = {}
@@ -203,7 +234,7 @@ class Brokers:
         known = self._leaders.get(partition)
         if known is not None:
             return known
-        topic = self._refresh((partition.topic,)).get(partition.topic)
+        topic = self._refresh((partition.topic,), self.ask_any).get(partition.topic)
         if topic is None or partition.partition not in topic.partitions:
             raise UnknownTopicOrPartition(f"{partition} does not exist")
         known = self._leaders.get(partition)
@@ -215,7 +246,7 @@ class Brokers:
         """How many partitions the topic has; UnknownTopicOrPartition after the time for retries as a sentence."""
 
         def attempt() -> int:
-            known = self._topics.get(topic) or self._refresh((topic,)).get(topic)
+            known = self._topics.get(topic) or self._refresh((topic,), self.ask_any).get(topic)
             if known is None:
                 raise UnknownTopicOrPartition(f"no broker knows the topic {topic}")
             return len(known.partitions)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from minikafka.spark.client import Brokers, Topic
-from minikafka.spark.offsets import Position
+from minikafka.spark.offsets import Position, StreamOffset
 from minikafka.spark.options import (
     EARLIEST_OFFSET,
     EARLIEST_WORD,
@@ -38,10 +38,26 @@ class Present:
     partitions: tuple[TopicPartition, ...]
     topic_ids: Mapping[str, TopicId]
 
+    def has(self, place: StreamOffset) -> bool:
+        """Is everything there that the checkpoint names, and still the same?"""
+        there = frozenset(self.partitions)
+        same = all(self.topic_ids.get(topic) == topic_id for topic, topic_id in place.topic_ids.items())
+        return same and all(name in there for name in place.positions)
 
-def present(brokers: Brokers, selection: Selection) -> Present:
-    """The selected partitions that exist, sorted."""
-    topics: dict[str, Topic] = brokers.topics(selection.named_topics)
+
+def present(brokers: Brokers, selection: Selection, *expected: StreamOffset) -> Present:
+    """The selected partitions that exist, sorted.
+
+    What a checkpoint names and the asked broker does not know is looked for once more where nothing can be missing:
+    a broker that has just started knows nothing yet.
+    """
+    found = _present(selection, brokers.topics(selection.named_topics))
+    if all(found.has(each) for each in expected):
+        return found
+    return _present(selection, brokers.topics(selection.named_topics, certain=True))
+
+
+def _present(selection: Selection, topics: Mapping[str, Topic]) -> Present:
     partitions = sorted(
         name
         for topic, each in topics.items()
@@ -56,7 +72,7 @@ def present(brokers: Brokers, selection: Selection) -> Present:
 
 def present_or_fail(brokers: Brokers, selection: Selection) -> Present:
     """As :func:`present`; NothingToRead when something that was named is not there."""
-    found = present(brokers, selection)
+    found = _present(selection, brokers.topics(selection.named_topics, certain=True))
     there = frozenset(found.partitions)
     lacking = [str(each) for each in selection.assign or () if each not in there]
     lacking += [topic for topic in selection.topics or () if topic not in found.topic_ids]

@@ -70,7 +70,7 @@ class Resumed:
     offset: Offset
     loss: DataLoss | None = None
     lost_count: int = 0
-    """Records that were never read and are gone, as far as that can be counted."""
+    """Records that are gone, as far as that can be counted; those of LogTruncated the query may have read before."""
 
 
 def resume(
@@ -94,7 +94,8 @@ def resume(
             f"the checkpoint stands at {position.offset} of epoch {position.epoch}, but the leader's log leaves that "
             f"epoch at {facts.epoch_end}: {position.offset - facts.epoch_end} records that were read are gone",
         )
-        return Resumed(offset=max(facts.epoch_end, facts.log_start), loss=truncated)
+        count = position.offset - facts.epoch_end
+        return Resumed(offset=max(facts.epoch_end, facts.log_start), loss=truncated, lost_count=count)
     if position.offset < facts.log_start:
         count = facts.log_start - position.offset
         passed = RetentionPassedPosition(

@@ -5,7 +5,8 @@ Rules for this file:
 1. Never fewer records than planned: a leader whose high watermark is still below the range's end (a new one, for a
    moment) is asked again until ``kafkaConsumer.pollTimeoutMs`` is over; then the task fails by name.
 2. The range was below the high watermark of its epoch when it was planned. A leader of a later epoch must therefore
-   leave that epoch at or after the range's end; if it does not, its log is another one (LogTruncated).
+   leave that epoch at or after the range's end; if it does not, its log is another one (LogTruncated), and with
+   failOnDataLoss=false the range ends where the logs part.
 3. Every fetch names the leader epoch and the topic's id that the reader believes in, so that an old leader, or a topic
    made anew, cannot answer unnoticed.
 4. Gaps in offsets inside a range are compaction's or control batches'; only a log start beyond the position is a loss.
@@ -16,6 +17,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 from minikafka.errors import (
     FencedLeaderEpoch,
@@ -57,6 +59,12 @@ class RangeReader:
         self._position = wanted.start
         self._checked_epoch: Epoch = NO_EPOCH
         self._high_watermark: Offset = NO_OFFSET
+        self._interrupted: ProtocolError | None = None
+
+    @property
+    def end(self) -> Offset:
+        """What is read lies below it."""
+        return self._range.end
 
     def batches(self) -> Iterator[list[RecordBatch]]:
         """The batches of the range, fetch by fetch; the first and the last may reach over its edges."""
@@ -98,6 +106,7 @@ class RangeReader:
             self._out_of_range()
             return []
         except ProtocolError as error:
+            self._interrupted = error
             self._brokers.forget_leaders()
             if isinstance(error, UnknownTopicOrPartition):
                 self._check_existence()
@@ -108,6 +117,11 @@ class RangeReader:
                     f"{partition}: no answer within {self._options.poll_timeout_s:g} s: {error}"
                 ) from error
             return []
+        if self._interrupted is not None:
+            LOGGER.warning(
+                "%s: reading goes on at %d, epoch %d, after %s", partition, self._position, epoch, self._interrupted
+            )
+            self._interrupted = None
         self._high_watermark = answer.high_watermark
         if not answer.records:
             return []
@@ -125,6 +139,8 @@ class RangeReader:
             partition, end = self._range.partition, self._range.end
             epoch_end = self._brokers.epoch_ends({partition: self._range.epoch})[partition]
             if NO_OFFSET < epoch_end < end:
+                # Where that is allowed: what stands behind it was never planned, the next batch begins there.
+                self._range = replace(self._range, end=epoch_end)
                 self._lost(
                     LogTruncated(
                         partition,
@@ -149,7 +165,7 @@ class RangeReader:
 
     def _check_existence(self) -> None:
         partition = self._range.partition
-        topic = self._brokers.topics([partition.topic]).get(partition.topic)
+        topic = self._brokers.topics([partition.topic], certain=True).get(partition.topic)
         if topic is None or partition.partition not in topic.partitions:
             raise PartitionVanished(partition, "it was deleted while it was read")
         if self._range.topic_id is not None and topic.topic_id != self._range.topic_id:

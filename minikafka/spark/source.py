@@ -38,7 +38,7 @@ from minikafka.spark import plan
 from minikafka.spark.client import Brokers
 from minikafka.spark.decode import schema_text, to_arrow
 from minikafka.spark.offsets import Position, StreamOffset, from_json, limited, new_records
-from minikafka.spark.options import OptionError, SourceOptions, parse_sink, parse_source
+from minikafka.spark.options import ByOffset, OptionError, SourceOptions, parse_sink, parse_source
 from minikafka.spark.places import Present, present, present_or_fail, resolve
 from minikafka.spark.plan import OffsetRange, PartitionFacts
 from minikafka.spark.reading import RangeReader
@@ -95,6 +95,11 @@ def _refuse_schema(schema: Any, options: SourceOptions) -> None:
         raise OptionError(f"the source has a schema of its own ({', '.join(names)}): select columns afterwards")
 
 
+def _refuse_beyond(name: TopicPartition, given: Offset, top: Offset, option: str) -> None:
+    if given > top:
+        raise OptionError(f"{option}: {name} ends at {top}, not at {given}")
+
+
 class RangePartition(Travels, InputPartition):
     """What one task reads."""
 
@@ -108,8 +113,9 @@ def read_range(options: SourceOptions, task: InputPartition) -> Iterator[Any]:
     if wanted is None:
         return
     brokers = Brokers(options.bootstrap, api_timeout_s=options.api_timeout_s)
-    for batches in RangeReader(brokers, wanted, options).batches():
-        arrow = to_arrow(wanted.partition, batches, wanted.start, wanted.end, include_headers=options.include_headers)
+    reader = RangeReader(brokers, wanted, options)
+    for batches in reader.batches():
+        arrow = to_arrow(wanted.partition, batches, wanted.start, reader.end, include_headers=options.include_headers)
         if arrow is not None:
             yield arrow
 
@@ -145,8 +151,8 @@ class BatchReader(Travels, DataSourceReader):
         for name in found.partitions:
             start, end = starts[name].offset, ends[name].offset
             top, epoch = tops[name]
-            if end > top:
-                raise OptionError(f"endingOffsets: {name} ends at {top}, not at {end}")
+            _refuse_beyond(name, start, top, "startingOffsets")
+            _refuse_beyond(name, end, top, "endingOffsets")
             topic_id = found.topic_ids.get(name.topic)
             facts = PartitionFacts(topic_id=topic_id, log_start=log_starts[name])
             resumed = plan.resume(name, Position(start), topic_id, facts)
@@ -243,6 +249,9 @@ class StreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow)
             brokers = self._cluster()
             found = present_or_fail(brokers, self._options.selection)
             positions = resolve(brokers, self._options.starting, found.partitions, "startingOffsets")
+            if isinstance(self._options.starting, ByOffset):
+                for name, top in self._ends(found).items():
+                    _refuse_beyond(name, positions[name].offset, top.offset, "startingOffsets")
             self._initial = StreamOffset(positions=positions, topic_ids=found.topic_ids, initial=True)
         return self._initial.to_json()
 
@@ -259,7 +268,7 @@ class StreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002 - see above
         begin = from_json(start)
-        found = present(self._cluster(), self._options.selection)
+        found = present(self._cluster(), self._options.selection, begin)
         latest = self._ends(found)
         self._latest = latest
         if self._target is not None:
@@ -269,6 +278,7 @@ class StreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow)
                 for name, target in self._target.items()
                 if name in latest
             }
+        latest = self._not_behind(begin, latest, found)
         known = self._with_new_partitions(begin.positions, latest)
         if self._must_wait(known, latest):
             return self._unchanged(begin, start)
@@ -298,6 +308,27 @@ class StreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow)
             beginning = replace(begin, initial=False)
             return replace(beginning, start=beginning).to_json()
         return start
+
+    def _not_behind(
+        self, begin: StreamOffset, latest: Mapping[TopicPartition, Position], found: Present
+    ) -> dict[TopicPartition, Position]:
+        """``latest``, never below where the query stands in the same log: a batch must not read what was read.
+
+        A leader that was replaced and has not heard of it yet tells an older end. A log that was cut has a shorter one.
+        """
+        behind = {
+            name: at
+            for name, at in begin.positions.items()
+            if name in latest
+            and latest[name].offset < at.offset
+            and begin.topic_ids.get(name.topic) in {None, found.topic_ids.get(name.topic)}
+        }
+        if not behind:
+            return dict(latest)
+        epochs = {name: at.epoch for name, at in behind.items() if at.epoch != NO_EPOCH}
+        epoch_ends = self._cluster().epoch_ends(epochs) if epochs else {}
+        whole = {name: at for name, at in behind.items() if not NO_OFFSET < epoch_ends.get(name, NO_OFFSET) < at.offset}
+        return dict(latest) | whole
 
     def _must_wait(self, begin: Mapping[TopicPartition, Position], latest: Mapping[TopicPartition, Position]) -> bool:
         least = self._options.min_offsets_per_trigger
@@ -364,7 +395,7 @@ class StreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow)
                 losses.append(resumed)
             return resumed.offset
 
-        there = present(brokers, self._options.selection)
+        there = present(brokers, self._options.selection, begin, until)
         for name in plan.missing(begin.positions, until.positions):
             note(plan.resume(name, begin.positions[name], None, None))
         alive = [name for name in until.positions if name in frozenset(there.partitions)]
@@ -415,7 +446,7 @@ class StreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
 
 def _counted(losses: list[plan.Resumed]) -> dict[str, dict[str, int]]:
-    """Kind -> partition -> records that were never read and are gone (0: nobody can tell)."""
+    """Kind -> partition -> records that are gone (0: nobody can tell)."""
     told: dict[str, dict[str, int]] = {}
     for each in losses:
         if each.loss is not None:

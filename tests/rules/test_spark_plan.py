@@ -117,7 +117,7 @@ def test_losses_are_told_apart():
     assert anew.offset == 4
     cut = resume(A0, Position(90, 3), "x", facts(epoch_end=70))
     assert isinstance(cut.loss, LogTruncated)
-    assert (cut.offset, cut.lost_count) == (70, 0)
+    assert (cut.offset, cut.lost_count) == (70, 20)
     late = resume(A0, Position(90, 3), "x", facts(log_start=100))
     assert isinstance(late.loss, RetentionPassedPosition)
     assert (late.offset, late.lost_count) == (100, 10)

@@ -1,0 +1,211 @@
+"""How the Spark source asks brokers and reads a range, against brokers that answer by script (S39; SPARK 5)."""
+
+from __future__ import annotations
+
+import pytest
+
+from minikafka.errors import BrokerNotAvailable, LeaderNotAvailable, NotController
+from minikafka.spark import client, places
+from minikafka.spark.client import Brokers, BrokersUnreachable
+from minikafka.spark.offsets import Position, StreamOffset
+from minikafka.spark.options import Selection, parse_source
+from minikafka.spark.places import NothingToRead
+from minikafka.spark.plan import LogTruncated, OffsetRange, RetentionPassedPosition
+from minikafka.spark.reading import NotYetCommitted, RangeReader
+from minikafka.types import Address, TopicPartition
+from minikafka.wire import messages as m
+from minikafka.wire.records import Record, build_batch
+
+A0 = TopicPartition("a", 0)
+NODES = {1: Address("127.0.0.1", 9001), 2: Address("127.0.0.1", 9002)}
+
+
+def metadata(offset, topics=("a",), *, controller=1, cluster="c", leader=1, epoch=3, topic_id="x"):
+    """What a broker that has applied the metadata up to ``offset`` answers."""
+    return m.MetadataResponse(
+        cluster_id=cluster,
+        controller_id=controller,
+        metadata_offset=offset,
+        brokers=tuple(m.MetadataBroker(node_id=node, host=at.host, port=at.port) for node, at in NODES.items()),
+        topics=tuple(
+            m.MetadataTopic(
+                name=name,
+                topic_id=topic_id,
+                partitions=(
+                    m.MetadataPartition(
+                        partition=0, leader_id=leader, leader_epoch=epoch, replica_nodes=(1, 2), isr_nodes=(1, 2)
+                    ),
+                ),
+            )
+            for name in topics
+        ),
+    )
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """Broker -> API -> what it answers, or raises; every call is kept."""
+    answers = {1: {}, 2: {}}
+    nodes = {address: node for node, address in NODES.items()}
+
+    def call(address, request, **_):
+        node, api = nodes[address], type(request).__name__.removesuffix("Request")
+        asked.append((node, api))
+        answer = answers[node].get(api, BrokerNotAvailable("down"))
+        answer = answer(request) if callable(answer) else answer
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    asked = []
+    monkeypatch.setattr(client, "call", call)
+    monkeypatch.setattr(client.time, "sleep", lambda _: None)
+    answers["asked"] = asked
+    return answers
+
+
+def brokers(timeout_s=0.05):
+    return Brokers(list(NODES.values()), api_timeout_s=timeout_s)
+
+
+def test_older_metadata_is_no_answer(script):
+    """A broker that lags, or was cut off, would lead back to old leaders: the next one is asked."""
+    script[1]["Metadata"] = metadata(10, leader=2, epoch=4)
+    script[2]["Metadata"] = metadata(10, leader=2, epoch=4)
+    cluster = brokers()
+    cluster.topics(["a"])
+    script[1]["Metadata"] = metadata(7, leader=1, epoch=3)
+    cluster.topics(["a"])
+    assert cluster.leader(A0).epoch == 4
+    script[2]["Metadata"] = metadata(7)
+    with pytest.raises(BrokersUnreachable, match="knows the metadata to 7, not to 10"):
+        cluster.topics(["a"])
+
+
+def test_what_a_starting_broker_does_not_know_is_not_gone(script):
+    """Must be shown (re-creation, vanished): the active controller is asked before a topic counts as lost."""
+    script[2]["Metadata"] = metadata(20, controller=2)
+    place = StreamOffset(positions={A0: Position(5, 3)}, topic_ids={"a": "x"})
+    selection = Selection(topics=("a",))
+    script[1]["Metadata"] = metadata(3, topics=(), controller=2)
+    script[2]["CreateTopics"] = NotController("elected, not yet active")
+    with pytest.raises(BrokersUnreachable, match="elected, not yet active"):
+        places.present(brokers(), selection, place)
+    script[2]["CreateTopics"] = m.CreateTopicsResponse()
+    assert places.present(brokers(), selection, place).partitions == (A0,)
+    assert places.present_or_fail(brokers(), selection).partitions == (A0,)
+    script[2]["Metadata"] = metadata(20, topics=(), controller=2)
+    assert places.present(brokers(), selection, place).partitions == ()
+    with pytest.raises(NothingToRead, match="a: no such topic"):
+        places.present_or_fail(brokers(), selection)
+
+
+def test_without_a_controller_nothing_is_said_to_be_gone(script):
+    """While a quorum elects, an answer that a topic is missing must wait."""
+    script[1]["Metadata"] = script[2]["Metadata"] = metadata(3, topics=(), controller=-1)
+    with pytest.raises(BrokersUnreachable, match="no active controller"):
+        places.present_or_fail(brokers(), Selection(topics=("a",)))
+
+
+# ---- one range -------------------------------------------------------------------------------------------------------
+
+
+def reader(*, end=10, start=0, epoch=3, **options):
+    given = {"kafka.bootstrap.servers": "127.0.0.1:9001", "subscribe": "a", "kafkaConsumer.pollTimeoutMs": "1"}
+    parsed = parse_source(given | options, streaming=True)
+    wanted = OffsetRange(partition=A0, start=start, end=end, epoch=epoch, topic_id="x")
+    return RangeReader(brokers(), wanted, parsed)
+
+
+def log_of(count, *, start=0, per_batch=2, high_watermark=None):
+    """A leader that answers fetches from a log of so many records."""
+    records = [Record(0, 1, 0, None, b"%d" % offset) for offset in range(start, count)]
+
+    def fetch(request):
+        asked = request.partitions[0]
+        at = asked.fetch_offset - start
+        batch = build_batch(records[at : at + per_batch], base_offset=asked.fetch_offset) if at < len(records) else b""
+        return m.FetchResponse(
+            partitions=(
+                m.FetchedPartition(
+                    topic="a",
+                    partition=0,
+                    high_watermark=count if high_watermark is None else high_watermark,
+                    records=(memoryview(bytes(batch)),) if batch else (),
+                ),
+            )
+        )
+
+    return fetch
+
+
+def failing(response, part, error):
+    """One partition's answer that is an error."""
+    return response(partitions=(part(topic="a", partition=0, error_code=error.code, error_message=str(error)),))
+
+
+def read(range_reader):
+    return [batch.base_offset for batches in range_reader.batches() for batch in batches]
+
+
+def test_reading_goes_on_at_the_next_leader(script, caplog):
+    """Must be shown: a leader that dies in mid-read costs a warning, not a task."""
+    script[1]["Metadata"] = metadata(1)
+    whole = log_of(10)
+    script[1]["Fetch"] = lambda request: (
+        whole(request) if request.partitions[0].fetch_offset < 4 else LeaderNotAvailable("died")
+    )
+    begun = reader(**{"kafkaConsumer.pollTimeoutMs": "60000"}).batches()
+    found = [next(begun)[0].base_offset, next(begun)[0].base_offset]
+    script[1]["Metadata"] = metadata(2, leader=2, epoch=4)
+    script[2] |= {"Metadata": metadata(2, leader=2, epoch=4), "Fetch": whole}
+    script[2]["OffsetForLeaderEpoch"] = m.OffsetForLeaderEpochResponse(
+        partitions=(m.EpochAnswer(topic="a", partition=0, leader_epoch=3, end_offset=10),)
+    )
+    found += [batch.base_offset for batches in begun for batch in batches]
+    assert found == [0, 2, 4, 6, 8]
+    assert "a-0: reading goes on at 4, epoch 4, after" in caplog.text
+
+
+def test_a_range_that_was_cut_ends_where_the_logs_part(script, caplog):
+    """KIP-101: never records of another history; without failOnDataLoss what is behind belongs to the next batch."""
+    script[1] |= {"Metadata": metadata(2, epoch=5), "Fetch": log_of(20)}
+    script[1]["OffsetForLeaderEpoch"] = m.OffsetForLeaderEpochResponse(
+        partitions=(m.EpochAnswer(topic="a", partition=0, leader_epoch=3, end_offset=6),)
+    )
+    with pytest.raises(LogTruncated, match=r"10 was committed in epoch 3.* at 6: 4 records are gone"):
+        read(reader())
+    allowed = reader(failOnDataLoss="false")
+    assert read(allowed) == [0, 2, 4]
+    assert allowed.end == 6
+    assert "4 records are gone" in caplog.text
+
+
+def test_a_range_below_the_log_start_is_told_apart(script):
+    """Retention in mid-batch: an error by name, or the rest."""
+    out = m.FetchResponse(
+        partitions=(m.FetchedPartition(topic="a", partition=0, error_code=1, error_message="out of range"),)
+    )
+    rest = log_of(10, start=4)
+    script[1]["Metadata"] = metadata(1)
+    script[1]["Fetch"] = lambda request: out if request.partitions[0].fetch_offset < 4 else rest(request)
+    script[1]["ListOffsets"] = m.ListOffsetsResponse(
+        partitions=(m.ListedOffset(topic="a", partition=0, offset=4, leader_epoch=3),)
+    )
+    with pytest.raises(RetentionPassedPosition, match="stood at 0, the log begins at 4"):
+        read(reader())
+    assert read(reader(failOnDataLoss="false")) == [4, 6, 8]
+
+
+def test_fewer_records_than_planned_are_an_error(script):
+    """SPARK 5: a high watermark that stays below the plan ends the task by name, never with fewer rows."""
+    script[1] |= {"Metadata": metadata(1), "Fetch": log_of(8)}
+    with pytest.raises(NotYetCommitted, match=r"10 was committed .* the leader's high watermark is 8"):
+        read(reader())
+
+
+def test_a_partition_without_a_leader_ends_the_task_in_time(script):
+    """Must be shown (broker down): a clear error after kafkaConsumer.pollTimeoutMs."""
+    script[1]["Metadata"] = metadata(1, leader=-1)
+    with pytest.raises(BrokersUnreachable, match=r"a-0: no answer within 0.001 s: .*no leader at present"):
+        read(reader())

@@ -1,0 +1,23 @@
+"""A SPARK_HOME of a test's own: what pip installed, by links, and a private ``work`` for executors of local-cluster."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+
+def spark_home(folder: Path) -> Path:
+    """Make one in ``folder``; executors write below its ``work``."""
+    spec = importlib.util.find_spec("pyspark")
+    assert spec is not None
+    assert spec.origin is not None
+    home = folder / "spark-home"
+    home.mkdir(parents=True)
+    for each in Path(spec.origin).parent.iterdir():
+        (home / each.name).symlink_to(each)
+    return home
+
+
+def executors_said(home: Path) -> str:
+    """Standard error of all executors so far."""
+    return "\n".join(path.read_text(errors="replace") for path in sorted(home.glob("work/*/*/stderr")))

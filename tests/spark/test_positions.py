@@ -1,0 +1,91 @@
+"""Where a stream goes on after leaders changed: no JVM, brokers that answer by script (issue 4 Build 2)."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from minikafka.spark.client import Topic
+from minikafka.spark.offsets import Position, StreamOffset
+from minikafka.spark.options import OptionError
+from minikafka.spark.plan import LogTruncated
+from minikafka.spark.source import MiniKafkaSource
+from minikafka.types import TopicPartition
+
+A0 = TopicPartition("a", 0)
+
+
+class Told:
+    """What the brokers of a cluster say; any of it can be changed."""
+
+    def __init__(self) -> None:
+        self.topic_id = "x"
+        self.end = (90, 3)
+        self.start = 0
+        self.epoch_end = 100
+
+    def topics(self, names, *, certain=False):
+        return {"a": Topic(topic_id=self.topic_id, partitions=(0,))}
+
+    def ends(self, partitions):
+        return dict.fromkeys(partitions, self.end)
+
+    def starts(self, partitions):
+        return dict.fromkeys(partitions, self.start)
+
+    def list_offsets(self, times):
+        return {name: (self.start if time == -2 else self.end[0], -1) for name, time in times.items()}
+
+    def epoch_ends(self, epochs):
+        return dict.fromkeys(epochs, self.epoch_end)
+
+
+def stream(told, **options):
+    given = {"kafka.bootstrap.servers": "127.0.0.1:9", "subscribe": "a"} | options
+    source = MiniKafkaSource(given)
+    schema = type("Schema", (), {"fieldNames": lambda _: [each.split()[0] for each in source.schema().split(", ")]})()
+    reader = source.streamReader(schema)
+    reader._brokers = told
+    return reader
+
+
+def at(offset, epoch=3, **more):
+    return StreamOffset(positions={A0: Position(offset, epoch)}, topic_ids={"a": "x"}, **more).to_json()
+
+
+@pytest.mark.parametrize("available_now", [False, True])
+def test_no_batch_goes_back_in_the_same_log(available_now):
+    """Exactly once: a leader that was replaced, and does not know it yet, tells an end that was passed long ago."""
+    told = Told()
+    reader = stream(told)
+    if available_now:
+        reader.prepareForTriggerAvailableNow()
+    assert reader.latestOffset(at(100, 4), ReadAllAvailable()) == at(100, 4)
+
+
+def test_a_shorter_log_is_a_truncation():
+    """KIP-101: where the position's epoch ends below it, the log was cut, and that is raised, or counted."""
+    told = Told()
+    told.end, told.epoch_end = (80, 5), 80
+    with pytest.raises(LogTruncated, match=r"at 100 of epoch 4.* at 80: 20 records"):
+        stream(told).latestOffset(at(100, 4), ReadAllAvailable())
+    end = stream(told, failOnDataLoss="false").latestOffset(at(100, 4), ReadAllAvailable())
+    assert end == at(80, 5, lost={"LogTruncated": {"a-0": 20}})
+
+
+def test_a_cut_log_that_grew_again_is_read_from_where_it_was_cut():
+    """KIP-101: the offsets are there again, the records are others."""
+    told = Told()
+    told.end, told.epoch_end = (150, 5), 80
+    reader = stream(told, failOnDataLoss="false")
+    end = reader.latestOffset(at(100, 4), ReadAllAvailable())
+    assert end == at(150, 5, lost={"LogTruncated": {"a-0": 20}})
+    wanted = [each.value for each in reader.partitions(at(100, 4), end)]
+    assert [(each.start, each.end) for each in wanted] == [(80, 150)]
+
+
+def test_a_start_beyond_the_end_is_refused():
+    """Build 1: startingOffsets by hand that no record has reached would wait, or read again, without a word."""
+    reader = stream(Told(), startingOffsets='{"a":{"0":91}}')
+    with pytest.raises(OptionError, match="startingOffsets: a-0 ends at 90, not at 91"):
+        reader.initialOffset()
