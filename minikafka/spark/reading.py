@@ -71,23 +71,27 @@ class RangeReader:
         heard_at = time.monotonic()
         pause_s = BACKOFF_FIRST_S
         while self._position < self._range.end:
-            found = self._fetch(heard_at)
+            found = self._fetch()
             if found:
                 heard_at, pause_s = time.monotonic(), BACKOFF_FIRST_S
                 yield found
                 continue
             if time.monotonic() - heard_at > self._options.poll_timeout_s:
-                if not self._options.fail_on_data_loss:
-                    LOGGER.warning("%s: nothing more to read at %d", self._range.partition, self._position)
-                    return
-                raise NotYetCommitted(
-                    f"{self._range.partition}: {self._range.end} was committed when this was planned, but after "
-                    f"{self._options.poll_timeout_s:g} s the leader's high watermark is {self._high_watermark}"
-                )
+                raise self._given_up() from self._interrupted
             time.sleep(pause_s)
             pause_s = min(BACKOFF_MAX_S, pause_s * 2)
 
-    def _fetch(self, heard_at: float) -> list[RecordBatch]:
+    def _given_up(self) -> Exception:
+        """Also with failOnDataLoss=false: what cannot be read now is not lost."""
+        partition, timeout_s = self._range.partition, self._options.poll_timeout_s
+        if self._interrupted is not None:
+            return BrokersUnreachable(f"{partition}: no answer within {timeout_s:g} s: {self._interrupted}")
+        return NotYetCommitted(
+            f"{partition}: {self._range.end} was committed when this was planned, but after {timeout_s:g} s the "
+            f"leader's high watermark is {self._high_watermark}"
+        )
+
+    def _fetch(self) -> list[RecordBatch]:
         """The next batches; none: ask again later."""
         partition = self._range.partition
         try:
@@ -100,22 +104,16 @@ class RangeReader:
                 max_bytes=self._options.fetch_size,
                 max_wait_ms=MAX_WAIT_MS,
             )
-        except (InconsistentTopicId, UnknownTopicId) as error:
-            raise TopicRecreated(partition, str(error)) from error
         except OffsetOutOfRange:
             self._out_of_range()
             return []
         except ProtocolError as error:
             self._interrupted = error
             self._brokers.forget_leaders()
-            if isinstance(error, UnknownTopicOrPartition):
+            if isinstance(error, InconsistentTopicId | UnknownTopicId | UnknownTopicOrPartition):
                 self._check_existence()
-            if not error.retriable and not isinstance(error, FencedLeaderEpoch):
+            elif not error.retriable and not isinstance(error, FencedLeaderEpoch):
                 raise
-            if time.monotonic() - heard_at > self._options.poll_timeout_s:
-                raise BrokersUnreachable(
-                    f"{partition}: no answer within {self._options.poll_timeout_s:g} s: {error}"
-                ) from error
             return []
         if self._interrupted is not None:
             LOGGER.warning(
@@ -164,12 +162,17 @@ class RangeReader:
             self._position = start
 
     def _check_existence(self) -> None:
+        """A broker knows no such partition, or another one: if that is so, and it is not behind, the range is over."""
         partition = self._range.partition
         topic = self._brokers.topics([partition.topic], certain=True).get(partition.topic)
         if topic is None or partition.partition not in topic.partitions:
-            raise PartitionVanished(partition, "it was deleted while it was read")
-        if self._range.topic_id is not None and topic.topic_id != self._range.topic_id:
-            raise TopicRecreated(partition, "it was deleted and made anew while it was read")
+            loss: DataLoss = PartitionVanished(partition, "it was deleted while it was read")
+        elif self._range.topic_id not in {None, topic.topic_id}:
+            loss = TopicRecreated(partition, "it was deleted and made anew while it was read")
+        else:
+            return
+        self._range = replace(self._range, end=self._position)
+        self._lost(loss)
 
     def _lost(self, loss: DataLoss) -> None:
         if self._options.fail_on_data_loss:

@@ -10,7 +10,13 @@ from minikafka.spark.client import Brokers, BrokersUnreachable
 from minikafka.spark.offsets import Position, StreamOffset
 from minikafka.spark.options import Selection, parse_source
 from minikafka.spark.places import NothingToRead
-from minikafka.spark.plan import LogTruncated, OffsetRange, RetentionPassedPosition
+from minikafka.spark.plan import (
+    LogTruncated,
+    OffsetRange,
+    PartitionVanished,
+    RetentionPassedPosition,
+    TopicRecreated,
+)
 from minikafka.spark.reading import NotYetCommitted, RangeReader
 from minikafka.types import Address, TopicPartition
 from minikafka.wire import messages as m
@@ -107,11 +113,13 @@ def test_without_a_controller_nothing_is_said_to_be_gone(script):
         places.present_or_fail(brokers(), Selection(topics=("a",)))
 
 
+BRIEFLY = {"kafkaConsumer.pollTimeoutMs": "1"}
+
 # ---- one range -------------------------------------------------------------------------------------------------------
 
 
 def reader(*, end=10, start=0, epoch=3, **options):
-    given = {"kafka.bootstrap.servers": "127.0.0.1:9001", "subscribe": "a", "kafkaConsumer.pollTimeoutMs": "1"}
+    given = {"kafka.bootstrap.servers": "127.0.0.1:9001", "subscribe": "a"}
     parsed = parse_source(given | options, streaming=True)
     wanted = OffsetRange(partition=A0, start=start, end=end, epoch=epoch, topic_id="x")
     return RangeReader(brokers(), wanted, parsed)
@@ -155,7 +163,7 @@ def test_reading_goes_on_at_the_next_leader(script, caplog):
     script[1]["Fetch"] = lambda request: (
         whole(request) if request.partitions[0].fetch_offset < 4 else LeaderNotAvailable("died")
     )
-    begun = reader(**{"kafkaConsumer.pollTimeoutMs": "60000"}).batches()
+    begun = reader().batches()
     found = [next(begun)[0].base_offset, next(begun)[0].base_offset]
     script[1]["Metadata"] = metadata(2, leader=2, epoch=4)
     script[2] |= {"Metadata": metadata(2, leader=2, epoch=4), "Fetch": whole}
@@ -197,15 +205,42 @@ def test_a_range_below_the_log_start_is_told_apart(script):
     assert read(reader(failOnDataLoss="false")) == [4, 6, 8]
 
 
+@pytest.mark.parametrize(("after", "loss"), [({"topics": ()}, PartitionVanished), ({"topic_id": "y"}, TopicRecreated)])
+def test_a_topic_that_goes_while_it_is_read(script, after, loss):
+    """Must be shown (re-creation): named, or the range ends; a broker that is behind is no proof."""
+    inconsistent = m.FetchResponse(
+        partitions=(m.FetchedPartition(topic="a", partition=0, error_code=103, error_message="another id"),)
+    )
+    whole = log_of(10)
+    script[1] |= {"Metadata": metadata(1), "CreateTopics": m.CreateTopicsResponse()}
+    doubts = [True]
+    script[1]["Fetch"] = lambda request: inconsistent if doubts.pop() else whole(request)
+    doubts[:] = [False] * 5 + [True]
+    assert read(reader()) == [0, 2, 4, 6, 8]
+    script[1]["Fetch"] = lambda request: inconsistent if request.partitions[0].fetch_offset == 4 else whole(request)
+    begun = reader().batches()
+    assert [next(begun)[0].base_offset, next(begun)[0].base_offset] == [0, 2]
+    script[1]["Metadata"] = metadata(2, **after)
+    with pytest.raises(loss, match="a-0: it was deleted"):
+        next(begun)
+    script[1]["Metadata"] = metadata(3)
+    allowed = reader(failOnDataLoss="false")
+    begun = allowed.batches()
+    assert [next(begun)[0].base_offset, next(begun)[0].base_offset] == [0, 2]
+    script[1]["Metadata"] = metadata(4, **after)
+    assert list(begun) == []
+    assert allowed.end == 4
+
+
 def test_fewer_records_than_planned_are_an_error(script):
     """SPARK 5: a high watermark that stays below the plan ends the task by name, never with fewer rows."""
     script[1] |= {"Metadata": metadata(1), "Fetch": log_of(8)}
     with pytest.raises(NotYetCommitted, match=r"10 was committed .* the leader's high watermark is 8"):
-        read(reader())
+        read(reader(failOnDataLoss="false", **BRIEFLY))
 
 
 def test_a_partition_without_a_leader_ends_the_task_in_time(script):
     """Must be shown (broker down): a clear error after kafkaConsumer.pollTimeoutMs."""
     script[1]["Metadata"] = metadata(1, leader=-1)
     with pytest.raises(BrokersUnreachable, match=r"a-0: no answer within 0.001 s: .*no leader at present"):
-        read(reader())
+        read(reader(**BRIEFLY))
