@@ -9,7 +9,7 @@ Kafka (``log.segment.bytes`` and ``segment.bytes``).
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -91,6 +91,30 @@ class TopicConfig:
     def syncs_before_acknowledging(self) -> bool:
         """D6: under flush.messages=1 a replica's acknowledged end is its synced end."""
         return self.flush_messages == 1
+
+
+BROKER_NAME_OF: dict[str, str] = {
+    "segment.bytes": "log.segment.bytes",
+    "segment.ms": "log.roll.ms",
+    "segment.index.bytes": "log.index.size.max.bytes",
+    "index.interval.bytes": "log.index.interval.bytes",
+    "retention.ms": "log.retention.ms",
+    "retention.bytes": "log.retention.bytes",
+    "file.delete.delay.ms": "log.segment.delete.delay.ms",
+    "cleanup.policy": "log.cleanup.policy",
+    "flush.messages": "log.flush.interval.messages",
+    "flush.ms": "log.flush.interval.ms",
+    "max.message.bytes": "message.max.bytes",
+    "message.timestamp.type": "log.message.timestamp.type",
+    "message.timestamp.before.max.ms": "log.message.timestamp.before.max.ms",
+    "message.timestamp.after.max.ms": "log.message.timestamp.after.max.ms",
+    "min.insync.replicas": "min.insync.replicas",
+    "unclean.leader.election.enable": "unclean.leader.election.enable",
+    "producer.id.expiration.ms": "producer.id.expiration.ms",
+}
+"""A topic's setting -> the broker's that is its default. What stands here can be changed at run time, as in Kafka."""
+
+TOPIC_NAME_OF: dict[str, str] = {broker: topic for topic, broker in BROKER_NAME_OF.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,24 +294,13 @@ class BrokerConfig:
 
     def topic_defaults(self) -> TopicConfig:
         """What a topic gets when it says nothing."""
+        named = {each.metadata["name"]: each.name for each in fields(self)}
         return TopicConfig(
-            segment_bytes=self.log_segment_bytes,
-            segment_ms=self.log_roll_ms,
-            segment_index_bytes=self.log_index_size_max_bytes,
-            index_interval_bytes=self.log_index_interval_bytes,
-            retention_ms=self.log_retention_ms,
-            retention_bytes=self.log_retention_bytes,
-            file_delete_delay_ms=self.log_segment_delete_delay_ms,
-            cleanup_policy=self.log_cleanup_policy,
-            flush_messages=self.log_flush_interval_messages,
-            flush_ms=self.log_flush_interval_ms,
-            max_message_bytes=self.message_max_bytes,
-            message_timestamp_type=self.log_message_timestamp_type,
-            message_timestamp_before_max_ms=self.log_message_timestamp_before_max_ms,
-            message_timestamp_after_max_ms=self.log_message_timestamp_after_max_ms,
-            min_insync_replicas=self.min_insync_replicas,
-            unclean_leader_election_enable=self.unclean_leader_election_enable,
-            producer_id_expiration_ms=self.producer_id_expiration_ms,
+            **{
+                each.name: getattr(self, named[BROKER_NAME_OF[each.metadata["name"]]])
+                for each in fields(TopicConfig)
+                if each.metadata["name"] in BROKER_NAME_OF
+            }
         )
 
 
@@ -344,7 +357,8 @@ def _parsed_value(each: Any, text: str) -> Any:
     return text
 
 
-def _unknown(name: str, known: Mapping[str, Any]) -> InvalidConfig:
+def unknown_setting(name: str, known: Iterable[str]) -> InvalidConfig:
+    """The error for a name that is not among ``known``; it suggests the nearest one."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]}?" if near else "; `minikafka serve --help` says where the names are listed"
     return InvalidConfig(f"unknown setting {name}{hint}", setting=name)
@@ -368,7 +382,7 @@ def parse_broker(settings: Mapping[str, str], *, base: BrokerConfig | None = Non
         elif lenient:
             notices.append(f"{name} is not a setting of minikafka: ignored")
         else:
-            raise _unknown(name, known)
+            raise unknown_setting(name, known)
     config = replace(base or BrokerConfig(), **changes)
     check(config)
     return Parsed(config, tuple(notices))
@@ -407,7 +421,7 @@ def parse_topic(settings: Mapping[str, str], *, base: TopicConfig | None = None)
     changes = {}
     for name, text in settings.items():
         if name not in known:
-            raise _unknown(name, known)
+            raise unknown_setting(name, known)
         changes[known[name].name] = _parsed_value(known[name], text)
     return replace(base or TopicConfig(), **changes)
 

@@ -456,6 +456,12 @@ class ElectionNotNeeded(ProtocolError):
     retriable = True
 
 
+class NoReassignmentInProgress(ProtocolError):
+    """There is no reassignment to cancel."""
+
+    code, name = 85, "NO_REASSIGNMENT_IN_PROGRESS"
+
+
 class GroupSubscribedToTopic(ProtocolError):
     """Members of the group read the topic: its offsets stay."""
 

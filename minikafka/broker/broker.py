@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from minikafka.broker.api.admin import AdminApi
 from minikafka.broker.api.describe import handle_api_versions, handle_describe_producers, handle_describe_replicas
 from minikafka.broker.api.describe_log import handle_describe_log
 from minikafka.broker.api.explain import handle_explain_partition
@@ -78,6 +79,10 @@ CONTROLLER_APIS = (
     "CreateTopics",
     "DeleteTopics",
     "ElectLeaders",
+    "CreatePartitions",
+    "AlterConfigs",
+    "IncrementalAlterConfigs",
+    "AlterPartitionReassignments",
     "AllocateProducerIds",
 )
 
@@ -85,10 +90,12 @@ CONTROLLER_APIS = (
 class Broker:
     """One incarnation of one broker; :meth:`start` and :meth:`stop` once each."""
 
-    def __init__(self, config: BrokerConfig, world: World) -> None:
+    def __init__(self, config: BrokerConfig, world: World, *, origins: Mapping[str, str] | None = None) -> None:
+        """``origins``: where each setting that was given came from, for DescribeConfigs."""
         self.config = config
         self.chronicle = Chronicle(world.clock, world.events, is_replaying=lambda: not self._has_caught_up)
         self.world = world = replace(world, events=self.chronicle)
+        self._origins = origins
         self.node_id = config.node_id
         self.failure: str | None = None
         self._tasks = Tasks(self._on_task_failure)
@@ -261,6 +268,7 @@ class Broker:
             spawn=self._tasks.spawn,
         )
         self.metadata_api = MetadataApi(config, world, self.metadata, self.quorum, self.ask_controller)
+        self.admin_api = AdminApi(config, lambda: self.image, self._origins)
         self._handlers.update(self._handler_table())
         self.metadata.subscribe(self.chronicle.on_image)
         self.metadata.subscribe(self._on_image)
@@ -299,6 +307,8 @@ class Broker:
             "DeleteRecords": lambda request: handle_delete_records(self.replicas, request),
             "Metadata": self.metadata_api.handle_metadata,
             "DescribeTopicPartitions": self.metadata_api.handle_describe_topics,
+            "DescribeConfigs": self.admin_api.handle_describe_configs,
+            "ListPartitionReassignments": self.admin_api.handle_list_reassignments,
             "DescribeProducers": lambda request: handle_describe_producers(self.replicas, request),
             "InitProducerId": self.producer_ids.handle_init_producer_id,
             "ApiVersions": handle_api_versions,

@@ -42,6 +42,12 @@ from minikafka.quorum.liveness import Sessions
 from minikafka.quorum.records import MetadataRecord, RegisterBroker, encode
 from minikafka.quorum.story import told
 from minikafka.types import NO_NODE, Epoch, NodeId, Offset, TopicId
+from minikafka.wire.admin import (
+    AlterConfigsRequest,
+    AlterPartitionReassignmentsRequest,
+    CreatePartitionsRequest,
+    IncrementalAlterConfigsRequest,
+)
 from minikafka.wire.messages import (
     AllocateProducerIdsRequest,
     AlterPartitionRequest,
@@ -318,6 +324,14 @@ class ControllerDriver:
             batch.add(self.controller.delete_topics(image, request), asked)
         elif isinstance(request, ElectLeadersRequest):
             batch.add(self.controller.elect_leaders(image, request), asked)
+        elif isinstance(request, CreatePartitionsRequest):
+            batch.add(self.controller.create_partitions(image, request), asked)
+        elif isinstance(request, IncrementalAlterConfigsRequest):
+            batch.add(self.controller.incremental_alter_configs(image, request), asked)
+        elif isinstance(request, AlterConfigsRequest):
+            batch.add(self.controller.alter_configs(image, request), asked)
+        elif isinstance(request, AlterPartitionReassignmentsRequest):
+            batch.add(self.controller.alter_partition_reassignments(image, request), asked)
         elif isinstance(request, AllocateProducerIdsRequest):
             batch.add(self.controller.allocate_producer_ids(image, request), asked)
         else:

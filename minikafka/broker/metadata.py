@@ -175,6 +175,8 @@ def _described(image: MetadataImage, name: str) -> DescribedTopic:
                 isr=each.isr,
                 elr=each.elr,
                 last_known_elr=each.last_known_elr,
+                adding_replicas=each.adding,
+                removing_replicas=each.removing,
             )
             for each in topic.partitions
         ),

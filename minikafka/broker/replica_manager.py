@@ -28,6 +28,7 @@ from minikafka.errors import (
 )
 from minikafka.log.log_directory import LogDirectory
 from minikafka.ports import World
+from minikafka.quorum.defaults import topic_defaults
 from minikafka.quorum.image import MetadataImage, PartitionImage, TopicImage, changes
 from minikafka.replication.fetch_session import EPOCH_MAX, FetchSessions
 from minikafka.replication.leader import FetchEffect, LeaderReplica, PartitionState
@@ -76,6 +77,7 @@ class ReplicaManager:
             config, world, controller=controller, broker_epoch=broker_epoch, waiters=self.waiters
         )
         self._image = image
+        self._started_with = config.topic_defaults()
         self._spawn = spawn
         self._on_storage_failure = on_storage_failure
         self._to_unlink: list[tuple[float, str]] = []
@@ -199,12 +201,15 @@ class ReplicaManager:
         return image.brokers[node].broker_epoch if image.eligible(node) else None
 
     def topic_config(self, topic: TopicImage) -> TopicConfig:
-        """The topic's settings over this broker's defaults. The controller has checked them when they were set."""
+        """The topic's settings over this broker's defaults, those set at run time included. The controller has checked
+        them when they were set.
+        """
+        base = topic_defaults(self._image(), self.config.node_id, self._started_with)
         try:
-            return parse_topic(topic.configs, base=self.config.topic_defaults())
+            return parse_topic(topic.configs, base=base)
         except InvalidConfig as error:
             self.events("topic_config_unusable", topic=topic.name, why=str(error))
-            return self.config.topic_defaults()
+            return base
 
     def apply(self, old: MetadataImage, new: MetadataImage) -> None:
         """Bring replicas and roles to the new image."""
@@ -240,6 +245,7 @@ class ReplicaManager:
             leader_epoch=wanted.leader_epoch,
             partition_epoch=wanted.partition_epoch,
             recovered=wanted.recovered,
+            adding=wanted.adding,
         )
         before = partition.high_watermark
         changed = partition.apply(state, self.topic_config(topic), self.clock.now())
@@ -290,14 +296,28 @@ class ReplicaManager:
         self.events("replica_deleted", partition=str(name))
 
     def _apply_configs(self, old: MetadataImage, new: MetadataImage) -> None:
+        """Settings changed at run time: they count from here on, also for what is already there."""
+        defaults_moved = old.broker_configs is not new.broker_configs
         for topic in new.topics.values():
             before = old.topics.get(topic.name)
-            if before is not None and before.configs is not topic.configs:
+            if before is not None and (defaults_moved or before.configs is not topic.configs):
                 config = self.topic_config(topic)
                 for part in topic.partitions:
                     partition = self.partitions.get(TopicPartition(topic.name, part.partition))
                     if partition is not None:
-                        partition.configure(config)
+                        self._configure(partition, config)
+
+    def _configure(self, partition: Partition, config: TopicConfig) -> None:
+        partition.configure(config)
+        if partition.failed:
+            return
+        log = partition.log
+        if config.syncs_before_acknowledging and log.synced_end < log.end_offset:
+            # From now on only what is synced counts: what was written under the old policy must be, too.
+            self.flushers[partition.partition].start()
+        if isinstance(partition.role, LeaderReplica):
+            # Under the new setting more may be committed, and nobody may produce or fetch soon.
+            self.advance(partition, partition.role)
 
     def set_strays_aside(self) -> None:
         """Once the metadata is known: what lies on disk and belongs to no replica of this broker is renamed."""

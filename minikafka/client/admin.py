@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -17,12 +18,14 @@ from minikafka.client.caller import Backoff, Caller, error_in
 from minikafka.client.cluster_view import Leader
 from minikafka.client.leaders import Leaders, as_dict
 from minikafka.client.metadata import Metadata
+from minikafka.client.operations import Operations
 from minikafka.client.settings import AdminConfig
 from minikafka.client.structs import NewTopic
 from minikafka.errors import (
     NOT_WRITTEN,
     UNKNOWN,
     WRITTEN,
+    BrokerNotAvailable,
     InvalidRequest,
     NetworkException,
     NotController,
@@ -38,7 +41,7 @@ from minikafka.types import NO_NODE, NodeId, Offset, TopicPartition
 from minikafka.wire import messages as m
 
 
-class AdminClient:
+class AdminClient(Operations):
     """Manages a cluster. Use ``async with``, or ``start`` and ``close``.
 
     This is the form with the world given; ``minikafka.AdminClient(bootstrap_servers=...)`` makes its own.
@@ -302,7 +305,8 @@ class AdminClient:
             pause_s = backoff.pause_s(min(attempts, 3))
             if world.clock.now() + pause_s >= deadline:
                 raise RequestTimedOut(
-                    f"the change of {', '.join(topics)} is done, but not all brokers show it yet", outcome=WRITTEN
+                    f"the change of {', '.join(topics) or 'the settings'} is done, but not all brokers show it yet",
+                    outcome=WRITTEN,
                 )
             await asyncio.sleep(pause_s)
 
@@ -326,6 +330,26 @@ class AdminClient:
             pause_s = backoff.pause_s(attempts)
             if world.clock.now() + pause_s >= deadline:
                 raise RequestTimedOut(f"no broker answered in time: {last}", last=last.name if last else "")
+            await asyncio.sleep(pause_s)
+
+    async def _ask_node(self, node: NodeId, request: Any, deadline: float) -> Any:
+        """The answer of one broker, once it is known where it listens."""
+        world, metadata, _, backoff, caller = self._started()
+        attempts = 0
+        while True:
+            address = metadata.address(node)
+            patience = min(deadline, world.clock.now() + self.config.request_timeout_ms / 1000)
+            try:
+                if address is None:
+                    raise BrokerNotAvailable(f"broker {node} is not known, or does not live")
+                return await caller.call(address, request, deadline=patience)
+            except (BrokerNotAvailable, NetworkException) as error:
+                attempts += 1
+                pause_s = backoff.pause_s(attempts)
+                if world.clock.now() + pause_s >= deadline:
+                    raise
+                world.events("broker_silent", broker=node, why=error.message)
+            metadata.refresh_soon()
             await asyncio.sleep(pause_s)
 
     async def _change(
@@ -415,9 +439,9 @@ def _raise_first(topics: Sequence[m.CreatedTopic] | Sequence[m.DeletedTopic]) ->
 
 def _as_first_attempt(response: Any, repeated: type[ProtocolError]) -> Any:
     """A repetition's answer, where "it is so already" means that the attempt without an answer did it."""
-    kind = type(response)
-    topics = tuple(
-        type(topic)(name=topic.name, topic_id=topic.topic_id) if topic.error_code == repeated.code else topic
-        for topic in response.topics
+    member = "topics" if hasattr(response, "topics") else "results"
+    answers = tuple(
+        replace(each, error_code=0, error_message="", outcome="") if each.error_code == repeated.code else each
+        for each in getattr(response, member)
     )
-    return kind(topics=topics, metadata_offset=response.metadata_offset)
+    return replace(response, **{member: answers})

@@ -5,19 +5,23 @@ Tuples, because a consumer makes a million of them a second.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from minikafka.errors import OffsetOutOfRange
-from minikafka.types import Epoch, Offset, TopicPartition
+from minikafka.types import Epoch, NodeId, Offset, TopicPartition
 from minikafka.wire.records import Headers
 
 __all__ = [
+    "ConfigChange",
+    "ConfigResource",
     "ConsumerRecord",
     "LogTruncation",
+    "NewPartitions",
     "NewTopic",
     "NoOffsetForPartition",
     "OffsetAndTimestamp",
+    "Reassignment",
     "RecordMetadata",
     "SentRecords",
     "TopicPartition",
@@ -88,6 +92,46 @@ class NewTopic(NamedTuple):
     replica_assignments: dict[int, Sequence[int]] | None = None
     """Partition -> replicas, in order of preference; instead of the two numbers."""
     topic_configs: dict[str, str] | None = None
+
+
+class NewPartitions(NamedTuple):
+    """How many partitions a topic is to have."""
+
+    total_count: int
+    new_assignments: Sequence[Sequence[int]] | None = None
+    """The replicas of each new partition, the preferred leader first; None: the cluster places them."""
+
+
+class ConfigChange(NamedTuple):
+    """What happens to one setting, where it is more than to be set or deleted."""
+
+    operation: str
+    """``set``, ``delete``, ``append`` or ``subtract``; the last two are for lists."""
+    value: str | None = None
+
+
+class ConfigResource(NamedTuple):
+    """A topic or a broker, and settings of it."""
+
+    resource_type: int | str
+    """``topic`` or ``broker`` (Kafka's numbers 2 and 4)."""
+    name: str
+    """The topic's name; the broker's id as text, or "" for all brokers."""
+    configs: Mapping[str, str | ConfigChange | None] = {}
+    """Altering: name -> value (None deletes). Describing: the names asked for; none: all."""
+
+
+class Reassignment(NamedTuple):
+    """A reassignment under way."""
+
+    replicas: tuple[NodeId, ...]
+    adding_replicas: tuple[NodeId, ...]
+    removing_replicas: tuple[NodeId, ...]
+
+    @property
+    def target(self) -> tuple[NodeId, ...]:
+        """Where it leads to."""
+        return tuple(node for node in self.replicas if node not in self.removing_replicas)
 
 
 class NoOffsetForPartition(OffsetOutOfRange):

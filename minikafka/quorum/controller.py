@@ -19,7 +19,7 @@ from minikafka.errors import (
     ProtocolError,
     UnknownTopicOrPartition,
 )
-from minikafka.quorum import alter_partition, controller_brokers, controller_topics
+from minikafka.quorum import alter_partition, configs, controller_brokers, controller_topics, reassignments
 from minikafka.quorum.decision import ClusterPolicy, Decision
 from minikafka.quorum.elections import Election, change_of, leaders_for_leaderless
 from minikafka.quorum.image import MetadataImage, PartitionImage, TopicImage
@@ -32,6 +32,16 @@ from minikafka.quorum.records import (
     ProducerIds,
 )
 from minikafka.types import NO_NODE, NodeId, Offset, TopicId, TopicPartition
+from minikafka.wire.admin import (
+    AlterConfigsRequest,
+    AlterConfigsResponse,
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
 from minikafka.wire.messages import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
@@ -55,6 +65,18 @@ PRODUCER_IDS_PER_BLOCK = 1000
 
 # One pass of moving leaders home moves at most so many: each move is a short pause for a partition's clients.
 PREFERRED_ELECTIONS_MAX = 1000
+
+TELLING_THE_OFFSET = (
+    CreateTopicsResponse,
+    DeleteTopicsResponse,
+    ElectLeadersResponse,
+    BrokerHeartbeatResponse,
+    CreatePartitionsResponse,
+    AlterConfigsResponse,
+    IncrementalAlterConfigsResponse,
+    AlterPartitionReassignmentsResponse,
+)
+"""Answers that say where the metadata log ended when the change was applied."""
 
 R = TypeVar("R")
 
@@ -80,7 +102,7 @@ class Controller:
         self, image: MetadataImage, request: BrokerRegistrationRequest, *, session_alive: bool
     ) -> Decision[BrokerRegistrationResponse]:
         """See :func:`controller_brokers.register`."""
-        return controller_brokers.register(self.policy, image, request, session_alive=session_alive)
+        return controller_brokers.register(self.policy.under(image), image, request, session_alive=session_alive)
 
     def heartbeat(
         self,
@@ -92,12 +114,16 @@ class Controller:
     ) -> Decision[BrokerHeartbeatResponse]:
         """See :func:`controller_brokers.heartbeat`."""
         return controller_brokers.heartbeat(
-            self.policy, image, request, lowest_other_offset=lowest_other_offset, shutdown_offset=shutdown_offset
+            self.policy.under(image),
+            image,
+            request,
+            lowest_other_offset=lowest_other_offset,
+            shutdown_offset=shutdown_offset,
         )
 
     def broker_lost(self, image: MetadataImage, node: NodeId) -> Decision[None]:
         """See :func:`controller_brokers.broker_lost`."""
-        return controller_brokers.broker_lost(self.policy, image, node)
+        return controller_brokers.broker_lost(self.policy.under(image), image, node)
 
     def allocate_producer_ids(
         self, image: MetadataImage, request: AllocateProducerIdsRequest
@@ -119,30 +145,55 @@ class Controller:
         self, image: MetadataImage, request: CreateTopicsRequest, topic_ids: Iterator[TopicId]
     ) -> Decision[CreateTopicsResponse]:
         """See :func:`controller_topics.create_topics`."""
-        return controller_topics.create_topics(self.policy, image, request, topic_ids)
+        return controller_topics.create_topics(self.policy.under(image), image, request, topic_ids)
 
     def delete_topics(self, image: MetadataImage, request: DeleteTopicsRequest) -> Decision[DeleteTopicsResponse]:
         """See :func:`controller_topics.delete_topics`."""
-        return controller_topics.delete_topics(self.policy, image, request)
+        return controller_topics.delete_topics(self.policy.under(image), image, request)
+
+    def create_partitions(
+        self, image: MetadataImage, request: CreatePartitionsRequest
+    ) -> Decision[CreatePartitionsResponse]:
+        """See :func:`controller_topics.create_partitions`."""
+        return controller_topics.create_partitions(image, request)
+
+    # ---- settings ----
+
+    def incremental_alter_configs(
+        self, image: MetadataImage, request: IncrementalAlterConfigsRequest
+    ) -> Decision[IncrementalAlterConfigsResponse]:
+        """See :func:`configs.incremental_alter_configs`."""
+        return configs.incremental_alter_configs(self.policy, image, request)
+
+    def alter_configs(self, image: MetadataImage, request: AlterConfigsRequest) -> Decision[AlterConfigsResponse]:
+        """See :func:`configs.alter_configs`."""
+        return configs.alter_configs(self.policy, image, request)
 
     # ---- partitions ----
 
+    def alter_partition_reassignments(
+        self, image: MetadataImage, request: AlterPartitionReassignmentsRequest
+    ) -> Decision[AlterPartitionReassignmentsResponse]:
+        """See :func:`reassignments.alter_partition_reassignments`."""
+        return reassignments.alter_partition_reassignments(self.policy.under(image), image, request)
+
     def alter_partition(self, image: MetadataImage, request: AlterPartitionRequest) -> Decision[AlterPartitionResponse]:
         """See :func:`alter_partition.alter_partition`."""
-        return alter_partition.alter_partition(self.policy, image, request)
+        return alter_partition.alter_partition(self.policy.under(image), image, request)
 
     def elect_leaderless(self, image: MetadataImage) -> Decision[None]:
         """S20: try again for every partition without a leader."""
-        records = tuple(leaders_for_leaderless(self.policy, image))
+        records = tuple(leaders_for_leaderless(self.policy.under(image), image))
         return Decision(records=records, response=None, cause="leaderless partitions are tried again")
 
     def prefer_leaders(self, image: MetadataImage) -> Decision[None]:
         """Move leaders home: to the first replica of the assignment, where it is in the ISR."""
+        policy = self.policy.under(image)
         records: list[MetadataRecord] = []
         for topic, partition in image.sorted_partitions():
             if len(records) == PREFERRED_ELECTIONS_MAX:
                 break
-            change = self._preferred(image, topic, partition)
+            change = _preferred(policy, image, topic, partition)
             if change is not None:
                 records.append(change)
         return Decision(records=tuple(records), response=None, cause="leaders return to their preferred replica")
@@ -159,11 +210,12 @@ class Controller:
             asked = [TopicPartition(topic.name, each.partition) for topic, each in image.sorted_partitions()]
         else:
             asked = list(dict.fromkeys(TopicPartition(each.topic, each.partition) for each in request.partitions))
+        policy = self.policy.under(image)
         records: list[MetadataRecord] = []
         answers: list[ElectedLeader] = []
         for tp in asked:
             try:
-                records.append(self._elected(image, tp, election))
+                records.append(_elected(policy, image, tp, election))
                 answers.append(ElectedLeader(topic=tp.topic, partition=tp.partition))
             except ElectionNotNeeded as error:
                 if request.partitions is not None:
@@ -176,29 +228,33 @@ class Controller:
             cause=f"{request.election_type} election was asked for",
         )
 
-    def _preferred(self, image: MetadataImage, topic: TopicImage, partition: PartitionImage) -> PartitionChange | None:
-        preferred = partition.replicas[0]
-        if partition.leader in {preferred, NO_NODE} or preferred not in partition.isr or not image.eligible(preferred):
-            return None
-        return change_of(self.policy, image, topic, partition, election=Election.PREFERRED)
 
-    def _elected(self, image: MetadataImage, tp: TopicPartition, election: Election) -> PartitionChange:
-        topic, partition = image.topics.get(tp.topic), image.partition(tp)
-        if topic is None or partition is None:
-            raise UnknownTopicOrPartition(f"there is no partition {tp}")
-        if election is Election.PREFERRED:
-            if partition.leader == partition.replicas[0]:
-                raise ElectionNotNeeded(f"{tp} is led by its preferred replica {partition.leader}")
-            change = change_of(self.policy, image, topic, partition, election=election)
-            if change is None or change.leader != partition.replicas[0]:
-                raise PreferredLeaderNotAvailable(f"{tp}: replica {partition.replicas[0]} is not alive and in sync")
-            return change
-        if partition.leader != NO_NODE:
-            raise ElectionNotNeeded(f"{tp} is led by {partition.leader}")
-        change = change_of(self.policy, image, topic, partition, election=election)
-        if change is None or change.leader is None:
-            raise EligibleLeadersNotAvailable(f"{tp}: none of the replicas {list(partition.replicas)} is alive")
+def _preferred(
+    policy: ClusterPolicy, image: MetadataImage, topic: TopicImage, partition: PartitionImage
+) -> PartitionChange | None:
+    preferred = partition.replicas[0]
+    if partition.leader in {preferred, NO_NODE} or preferred not in partition.isr or not image.eligible(preferred):
+        return None
+    return change_of(policy, image, topic, partition, election=Election.PREFERRED)
+
+
+def _elected(policy: ClusterPolicy, image: MetadataImage, tp: TopicPartition, election: Election) -> PartitionChange:
+    topic, partition = image.topics.get(tp.topic), image.partition(tp)
+    if topic is None or partition is None:
+        raise UnknownTopicOrPartition(f"there is no partition {tp}")
+    if election is Election.PREFERRED:
+        if partition.leader == partition.replicas[0]:
+            raise ElectionNotNeeded(f"{tp} is led by its preferred replica {partition.leader}")
+        change = change_of(policy, image, topic, partition, election=election)
+        if change is None or change.leader != partition.replicas[0]:
+            raise PreferredLeaderNotAvailable(f"{tp}: replica {partition.replicas[0]} is not alive and in sync")
         return change
+    if partition.leader != NO_NODE:
+        raise ElectionNotNeeded(f"{tp} is led by {partition.leader}")
+    change = change_of(policy, image, topic, partition, election=election)
+    if change is None or change.leader is None:
+        raise EligibleLeadersNotAvailable(f"{tp}: none of the replicas {list(partition.replicas)} is alive")
+    return change
 
 
 def _not_elected(tp: TopicPartition, error: ProtocolError) -> ElectedLeader:
@@ -215,8 +271,6 @@ def completed(response: R, request: object, image: MetadataImage) -> R:
     """The answer once its records are applied to ``image``: with what only the log could say."""
     if isinstance(response, BrokerRegistrationResponse) and isinstance(request, BrokerRegistrationRequest):
         return replace(response, broker_epoch=image.brokers[request.broker_id].broker_epoch)
-    if isinstance(
-        response, CreateTopicsResponse | DeleteTopicsResponse | ElectLeadersResponse | BrokerHeartbeatResponse
-    ):
+    if isinstance(response, TELLING_THE_OFFSET):
         return replace(response, metadata_offset=image.offset)
     return response

@@ -1,4 +1,4 @@
-"""Topics: created and deleted (KAFKA-FACTS 3.9, 4.3; S18, S28).
+"""Topics: created, enlarged and deleted (KAFKA-FACTS 3.9, 4.3; S18, S28).
 
 Each topic of a request is decided on its own, in order, and sees those before it; an error in one is answered there.
 """
@@ -22,10 +22,17 @@ from minikafka.errors import (
     UnknownTopicOrPartition,
 )
 from minikafka.quorum.decision import ClusterPolicy, Decision
-from minikafka.quorum.image import MetadataImage
+from minikafka.quorum.image import MetadataImage, TopicImage
 from minikafka.quorum.placement import place
+from minikafka.quorum.reassignments import check_replicas
 from minikafka.quorum.records import ConfigRecord, MetadataRecord, PartitionRecord, RemoveTopic, TopicRecord
 from minikafka.types import METADATA_TOPIC, NO_TOPIC_ID, NodeId, TopicId
+from minikafka.wire.admin import (
+    CreatedPartitions,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    NewPartitions,
+)
 from minikafka.wire.messages import (
     CreatedTopic,
     CreateTopicsRequest,
@@ -129,6 +136,72 @@ def delete_topics(
     )
 
 
+def create_partitions(image: MetadataImage, request: CreatePartitionsRequest) -> Decision[CreatePartitionsResponse]:
+    """Give each topic more partitions; the new ones begin empty, and keys may land elsewhere than before."""
+    named = Counter(topic.name for topic in request.topics)
+    records: list[MetadataRecord] = []
+    answers: list[CreatedPartitions] = []
+    partitions_left = PARTITIONS_PER_REQUEST_MAX
+    for asked in request.topics:
+        try:
+            if named[asked.name] > 1:
+                raise InvalidRequest(f"topic {asked.name!r} is named more than once in one request")
+            topic = image.topics.get(asked.name)
+            if topic is None:
+                raise UnknownTopicOrPartition(f"there is no topic {asked.name!r}")
+            placed = _placed_anew(image, topic, asked, partitions_left)
+        except ProtocolError as error:
+            answers.append(
+                CreatedPartitions(
+                    name=asked.name, error_code=error.code, error_message=error.message, outcome=error.outcome
+                )
+            )
+            continue
+        partitions_left -= len(placed)
+        answers.append(CreatedPartitions(name=asked.name))
+        first = len(topic.partitions)
+        records.extend(
+            _partition(image, topic.topic_id, number, replicas) for number, replicas in enumerate(placed, start=first)
+        )
+    return Decision(
+        records=() if request.validate_only else tuple(records),
+        response=CreatePartitionsResponse(results=tuple(answers)),
+        cause="more partitions were asked for",
+    )
+
+
+def _placed_anew(
+    image: MetadataImage, topic: TopicImage, asked: NewPartitions, partitions_left: int
+) -> tuple[tuple[NodeId, ...], ...]:
+    """The replicas of each new partition: S18 goes on where it stopped, with the topic's replication factor."""
+    present = len(topic.partitions)
+    new = asked.count - present
+    if new <= 0:
+        raise InvalidPartitions(f"topic {topic.name!r} has {present} partitions: {asked.count} would not be more")
+    if new > partitions_left:
+        raise InvalidPartitions(f"topic {topic.name!r}: at most {PARTITIONS_PER_REQUEST_MAX} partitions in one request")
+    if asked.assignments is None:
+        factor = len(topic.partitions[0].assignment.target)
+        return place(image.eligible_brokers(), partitions=new, replication_factor=factor, start=present)
+    if len(asked.assignments) != new:
+        raise InvalidReplicaAssignment(
+            f"topic {topic.name!r}: {len(asked.assignments)} assignments for {new} new partitions"
+        )
+    placed = tuple(each.broker_ids for each in asked.assignments)
+    for number, replicas in enumerate(placed, start=present):
+        where = f"topic {topic.name!r}, partition {number}"
+        check_replicas(image, replicas, where)
+        if len(replicas) != len(placed[0]):
+            raise InvalidReplicaAssignment(f"{where}: all partitions need the same number of replicas")
+        _check_alive(image, replicas, where)
+    return placed
+
+
+def _check_alive(image: MetadataImage, replicas: tuple[NodeId, ...], where: str) -> None:
+    if not any(map(image.eligible, replicas)):
+        raise InvalidReplicaAssignment(f"{where}: all of {list(replicas)} are fenced or shutting down")
+
+
 def _metric_name(name: str) -> str:
     """Kafka's metrics print '.' as '_': two topics that differ only there would share them."""
     return name.replace(".", "_")
@@ -176,15 +249,10 @@ def _assigned(image: MetadataImage, topic: NewTopic) -> Iterator[tuple[NodeId, .
         raise InvalidPartitions(f"topic {topic.name!r}: at most {PARTITIONS_PER_REQUEST_MAX} partitions are allowed")
     for each in by_number:
         brokers, where = each.broker_ids, f"topic {topic.name!r}, partition {each.partition}"
-        if not brokers or len(set(brokers)) < len(brokers):
-            raise InvalidReplicaAssignment(f"{where}: {list(brokers)} is empty or names a broker twice")
-        unknown = sorted(set(brokers) - image.brokers.keys())
-        if unknown:
-            raise InvalidReplicaAssignment(f"{where}: no broker is registered as {', '.join(map(str, unknown))}")
+        check_replicas(image, brokers, where)
         if len(brokers) != len(by_number[0].broker_ids):
             raise InvalidReplicaAssignment(f"{where}: all partitions need the same number of replicas")
-        if not any(map(image.eligible, brokers)):
-            raise InvalidReplicaAssignment(f"{where}: all of {list(brokers)} are fenced or shutting down")
+        _check_alive(image, brokers, where)
         yield brokers
 
 

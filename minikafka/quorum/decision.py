@@ -6,12 +6,14 @@ the controller as on every other node, and only then is the answer given.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 from minikafka.config import BrokerConfig, TopicConfig
-from minikafka.quorum.image import TopicImage
+from minikafka.quorum.defaults import topic_defaults
+from minikafka.quorum.image import MetadataImage, TopicImage
 from minikafka.quorum.records import MetadataRecord
+from minikafka.types import NO_NODE, NodeId
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -31,6 +33,7 @@ class ClusterPolicy:
     """The settings that decisions depend on. They are the active controller's own: brokers should agree on them."""
 
     cluster_id: str
+    node_id: NodeId = NO_NODE
     topic_defaults: TopicConfig = field(default_factory=TopicConfig)
     num_partitions: int = 1
     default_replication_factor: int = 1
@@ -42,12 +45,18 @@ class ClusterPolicy:
         """The policy of one node; the cluster's id comes from its data directory."""
         return cls(
             cluster_id=cluster_id,
+            node_id=config.node_id,
             topic_defaults=config.topic_defaults(),
             num_partitions=config.num_partitions,
             default_replication_factor=config.default_replication_factor,
             delete_topic_enable=config.delete_topic_enable,
             eligible_leader_replicas_enable=config.eligible_leader_replicas_enable,
         )
+
+    def under(self, image: MetadataImage) -> ClusterPolicy:
+        """The policy with what was set at run time laid over it."""
+        defaults = topic_defaults(image, self.node_id, self.topic_defaults)
+        return self if defaults is self.topic_defaults else replace(self, topic_defaults=defaults)
 
     def min_insync_replicas(self, topic: TopicImage) -> int:
         """The topic's min.insync.replicas, not yet bounded by its number of replicas."""

@@ -9,19 +9,22 @@ Order in which a leader is looked for, each one acceptable (registered, unfenced
 2. the present leader, if it is in the ISR
 3. the first replica in assignment order that is in the ISR; with an empty ISR, in the ELR: the ISR is then that one
 4. ISR and ELR empty: the last known leader, the ISR is then that one, and it must recover
-5. unclean elections only: the first replica in assignment order; the ISR is then that one, and it must recover
+5. unclean elections only: the first replica in assignment order, those that a reassignment is still adding last (they
+   may hold next to nothing); the ISR is then that one, and it must recover
 6. nobody: the leader is -1. With ELR the ISR may run empty; without, it keeps its last members
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
+from minikafka.quorum.assignment import Assignment
 from minikafka.quorum.decision import ClusterPolicy
 from minikafka.quorum.image import MetadataImage, PartitionImage, TopicImage
 from minikafka.quorum.records import MetadataRecord, PartitionChange
+from minikafka.replication.high_watermark import effective_min_isr
 from minikafka.types import NO_NODE, NodeId
 
 
@@ -52,28 +55,45 @@ def change_of(
     election: Election = Election.ONLINE,
     unclean_stop: NodeId = NO_NODE,
     recovered: bool = False,
+    assignment: Assignment | None = None,
 ) -> PartitionChange | None:
     """What must be recorded so that the partition fits ``image``, or None when nothing must.
 
     ``image`` already holds what happened to the brokers. ``isr`` is the wanted ISR (None: as it is); ``unclean_stop``
     names a broker that may have lost its unsynced records and thus leaves the ELR; ``recovered`` says that an uncleanly
-    elected leader has recovered. Elections are unclean only if ``election`` says so: see :func:`election_for`.
+    elected leader has recovered; ``assignment`` gives the partition other replicas (KIP-455). Elections are unclean
+    only if ``election`` says so: see :func:`election_for`.
+
+    A reassignment completes here, with the change that brings its last replica into the ISR.
     """
-    target_isr = partition.isr if isr is None else _in_order(partition, isr)
+    old = partition
+    target_isr = old.isr if isr is None else tuple(isr)
+    assigned = (assignment or old.assignment).settled(target_isr)
+    # From here on the partition has its new replicas: who is not among them may neither stay in the ISR nor lead.
+    partition = _holding(old, assigned)
+    target_isr = _in_order(partition, target_isr)
     if not target_isr and not policy.eligible_leader_replicas_enable:
-        target_isr = partition.isr
+        target_isr = _in_order(partition, old.isr)
     elr = _eligible(policy, topic, partition, target_isr, unclean_stop)
     choice = _elect(image, partition, target_isr, elr, election)
-    if choice.isr != target_isr:
-        elr = _eligible(policy, topic, partition, choice.isr, unclean_stop) if choice.clean else ()
+    if choice.isr != target_isr and choice.clean:
+        assigned = assigned.settled(choice.isr)
+        partition = _holding(old, assigned)
+        elr = _eligible(policy, topic, partition, choice.isr, unclean_stop)
+    elif choice.isr != target_isr:
+        elr = ()
+    is_same_leader = choice.leader == old.leader and not _needs_new_epoch(old, assigned)
     change = PartitionChange(
         topic_id=topic.topic_id,
         partition=partition.partition,
-        isr=_if_new(choice.isr, partition.isr),
-        leader=None if choice.leader == partition.leader else choice.leader,
-        elr=_if_new(elr, partition.elr),
-        last_known_elr=_if_new(_last_known(policy, partition, choice), partition.last_known_elr),
-        recovered=_recovery(partition, choice, told=recovered),
+        isr=_if_new(choice.isr, old.isr),
+        leader=None if is_same_leader else choice.leader,
+        elr=_if_new(elr, old.elr),
+        last_known_elr=_if_new(_last_known(policy, partition, choice), old.last_known_elr),
+        recovered=_recovery(old, choice, told=recovered),
+        replicas=_if_new(assigned.replicas, old.replicas),
+        adding=_if_new(assigned.adding, old.adding),
+        removing=_if_new(assigned.removing, old.removing),
     )
     nothing = PartitionChange(topic_id=topic.topic_id, partition=partition.partition)
     return None if change == nothing else change
@@ -118,6 +138,23 @@ def leaders_for_leaderless(
                 yield change
 
 
+def _holding(partition: PartitionImage, assigned: Assignment) -> PartitionImage:
+    return replace(partition, replicas=assigned.replicas, adding=assigned.adding, removing=assigned.removing)
+
+
+def _needs_new_epoch(partition: PartitionImage, assigned: Assignment) -> bool:
+    """Must the leader, also the same one, begin a new epoch with this assignment?
+
+    When replicas go: nobody may count or serve them in the old epoch. When a reassignment ends: the number of in-sync
+    replicas that is needed may rise with it, and the leader learns that from the metadata alone. Told of the new ISR by
+    the answer to its proposal, it would go on in between with the old number: 1. [1,2] gains 3, min.insync.replicas=3,
+    and 3 joins the ISR; 2. the answer says {1,2,3}; 3. 3 falls behind, the leader proposes {1,2}: now 3 is an eligible
+    leader replica, for the ISR is too small to commit; 4. the leader still needs two, and commits without 3.
+    """
+    has_gone = not frozenset(partition.replicas) <= frozenset(assigned.replicas)
+    return has_gone or (partition.assignment.under_way and not assigned.under_way)
+
+
 def _in_order(partition: PartitionImage, nodes: Iterable[NodeId]) -> tuple[NodeId, ...]:
     """``nodes`` in assignment order: an ISR has one spelling only."""
     wanted = frozenset(nodes)
@@ -140,7 +177,7 @@ def _eligible(
     Below min.insync.replicas the high watermark stands still, so whoever leaves the ISR from then on (or leaves it by
     taking it below) keeps holding all that is committed, unless it stopped uncleanly: its page cache may be gone.
     """
-    if len(isr) >= min(policy.min_insync_replicas(topic), len(partition.replicas)):
+    if len(isr) >= effective_min_isr(policy.min_insync_replicas(topic), partition.replicas, partition.adding):
         return ()
     if not policy.eligible_leader_replicas_enable:
         # None are made, but an ELR from before the switch is all that an empty ISR can come back from.
@@ -172,7 +209,7 @@ def _elect(
             if image.eligible(node):
                 return _Choice(leader=node, isr=(node,), clean=False)
     if election is Election.UNCLEAN:
-        for node in partition.replicas:
+        for node in (*partition.assignment.original, *partition.adding):
             if image.eligible(node):
                 return _Choice(leader=node, isr=(node,), clean=False)
     return _Choice(isr=isr)

@@ -15,7 +15,9 @@ from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from minikafka.invariant import invariant
+from minikafka.quorum.assignment import Assignment
 from minikafka.quorum.records import (
+    BROKER_RESOURCE,
     TOPIC_RESOURCE,
     BrokerRegistrationChange,
     ConfigRecord,
@@ -75,15 +77,27 @@ class PartitionImage:
     """The last leader, once ISR and ELR may both run empty (KIP-966)."""
     recovered: bool = True
     """False from an unclean election until its leader says that it has recovered (KIP-704)."""
+    adding: tuple[NodeId, ...] = ()
+    """Replicas that a reassignment adds: not counted until it is complete (KIP-455)."""
+    removing: tuple[NodeId, ...] = ()
+    """Replicas that a reassignment takes away when it is complete."""
+
+    @property
+    def assignment(self) -> Assignment:
+        """The replicas with what a reassignment is doing to them."""
+        return Assignment(replicas=self.replicas, adding=self.adding, removing=self.removing)
 
     def changed(self, change: PartitionChange, controller_epoch: Epoch) -> PartitionImage:
         """The partition after ``change``: partition epoch + 1, leader epoch + 1 iff the change names a leader."""
         leader = self.leader if change.leader is None else change.leader
         isr = self.isr if change.isr is None else change.isr
+        replicas = self.replicas if change.replicas is None else change.replicas
         invariant(leader == NO_NODE or leader in isr, "S13: the leader is not in the ISR", leader=leader, isr=isr)
+        if change.replicas is not None:
+            invariant(set(isr) <= set(replicas), "the ISR is not within the replicas", isr=isr, replicas=replicas)
         return PartitionImage(
             partition=self.partition,
-            replicas=self.replicas,
+            replicas=replicas,
             isr=isr,
             leader=leader,
             leader_epoch=self.leader_epoch + (change.leader is not None),
@@ -92,6 +106,8 @@ class PartitionImage:
             elr=self.elr if change.elr is None else change.elr,
             last_known_elr=self.last_known_elr if change.last_known_elr is None else change.last_known_elr,
             recovered=self.recovered if change.recovered is None else change.recovered,
+            adding=self.adding if change.adding is None else change.adding,
+            removing=self.removing if change.removing is None else change.removing,
         )
 
 
@@ -120,6 +136,8 @@ class MetadataImage:
     topic_names: Mapping[TopicId, str] = field(default_factory=dict)
     next_producer_id: int = 0
     features: Mapping[str, int] = field(default_factory=dict)
+    broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Settings given to brokers at run time, by the broker's id as text; "" holds those for all brokers."""
 
     # ---- reading ----
 
@@ -181,6 +199,11 @@ class MetadataImage:
             FeatureLevel(name=name, level=self.features[name]) for name in sorted(self.features)
         ]
         told.extend(_registration(self.brokers[node]) for node in sorted(self.brokers))
+        told.extend(
+            ConfigRecord(resource_type=BROKER_RESOURCE, resource_name=name, name=setting, value=settings[setting])
+            for name, settings in sorted(self.broker_configs.items())
+            for setting in sorted(settings)
+        )
         for name in sorted(self.topics):
             topic = self.topics[name]
             told.append(TopicRecord(name=name, topic_id=topic.topic_id))
@@ -233,6 +256,7 @@ class _Builder:
         self._topics: dict[str, TopicImage] | None = None
         self._topic_names: dict[TopicId, str] | None = None
         self._features: dict[str, int] | None = None
+        self._broker_configs: dict[str, Mapping[str, str]] | None = None
         self._next_producer_id = base.next_producer_id
         self._partitions: dict[str, list[PartitionImage]] = {}
         """The partitions of the topics that this batch touches, by topic name."""
@@ -251,6 +275,7 @@ class _Builder:
             topic_names=base.topic_names if self._topic_names is None else self._topic_names,
             next_producer_id=self._next_producer_id,
             features=base.features if self._features is None else self._features,
+            broker_configs=base.broker_configs if self._broker_configs is None else self._broker_configs,
         )
 
     def replay(self, record: MetadataRecord, offset: Offset) -> None:  # one line per kind of record
@@ -356,6 +381,9 @@ class _Builder:
         self._partitions.pop(name, None)
 
     def _configure(self, record: ConfigRecord) -> None:
+        if record.resource_type == BROKER_RESOURCE:
+            self._configure_broker(record)
+            return
         topics = self._own_topics()
         invariant(
             record.resource_type == TOPIC_RESOURCE and record.resource_name in topics,
@@ -363,10 +391,14 @@ class _Builder:
             record=record,
         )
         topic = topics[record.resource_name]
-        configs = {name: value for name, value in topic.configs.items() if name != record.name}
-        if record.value is not None:
-            configs[record.name] = record.value
-        topics[record.resource_name] = replace(topic, configs=configs)
+        topics[record.resource_name] = replace(topic, configs=_with_setting(topic.configs, record))
+
+    def _configure_broker(self, record: ConfigRecord) -> None:
+        if self._broker_configs is None:
+            self._broker_configs = dict(self._base.broker_configs)
+        settings = _with_setting(self._broker_configs.pop(record.resource_name, {}), record)
+        if settings:
+            self._broker_configs[record.resource_name] = settings
 
     def _add_partition(self, record: PartitionRecord) -> None:
         partitions = self._own_partitions(record.topic_id)
@@ -386,6 +418,8 @@ class _Builder:
                 elr=record.elr,
                 last_known_elr=record.last_known_elr,
                 recovered=record.recovered,
+                adding=record.adding or (),
+                removing=record.removing or (),
             )
         )
 
@@ -393,6 +427,12 @@ class _Builder:
         partitions = self._own_partitions(record.topic_id)
         invariant(0 <= record.partition < len(partitions), "a change of a partition that does not exist", record=record)
         partitions[record.partition] = partitions[record.partition].changed(record, self._epoch)
+
+
+def _with_setting(settings: Mapping[str, str], record: ConfigRecord) -> dict[str, str]:
+    """``settings`` with the record's set, or without it."""
+    others = {name: value for name, value in settings.items() if name != record.name}
+    return others if record.value is None else others | {record.name: record.value}
 
 
 def _registration(broker: BrokerImage) -> RegisterBroker:
@@ -421,4 +461,6 @@ def _whole_partition(topic_id: TopicId, partition: PartitionImage) -> PartitionR
         elr=partition.elr,
         last_known_elr=partition.last_known_elr,
         recovered=partition.recovered,
+        adding=partition.adding or None,
+        removing=partition.removing or None,
     )

@@ -28,8 +28,8 @@ METADATA_VERSION = "metadata.version"
 
 METADATA_VERSION_LEVEL = 1
 
-TOPIC_RESOURCE = 2
-"""Kafka's number for a topic in :class:`ConfigRecord`."""
+TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
+"""Kafka's numbers of what a :class:`ConfigRecord` is for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +81,9 @@ class PartitionRecord:
     elr: tuple[NodeId, ...] = ()
     last_known_elr: tuple[NodeId, ...] = ()
     recovered: bool = True
+    adding: tuple[NodeId, ...] | None = None
+    """None: no reassignment is under way (as builds without reassignments wrote it)."""
+    removing: tuple[NodeId, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,11 +101,17 @@ class PartitionChange:
     elr: tuple[NodeId, ...] | None = None
     last_known_elr: tuple[NodeId, ...] | None = None
     recovered: bool | None = None
+    replicas: tuple[NodeId, ...] | None = None
+    adding: tuple[NodeId, ...] | None = None
+    removing: tuple[NodeId, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigRecord:
-    """One setting of one resource; a value of None deletes it."""
+    """One setting of one resource; a value of None deletes it.
+
+    A broker's name is its id; the empty name stands for all brokers.
+    """
 
     resource_name: str
     name: str

@@ -26,6 +26,11 @@ def told(old: MetadataImage, new: MetadataImage, why: str) -> Iterator[Happening
         for node in sorted(new.brokers):
             if old.brokers.get(node) is not new.brokers[node]:
                 yield from _broker(node, old.brokers.get(node), new.brokers[node], why)
+    if old.broker_configs is not new.broker_configs:
+        for name in sorted({*old.broker_configs, *new.broker_configs}):
+            configs = new.broker_configs.get(name, {})
+            if configs != old.broker_configs.get(name, {}):
+                yield Happening("configs_altered", {"broker": name or "all", "configs": dict(configs), "why": why})
     if old.topic_names is not new.topic_names:
         for topic_id in sorted(old.topic_names.keys() - new.topic_names.keys()):
             name = old.topic_names[topic_id]
@@ -35,9 +40,23 @@ def told(old: MetadataImage, new: MetadataImage, why: str) -> Iterator[Happening
             count = len(new.topics[name].partitions)
             yield Happening("topic_created", {"topic": name, "topic_id": topic_id, "partitions": count, "why": why})
     if old.topics is not new.topics:
+        yield from _topics(old, new, why)
         for tp, before, after in changes(old, new):
             if before is not None and after is not None:
                 yield from _partition(tp, before, after, why)
+
+
+def _topics(old: MetadataImage, new: MetadataImage, why: str) -> Iterator[Happening]:
+    """Settings altered and partitions added, of topics that exist in both."""
+    for name in sorted(old.topics.keys() & new.topics.keys()):
+        before, after = old.topics[name], new.topics[name]
+        if before.topic_id != after.topic_id:
+            continue
+        if before.configs != after.configs:
+            yield Happening("configs_altered", {"topic": name, "configs": dict(after.configs), "why": why})
+        if len(before.partitions) != len(after.partitions):
+            facts = {"topic": name, "old": len(before.partitions), "new": len(after.partitions), "why": why}
+            yield Happening("partitions_added", facts)
 
 
 def _broker(node: NodeId, old: BrokerImage | None, new: BrokerImage, why: str) -> Iterator[Happening]:
@@ -70,3 +89,7 @@ def _partition(tp: TopicPartition, old: PartitionImage, new: PartitionImage, why
         yield Happening(kind, {**facts, "old": old.isr, "new": new.isr})
     if old.elr != new.elr:
         yield Happening("elr_changed", {**facts, "old": old.elr, "new": new.elr})
+    if old.assignment != new.assignment:
+        kind = "reassignment_begun" if new.assignment.under_way else "reassignment_ended"
+        moving = {"adding": new.adding, "removing": new.removing}
+        yield Happening(kind, {**facts, "old": old.replicas, "new": new.replicas, **moving})

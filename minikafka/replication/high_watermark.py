@@ -7,7 +7,7 @@ ISR has changed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from minikafka.types import NodeId, Offset
@@ -22,6 +22,16 @@ class Standing:
     """Everything below it is at the replica (and synced there, under that policy); -1: not known yet."""
     counts: bool
     """In the maximal ISR, or caught up and about to be let into it (S10)."""
+
+
+def effective_min_isr(min_insync_replicas: int, replicas: Sequence[NodeId], adding: Sequence[NodeId] = ()) -> int:
+    """How many in-sync replicas are needed: min.insync.replicas, but never more than the partition has replicas.
+
+    Replicas that a reassignment is still adding do not count: raising the replication factor from 1 to 3 must not stop
+    the partition while the new ones catch up. The controller and the leader both use this rule: where the leader stops
+    committing, the controller begins to keep eligible leader replicas (KIP-966).
+    """
+    return min(min_insync_replicas, len(replicas) - len(adding))
 
 
 def high_watermark_after(

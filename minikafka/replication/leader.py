@@ -30,7 +30,7 @@ from minikafka.errors import (
 from minikafka.invariant import invariant
 from minikafka.log.partition_log import PartitionLog
 from minikafka.ports import Events
-from minikafka.replication.high_watermark import Standing, high_watermark_after
+from minikafka.replication.high_watermark import Standing, effective_min_isr, high_watermark_after
 from minikafka.types import NO_EPOCH, NO_OFFSET, UNDEFINED_EPOCH_END, Epoch, EpochEnd, NodeId, Offset, TopicPartition
 from minikafka.wire.batch import RecordBatch
 
@@ -52,6 +52,8 @@ class PartitionState:
     partition_epoch: int
     recovered: bool = True
     """False after an unclean election, until the leader says that it has recovered (KIP-704)."""
+    adding: tuple[NodeId, ...] = ()
+    """Replicas that a reassignment is adding (KIP-455)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,7 @@ class LeaderReplica:
         self.epoch = state.leader_epoch
         self.partition_epoch = state.partition_epoch
         self.replicas = state.replicas
+        self.adding = state.adding
         self.isr = state.isr
         self.recovered = state.recovered
         self.proposal: Proposal | None = None
@@ -172,8 +175,8 @@ class LeaderReplica:
 
     @property
     def min_isr(self) -> int:
-        """min.insync.replicas, but never more than there are replicas."""
-        return min(self.config.min_insync_replicas, len(self.replicas))
+        """How many in-sync replicas are needed, see :func:`effective_min_isr`."""
+        return effective_min_isr(self.config.min_insync_replicas, self.replicas, self.adding)
 
     @property
     def maximal_isr(self) -> tuple[NodeId, ...]:
@@ -415,6 +418,27 @@ class LeaderReplica:
         self.recovered = recovered
         self.proposal = None
         return self.advance(now)
+
+    def reassigned(self, replicas: tuple[NodeId, ...], adding: tuple[NodeId, ...], now: float) -> None:
+        """The metadata names more replicas, or another order of them, within this epoch (KIP-455).
+
+        Replicas are taken away with a new epoch only: nobody may go on counting, or fetching, in the old one.
+        """
+        gone = [node for node in self.remotes if node not in replicas]
+        invariant(not gone, "replicas are taken away with a new leader epoch", gone=gone, epoch=self.epoch)
+        for node in replicas:
+            if node != self.me and node not in self.remotes:
+                self.remotes[node] = self._remote_of(node, None, now)
+        if (self.replicas, self.adding) != (replicas, adding):
+            self.events(
+                "replicas_changed",
+                partition=self.name,
+                epoch=self.epoch,
+                old=self.replicas,
+                new=replicas,
+                adding=adding,
+            )
+        self.replicas, self.adding = replicas, adding
 
     def withdraw(self, proposal: Proposal) -> None:
         """The controller has surely not applied the proposal: fall back to the committed state."""

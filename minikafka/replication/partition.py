@@ -81,6 +81,7 @@ class Partition:
         self.partition_epoch = state.partition_epoch
         if not new_epoch:
             if isinstance(self.role, LeaderReplica):
+                self.role.reassigned(state.replicas, state.adding, now)
                 self.role.on_committed_state(state.isr, state.partition_epoch, recovered=state.recovered, now=now)
             elif isinstance(self.role, FollowerReplica):
                 self.role.isr = state.isr

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from minikafka.wire import admin as a
 from minikafka.wire import group_messages as g
 from minikafka.wire import messages as m
 
@@ -43,8 +44,24 @@ APIS: tuple[Api, ...] = (
     Api("DeleteRecords", 21, m.DeleteRecordsRequest, m.DeleteRecordsResponse),
     Api("InitProducerId", 22, m.InitProducerIdRequest, m.InitProducerIdResponse),
     Api("OffsetForLeaderEpoch", 23, m.OffsetForLeaderEpochRequest, m.OffsetForLeaderEpochResponse),
+    Api("DescribeConfigs", 32, a.DescribeConfigsRequest, a.DescribeConfigsResponse),
+    Api("AlterConfigs", 33, a.AlterConfigsRequest, a.AlterConfigsResponse),
+    Api("CreatePartitions", 37, a.CreatePartitionsRequest, a.CreatePartitionsResponse),
     Api("DeleteGroups", 42, g.DeleteGroupsRequest, g.DeleteGroupsResponse),
     Api("ElectLeaders", 43, m.ElectLeadersRequest, m.ElectLeadersResponse),
+    Api("IncrementalAlterConfigs", 44, a.IncrementalAlterConfigsRequest, a.IncrementalAlterConfigsResponse),
+    Api(
+        "AlterPartitionReassignments",
+        45,
+        a.AlterPartitionReassignmentsRequest,
+        a.AlterPartitionReassignmentsResponse,
+    ),
+    Api(
+        "ListPartitionReassignments",
+        46,
+        a.ListPartitionReassignmentsRequest,
+        a.ListPartitionReassignmentsResponse,
+    ),
     Api("OffsetDelete", 47, g.OffsetDeleteRequest, g.OffsetDeleteResponse),
     Api("Vote", 52, m.VoteRequest, m.VoteResponse),
     Api("BeginQuorumEpoch", 53, m.BeginQuorumEpochRequest, m.BeginQuorumEpochResponse),

@@ -18,7 +18,7 @@ LATER = {
     "AIOKafkaProducer": "begin_transaction commit_transaction abort_transaction transaction send_offsets_to_transaction client",
     "AIOKafkaConsumer": "commit committed seek_to_committed last_poll_timestamp",
     "AIOKafkaAdminClient": """
-        alter_configs create_partitions describe_configs describe_consumer_groups find_coordinator
+        describe_consumer_groups find_coordinator
         list_consumer_group_offsets list_consumer_groups
         """,
 }

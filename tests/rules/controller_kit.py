@@ -12,7 +12,20 @@ from minikafka.quorum.controller import Controller, completed
 from minikafka.quorum.controller_topics import topic_id_of
 from minikafka.quorum.decision import ClusterPolicy, Decision
 from minikafka.quorum.image import MetadataImage, PartitionImage
+from minikafka.quorum.reassignments import list_partition_reassignments
 from minikafka.types import TopicPartition
+from minikafka.wire.admin import (
+    TOPIC,
+    AlterConfig,
+    AlterConfigsResource,
+    AlteredConfigs,
+    AlterPartitionReassignmentsRequest,
+    IncrementalAlterConfigsRequest,
+    ListPartitionReassignmentsRequest,
+    OngoingReassignment,
+    ReassignedPartition,
+    ReassignmentAnswer,
+)
 from minikafka.wire.messages import (
     AlteredPartition,
     AlterPartitionItem,
@@ -170,3 +183,28 @@ class Cluster:
     def set_isr(self, *isr: int, tp: TopicPartition = T0) -> None:
         """The leader changes the ISR and is obeyed."""
         assert self.propose(self.proposal(*isr, tp=tp)).error_code == 0
+
+    # ---- operations ----
+
+    def reassign(
+        self, target: tuple[int, ...] | None, *, tp: TopicPartition = T0, same_factor: bool = False
+    ) -> ReassignmentAnswer:
+        """Move one partition to these replicas; None cancels."""
+        request = AlterPartitionReassignmentsRequest(
+            partitions=(ReassignedPartition(topic=tp.topic, partition=tp.partition, replicas=target),),
+            allow_replication_factor_change=not same_factor,
+        )
+        decision = self.controller.alter_partition_reassignments(self.image, request)
+        return self.commit(decision, request).responses[0]
+
+    def ongoing(self) -> list[OngoingReassignment]:
+        return list(list_partition_reassignments(self.image, ListPartitionReassignmentsRequest()).partitions)
+
+    def configure(
+        self, name: str = "t", *changes: AlterConfig, kind: int = TOPIC, validate_only: bool = False, **settings: str
+    ) -> AlteredConfigs:
+        """Alter settings of a resource; keywords set (``_`` for ``.``)."""
+        told = tuple(AlterConfig(name=key.replace("_", "."), value=value) for key, value in settings.items())
+        resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=(*changes, *told))
+        request = IncrementalAlterConfigsRequest(resources=(resource,), validate_only=validate_only)
+        return self.commit(self.controller.incremental_alter_configs(self.image, request), request).responses[0]

@@ -7,7 +7,15 @@ from dataclasses import fields
 
 import pytest
 
-from minikafka.config import KNOWN_TO_KAFKA_ONLY, BrokerConfig, TopicConfig, parse_broker, parse_topic, table
+from minikafka.config import (
+    KNOWN_TO_KAFKA_ONLY,
+    TOPIC_NAME_OF,
+    BrokerConfig,
+    TopicConfig,
+    parse_broker,
+    parse_topic,
+    table,
+)
 from minikafka.errors import InvalidConfig
 from tests.tidy.sources import product
 
@@ -31,6 +39,11 @@ def test_the_brokers_defaults_have_the_same_bounds(name: str) -> None:
 def test_every_setting_has_an_effect(config: type[BrokerConfig | TopicConfig]) -> None:
     """D8, implemented: used. A name that is accepted and does nothing belongs to those known to Kafka only."""
     read = {name for source in product() for name in re.findall(r"\.([a-z_0-9]+)\b", source.path.read_text())}
+    # A broker's default of a topic's setting is used where that is.
+    topics = {each.metadata["name"]: each.name for each in fields(TopicConfig)}
+    read |= {
+        known.name for name, known in table(BrokerConfig).items() if topics.get(TOPIC_NAME_OF.get(name, "")) in read
+    }
     unused = [each.name for each in fields(config) if each.name not in read]
     assert not unused
 

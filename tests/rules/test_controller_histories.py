@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
+from itertools import permutations
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,12 +16,13 @@ from hypothesis import strategies as st
 from minikafka.quorum.image import MetadataImage, PartitionImage
 from minikafka.quorum.records import decode, encode
 from minikafka.types import TopicPartition
+from minikafka.wire.admin import CreatePartitionsRequest, NewPartitions
 from minikafka.wire.messages import AllocateProducerIdsRequest, DeleteTopicsRequest, ElectLeadersRequest
 from tests.rules.controller_kit import Cluster
 
 OPERATIONS = """
 produce produce produce expand expand expand expand beat beat shrink shrink lose kill restart stop prefer retry unclean
-create delete ids
+create delete ids move move cancel enlarge minimum
 """.split()
 
 
@@ -29,16 +31,22 @@ class History:
 
     def __init__(self, *, elr: bool, unclean: bool, min_isr: int) -> None:
         self.cluster = Cluster(4, elr=elr, unclean=unclean, min_isr=min_isr)
-        self.elr, self.min_isr = elr, min_isr
+        self.elr = elr
         self.cluster.create("a", partitions=2, factor=3)
         self.cluster.create("b", partitions=1, factor=2)
         self.records: dict[tuple[TopicPartition, int], int] = defaultdict(int)
         self.committed: dict[TopicPartition, int] = defaultdict(int)
         self.clean_elections = 0
+        self.reassigned = 0
 
     @property
     def image(self) -> MetadataImage:
         return self.cluster.image
+
+    def needed(self, tp: TopicPartition, state: PartitionImage) -> int:
+        """The in-sync replicas without which nothing is committed."""
+        minimum = self.cluster.controller.policy.min_insync_replicas(self.image.topics[tp.topic])
+        return min(minimum, len(set(state.replicas) - set(state.adding)))
 
     def partitions(self) -> list[tuple[TopicPartition, PartitionImage]]:
         return [(TopicPartition(topic.name, each.partition), each) for topic, each in self.image.sorted_partitions()]
@@ -53,7 +61,7 @@ class History:
     def produce(self, node: int, pick: int) -> None:
         """acks=all: the record is committed once the whole ISR has it, and refused when the ISR is too small."""
         for tp, state in self.partitions():
-            if state.leader != -1 and len(state.isr) >= min(self.min_isr, len(state.replicas)):
+            if state.leader != -1 and len(state.isr) >= self.needed(tp, state):
                 for member in state.isr:
                     self.records[tp, member] = self.committed[tp] + 1
                 self.committed[tp] += 1
@@ -102,6 +110,34 @@ class History:
         request = ElectLeadersRequest(election_type="unclean")
         self.cluster.commit(self.cluster.controller.elect_leaders(self.image, request))
 
+    def move(self, node: int, pick: int) -> None:
+        """A partition is to have other replicas; they begin empty where they held nothing."""
+        others = [other for other in range(1, 5) if other != node]
+        ways = list(permutations(others, pick % 3))
+        self.reassign(pick, (node, *ways[pick % len(ways)]))
+
+    def cancel(self, node: int, pick: int) -> None:
+        self.reassign(pick, None)
+
+    def reassign(self, pick: int, target: tuple[int, ...] | None) -> None:
+        """No step of a reassignment takes a partition below the in-sync replicas that it needs."""
+        tp, before = self.partitions()[pick % len(self.partitions())]
+        had_enough = len(before.isr) >= self.needed(tp, before)
+        if self.cluster.reassign(target, tp=tp).error_code:
+            return
+        after = self.cluster.state(tp)
+        assert not had_enough or len(after.isr) >= self.needed(tp, after), (before, after)
+        self.reassigned += after != before
+
+    def enlarge(self, node: int, pick: int) -> None:
+        count = len(self.image.topics["b"].partitions) + 1
+        request = CreatePartitionsRequest(topics=(NewPartitions(name="b", count=count),))
+        if count <= 3:
+            self.cluster.commit(self.cluster.controller.create_partitions(self.image, request))
+
+    def minimum(self, node: int, pick: int) -> None:
+        self.cluster.configure("a", min_insync_replicas=str(1 + pick % 3))
+
     def create(self, node: int, pick: int) -> None:
         self.cluster.create("c", partitions=1 + pick % 3, factor=1 + pick % 2, configs={"retention.ms": str(pick)})
 
@@ -123,10 +159,13 @@ class History:
 
     def check(self, before: MetadataImage) -> None:
         for tp, state in self.partitions():
-            self.check_state(state)
+            self.check_state(tp, state)
             old = before.partition(tp)
             self.clean_elections += old is not None and state.leader not in {-1, old.leader} and state.recovered
             if old is not None and before.topics[tp.topic].topic_id == self.image.topics[tp.topic].topic_id:
+                for gone in set(old.replicas) - set(state.replicas):
+                    self.records[tp, gone] = 0
+                    assert state.leader_epoch > old.leader_epoch
                 assert state.leader_epoch >= old.leader_epoch
                 assert state.partition_epoch >= old.partition_epoch
                 assert (state.leader_epoch > old.leader_epoch) >= (state.leader != old.leader)
@@ -134,12 +173,17 @@ class History:
             self.check_nothing_is_lost(tp, state)
         self.check_snapshot()
 
-    def check_state(self, state: PartitionImage) -> None:
+    def check_state(self, tp: TopicPartition, state: PartitionImage) -> None:
         assert state.leader == -1 or state.leader in state.isr, "S13"
         assert state.leader == -1 or self.image.eligible(state.leader), "KIP-841"
         assert list(state.isr) == [node for node in state.replicas if node in state.isr]
         assert set(state.elr) <= set(state.replicas) - set(state.isr)
-        if len(state.isr) >= min(self.min_isr, len(state.replicas)):
+        assert set(state.isr) <= set(state.replicas)
+        assert not set(state.adding) & set(state.removing)
+        assert state.assignment.target
+        if state.recovered:
+            assert not state.assignment.under_way or not set(state.assignment.target) <= set(state.isr), "KIP-455"
+        if len(state.isr) >= self.needed(tp, state):
             assert state.elr == ()
         if self.elr:
             assert all(map(self.image.eligible, state.isr)), "KIP-841"
@@ -183,14 +227,16 @@ def test_any_history_keeps_the_rules(*, elr: bool, unclean: bool, min_isr: int, 
 
 def test_long_histories_lose_nothing_that_was_committed():
     """Some losses need a dozen steps in the right order: many long walks, the same on every run."""
-    clean_elections = 0
+    clean_elections = reassigned = 0
     for seed in range(40):
         chance = random.Random(seed)
         history = History(elr=True, unclean=False, min_isr=1 + seed % 3)
         operations = [each for each in OPERATIONS if each != "unclean"]
         play(history, [(chance.choice(operations), chance.randint(1, 4), chance.randint(0, 5)) for _ in range(120)])
         clean_elections += history.clean_elections
+        reassigned += history.reassigned
     assert clean_elections > 300
+    assert reassigned > 100
 
 
 def test_the_model_catches_an_elr_that_forgets_unclean_stops():

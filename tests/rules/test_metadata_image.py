@@ -152,6 +152,16 @@ def test_a_setting_is_replaced_and_removed(image: MetadataImage):
     assert gone.topics["orders"].configs == {"retention.ms": "5"}
 
 
+def test_settings_of_brokers_are_kept_apart_from_those_of_topics(image: MetadataImage):
+    """KIP-226: by broker, and for all under the empty name; a resource without settings leaves no trace."""
+    told = ConfigRecord(resource_type=4, resource_name="", name="log.retention.ms", value="5")
+    given = after(image, told, ConfigRecord(resource_type=4, resource_name="2", name="log.retention.ms", value="6"))
+    assert given.broker_configs == {"": {"log.retention.ms": "5"}, "2": {"log.retention.ms": "6"}}
+    assert given.topics is image.topics
+    gone = after(given, ConfigRecord(resource_type=4, resource_name="2", name="log.retention.ms"))
+    assert gone.broker_configs == {"": {"log.retention.ms": "5"}}
+
+
 def test_partitions_are_found_by_name_and_number(image: MetadataImage):
     """A partition that does not exist is None, also with a negative number."""
     assert image.partition(TopicPartition("orders", 1)) is image.topics["orders"].partitions[1]
@@ -167,6 +177,9 @@ def test_a_snapshot_gives_an_equal_image(image: MetadataImage):
             topic_id=ORDERS, partition=0, isr=(), leader=-1, elr=(2,), last_known_elr=(1,), recovered=False
         ),
         BrokerRegistrationChange(broker_id=2, broker_epoch=2, in_controlled_shutdown=True),
+        PartitionChange(topic_id=ORDERS, partition=1, replicas=(4, 1, 2, 3), adding=(4,), removing=(3,)),
+        ConfigRecord(resource_type=4, resource_name="", name="log.retention.ms", value="5"),
+        ConfigRecord(resource_type=4, resource_name="2", name="log.retention.ms", value="6"),
         epoch=7,
     )
     payloads = [encode(record) for record in rich.records()]
@@ -182,6 +195,7 @@ def test_a_snapshot_gives_an_equal_image(image: MetadataImage):
         PartitionChange(topic_id=ORDERS, partition=2, isr=(1,)),
         PartitionChange(topic_id=ORDERS, partition=0, isr=(2, 3)),
         PartitionChange(topic_id=ORDERS, partition=0, leader=4),
+        PartitionChange(topic_id=ORDERS, partition=0, replicas=(1, 2)),
         partition_record(ORDERS, 3),
         TopicRecord(name="orders", topic_id="other"),
         TopicRecord(name="other", topic_id=ORDERS),

@@ -6,7 +6,7 @@ import pytest
 
 from minikafka.config import TopicConfig
 from minikafka.lab.node import at_once
-from minikafka.replication.high_watermark import Standing, high_watermark_after
+from minikafka.replication.high_watermark import Standing, effective_min_isr, high_watermark_after
 from tests.rules.replication_kit import Recorded, fetched, leader, write
 
 IN, OUT = True, False
@@ -35,6 +35,23 @@ def test_the_rule(
     remotes = [Standing(node, end, counts) for node, (end, counts) in enumerate(standings, start=2)]
     moved = high_watermark_after(current, own_end=own_end, standings=remotes, isr_size=isr_size, min_isr=min_isr)
     assert moved == expected
+
+
+@pytest.mark.parametrize(
+    "minimum, replicas, adding, expected",
+    [
+        (2, (1, 2, 3), (), 2),
+        (2, (1,), (), 1),  # never more than there are replicas
+        (3, (1, 2), (), 2),
+        (2, (1, 2, 3), (2, 3), 1),  # those that are coming do not count
+        (2, (4, 2, 3, 1), (4,), 2),
+    ],
+)
+def test_how_many_in_sync_replicas_are_needed(
+    minimum: int, replicas: tuple[int, ...], adding: tuple[int, ...], expected: int
+):
+    """S24, KIP-455: controller and leader use this one rule."""
+    assert effective_min_isr(minimum, replicas, adding) == expected
 
 
 def test_a_produce_moves_it_when_the_leader_is_alone():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from minikafka.config import TopicConfig
@@ -10,7 +12,7 @@ from minikafka.invariant import InvariantViolation
 from minikafka.replication.follower import FollowerReplica
 from minikafka.replication.leader import LeaderReplica, PartitionState
 from minikafka.replication.partition import Partition
-from tests.rules.replication_kit import Recorded, fetched, seat, state, write
+from tests.rules.replication_kit import EVERYBODY, Recorded, fetched, seat, state, write
 
 CONFIG = TopicConfig()
 
@@ -69,6 +71,37 @@ def test_within_an_epoch_only_the_isr_changes():
     assert follower.role is kept
     assert isinstance(kept, FollowerReplica)
     assert kept.isr == (1, 2)
+
+
+def test_a_reassignment_adds_followers_within_the_epoch():
+    """KIP-455: a replica that is added may fetch from the same role, and does not count before it has caught up."""
+    partition = seat(eligible={**EVERYBODY, 4: 1})
+    given(partition, state(1))
+    role = partition.role
+    assert isinstance(role, LeaderReplica)
+    write(role, "a")
+    with pytest.raises(UnknownLeaderEpoch):
+        role.check_fetcher(4, -1)
+    moving = replace(state(1, version=1), replicas=(4, 2, 3, 1), adding=(4,))
+    assert not given(partition, moving)
+    assert partition.role is role
+    role.check_fetcher(4, -1)
+    assert role.remotes[4].end_offset == -1
+    assert (role.replicas, role.min_isr) == ((4, 2, 3, 1), 1)
+    fetched(role, 2, 1)
+    fetched(role, 3, 1)
+    assert role.high_watermark == 1
+    assert fetched(role, 4, 1, epoch=1).wants_in
+
+
+def test_replicas_are_taken_away_with_a_new_epoch_only():
+    """Nobody may go on counting a replica, or serving it, in the epoch in which it was one."""
+    partition, _ = leading()
+    with pytest.raises(InvariantViolation):
+        given(partition, replace(state(1, isr=(1, 2), version=1), replicas=(1, 2)))
+    assert given(partition, replace(state(1, isr=(1, 2), epoch=1, version=2), replicas=(1, 2)))
+    assert isinstance(partition.role, LeaderReplica)
+    assert list(partition.role.remotes) == [2]
 
 
 def test_a_new_epoch_under_the_same_leader_is_a_new_role():

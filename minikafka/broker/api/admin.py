@@ -1,0 +1,160 @@
+"""DescribeConfigs and ListPartitionReassignments: what an administrator reads before changing it.
+
+Both are answered from this broker's image. A topic's settings are shown as this broker uses them; a broker's own are
+answered by that broker only, for nobody else knows what it was started with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import Field
+from typing import Any, TypeAlias
+
+from minikafka.config import BROKER_NAME_OF, INT_MAX, TOPIC_NAME_OF, BrokerConfig, TopicConfig, table, to_settings
+from minikafka.errors import InvalidRequest, ProtocolError, UnknownTopicOrPartition
+from minikafka.quorum.configs import LISTS
+from minikafka.quorum.defaults import ALL_BROKERS
+from minikafka.quorum.image import MetadataImage
+from minikafka.quorum.reassignments import list_partition_reassignments
+from minikafka.wire.admin import (
+    BROKER,
+    DEFAULT,
+    DYNAMIC_BROKER,
+    DYNAMIC_DEFAULT_BROKER,
+    DYNAMIC_TOPIC,
+    STATIC_BROKER,
+    TOPIC,
+    ConfigSynonym,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+    DescribedConfig,
+    DescribedConfigs,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
+
+BOOLEAN, STRING, INT, LONG, LIST = 1, 2, 3, 5, 7
+"""Kafka's numbers of the types of settings."""
+
+_Found: TypeAlias = tuple[Field[Any], tuple[ConfigSynonym, ...]]
+"""A setting, and every place that says something about it."""
+
+
+class AdminApi:
+    """Handlers that read the image and the settings that this broker was started with."""
+
+    def __init__(
+        self, config: BrokerConfig, image: Callable[[], MetadataImage], origins: Mapping[str, str] | None = None
+    ) -> None:
+        """``origins``: where each setting that was given came from; None: whatever is not the default was given."""
+        self._config = config
+        self._image = image
+        started_with, defaults = to_settings(config), to_settings(BrokerConfig())
+        if origins is None:
+            origins = {name: "" for name in started_with if started_with[name] != defaults[name]}
+        self._origins = origins
+        self._started_with = started_with
+
+    async def handle_describe_configs(self, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
+        """Each setting with its value and every place that says something about it."""
+        return DescribeConfigsResponse(results=tuple(self._described(each, request) for each in request.resources))
+
+    async def handle_list_reassignments(
+        self, request: ListPartitionReassignmentsRequest
+    ) -> ListPartitionReassignmentsResponse:
+        """What is under way, as far as this broker knows."""
+        return list_partition_reassignments(self._image(), request)
+
+    def _described(self, asked: DescribeConfigsResource, request: DescribeConfigsRequest) -> DescribedConfigs:
+        try:
+            found = self._configs_of(asked)
+        except ProtocolError as error:
+            return DescribedConfigs(
+                resource_type=asked.resource_type,
+                resource_name=asked.resource_name,
+                error_code=error.code,
+                error_message=error.message,
+            )
+        keys = asked.configuration_keys
+        return DescribedConfigs(
+            resource_type=asked.resource_type,
+            resource_name=asked.resource_name,
+            configs=tuple(
+                DescribedConfig(
+                    name=each.metadata["name"],
+                    value=synonyms[0].value,
+                    read_only=asked.resource_type == BROKER and each.metadata["name"] not in TOPIC_NAME_OF,
+                    config_source=synonyms[0].source,
+                    synonyms=synonyms if request.include_synonyms else (),
+                    config_type=_type_of(each),
+                    documentation=each.metadata["meaning"] if request.include_documentation else None,
+                )
+                for each, synonyms in found
+                if keys is None or each.metadata["name"] in keys
+            ),
+        )
+
+    def _configs_of(self, asked: DescribeConfigsResource) -> Iterator[_Found]:
+        image, name = self._image(), asked.resource_name
+        if asked.resource_type == TOPIC:
+            if name not in image.topics:
+                raise UnknownTopicOrPartition(f"there is no topic {name!r}")
+            return self._of_topic(image, image.topics[name].configs)
+        if asked.resource_type != BROKER:
+            raise InvalidRequest(
+                f"resource_type={asked.resource_type}: {TOPIC} (a topic) or {BROKER} (a broker) is needed",
+                member="resource_type",
+            )
+        if name == ALL_BROKERS:
+            return self._of_all_brokers(image)
+        if name != str(self._config.node_id):
+            raise InvalidRequest(
+                f"this is broker {self._config.node_id}: ask broker {name} for its settings, or for the empty name",
+                member="resource_name",
+            )
+        return self._of_this_broker(image)
+
+    def _of_topic(self, image: MetadataImage, told: Mapping[str, str]) -> Iterator[_Found]:
+        for name, each in sorted(table(TopicConfig).items()):
+            own = [ConfigSynonym(name=name, value=told[name], source=DYNAMIC_TOPIC)] if name in told else []
+            broker_name = BROKER_NAME_OF.get(name)
+            if broker_name is None:
+                rest = [ConfigSynonym(name=name, value=_text(each.default), source=DEFAULT)]
+            else:
+                rest = self._broker_synonyms(image, broker_name)
+            yield each, (*own, *rest)
+
+    def _of_all_brokers(self, image: MetadataImage) -> Iterator[_Found]:
+        told, known = image.broker_configs.get(ALL_BROKERS, {}), table(BrokerConfig)
+        for name in sorted(told):
+            yield known[name], (ConfigSynonym(name=name, value=told[name], source=DYNAMIC_DEFAULT_BROKER),)
+
+    def _of_this_broker(self, image: MetadataImage) -> Iterator[_Found]:
+        for name, each in sorted(table(BrokerConfig).items()):
+            yield each, tuple(self._broker_synonyms(image, name))
+
+    def _broker_synonyms(self, image: MetadataImage, name: str) -> list[ConfigSynonym]:
+        """What says something about a broker's setting, the one that counts first."""
+        found = []
+        for source, resource in ((DYNAMIC_BROKER, str(self._config.node_id)), (DYNAMIC_DEFAULT_BROKER, ALL_BROKERS)):
+            told = image.broker_configs.get(resource, {})
+            if name in told:
+                found.append(ConfigSynonym(name=name, value=told[name], source=source))
+        if name in self._origins:
+            value, origin = self._started_with[name], self._origins[name]
+            found.append(ConfigSynonym(name=name, value=value, source=STATIC_BROKER, origin=origin))
+        default = _text(table(BrokerConfig)[name].default)
+        return [*found, ConfigSynonym(name=name, value=default, source=DEFAULT)]
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _type_of(each: Field[Any]) -> int:
+    if isinstance(each.default, bool):
+        return BOOLEAN
+    if isinstance(each.default, int):
+        return INT if each.metadata["high"] == INT_MAX else LONG
+    return LIST if each.metadata["name"] in LISTS else STRING

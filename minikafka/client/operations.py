@@ -1,0 +1,280 @@
+"""What an administrator changes in a running cluster: settings, partitions, replicas. Part of the admin client.
+
+Names are kafka-python's and aiokafka's. Every change here can be sent again without harm (what is so already is not
+recorded twice), but for more partitions: there a repetition's refusal counts as the success of the first attempt.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from minikafka.client.caller import error_in
+from minikafka.client.leaders import as_dict
+from minikafka.client.structs import ConfigChange, ConfigResource, NewPartitions, Reassignment
+from minikafka.errors import InvalidPartitions, InvalidRequest, ProtocolError
+from minikafka.types import NodeId, Offset, TopicPartition
+from minikafka.wire import admin as a
+from minikafka.wire import messages as m
+
+KINDS = {"topic": a.TOPIC, "broker": a.BROKER}
+"""Kinds of resources by name; the numbers are accepted too."""
+
+OPERATIONS = {"set": a.SET, "delete": a.DELETE, "append": a.APPEND, "subtract": a.SUBTRACT}
+
+
+class Operations(ABC):
+    """The methods; how a call finds its node is the admin client's."""
+
+    # ---- settings ----
+
+    async def describe_configs(
+        self,
+        config_resources: Sequence[ConfigResource],
+        include_synonyms: bool = False,  # noqa: FBT001, FBT002 - kafka-python's signature
+        *,
+        include_documentation: bool = False,
+    ) -> list[a.DescribedConfigs]:
+        """The settings of topics and brokers, with where each value comes from; all, or those that ``configs`` names.
+
+        A broker's settings are asked of that broker; the empty name stands for those set for all at run time.
+        """
+        deadline = self._deadline(None)
+        found: list[a.DescribedConfigs] = []
+        for each in map(_resource, config_resources):
+            request = a.DescribeConfigsRequest(
+                resources=(
+                    a.DescribeConfigsResource(
+                        resource_type=_kind(each),
+                        resource_name=each.name,
+                        configuration_keys=tuple(each.configs) if each.configs else None,
+                    ),
+                ),
+                include_synonyms=include_synonyms,
+                include_documentation=include_documentation,
+            )
+            if _kind(each) == a.BROKER and each.name:
+                response: a.DescribeConfigsResponse = await self._ask_node(_node(each.name), request, deadline)
+            else:
+                response = await self._ask_anyone(request, deadline)
+            found.extend(response.results)
+        _raise_first(found)
+        return found
+
+    async def incremental_alter_configs(
+        self,
+        config_resources: Sequence[ConfigResource],
+        timeout_ms: int | None = None,
+        *,
+        validate_only: bool = False,
+        wait: bool = True,
+    ) -> tuple[a.AlteredConfigs, ...]:
+        """Change single settings; a value of None takes one back to its default. The first error is raised.
+
+        ``wait``: return when every broker that can be reached uses them.
+        """
+        request = a.IncrementalAlterConfigsRequest(resources=_altered(config_resources), validate_only=validate_only)
+        return await self._alter(request, timeout_ms, wait=wait and not validate_only)
+
+    async def alter_configs(
+        self,
+        config_resources: Sequence[ConfigResource],
+        timeout_ms: int | None = None,
+        *,
+        validate_only: bool = False,
+        wait: bool = True,
+    ) -> tuple[a.AlteredConfigs, ...]:
+        """Give a topic or broker these settings and no others (the older form, as in aiokafka)."""
+        request = a.AlterConfigsRequest(resources=_altered(config_resources), validate_only=validate_only)
+        return await self._alter(request, timeout_ms, wait=wait and not validate_only)
+
+    async def _alter(self, request: Any, timeout_ms: int | None, *, wait: bool) -> tuple[a.AlteredConfigs, ...]:
+        deadline = self._deadline(timeout_ms)
+        response = await self._change(request, deadline)
+        _raise_first(response.responses)
+        if wait:
+            await self._wait_for_brokers(response.metadata_offset, deadline, lambda _: True, ())
+        answers: tuple[a.AlteredConfigs, ...] = response.responses
+        return answers
+
+    # ---- partitions ----
+
+    async def create_partitions(
+        self,
+        topic_partitions: Mapping[str, NewPartitions | int],
+        timeout_ms: int | None = None,
+        *,
+        validate_only: bool = False,
+        wait: bool = True,
+    ) -> None:
+        """Give topics more partitions: how many each is to have in the end. The first error is raised.
+
+        ``wait``: return when every partition has a leader that answers and all its brokers know of it.
+        """
+        deadline = self._deadline(timeout_ms)
+        asked = {
+            name: NewPartitions(each) if isinstance(each, int) else NewPartitions(*each)
+            for name, each in topic_partitions.items()
+        }
+        request = a.CreatePartitionsRequest(
+            topics=tuple(_enlarged(name, each) for name, each in asked.items()), validate_only=validate_only
+        )
+
+        async def happened() -> a.CreatePartitionsResponse | None:
+            described = await self._describe(tuple(asked), deadline)
+            if any(topic.error_code or len(topic.partitions) < asked[topic.topic].total_count for topic in described):
+                return None
+            return a.CreatePartitionsResponse(results=tuple(a.CreatedPartitions(name=name) for name in asked))
+
+        response: a.CreatePartitionsResponse = await self._change(
+            request, deadline, happened=None if validate_only else happened, repeated=InvalidPartitions
+        )
+        _raise_first(response.results)
+        if wait and not validate_only:
+            await self._wait_for(list(asked), response.metadata_offset, deadline)
+
+    # ---- reassignments ----
+
+    async def alter_partition_reassignments(
+        self,
+        reassignments: Mapping[TopicPartition, Sequence[NodeId] | None],
+        timeout_ms: int | None = None,
+        *,
+        allow_replication_factor_change: bool = True,
+    ) -> dict[TopicPartition, ProtocolError | None]:
+        """Move partitions to other replicas, or cancel (None); what was refused, by partition.
+
+        The answer says that it is begun: :meth:`list_partition_reassignments` shows what is not yet complete.
+        """
+        request = a.AlterPartitionReassignmentsRequest(
+            partitions=tuple(
+                a.ReassignedPartition(
+                    topic=name.topic,
+                    partition=name.partition,
+                    replicas=None if replicas is None else tuple(replicas),
+                )
+                for name, replicas in ((TopicPartition(*each), replicas) for each, replicas in reassignments.items())
+            ),
+            allow_replication_factor_change=allow_replication_factor_change,
+        )
+        response: a.AlterPartitionReassignmentsResponse = await self._change(request, self._deadline(timeout_ms))
+        return {TopicPartition(each.topic, each.partition): error_in(each) for each in response.responses}
+
+    async def list_partition_reassignments(
+        self, topic_partitions: Iterable[TopicPartition] | None = None, timeout_ms: int | None = None
+    ) -> dict[TopicPartition, Reassignment]:
+        """What is under way: of all partitions, or of these."""
+        asked = None
+        if topic_partitions is not None:
+            asked = tuple(
+                a.PartitionName(topic=each.topic, partition=each.partition) for each in as_dict(topic_partitions)
+            )
+        request = a.ListPartitionReassignmentsRequest(partitions=asked)
+        response: a.ListPartitionReassignmentsResponse = await self._ask_anyone(request, self._deadline(timeout_ms))
+        return {
+            TopicPartition(each.topic, each.partition): Reassignment(
+                each.replicas, each.adding_replicas, each.removing_replicas
+            )
+            for each in response.partitions
+        }
+
+    # ---- the admin client's part ----
+
+    @abstractmethod
+    def _deadline(self, timeout_ms: int | None) -> float:
+        """When a call that began now is given up."""
+
+    @abstractmethod
+    async def _change(
+        self,
+        request: Any,
+        deadline: float,
+        *,
+        happened: Callable[[], Any] | None = None,
+        repeated: type[ProtocolError] | None = None,
+    ) -> Any:
+        """The controller's answer."""
+
+    @abstractmethod
+    async def _ask_anyone(self, request: Any, deadline: float) -> Any:
+        """Any broker's answer."""
+
+    @abstractmethod
+    async def _ask_node(self, node: NodeId, request: Any, deadline: float) -> Any:
+        """One broker's answer."""
+
+    @abstractmethod
+    async def _describe(self, topics: tuple[str, ...] | None, deadline: float) -> tuple[m.DescribedTopic, ...]:
+        """Partition states."""
+
+    @abstractmethod
+    async def _wait_for(self, topics: Sequence[str], offset: Offset, deadline: float) -> None:
+        """Until all brokers know the topics and every partition's leader answers."""
+
+    @abstractmethod
+    async def _wait_for_brokers(
+        self, offset: Offset, deadline: float, met: Callable[[m.MetadataResponse], bool], topics: Sequence[str]
+    ) -> m.MetadataResponse:
+        """Until every broker that can be reached reflects ``offset``, and ``met`` holds there."""
+
+
+def _resource(given: ConfigResource) -> ConfigResource:
+    return ConfigResource(*given)
+
+
+def _kind(resource: ConfigResource) -> int:
+    kind = resource.resource_type
+    number = KINDS.get(kind.lower(), 0) if isinstance(kind, str) else int(kind)
+    if number not in KINDS.values():
+        raise InvalidRequest(f"resource_type={kind!r}: topic or broker is needed", member="resource_type")
+    return number
+
+
+def _node(name: str) -> NodeId:
+    if not name.isdigit():
+        raise InvalidRequest(f"broker {name!r}: its number is needed, or nothing for all brokers", member="name")
+    return int(name)
+
+
+def _altered(resources: Sequence[ConfigResource]) -> tuple[a.AlterConfigsResource, ...]:
+    return tuple(
+        a.AlterConfigsResource(
+            resource_type=_kind(each),
+            resource_name=each.name,
+            configs=tuple(_change_of(name, value) for name, value in each.configs.items()),
+        )
+        for each in map(_resource, resources)
+    )
+
+
+def _change_of(name: str, value: str | ConfigChange | None) -> a.AlterConfig:
+    if isinstance(value, ConfigChange):
+        operation = OPERATIONS.get(value.operation)
+        if operation is None:
+            raise InvalidRequest(f"{name}: {value.operation!r} is not one of {', '.join(OPERATIONS)}")
+        return a.AlterConfig(name=name, value=value.value, operation=operation)
+    if value is None:
+        return a.AlterConfig(name=name, operation=a.DELETE)
+    return a.AlterConfig(name=name, value=str(value))
+
+
+def _enlarged(name: str, asked: NewPartitions) -> a.NewPartitions:
+    assignments = asked.new_assignments
+    return a.NewPartitions(
+        name=name,
+        count=asked.total_count,
+        assignments=None
+        if assignments is None
+        else tuple(a.NewPartitionReplicas(broker_ids=tuple(each)) for each in assignments),
+    )
+
+
+def _raise_first(
+    answers: Sequence[a.DescribedConfigs] | Sequence[a.AlteredConfigs] | Sequence[a.CreatedPartitions],
+) -> None:
+    for each in answers:
+        error = error_in(each)
+        if error is not None:
+            name = each.name if isinstance(each, a.CreatedPartitions) else each.resource_name
+            raise type(error)(error.message, outcome=error.outcome, resource=name)

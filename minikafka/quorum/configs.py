@@ -1,0 +1,260 @@
+"""Settings changed at run time: of a topic, of one broker, of all brokers (KIP-226, KIP-339).
+
+A change is a record per setting; it takes effect where it is replayed. Two settings are more than that, for decisions
+about partitions rest on them:
+
+- min.insync.replicas. Below it the high watermark stands still, and only therefore do replicas that leave the ISR stay
+  eligible leaders (KIP-966). With a lower minimum some of them no longer are, so the same batch takes them out of the
+  ELR. And every partition that is concerned gets a new partition epoch: a leader that does not know the new minimum yet
+  cannot have its ISR changed before it does. Otherwise: 1. the minimum rises from 1 to 2, the ISR is {1,2}; 2. leader 1
+  proposes {1}, and 2 becomes an eligible leader replica, because one is too few to commit; 3. leader 1 still believes
+  in a minimum of 1 and commits alone; 4. 1 dies, 2 is elected, and what was acknowledged is gone.
+- unclean.leader.election.enable. Set to true, partitions without a leader get one in the same batch.
+
+Both are the cluster's and not one broker's; the other settings of brokers that may change are the defaults of topics'
+settings, as in Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from minikafka.config import (
+    BROKER_NAME_OF,
+    TOPIC_NAME_OF,
+    BrokerConfig,
+    TopicConfig,
+    parse_broker,
+    parse_topic,
+    table,
+    unknown_setting,
+)
+from minikafka.errors import (
+    BrokerIdNotRegistered,
+    InvalidConfig,
+    InvalidRequest,
+    ProtocolError,
+    UnknownTopicOrPartition,
+)
+from minikafka.quorum.decision import ClusterPolicy, Decision
+from minikafka.quorum.defaults import ALL_BROKERS
+from minikafka.quorum.elections import change_of, election_for
+from minikafka.quorum.image import MetadataImage
+from minikafka.quorum.records import ConfigRecord, MetadataRecord, PartitionChange
+from minikafka.wire.admin import (
+    APPEND,
+    BROKER,
+    DELETE,
+    SET,
+    SUBTRACT,
+    TOPIC,
+    AlterConfig,
+    AlterConfigsRequest,
+    AlterConfigsResource,
+    AlterConfigsResponse,
+    AlteredConfigs,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+
+LISTS = frozenset({"cleanup.policy", "log.cleanup.policy"})
+"""Settings that are lists: APPEND and SUBTRACT are for them."""
+
+OF_THE_CLUSTER = frozenset({"min.insync.replicas", "unclean.leader.election.enable"})
+"""Settings that controller and leaders must agree on: not for one broker alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Resource:
+    """What is changed, and its present settings."""
+
+    kind: int
+    name: str
+    present: Mapping[str, str]
+    base: TopicConfig
+    """What a topic gets when it says nothing."""
+
+    def check_name(self, setting: str) -> None:
+        """Raise InvalidConfig unless this resource may be given the setting at run time."""
+        if self.kind == TOPIC:
+            if setting not in BROKER_NAME_OF and setting not in table(TopicConfig):
+                raise unknown_setting(setting, table(TopicConfig))
+        elif setting in TOPIC_NAME_OF:
+            if self.name != ALL_BROKERS and setting in OF_THE_CLUSTER:
+                raise InvalidConfig(
+                    f"{setting} is the cluster's: set it for all brokers (the empty resource name), or for a topic",
+                    setting=setting,
+                )
+        elif setting in BROKER_NAME_OF:
+            raise InvalidConfig(
+                f"{setting} is a topic's setting; the brokers' default of it is {BROKER_NAME_OF[setting]}",
+                setting=setting,
+            )
+        elif setting in table(BrokerConfig):
+            raise InvalidConfig(
+                f"{setting} cannot be changed at run time: change it where the broker is started, and restart it",
+                setting=setting,
+            )
+        else:
+            raise unknown_setting(setting, TOPIC_NAME_OF)
+
+    def check(self, wanted: Mapping[str, str]) -> None:
+        """Raise InvalidConfig unless these settings may stand together."""
+        for setting in wanted:
+            self.check_name(setting)
+        if self.kind == TOPIC:
+            parse_topic(wanted, base=self.base)
+        else:
+            parse_broker(wanted)
+
+    def record(self, setting: str, value: str | None) -> ConfigRecord:
+        return ConfigRecord(resource_type=self.kind, resource_name=self.name, name=setting, value=value)
+
+
+def incremental_alter_configs(
+    policy: ClusterPolicy, image: MetadataImage, request: IncrementalAlterConfigsRequest
+) -> Decision[IncrementalAlterConfigsResponse]:
+    """Set, delete, append or subtract single settings. Each resource is changed as a whole or not at all."""
+    records, answers = _altered(policy, image, request.resources, _increments)
+    return Decision(
+        records=() if request.validate_only else records,
+        response=IncrementalAlterConfigsResponse(responses=answers),
+        cause="settings were altered",
+    )
+
+
+def alter_configs(
+    policy: ClusterPolicy, image: MetadataImage, request: AlterConfigsRequest
+) -> Decision[AlterConfigsResponse]:
+    """The older form: the resource then has these settings and no others."""
+    records, answers = _altered(policy, image, request.resources, _replacement)
+    return Decision(
+        records=() if request.validate_only else records,
+        response=AlterConfigsResponse(responses=answers),
+        cause="settings were replaced",
+    )
+
+
+def _altered(
+    policy: ClusterPolicy,
+    image: MetadataImage,
+    resources: tuple[AlterConfigsResource, ...],
+    wanted_of: Callable[[_Resource, AlterConfigsResource], dict[str, str]],
+) -> tuple[tuple[MetadataRecord, ...], tuple[AlteredConfigs, ...]]:
+    """The records for all resources, in order, and an answer for each."""
+    records: list[MetadataRecord] = []
+    answers: list[AlteredConfigs] = []
+    seen: set[tuple[int, str]] = set()
+    staged = image
+    for asked in resources:
+        key = (asked.resource_type, asked.resource_name)
+        try:
+            if key in seen:
+                raise InvalidRequest(f"{asked.resource_name!r} is named twice in one request")
+            seen.add(key)
+            resource = _resource(policy, staged, asked)
+            wanted = wanted_of(resource, asked)
+            resource.check(wanted)
+        except ProtocolError as error:
+            answers.append(
+                AlteredConfigs(
+                    resource_type=asked.resource_type,
+                    resource_name=asked.resource_name,
+                    error_code=error.code,
+                    error_message=error.message,
+                    outcome=error.outcome,
+                )
+            )
+            continue
+        answers.append(AlteredConfigs(resource_type=asked.resource_type, resource_name=asked.resource_name))
+        changed: list[MetadataRecord] = list(_difference(resource, wanted))
+        after = staged.staged(changed)
+        changed.extend(_consequences(policy, staged, after))
+        records.extend(changed)
+        staged = staged.staged(changed)
+    return tuple(records), tuple(answers)
+
+
+def _resource(policy: ClusterPolicy, image: MetadataImage, asked: AlterConfigsResource) -> _Resource:
+    name = asked.resource_name
+    if asked.resource_type == TOPIC:
+        topic = image.topics.get(name)
+        if topic is None:
+            raise UnknownTopicOrPartition(f"there is no topic {name!r}")
+        return _Resource(TOPIC, name, topic.configs, policy.under(image).topic_defaults)
+    if asked.resource_type != BROKER:
+        raise InvalidRequest(
+            f"resource_type={asked.resource_type}: {TOPIC} (a topic) or {BROKER} (a broker) is needed",
+            member="resource_type",
+        )
+    if name != ALL_BROKERS and (not name.isdigit() or int(name) not in image.brokers):
+        raise BrokerIdNotRegistered(f"no broker is registered as {name!r}; the empty name stands for all brokers")
+    name = name if name == ALL_BROKERS else str(int(name))
+    return _Resource(BROKER, name, image.broker_configs.get(name, {}), policy.topic_defaults)
+
+
+def _increments(resource: _Resource, asked: AlterConfigsResource) -> dict[str, str]:
+    wanted = dict(resource.present)
+    named: set[str] = set()
+    for each in asked.configs:
+        if each.name in named:
+            raise InvalidConfig(f"{each.name} is named twice", setting=each.name)
+        named.add(each.name)
+        if each.operation == DELETE:
+            resource.check_name(each.name)
+            wanted.pop(each.name, None)
+        elif each.operation in (SET, APPEND, SUBTRACT):
+            wanted[each.name] = _value(resource, each)
+        else:
+            raise InvalidRequest(
+                f"{each.name}: operation {each.operation} is not one of 0 (set), 1 (delete), 2 (append), 3 (subtract)",
+                member="operation",
+            )
+    return wanted
+
+
+def _value(resource: _Resource, each: AlterConfig) -> str:
+    if each.value is None:
+        raise InvalidRequest(f"{each.name}: a value is needed; operation 1 deletes a setting", member="value")
+    if each.operation == SET:
+        return each.value
+    if each.name not in LISTS:
+        raise InvalidConfig(f"{each.name} is not a list: nothing can be appended or taken away", setting=each.name)
+    before = [text for text in resource.present.get(each.name, "delete").split(",") if text]
+    told = [text.strip() for text in each.value.split(",") if text.strip()]
+    if each.operation == APPEND:
+        return ",".join([*before, *(text for text in told if text not in before)])
+    return ",".join(text for text in before if text not in told)
+
+
+def _replacement(_resource: _Resource, asked: AlterConfigsResource) -> dict[str, str]:
+    wanted: dict[str, str] = {}
+    for each in asked.configs:
+        if each.name in wanted:
+            raise InvalidConfig(f"{each.name} is named twice", setting=each.name)
+        if each.value is None:
+            raise InvalidRequest(f"{each.name}: a value is needed; leave out what is to go", member="value")
+        wanted[each.name] = each.value
+    return wanted
+
+
+def _difference(resource: _Resource, wanted: Mapping[str, str]) -> Iterator[ConfigRecord]:
+    for name in sorted(resource.present.keys() | wanted.keys()):
+        if wanted.get(name) != resource.present.get(name):
+            yield resource.record(name, wanted.get(name))
+
+
+def _consequences(policy: ClusterPolicy, before: MetadataImage, after: MetadataImage) -> Iterator[MetadataRecord]:
+    """What must change with the settings, see the file's head."""
+    old, new = policy.under(before), policy.under(after)
+    for name in sorted(after.topics):
+        was, topic = before.topics[name], after.topics[name]
+        minimum_moved = old.min_insync_replicas(was) != new.min_insync_replicas(topic)
+        now_unclean = new.elects_unclean(topic) and not old.elects_unclean(was)
+        for partition in topic.partitions if minimum_moved or now_unclean else ():
+            change = change_of(new, after, topic, partition, election=election_for(new, topic))
+            if change is None and minimum_moved:
+                change = PartitionChange(topic_id=topic.topic_id, partition=partition.partition)
+            if change is not None:
+                yield change

@@ -1,0 +1,220 @@
+"""Messages of what an administrator changes in a running cluster: settings, partitions, replicas.
+
+Kafka's names, flat where Kafka nests topics; the rules of ``messages.py`` hold here too. Numbers of resources, sources
+and operations are Kafka's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from minikafka.types import NodeId, Offset
+from minikafka.wire.messages import Failed
+
+# ---- settings --------------------------------------------------------------------------------------------------------
+
+TOPIC, BROKER = 2, 4
+"""Kinds of resources that have settings."""
+
+SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
+"""What IncrementalAlterConfigs does to one setting; APPEND and SUBTRACT are for lists."""
+
+DYNAMIC_TOPIC, DYNAMIC_BROKER, DYNAMIC_DEFAULT_BROKER, STATIC_BROKER, DEFAULT = 1, 2, 3, 4, 5
+"""Where the value of a setting comes from."""
+
+SOURCE_NAMES = {
+    DYNAMIC_TOPIC: "DYNAMIC_TOPIC_CONFIG",
+    DYNAMIC_BROKER: "DYNAMIC_BROKER_CONFIG",
+    DYNAMIC_DEFAULT_BROKER: "DYNAMIC_DEFAULT_BROKER_CONFIG",
+    STATIC_BROKER: "STATIC_BROKER_CONFIG",
+    DEFAULT: "DEFAULT_CONFIG",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterConfig:
+    name: str
+    value: str | None = None
+    operation: int = SET
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterConfigsResource:
+    resource_type: int = TOPIC
+    resource_name: str
+    """A topic; a broker's id, or "" for all brokers."""
+    configs: tuple[AlterConfig, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IncrementalAlterConfigsRequest:
+    resources: tuple[AlterConfigsResource, ...]
+    validate_only: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterConfigsRequest:
+    """The older form: what is not named goes back to its default. ``operation`` is not read."""
+
+    resources: tuple[AlterConfigsResource, ...]
+    validate_only: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlteredConfigs(Failed):
+    resource_type: int
+    resource_name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IncrementalAlterConfigsResponse(Failed):
+    responses: tuple[AlteredConfigs, ...] = ()
+    metadata_offset: Offset = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterConfigsResponse(Failed):
+    responses: tuple[AlteredConfigs, ...] = ()
+    metadata_offset: Offset = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeConfigsResource:
+    resource_type: int = TOPIC
+    resource_name: str
+    configuration_keys: tuple[str, ...] | None = None
+    """None: all settings."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeConfigsRequest:
+    resources: tuple[DescribeConfigsResource, ...]
+    include_synonyms: bool = False
+    include_documentation: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigSynonym:
+    name: str
+    value: str
+    source: int
+    origin: str = ""
+    """Our own: the file, variable or flag that a broker was started with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedConfig:
+    name: str
+    value: str
+    read_only: bool = False
+    """Only a restart can change it."""
+    config_source: int = DEFAULT
+    is_sensitive: bool = False
+    synonyms: tuple[ConfigSynonym, ...] = ()
+    """Every place that says something about it, the one that counts first."""
+    config_type: int = 0
+    documentation: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedConfigs(Failed):
+    resource_type: int
+    resource_name: str
+    configs: tuple[DescribedConfig, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeConfigsResponse(Failed):
+    results: tuple[DescribedConfigs, ...] = ()
+
+
+# ---- partitions ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewPartitionReplicas:
+    broker_ids: tuple[NodeId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewPartitions:
+    name: str
+    count: int
+    """How many the topic is to have."""
+    assignments: tuple[NewPartitionReplicas, ...] | None = None
+    """The replicas of each new partition; None: placed as for a new topic."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreatePartitionsRequest:
+    topics: tuple[NewPartitions, ...]
+    timeout_ms: int = 30_000
+    validate_only: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreatedPartitions(Failed):
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreatePartitionsResponse(Failed):
+    results: tuple[CreatedPartitions, ...] = ()
+    metadata_offset: Offset = -1
+
+
+# ---- reassignments (KIP-455) -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReassignedPartition:
+    topic: str
+    partition: int
+    replicas: tuple[NodeId, ...] | None
+    """Where to, the preferred leader first; None cancels what is under way."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterPartitionReassignmentsRequest:
+    partitions: tuple[ReassignedPartition, ...]
+    timeout_ms: int = 60_000
+    allow_replication_factor_change: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReassignmentAnswer(Failed):
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterPartitionReassignmentsResponse(Failed):
+    responses: tuple[ReassignmentAnswer, ...] = ()
+    metadata_offset: Offset = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionName:
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListPartitionReassignmentsRequest:
+    partitions: tuple[PartitionName, ...] | None = None
+    """None: all that are under way."""
+    timeout_ms: int = 60_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OngoingReassignment:
+    topic: str
+    partition: int
+    replicas: tuple[NodeId, ...]
+    adding_replicas: tuple[NodeId, ...] = ()
+    removing_replicas: tuple[NodeId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListPartitionReassignmentsResponse(Failed):
+    partitions: tuple[OngoingReassignment, ...] = ()

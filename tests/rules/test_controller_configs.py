@@ -1,0 +1,203 @@
+"""Settings altered at run time (KIP-226, KIP-339), and what must change with them in the same batch."""
+
+from __future__ import annotations
+
+import pytest
+
+from minikafka.errors import BY_CODE
+from minikafka.quorum.defaults import broker_settings, topic_defaults
+from minikafka.wire.admin import (
+    APPEND,
+    BROKER,
+    DELETE,
+    SUBTRACT,
+    TOPIC,
+    AlterConfig,
+    AlterConfigsRequest,
+    AlterConfigsResource,
+    AlteredConfigs,
+)
+from tests.rules.controller_kit import Cluster
+
+
+def cluster_of(**options: int) -> Cluster:
+    cluster = Cluster(3, **options)
+    cluster.create("t", (1, 2, 3), configs={"retention.ms": "5"})
+    return cluster
+
+
+def settings(cluster: Cluster) -> dict[str, str]:
+    return dict(cluster.image.topics["t"].configs)
+
+
+def name_of(answer: AlteredConfigs) -> str:
+    return BY_CODE[answer.error_code].name
+
+
+def test_single_settings_are_set_and_deleted():
+    """KIP-339: what is not named stays as it is."""
+    cluster = cluster_of()
+    assert cluster.configure(segment_bytes="1000").error_code == 0
+    assert settings(cluster) == {"retention.ms": "5", "segment.bytes": "1000"}
+    assert cluster.configure("t", AlterConfig(name="retention.ms", operation=DELETE)).error_code == 0
+    assert settings(cluster) == {"segment.bytes": "1000"}
+
+
+def test_what_is_so_already_is_not_recorded():
+    """A repeated request (its answer was lost) leaves the log as it is."""
+    cluster = cluster_of()
+    before = cluster.image
+    cluster.configure(retention_ms="5")
+    cluster.configure("t", AlterConfig(name="segment.ms", operation=DELETE))
+    assert cluster.image == before
+
+
+def test_lists_are_appended_to_and_taken_from():
+    """KIP-339, operations 2 and 3; a setting that is no list refuses them."""
+    cluster = cluster_of()
+    assert cluster.configure("t", AlterConfig(name="cleanup.policy", value="delete", operation=APPEND)).error_code == 0
+    assert settings(cluster)["cleanup.policy"] == "delete"
+    gone = cluster.configure("t", AlterConfig(name="cleanup.policy", value="delete", operation=SUBTRACT))
+    assert name_of(gone) == "INVALID_CONFIG"
+    assert (
+        name_of(cluster.configure("t", AlterConfig(name="segment.ms", value="1", operation=APPEND))) == "INVALID_CONFIG"
+    )
+
+
+@pytest.mark.parametrize(
+    "change, error",
+    [
+        (AlterConfig(name="retention.mss", value="5"), "INVALID_CONFIG"),
+        (AlterConfig(name="retention.mss", operation=DELETE), "INVALID_CONFIG"),
+        (AlterConfig(name="retention.ms", value="soon"), "INVALID_CONFIG"),
+        (AlterConfig(name="retention.ms"), "INVALID_REQUEST"),
+        (AlterConfig(name="retention.ms", value="5", operation=7), "INVALID_REQUEST"),
+        (AlterConfig(name="log.retention.ms", value="5"), "INVALID_CONFIG"),
+    ],
+)
+def test_a_wrong_change_changes_nothing(change: AlterConfig, error: str):
+    """A resource is altered as a whole or not at all."""
+    cluster = cluster_of()
+    before = cluster.image
+    answer = cluster.configure("t", AlterConfig(name="segment.bytes", value="1000"), change)
+    assert name_of(answer) == error
+    assert change.name in answer.error_message
+    assert cluster.image == before
+
+
+def test_names_twice_and_resources_that_do_not_exist():
+    """Which of two values was meant is not ours to guess."""
+    cluster = cluster_of()
+    twice = cluster.configure("t", AlterConfig(name="segment.ms", value="5"), AlterConfig(name="segment.ms", value="6"))
+    assert name_of(twice) == "INVALID_CONFIG"
+    assert name_of(cluster.configure("nobody", retention_ms="5")) == "UNKNOWN_TOPIC_OR_PARTITION"
+    assert name_of(cluster.configure("9", kind=BROKER, log_retention_ms="5")) == "BROKER_ID_NOT_REGISTERED"
+    assert name_of(cluster.configure("t", kind=8, retention_ms="5")) == "INVALID_REQUEST"
+
+
+def test_validate_only_records_nothing():
+    """The answer is the one that the real request would get."""
+    cluster = cluster_of()
+    before = cluster.image
+    assert cluster.configure(segment_bytes="1000", validate_only=True).error_code == 0
+    assert name_of(cluster.configure(segment_bytes="x", validate_only=True)) == "INVALID_CONFIG"
+    assert cluster.image == before
+
+
+def test_the_older_form_replaces_all_settings():
+    """AlterConfigs: what is not named goes back to its default."""
+    cluster = cluster_of()
+    resource = AlterConfigsResource(
+        resource_type=TOPIC, resource_name="t", configs=(AlterConfig(name="segment.bytes", value="1000"),)
+    )
+    request = AlterConfigsRequest(resources=(resource,))
+    [answer] = cluster.commit(cluster.controller.alter_configs(cluster.image, request), request).responses
+    assert answer.error_code == 0
+    assert settings(cluster) == {"segment.bytes": "1000"}
+
+
+def test_a_brokers_own_setting_counts_before_the_one_for_all():
+    """KIP-226: broker, all brokers, what it was started with."""
+    cluster = cluster_of()
+    cluster.configure("", kind=BROKER, log_retention_ms="7", log_segment_bytes="1000")
+    cluster.configure("2", kind=BROKER, log_retention_ms="8")
+    started_with = cluster.controller.policy.topic_defaults
+    assert topic_defaults(cluster.image, 1, started_with).retention_ms == 7
+    assert topic_defaults(cluster.image, 2, started_with).retention_ms == 8
+    assert topic_defaults(cluster.image, 2, started_with).segment_bytes == 1000
+    assert broker_settings(cluster.image, 2) == {"log.retention.ms": "8", "log.segment.bytes": "1000"}
+
+
+@pytest.mark.parametrize(
+    "resource, setting, told",
+    [
+        ("", "node_id", "restart"),
+        ("1", "log_dirs", "restart"),
+        ("1", "min_insync_replicas", "for all brokers"),
+        ("1", "unclean_leader_election_enable", "for all brokers"),
+        ("1", "retention_ms", "log.retention.ms"),
+        ("", "log_retention_mss", "log.retention.ms"),
+    ],
+)
+def test_what_a_broker_cannot_be_told_at_run_time(resource: str, setting: str, told: str):
+    """The message says what would work."""
+    answer = cluster_of().configure(resource, kind=BROKER, **{setting: "1"})
+    assert name_of(answer) == "INVALID_CONFIG"
+    assert told in answer.error_message
+
+
+def test_a_lower_minimum_ends_the_elr_and_every_proposal_under_way():
+    """KIP-966: with ISR {1} and a minimum of 1 the leader commits alone, so 2 and 3 are no longer eligible; and a
+    leader that does not know the new minimum cannot change its ISR before it does.
+    """
+    cluster = cluster_of(min_isr=2)
+    cluster.set_isr(1, 2)
+    cluster.set_isr(1)
+    assert cluster.state().elr == (2,)
+    under_way = cluster.proposal(1, 3)
+    cluster.configure(min_insync_replicas="1")
+    assert cluster.state().elr == ()
+    assert BY_CODE[cluster.propose(under_way).error_code].name == "INVALID_UPDATE_VERSION"
+
+
+@pytest.mark.parametrize("resource, kind", [("t", TOPIC), ("", BROKER)])
+def test_a_higher_minimum_fences_leaders_that_do_not_know_it(resource: str, kind: int):
+    """The story in configs.py: otherwise 2 would be an eligible leader while leader 1 still commits alone."""
+    cluster = cluster_of(min_isr=1)
+    shrink = cluster.proposal(1)
+    epoch = cluster.state().leader_epoch
+    assert cluster.configure(resource, kind=kind, min_insync_replicas="2").error_code == 0
+    assert BY_CODE[cluster.propose(shrink).error_code].name == "INVALID_UPDATE_VERSION"
+    assert cluster.state().leader_epoch == epoch
+    cluster.set_isr(1)
+    assert cluster.state().elr == (2, 3)
+
+
+def test_a_topics_own_minimum_is_not_moved_by_the_brokers():
+    """Only partitions whose minimum changes get a new partition epoch."""
+    cluster = cluster_of()
+    cluster.configure(min_insync_replicas="2")
+    before = cluster.state()
+    cluster.configure("", kind=BROKER, min_insync_replicas="3")
+    assert cluster.state() is before
+
+
+@pytest.mark.parametrize("resource, kind", [("t", TOPIC), ("", BROKER)])
+def test_unclean_elections_switched_on_happen_at_once(resource: str, kind: int):
+    """S20: a partition that waits for its last in-sync replica gets another leader in the same batch."""
+    cluster = cluster_of()
+    cluster.set_isr(1)
+    cluster.lose(1)
+    assert cluster.state().leader == -1
+    cluster.configure(resource, kind=kind, unclean_leader_election_enable="true")
+    assert cluster.leader() == (2, (2,))
+    assert not cluster.state().recovered
+
+
+def test_a_topic_created_later_gets_the_brokers_new_defaults():
+    """What is checked against defaults is checked against those of now."""
+    cluster = cluster_of()
+    cluster.configure("", kind=BROKER, min_insync_replicas="2")
+    cluster.create("u", (1, 2, 3))
+    policy = cluster.controller.policy.under(cluster.image)
+    assert policy.min_insync_replicas(cluster.image.topics["u"]) == 2
