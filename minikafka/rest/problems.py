@@ -57,6 +57,7 @@ STATUS: dict[type[ProtocolError], int] = {
             kafka.InvalidUpdateVersion,
             kafka.MemberIdRequired,
             kafka.NewLeaderElected,
+            kafka.NoReassignmentInProgress,
             kafka.NonEmptyGroup,
             kafka.GroupSubscribedToTopic,
             kafka.OperationNotAttempted,
