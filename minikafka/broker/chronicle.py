@@ -37,13 +37,25 @@ FROM_RULES = frozenset(
         "log_restarted",
         "log_start_raised",
         "replica_failed",
+        "replicas_changed",
         "tail_truncated",
         "torn_tail_dropped",
     }
 )
 """Told by the rules of this broker's replicas; of ISR changes the images tell."""
 
-FROM_IMAGES = frozenset({"elr_changed", "isr_changed", "isr_expanded", "isr_shrunk", "leader_elected", "leader_lost"})
+FROM_IMAGES = frozenset(
+    {
+        "elr_changed",
+        "isr_changed",
+        "isr_expanded",
+        "isr_shrunk",
+        "leader_elected",
+        "leader_lost",
+        "reassignment_begun",
+        "reassignment_ended",
+    }
+)
 
 WATERMARK_MOVED = "hw_advanced"
 REFUSED = "produce_refused"
