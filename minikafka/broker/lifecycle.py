@@ -35,6 +35,9 @@ NO_BROKER_EPOCH = -1
 # How soon to try again when no controller is known or it did not answer.
 RETRY_PAUSE_S = 0.1
 
+REFUSALS_MAX = 10
+"""More do not make the pause between two registrations longer; it ends early when there is news."""
+
 
 class Lifecycle:
     """Registration and heartbeats of one incarnation."""
@@ -73,6 +76,8 @@ class Lifecycle:
         self._resumes_at: Offset = 0
         """What must be applied before a session that was interrupted counts again."""
         self._news = asyncio.Event()
+        self._refusals = 0
+        """Of the registration, in a row."""
 
     def session_alive(self) -> bool:
         """Was the last answered heartbeat sent within the session timeout, and this broker not fenced? And if one was
@@ -107,7 +112,8 @@ class Lifecycle:
                 await self._pause(settled)
 
     async def _pause(self, settled: bool) -> None:  # noqa: FBT001 - one caller, one meaning
-        pause = self.config.broker_heartbeat_interval_ms / 1000 if settled else RETRY_PAUSE_S
+        interval = self.config.broker_heartbeat_interval_ms / 1000
+        pause = interval if settled else min(RETRY_PAUSE_S * 2**self._refusals, max(interval, RETRY_PAUSE_S))
         try:
             async with asyncio.timeout(pause):
                 await self._news.wait()
@@ -133,8 +139,10 @@ class Lifecycle:
             if response.error_code == InconsistentClusterId.code:
                 raise InconsistentClusterId(response.error_message)
             # DUPLICATE_BROKER_REGISTRATION: a former incarnation's session has to run out first.
+            self._refusals = min(self._refusals + 1, REFUSALS_MAX)
             return False
         self.refused = None
+        self._refusals = 0
         self.broker_epoch = response.broker_epoch
         self.world.events("registered", node=self.config.node_id, broker_epoch=self.broker_epoch)
         self._on_change()

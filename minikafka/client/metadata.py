@@ -1,7 +1,9 @@
 """Keeps a client's view of the cluster fresh: asks when told that it is stale, and at metadata.max.age.ms (S27).
 
 One request at a time. Nodes are asked in random order, bootstrap servers last, each for two seconds at most: a
-stopped process (SIGSTOP) accepts connections and never answers.
+stopped process (SIGSTOP) accepts connections and never answers. Whoever asks again because the answer told nothing new
+(a partition without a leader, say) waits longer each time, as Kafka's clients do since KIP-580, but never long: once
+there is a leader it should be found soon.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ from minikafka.types import NO_NODE, Address, NodeId, TopicPartition
 from minikafka.wire.messages import MetadataRequest, MetadataResponse
 
 ASK_TIMEOUT_S = 2.0
+NEWS_PAUSE_MAX_S = 0.2
+"""Between two answers of which the first told nothing new."""
 
 Listener = Callable[[Update], None]
 
@@ -48,6 +52,8 @@ class Metadata:
         self._wanted = asyncio.Event()
         self._waiting: list[asyncio.Future[None]] = []
         self._task: asyncio.Task[None] | None = None
+        self._in_vain = 0
+        """How often in a row somebody wanted to know more, and nobody could tell."""
         self._backoff = Backoff(world.random, base_ms=config.retry_backoff_ms, max_ms=config.retry_backoff_max_ms)
 
     async def start(self, deadline: float) -> None:
@@ -146,21 +152,23 @@ class Metadata:
     # ---------------------------------------------------------------------------------------- the task
 
     async def _run(self) -> None:
-        attempts = 0
         try:
             while True:
+                if not self._wanted.is_set():
+                    self._in_vain = 0
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._config.metadata_max_age_ms / 1000):
                         await self._wanted.wait()
                 self._wanted.clear()
+                self._in_vain += 1
+                pause_max_s = NEWS_PAUSE_MAX_S
                 try:
                     await self._ask()
-                    attempts = 0
                 except NetworkException as error:
-                    attempts += 1
                     self._wanted.set()
                     self._world.events("metadata_refresh_failed", error=error.message)
-                await asyncio.sleep(self._backoff.pause_s(max(attempts, 1)))
+                    pause_max_s = self._config.retry_backoff_max_ms / 1000
+                await asyncio.sleep(min(pause_max_s, self._backoff.pause_s(max(self._in_vain, 1))))
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # noqa: BLE001 - handed to every waiter, and kept for those to come
@@ -188,6 +196,8 @@ class Metadata:
                 last = error
                 continue
             if update.accepted:
+                if update.changed:
+                    self._in_vain = 0
                 self._release(None)
                 self._tell(update)
                 return response

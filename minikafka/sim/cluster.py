@@ -44,6 +44,11 @@ def node_name(node: NodeId) -> str:
     return f"n{node}"
 
 
+def _has_loaded(broker: Broker) -> bool:
+    """Its data; all that it consists of is made at one instant then."""
+    return hasattr(broker, "replicas")
+
+
 class SimCluster:
     """Brokers 1 to ``brokers`` of one simulation; the first ``voters`` of them form the quorum."""
 
@@ -57,6 +62,7 @@ class SimCluster:
     ) -> None:
         self.sim = sim
         self.nodes: tuple[NodeId, ...] = tuple(range(1, brokers + 1))
+        self._names = {node: node_name(node) for node in self.nodes}
         self.voters = self.nodes[: voters or brokers]
         self.settings = dict(settings or {})
         self.brokers: dict[NodeId, Broker] = {}
@@ -188,14 +194,11 @@ class SimCluster:
 
     def alive(self, node: NodeId) -> bool:
         """Does a process of this broker exist (a stopped or paused one does)?"""
-        return node in self.brokers and self.sim.loop.alive(node_name(node))
+        return node in self.brokers and self.sim.loop.alive(self._names[node])
 
-    def loaded(self) -> list[Broker]:
+    def present(self) -> dict[NodeId, Broker]:
         """Brokers whose process exists and has loaded its data, though it may have ended by itself."""
-        return [self.brokers[node] for node in self.nodes if self.alive(node) and self._has_loaded(node)]
-
-    def _has_loaded(self, node: NodeId) -> bool:
-        return hasattr(self.brokers[node], "producer_ids")
+        return {node: broker for node, broker in self.brokers.items() if self.alive(node) and _has_loaded(broker)}
 
     def living(self) -> tuple[NodeId, ...]:
         """Brokers whose process exists and has not ended by itself."""
@@ -207,7 +210,7 @@ class SimCluster:
 
     def serving(self) -> Iterable[Broker]:
         """Living brokers that have loaded their data."""
-        return (self.brokers[node] for node in self.living() if self._has_loaded(node))
+        return (self.brokers[node] for node in self.living() if _has_loaded(self.brokers[node]))
 
     def controller(self) -> NodeId:
         """The active controller with the highest epoch, NO_NODE when there is none."""
@@ -216,12 +219,7 @@ class SimCluster:
 
     def image(self) -> MetadataImage | None:
         """The newest metadata that any living broker has applied, one that is about to stop included."""
-        newest = None
-        for broker in self.loaded():
-            image = broker.image
-            if newest is None or image.offset > newest.offset:
-                newest = image
-        return newest
+        return max((broker.image for broker in self.present().values()), key=lambda image: image.offset, default=None)
 
     def partition(self, name: TopicPartition) -> PartitionImage | None:
         """A partition's state by the newest metadata."""
@@ -236,7 +234,7 @@ class SimCluster:
     def replica(self, node: NodeId, name: TopicPartition) -> Partition | None:
         """A living broker's replica."""
         broker = self.brokers.get(node)
-        if broker is None or not self.alive(node) or not hasattr(broker, "replicas"):
+        if broker is None or not self.alive(node) or not _has_loaded(broker):
             return None
         return broker.partitions.get(name)
 
@@ -258,7 +256,7 @@ class SimCluster:
         living = self.living()
         for node in living:
             broker = self.brokers[node]
-            if not hasattr(broker, "producer_ids") or not broker.is_ready:
+            if not _has_loaded(broker) or not broker.is_ready:
                 return f"broker {node}: {broker.missing() if hasattr(broker, 'lifecycle') else 'it loads its data'}"
         image = self.image()
         if image is None or self.controller() == NO_NODE:
@@ -296,7 +294,7 @@ class SimCluster:
             if broker is None or not self.alive(node):
                 lines.append(f"  n{node} down")
                 continue
-            if not hasattr(broker, "producer_ids"):
+            if not _has_loaded(broker):
                 lines.append(f"  n{node} loading")
                 continue
             paused = " paused" if self.sim.loop.incarnations[node_name(node)].paused else ""

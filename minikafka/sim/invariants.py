@@ -9,7 +9,7 @@ compared with every replica whose watermark passes it later, and with the log of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, TypeAlias
 
@@ -85,23 +85,33 @@ Key: TypeAlias = tuple[TopicPartition, TopicId]
 class Sight:
     """One replica after a step that told something about it."""
 
-    __slots__ = ("cluster", "events", "key", "life", "name", "partition")
+    __slots__ = ("brokers", "events", "image", "key", "leader", "life", "name", "partition")
 
-    def __init__(self, cluster: SimCluster, life: str, name: TopicPartition, partition: Partition) -> None:
-        self.cluster = cluster
-        self.life = life
-        """Node and incarnation."""
-        self.name = name
-        self.key = (name, partition.topic_id)
+    def __init__(
+        self, brokers: Mapping[NodeId, Broker], image: MetadataImage | None, event: Event, partition: Partition
+    ) -> None:
+        self.brokers = brokers
+        """Those that live and have loaded their data."""
+        self.image = image
+        """The newest that any of them has applied."""
+        self.life = life_of(event)
+        self.name = partition.partition
+        self.key = (partition.partition, partition.topic_id)
         """A topic that was deleted and created anew is another one: its epochs and offsets begin again."""
         self.partition = partition
+        self.leader = partition.role if isinstance(partition.role, LeaderReplica) else None
+        """Its role, if it leads."""
         self.events: list[Event] = []
 
-    @property
-    def leader(self) -> LeaderReplica | None:
-        """Its role, if it leads."""
-        role = self.partition.role
-        return role if isinstance(role, LeaderReplica) else None
+    def replica(self, node: NodeId) -> Partition | None:
+        """What another broker has of the same partition."""
+        broker = self.brokers.get(node)
+        return broker.partitions.get(self.name) if broker is not None else None
+
+
+def life_of(event: Event) -> str:
+    """Node and incarnation of whoever told it."""
+    return f"{event.node}#{event.incarnation}"
 
 
 # ---- of one partition ------------------------------------------------------------------------------------------------
@@ -189,23 +199,22 @@ class ValidHighWatermark(OfPartition):
     name = "valid_high_watermark"
 
     def look(self, sight: Sight, report: Report) -> None:
-        cluster, leader = sight.cluster, sight.leader
-        if leader is None:
+        leader, image = sight.leader, sight.image
+        if leader is None or image is None:
             return
-        image = cluster.image()
-        state = image.partition(sight.name) if image is not None else None
-        if image is None or state is None or state.leader_epoch != leader.epoch:
+        state = image.partition(sight.name)
+        if state is None or state.leader_epoch != leader.epoch:
             return
         if image.topics[sight.name.topic].topic_id != sight.partition.topic_id:
             return
         for node in state.isr:
-            replica = cluster.replica(node, sight.name)
+            replica = sight.replica(node)
             registered = image.brokers.get(node)
             if replica is None or replica.failed or registered is None or replica.epoch != leader.epoch:
                 continue
             if replica.topic_id != sight.partition.topic_id:
                 continue
-            same_life = cluster.brokers[node].broker_epoch == registered.broker_epoch
+            same_life = sight.brokers[node].broker_epoch == registered.broker_epoch
             if same_life and replica.log.end_offset < leader.high_watermark:
                 report(self.name, f"{leader!r}, but {node} in the ISR {list(state.isr)} has {replica!r}")
 
@@ -223,7 +232,7 @@ class FetchIsDurable(OfPartition):
             if event.kind != "follower_fetched":
                 continue
             node, offset = _number(event, "replica"), _number(event, "offset")
-            replica = sight.cluster.replica(node, sight.name)
+            replica = sight.replica(node)
             is_same = replica is not None and replica.topic_id == sight.partition.topic_id
             if replica is None or not is_same or replica.epoch != leader.epoch or replica.log.end_offset < offset:
                 continue  # it died, or has moved on since
@@ -458,30 +467,33 @@ class Watch:
         if not self._told:
             return
         told, self._told = self._told, []
+        brokers = self.cluster.present()
+        for broker in brokers.values():
+            self._metadata.look(broker.image, self.report)
+            self._applied.look(broker.node_id, broker.image, self.report)
+        newest = max((broker.image for broker in brokers.values()), key=_applied_up_to, default=None)
         sights: dict[tuple[NodeId, TopicPartition], Sight] = {}
         for event in told:
             node = self._nodes[event.node]
-            life = f"{event.node}#{event.incarnation}"
             if event.kind in QUORUM_EVENTS:
-                self._quorum.on_event(event, life, self.cluster.brokers[node], self.report)
+                self._quorum.on_event(event, life_of(event), self.cluster.brokers[node], self.report)
                 continue
-            name = self._name_of(event)
-            partition = self.cluster.replica(node, name) if name is not None else None
-            if name is not None and partition is not None and not partition.failed:
-                sight = sights.get((node, name))
-                if sight is None:
-                    sight = sights[node, name] = Sight(self.cluster, life, name, partition)
-                sight.events.append(event)
-        for broker in self.cluster.loaded():
-            self._metadata.look(broker.image, self.report)
-            self._applied.look(broker.node_id, broker.image, self.report)
+            partition = self._partition_of(event, brokers.get(node))
+            if partition is None or partition.failed:
+                continue
+            sight = sights.get((node, partition.partition))
+            if sight is None:
+                sight = sights[node, partition.partition] = Sight(brokers, newest, event, partition)
+            sight.events.append(event)
         for sight in sights.values():
             report = self._report_what_is_no_loss if self.may_have_lost(sight.name) else self.report
             for each in self._of_partitions:
                 each.look(sight, report)
 
-    def _name_of(self, event: Event) -> TopicPartition | None:
-        """The partition that an event tells of; None when it names none of ours."""
+    def _partition_of(self, event: Event, broker: Broker | None) -> Partition | None:
+        """The replica that an event tells of; None when it names none of ours, or its broker is gone."""
+        if broker is None:
+            return None
         text = str(event.facts["partition"])
         name = self._names.get(text)
         if name is None:
@@ -489,4 +501,8 @@ class Watch:
             if not number.isdigit():
                 return None
             name = self._names[text] = TopicPartition(topic, int(number))
-        return name
+        return broker.partitions.get(name)
+
+
+def _applied_up_to(image: MetadataImage) -> Offset:
+    return image.offset

@@ -137,7 +137,8 @@ class SimLoop(_Base):  # type: ignore[misc]
         self._timers_set = 0
         self._timers_cancelled = 0
         self._births = 0
-        self._steps_at_instant = 0
+        self._steps_max = LIVELOCK_STEPS
+        """As many as there may be at this instant."""
         self._closed = False
 
     # ------------------------------------------------------------------------------------- nodes
@@ -232,7 +233,7 @@ class SimLoop(_Base):  # type: ignore[misc]
         while queue and incarnation.alive and not incarnation.paused:
             handle = queue.popleft()
             if not handle.is_cancelled:
-                self._step(incarnation, handle, trace)
+                self._step(handle, trace)
         incarnation.has_turn = False
         if queue:
             self._offer(incarnation)
@@ -240,17 +241,16 @@ class SimLoop(_Base):  # type: ignore[misc]
             self.trace.digest()
         return True
 
-    def _step(self, incarnation: Incarnation, handle: SimHandle, trace: list[str]) -> None:
+    def _step(self, handle: SimHandle, trace: list[str]) -> None:
         """Run one callback."""
         callback = handle.callback
         owner = getattr(callback, "__self__", None)
         task = owner if type(owner) is SimTask else None
         label = task.label if task is not None else name_of(callback)
-        self.steps += 1
-        self._steps_at_instant += 1
-        if self._steps_at_instant > LIVELOCK_STEPS:
-            raise Livelock(f"t={self.now:.6f} step {self.steps}: {incarnation} {label}")
         trace.append(label)
+        self.steps += 1
+        if self.steps > self._steps_max:
+            raise Livelock(f"t={self.now:.6f} step {self.steps}: {handle.home} {label}")
         try:
             handle.context.run(callback, *handle.args)
         except (SystemExit, KeyboardInterrupt):
@@ -288,7 +288,7 @@ class SimLoop(_Base):  # type: ignore[misc]
         if now > self.now:
             self.now = now
             self._instant = f"{now:.9f}"
-            self._steps_at_instant = 0
+            self._steps_max = self.steps + LIVELOCK_STEPS
 
     @contextmanager
     def _running(self) -> Generator[None]:

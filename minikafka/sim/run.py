@@ -158,7 +158,7 @@ class Run:
         self._check()
 
     def _violated(self) -> bool:
-        return bool(self.watch.violations) or bool(self.sim.loop.failures)
+        return bool(self.watch.violations or self.sim.loop.failures)
 
     def _check(self) -> None:
         """End the run if something is broken."""

@@ -116,4 +116,5 @@ def name_of(thing: object) -> str:
     """The qualified name of a function, coroutine or partial; else of its type."""
     while isinstance(thing, functools.partial):
         thing = thing.func
-    return str(getattr(thing, "__qualname__", None) or type(thing).__qualname__)
+    name: str = getattr(thing, "__qualname__", "") or type(thing).__qualname__
+    return name

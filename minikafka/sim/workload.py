@@ -47,6 +47,9 @@ from minikafka.wire.records import decode_batch
 READ_PAUSE_S = 0.25
 """Between two rounds of a reader."""
 
+READ_WAIT_MS = 250
+"""How long a leader may keep a reader waiting that has read all there is: consumers wait for the watermark."""
+
 CALL_S = 1.0
 
 POLL_MS = 500
@@ -166,9 +169,13 @@ class ReadingClient:
         sim.spawn(self.machine, self._run())
 
     async def _run(self) -> None:
+        leaders: dict[Address, list[TopicPartition]] = {}
         while True:
-            for broker, partitions in (await self._leaders()).items():
-                await self._poll(broker, partitions)
+            if not leaders:
+                leaders = await self._leaders()
+            answers = [await self._poll(broker, partitions) for broker, partitions in leaders.items()]
+            if sum(answers) < len(self.positions):
+                leaders = {}
             await asyncio.sleep(READ_PAUSE_S)
 
     async def _leaders(self) -> dict[Address, list[TopicPartition]]:
@@ -187,21 +194,26 @@ class ReadingClient:
                     leaders.setdefault(addresses[partition.leader_id], []).append(name)
         return leaders
 
-    async def _poll(self, broker: Address, partitions: Sequence[TopicPartition]) -> None:
+    async def _poll(self, broker: Address, partitions: Sequence[TopicPartition]) -> int:
+        """Of how many partitions it said something."""
         request = FetchRequest(
-            max_wait_ms=0,
+            max_wait_ms=READ_WAIT_MS,
             partitions=tuple(
                 FetchPartition(topic=name.topic, partition=name.partition, fetch_offset=self.positions[name])
                 for name in partitions
             ),
         )
         response = await self._ask(broker, request)
-        if isinstance(response, FetchResponse) and not response.error_code:
-            for answer in response.partitions:
-                if answer.error_code == OffsetOutOfRange.code:
-                    self._reset(answer)
-                elif not answer.error_code and answer.diverging_epoch is None:
-                    self._take(answer)
+        if not isinstance(response, FetchResponse) or response.error_code:
+            return 0
+        heard = 0
+        for answer in response.partitions:
+            if answer.error_code == OffsetOutOfRange.code:
+                self._reset(answer)
+            elif not answer.error_code and answer.diverging_epoch is None:
+                self._take(answer)
+                heard += 1
+        return heard
 
     def _reset(self, answer: FetchedPartition) -> None:
         """To what is still there: retention has passed this reader, or a log was cut, which the history must show."""

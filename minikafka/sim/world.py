@@ -16,10 +16,9 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
 from random import Random
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from minikafka.ports import CAUSE, World
 from minikafka.sim.disk import SimDisk
@@ -36,8 +35,7 @@ WALL_START_MS = 1_700_000_000_000
 WALL_SKEW_MAX_S = 0.25
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """Something a rule told."""
 
     time: float

@@ -6,10 +6,8 @@ and operations are Kafka's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from minikafka.types import NodeId, Offset
-from minikafka.wire.messages import Failed
+from minikafka.wire.messages import Failed, message
 
 # ---- settings --------------------------------------------------------------------------------------------------------
 
@@ -31,14 +29,14 @@ SOURCE_NAMES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class AlterConfig:
     name: str
     value: str | None = None
     operation: int = SET
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class AlterConfigsResource:
     resource_type: int = TOPIC
     resource_name: str
@@ -46,13 +44,13 @@ class AlterConfigsResource:
     configs: tuple[AlterConfig, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class IncrementalAlterConfigsRequest:
     resources: tuple[AlterConfigsResource, ...]
     validate_only: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class AlterConfigsRequest:
     """The older form: what is not named goes back to its default. ``operation`` is not read."""
 
@@ -60,25 +58,25 @@ class AlterConfigsRequest:
     validate_only: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class AlteredConfigs(Failed):
     resource_type: int
     resource_name: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class IncrementalAlterConfigsResponse(Failed):
     responses: tuple[AlteredConfigs, ...] = ()
     metadata_offset: Offset = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class AlterConfigsResponse(Failed):
     responses: tuple[AlteredConfigs, ...] = ()
     metadata_offset: Offset = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeConfigsResource:
     resource_type: int = TOPIC
     resource_name: str
@@ -86,14 +84,14 @@ class DescribeConfigsResource:
     """None: all settings."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeConfigsRequest:
     resources: tuple[DescribeConfigsResource, ...]
     include_synonyms: bool = False
     include_documentation: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ConfigSynonym:
     name: str
     value: str
@@ -102,7 +100,7 @@ class ConfigSynonym:
     """Our own: the file, variable or flag that a broker was started with."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribedConfig:
     name: str
     value: str
@@ -116,14 +114,14 @@ class DescribedConfig:
     documentation: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribedConfigs(Failed):
     resource_type: int
     resource_name: str
     configs: tuple[DescribedConfig, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeConfigsResponse(Failed):
     results: tuple[DescribedConfigs, ...] = ()
 
@@ -131,12 +129,12 @@ class DescribeConfigsResponse(Failed):
 # ---- partitions ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class NewPartitionReplicas:
     broker_ids: tuple[NodeId, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class NewPartitions:
     name: str
     count: int
@@ -145,19 +143,19 @@ class NewPartitions:
     """The replicas of each new partition; None: placed as for a new topic."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class CreatePartitionsRequest:
     topics: tuple[NewPartitions, ...]
     timeout_ms: int = 30_000
     validate_only: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class CreatedPartitions(Failed):
     name: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class CreatePartitionsResponse(Failed):
     results: tuple[CreatedPartitions, ...] = ()
     metadata_offset: Offset = -1
@@ -166,7 +164,7 @@ class CreatePartitionsResponse(Failed):
 # ---- reassignments (KIP-455) -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ReassignedPartition:
     topic: str
     partition: int
@@ -174,39 +172,39 @@ class ReassignedPartition:
     """Where to, the preferred leader first; None cancels what is under way."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class AlterPartitionReassignmentsRequest:
     partitions: tuple[ReassignedPartition, ...]
     timeout_ms: int = 60_000
     allow_replication_factor_change: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ReassignmentAnswer(Failed):
     topic: str
     partition: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class AlterPartitionReassignmentsResponse(Failed):
     responses: tuple[ReassignmentAnswer, ...] = ()
     metadata_offset: Offset = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class PartitionName:
     topic: str
     partition: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ListPartitionReassignmentsRequest:
     partitions: tuple[PartitionName, ...] | None = None
     """None: all that are under way."""
     timeout_ms: int = 60_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class OngoingReassignment:
     topic: str
     partition: int
@@ -215,6 +213,6 @@ class OngoingReassignment:
     removing_replicas: tuple[NodeId, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ListPartitionReassignmentsResponse(Failed):
     partitions: tuple[OngoingReassignment, ...] = ()

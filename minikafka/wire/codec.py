@@ -174,50 +174,54 @@ class _Layout:
     """How one message class becomes a map."""
 
     def __init__(self, kind: type) -> None:
-        hints = typing.get_type_hints(kind)
         self.kind = kind
-        self.fields = []
-        for each in dataclasses.fields(kind):
-            default = each.default
-            if each.default_factory is not dataclasses.MISSING:
-                default = each.default_factory()
-            self.fields.append((each.name, *_pair_of(hints[each.name]), default))
-        self.names = frozenset(name for name, *_ in self.fields)
+        hints = typing.get_type_hints(kind)
+        pairs = {each.name: _pair_of(hints[each.name]) for each in dataclasses.fields(kind)}
+        defaults = {each.name: _default_of(each) for each in dataclasses.fields(kind)}
+        self._encoders = [(name, defaults[name], encode) for name, (encode, _) in pairs.items()]
+        self.decoders = {name: decode for name, (_, decode) in pairs.items()}
+        self._required = [name for name, default in defaults.items() if default is dataclasses.MISSING]
 
     def encode(self, message: Any, out: list[Any]) -> dict[str, Any]:
         members = {}
-        for name, encode, _, default in self.fields:
+        for name, default, encode in self._encoders:
             value = getattr(message, name)
             if value is not default and value != default:
-                members[name] = encode(value, out)
+                members[name] = value if encode is _encode_as_is else encode(value, out)
         return members
 
     def decode(self, members: Any, raw: _Raw) -> Any:
-        return self.kind(**self.decoded(members, raw))
-
-    def decoded(self, members: Any, raw: _Raw) -> dict[str, Any]:
         if type(members) is not dict:
             raise _Bad(f"a map is needed, not {_shown(members)}")
+        decoders = self.decoders
         values = {}
-        for name, _, decode, default in self.fields:
-            if name in members:
+        for name, value in members.items():
+            decode = decoders.get(name)
+            if decode is _decode_int and type(value) is int and INT64_MIN <= value <= INT64_MAX:
+                values[name] = value
+            elif decode is not None:
                 try:
-                    values[name] = decode(members[name], raw)
+                    values[name] = decode(value, raw)
                 except _Bad as bad:
                     bad.path = f".{name}{bad.path}"
                     raise
-            elif default is dataclasses.MISSING:
+        for name in self._required:
+            if name not in values:
                 missing = _Bad("is missing")
                 missing.path = f".{name}"
                 raise missing
-        return values
+        return self.kind(**values)
 
     def refuse_unknown(self, members: Mapping[str, Any]) -> None:
         """Raise for a member that no field has: the sender would believe it had an effect."""
         for name in members:
-            if name not in self.names:
-                near = difflib.get_close_matches(str(name), sorted(self.names), n=1)
+            if name not in self.decoders:
+                near = difflib.get_close_matches(str(name), sorted(self.decoders), n=1)
                 raise _Bad(f"unknown member {_shown(name)}" + (f"; did you mean {near[0]!r}?" if near else ""))
+
+
+def _default_of(member: dataclasses.Field[Any]) -> Any:
+    return member.default if member.default_factory is dataclasses.MISSING else member.default_factory()
 
 
 _LAYOUTS: dict[type, _Layout] = {}

@@ -6,10 +6,8 @@ topics: one entry per partition.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from minikafka.types import NO_EPOCH, NO_NODE, NO_OFFSET, Epoch, NodeId, Offset
-from minikafka.wire.messages import Failed
+from minikafka.wire.messages import Failed, message
 
 NO_GENERATION = -1
 """Of requests that speak for no member: committing by hand."""
@@ -17,14 +15,14 @@ NO_GENERATION = -1
 # ---- FindCoordinator -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class FindCoordinatorRequest:
     """Who coordinates these groups? (S32)."""
 
     keys: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class Coordinator(Failed):
     """One group's coordinator; ``node_id`` -1 with an error."""
 
@@ -34,7 +32,7 @@ class Coordinator(Failed):
     port: int = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class FindCoordinatorResponse(Failed):
     """In the order of the request."""
 
@@ -44,7 +42,7 @@ class FindCoordinatorResponse(Failed):
 # ---- JoinGroup -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class GroupProtocol:
     """An assignor that the member speaks, and its subscription for it; the favourite comes first."""
 
@@ -52,7 +50,7 @@ class GroupProtocol:
     metadata: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class JoinGroupRequest:
     """First step of a rebalance (S33): answered when the join phase ends."""
 
@@ -69,7 +67,7 @@ class JoinGroupRequest:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class JoinedMember:
     """For the group's leader only."""
 
@@ -78,7 +76,7 @@ class JoinedMember:
     metadata: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class JoinGroupResponse(Failed):
     """The new generation; ``members`` is empty unless the member leads the group."""
 
@@ -95,13 +93,13 @@ class JoinGroupResponse(Failed):
 # ---- SyncGroup -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class MemberAssignment:
     member_id: str
     assignment: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class SyncGroupRequest:
     """Second step of a rebalance (S33): only the leader's carries assignments."""
 
@@ -114,7 +112,7 @@ class SyncGroupRequest:
     assignments: tuple[MemberAssignment, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class SyncGroupResponse(Failed):
     """What this member got."""
 
@@ -126,7 +124,7 @@ class SyncGroupResponse(Failed):
 # ---- Heartbeat, LeaveGroup -------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class HeartbeatRequest:
     group_id: str
     generation_id: int
@@ -134,12 +132,12 @@ class HeartbeatRequest:
     group_instance_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class HeartbeatResponse(Failed):
     """REBALANCE_IN_PROGRESS asks the member to join again."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class LeavingMember:
     """By member id, or by instance id alone (an administrator removes a static member)."""
 
@@ -148,19 +146,19 @@ class LeavingMember:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class LeaveGroupRequest:
     group_id: str
     members: tuple[LeavingMember, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class LeftMember(Failed):
     member_id: str = ""
     group_instance_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class LeaveGroupResponse(Failed):
     members: tuple[LeftMember, ...] = ()
 
@@ -168,7 +166,7 @@ class LeaveGroupResponse(Failed):
 # ---- offsets ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class CommitPartition:
     topic: str
     partition: int
@@ -178,7 +176,7 @@ class CommitPartition:
     metadata: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class OffsetCommitRequest:
     """Without member and generation: by hand, while the group is empty."""
 
@@ -189,7 +187,7 @@ class OffsetCommitRequest:
     partitions: tuple[CommitPartition, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class PartitionOutcome(Failed):
     """What became of one partition of a request."""
 
@@ -197,25 +195,25 @@ class PartitionOutcome(Failed):
     partition: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class OffsetCommitResponse(Failed):
     partitions: tuple[PartitionOutcome, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class GroupPartition:
     topic: str
     partition: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class OffsetFetchRequest:
     group_id: str
     partitions: tuple[GroupPartition, ...] | None = None
     """None: all that the group has committed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class FetchedOffset(Failed):
     """``offset`` -1: nothing is committed, which is no error."""
 
@@ -227,12 +225,12 @@ class FetchedOffset(Failed):
     commit_timestamp_ms: int = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class OffsetFetchResponse(Failed):
     partitions: tuple[FetchedOffset, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class OffsetDeleteRequest:
     """Forget what was committed for partitions of topics that no member subscribes to."""
 
@@ -240,7 +238,7 @@ class OffsetDeleteRequest:
     partitions: tuple[GroupPartition, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class OffsetDeleteResponse(Failed):
     partitions: tuple[PartitionOutcome, ...] = ()
 
@@ -248,7 +246,7 @@ class OffsetDeleteResponse(Failed):
 # ---- groups ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ListGroupsRequest:
     """Of this coordinator; every broker must be asked for all."""
 
@@ -256,24 +254,24 @@ class ListGroupsRequest:
     """Empty: any."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ListedGroup:
     group_id: str
     protocol_type: str = ""
     state: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class ListGroupsResponse(Failed):
     groups: tuple[ListedGroup, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeGroupsRequest:
     groups: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribedMember:
     member_id: str
     group_instance_id: str | None = None
@@ -283,7 +281,7 @@ class DescribedMember:
     assignment: bytes = b""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribedGroup(Failed):
     """A group that does not exist is Dead, as in Kafka, with GROUP_ID_NOT_FOUND."""
 
@@ -296,21 +294,21 @@ class DescribedGroup(Failed):
     members: tuple[DescribedMember, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DescribeGroupsResponse(Failed):
     groups: tuple[DescribedGroup, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DeleteGroupsRequest:
     groups: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DeletedGroup(Failed):
     group_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@message
 class DeleteGroupsResponse(Failed):
     groups: tuple[DeletedGroup, ...] = ()
