@@ -16,6 +16,7 @@ from minikafka.types import TopicPartition
 from minikafka.wire import messages as m
 from minikafka.wire.records import Record, build_batch
 from minikafka.world.local_cluster import LocalCluster
+from tests.spark.streams import Stream
 
 # Without the extra there is nothing to start: `make test` installs it.
 collect_ignore_glob = [] if importlib.util.find_spec("pyspark") else ["test_*.py"]
@@ -80,13 +81,7 @@ class Kafka:
 
     def delete(self, name: str) -> None:
         self._controller(m.DeleteTopicsRequest(topics=(name,)))
-        brokers = self.brokers
-
-        def gone() -> None:
-            if name in brokers.topics():
-                raise client.LeaderNotAvailable("not yet")
-
-        brokers.retrying("deleting", gone)
+        self.until(f"{name} is gone", lambda: name not in self.brokers.topics(certain=True))
 
     def _controller(self, request: Any) -> Any:
         brokers = self.brokers
@@ -117,6 +112,20 @@ class Kafka:
 
         brokers.retrying("writing", attempt)
 
+    def until(self, what: str, condition: Callable[[], bool]) -> None:
+        """Return when the condition holds; it may ask brokers."""
+
+        def attempt() -> None:
+            if not condition():
+                raise client.LeaderNotAvailable("not yet")
+
+        self.brokers.retrying(f"waiting until {what}", attempt, timeout_s=60)
+
+    def state(self, topic: str) -> m.DescribedPartition:
+        """Partition 0, as the metadata has it."""
+        answer = self.brokers.ask_any(m.DescribeTopicsRequest(topics=(topic,)))
+        return answer.topics[0].partitions[0]
+
     def delete_records(self, topic: str, partition: int, offset: int) -> None:
         name = TopicPartition(topic, partition)
         item = m.DeleteRecordsPartition(topic=topic, partition=partition, offset=offset)
@@ -141,3 +150,12 @@ def read(spark: Any, kafka: Kafka) -> Callable[..., Any]:
         return reader.option("subscribe", topic).options(**options).load()
 
     return of
+
+
+@pytest.fixture
+def stream(spark, kafka, tmp_path):
+    """A new topic of two partitions and a query of it."""
+    topic = kafka.topic()
+    made = Stream(spark, kafka.bootstrap, topic, tmp_path)
+    made.topic = topic
+    return made
