@@ -117,6 +117,8 @@ def as_text(entry: Mapping[str, object]) -> str:
     at_ms, level, kind = facts.pop("ts_ms"), facts.pop("level"), facts.pop("event")
     traceback = str(facts.pop("traceback", "") or "")
     at = datetime.fromtimestamp(int(str(at_ms)) / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    if str(facts.get("node_")) == facts["node"]:
+        del facts["node_"]
     told = " ".join(f"{name}={_word(value)}" for name, value in facts.items() if value != "")
     line = f"{at} {str(level).upper():<7} {kind} {told}".rstrip() + "\n"
     return line + "".join(f"    {each if each.isprintable() else ascii(each)}\n" for each in traceback.splitlines())

@@ -77,7 +77,7 @@ def test_the_log_for_people_is_a_line_of_words_and_an_indented_traceback():
     token = CAUSE.set("Produce#7")
     events("isr_shrunk", partition="orders-0", old=(1, 2, 3), new=(), remotes={"2": 4}, note="")
     CAUSE.reset(token)
-    events("broker_failed", why="a task failed: x=1", traceback="Traceback\n  line\n", clean=False)
+    events("broker_failed", node=1, why="a task failed: x=1", traceback="Traceback\n  line\n", clean=False)
     assert stream.getvalue() == (
         "2023-11-14T22:13:20.123Z WARNING isr_shrunk node=1 cause=Produce#7 partition=orders-0 old=1,2,3 new=none"
         ' remotes={"2":4}\n'

@@ -9,7 +9,9 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import promql_parser
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from minikafka import AdminClient, Consumer, NewTopic, Producer, TopicPartition
@@ -170,6 +172,52 @@ def test_every_metric_is_in_the_manual_and_the_manual_names_no_other(cluster: Lo
         for family in text_string_to_metric_families(text_of(cluster, node))
     }
     assert documented() == told
+
+
+def asked_for() -> list[tuple[str, str]]:
+    """Every expression that this tree ships, with where it stands: the dashboard, the alerts, the manual's alerts."""
+    folder = ROOT / "configs" / "observability"
+    dashboard = json.loads((folder / "grafana" / "dashboards" / "minikafka.json").read_text(encoding="utf-8"))
+    alerts = yaml.safe_load((folder / "alerts.yml").read_text(encoding="utf-8"))
+    manual = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8").partition("## What to alert on")[2]
+    found = [
+        (f"dashboard, {panel['title']}", target["expr"])
+        for panel in dashboard["panels"]
+        for target in panel.get("targets", ())
+    ]
+    found += [(f"alert {rule['alert']}", rule["expr"]) for group in alerts["groups"] for rule in group["rules"]]
+    found += [
+        ("manual", told) for told in re.findall(r"^\| `(.*?)` \|", manual.partition("## Metrics")[0], re.MULTILINE)
+    ]
+    return [
+        (where, told.replace("$__rate_interval", "1m").replace("$__range", "15m").replace("$topic", ".*"))
+        for where, told in found
+    ]
+
+
+def test_what_the_dashboard_and_the_alerts_ask_for_is_told(cluster: LocalCluster):
+    """Issue 5, Build 5: each name, each label and each value that an expression selects by exists in a live scrape."""
+    told: dict[str, list[dict[str, str]]] = {"up": [{}]}
+    for node in cluster.node_ids:
+        for name, labels in scrape(cluster, node):
+            told.setdefault(name, []).append(dict(labels))
+    expressions = asked_for()
+    assert len(expressions) > 50
+    for where, expression in expressions:
+        nodes: list[Any] = []
+        promql_parser.walk(promql_parser.parse(expression), lambda node, nodes=nodes: nodes.append(node))  # type: ignore[misc]
+        selectors = [node for node in nodes if isinstance(node, promql_parser.VectorSelector)]
+        aggregates = [node for node in nodes if isinstance(node, promql_parser.AggregateExpr)]
+        grouped_by = {label for node in aggregates if node.modifier is not None for label in node.modifier.labels}
+        assert selectors, where
+        for selector in selectors:
+            assert selector.name in told, f"{where}: nobody tells {selector.name}"
+            series = [{"job": "minikafka", "instance": "any", **labels} for labels in told[selector.name]]
+            for matcher in selector.matchers.matchers:
+                assert matcher.name in series[0], f"{where}: {selector.name} has no label {matcher.name}"
+                if matcher.op == promql_parser.MatchOp.Equal:
+                    assert any(each[matcher.name] == matcher.value for each in series), f"{where}: {matcher}"
+            assert grouped_by <= set().union(*series), f"{where}: {grouped_by}"
 
 
 def test_a_dead_broker_shows_where_operators_look(cluster: LocalCluster):

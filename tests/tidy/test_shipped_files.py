@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from typing import Any
@@ -62,7 +63,7 @@ def test_the_three_examples_are_one_cluster():
 
 def test_compose_is_the_same_three_brokers():
     """S38, HTTP-CLI-CONVENTIONS 4.3: Kafka's service and variable names bring up one cluster."""
-    assert sorted(COMPOSE["services"]) == BROKERS
+    assert [name for name, each in COMPOSE["services"].items() if "profiles" not in each] == BROKERS
     brokers = {name: broker_in(name) for name in BROKERS}
     assert [broker.node_id for broker in brokers.values()] == [1, 2, 3]
     assert len({broker.cluster_id for broker in brokers.values()}) == 1
@@ -75,16 +76,58 @@ def test_compose_is_the_same_three_brokers():
 
 def test_compose_publishes_on_loopback_only():
     """DESIGN (risks): without authentication nothing may be reachable from outside this machine."""
-    ports = [port for name in BROKERS for port in COMPOSE["services"][name]["ports"]]
-    assert ports == ["127.0.0.1:29092:9092", "127.0.0.1:39092:9092", "127.0.0.1:49092:9092"]
+    ports = [port for each in COMPOSE["services"].values() for port in each["ports"]]
+    assert ports[:3] == ["127.0.0.1:29092:9092", "127.0.0.1:39092:9092", "127.0.0.1:49092:9092"]
+    assert all(port.startswith("127.0.0.1:") for port in ports)
 
 
 def test_compose_keeps_each_brokers_data_in_its_own_volume():
     """A container that is replaced must find its log again, and never another broker's."""
     mounts = [mount for name in BROKERS for mount in COMPOSE["services"][name]["volumes"]]
     volumes = [mount.split(":")[0] for mount in mounts]
-    assert sorted(volumes) == sorted(COMPOSE["volumes"])
+    assert volumes == [name for name in COMPOSE["volumes"] if name.startswith("kafka-")]
+    assert len(set(volumes)) == len(BROKERS)
     assert {mount.split(":")[1] for mount in mounts} == {"/var/lib/minikafka"}
+
+
+def test_compose_confines_the_brokers():
+    """Issue 5, Build 5: nothing but the volume can be written, no rights, time for a controlled shutdown."""
+    for name in BROKERS:
+        service = COMPOSE["services"][name]
+        assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"])
+        assert service["security_opt"] == ["no-new-privileges:true"]
+        assert (service["init"], service["stop_grace_period"]) == (True, "30s")
+        assert service["labels"] == {"com.minikafka.role": "broker"}
+
+
+def test_compose_and_the_image_ask_the_same_question():
+    """HTTP-CLI-CONVENTIONS 4.3: healthy is ready, in Docker and in compose alike."""
+    dockerfile = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    asked = json.loads(re.search(r"HEALTHCHECK .*?CMD (\[.*?\])$", dockerfile, re.DOTALL | re.MULTILINE)[1])  # type: ignore[index]
+    assert "http://127.0.0.1:9092/readyz" in asked[-1]
+    for name in BROKERS:
+        assert COMPOSE["services"][name]["healthcheck"]["test"] == ["CMD", *asked]
+
+
+def test_the_profile_for_observability_finds_its_files_and_its_brokers():
+    """Issue 5, Build 5: `--profile obs` starts Prometheus and Grafana with what this tree ships."""
+    watching = {name: each for name, each in COMPOSE["services"].items() if "profiles" in each}
+    assert {name: each["profiles"] for name, each in watching.items()} == {"prometheus": ["obs"], "grafana": ["obs"]}
+    for service in watching.values():
+        assert re.fullmatch(r"[a-z/]+:v?\d+\.\d+\.\d+", service["image"]), "a version that does not move"
+        for mount in service["volumes"]:
+            source = mount.split(":")[0]
+            assert (ROOT / source).exists() if source.startswith(".") else source in COMPOSE["volumes"], mount
+    folder = ROOT / "configs" / "observability"
+    scraped = yaml.safe_load((folder / "prometheus.yml").read_text(encoding="utf-8"))
+    assert scraped["scrape_configs"][0]["static_configs"][0]["targets"] == [f"{name}:9092" for name in BROKERS]
+    source = yaml.safe_load((folder / "grafana/provisioning/datasources/prometheus.yml").read_text(encoding="utf-8"))
+    assert source["datasources"][0]["url"] == "http://prometheus:9090"
+    dashboard = json.loads((folder / "grafana/dashboards/minikafka.json").read_text(encoding="utf-8"))
+    asked = {target["datasource"]["uid"] for panel in dashboard["panels"] for target in panel.get("targets", ())}
+    assert asked == {source["datasources"][0]["uid"]}
+    ids = [panel["id"] for panel in dashboard["panels"]]
+    assert len(set(ids)) == len(ids)
 
 
 def test_the_image_will_not_listen_beyond_loopback_unasked():
