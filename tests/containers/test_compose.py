@@ -200,6 +200,18 @@ def test_a_frozen_broker_is_replaced_and_comes_back_as_a_follower(cluster: Clust
     assert [row["value"] for row in cluster.records("frozen")] == ["one", "two"]
 
 
+def test_a_rolling_upgrade_and_a_lost_volume(cluster: Cluster):
+    """docs/operations.md, word for word: containers are replaced one by one, and one of them begins with nothing."""
+    before = cluster.records("orders")
+    for name in BROKERS:
+        if name == "kafka-2":
+            cluster.compose("rm", "--force", "--stop", name)
+            cluster.engine.docker("volume", "rm", f"{cluster.project}_kafka-2-data")
+        cluster.compose("up", "--detach", "--no-deps", "--force-recreate", "--wait", name)
+        cluster.until("three in sync", lambda: cluster.isrs("kafka-1", "orders") == [[1, 2, 3]] * 3)
+    assert cluster.records("orders") == before
+
+
 def test_stopped_in_good_order_and_up_again_with_its_volumes(cluster: Cluster):
     """Issue 5, Build 5: SIGTERM is a controlled shutdown within the grace period; volumes outlive containers."""
     before = cluster.records("orders")
@@ -210,6 +222,8 @@ def test_stopped_in_good_order_and_up_again_with_its_volumes(cluster: Cluster):
     assert "clean=true" in [line for line in said if "broker_stopped" in line][-1]
     assert cluster.isrs("kafka-1", "orders") == [[1, 3]] * 3
     assert set(cluster.leaders("kafka-1", "orders")) <= {1, 3}
+    cluster.compose("start", "kafka-2")
+    cluster.until("three in sync", lambda: cluster.isrs("kafka-1", "orders") == [[1, 2, 3]] * 3)
     cluster.compose("down", "--timeout", "30")
     cluster.compose("up", "--detach", "--wait", "--wait-timeout", "120")
     assert cluster.records("orders") == before

@@ -120,11 +120,13 @@ down() {
     [ ! -e "$RIG/dns.pid" ] || kill "$(cat "$RIG/dns.pid")" 2>/dev/null || true
     rm -f "$RIG/dns.pid"
     ip netns del "$RIG_NS" 2>/dev/null || true
+    # The engine leaves the mount of a namespace behind.
+    umount "$RIG"/exec/netns/* 2>/dev/null || true
 }
 
 clean() {
     down
-    rm -rf "$RIG"
+    rm -rf --one-file-system "$RIG"
 }
 
 case ${1:-} in
