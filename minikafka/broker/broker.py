@@ -1,7 +1,7 @@
 """One broker: the parts, put together, started and stopped in order.
 
 Start: lock and load the data directory, serve, join the quorum, follow the metadata, register, get unfenced.
-Stop: ask to leave (leaders move first), refuse new requests, end the waiters, close the server, leave the quorum, make
+Stop: ask to leave (leaders move first), refuse new requests, end the waiters, leave the quorum, close the server, make
 everything durable, write the clean-shutdown marker. A broker whose disk failed leaves in the same order but without
 the marker: the next start must recover. A bug (an unexpected exception anywhere) stops the broker at once.
 """
@@ -457,10 +457,10 @@ class Broker:
         if opened:
             self.groups.close()
             self.replicas.close()
+            # Before the server: parked fetches of the metadata, and who waits for the controller, would hold it open.
+            await self.quorum.stop()
         if self._server is not None:
             await self._server.close()
-        if opened:
-            await self.quorum.stop()
         await self._tasks.cancel_all()
         if opened and clean:
             try:

@@ -225,6 +225,11 @@ class QuorumDriver:
         ):
             self._loops.append(self._spawn(coroutine, name))
 
+    def stand_now(self) -> None:
+        """Do not wait for the election timeout of a start: the other members are there."""
+        self.core.stand_now(self.world.clock.now())
+        self.ring()
+
     async def stop(self) -> None:
         """Leave gracefully: a leader tells the others, and the best of them takes over at once. Then the loops end."""
         self.stopping = True

@@ -18,7 +18,7 @@ from minikafka.cli.running import Failure, Signals, first_of, run_until_asked
 from minikafka.cli.settings import broker_settings
 from minikafka.cli.tables import config_option, print_json
 from minikafka.config import BrokerConfig, table
-from minikafka.world.local_broker import LocalBroker
+from minikafka.world.local_broker import LocalBroker, load_doors
 from minikafka.world.process import exec_with_malloc_environment
 
 
@@ -66,6 +66,7 @@ async def _serve(
 ) -> None:
     if parent_fd is not None:
         _stop_with_parent(parent_fd, signals)
+    load_doors()
     node = LocalBroker(config)
     for notice in notices:
         node.events("setting_ignored", notice=notice)

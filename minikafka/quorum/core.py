@@ -184,6 +184,16 @@ class QuorumCore:
 
     # ---- time --------------------------------------------------------------------------------------------------------
 
+    def stand_now(self, now: float) -> None:
+        """Ask for votes at once, if this member has no leader and waits for its turn, or to ask somebody again: for who
+        has started all members together, and knows that they can answer.
+        """
+        role = self.role
+        if isinstance(role, Unattached) and role.election_at is not None:
+            role.election_at = min(role.election_at, now)
+        elif isinstance(role, Standing):
+            role.canvass.ask_at.update((peer, min(at, now)) for peer, at in role.canvass.ask_at.items())
+
     def on_time(self, now: float, wall_ms: int) -> Ready[None]:
         """Do what is due; then :meth:`next_deadline` lies ahead."""
         self.wall_ms = wall_ms

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import time
 from asyncio import Transport
 from collections.abc import Callable
@@ -53,6 +54,12 @@ class Interpose(Protocol):
 
     async def __call__(self, source: str, api: str, body: bytes, handler: Handler) -> Buffers: ...
 
+
+# Where a request that came before the application keeps what it was made of.
+_PARTS: web.RequestKey[tuple[Any, ...]] = web.RequestKey("minikafka.parts", tuple)
+
+LOOPBACK = "127.0.0.1"
+BACKLOG = 1024
 
 # As large as uvloop reads at once: a megabyte arrives in four chunks without pausing the socket.
 READ_BUFFER_SIZE = 1 * MIB
@@ -162,11 +169,7 @@ class HttpServer:
         self._closing = False
         self._date = (0, b"")
         self._listener: asyncio.Server | None = None
-        self._runner: web.AppRunner | None = None
-        if doors is not None:
-            application = web.Application(client_max_size=request_max_bytes)
-            doors(application)
-            self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0)
+        self._routes = _OtherRoutes(doors, request_max_bytes) if doors is not None else None
         self._server = _Connections(
             self._on_request,
             self._all_closed,
@@ -178,18 +181,16 @@ class HttpServer:
             read_bufsize=READ_BUFFER_SIZE,
             auto_decompress=False,
         )
-        self._app_factory: Any = None
-        self._app_handler: Any = None
 
     async def listen(self, address: Address) -> None:
         """Bind; OSError when the port is in use."""
-        if self._runner is not None:
-            await self._runner.setup()
-            server: Any = self._runner.server
-            self._app_factory = server.request_factory
-            self._app_handler = server.request_handler
         loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(self._server, address.host, address.port, backlog=1024)
+        if address.host == LOOPBACK:
+            # No name to look up, which the loop would do on a thread.
+            bound = socket.create_server((address.host, address.port), backlog=BACKLOG)
+            self._listener = await loop.create_server(self._server, sock=bound, backlog=BACKLOG)
+        else:
+            self._listener = await loop.create_server(self._server, address.host, address.port, backlog=BACKLOG)
         name = self._listener.sockets[0].getsockname()
         self._address = Address(address.host, name[1])
 
@@ -211,8 +212,8 @@ class HttpServer:
     async def close(self) -> None:
         """Stop accepting, close idle connections now, and busy ones after their answer or CLOSE_GRACE_S."""
         self._stop_listening()
-        if self._runner is not None:
-            await self._runner.shutdown()  # streams end themselves, with a last word
+        if self._routes is not None:
+            await self._routes.shutdown()  # streams end themselves, with a last word
         await asyncio.sleep(0)  # a connection that is being accepted now is closed as it is made
         for connection in self._server.connections:
             if connection in self._busy:
@@ -233,8 +234,8 @@ class HttpServer:
                     await self._all_closed.wait()
             except TimeoutError:
                 self.abort()
-        if self._runner is not None:
-            await self._runner.cleanup()
+        if self._routes is not None:
+            await self._routes.cleanup()
 
     def abort(self) -> None:
         """As if the process had died: the listener and every connection are gone at once."""
@@ -258,18 +259,20 @@ class HttpServer:
         writer: AbstractStreamWriter,
         task: asyncio.Task[None],
     ) -> web.BaseRequest:
-        if self._app_factory is None or message.path.startswith(RPC_PATH):
-            return web.BaseRequest(message, payload, protocol, writer, task, asyncio.get_running_loop())
-        request: web.BaseRequest = self._app_factory(message, payload, protocol, writer, task)
-        return request
+        is_rpc = self._routes is None or message.path.startswith(RPC_PATH)
+        if is_rpc or self._routes is None or self._routes.make_request is None:
+            request = web.BaseRequest(message, payload, protocol, writer, task, asyncio.get_running_loop())
+            if not is_rpc:
+                request[_PARTS] = (message, payload, protocol, writer, task)
+            return request
+        return self._routes.make_request(message, payload, protocol, writer, task)
 
     async def _on_request(self, request: web.BaseRequest) -> web.StreamResponse:
         connection = request.protocol
         self._busy.add(connection)
         try:
-            if isinstance(request, web.Request):
-                response: web.StreamResponse = await self._app_handler(request)
-                return response
+            if self._routes is not None and (_PARTS in request or isinstance(request, web.Request)):
+                return await self._routes.on_request(request)
             return await self._on_rpc(request)
         finally:
             self._busy.discard(connection)
@@ -352,6 +355,55 @@ class HttpServer:
         if self._date[0] != second:
             self._date = (second, formatdate(second, usegmt=True).encode())
         return self._date[1]
+
+
+class _OtherRoutes:
+    """The application of the other routes. It is put together when their first request comes: a broker that only other
+    brokers and clients talk to never pays for it.
+    """
+
+    def __init__(self, doors: Doors, request_max_bytes: int) -> None:
+        self._doors = doors
+        self._request_max_bytes = request_max_bytes
+        self._opening = asyncio.Lock()
+        self._runner: web.AppRunner | None = None
+        self._is_over = False
+        self._handle: Any = None
+        self.make_request: Callable[..., web.BaseRequest] | None = None
+        """Once it is put together."""
+
+    async def on_request(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer a request that is the application's, or that came before there was one."""
+        if not isinstance(request, web.Request):
+            async with self._opening:
+                if self._is_over:
+                    return refusal(503, "Service Unavailable", "the server is closing", Retry_After="1")
+                make_request = self.make_request or await self._open()
+            request = make_request(*request[_PARTS])
+        response: web.StreamResponse = await self._handle(request)
+        return response
+
+    async def _open(self) -> Callable[..., web.BaseRequest]:
+        application = web.Application(client_max_size=self._request_max_bytes)
+        self._doors(application)
+        runner = self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0)
+        await runner.setup()
+        server: Any = runner.server
+        self._handle = server.request_handler
+        make_request: Callable[..., web.BaseRequest] = server.request_factory
+        self.make_request = make_request
+        return make_request
+
+    async def shutdown(self) -> None:
+        """The application's own end begins."""
+        self._is_over = True
+        if self._runner is not None:
+            await self._runner.shutdown()
+
+    async def cleanup(self) -> None:
+        """No more requests."""
+        if self._runner is not None:
+            await self._runner.cleanup()
 
 
 class BodyTooLarge(Exception):

@@ -9,21 +9,24 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Mapping
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from aiohttp import web
 
 from minikafka.broker.broker import Broker
 from minikafka.config import BrokerConfig
 from minikafka.ports import Events
-from minikafka.rest.metrics.door import MetricsDoor
+from minikafka.rest.metrics.counts import EventCounts
 from minikafka.rest.metrics.view import ProcessGauges
-from minikafka.rest.routes import Doors
 from minikafka.rest.rpc_json import json_rpc
 from minikafka.types import Address, NodeId
 from minikafka.world.instruments import Instruments
 from minikafka.world.loop_lag import LoopLag
 from minikafka.world.real import real_world
+
+if TYPE_CHECKING:
+    from minikafka.rest.metrics.door import MetricsDoor
+    from minikafka.rest.routes import Doors
 
 
 class LocalBroker:
@@ -36,14 +39,18 @@ class LocalBroker:
         log_stream: TextIO | None = None,
         log_level: int | None = None,
         instruments: Instruments | None = None,
+        syncs: bool = True,
     ) -> None:
-        """``instruments``: those of all brokers in this process. None: its own, where the settings ask for them."""
+        """``instruments``: those of all brokers in this process. None: its own, where the settings ask for them.
+        ``syncs`` False is for a data directory that is thrown away with the process.
+        """
         self.config = config
         if instruments is None and config.testing_endpoints_enable:
             instruments = Instruments(self._addresses, self._running)
         self._instruments = instruments
-        self._doors = Doors(instruments)
-        self._metrics = MetricsDoor(self._gauges)
+        self._event_counts = EventCounts()
+        self._doors: tuple[Doors, MetricsDoor] | None = None
+        """Once somebody has asked at one."""
         self._loop_lag = LoopLag()
         self._real = real_world(
             config,
@@ -52,8 +59,9 @@ class LocalBroker:
             log_stream=log_stream,
             log_level=log_level,
             instruments=instruments,
+            syncs=syncs,
         )
-        self._real.events.observers.append(self._metrics.events)
+        self._real.events.observers.append(self._event_counts)
         self.broker = Broker(config, self._real.world)
 
     @property
@@ -81,8 +89,8 @@ class LocalBroker:
     async def start(self) -> None:
         """Serve; DiskFailed, InvalidConfig, OSError when it cannot."""
         await self.broker.start()
-        self._doors.open_to(self.broker)
-        self._metrics.open_to(self.broker)
+        for door in self._doors or ():
+            door.open_to(self.broker)
         self._loop_lag.start()
 
     async def wait_ready(self, timeout_s: float) -> None:
@@ -100,8 +108,8 @@ class LocalBroker:
     async def stop(self) -> None:
         """Controlled shutdown: leaders move, all is flushed, the clean-shutdown marker is written."""
         await self.broker.stop()
-        self._doors.close()
-        self._metrics.close()
+        for door in self._doors or ():
+            door.close()
         self._loop_lag.stop()
         await self._real.close()
 
@@ -115,8 +123,15 @@ class LocalBroker:
     # ---- the doors on its port ---------------------------------------------------------------------------------------
 
     def _mount(self, application: web.Application) -> None:
-        self._metrics(application)
-        self._doors(application)  # the last one: it takes any path
+        """The server asks for this when the first request for a door comes."""
+        make_metrics, make_doors = load_doors()
+        metrics, doors = make_metrics(self._gauges, self._event_counts), make_doors(self._instruments)
+        metrics(application)
+        doors(application)  # the last one: it takes any path
+        self._doors = doors, metrics
+        if self.broker.is_open:
+            for door in self._doors:
+                door.open_to(self.broker)
 
     def _gauges(self) -> ProcessGauges:
         servers = self._real.network.servers
@@ -128,3 +143,13 @@ class LocalBroker:
             free_bytes=shutil.disk_usage(self.config.log_dirs).free,
             loop_lag=self._loop_lag.seen,
         )
+
+
+def load_doors() -> tuple[type[MetricsDoor], type[Doors]]:
+    """The doors' code: a third of all that there is to import. For a broker whose first visitor shall not wait for it,
+    call this before the start.
+    """
+    from minikafka.rest.metrics.door import MetricsDoor  # noqa: PLC0415
+    from minikafka.rest.routes import Doors  # noqa: PLC0415
+
+    return MetricsDoor, Doors

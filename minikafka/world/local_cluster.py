@@ -21,21 +21,21 @@ import threading
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TextIO, TypeVar
 
 import uvloop
 
 from minikafka.broker.broker import Broker
-from minikafka.client.structs import NewTopic
 from minikafka.errors import BrokerNotAvailable
 from minikafka.testing.hands import ClusterEvents, ClusterFaults, ClusterWaits, FaultHandle
-from minikafka.testing.sync import SyncCluster
 from minikafka.types import NodeId
-from minikafka.world.clients import AdminClient
 from minikafka.world.cluster_files import BrokerFiles, ClusterFiles, Ports, prepare
 from minikafka.world.events import WARNING
 from minikafka.world.instruments import Instruments
 from minikafka.world.local_broker import LocalBroker
+
+if TYPE_CHECKING:
+    from minikafka.testing.sync import SyncCluster
 
 Result = TypeVar("Result")
 
@@ -45,8 +45,8 @@ READY_TIMEOUT_S = 60.0
 class LocalCluster:
     """``brokers`` brokers in this process. Use it as a context manager (``with`` or ``async with``), or start and stop.
 
-    ``data_dir`` None: a temporary one, removed by ``stop``. ``config`` has settings by Kafka's names for every broker.
-    ``log_stream`` gets the brokers' warnings; None: nobody does.
+    ``data_dir`` None: a temporary one, removed by ``stop``; nothing in it is synced to disk. ``config`` has settings by
+    Kafka's names for every broker. ``log_stream`` gets the brokers' warnings; None: nobody does.
     """
 
     def __init__(
@@ -134,6 +134,9 @@ class LocalCluster:
     def sync(self) -> SyncCluster:
         """The same cluster for tests without a loop, with a producer and a consumer."""
         if self._sync is None:
+            # Clients are a quarter of all that there is to import: for those who use them from here.
+            from minikafka.testing.sync import SyncCluster  # noqa: PLC0415
+
             self._sync = SyncCluster(self)
         return self._sync
 
@@ -141,6 +144,9 @@ class LocalCluster:
         self, topic: str, partitions: int = 1, *, replicas: int | None = None, config: Mapping[str, str] | None = None
     ) -> None:
         """Create a topic (``replicas`` None: three, or one on each broker) and wait until it has leaders."""
+        from minikafka.client.structs import NewTopic  # noqa: PLC0415 - as for `sync`
+        from minikafka.world.clients import AdminClient  # noqa: PLC0415
+
         count = replicas if replicas is not None else min(3, len(self.files.brokers))
         async with AdminClient(bootstrap_servers=self.bootstrap) as admin:
             await admin.create_topics([NewTopic(topic, partitions, count, topic_configs=dict(config or {}))])
@@ -223,7 +229,11 @@ class LocalCluster:
     async def _start(self, files: tuple[BrokerFiles, ...], timeout_s: float) -> None:
         for each in files:
             node = LocalBroker(
-                each.config(), log_stream=self._log_stream or _NOBODY, log_level=WARNING, instruments=self.instruments
+                each.config(),
+                log_stream=self._log_stream or _NOBODY,
+                log_level=WARNING,
+                instruments=self.instruments,
+                syncs=self._temporary is None,
             )
             try:
                 await node.start()
@@ -231,18 +241,23 @@ class LocalCluster:
                 await node.kill()
                 raise
             self._nodes[each.node_id] = node
+        if len(files) == len(self.files.brokers):
+            # All are there: nobody need wait, as the members of a cluster that starts piece by piece must.
+            self._nodes[files[0].node_id].broker.quorum.stand_now()
         for each in files:
             await self._nodes[each.node_id].wait_ready(timeout_s)
 
     async def _stop(self) -> None:
-        """All at once; those that are left when no quorum is possible any more do not wait for a controller."""
+        """All at once. Those that are left when no quorum is possible any more do not wait for a controller; nor does
+        anybody whose files are thrown away: nobody will miss a leader.
+        """
         self.instruments.faults.clear()
         if self._sync is not None:
             await self._sync.close()
         nodes, self._nodes = dict(self._nodes), {}
         ending = {asyncio.ensure_future(node.stop()) for node in nodes.values()}
         while ending:
-            if 2 * len(ending) <= len(self.files.brokers):
+            if 2 * len(ending) <= len(self.files.brokers) or self._temporary is not None:
                 for node in nodes.values():
                     node.hurry()
             done, ending = await asyncio.wait(ending, return_when=asyncio.FIRST_COMPLETED)

@@ -112,6 +112,8 @@ class OsFile:
     async def sync(self) -> None:
         """Fdatasync on the disk's thread; DiskFailed."""
         self._check()
+        if not self._disk.syncs:
+            return
         with self._lock:
             self._syncs += 1
         future = self._disk.submit(self._path, os.fdatasync, self._descriptor)
@@ -143,10 +145,13 @@ class OsFile:
 
 
 class OsDisk:
-    """One data directory."""
+    """One data directory. ``syncs`` False: a sync does nothing, for a directory that does not outlive its process
+    anyway; what is written survives a killed broker, for it is the kernel's, and no power loss.
+    """
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, *, syncs: bool = True) -> None:
         self.fenced = False
+        self.syncs = syncs
         self._root = os.path.abspath(root)
         self._threads: dict[str, ThreadPoolExecutor] = {}
         self._numbers = itertools.count(1)
@@ -226,6 +231,9 @@ class OsDisk:
     async def publish(self, path: str, data: bytes) -> None:
         """As :meth:`replace_file`, and durable, all on the disk's thread."""
         self._full(path)
+        if not self.syncs:
+            self.replace_file(path, data)
+            return
         temporary = f"{path}.{next(self._numbers)}{TEMPORARY}"
         future = self.submit(path, lambda: self._write_and_rename(path, temporary, data, durable=True))
         try:
@@ -284,6 +292,8 @@ class OsDisk:
     async def sync_folder(self, folder: str) -> None:
         """Make the names in ``folder`` durable, and the folder itself when this process made it."""
         self._full(folder)
+        if not self.syncs:
+            return
         try:
             await asyncio.wrap_future(self.submit(folder, self._sync_folders, folder))
         except OSError as error:

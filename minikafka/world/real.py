@@ -45,10 +45,11 @@ class RealWorld:
         data_dir: str | None,
         network: HttpNetwork,
         events: EventLog,
+        syncs: bool = True,
     ) -> None:
         self.network = network
         self.events = events
-        self.disk = OsDisk(data_dir) if data_dir is not None else None
+        self.disk = OsDisk(data_dir, syncs=syncs) if data_dir is not None else None
         self.world = World(
             clock=SystemClock(),
             network=network,
@@ -89,6 +90,7 @@ def real_world(
     log_stream: TextIO | None = None,
     log_level: int | None = None,
     instruments: Instruments | None = None,
+    syncs: bool = True,
 ) -> RealWorld:
     """The real world of a broker (``config``), or of a client (nothing). Call it inside the running loop.
 
@@ -120,4 +122,5 @@ def real_world(
         data_dir=data_dir if data_dir is not None else config.log_dirs,
         network=HttpNetwork(doors=doors, translate=translate, links=links, **limits),
         events=events,
+        syncs=syncs,
     )

@@ -232,6 +232,30 @@ async def test_json_goes_through_a_translator_of_the_same_handler():
         assert json.loads(answer) == {"api": "Echo", "text": "hi"}
 
 
+async def test_doors_are_put_together_once_when_somebody_comes():
+    """A broker that only brokers and clients talk to never pays for routes; visitors at the same moment share them."""
+    made: list[web.Application] = []
+
+    def doors(application: web.Application) -> None:
+        made.append(application)
+        application.router.add_post("/echo", answer)
+
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(body=await request.read())
+
+    async with serving(doors=doors) as (_, server):
+        async with wire_to(server) as one, wire_to(server) as other:
+            one.send("POST /rpc/Fetch HTTP/1.1\nHost: x\nContent-Length: 1", b"1")
+            assert (await one.answer())[2] == b"1"
+            assert made == []
+            for wire, body in ((one, b"tea"), (other, b"milk")):
+                wire.send(f"POST /echo HTTP/1.1\nHost: x\nContent-Length: {len(body)}", body)
+            assert [(await wire.answer())[2] for wire in (one, other)] == [b"tea", b"milk"]
+            one.send("POST /echo HTTP/1.1\nHost: x\nContent-Length: 1", b"2")
+            assert (await one.answer())[2] == b"2"
+        assert len(made) == 1
+
+
 async def test_doors_share_the_port_and_rpc_does_not_pass_through_them():
     """/v1, health and metrics are mounted; the fast path stays what it was."""
     seen: list[str] = []

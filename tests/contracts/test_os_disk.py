@@ -205,3 +205,26 @@ def test_the_lock_file_is_not_among_the_names(disk: OsDisk):
     """Recovery must not take it for a topic."""
     disk.lock()
     assert disk.names("") == []
+
+
+async def test_a_directory_that_is_thrown_away_is_written_and_not_synced(tmp_path: Path, monkeypatch):
+    """A test's cluster: the files are as ever, for a killed broker to find again, and nobody waits for a disk."""
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    monkeypatch.setattr(os, "fdatasync", synced.append)
+    disk = OsDisk(str(tmp_path / "data"), syncs=False)
+    file = disk.open("orders-0/log")
+    file.append([b"tea"])
+    await file.sync()
+    await disk.publish("checkpoint", b"1")
+    await disk.sync_folder("orders-0")
+    disk.fence()
+    with pytest.raises(DiskFailed):
+        await file.sync()
+    with pytest.raises(DiskFailed):
+        await disk.publish("checkpoint", b"2")
+    assert synced == []
+    assert not [each for each in threading.enumerate() if each.name.startswith("sync-")]
+    again = OsDisk(str(tmp_path / "data"), syncs=False)
+    assert (again.read_file("checkpoint"), again.open("orders-0/log").read(0, 9)) == (b"1", b"tea")
+    again.close()

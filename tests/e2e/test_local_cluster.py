@@ -167,6 +167,12 @@ def test_a_temporary_directory_is_gone_afterwards():
     assert not folder.exists()
 
 
+def test_only_files_that_stay_are_synced(tmp_path):
+    """A temporary cluster is thrown away with its files; in a directory of the user's own a sync is a sync."""
+    with LocalCluster(1) as temporary, LocalCluster(1, tmp_path) as kept:
+        assert [cluster.broker(1).world.disk.syncs for cluster in (temporary, kept)] == [False, True]
+
+
 def test_what_cannot_work_is_told():
     """Errors are sentences: an unknown setting, an unknown node, a node that runs, a cluster that does not."""
     with pytest.raises(InvalidConfig, match="did you mean"):

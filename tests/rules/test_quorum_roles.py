@@ -229,6 +229,30 @@ def test_the_pause_after_a_lost_election_grows_up_to_the_setting():
     assert 0.2 <= max(pauses) <= 0.4
 
 
+def test_who_is_told_that_all_are_there_asks_at_once():
+    """Issue 5, start of a cluster in one process: a wait that only guards against asking too early is cut short."""
+    core = make_core(1)
+    later = core.next_deadline()
+    assert later is not None
+    assert later > 0.0
+    core.stand_now(0.0)
+    ready = core.on_time(0.0, WALL_MS)
+    assert isinstance(core.role, Prospective)
+    assert [(envelope.peer, envelope.request.pre_vote) for envelope in ready.send] == [(2, True), (3, True)]
+    core.role.canvass.record_silence(2, now=0.0, backoff_s=0.5, backoff_max_s=1.0)
+    core.stand_now(0.1)
+    assert [envelope.peer for envelope in core.on_time(0.1, WALL_MS).send] == [2]
+
+
+@pytest.mark.parametrize("role", ["leader", "follower", "resigned"])
+def test_who_has_or_had_a_leader_is_not_hurried(role: str):
+    """An election while the leader is heard would only disturb."""
+    core = member(role)
+    before, deadline = core.role, core.next_deadline()
+    core.stand_now(0.0)
+    assert (core.role, core.next_deadline()) == (before, deadline)
+
+
 def test_a_leader_that_hears_no_majority_resigns_after_one_and_a_half_fetch_timeouts():
     """KAFKA-15489: cut off from the voters it must not believe for ever that it leads."""
     core = member("leader")

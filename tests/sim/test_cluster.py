@@ -162,6 +162,17 @@ def test_controlled_shutdown(cluster: SimCluster, is_controller: bool) -> None:
     assert broker.failure is None
 
 
+@pytest.mark.parametrize("is_controller", [True, False])
+def test_a_stopping_broker_ends_what_others_wait_for(cluster: SimCluster, is_controller: bool) -> None:
+    """DESIGN (stopping): parked fetches of the metadata end at once; they do not cost the server's whole patience."""
+    controller = cluster.controller()
+    chosen = next(node for node in cluster.living() if (node == controller) is is_controller)
+    cluster.brokers[chosen].hurry()
+    began = cluster.sim.loop.time()
+    cluster.stop(chosen)
+    assert cluster.sim.loop.time() - began < 0.5
+
+
 def test_a_paused_leader_acknowledges_nothing(cluster: SimCluster) -> None:
     """SIGSTOP past the session: what the old leader was told meanwhile is refused when it goes on, not acknowledged."""
     leader = next(node for node in cluster.nodes if node != cluster.controller())

@@ -35,10 +35,10 @@ class _Families(Collector):
 
 
 class MetricsDoor:
-    """Stands before one broker. :attr:`events` is to be told of every event."""
+    """Stands before one broker. ``events`` is told of every event, from the broker's first on."""
 
-    def __init__(self, read_gauges: ReadGauges) -> None:
-        self.events = EventCounts()
+    def __init__(self, read_gauges: ReadGauges, events: EventCounts) -> None:
+        self.events = events
         self._read_gauges = read_gauges
         self._windows = Windows()
         self._broker: Broker | None = None
