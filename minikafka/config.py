@@ -259,6 +259,12 @@ class BrokerConfig:
     )
     connections_max_idle_ms: int = _setting("connections.max.idle.ms", 600_000, "close a silent connection", low=1)
 
+    memory_tails_bytes: int = _setting(
+        "mk.memory.tails.bytes",
+        64 * MIB,
+        "memory for the newest batches of all logs together; 0: read from files",
+        low=0,
+    )
     insecure: bool = _setting("mk.insecure", False, "allow a listener beyond loopback without authentication")
     testing_endpoints_enable: bool = _setting(
         "mk.testing.endpoints.enable", False, "serve what is for tests only: /v1/faults, /v1/wait, /v1/events"

@@ -209,6 +209,7 @@ class Broker:
             directory_id=self._new_id(),
             config_of=lambda name: METADATA_LOG_CONFIG if name == METADATA_PARTITION else config.topic_defaults(),
             events=world.events,
+            tail_budget_bytes=config.memory_tails_bytes,
             pause=lambda: asyncio.sleep(0),
         )
         self._server = await world.network.serve(config.listener, self.handle)

@@ -1,8 +1,8 @@
 """The admin client: topics, records, leaders and the quorum, with aiokafka's names where it has them.
 
 Rules for this file: a change goes to the controller that metadata names and follows it when it moves. A change whose
-answer was lost is not sent again blindly: the cluster is asked whether it happened, and after a repetition
-TOPIC_ALREADY_EXISTS (or UNKNOWN_TOPIC for a deletion) counts as the success of the first attempt.
+answer was lost is not sent again blindly: a broker that knows as much as this client is asked whether it happened, and
+after a repetition TOPIC_ALREADY_EXISTS (or UNKNOWN_TOPIC for a deletion) counts as the success of the first attempt.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from minikafka.errors import (
 )
 from minikafka.invariant import invariant
 from minikafka.ports import World
-from minikafka.types import NO_NODE, NodeId, Offset, TopicPartition
+from minikafka.types import NO_NODE, NO_OFFSET, NodeId, Offset, TopicPartition
 from minikafka.wire import messages as m
 
 
@@ -52,6 +52,8 @@ class AdminClient(Operations):
         self._world_source = world
         self._resources = AsyncExitStack()
         self._parts: tuple[World, Metadata, Leaders, Backoff, Caller] | None = None
+        self._changed_at = NO_OFFSET
+        """How far the metadata log reached with this client's latest change."""
 
     async def start(self) -> None:
         """Connect to the cluster. NetworkException when no bootstrap server answers in default_api_timeout_ms."""
@@ -107,18 +109,18 @@ class AdminClient(Operations):
         )
 
         async def happened() -> m.CreateTopicsResponse | None:
-            described = await self._describe(tuple(each.name for each in new_topics), deadline)
-            if any(topic.error_code for topic in described):
+            found = await self._witnessed([each.name for each in new_topics])
+            if any(topic.error_code for topic in found) or len(found) < len(new_topics):
                 return None
             return m.CreateTopicsResponse(
                 topics=tuple(
                     m.CreatedTopic(
-                        name=topic.topic,
+                        name=topic.name,
                         topic_id=topic.topic_id,
                         num_partitions=len(topic.partitions),
-                        replication_factor=len(topic.partitions[0].replicas) if topic.partitions else -1,
+                        replication_factor=len(topic.partitions[0].replica_nodes) if topic.partitions else -1,
                     )
-                    for topic in described
+                    for topic in found
                 )
             )
 
@@ -138,8 +140,8 @@ class AdminClient(Operations):
         request = m.DeleteTopicsRequest(topics=tuple(topics), timeout_ms=self._timeout_ms(timeout_ms))
 
         async def happened() -> m.DeleteTopicsResponse | None:
-            described = await self._describe(tuple(topics), deadline)
-            if not all(topic.error_code == UnknownTopicOrPartition.code for topic in described):
+            found = await self._witnessed(topics)
+            if len(found) < len(topics) or any(each.error_code != UnknownTopicOrPartition.code for each in found):
                 return None
             return m.DeleteTopicsResponse(topics=tuple(m.DeletedTopic(name=topic) for topic in topics))
 
@@ -155,6 +157,17 @@ class AdminClient(Operations):
                 topics,
             )
         return response.topics
+
+    async def _witnessed(self, topics: Sequence[str]) -> tuple[m.MetadataTopic, ...]:
+        """What a broker says of the topics that knows as much of the cluster as this client; () when none answers.
+
+        One that knows less is no witness: it may not have heard of the topic yet, or not of its deletion.
+        """
+        try:
+            answer = await self._metadata().ask_once(tuple(topics))
+        except NetworkException:
+            return ()
+        return answer.topics if answer.metadata_offset >= self._changed_at else ()
 
     async def list_topics(self) -> list[str]:
         """The names of all topics, sorted."""
@@ -374,6 +387,7 @@ class AdminClient(Operations):
             patience = min(deadline, world.clock.now() + self.config.request_timeout_ms / 1000)
             try:
                 response = await caller.call(address, request, deadline=patience)
+                self._changed_at = max(self._changed_at, getattr(response, "metadata_offset", NO_OFFSET))
                 return _as_first_attempt(response, repeated) if maybe_done and repeated is not None else response
             except (NotController, NotLeaderOrFollower, NetworkException, RequestTimedOut) as error:
                 last: ProtocolError = error

@@ -6,6 +6,8 @@ Rules for this file:
 2. A checkpoint is published whole: it is durable, or the one before it stands. Two publications may overlap; the one
    begun later wins.
 3. A format newer than ours is refused with a sentence.
+4. Checkpoints name partitions, not topic ids: before a log is created under a name that had another log, that name is
+   taken out of them. Else the new log would have the old one's start, watermark and recovery point after a kill -9.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ from minikafka.ports import Disk, Events, no_events
 from minikafka.types import NodeId, Offset, TopicId, TopicPartition
 
 TAIL_BUDGET_BYTES = 64 * 1024 * 1024
-"""Memory tails of all logs together: the default heap of a small broker, shared out evenly."""
+"""Memory tails of all logs together: the default heap of a small broker, shared out evenly; 0 is none at all."""
 _TAIL_SIZE_MIN = 64 * 1024
 _TAIL_SIZE_MAX = 4 * 1024 * 1024
 
@@ -71,6 +73,8 @@ class LogDirectory:
         self._tail_size = 0
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._high_watermarks: dict[TopicPartition, Offset] = {}
+        self._former: dict[TopicPartition, None] = {}
+        """Partitions that checkpoints may name though their log is gone."""
         self._publications = 0
         self._newest: dict[str, int] = {}
         """Of each file, the number of the publication that was begun last."""
@@ -127,6 +131,8 @@ class LogDirectory:
             )
             if pause is not None:
                 await pause()
+        named = {*(points or {}), *(starts or {}), *self._high_watermarks}
+        self._former.update(dict.fromkeys(sorted(named - self._logs.keys())))
         self._share_tails()
         # From now on a missing checkpoint means a lost one, so that the first ones must be there.
         if points is None:
@@ -155,8 +161,9 @@ class LogDirectory:
             return None
 
     def _share_tails(self, new: PartitionLog | None = None) -> None:
-        """An equal part for everyone; most often a ``new`` log's arrival does not change it."""
-        share = min(max(self._tail_budget_bytes // max(1, len(self._logs)), _TAIL_SIZE_MIN), _TAIL_SIZE_MAX)
+        """An equal part for everyone, nothing for nobody; most often a ``new`` log's arrival does not change it."""
+        each = self._tail_budget_bytes // max(1, len(self._logs))
+        share = min(max(each, _TAIL_SIZE_MIN), _TAIL_SIZE_MAX) if self._tail_budget_bytes else 0
         if new is not None:
             new.tail.size_max = share
         if share != self._tail_size:
@@ -180,6 +187,8 @@ class LogDirectory:
     ) -> PartitionLog:
         """A new, empty log. Raises DiskFailed or KafkaStorageError when the disk does."""
         invariant(partition not in self._logs, "a log is created once", partition=partition)
+        if partition in self._former:
+            self._take_out_of_checkpoints(partition)
         log = PartitionLog.open(
             self._disk,
             partition,
@@ -208,6 +217,7 @@ class LogDirectory:
         self._disk.remove(target)
         self._disk.replace(str(partition), target)
         self._high_watermarks.pop(partition, None)
+        self._former[partition] = None
         self._share_tails()
         self._events("log_retired", partition=str(partition), folder=target)
         return target
@@ -241,6 +251,22 @@ class LogDirectory:
         """log-start-offset-checkpoint of all logs that do not begin at 0."""
         starts = {partition: log.start_offset for partition, log in self._logs.items() if log.start_offset > 0}
         await self._publish(LOG_START_OFFSET_CHECKPOINT, format_offsets(starts))
+
+    def _take_out_of_checkpoints(self, partition: TopicPartition) -> None:
+        """The files as they would be without it, at once: no kill -9 may come between this and the new log's folder.
+
+        A power cut may leave one torn, which counts as lost. Publications under way were begun before: they come late.
+        """
+        for name in (RECOVERY_POINT_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT, REPLICATION_OFFSET_CHECKPOINT):
+            self._publications += 1
+            self._newest[name] = self._published[name] = self._publications
+            offsets = self._read_offsets(name)
+            if offsets is not None and partition in offsets:
+                del offsets[partition]
+                self._durable.pop(name, None)
+                self._disk.replace_file(name, format_offsets(offsets))
+        self._high_watermarks.pop(partition, None)
+        del self._former[partition]
 
     async def _publish(self, name: str, data: bytes) -> bool:
         """Make ``data`` the durable content of ``name``, if it is not already; False when a later publication was begun

@@ -18,6 +18,7 @@ move the others; a dead incarnation's handles change nothing.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from random import Random
 from typing import Literal
@@ -46,6 +47,8 @@ class SimDisk:
         self.sync_mean_s = 0.002
         """Mean of the drawn time of a sync; raise it for a slow disk."""
         self.power_cuts = 0
+        self.marks: Counter[str] = Counter()
+        """What power cuts took: proof that they did."""
         self._seed = f"{seed}/disk/{node}"
         self._node = node
         self._loop = loop
@@ -75,15 +78,17 @@ class SimDisk:
         for folder in sorted(self._name_changes):
             changes = self._name_changes[folder]
             random = Random(f"{self._seed}/cut/{self.power_cuts}/{folder}")
-            for change in changes[: random.randint(0, len(changes))]:
+            kept = random.randint(0, len(changes))
+            for change in changes[:kept]:
                 change.apply(self._durable_names)
+            self.marks["disk_names_lost"] += len(changes) - kept
         self._name_changes.clear()
         self._names = {path: entry for path, entry in self._durable_names.items() if self._reachable(path)}
         self._durable_names = dict(self._names)
         for path in sorted(self._names):
             entry = self._names[path]
             if isinstance(entry, Inode):
-                entry.lose_power(Random(f"{self._seed}/cut/{self.power_cuts}/{entry.birth}"))
+                self.marks[entry.lose_power(Random(f"{self._seed}/cut/{self.power_cuts}/{entry.birth}"))] += 1
 
     def _reachable(self, path: str) -> bool:
         parent = _parent(path)
@@ -108,6 +113,11 @@ class SimDisk:
             inode.content[at] ^= bit
         return at
 
+    def remove_for_good(self, path: str) -> None:
+        """What an operator removes while nothing runs: a file or folder, and durably."""
+        self.remove(path)
+        self._names_synced(_parent(path), self._sequence)
+
     def wipe(self) -> None:
         """A new, empty disk."""
         self._names.clear()
@@ -121,6 +131,10 @@ class SimDisk:
     def files(self) -> dict[str, bytes]:
         """Every file as a reader sees it now, by sorted path."""
         return {path: bytes(e.content) for path, e in sorted(self._names.items()) if isinstance(e, Inode)}
+
+    def content_bytes(self, path: str) -> bytes:
+        """The file as a reader sees it now."""
+        return bytes(self.inode(path).content)
 
     def durable_bytes(self, path: str) -> bytes:
         """What of the file would surely survive a power cut, its name aside."""

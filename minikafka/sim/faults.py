@@ -15,16 +15,23 @@ from collections.abc import Callable
 from minikafka.invariant import invariant
 from minikafka.sim.cluster import SimCluster, node_name
 from minikafka.sim.plan import CONTROLLER, FOLLOWER, FSYNC, ISR, Fault, Plan
+from minikafka.sim.rot import Rot
 from minikafka.sim.world import Event
 from minikafka.types import NO_NODE, NodeId, TopicPartition
+
+At = Callable[[float, Callable[[], None]], None]
 
 DISK_LEFT_BYTES = 200
 """On a full disk: some small writes still fit, which is worse than none."""
 
+ROT_RETRY_S = 0.07
+"""How often it is looked whether everybody is in sync, so that a bit may rot."""
+
 STOP_S_MAX = 4.0
 """The longest controlled shutdown of a plan's settings, and some room."""
 
-At = Callable[[float, Callable[[], None]], None]
+DAMAGING = frozenset({"crash", "power_cut", "power_cut_all", "wipe", "stop", "fail_sync", "disk_full", "rot"})
+"""What may take away a replica's records, or its place in the ISR."""
 
 
 class Faults:
@@ -43,7 +50,9 @@ class Faults:
         """Whose power was cut since the cluster was last whole."""
         self._wiped = False
         """And one of them came back with an empty disk."""
+        self.rot = Rot(cluster, at, is_calm=self._losses_are_known, on_repair=self._lost_its_records)
         self._begin: dict[str, Callable[[Fault, tuple[NodeId, ...]], None]] = {
+            "rot": self._rot,
             "crash": self._crash,
             "power_cut": self._power_cut,
             "power_cut_all": self._power_cut,
@@ -67,8 +76,17 @@ class Faults:
             return
         invariant(fault.kind in self._begin, "a known kind of fault", fault=fault)
         self._tell(f"{fault} hit {','.join(map(str, nodes))}")
+        if fault.kind in DAMAGING and self.rot.rotten and self._is_too_much(fault, nodes):
+            self.marks[f"{fault.kind}_spared"] += 1
+            self._pause(fault, nodes)
+            return
         self.marks[f"fault_{fault.kind}"] += 1
         self._begin[fault.kind](fault, nodes)
+
+    def _is_too_much(self, fault: Fault, nodes: tuple[NodeId, ...]) -> bool:
+        """Some replica is rotten: its own broker may not fail beside, nor the last one who has what it lacks."""
+        needs_its_disk = fault.kind in {"fail_sync", "disk_full", "rot"}
+        return needs_its_disk or bool(set(nodes) & set(self.rot.nodes)) or self.rot.spares(nodes)
 
     def end_all(self) -> None:
         """Put everything right: links, disks, stopped and dead processes."""
@@ -82,7 +100,13 @@ class Faults:
             cluster.resume(node)
             if node in self._stopping and node in cluster.living():
                 cluster.crash(node)
-            cluster.restart(node)
+            self.restart_if_stopped(node)
+        self.rot.call_the_operator()
+
+    def restart_if_stopped(self, node: NodeId) -> None:
+        """Start a process that has ended, by itself or by a fault; an operator starts his own."""
+        if node not in self.rot.under_repair:
+            self._cluster.restart(node)
 
     def explains(self, event: Event) -> bool:
         """Did a broker stop because of what a fault did to its disk?"""
@@ -137,7 +161,7 @@ class Faults:
     def _restart_later(self, fault: Fault, nodes: tuple[NodeId, ...]) -> None:
         def restart() -> None:
             for node in nodes:
-                self._cluster.restart(node)
+                self.restart_if_stopped(node)
 
         self._later(fault, restart)
 
@@ -167,6 +191,27 @@ class Faults:
         self._wiped = True
         self._restart_later(fault, nodes)
 
+    def _rot(self, fault: Fault, nodes: tuple[NodeId, ...]) -> None:
+        """A bit flips on a disk, in what everybody else has: as soon as that is so."""
+        (node,) = nodes
+        may_rot = not (self.rot.rotten or self._damaged or node in self._disks_failed) and self._is_in_sync()
+        if may_rot and self.rot.begin(node, lasts_s=fault.lasts_s, folder=bool(fault.value)):
+            self.marks["bit_rotten_on_leader"] += self._leads_what_is_rotten(node)
+            self._disks_failed.add(node)
+            return
+        self._at(self._cluster.sim.loop.time() + ROT_RETRY_S, lambda: self._rot(fault, nodes))
+
+    def _losses_are_known(self) -> bool:
+        """Has the controller registered everybody anew who has lost something?"""
+        return all(self._is_current(node) for node in sorted(self._damaged))
+
+    def _lost_its_records(self, node: NodeId) -> None:
+        self._damaged.add(node)
+        self._wiped = True
+
+    def _leads_what_is_rotten(self, node: NodeId) -> bool:
+        return any(self._cluster.leader_of(name) == node for _, name in self.rot.rotten)
+
     def _keeps_a_whole_replica(self, victims: tuple[NodeId, ...]) -> bool:
         """Is everything whole now, and is one replica of each partition outside?"""
         cluster = self._cluster
@@ -177,6 +222,17 @@ class Faults:
             if set(state.isr) != set(state.replicas) or set(state.isr) <= set(victims):
                 return False
         return all(self._is_current(node) for node in cluster.nodes)
+
+    def _is_in_sync(self) -> bool:
+        """Does everybody live, registered as who he is, and is every replica in its ISR?"""
+        cluster = self._cluster
+        image = cluster.image()
+        return (
+            image is not None
+            and cluster.living() == cluster.nodes
+            and all(set(state.isr) == set(state.replicas) for _, state in image.sorted_partitions())
+            and all(map(self._is_current, cluster.nodes))
+        )
 
     def _is_current(self, node: NodeId) -> bool:
         """Is the registration that the controller has recorded this process's own?"""
@@ -246,7 +302,7 @@ class Faults:
         def room_again() -> None:
             for disk, node in zip(disks, nodes, strict=True):
                 disk.capacity_bytes = None
-                self._cluster.restart(node)
+                self.restart_if_stopped(node)
 
         self._later(fault, room_again)
 

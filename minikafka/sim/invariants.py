@@ -9,7 +9,7 @@ compared with every replica whose watermark passes it later, and with the log of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, TypeAlias
 
@@ -85,7 +85,7 @@ Key: TypeAlias = tuple[TopicPartition, TopicId]
 class Sight:
     """One replica after a step that told something about it."""
 
-    __slots__ = ("brokers", "events", "image", "key", "leader", "life", "name", "partition")
+    __slots__ = ("brokers", "events", "image", "is_hearsay", "key", "leader", "life", "name", "partition")
 
     def __init__(
         self, brokers: Mapping[NodeId, Broker], image: MetadataImage | None, event: Event, partition: Partition
@@ -102,6 +102,8 @@ class Sight:
         self.leader = partition.role if isinstance(partition.role, LeaderReplica) else None
         """Its role, if it leads."""
         self.events: list[Event] = []
+        self.is_hearsay = False
+        """A leader of this partition was not looked at: its disk was damaged. What it exposed is known from others."""
 
     def replica(self, node: NodeId) -> Partition | None:
         """What another broker has of the same partition."""
@@ -274,6 +276,8 @@ class CommittedPrefixEqual(OfPartition):
     def _exposing_epoch(sight: Sight) -> Epoch | None:
         """In which epoch this replica leads, or led earlier in this step (one step may apply several changes)."""
         led = [_number(event, "epoch") for event in sight.events if event.kind == "hw_advanced"]
+        if sight.leader is None and sight.is_hearsay and not led:
+            return sight.partition.epoch
         return sight.leader.epoch if sight.leader is not None else max(led, default=None)
 
     def of(self, key: Key) -> Iterable[Exposed]:
@@ -418,6 +422,9 @@ class Watch:
         """Names that are not violations in this run: plans beyond the fault budget lose records."""
         self.may_be_unclean: frozenset[str] = frozenset()
         """Topics whose leaders may be elected from outside the ISR."""
+        self.rotten: Container[tuple[NodeId, TopicPartition]] = ()
+        """Replicas whose disk is damaged: what they show is a fault's doing."""
+        self.were_rotten: Container[TopicPartition] = ()
         committed = CommittedPrefixEqual()
         self._of_partitions: Sequence[OfPartition] = (
             OneLeaderPerEpoch(),
@@ -479,11 +486,12 @@ class Watch:
                 self._quorum.on_event(event, life_of(event), self.cluster.brokers[node], self.report)
                 continue
             partition = self._partition_of(event, brokers.get(node))
-            if partition is None or partition.failed:
+            if partition is None or partition.failed or (node, partition.partition) in self.rotten:
                 continue
             sight = sights.get((node, partition.partition))
             if sight is None:
                 sight = sights[node, partition.partition] = Sight(brokers, newest, event, partition)
+                sight.is_hearsay = partition.partition in self.were_rotten
             sight.events.append(event)
         for sight in sights.values():
             report = self._report_what_is_no_loss if self.may_have_lost(sight.name) else self.report

@@ -18,7 +18,9 @@ The fault budget (what a run must survive):
   that are no voters: a static quorum does not survive a voter that forgets its vote.
 - a topic with ``unclean.leader.election.enable`` may lose what it likes once an unclean election has taken place: its
   losses are named, not violations; so are those of records that were sent with acks=0 or acks=1.
-- never: bits rotten on every copy at once.
+- a bit that rots (``rot``) does so on one replica's disk, in what is committed and synced, while everything is whole;
+  until an operator has put it right nobody is killed who has what that replica lacks, and nothing else happens to its
+  disk. Never: bits rotten on every copy at once.
 
 Rules for this file: it draws from one stream per purpose; nothing here runs.
 """
@@ -438,6 +440,39 @@ def wrong_calendars(plan: Plan, random: Random) -> Plan:
     return plan.with_(skew_s={f"n{node}": random.choice((-1800.0, -90.0, 90.0, 86_400.0)) for node in sorted(nodes)})
 
 
+QUIET_S: Final = 3.5
+"""Before a bit rots: it may only where everything is whole."""
+
+
+def rotten_bits(plan: Plan, random: Random) -> Plan:
+    """A bit rots on a disk; somebody reads from the start, and another broker may lose what it has not synced."""
+    at_s = round(random.uniform(0.4, 0.7) * plan.duration_s, 3)
+    calm = [
+        fault
+        for fault in plan.faults
+        if fault.kind not in {"fail_sync", "disk_full"} and not at_s - QUIET_S < fault.at_s < at_s + 1.0
+    ]
+    topic = plan.topics[0]
+    leader = f"{LEADER}:{topic.name}-{random.randrange(topic.partitions)}"
+    target = random.choice((leader, leader, *(f"n{node}" for node in range(1, plan.brokers + 1))))
+    lasts_s, folder = round(random.uniform(1.0, 4.0), 3), float(random.choice((0, 1)))
+    faults = [
+        Fault(at_s=round(at_s + after_s, 3), kind="kill_reader", target="c1", lasts_s=0.1, value=1.0)
+        for after_s in (0.2, 0.8, 1.4)
+    ]
+    faults.append(Fault(at_s=at_s, kind="rot", target=target, lasts_s=lasts_s, value=folder))
+    if random.random() < 0.6:
+        victim = random.randint(1, plan.brokers)
+        kind = "wipe" if victim > VOTERS else "power_cut"
+        faults.append(Fault(at_s=round(at_s + 1.0, 3), kind=kind, target=f"n{victim}", lasts_s=0.3))
+    return _and_faults(files_only(plan.with_(faults=tuple(calm)), random), faults)
+
+
+def files_only(plan: Plan, _random: Random) -> Plan:
+    """No batches are kept in memory: whoever reads reads from the disk."""
+    return plan.with_(settings={**plan.settings, "mk.memory.tails.bytes": "0"})
+
+
 def real_consumer(plan: Plan, random: Random) -> Plan:
     """The production consumer reads along."""
     return plan.with_(consumers=random.choice((1, 1, 2)))
@@ -451,5 +486,7 @@ EXTRAS: Final = (
     (0.2, unclean_topic),
     (0.25, wrong_calendars),
     (0.3, real_consumer),
+    (0.25, rotten_bits),
+    (0.3, files_only),
 )
 """How often each is drawn."""

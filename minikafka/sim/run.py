@@ -90,6 +90,7 @@ class Run:
         self.losses = Losses(plan, self.watch.may_have_lost)
         self._recorder = Recorder(self._record, self.sim.loop.time)
         self.faults = Faults(plan, self.cluster, self.schedule.at, self.report.faults.append)
+        self.watch.rotten, self.watch.were_rotten = self.faults.rot.rotten, self.faults.rot.were_rotten
         self.people = People(plan, self.cluster, self._recorder, self.schedule.at, self.report.faults.append)
         self._events_seen = 0
 
@@ -193,11 +194,12 @@ class Run:
     def _converged(self) -> bool:
         """As an operator would, start whoever has ended by itself (a log that failed stays failed till then)."""
         for node in self.cluster.nodes:
-            self.cluster.restart(node)
-        return not self.people.missing() and self.cluster.is_settled()
+            self.faults.restart_if_stopped(node)
+        return not self.faults.rot.rotten and not self.people.missing() and self.cluster.is_settled()
 
     def _missing(self) -> str:
-        return "; ".join(filter(None, [self.cluster.missing(), self.people.missing()]))
+        rotten = [f"{name} on broker {node} is rotten" for node, name in self.faults.rot.rotten]
+        return "; ".join(filter(None, [self.cluster.missing(), self.people.missing(), *rotten]))
 
     # ---- validations -------------------------------------------------------------------------------------------------
 
@@ -311,6 +313,8 @@ class Run:
         report.violations = self.watch.violations
         report.virtual_s, report.steps, report.trace = loop.time(), loop.steps, loop.trace.hexdigest()
         report.marks += self.sim.marks + self.faults.marks + self.people.marks
+        for node in self.cluster.nodes:
+            report.marks += self.sim.disk(node_name(node)).marks
         if not report.ok:
             report.table = self.cluster.table()
             report.story = [str(event)[:220] for event in self.sim.journal[-STORY_EVENTS:]]

@@ -216,7 +216,9 @@ class ReadingClient:
         return heard
 
     def _reset(self, answer: FetchedPartition) -> None:
-        """To what is still there: retention has passed this reader, or a log was cut, which the history must show."""
+        """To what is still there: retention has passed this reader, by the leader's word (followers hear of
+        it later); or a log was cut.
+        """
         name = TopicPartition(answer.topic, answer.partition)
         position = self.positions[name]
         bounded = min(max(position, answer.log_start_offset), answer.log_end_offset)
@@ -224,8 +226,7 @@ class ReadingClient:
             return
         self._world.events("reader_reset", partition=str(name), old=position, new=bounded)
         self.positions[name] = bounded
-        if bounded < position:
-            self._recorder.seek(self.name, name.topic, name.partition, bounded)
+        self._recorder.seek(self.name, name.topic, name.partition, bounded)
 
     def _take(self, answer: FetchedPartition) -> None:
         name = TopicPartition(answer.topic, answer.partition)
@@ -304,6 +305,7 @@ class ConsumingClient:
                     consumer.seek(name, self.positions.get(name, 0))
                 continue
             for name, records in taken.items():
+                self._note_reset(name, records[0].offset, consumer)
                 self.positions[name] = records[-1].offset + 1
                 self._recorder.poll(
                     self.name,
@@ -312,6 +314,12 @@ class ConsumingClient:
                     [(record.offset, value_id(record.value)) for record in records],
                     position_after=self.positions[name],
                 )
+
+    def _note_reset(self, name: TopicPartition, first: Offset, consumer: Consumer) -> None:
+        """It went forward by itself, to the log start that the leader told it."""
+        start = consumer._positions.states[name].log_start_offset or 0
+        if self.positions.get(name, 0) < min(first, start):
+            self._recorder.seek(self.name, name.topic, name.partition, min(first, start))
 
     async def _started(self) -> Consumer:
         while True:

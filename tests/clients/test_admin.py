@@ -120,6 +120,39 @@ def test_a_deletion_whose_answer_was_lost(action: str):
     play(story)
 
 
+def test_a_broker_that_knows_less_is_no_witness():
+    """Found by simulator seed 1448: a broker that has just started knows no topic yet; that does not prove a deletion.
+
+    Nor does one that has not heard of a deletion prove the creation that followed it.
+    """
+
+    async def story():
+        cluster = FakeCluster()
+        stale: list[m.MetadataTopic] = [m.MetadataTopic(name="t", error_code=UnknownTopicOrPartition.code)]
+
+        def behind(node: int, api: str, request: Any) -> Any:
+            if "t" not in (getattr(request, "topics", None) or ()):
+                return None
+            if api == "Metadata":
+                return m.MetadataResponse(cluster_id="fake", metadata_offset=3, topics=tuple(stale))
+            if api == "DescribeTopicPartitions":
+                topic = m.DescribedTopic(topic="t", error_code=stale[0].error_code, topic_id="OLD")
+                return m.DescribeTopicsResponse(topics=(topic,))
+            return None
+
+        cluster.faults += [once("DeleteTopics", RESET_REQUEST), behind]
+        async with admin(cluster) as client:
+            await client.create_topics([NewTopic("t", 1)], wait=False)
+            await client.delete_topics(["t"], wait=False)
+            assert cluster.topics == {}
+            stale[:] = [m.MetadataTopic(name="t", topic_id="OLD", partitions=(m.MetadataPartition(partition=0),))]
+            cluster.faults.append(once("CreateTopics", RESET_REQUEST))
+            await client.create_topics([NewTopic("t", 2)], wait=False)
+            assert len(cluster.topics["t"]) == 2
+
+    play(story)
+
+
 def test_a_silent_controller_ends_in_unknown():
     """Outcome: without any answer the error says that the change may happen yet."""
 

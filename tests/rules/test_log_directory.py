@@ -219,6 +219,15 @@ def test_the_memory_for_tails_is_shared_out():
     assert logs[1].tail.size_max == 1024 * 1024 // 3
 
 
+def test_without_memory_for_tails_every_read_goes_to_the_file():
+    """mk.memory.tails.bytes=0: what a test of the disk wants."""
+    directory = opened(MemoryDisk(), tail_budget_bytes=0)
+    log = directory.create(ORDERS, topic_id=TOPIC_ID, config=SMALL)
+    fill(log, "a", "b")
+    assert (log.tail.size_max, log.tail.size) == (0, 0)
+    assert values(on_disk(log)) == ["a", "b"]
+
+
 @given(st.integers(0, 2**32), st.integers(0, 8), st.booleans())
 def test_a_power_cut_at_any_point(seed: int, synced: int, checkpoint: bool):
     """What a completed sync covered is there, with the directory's own checkpoints being torn as well."""
@@ -300,3 +309,82 @@ def test_others_get_their_turn_between_two_logs():
 
     assert len(opened(disk, pause=pause).logs) == 2
     assert pauses == 2
+
+
+# ---- a name that is used again ---------------------------------------------------------------------------------------
+
+SECOND_ID = "AAAAAAAAAAAAAAAAAAAABQ"
+
+
+def created_anew(disk: MemoryDisk) -> LogDirectory:
+    """orders-0 was there, with all checkpoints written; it is deleted and created anew with two records."""
+    directory, orders, _ = with_logs(disk)
+    run(orders.sync())
+    orders.raise_start(6)
+    run(directory.checkpoint_recovery_points())
+    run(directory.checkpoint_start_offsets())
+    run(directory.checkpoint_high_watermarks({ORDERS: 8, OTHER: 1}))
+    directory.delete(ORDERS)
+    fill(directory.create(ORDERS, topic_id=SECOND_ID, config=SMALL), "A", "B")
+    return directory
+
+
+def test_a_topic_created_anew_has_no_checkpoints_of_its_predecessor():
+    """Found by seed 1033: kill -9 before the next checkpoints; the new log had the old one's watermark and start."""
+    disk = MemoryDisk()
+    created_anew(disk)
+    again = opened(disk)
+    log = again.logs[ORDERS]
+    assert again.checkpointed_high_watermark(ORDERS) == 0
+    assert (log.start_offset, log.end_offset, log.topic_id) == (0, 2, SECOND_ID)
+    assert values(on_disk(log)) == ["A", "B"]
+    assert log.report.checked_count == 2, "nothing of it is below a recovery point"
+    assert (again.logs[OTHER].end_offset, again.checkpointed_high_watermark(OTHER)) == (1, 1)
+
+
+def test_the_same_when_the_broker_dies_between_deletion_and_creation():
+    """The name stands in checkpoints, and no log has it, when the broker starts."""
+    disk = MemoryDisk()
+    directory, orders, _ = with_logs(disk)
+    run(orders.sync())
+    orders.raise_start(6)
+    run(directory.checkpoint_recovery_points())
+    run(directory.checkpoint_start_offsets())
+    run(directory.checkpoint_high_watermarks({ORDERS: 8, OTHER: 1}))
+    directory.delete(ORDERS)
+    fill(opened(disk).create(ORDERS, topic_id=SECOND_ID, config=SMALL), "A", "B")
+    again = opened(disk)
+    assert values(on_disk(again.logs[ORDERS])) == ["A", "B"]
+    assert again.checkpointed_high_watermark(ORDERS) == 0
+
+
+def test_a_checkpoint_under_way_does_not_bring_them_back():
+    """It was begun before the deletion and is published after the creation: it comes too late."""
+    disk = MemoryDisk()
+    directory, orders, _ = with_logs(disk)
+    orders.raise_start(6)
+    disk.held = True
+    late = [directory.checkpoint_start_offsets(), directory.checkpoint_high_watermarks({ORDERS: 8})]
+    for coroutine in late:
+        coroutine.send(None)
+    directory.delete(ORDERS)
+    fill(directory.create(ORDERS, topic_id=SECOND_ID, config=SMALL), "A", "B")
+    disk.held = False
+    for coroutine in late:
+        run(coroutine)
+    again = opened(disk)
+    assert values(on_disk(again.logs[ORDERS])) == ["A", "B"]
+    assert again.checkpointed_high_watermark(ORDERS) == 0
+
+
+@given(st.integers(0, 200))
+def test_a_power_cut_after_a_topic_was_created_anew(seed: int):
+    """Whatever the disk keeps: of the new log a prefix, and of the other what was synced."""
+    disk = MemoryDisk()
+    created_anew(disk)
+    disk.power_cut(Random(seed))
+    again = opened(disk)
+    if ORDERS in again.logs:
+        kept = values(on_disk(again.logs[ORDERS]))
+        assert kept == ["A", "B"][: len(kept)] or again.logs[ORDERS].topic_id != SECOND_ID
+        assert again.checkpointed_high_watermark(ORDERS) == 0 or again.logs[ORDERS].topic_id != SECOND_ID

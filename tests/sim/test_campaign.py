@@ -25,8 +25,14 @@ SMALL = {"operations": 60, "faults": 6}
 """A hundred of these fit into a minute."""
 
 MARKS_THAT_MATTER = (
+    "bit_rotten",
+    "bit_rotten_on_leader",
     "became_leader",
     "controller_activated",
+    "damage_refused_by_reader",
+    "disk_names_lost",
+    "disk_write_torn",
+    "disk_writes_lost",
     "fault_clog",
     "fault_crash",
     "fault_cut",
@@ -55,6 +61,7 @@ MARKS_THAT_MATTER = (
     "quorum_leader_elected",
     "quorum_tail_truncated",
     "reader_reset",
+    "rot_repaired",
     "segment_rolled",
     "segments_deleted",
     "session_fenced",

@@ -1,0 +1,165 @@
+"""A bit rots on one disk: whoever reads it notices, nobody passes it on, and everything else goes on (issue 3)."""
+
+from __future__ import annotations
+
+import pytest
+
+from minikafka.client.consumer import Consumer
+from minikafka.client.settings import ConsumerConfig
+from minikafka.errors import CorruptMessage
+from minikafka.log.names import RECOVERY_POINT_CHECKPOINT, offset_name
+from minikafka.sim.cluster import SimCluster, node_name
+from minikafka.sim.plan import LEADER, Fault
+from minikafka.sim.run import Run
+from minikafka.types import NodeId
+from tests.sim.cluster_kit import ORDERS, Client, simulated, values
+from tests.sim.test_people import quick
+
+LETTERS = [bytes([letter]) for letter in b"abcdefgh"]
+FROM_FILES = {"mk_memory_tails_bytes": "0", "log_segment_bytes": "300", "log_flush_interval_messages": "1"}
+"""Small segments, each record on the disk when it is acknowledged, and read from there."""
+
+ROTTEN = 3
+"""Offset of the record whose batch is damaged."""
+
+
+def filled(cluster: SimCluster) -> Client:
+    """A record a batch, eight of them, on every replica."""
+    cluster.create_topic("orders")
+    client = Client(cluster, linger_ms=0)
+    for letter in LETTERS:
+        client.send(letter)
+    cluster.settle()
+    return client
+
+
+def rot(cluster: SimCluster, node: NodeId) -> str:
+    """Flip a bit of the value of record 3 in the replica's file; the file's path."""
+    replica = cluster.replica(node, ORDERS)
+    assert replica is not None
+    disk = cluster.sim.disk(node_name(node))
+    for base in range(ROTTEN, -1, -1):
+        path = f"{ORDERS}/{offset_name(base, '.log')}"
+        if path in disk.files():
+            at = disk.content_bytes(path).index(LETTERS[ROTTEN], 61)
+            disk.rot(path, at)
+            return path
+    raise AssertionError("record 3 is in a file")
+
+
+def read_all(cluster: SimCluster, name: str) -> tuple[list[bytes], CorruptMessage | None]:
+    """What the production consumer hands out from the start on, until there is no more or an error."""
+    world = cluster.sim.of(name)
+    config = ConsumerConfig(bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest")
+    got: list[bytes] = []
+
+    async def reading() -> CorruptMessage | None:
+        async with Consumer(config, world) as consumer:
+            consumer.assign([ORDERS])
+            while len(got) < len(LETTERS):
+                try:
+                    taken = await consumer.getmany(timeout_ms=1000)
+                except CorruptMessage as error:
+                    return error
+                got.extend(record.value for records in taken.values() for record in records)
+        return None
+
+    error = cluster.run(reading(), node=name)
+    return got, error
+
+
+def test_a_consumer_is_told_where_the_damage_is() -> None:
+    """KAFKA-FACTS 2: the checksum is the consumer's to look at; what stands before the damage is delivered first."""
+    with simulated(**FROM_FILES) as cluster:
+        client = filled(cluster)
+        leader = cluster.leader_of(ORDERS)
+        rot(cluster, leader)
+        got, error = read_all(cluster, "reader")
+        assert got == LETTERS[:ROTTEN]
+        assert error is not None
+        assert error.facts["offset"] == ROTTEN
+        client.send(b"i")
+        assert cluster.living() == (1, 2, 3), "a rotten batch fails who reads there, and nobody else"
+        cluster.stop(leader)
+        cluster.until(lambda: cluster.leader_of(ORDERS) not in (leader, -1), 10, "another leader")
+        assert read_all(cluster, "another")[0] == LETTERS
+
+
+def test_a_follower_does_not_store_the_damage() -> None:
+    """KAFKA-FACTS 2: a follower checks each batch before it appends; it stays in front of the damage, out of the ISR."""
+    with simulated(brokers=4, voters=3, **FROM_FILES) as cluster:
+        client = filled(cluster)
+        state = cluster.partition(ORDERS)
+        assert state is not None
+        leader, follower = state.leader, next(node for node in state.replicas if node != state.leader)
+        rot(cluster, leader)
+        cluster.power_cut(follower)
+        cluster.sim.disk(node_name(follower)).remove_for_good(str(ORDERS))
+        cluster.boot(follower)
+        cluster.until(lambda: cluster.sim.marks["fetch_corrupt"] >= 3, 20, "the follower to refuse")
+        replica = cluster.replica(follower, ORDERS)
+        assert replica is not None
+        assert replica.log.end_offset <= ROTTEN
+        assert values(cluster, follower) == LETTERS[: replica.log.end_offset]
+        now = cluster.partition(ORDERS)
+        assert now is not None
+        assert follower not in now.isr
+        client.send(b"i")
+        assert cluster.living() == (1, 2, 3, 4)
+        cluster.stop(leader)
+        cluster.until(lambda: values(cluster, follower) == [*LETTERS, b"i"], 20, "the follower to catch up elsewhere")
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_recovery_drops_the_damage_and_fetches_it_again(folder: bool) -> None:
+    """S21, KAFKA-FACTS 1.4: a walk over the whole log cuts it at the bad checksum; the rest comes from the leader."""
+    with simulated(**FROM_FILES) as cluster:
+        filled(cluster)
+        node = next(node for node in cluster.nodes if node != cluster.leader_of(ORDERS))
+        path = rot(cluster, node)
+        cluster.crash(node)
+        cluster.sim.disk(node_name(node)).remove_for_good(str(ORDERS) if folder else RECOVERY_POINT_CHECKPOINT)
+        cluster.boot(node)
+        cluster.settle()
+        dropped = [event.facts for event in cluster.sim.journal if event.kind == "torn_tail_dropped"]
+        if not folder:
+            assert any(facts["path"] == path and "crc" in str(facts["reason"]) for facts in dropped), dropped
+        assert values(cluster, node) == LETTERS
+        files = [cluster.sim.disk(node_name(each)).files() for each in cluster.nodes]
+        logs = [
+            {name: data for name, data in each.items() if name.startswith(f"{ORDERS}/") and name.endswith(".log")}
+            for each in files
+        ]
+        assert b"".join(logs[0].values()) == b"".join(logs[1].values()) == b"".join(logs[2].values())
+
+
+def test_below_the_recovery_point_only_reading_finds_it() -> None:
+    """KAFKA-FACTS 1.4: what was synced is believed after a crash, so the damage stays, until somebody reads there."""
+    with simulated(log_flush_offset_checkpoint_interval_ms="100", **FROM_FILES) as cluster:
+        filled(cluster)
+        cluster.run_for(1.0)
+        leader = cluster.leader_of(ORDERS)
+        rot(cluster, leader)
+        cluster.crash(leader)
+        cluster.boot(leader)
+        cluster.settle()
+        assert cluster.sim.marks["torn_tail_dropped"] == 0
+        for other in [node for node in cluster.nodes if node != leader]:
+            cluster.stop(other)
+        cluster.until(lambda: cluster.leader_of(ORDERS) == leader, 20, "the damaged replica to lead")
+        got, error = read_all(cluster, "reader")
+        assert (got, error is not None) == (LETTERS[:ROTTEN], True)
+
+
+@pytest.mark.parametrize("folder", [0.0, 1.0])
+def test_a_plan_with_a_rotten_bit(folder: float) -> None:
+    """The fault as plans have it: it waits until everything is whole, an operator puts it right, the replicas are equal."""
+    fault = Fault(at_s=2.5, kind="rot", target=f"{LEADER}:orders-0", lasts_s=1.5, value=folder)
+    reader = Fault(at_s=2.7, kind="kill_reader", target="c1", lasts_s=0.01, value=1.0)
+    settings = {**quick().settings, "mk.memory.tails.bytes": "0"}
+    running = Run(quick(fault, reader, settings=settings, consumers=1))
+    report = running.run()
+    assert report.ok, report.render()
+    assert report.marks["bit_rotten"] == report.marks["rot_repaired"] == report.marks["bit_rotten_on_leader"] == 1
+    assert report.marks["damage_refused_by_reader"] > 0
+    assert report.outcomes["ok"] >= 55
