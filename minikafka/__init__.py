@@ -25,21 +25,34 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from minikafka.client.structs import ConsumerRecord, NewTopic, OffsetAndTimestamp, RecordMetadata
+    from minikafka.client.structs import (
+        CommitFailed,
+        ConsumerRebalanceListener,
+        ConsumerRecord,
+        NewTopic,
+        OffsetAndMetadata,
+        OffsetAndTimestamp,
+        RecordMetadata,
+        WakeUp,
+    )
     from minikafka.types import TopicPartition
     from minikafka.world.clients import AdminClient, Consumer, Producer
     from minikafka.world.local_cluster import LocalCluster
 
 __all__ = [
     "AdminClient",
+    "CommitFailed",
     "Consumer",
+    "ConsumerRebalanceListener",
     "ConsumerRecord",
     "LocalCluster",
     "NewTopic",
+    "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "Producer",
     "RecordMetadata",
     "TopicPartition",
+    "WakeUp",
     "__version__",
 ]
 
@@ -50,12 +63,16 @@ _HOMES = {
     "AdminClient": "minikafka.world.clients",
     "Consumer": "minikafka.world.clients",
     "Producer": "minikafka.world.clients",
+    "CommitFailed": "minikafka.client.structs",
+    "ConsumerRebalanceListener": "minikafka.client.structs",
     "ConsumerRecord": "minikafka.client.structs",
     "LocalCluster": "minikafka.world.local_cluster",
     "NewTopic": "minikafka.client.structs",
+    "OffsetAndMetadata": "minikafka.client.structs",
     "OffsetAndTimestamp": "minikafka.client.structs",
     "RecordMetadata": "minikafka.client.structs",
     "TopicPartition": "minikafka.types",
+    "WakeUp": "minikafka.client.structs",
 }
 
 

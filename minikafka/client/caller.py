@@ -69,6 +69,14 @@ class Caller:
 
         Raises NetworkException when there is none, and the answer's own error when the whole request was refused.
         """
+        response = await self.ask(peer, request, deadline=deadline)
+        refusal = error_in(response)
+        if refusal is not None:
+            raise refusal
+        return response
+
+    async def ask(self, peer: Address, request: Any, *, deadline: float) -> Any:
+        """As :meth:`call`, but a refusal is returned: for answers that tell more than their error."""
         api = BY_REQUEST[type(request)].name
         try:
             body = await self._world.network.call(peer, api, encode_request(request), deadline=deadline)
@@ -84,6 +92,4 @@ class Caller:
         if isinstance(refusal, BrokerNotAvailable):
             # It is stopping or starting: for a client that is as good as nobody listening.
             raise NetworkException(f"{api} to {peer}: {refusal.message}", outcome=refusal.outcome) from refusal
-        if refusal is not None:
-            raise refusal
         return response

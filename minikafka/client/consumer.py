@@ -1,26 +1,38 @@
-"""The consumer as applications see it, without groups (S35, S36), with aiokafka's method and parameter names.
+"""The consumer as applications see it (S29, S34 to S36), with aiokafka's method and parameter names.
 
-``assign`` gives it partitions; ``subscribe`` gives it all partitions of the topics, also those that appear later, for
-without a group nobody shares them. Records come in offset order per partition; partitions take turns.
+``assign`` gives it partitions. ``subscribe`` gives it topics: with a ``group_id`` it shares their partitions with the
+group's other members, without one it reads them all, also those that appear later. Records come in offset order per
+partition; partitions take turns. With a ``group_id`` offsets are committed, by itself or by :meth:`Consumer.commit`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from minikafka.client.caller import Caller
 from minikafka.client.cluster_view import Leader, Update
+from minikafka.client.coordinator import Coordinator
 from minikafka.client.fetcher import Fetcher
+from minikafka.client.group_member import Member
+from minikafka.client.group_offsets import GroupOffsets, Membership, Spot
 from minikafka.client.leaders import Leaders, as_dict
 from minikafka.client.metadata import Metadata
+from minikafka.client.poll_gate import PollGate
 from minikafka.client.positions import EARLIEST, LATEST, NEVER, PartitionState, Positions
 from minikafka.client.settings import ConsumerConfig
-from minikafka.client.structs import ConsumerRecord, OffsetAndTimestamp
-from minikafka.errors import InvalidRequest, RequestTimedOut
+from minikafka.client.structs import (
+    ConsumerRebalanceListener,
+    ConsumerRecord,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    WakeUp,
+)
+from minikafka.errors import InvalidGroupId, InvalidRequest, ProtocolError, RequestTimedOut
 from minikafka.invariant import invariant
 from minikafka.ports import World
 from minikafka.types import Offset, TopicPartition
@@ -43,6 +55,17 @@ class Consumer:
         self._metadata: Metadata | None = None
         self._fetcher: Fetcher | None = None
         self._leaders: Leaders | None = None
+        self._member: Member | None = None
+        self._offsets: GroupOffsets | None = None
+        self._coordinator: Coordinator | None = None
+        self._gate: PollGate | None = None
+        self._listener: ConsumerRebalanceListener | None = None
+        self._pattern: re.Pattern[str] | None = None
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._group_topics: tuple[str, ...] = ()
+        """What the leader of a group must know of besides its own topics."""
+        self._broken: BaseException | None = None
+        self._woken = False
         self._stopped = False
         self._subscribed: dict[str, None] = {}
         self._assigned_by_hand = False
@@ -72,6 +95,15 @@ class Consumer:
             self._leaders = Leaders(self.config, world, metadata)
             self._fetcher = Fetcher(self.config, world, metadata, self._positions)
             self._fetcher.start()
+            self._gate = PollGate(world.clock.now)
+            if self.config.group_id is not None:
+                self._enter_group(self.config.group_id, world, metadata)
+            if self._pattern is not None:
+                await self._match_topics(self._pattern)
+            if self._subscribed or self._pattern is not None:
+                self._join()
+            elif self._offsets is not None:
+                await self._begin_where_committed(list(self._positions.states))
         except BaseException:
             await self.stop()
             raise
@@ -79,6 +111,13 @@ class Consumer:
     async def stop(self) -> None:
         """End what is under way and close; who waits for a record gets an error, ``async for`` ends."""
         self._stopped = True
+        await self._end_tasks()
+        if self._member is not None:
+            await self._member.stop()
+        elif self._offsets is not None:
+            if self.config.enable_auto_commit:
+                await self._offsets.commit_positions()
+            await self._offsets.stop()
         if self._fetcher is not None:
             await self._fetcher.stop()
         if self._metadata is not None:
@@ -97,50 +136,91 @@ class Consumer:
     # ------------------------------------------------------------------------------------------------- assignment
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions; those assigned before keep their positions."""
-        if self._subscribed:
+        """Read exactly these partitions; those assigned before keep their positions.
+
+        With a ``group_id`` the others begin where the group has committed; nobody else is kept from reading them.
+        """
+        if self._is_subscribed:
             raise InvalidRequest("the consumer is subscribed to topics: unsubscribe() before assign()")
         self._assigned_by_hand = True
-        self._positions.assign(as_dict(partitions))
+        wanted = as_dict(partitions)
+        new = [each for each in wanted if each not in self._positions.states]
+        self._positions.assign(wanted, held=self.config.group_id is not None)
         self._follow()
+        if self._offsets is not None:
+            self._own(self._begin_where_committed(new), "consumer-committed")
 
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions that are read now."""
         return frozenset(self._positions.states)
 
-    def subscribe(self, topics: Iterable[str] = ()) -> None:
-        """Read all partitions of these topics, present and future; instead of an earlier subscription."""
+    def subscribe(
+        self,
+        topics: Iterable[str] = (),
+        pattern: str | None = None,
+        listener: ConsumerRebalanceListener | None = None,
+    ) -> None:
+        """Read these topics, or all whose whole name matches ``pattern``; instead of an earlier subscription.
+
+        With a ``group_id`` the group shares their partitions, and ``listener`` is told what comes and goes (S31).
+        """
         if isinstance(topics, str):
             raise InvalidRequest(f"subscribe takes a list of topics: [{topics!r}]")
         if self._assigned_by_hand:
             raise InvalidRequest("the consumer has partitions assigned: unsubscribe() before subscribe()")
-        self._subscribed = dict.fromkeys(topics)
-        if not self._subscribed:
-            raise InvalidRequest("subscribe needs at least one topic")
-        self._assign_subscribed()
-        self._follow()
+        if listener is not None and not isinstance(listener, ConsumerRebalanceListener):
+            raise InvalidRequest(f"listener={listener!r}: a ConsumerRebalanceListener is needed")
+        subscribed = dict.fromkeys(topics)
+        if bool(subscribed) == (pattern is not None):
+            raise InvalidRequest("subscribe needs at least one topic, or a pattern, and not both")
+        try:
+            self._pattern = None if pattern is None else re.compile(pattern)
+        except re.error as error:
+            raise InvalidRequest(f"pattern={pattern!r} is no regular expression: {error}") from error
+        self._subscribed = subscribed
+        self._listener = listener
+        self._subscription_changed()
+        if self._fetcher is not None:
+            self._join()
 
     def subscription(self) -> frozenset[str]:
-        """The topics subscribed to."""
+        """The topics subscribed to; of a pattern those that match at present."""
         return frozenset(self._subscribed)
 
     def unsubscribe(self) -> None:
-        """Read nothing, however it was chosen."""
+        """Read nothing, however it was chosen; a member leaves its group."""
         self._subscribed = {}
+        self._pattern = None
+        self._listener = None
         self._assigned_by_hand = False
+        if self._member is not None:
+            member, self._member = self._member, None
+            self._own(member.stop(), "consumer-leave")
         self._positions.assign(())
         self._follow()
 
+    @property
+    def _is_subscribed(self) -> bool:
+        return bool(self._subscribed) or self._pattern is not None
+
     def _topics_wanted(self) -> list[str]:
-        return list(self._subscribed) or sorted({partition.topic for partition in self._positions.states})
+        own = list(self._subscribed) or sorted({partition.topic for partition in self._positions.states})
+        return list(dict.fromkeys((*own, *self._group_topics)))
 
     def _follow(self) -> None:
         if self._metadata is not None:
             self._metadata.follow_only(self._topics_wanted())
         self._wake()
 
+    def _subscription_changed(self) -> None:
+        if self.config.group_id is None:
+            self._assign_subscribed()
+        elif self._member is not None:
+            self._member.rejoin("the subscription has changed")
+        self._follow()
+
     def _on_metadata(self, _update: Update) -> None:
-        if self._subscribed:
+        if self._is_subscribed and self.config.group_id is None:
             self._assign_subscribed()
 
     def _assign_subscribed(self) -> None:
@@ -151,6 +231,119 @@ class Consumer:
                 for topic in self._subscribed
                 for index in range(view.partition_count(topic) or 0)
             )
+
+    # ------------------------------------------------------------------------------------------------------- group
+
+    def _enter_group(self, group: str, world: World, metadata: Metadata) -> None:
+        """With a group there is somebody to commit to, whether this consumer becomes a member or not."""
+        self._coordinator = Coordinator(group, self.config, world, metadata)
+        self._offsets = GroupOffsets(self.config, world, self._coordinator, self._positions, Membership)
+
+    def _join(self) -> None:
+        """Become a member, if there is a group; find topics, if there is a pattern."""
+        if self._pattern is not None and not any(task.get_name() == "topic-pattern" for task in self._tasks):
+            self._own(self._keep_matching(), "topic-pattern")
+        if self._coordinator is None or self._member is not None:
+            return
+        fetcher, metadata, gate = self._fetcher, self._metadata, self._gate
+        if fetcher is None or metadata is None or gate is None:
+            raise InvalidRequest("the consumer is not started")
+        self._member = Member(
+            self.config,
+            self._running_world(),
+            metadata,
+            self._coordinator,
+            self._positions,
+            gate,
+            topics=lambda: list(self._subscribed),
+            listener=lambda: self._listener,
+            follow=self._follow_group,
+            tell=self._tell,
+        )
+        self._offsets = self._member.offsets
+        self._member.start()
+
+    def _follow_group(self, topics: Iterable[str]) -> None:
+        self._group_topics = tuple(topics)
+        self._follow()
+
+    def _tell(self) -> None:
+        self._wake()
+        if self._fetcher is not None:
+            self._fetcher.tell()
+
+    async def _keep_matching(self) -> None:
+        while self._pattern is not None:
+            await self._match_topics(self._pattern)
+            await asyncio.sleep(self.config.metadata_max_age_ms / 1000)
+
+    async def _match_topics(self, pattern: re.Pattern[str]) -> None:
+        """Internal topics match no pattern, as in Kafka."""
+        invariant(self._metadata is not None, "a pattern is matched without metadata")
+        try:
+            response = await self._metadata.ask_once(None)  # type: ignore[union-attr]
+        except ProtocolError as error:
+            self._running_world().events("topics_not_listed", why=error.message)
+            return
+        names = [each.name for each in response.topics if not each.error_code and not each.is_internal]
+        matching = dict.fromkeys(name for name in sorted(names) if pattern.fullmatch(name))
+        if matching != self._subscribed and pattern is self._pattern:
+            self._subscribed = matching
+            self._subscription_changed()
+
+    async def _begin_where_committed(self, partitions: list[TopicPartition]) -> None:
+        """Partitions assigned by hand begin where the group has committed, else by auto_offset_reset (S35)."""
+        invariant(self._offsets is not None, "offsets are looked up without a group")
+        try:
+            committed = await self._offsets.committed(partitions)  # type: ignore[union-attr]
+        except ProtocolError as error:
+            self._positions.refuse(partitions, error)
+            self._tell()
+            return
+        for partition in partitions:
+            found = committed.get(partition)
+            if partition not in self._positions.states or self._positions.states[partition].position is not None:
+                continue
+            if found is not None:
+                self._positions.begin_at(partition, found.offset, found.leader_epoch)
+            else:
+                self._positions.release(partition)
+        self._tell()
+
+    async def commit(
+        self, offsets: Mapping[TopicPartition, Offset | tuple[Offset, str] | OffsetAndMetadata] | None = None
+    ) -> None:
+        """Commit ``offsets`` (the next ones to read), or without them the positions of all partitions (S34).
+
+        Returns when the group's coordinator has them committed. Raises CommitFailed when the group has gone on without
+        this member, RequestTimedOut (outcome *unknown*: it may be committed) after default_api_timeout_ms.
+        """
+        self._running()
+        group_offsets = self._in_group()
+        if offsets is None:
+            spots = {name: Spot(*spot) for name, spot in self._positions.consumed().items()}
+        else:
+            for partition, value in offsets.items():
+                if (value if isinstance(value, int) else value[0]) < 0:
+                    raise InvalidRequest(f"{partition}: offset {value} is negative")
+            spots = group_offsets.given(offsets)
+        await group_offsets.commit(spots)
+
+    async def committed(self, partition: TopicPartition) -> Offset | None:
+        """What the group has committed for a partition, whoever did; None: nothing."""
+        self._running()
+        found = await self._in_group().committed([TopicPartition(*partition)])
+        return found[TopicPartition(*partition)].offset if found else None
+
+    def _in_group(self) -> GroupOffsets:
+        if self._offsets is None:
+            raise InvalidGroupId("the consumer has no group: give it a group_id")
+        return self._offsets
+
+    def wakeup(self) -> None:
+        """Have the ``getone`` or ``getmany`` that waits, or else the next one, raise WakeUp."""
+        self._woken = True
+        self._tell()
 
     # -------------------------------------------------------------------------------------------------- positions
 
@@ -286,15 +479,21 @@ class Consumer:
         Raises what stands in its place: CorruptMessage, OffsetOutOfRange, LogTruncation, NoOffsetForPartition.
         """
         only = as_dict(partitions) if partitions else None
-        while True:
-            fetcher = self._running()
-            try:
-                record = self._positions.take_one(only)
-            finally:
-                self._fetch_on(fetcher)
-            if record is not None:
-                return record
-            await fetcher.changed(NEVER)
+        gate = self._ask_for_records()
+        try:
+            while True:
+                fetcher = self._running()
+                if gate is None or not gate.holding:
+                    try:
+                        record = self._positions.take_one(only)
+                    finally:
+                        self._fetch_on(fetcher)
+                    if record is not None:
+                        return record
+                await fetcher.changed(NEVER)
+        finally:
+            if gate is not None:
+                gate.leave()
 
     async def getmany(
         self, *partitions: TopicPartition, timeout_ms: int = 0, max_records: int | None = None
@@ -308,20 +507,42 @@ class Consumer:
         only = as_dict(partitions) if partitions else None
         limit = max_records if max_records is not None else self.config.max_poll_records
         deadline = self._running_world().clock.now() + timeout_ms / 1000
-        while True:
-            fetcher = self._running()
-            try:
-                taken = self._positions.take(limit, only)
-            finally:
-                self._fetch_on(fetcher)
-            if taken:
-                return taken
-            if timeout_ms <= 0:
-                # Give answers that have arrived a turn of the loop.
-                await asyncio.sleep(0)
-                return self._positions.take(limit, only)
-            if not await fetcher.changed(deadline):
-                return {}
+        gate = self._ask_for_records()
+        try:
+            while True:
+                fetcher = self._running()
+                taken = self._take(gate, fetcher, limit, only)
+                if taken:
+                    return taken
+                if timeout_ms <= 0:
+                    # Give answers that have arrived a turn of the loop.
+                    await asyncio.sleep(0)
+                    return self._take(gate, fetcher, limit, only)
+                if not await fetcher.changed(deadline):
+                    return {}
+        finally:
+            if gate is not None:
+                gate.leave()
+
+    def _ask_for_records(self) -> PollGate | None:
+        """The application asks: what it had is done with, and a rebalance that waits for this may go ahead."""
+        self._running()
+        if self._offsets is None or self._gate is None:
+            return None
+        self._positions.asked()
+        self._offsets.due()
+        self._gate.enter()
+        return self._gate
+
+    def _take(
+        self, gate: PollGate | None, fetcher: Fetcher, limit: int | None, only: Mapping[TopicPartition, None] | None
+    ) -> dict[TopicPartition, list[ConsumerRecord]]:
+        if gate is not None and gate.holding:
+            return {}
+        try:
+            return self._positions.take(limit, only)
+        finally:
+            self._fetch_on(fetcher)
 
     def __aiter__(self) -> Self:
         self._running()
@@ -336,6 +557,24 @@ class Consumer:
             raise
 
     # ------------------------------------------------------------------------------------------------------ helpers
+
+    def _own(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks[task] = None
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        del self._tasks[task]
+        if not task.cancelled() and task.exception() is not None:
+            self._broken = task.exception()
+            self._tell()
+
+    async def _end_tasks(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            if task.get_name() != "consumer-leave":
+                task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def _fetch_on(self, fetcher: Fetcher) -> None:
         if self._positions.opened != self._opened:
@@ -361,8 +600,12 @@ class Consumer:
             raise InvalidRequest("the consumer was stopped")
         if self._fetcher is None:
             raise InvalidRequest("the consumer is not started")
-        if self._fetcher.broken is not None:
-            raise self._fetcher.broken
+        broken = self._fetcher.broken or (self._member.failed if self._member is not None else None) or self._broken
+        if broken is not None:
+            raise broken
+        if self._woken:
+            self._woken = False
+            raise WakeUp("the consumer was woken up")
         return self._fetcher
 
     def _running_world(self) -> World:

@@ -58,6 +58,10 @@ class PartitionState:
     cursor: int = 0
     opened_end: Offset = NO_OFFSET
     """The offset after the opened batch; -1 when none is open."""
+    opened_epoch: Epoch = NO_EPOCH
+    """Leader epoch of the batch that was opened last: of the record before the position."""
+    processed: tuple[Offset, Epoch] | None = None
+    """Position and epoch when the application last asked for records: what it is done with."""
     paused: bool = False
     busy: bool = False
     """A fetch, reset or validation is under way."""
@@ -122,13 +126,18 @@ class Positions:
         self._ready: deque[PartitionState] = deque()
         """Partitions with something to hand out, in turn."""
         self._version = 0
+        self._handed: dict[TopicPartition, PartitionState] = {}
+        """Partitions of which something was handed out since the application last asked."""
         self.opened = 0
         """Batches opened so far: when it rises, buffers went down and fetching may go on."""
 
     # ------------------------------------------------------------------------------------------------- assignment
 
-    def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Exactly these from now on; those that stay keep their position."""
+    def assign(self, partitions: Iterable[TopicPartition], *, held: bool = False) -> None:
+        """Exactly these from now on; those that stay keep their position.
+
+        ``held``: new ones have none, and are not asked for, until :meth:`begin_at`, :meth:`release` or a seek.
+        """
         wanted = dict.fromkeys(partitions)
         for partition in [each for each in self.states if each not in wanted]:
             self._unready(self.states.pop(partition))
@@ -136,13 +145,56 @@ class Positions:
             if partition not in self.states:
                 state = PartitionState(partition, 0)
                 self.states[partition] = state
-                self._begin_reset(state)
+                if held:
+                    self._renew(state)
+                else:
+                    self._begin_reset(state)
 
     def seek(self, partition: TopicPartition, offset: Offset) -> None:
         """Hand out records from ``offset`` on."""
         state = self.states[partition]
         self._renew(state)
         state.position = state.fetch_offset = offset
+        state.processed = offset, NO_EPOCH
+
+    def begin_at(self, partition: TopicPartition, offset: Offset, epoch: Epoch) -> None:
+        """Begin where a group has left off; ``epoch`` (-1: not known) has to be confirmed by the leader (KIP-320)."""
+        self.seek(partition, offset)
+        state = self.states[partition]
+        state.fetch_epoch = state.opened_epoch = epoch
+        if epoch != NO_EPOCH:
+            state.validated_epoch = 0
+
+    def release(self, partition: TopicPartition) -> None:
+        """A held partition that nobody has committed for: auto.offset.reset decides."""
+        self._begin_reset(self.states[partition])
+
+    def refuse(self, partitions: Iterable[TopicPartition], error: ProtocolError) -> None:
+        """Where these begin could not be looked up: the application gets the error."""
+        for partition in partitions:
+            state = self.states.get(partition)
+            if state is not None and state.position is None:
+                state.error = error
+                self._make_ready(state)
+
+    def asked(self) -> None:
+        """The application asks for records: it is done with what it had."""
+        for partition, state in self._handed.items():
+            if self.states.get(partition) is state and state.position is not None:
+                state.processed = state.position, state.opened_epoch
+        self._handed.clear()
+
+    def processed(self) -> dict[TopicPartition, tuple[Offset, Epoch]]:
+        """What the application is done with: the next offset, and the leader epoch before it."""
+        return {name: state.processed for name, state in self.states.items() if state.processed is not None}
+
+    def consumed(self) -> dict[TopicPartition, tuple[Offset, Epoch]]:
+        """All positions: what was handed out, done with or not."""
+        return {
+            name: (state.position, state.opened_epoch)
+            for name, state in self.states.items()
+            if state.position is not None
+        }
 
     def request_reset(self, partition: TopicPartition, policy: str) -> None:
         """Look the position up: ``earliest`` or ``latest``."""
@@ -161,7 +213,8 @@ class Positions:
         self._unready(state)
         state.position = state.reset = None
         state.fetch_offset = NO_OFFSET
-        state.fetch_epoch = state.validated_epoch = NO_EPOCH
+        state.fetch_epoch = state.validated_epoch = state.opened_epoch = NO_EPOCH
+        state.processed = None
         state.busy = False
         state.retry_at = 0.0
 
@@ -234,6 +287,7 @@ class Positions:
             state.busy = False
             state.reset = None
             state.position = state.fetch_offset = answer.offset
+            state.processed = answer.offset, NO_EPOCH
             state.fetch_epoch, state.validated_epoch = answer.leader_epoch, leader_epoch
 
     def failed(self, state: PartitionState, version: int, error: ProtocolError, retry_at: float) -> None:
@@ -342,6 +396,7 @@ class Positions:
                 end = len(state.records) if left < 0 else min(len(state.records), state.cursor + left)
                 found = state.records[state.cursor : end] if state.cursor or end < len(state.records) else state.records
                 left -= len(found) if left > 0 else 0
+                self._handed[state.partition] = state
                 if state.partition in taken:
                     taken[state.partition].extend(found)
                 else:
@@ -368,6 +423,7 @@ class Positions:
                 continue
             if state.cursor < len(state.records) or self._open_next(state):
                 record = state.records[state.cursor]
+                self._handed[state.partition] = state
                 self._advance(state, state.cursor + 1)
                 if not state.records:
                     self._ready.rotate(-1)
@@ -405,6 +461,7 @@ class Positions:
                 return False
             state.batches.popleft()
             self.opened += 1
+            state.opened_epoch = batch.leader_epoch
             state.buffered_size -= batch.size
             state.records, state.cursor, state.opened_end = records, 0, batch.next_offset
             if not records:

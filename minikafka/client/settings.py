@@ -13,6 +13,8 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 from minikafka.config import parse_bootstrap
 from minikafka.errors import InvalidConfig, InvalidGroupId, UnsupportedCompressionType
+from minikafka.groups.assignors import Assignor, RangeAssignor, RoundRobinAssignor
+from minikafka.groups.sticky import CooperativeStickyAssignor, StickyAssignor
 from minikafka.types import Address
 from minikafka.wire.batch import CODEC_NAMES
 
@@ -25,6 +27,8 @@ Serializer: TypeAlias = Callable[[Any], bytes | None]
 Deserializer: TypeAlias = Callable[[bytes], Any]
 Partitioner: TypeAlias = Callable[[bytes | None, Sequence[int], Sequence[int]], int]
 """(key, all partitions, partitions that have a leader) -> partition: aiokafka's signature."""
+
+Strategy: TypeAlias = str | Assignor | Sequence[str | Assignor]
 
 Settings = TypeVar("Settings")
 
@@ -44,7 +48,6 @@ NOT_USED_HERE: dict[str, tuple[Any, ...]] = {
     "exclude_internal_topics": (True,),
     "consumer_timeout_ms": (200,),
     "client_rack": (None,),
-    "group_instance_id": (None,),
 }
 """Parameters of aiokafka's clients without a meaning here, and the values that are accepted for them."""
 
@@ -171,7 +174,9 @@ class ConsumerConfig(ClientConfig):
     """A consumer's settings (S27, S35, S36); names are aiokafka's."""
 
     group_id: str | None = None
-    """Groups do not exist yet: anything but None is refused."""
+    """The group that shares the partitions of the topics subscribed to, and for which offsets are committed."""
+    group_instance_id: str | None = None
+    """A static member: it keeps its partitions over a restart within its session (KIP-345)."""
     auto_offset_reset: Literal["earliest", "latest", "none"] = "latest"
     """Where to start without a valid position; ``none`` raises (S35)."""
     max_poll_records: int | None = 500
@@ -188,20 +193,34 @@ class ConsumerConfig(ClientConfig):
     value_deserializer: Deserializer | None = None
     enable_auto_commit: bool = True
     auto_commit_interval_ms: int = 5_000
-    """Without a group nothing is committed."""
+    """Of a group: how often what was read is committed, when records are asked for (S34)."""
     max_poll_interval_ms: int = 300_000
+    """An application that asks for no records for so long leaves the group, until it asks again."""
     session_timeout_ms: int = 10_000
+    """The group goes on without a member that is silent for so long."""
     heartbeat_interval_ms: int = 3_000
     rebalance_timeout_ms: int | None = None
-    partition_assignment_strategy: object = None
+    """How long the group waits for this member to join a rebalance; None: max_poll_interval_ms."""
+    partition_assignment_strategy: Strategy = ("range", "cooperative-sticky")
+    """Assignors by name (range, roundrobin, sticky, cooperative-sticky) or as objects; the favourite first (S30)."""
 
     def __post_init__(self) -> None:
         ClientConfig.__post_init__(self)
-        if self.group_id is not None:
-            raise InvalidGroupId(
-                f"group_id={self.group_id!r}: consumer groups are not implemented yet; leave it out and use assign()"
-                " or subscribe(), which then gives all partitions of the topics"
+        if self.group_id is not None and not self.group_id:
+            raise InvalidGroupId("group_id is empty: give the group a name, or leave it out")
+        if self.group_id is None and self.group_instance_id is not None:
+            raise InvalidConfig("group_instance_id needs a group_id", setting="group_instance_id")
+        _at_least(self, 1, "auto_commit_interval_ms", "max_poll_interval_ms", "session_timeout_ms")
+        _at_least(self, 1, "heartbeat_interval_ms")
+        if self.rebalance_timeout_ms is not None:
+            _at_least(self, 1, "rebalance_timeout_ms")
+        if self.heartbeat_interval_ms >= self.session_timeout_ms:
+            raise InvalidConfig(
+                f"heartbeat_interval_ms={self.heartbeat_interval_ms}: less than session_timeout_ms="
+                f"{self.session_timeout_ms} is needed, a third of it is usual",
+                setting="heartbeat_interval_ms",
             )
+        self.assignors()
         if self.auto_offset_reset not in ("earliest", "latest", "none"):
             raise InvalidConfig(
                 f"auto_offset_reset={self.auto_offset_reset!r}: one of earliest, latest, none is needed",
@@ -216,6 +235,35 @@ class ConsumerConfig(ClientConfig):
         _at_least(self, 1, "fetch_max_bytes", "max_partition_fetch_bytes")
         if self.max_poll_records is not None:
             _at_least(self, 1, "max_poll_records")
+
+    def assignors(self) -> tuple[Assignor, ...]:
+        """The assignors of ``partition_assignment_strategy``; InvalidConfig for an unknown name."""
+        given = self.partition_assignment_strategy
+        chosen = [given] if isinstance(given, str) or not isinstance(given, Sequence) else list(given)
+        found = tuple(_assignor(each) for each in chosen)
+        if not found or len({each.name for each in found}) < len(found):
+            raise InvalidConfig(
+                "partition_assignment_strategy: at least one assignor is needed, each once",
+                setting="partition_assignment_strategy",
+            )
+        return found
+
+
+ASSIGNORS: dict[str, Assignor] = {
+    each.name: each for each in (RangeAssignor(), RoundRobinAssignor(), StickyAssignor(), CooperativeStickyAssignor())
+}
+
+
+def _assignor(given: str | Assignor) -> Assignor:
+    if not isinstance(given, str):
+        return given
+    found = ASSIGNORS.get(given)
+    if found is None:
+        raise InvalidConfig(
+            f"partition_assignment_strategy={given!r}: one of {', '.join(ASSIGNORS)}, or an Assignor, is needed",
+            setting="partition_assignment_strategy",
+        )
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

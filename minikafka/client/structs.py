@@ -8,23 +8,26 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from minikafka.errors import OffsetOutOfRange
+from minikafka.errors import IllegalGeneration, OffsetOutOfRange
 from minikafka.types import Epoch, NodeId, Offset, TopicPartition
 from minikafka.wire.records import Headers
 
 __all__ = [
+    "CommitFailed",
     "ConfigChange",
-    "ConfigResource",
+    "ConsumerRebalanceListener",
     "ConsumerRecord",
     "LogTruncation",
     "NewPartitions",
     "NewTopic",
     "NoOffsetForPartition",
+    "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "Reassignment",
     "RecordMetadata",
     "SentRecords",
     "TopicPartition",
+    "WakeUp",
 ]
 
 
@@ -73,6 +76,31 @@ class ConsumerRecord(NamedTuple):
     """-1 without a key."""
     serialized_value_size: int
     headers: Headers
+
+
+class OffsetAndMetadata(NamedTuple):
+    """What a group has committed for a partition."""
+
+    offset: Offset
+    """The next one to read."""
+    metadata: str = ""
+
+
+class ConsumerRebalanceListener:
+    """Told when partitions come and go (S31); override what is needed, plainly or with ``async def``.
+
+    The consumer hands out nothing while it is called; ``seek`` and ``commit`` may be used.
+    """
+
+    def on_partitions_revoked(self, revoked: list[TopicPartition]) -> Any:
+        """These will be another's: what was read of them may still be committed."""
+
+    def on_partitions_assigned(self, assigned: list[TopicPartition]) -> Any:
+        """These are new here; also called with none after a rebalance that brought nothing."""
+
+    def on_partitions_lost(self, lost: list[TopicPartition]) -> Any:
+        """These are another's already: the group went on without this member, and committing is refused."""
+        return self.on_partitions_revoked(lost)
 
 
 class OffsetAndTimestamp(NamedTuple):
@@ -136,6 +164,14 @@ class Reassignment(NamedTuple):
 
 class NoOffsetForPartition(OffsetOutOfRange):
     """There is no position and ``auto_offset_reset`` is none: seek first (S35)."""
+
+
+class WakeUp(Exception):
+    """Another task called ``wakeup()``: nothing was handed out, the next call goes on as before."""
+
+
+class CommitFailed(IllegalGeneration):
+    """The group has gone on without this member: nothing was committed, its partitions may be another's now."""
 
 
 class LogTruncation(OffsetOutOfRange):

@@ -1,0 +1,102 @@
+"""Whoever coordinates a group: found, asked, and found again when it moved (S32).
+
+Rules for this file: a request is sent again only on errors that say "not here, not yet" and when no answer came. All
+that is asked through it may be sent twice: joining and syncing by a member id, heartbeats, leaving, and committing the
+same offsets. Other errors are the caller's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from minikafka.client.caller import Backoff, Caller, error_in
+from minikafka.client.metadata import Metadata
+from minikafka.client.settings import ClientConfig
+from minikafka.errors import (
+    CoordinatorLoadInProgress,
+    CoordinatorNotAvailable,
+    InvalidGroupId,
+    NetworkException,
+    NotCoordinator,
+    ProtocolError,
+    RequestTimedOut,
+)
+from minikafka.ports import World
+from minikafka.types import Address
+from minikafka.wire.group_messages import FindCoordinatorRequest, FindCoordinatorResponse
+
+LOOK_AGAIN = (NotCoordinator, CoordinatorNotAvailable, CoordinatorLoadInProgress, NetworkException)
+
+ErrorOf = Callable[[Any], ProtocolError | None]
+"""What is wrong with an answer as a whole."""
+
+
+class Coordinator:
+    """The coordinator of one group."""
+
+    def __init__(self, group: str, config: ClientConfig, world: World, metadata: Metadata) -> None:
+        self.group = group
+        self._config = config
+        self._world = world
+        self._metadata = metadata
+        self._caller = Caller(world)
+        self._backoff = Backoff(world.random, base_ms=config.retry_backoff_ms, max_ms=config.retry_backoff_max_ms)
+        self._address: Address | None = None
+
+    async def ask(
+        self, request: Any, *, deadline: float, patience_ms: int | None = None, error_of: ErrorOf = error_in
+    ) -> Any:
+        """The coordinator's answer, whatever error it carries but those that ask to look again.
+
+        ``patience_ms``: how long one attempt may take (default: request_timeout_ms). RequestTimedOut at ``deadline``,
+        with the outcome of the last attempt.
+        """
+        attempts = 0
+        while True:
+            try:
+                response = await self._attempt(request, deadline, patience_ms or self._config.request_timeout_ms)
+                error = error_of(response)
+            except (NetworkException, CoordinatorNotAvailable) as failed:
+                error = failed
+            if not isinstance(error, LOOK_AGAIN):
+                return response
+            if not isinstance(error, CoordinatorLoadInProgress):
+                self._address = None
+            attempts += 1
+            pause_s = self._backoff.pause_s(attempts)
+            if self._world.clock.now() + pause_s >= deadline:
+                raise RequestTimedOut(
+                    f"group {self.group}: no coordinator answered in time: {error.message}",
+                    outcome=error.outcome,
+                    last=error.name,
+                )
+            await asyncio.sleep(pause_s)
+
+    async def _attempt(self, request: Any, deadline: float, patience_ms: int) -> Any:
+        address = self._address or await self._find(deadline)
+        until = min(deadline, self._world.clock.now() + patience_ms / 1000)
+        return await self._caller.ask(address, request, deadline=until)
+
+    async def _find(self, deadline: float) -> Address:
+        """Ask one broker after the other. CoordinatorNotAvailable when none knows it yet."""
+        last: ProtocolError = CoordinatorNotAvailable(f"group {self.group}: no broker is known")
+        for address in self._metadata.any_addresses():
+            until = min(deadline, self._world.clock.now() + self._config.request_timeout_ms / 1000)
+            try:
+                response: FindCoordinatorResponse = await self._caller.call(
+                    address, FindCoordinatorRequest(keys=(self.group,)), deadline=until
+                )
+            except NetworkException as error:
+                last = error
+                continue
+            (found,) = response.coordinators
+            refusal = error_in(found)
+            if refusal is None:
+                self._address = Address(found.host, found.port)
+                return self._address
+            if isinstance(refusal, InvalidGroupId):
+                raise refusal
+            last = refusal
+        raise CoordinatorNotAvailable(last.message, outcome=last.outcome)

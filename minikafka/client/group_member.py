@@ -1,0 +1,423 @@
+"""A member of a consumer group: joins, syncs, beats, gives up and takes over partitions (S29, S31, S33).
+
+::
+
+    outside --join--> joined --sync--> assigned --told to, or the leader sees new partitions--> join ...
+       ^------------- thrown out (UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION, poll too late) --------------'
+
+- Eager assignors: everything is given up before joining. Cooperative ones (KIP-429): partitions are kept while joining,
+  what is another's is given up afterwards, and then it joins once more.
+- Nothing is taken away while the application works on records (``poll_gate.py``).
+- Heartbeats go on by themselves. An application that does not ask for records for max_poll_interval_ms has its member
+  leave; it joins again with the next call.
+
+Errors that no joining again can help end the consumer: its next call raises them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from minikafka.client.caller import error_in
+from minikafka.client.cluster_view import Update
+from minikafka.client.coordinator import Coordinator
+from minikafka.client.group_offsets import GroupOffsets, Membership
+from minikafka.client.metadata import Metadata
+from minikafka.client.poll_gate import PollGate
+from minikafka.client.positions import Positions
+from minikafka.client.settings import ConsumerConfig
+from minikafka.client.structs import ConsumerRebalanceListener
+from minikafka.errors import (
+    IllegalGeneration,
+    MemberIdRequired,
+    ProtocolError,
+    RebalanceInProgress,
+    RequestTimedOut,
+    UnknownMemberId,
+    UnknownServerError,
+)
+from minikafka.groups.assignors import COOPERATIVE, Assignor, GroupMember
+from minikafka.groups.protocol import PROTOCOL_TYPE, Assignment, Subscription
+from minikafka.ports import World
+from minikafka.types import TopicPartition
+from minikafka.wire.group_messages import (
+    NO_GENERATION,
+    GroupProtocol,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeavingMember,
+    MemberAssignment,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+
+JOIN_GRACE_MS = 5_000
+"""A join is answered when the rebalance ends, at the latest after the rebalance timeout, and a little."""
+LEAVE_WAIT_S = 2.0
+
+Partitions = tuple[TopicPartition, ...]
+
+
+class Member:
+    """This consumer in its group. It owns two tasks: one joins, one beats."""
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        world: World,
+        metadata: Metadata,
+        coordinator: Coordinator,
+        positions: Positions,
+        gate: PollGate,
+        *,
+        topics: Callable[[], Sequence[str]],
+        listener: Callable[[], ConsumerRebalanceListener | None],
+        follow: Callable[[Iterable[str]], None],
+        tell: Callable[[], None],
+    ) -> None:
+        self.member_id = ""
+        self.generation = NO_GENERATION
+        self.owned: Partitions = ()
+        self.failed: BaseException | None = None
+        self.offsets = GroupOffsets(config, world, coordinator, positions, self.membership)
+        self._config = config
+        self._world = world
+        self._metadata = metadata
+        self._coordinator = coordinator
+        self._positions = positions
+        self._gate = gate
+        self._topics = topics
+        self._listener = listener
+        self._follow = follow
+        self._tell = tell
+        self._assignors = config.assignors()
+        self._is_cooperative = all(each.rebalance == COOPERATIVE for each in self._assignors)
+        self._must_join = asyncio.Event()
+        self._must_join.set()
+        self._is_joining = False
+        self._was_owned: tuple[Partitions, int] = ((), NO_GENERATION)
+        """What an eager member had, for assignors that remember."""
+        self._dealt: dict[str, int] = {}
+        """The leader's: partition counts that the present assignment was made from."""
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def membership(self) -> Membership:
+        """For whom a commit speaks now."""
+        return Membership(self.member_id, self.generation, self._config.group_instance_id)
+
+    # ---------------------------------------------------------------------------------------------- its life
+
+    def start(self) -> None:
+        """Join; returns at once."""
+        self._metadata.listeners.append(self._on_metadata)
+        loop = asyncio.get_running_loop()
+        for work, name in ((self._keep_joined(), "group-join"), (self._beat(), "group-heartbeat")):
+            task = loop.create_task(work, name=name)
+            task.add_done_callback(self._ended)
+            self._tasks.append(task)
+
+    async def stop(self) -> None:
+        """Commit, give up everything and leave, so that the others need not wait for the session to end.
+
+        A static member does not leave: it is expected back (KIP-345).
+        """
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._on_metadata in self._metadata.listeners:
+            self._metadata.listeners.remove(self._on_metadata)
+        if self.generation != NO_GENERATION and self._config.enable_auto_commit:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LEAVE_WAIT_S):
+                    await self.offsets.commit_positions()
+        await self.offsets.stop()
+        if self.owned:
+            await self._call(lambda listener, gone: listener.on_partitions_revoked(gone), self.owned)
+        if self.member_id and self._config.group_instance_id is None:
+            await self._leave("the consumer was closed")
+        self.owned = ()
+        self.generation = NO_GENERATION
+
+    def rejoin(self, why: str) -> None:
+        """Join again as soon as the application's work allows."""
+        if not self._must_join.is_set():
+            self._world.events("group_rejoin", group=self._coordinator.group, member=self.member_id, why=why)
+            self._must_join.set()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            self._fail(task.exception())
+
+    def _fail(self, error: BaseException | None) -> None:
+        if self.failed is None:
+            self.failed = error
+            self._world.events("group_member_failed", group=self._coordinator.group, why=repr(error))
+            self._gate.release()
+            self._tell()
+
+    def _on_metadata(self, _update: Update) -> None:
+        if self._dealt and any(self._count(topic) != count for topic, count in self._dealt.items()):
+            self._dealt = {}
+            self.rejoin("the number of partitions has changed")
+
+    def _count(self, topic: str) -> int:
+        return self._metadata.view.partition_count(topic) or 0
+
+    # ---------------------------------------------------------------------------------------------- joining
+
+    async def _keep_joined(self) -> None:
+        while self.failed is None:
+            await self._must_join.wait()
+            try:
+                await self._join_once()
+            except (UnknownMemberId, IllegalGeneration) as error:
+                await self._thrown_out(error.name, forget_id=isinstance(error, UnknownMemberId))
+            except (RebalanceInProgress, RequestTimedOut) as error:
+                self._world.events("group_join_again", group=self._coordinator.group, why=error.message)
+            finally:
+                self._is_joining = False
+            self._gate.release()
+            self._tell()
+
+    async def _join_once(self) -> None:
+        if self.owned:
+            await self._gate.hold()
+        self._must_join.clear()
+        try:
+            if self.owned and not self._is_cooperative:
+                self._was_owned = self.owned, self.generation
+                await self._give_up(self.owned)
+            elif self._is_cooperative:
+                # It goes on reading what it has; what it must give up it is told by the assignment.
+                self._gate.release()
+                self._tell()
+            self._is_joining = True
+            joined = await self._join()
+            self.generation = joined.generation_id
+            synced = await self._sync(joined)
+        except BaseException:
+            self._must_join.set()
+            raise
+        self._is_joining = False
+        await self._take(Assignment.unpacked(synced.assignment).partitions)
+
+    async def _join(self) -> JoinGroupResponse:
+        config = self._config
+        while True:
+            topics = tuple(self._topics())
+            rebalance_ms = config.rebalance_timeout_ms or config.max_poll_interval_ms
+            request = JoinGroupRequest(
+                group_id=self._coordinator.group,
+                session_timeout_ms=config.session_timeout_ms,
+                rebalance_timeout_ms=rebalance_ms,
+                member_id=self.member_id,
+                group_instance_id=config.group_instance_id,
+                protocol_type=PROTOCOL_TYPE,
+                protocols=tuple(self._protocol(each, topics) for each in self._assignors),
+                client_id=config.client_id or "",
+            )
+            patience_ms = rebalance_ms + JOIN_GRACE_MS
+            deadline = self._world.clock.now() + 2 * patience_ms / 1000
+            response: JoinGroupResponse = await self._coordinator.ask(
+                request, deadline=deadline, patience_ms=patience_ms
+            )
+            error = error_in(response)
+            if isinstance(error, MemberIdRequired):
+                self.member_id = response.member_id
+                continue
+            if error is not None:
+                raise error
+            self.member_id = response.member_id
+            return response
+
+    def _protocol(self, assignor: Assignor, topics: tuple[str, ...]) -> GroupProtocol:
+        owned, generation = (self.owned, self.generation) if self._is_cooperative else self._was_owned
+        subscription = Subscription(
+            topics=topics,
+            user_data=assignor.user_data(owned, generation),
+            owned=owned if self._is_cooperative else (),
+            generation=generation if self._is_cooperative else NO_GENERATION,
+        )
+        return GroupProtocol(name=assignor.name, metadata=subscription.packed())
+
+    async def _sync(self, joined: JoinGroupResponse) -> SyncGroupResponse:
+        assignments: tuple[MemberAssignment, ...] = ()
+        self._dealt = {}
+        if joined.members and not joined.skip_assignment:
+            assignments = await self._deal(joined)
+        request = SyncGroupRequest(
+            group_id=self._coordinator.group,
+            generation_id=joined.generation_id,
+            member_id=joined.member_id,
+            group_instance_id=self._config.group_instance_id,
+            protocol_type=joined.protocol_type,
+            protocol_name=joined.protocol_name,
+            assignments=assignments,
+        )
+        patience_ms = (self._config.rebalance_timeout_ms or self._config.max_poll_interval_ms) + JOIN_GRACE_MS
+        deadline = self._world.clock.now() + patience_ms / 1000
+        response: SyncGroupResponse = await self._coordinator.ask(request, deadline=deadline, patience_ms=patience_ms)
+        error = error_in(response)
+        if error is not None:
+            raise error
+        return response
+
+    async def _deal(self, joined: JoinGroupResponse) -> tuple[MemberAssignment, ...]:
+        """The leader's part (S30)."""
+        assignor = next((each for each in self._assignors if each.name == joined.protocol_name), None)
+        if assignor is None:
+            raise UnknownServerError(f"the coordinator chose {joined.protocol_name}, which this member does not speak")
+        members = [
+            GroupMember(
+                member_id=each.member_id,
+                instance_id=each.group_instance_id,
+                subscription=Subscription.unpacked(each.metadata),
+            )
+            for each in joined.members
+        ]
+        topics = sorted({topic for member in members for topic in member.subscription.topics})
+        self._follow(topics)
+        await self._metadata.refreshed(self._world.clock.now() + self._config.default_api_timeout_ms / 1000)
+        counts = {topic: self._count(topic) for topic in topics}
+        dealt = assignor.assign(counts, members)
+        self._dealt = counts
+        self._world.events(
+            "group_assigned",
+            group=self._coordinator.group,
+            generation=joined.generation_id,
+            assignor=assignor.name,
+            members={member: [str(each) for each in partitions] for member, partitions in dealt.items()},
+        )
+        return tuple(
+            MemberAssignment(member_id=member, assignment=Assignment(partitions=tuple(partitions)).packed())
+            for member, partitions in dealt.items()
+        )
+
+    # ---------------------------------------------------------------------------------------------- partitions
+
+    async def _take(self, partitions: Partitions) -> None:
+        """The assignment of a new generation."""
+        gone = tuple(each for each in self.owned if each not in partitions)
+        if gone:
+            await self._gate.hold()
+            await self._give_up(gone)
+        else:
+            self._gate.holding = True
+        kept = self.owned
+        added = tuple(each for each in partitions if each not in kept)
+        committed = await self.offsets.committed(added)
+        self.owned = partitions
+        self._follow(())
+        self._positions.assign(partitions)
+        for partition, found in committed.items():
+            self._positions.begin_at(partition, found.offset, found.leader_epoch)
+        self._tell()
+        await self._call(lambda listener, new: listener.on_partitions_assigned(new), added, always=True)
+        if gone and self._is_cooperative:
+            self.rejoin("what was given up is free for the others now")
+
+    async def _give_up(self, partitions: Partitions) -> None:
+        if self._config.enable_auto_commit:
+            await self.offsets.commit_processed()
+        await self._call(lambda listener, gone: listener.on_partitions_revoked(gone), partitions)
+        self._drop(partitions)
+
+    def _drop(self, partitions: Partitions) -> None:
+        self.owned = tuple(each for each in self.owned if each not in partitions)
+        self._positions.assign(self.owned)
+        self.offsets.forget(partitions)
+
+    async def _thrown_out(self, why: str, *, forget_id: bool, join_again: bool = True) -> None:
+        """The group has gone on without this member: what it had may be another's already."""
+        lost = self.owned
+        self._world.events("group_member_thrown_out", group=self._coordinator.group, member=self.member_id, why=why)
+        self.generation = NO_GENERATION
+        if forget_id:
+            self.member_id = ""
+        self._was_owned = (), NO_GENERATION
+        self._drop(lost)
+        if join_again:
+            self._must_join.set()
+        if lost:
+            await self._call(lambda listener, gone: listener.on_partitions_lost(gone), lost)
+
+    async def _call(
+        self,
+        callback: Callable[[ConsumerRebalanceListener, list[TopicPartition]], Any],
+        partitions: Partitions,
+        *,
+        always: bool = False,
+    ) -> None:
+        """Tell the application's listener; what it raises ends the consumer."""
+        listener = self._listener()
+        if listener is not None and (partitions or always):
+            answer = callback(listener, list(partitions))
+            if inspect.isawaitable(answer):
+                await answer
+
+    # ---------------------------------------------------------------------------------------------- heartbeats
+
+    async def _beat(self) -> None:
+        interval_s = self._config.heartbeat_interval_ms / 1000
+        while self.failed is None:
+            await asyncio.sleep(interval_s)
+            if self.generation == NO_GENERATION or self._is_joining:
+                continue
+            now = self._world.clock.now()
+            polls_late = not self._gate.is_polling and (
+                now - self._gate.last_poll_at > self._config.max_poll_interval_ms / 1000
+            )
+            if polls_late:
+                await self._leave(f"no poll for max_poll_interval_ms={self._config.max_poll_interval_ms}")
+                await self._leave_until_polled()
+            else:
+                await self._beat_once()
+
+    async def _beat_once(self) -> None:
+        generation = self.generation
+        request = HeartbeatRequest(
+            group_id=self._coordinator.group,
+            generation_id=generation,
+            member_id=self.member_id,
+            group_instance_id=self._config.group_instance_id,
+        )
+        deadline = self._world.clock.now() + self._config.session_timeout_ms / 1000
+        try:
+            response = await self._coordinator.ask(
+                request, deadline=deadline, patience_ms=self._config.heartbeat_interval_ms
+            )
+        except RequestTimedOut as late:
+            # Whether the session has ended only the coordinator knows; it is asked again.
+            self._world.events("heartbeat_unanswered", group=self._coordinator.group, why=late.message)
+            return
+        error = error_in(response)
+        if error is None or generation != self.generation or self._is_joining:
+            return
+        if isinstance(error, RebalanceInProgress):
+            self.rejoin("the group rebalances")
+        elif isinstance(error, (UnknownMemberId, IllegalGeneration)):
+            await self._thrown_out(error.name, forget_id=isinstance(error, UnknownMemberId))
+        else:
+            self._fail(error)
+
+    async def _leave_until_polled(self) -> None:
+        """Its partitions are free for the others; it joins again when the application asks for records."""
+        await self._thrown_out("it did not poll in time", forget_id=True, join_again=False)
+        await self._gate.hold()
+        self._gate.release()
+        self._must_join.set()
+
+    async def _leave(self, why: str) -> None:
+        leaving = LeavingMember(member_id=self.member_id, group_instance_id=self._config.group_instance_id, reason=why)
+        request = LeaveGroupRequest(group_id=self._coordinator.group, members=(leaving,))
+        try:
+            await self._coordinator.ask(request, deadline=self._world.clock.now() + LEAVE_WAIT_S)
+        except ProtocolError as error:
+            # Its session will end by itself.
+            self._world.events("group_leave_unanswered", group=self._coordinator.group, why=error.message)

@@ -1,0 +1,200 @@
+"""What a consumer commits to its group, and where it begins (S34, S35).
+
+- By hand: positions, or the offsets given. By itself (``enable_auto_commit``): every ``auto_commit_interval_ms``, when
+  the application asks for records, what it had been handed *before* that call: a crash reads again, and skips nothing.
+- A commit speaks for a member in a generation. When the group has gone on without it, it is refused: CommitFailed, and
+  nothing was committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from minikafka.client.caller import error_in
+from minikafka.client.coordinator import LOOK_AGAIN, Coordinator
+from minikafka.client.positions import Positions
+from minikafka.client.settings import ConsumerConfig
+from minikafka.client.structs import CommitFailed, OffsetAndMetadata
+from minikafka.errors import (
+    FencedInstanceId,
+    IllegalGeneration,
+    ProtocolError,
+    RebalanceInProgress,
+    UnknownMemberId,
+)
+from minikafka.ports import World
+from minikafka.types import NO_EPOCH, NO_OFFSET, Epoch, Offset, TopicPartition
+from minikafka.wire.group_messages import (
+    NO_GENERATION,
+    CommitPartition,
+    FetchedOffset,
+    GroupPartition,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+
+OUT_OF_THE_GROUP = (IllegalGeneration, UnknownMemberId, RebalanceInProgress, FencedInstanceId)
+
+
+class Membership(NamedTuple):
+    """For whom a commit speaks."""
+
+    member_id: str = ""
+    generation: int = NO_GENERATION
+    instance_id: str | None = None
+
+
+class Spot(NamedTuple):
+    """A position worth committing."""
+
+    offset: Offset
+    leader_epoch: Epoch = NO_EPOCH
+    metadata: str = ""
+
+
+class GroupOffsets:
+    """Commits and looks up for one consumer."""
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        world: World,
+        coordinator: Coordinator,
+        positions: Positions,
+        membership: Callable[[], Membership],
+    ) -> None:
+        self._config = config
+        self._world = world
+        self._coordinator = coordinator
+        self._positions = positions
+        self._membership = membership
+        self._told: dict[TopicPartition, Spot] = {}
+        """What this consumer has committed last: not committed again by itself."""
+        self._next_at = world.clock.now() + config.auto_commit_interval_ms / 1000
+        self._auto: asyncio.Task[None] | None = None
+
+    # ---- looking up ----
+
+    async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, FetchedOffset]:
+        """What the group has committed; partitions without are left out. Raises what the coordinator answers."""
+        asked = tuple(GroupPartition(topic=topic, partition=number) for topic, number in partitions)
+        if not asked:
+            return {}
+        request = OffsetFetchRequest(group_id=self._coordinator.group, partitions=asked)
+        response: OffsetFetchResponse = await self._coordinator.ask(request, deadline=self._deadline())
+        refusal = error_in(response)
+        if refusal is not None:
+            raise refusal
+        found: dict[TopicPartition, FetchedOffset] = {}
+        for each in response.partitions:
+            wrong = error_in(each)
+            if wrong is not None:
+                raise wrong
+            if each.offset != NO_OFFSET:
+                found[TopicPartition(each.topic, each.partition)] = each
+        return found
+
+    # ---- committing ----
+
+    async def commit(self, spots: Mapping[TopicPartition, Spot]) -> None:
+        """Commit exactly these. CommitFailed when the group has gone on without this member; RequestTimedOut."""
+        if not spots:
+            return
+        member = self._membership()
+        request = OffsetCommitRequest(
+            group_id=self._coordinator.group,
+            generation_id=member.generation,
+            member_id=member.member_id,
+            group_instance_id=member.instance_id,
+            partitions=tuple(
+                CommitPartition(
+                    topic=partition.topic,
+                    partition=partition.partition,
+                    offset=spot.offset,
+                    leader_epoch=spot.leader_epoch,
+                    metadata=spot.metadata,
+                )
+                for partition, spot in spots.items()
+            ),
+        )
+        response: OffsetCommitResponse = await self._coordinator.ask(
+            request, deadline=self._deadline(), error_of=_worth_looking_again
+        )
+        error = error_in(response) or next(filter(None, map(error_in, response.partitions)), None)
+        if isinstance(error, OUT_OF_THE_GROUP):
+            raise CommitFailed(
+                f"group {self._coordinator.group} has gone on without this member ({error.name}): its partitions may "
+                "be another's now, nothing was committed; process less per poll, or raise max_poll_interval_ms"
+            )
+        if error is not None:
+            raise error
+        self._told.update(spots)
+
+    def given(
+        self, offsets: Mapping[TopicPartition, Offset | tuple[Offset, str] | OffsetAndMetadata]
+    ) -> dict[TopicPartition, Spot]:
+        """What an application gave as spots."""
+        spots: dict[TopicPartition, Spot] = {}
+        for partition, value in offsets.items():
+            offset, metadata = (value, "") if isinstance(value, int) else (value[0], value[1])
+            spots[TopicPartition(*partition)] = Spot(offset, NO_EPOCH, metadata)
+        return spots
+
+    # ---- by itself ----
+
+    def due(self) -> None:
+        """The application asks for records: commit what it had, if it is time; one commit at a time."""
+        now = self._world.clock.now()
+        if not self._config.enable_auto_commit or now < self._next_at:
+            return
+        self._next_at = now + self._config.auto_commit_interval_ms / 1000
+        if self._auto is None or self._auto.done():
+            self._auto = asyncio.get_running_loop().create_task(self.commit_processed(), name="auto-commit")
+
+    async def commit_processed(self) -> None:
+        """Commit what is done with and not yet committed. A failure is told as an event: it is read again, no more."""
+        await self._by_itself(self._positions.processed())
+
+    async def commit_positions(self) -> None:
+        """The consumer ends: what was handed out counts as done with."""
+        await self._by_itself(self._positions.consumed())
+
+    async def _by_itself(self, reached: Mapping[TopicPartition, tuple[Offset, Epoch]]) -> None:
+        spots = {partition: Spot(*spot) for partition, spot in reached.items()}
+        news = {partition: spot for partition, spot in spots.items() if self._told.get(partition) != spot}
+        try:
+            await self.commit(news)
+        except ProtocolError as error:
+            self._world.events(
+                "auto_commit_failed",
+                group=self._coordinator.group,
+                why=f"{error.name}: {error.message}",
+                outcome=error.outcome,
+            )
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """They are another's now: what was committed for them is no longer ours to know."""
+        for partition in partitions:
+            self._told.pop(partition, None)
+
+    async def stop(self) -> None:
+        """End a commit that is under way."""
+        if self._auto is not None:
+            self._auto.cancel()
+            await asyncio.gather(self._auto, return_exceptions=True)
+
+    def _deadline(self) -> float:
+        return self._world.clock.now() + self._config.default_api_timeout_ms / 1000
+
+
+def _worth_looking_again(response: OffsetCommitResponse) -> ProtocolError | None:
+    """The request's own error, or else one of a partition's that says that the coordinator is elsewhere."""
+    found = error_in(response)
+    if found is not None:
+        return found
+    errors = [error for each in response.partitions if isinstance(error := error_in(each), LOOK_AGAIN)]
+    return errors[0] if errors else None
