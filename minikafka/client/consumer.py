@@ -329,6 +329,19 @@ class Consumer:
             spots = group_offsets.given(offsets)
         await group_offsets.commit(spots)
 
+    async def seek_to_committed(self, *partitions: TopicPartition) -> dict[TopicPartition, Offset | None]:
+        """Go where the group has committed in these (default: all) partitions; the others keep their positions."""
+        self._running()
+        chosen = list(as_dict(partitions) or self._positions.states)
+        for partition in chosen:
+            self._state(partition)
+        found = await self._in_group().committed(chosen)
+        for partition, spot in found.items():
+            if partition in self._positions.states:
+                self._positions.begin_at(partition, spot.offset, spot.leader_epoch)
+        self._tell()
+        return {partition: found[partition].offset if partition in found else None for partition in chosen}
+
     async def committed(self, partition: TopicPartition) -> Offset | None:
         """What the group has committed for a partition, whoever did; None: nothing."""
         self._running()

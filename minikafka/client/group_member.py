@@ -107,8 +107,10 @@ class Member:
         """The leader's: partition counts that the present assignment was made from."""
         self._tasks: list[asyncio.Task[None]] = []
 
-    def membership(self) -> Membership:
-        """For whom a commit speaks now."""
+    def membership(self) -> Membership | None:
+        """For whom a commit speaks now; None: the group goes on without this member."""
+        if self.generation == NO_GENERATION:
+            return None
         return Membership(self.member_id, self.generation, self._config.group_instance_id)
 
     # ---------------------------------------------------------------------------------------------- its life

@@ -65,7 +65,7 @@ class GroupOffsets:
         world: World,
         coordinator: Coordinator,
         positions: Positions,
-        membership: Callable[[], Membership],
+        membership: Callable[[], Membership | None],
     ) -> None:
         self._config = config
         self._world = world
@@ -102,9 +102,11 @@ class GroupOffsets:
 
     async def commit(self, spots: Mapping[TopicPartition, Spot]) -> None:
         """Commit exactly these. CommitFailed when the group has gone on without this member; RequestTimedOut."""
+        member = self._membership()
+        if member is None:
+            raise self._failed("it is not in the group now")
         if not spots:
             return
-        member = self._membership()
         request = OffsetCommitRequest(
             group_id=self._coordinator.group,
             generation_id=member.generation,
@@ -126,13 +128,16 @@ class GroupOffsets:
         )
         error = error_in(response) or next(filter(None, map(error_in, response.partitions)), None)
         if isinstance(error, OUT_OF_THE_GROUP):
-            raise CommitFailed(
-                f"group {self._coordinator.group} has gone on without this member ({error.name}): its partitions may "
-                "be another's now, nothing was committed; process less per poll, or raise max_poll_interval_ms"
-            )
+            raise self._failed(error.name)
         if error is not None:
             raise error
         self._told.update(spots)
+
+    def _failed(self, why: str) -> CommitFailed:
+        return CommitFailed(
+            f"group {self._coordinator.group} has gone on without this member ({why}): its partitions may be another's "
+            "now, nothing was committed; process less per poll, or raise max_poll_interval_ms"
+        )
 
     def given(
         self, offsets: Mapping[TopicPartition, Offset | tuple[Offset, str] | OffsetAndMetadata]
@@ -166,6 +171,8 @@ class GroupOffsets:
     async def _by_itself(self, reached: Mapping[TopicPartition, tuple[Offset, Epoch]]) -> None:
         spots = {partition: Spot(*spot) for partition, spot in reached.items()}
         news = {partition: spot for partition, spot in spots.items() if self._told.get(partition) != spot}
+        if not news:
+            return
         try:
             await self.commit(news)
         except ProtocolError as error:

@@ -395,10 +395,19 @@ def test_stop_ends_those_who_wait():
     play(story)
 
 
-def test_groups_are_refused_by_name():
-    """S29 comes later: a group_id is refused with the way around it, not ignored."""
-    with pytest.raises(InvalidGroupId, match="groups are not implemented"):
-        ConsumerConfig(group_id="g")
+def test_settings_of_groups_are_checked():
+    """S29, S30: what cannot work is refused by name before anything is sent."""
+    with pytest.raises(InvalidGroupId, match="is empty"):
+        ConsumerConfig(group_id="")
+    with pytest.raises(InvalidConfig, match="group_instance_id needs a group_id"):
+        ConsumerConfig(group_instance_id="i")
+    with pytest.raises(InvalidConfig, match="heartbeat_interval_ms=10000: less than session_timeout_ms"):
+        ConsumerConfig(group_id="g", heartbeat_interval_ms=10_000)
+    with pytest.raises(InvalidConfig, match="one of range, roundrobin, sticky, cooperative-sticky"):
+        ConsumerConfig(group_id="g", partition_assignment_strategy="rang")
+    with pytest.raises(InvalidConfig, match="each once"):
+        ConsumerConfig(group_id="g", partition_assignment_strategy=("range", "range"))
+    assert [each.name for each in ConsumerConfig(group_id="g").assignors()] == ["range", "cooperative-sticky"]
     with pytest.raises(InvalidConfig, match="auto_offset_reset"):
         ConsumerConfig(auto_offset_reset="first")  # type: ignore[arg-type]
 

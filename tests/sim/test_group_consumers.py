@@ -1,0 +1,290 @@
+"""Consumers in groups on a simulated cluster: shared, rebalanced, committed, carried over (S29 to S36)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from minikafka.client.consumer import Consumer
+from minikafka.client.settings import ConsumerConfig
+from minikafka.client.structs import CommitFailed, WakeUp
+from minikafka.groups.records import OFFSETS_TOPIC, partition_of
+from minikafka.sim.cluster import SimCluster
+from minikafka.types import TopicPartition
+from tests.sim.cluster_kit import Client, facts_of, simulated
+from tests.sim.group_kit import Worker, shared
+
+PARTITIONS = 6
+
+
+@pytest.fixture
+def cluster() -> Iterator[SimCluster]:
+    """Three brokers and a topic of six partitions."""
+    with simulated(offsets_topic_num_partitions="4", group_initial_rebalance_delay_ms="500") as cluster:
+        cluster.create_topic("orders", partitions=PARTITIONS)
+        cluster.settle()
+        yield cluster
+
+
+def fill(client: Client, count: int, first: int = 0) -> list[bytes]:
+    """So many records over all partitions."""
+    values = [b"%d" % number for number in range(first, first + count)]
+
+    async def send() -> None:
+        sent = [
+            await client.producer.send("orders", value, partition=number % PARTITIONS)
+            for number, value in enumerate(values)
+        ]
+        await asyncio.gather(*sent)
+
+    client.run(send())
+    return values
+
+
+def read_all(workers: list[Worker], values: list[bytes]) -> bool:
+    seen = sum((each.values for each in workers), Counter())
+    return all(seen[value] for value in values)
+
+
+def test_a_group_shares_the_partitions_and_each_group_reads_all(cluster: SimCluster):
+    """S29: each partition has one consumer of a group; a member more than partitions is idle; groups do not share."""
+    workers = [Worker(cluster, f"c{number}") for number in range(7)]
+    other = Worker(cluster, "other", group="h")
+    cluster.until(lambda: shared(workers, PARTITIONS), 60.0, "the group to share")
+    assert sorted(len(each.numbers) for each in workers) == [0, 1, 1, 1, 1, 1, 1]
+    values = fill(Client(cluster), 60)
+    cluster.until(lambda: read_all(workers, values) and read_all([other], values), 60.0, "both groups to read")
+    for each in (*workers, other):
+        each.end()
+
+
+def test_without_faults_each_record_is_read_once_however_often_the_group_changes(cluster: SimCluster):
+    """Issue 6: read, work, commit; members come and go in good order while records flow."""
+    client = Client(cluster)
+    workers = [Worker(cluster, "c0", work_s=0.3)]
+    values = fill(client, 60)
+    for number in range(1, 4):
+        cluster.run_for(2.0)
+        workers.append(Worker(cluster, f"c{number}", work_s=0.3))
+        values += fill(client, 60, first=60 * number)
+    for each in workers[:2]:
+        cluster.run_for(2.0)
+        each.end()
+        values += fill(client, 60, first=1000 + len(values))
+    cluster.until(lambda: read_all(workers, values), 120.0, "all to be read")
+    seen = sum((each.values for each in workers), Counter())
+    assert {value: count for value, count in seen.items() if count != 1} == {}
+    assert [each.refused for each in workers] == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("strategy", ["range", "roundrobin", "sticky", "cooperative-sticky"])
+def test_a_member_that_dies_is_replaced_after_its_session(cluster: SimCluster, strategy: str):
+    """S31: nothing that was committed is read again, nothing is skipped."""
+    workers = [Worker(cluster, f"c{n}", settings={"partition_assignment_strategy": strategy}) for n in range(3)]
+    client = Client(cluster)
+    values = fill(client, 60)
+    cluster.until(lambda: read_all(workers, values) and shared(workers, PARTITIONS), 60.0, "all to be read")
+    cluster.run_for(1.0)
+    workers[0].kill()
+    values += fill(client, 60, first=100)
+    cluster.until(lambda: shared(workers[1:], PARTITIONS), 60.0, "the others to take over")
+    cluster.until(lambda: read_all(workers, values), 60.0, "all to be read")
+    seen = sum((each.values for each in workers), Counter())
+    assert max(seen[value] for value in values[:60]) == 1, "it was committed before the member died"
+
+
+def test_cooperative_members_keep_what_they_keep(cluster: SimCluster):
+    """KIP-429: a newcomer takes its share, nobody else loses or stops anything."""
+    settings = {"partition_assignment_strategy": "cooperative-sticky"}
+    workers = [Worker(cluster, f"c{number}", settings=settings) for number in range(2)]
+    cluster.until(lambda: shared(workers, PARTITIONS), 60.0, "two to share")
+    for each in workers:
+        each.watch.told.clear()
+    before = [each.numbers for each in workers]
+    workers.append(Worker(cluster, "c2", settings=settings))
+    cluster.until(lambda: shared(workers, PARTITIONS) and len(workers[2].numbers) == 2, 60.0, "three to share")
+    for each, had in zip(workers, before, strict=False):
+        revoked = [part.partition for kind, parts in each.watch.told for part in parts if kind == "revoked"]
+        assert len(revoked) == 1
+        assert sorted(each.numbers + revoked) == had
+
+
+def test_an_eager_rebalance_takes_everything_first(cluster: SimCluster):
+    """The listener is told before and after; records in work are committed before they go."""
+    first = Worker(cluster, "c0")
+    cluster.until(lambda: len(first.numbers) == PARTITIONS, 60.0, "it to have all")
+    second = Worker(cluster, "c1")
+    cluster.until(lambda: shared([first, second], PARTITIONS) and len(second.numbers) == 3, 60.0, "both to share")
+    everything = [TopicPartition("orders", number) for number in range(PARTITIONS)]
+    assert first.watch.told[0] == ("assigned", everything)
+    assert first.watch.told[1] == ("revoked", everything)
+    assert first.watch.told[2][0] == "assigned"
+
+
+def test_offsets_survive_the_whole_group(cluster: SimCluster):
+    """S34: auto-commit; who comes later goes on where the group was."""
+    client = Client(cluster)
+    values = fill(client, 60)
+    first = Worker(cluster, "c0", commits=False, settings={"auto_commit_interval_ms": 1000})
+    cluster.until(lambda: read_all([first], values), 60.0, "all to be read")
+    first.end()
+    more = fill(client, 12, first=500)
+    second = Worker(cluster, "c1", commits=False)
+    cluster.until(lambda: read_all([second], more), 60.0, "the rest to be read")
+    assert sum(second.values.values()) == 12
+    second.end()
+
+
+def test_auto_commit_never_runs_ahead_of_the_work(cluster: SimCluster):
+    """S34: what is committed is what was handed out before the last poll: a crash in mid-work reads it again."""
+    values = fill(Client(cluster), 60)
+    first = Worker(cluster, "c0", commits=False, work_s=3.0, settings={"auto_commit_interval_ms": 100})
+    cluster.until(lambda: sum(first.values.values()) >= 20, 60.0, "some to be read")
+    in_work = dict(first.values)
+    first.kill()
+    second = Worker(cluster, "c1", commits=False)
+    cluster.until(lambda: read_all([first, second], values), 60.0, "all to be read")
+    again = [value for value in in_work if second.values[value]]
+    assert 1 <= len(again) <= 20, "what was in work is read again, and little more"
+
+
+def test_a_member_that_works_too_long_leaves_and_comes_back(cluster: SimCluster):
+    """max.poll.interval.ms: the others go on without it, its late commit is refused, nothing is skipped."""
+    settings = {"max_poll_interval_ms": 5_000, "rebalance_timeout_ms": 3_000}
+    slow, other = (Worker(cluster, name, settings=settings) for name in ("slow", "other"))
+    cluster.until(lambda: shared([slow, other], PARTITIONS), 60.0, "both to share")
+    values = fill(Client(cluster), 60)
+    cluster.until(lambda: read_all([slow, other], values), 60.0, "all to be read")
+    slow.work_s = 30.0
+    values += fill(Client(cluster, "second"), 60, first=200)
+    cluster.until(lambda: len(other.numbers) == PARTITIONS, 60.0, "the other to take over")
+    cluster.until(lambda: slow.refused == 1, 60.0, "the late commit to be refused")
+    slow.work_s = 0.0
+    cluster.until(lambda: shared([slow, other], PARTITIONS) and len(slow.numbers) == 3, 60.0, "it to be back")
+    assert read_all([slow, other], values)
+
+
+def test_partitions_that_are_added_are_shared_too(cluster: SimCluster):
+    """S31: the group's leader sees them with its next metadata and has everyone join again."""
+    workers = [Worker(cluster, f"c{n}", settings={"metadata_max_age_ms": 2_000}) for n in range(2)]
+    cluster.until(lambda: shared(workers, PARTITIONS), 60.0, "both to share")
+    client = Client(cluster)
+    client.run(client.admin.create_partitions({"orders": 9}))
+    cluster.until(lambda: shared(workers, 9), 60.0, "nine to be shared")
+
+
+def test_a_pattern_finds_topics_that_come_later(cluster: SimCluster):
+    """S31: subscribe by pattern; internal topics match nothing."""
+    worker = Worker(cluster, "c0", settings={"metadata_max_age_ms": 2_000})
+    worker.end()
+    config = ConsumerConfig(
+        bootstrap_servers=cluster.bootstrap, group_id="p", auto_offset_reset="earliest", metadata_max_age_ms=2_000
+    )
+
+    world = cluster.sim.of("p")
+
+    async def story() -> list[str]:
+        consumer = Consumer(config, world)
+        consumer.subscribe(pattern=".*(o.ders|_offsets)")
+        await consumer.start()
+        while len({each.topic for each in consumer.assignment()}) < 2:
+            await consumer.getmany(timeout_ms=500)
+        topics = sorted({each.topic for each in consumer.assignment()})
+        await consumer.stop()
+        return topics
+
+    task = cluster.sim.spawn("p", story())
+    cluster.run_for(5.0)
+    cluster.create_topic("olders")
+    cluster.until(task.done, 60.0, "both topics to be read")
+    assert task.result() == ["olders", "orders"]
+
+
+def test_a_static_member_comes_back_without_a_rebalance(cluster: SimCluster):
+    """KIP-345: within its session nobody else is disturbed."""
+    settings = {"group_instance_id": "i", "session_timeout_ms": 30_000}
+    static = Worker(cluster, "s", settings=settings)
+    other = Worker(cluster, "o")
+    cluster.until(lambda: shared([static, other], PARTITIONS) and len(other.numbers) == 3, 60.0, "both to share")
+    had = static.numbers
+    other.watch.told.clear()
+    static.kill()
+    cluster.run_for(8.0)
+    static.start()
+    cluster.until(lambda: static.numbers == had, 60.0, "it to be back")
+    assert other.watch.told == []
+
+
+def test_members_outlive_the_coordinator_and_the_controller(cluster: SimCluster):
+    """S34: brokers die one after the other; each record that was acknowledged is read, commits go on."""
+    workers = [Worker(cluster, f"c{number}") for number in range(3)]
+    client = Client(cluster)
+    values = fill(client, 30)
+    for round_ in range(3):
+        coordinator = cluster.leader_of(TopicPartition(OFFSETS_TOPIC, partition_of("g", 4)))
+        victim = coordinator if round_ % 2 == 0 else cluster.controller()
+        cluster.crash(victim)
+        more = values = values + fill(client, 30, first=100 * (round_ + 1))
+        cluster.until(lambda more=more: read_all(workers, more), 120.0, "all to be read")
+        cluster.restart(victim)
+        cluster.settle()
+    cluster.until(lambda: shared(workers, PARTITIONS), 60.0, "all to be shared")
+    assert [each.error for each in workers] == [None, None, None]
+
+
+def test_commits_by_hand_with_metadata_and_their_limits(cluster: SimCluster):
+    """S34, S35: offsets given, read back by another, refused when negative or without a group; assign and a group."""
+    values = fill(Client(cluster), 12)
+    partition = TopicPartition("orders", 1)
+    config = ConsumerConfig(bootstrap_servers=cluster.bootstrap, group_id="m", auto_offset_reset="earliest")
+
+    world = cluster.sim.of("m")
+
+    async def story() -> list[bytes]:
+        one = Consumer(config, world)
+        one.assign([partition])
+        await one.start()
+        assert await one.committed(partition) is None
+        assert (await one.getone()).value == b"1"
+        await one.commit({partition: (1, "half")})
+        await one.stop()
+        other = Consumer(config, world)
+        await other.start()
+        other.assign([partition])
+        assert await other.committed(partition) == 1
+        found = await other.getone()
+        other.wakeup()
+        with pytest.raises(WakeUp):
+            await other.getone()
+        await other.stop()
+        return [found.value]
+
+    assert cluster.run(story(), node="m") == [values[7]]
+
+
+def test_a_zombies_commit_is_refused(cluster: SimCluster):
+    """The group went on: CommitFailed, nothing was committed."""
+    config = ConsumerConfig(
+        bootstrap_servers=cluster.bootstrap, group_id="z", auto_offset_reset="earliest", enable_auto_commit=False
+    )
+    fill(Client(cluster), 12)
+    world = cluster.sim.of("z")
+
+    async def story() -> None:
+        consumer = Consumer(config, world)
+        consumer.subscribe(["orders"])
+        await consumer.start()
+        await consumer.getmany(timeout_ms=10_000)
+        cluster.sim.network.isolate("z")
+        await asyncio.sleep(15.0)
+        cluster.sim.network.heal()
+        with pytest.raises(CommitFailed, match="nothing was committed"):
+            await consumer.commit({TopicPartition("orders", 0): 1})
+        assert await consumer.committed(TopicPartition("orders", 0)) is None
+        await consumer.stop()
+
+    cluster.run(story(), node="z")
+    assert facts_of(cluster, "group_member_left")
