@@ -164,6 +164,7 @@ class HttpServer:
         self._queued_max_bytes = queued_max_bytes
         self._queued_bytes = 0
         self._busy: set[Any] = set()
+        self._handling: set[asyncio.Task[Any]] = set()
         self._all_idle = asyncio.Event()
         self._all_closed = asyncio.Event()
         self._closing = False
@@ -233,13 +234,18 @@ class HttpServer:
                 async with asyncio.timeout(CLOSE_GRACE_S):
                     await self._all_closed.wait()
             except TimeoutError:
-                self.abort()
+                self._abort_connections()
         if self._routes is not None:
             await self._routes.cleanup()
 
     def abort(self) -> None:
-        """As if the process had died: the listener and every connection are gone at once."""
+        """As if the process had died: the listener, every connection and every handler are gone at once."""
         self._stop_listening()
+        self._abort_connections()
+        for handling in list(self._handling):
+            handling.cancel()
+
+    def _abort_connections(self) -> None:
         for transport in list(self._server.transports):
             transport.abort()
 
@@ -270,12 +276,17 @@ class HttpServer:
     async def _on_request(self, request: web.BaseRequest) -> web.StreamResponse:
         connection = request.protocol
         self._busy.add(connection)
+        handling = asyncio.current_task()
+        if handling is not None:
+            self._handling.add(handling)
         try:
             if self._routes is not None and (_PARTS in request or isinstance(request, web.Request)):
                 return await self._routes.on_request(request)
             return await self._on_rpc(request)
         finally:
             self._busy.discard(connection)
+            if handling is not None:
+                self._handling.discard(handling)
             if self._closing and not self._busy:
                 self._all_idle.set()
 
