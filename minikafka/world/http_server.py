@@ -399,7 +399,7 @@ class _OtherRoutes:
         if not isinstance(request, web.Request):
             async with self._opening:
                 if self._is_over:
-                    return refusal(503, "Service Unavailable", "the server is closing", Retry_After="1")
+                    return refusal(503, BrokerNotAvailable("the server is closing"), Retry_After="1")
                 make_request = self.make_request or await self._open()
             request = make_request(*request[_PARTS])
         response: web.StreamResponse = await self._handle(request)
