@@ -44,9 +44,13 @@ class Condition(NamedTuple):
 class _Waiter:
     """One parked request; ``future`` is None once it has gone, and then its entries in the heaps are dead."""
 
-    __slots__ = ("future", "released")
+    __slots__ = ("expired", "future", "released")
 
     def __init__(self) -> None:
+        self.expired = False
+        """Its deadline has come, by its timer. Not by comparing times: a timer may fire a rounding error too early, and
+        nothing would wake the request again.
+        """
         self.future: asyncio.Future[None] | None = None
         self.released: list[Condition] = []
         """By what it was woken: these have left their heaps."""
@@ -54,6 +58,10 @@ class _Waiter:
     def wake(self) -> None:
         if self.future is not None and not self.future.done():
             self.future.set_result(None)
+
+    def expire(self) -> None:
+        self.expired = True
+        self.wake()
 
 
 class _Heap:
@@ -146,7 +154,7 @@ class Waiters:
             return False
         waiter = _Waiter()
         waiter.released.extend(conditions)
-        timer = loop.call_at(deadline, waiter.wake)
+        timer = loop.call_at(deadline, waiter.expire)
         self.parked += 1
         try:
             while True:
@@ -157,7 +165,7 @@ class Waiters:
                     news.extend(condition.partition for condition in waiter.released)
                 if met():
                     return True
-                if self._is_over(deadline):
+                if waiter.expired or self._is_over(deadline):
                     return False
         finally:
             self.parked -= 1

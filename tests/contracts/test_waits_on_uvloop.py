@@ -1,0 +1,34 @@
+"""Waits on the loop that brokers run on: its timers fire on whole milliseconds, up to half of one too early."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import uvloop
+
+from minikafka.broker.waiters import Condition, Mark, Waiters
+from minikafka.types import TopicPartition
+
+ORDERS = TopicPartition("orders", 0)
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize("wait_s", [0.0004, 0.1, 0.0107])
+def test_a_parked_request_ends_at_its_deadline(run, wait_s: float):
+    """S12, long poll: a timer that fires a moment before the deadline, by rounding, ends the wait too. It used to leave
+    the request parked for good: a follower of an idle partition did not hear of the high watermark for 30 seconds.
+    """
+
+    async def wait() -> None:
+        loop = asyncio.get_running_loop()
+        for _ in range(20 if wait_s < 0.05 else 3):
+            waiters = Waiters()
+            async with asyncio.timeout(5):
+                is_enough = await waiters.until(
+                    [Condition(Mark.LOG_END, ORDERS, 5)], lambda: False, loop.time() + wait_s
+                )
+            assert not is_enough
+            assert waiters.parked == 0
+
+    run(wait())
