@@ -34,6 +34,8 @@ QUICK: Final[Mapping[str, str]] = {
     "broker.session.timeout.ms": "2000",
     "broker.heartbeat.interval.ms": "200",
     "replica.lag.time.max.ms": "1000",
+    # A follower learns the high watermark with its next fetch: with an idle partition's long poll, so late at the most.
+    "replica.fetch.wait.max.ms": "100",
     "controller.quorum.election.timeout.ms": "400",
     "controller.quorum.fetch.timeout.ms": "800",
     "log.segment.delete.delay.ms": "0",

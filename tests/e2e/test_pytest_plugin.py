@@ -233,3 +233,37 @@ def test_the_page_on_testing_runs(pytester, run):
     (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "testing.md").read_text(encoding="utf-8"), re.DOTALL)
     pytester.makepyfile(test_page=block)
     run().assert_outcomes(passed=1)
+
+
+FIFTY = """
+import pytest
+from minikafka import Producer
+
+@pytest.mark.parametrize("number", range(20))
+def test_plain(minikafka_shared_cluster, minikafka_topic, number):
+    kafka = minikafka_shared_cluster.sync
+    kafka.create_topic(minikafka_topic, 2)
+    kafka.produce(minikafka_topic, b"%d" % number, partition=1)
+    assert [record.value for record in kafka.consume(minikafka_topic, 1)] == [b"%d" % number]
+
+@pytest.mark.parametrize("number", range(20))
+async def test_awaited(minikafka_shared_cluster, minikafka_topic, number):
+    cluster = minikafka_shared_cluster
+    await cluster.create_topic(minikafka_topic)
+    async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        assert (await producer.send_and_wait(minikafka_topic, b"tea")).offset == 0
+    assert await cluster.wait.high_watermark(minikafka_topic, 0, 1, replica=3) == 1
+
+@pytest.mark.parametrize("number", range(10))
+def test_of_its_own(minikafka_cluster, minikafka_topic, number):
+    kafka = minikafka_cluster.sync
+    kafka.create_topic(minikafka_topic)
+    kafka.produce(minikafka_topic, b"tea")
+    kafka.wait.isr(minikafka_topic, size=3)
+"""
+
+
+def test_a_suite_of_fifty_tests(pytester, run):
+    """Issue 5: fifty tests, ten of them with three brokers of their own; the report's last line has the seconds."""
+    pytester.makepyfile(FIFTY)
+    run().assert_outcomes(passed=50)
