@@ -442,7 +442,12 @@ def to_settings(config: BrokerConfig | TopicConfig) -> dict[str, str]:
 
 
 def environment_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """Settings named in an environment: ``KAFKA_...`` then ``MK_...``, the latter wins.
+    """Settings named in an environment, see :func:`environment_variables`."""
+    return {name: environment[variable] for name, variable in environment_variables(environment).items()}
+
+
+def environment_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Setting -> the variable of an environment that gives it: ``KAFKA_...`` then ``MK_...``, the latter wins.
 
     The Apache image's rule: the prefix goes, upper case becomes lower, ``_`` is ``.``, ``__`` is ``_``, ``___`` is
     ``-``. ``MK_X`` is Kafka's setting ``x`` when there is one, else ``mk.x``. ``CLUSTER_ID`` needs no prefix.
@@ -450,7 +455,7 @@ def environment_settings(environment: Mapping[str, str]) -> dict[str, str]:
     known = table(BrokerConfig)
     found: dict[str, str] = {}
     if environment.get("CLUSTER_ID"):
-        found["cluster.id"] = environment["CLUSTER_ID"]
+        found["cluster.id"] = "CLUSTER_ID"
     for prefix in ("KAFKA_", "MK_"):
         for variable in sorted(environment):
             if variable.startswith(prefix):
@@ -458,7 +463,7 @@ def environment_settings(environment: Mapping[str, str]) -> dict[str, str]:
                 name = rest.replace("___", "-").replace("__", "\0").replace("_", ".").replace("\0", "_")
                 if prefix == "MK_" and name not in known:
                     name = OWN_PREFIX + name
-                found[name] = environment[variable]
+                found[name] = variable
     return found
 
 

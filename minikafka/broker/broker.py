@@ -49,12 +49,9 @@ from minikafka.errors import (
     ProtocolError,
     WorldError,
 )
-from minikafka.log.checkpoint import parse_meta_properties
-from minikafka.log.log_directory import LogDirectory
-from minikafka.log.names import META_PROPERTIES
+from minikafka.log.log_directory import LogDirectory, read_identity
 from minikafka.ports import Buffers, Server, World
 from minikafka.quorum.image import MetadataImage
-from minikafka.replication.leader import LeaderReplica
 from minikafka.replication.partition import Partition
 from minikafka.types import METADATA_PARTITION, METADATA_TOPIC, Address, NodeId, TopicPartition
 from minikafka.wire.codec import find_api
@@ -245,7 +242,6 @@ class Broker:
             applied_offset=lambda: self.image.offset,
             on_change=self._moved,
             controller_heard_at=self.quorum.majority_heard_at,
-            leads_any=lambda: any(isinstance(each.role, LeaderReplica) for each in self.partitions.values()),
         )
         self.replicas = ReplicaManager(
             config,
@@ -288,8 +284,9 @@ class Broker:
         """From the settings, else from the data directory, else, for a cluster of one, made up now."""
         if self.config.cluster_id:
             return self.config.cluster_id
-        if self.world.disk.exists(META_PROPERTIES):
-            return parse_meta_properties(self.world.disk.read_file(META_PROPERTIES)).cluster_id
+        known = read_identity(self.world.disk)
+        if known is not None:
+            return known.cluster_id
         if len(self.config.voters) > 1:
             raise InvalidConfig(
                 "cluster.id is missing: several voters must agree on it; `minikafka up` writes one, or give the same "

@@ -22,7 +22,7 @@ class Asker:
     """Typed requests to brokers; an async context manager. InvalidConfig for a malformed ``bootstrap``."""
 
     def __init__(self, bootstrap: str) -> None:
-        self._addresses = parse_bootstrap(bootstrap)
+        self.addresses = parse_bootstrap(bootstrap)
         self._real: RealWorld | None = None
 
     async def __aenter__(self) -> Self:
@@ -44,7 +44,7 @@ class Asker:
     async def ask_any(self, request: object, timeout_s: float = ASK_TIMEOUT_S) -> Any:
         """The answer of the first bootstrap server that gives one; the last one's error when none does."""
         failure: ProtocolError = NetworkException("no bootstrap servers")
-        for address in self._addresses:
+        for address in self.addresses:
             try:
                 return await self.ask(address, request, timeout_s)
             except ProtocolError as error:

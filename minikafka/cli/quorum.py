@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import click
 
-from minikafka import AdminClient
-from minikafka.cli.running import ANSWER_TIMEOUT_MS, Commands, run, somebody_listens
-from minikafka.cli.tables import bootstrap_option, output_option, print_json, print_table
+from minikafka.cli import kafka_layout
+from minikafka.cli.admin import with_admin
+from minikafka.cli.running import Commands, Misuse
+from minikafka.cli.tables import bootstrap_option, kafka_output_option, print_json, print_lines, print_table
+from minikafka.cli.watching import show, watch_option
 from minikafka.wire.messages import DescribeQuorumResponse, QuorumReplica
 
 REPLICA_COLUMNS = ("NodeId", "LogEndOffset", "Lag", "LastFetchMsAgo", "LastCaughtUpMsAgo", "Status")
@@ -29,29 +32,44 @@ def command() -> None:
     epilog="""\b
 Examples:
   minikafka quorum describe -b 127.0.0.1:9092
+  minikafka quorum describe --status -o kafka
+  minikafka quorum describe --replication --watch
   minikafka quorum describe -o json"""
 )
+@click.option("--status", is_flag=True, help="Only who leads, and how far the others are.")
+@click.option("--replication", is_flag=True, help="Only the replicas of the metadata log.")
 @bootstrap_option
-@output_option
-def describe(bootstrap: str, output: str) -> None:
+@kafka_output_option
+@watch_option
+def describe(status: bool, replication: bool, bootstrap: str, output: str, watch: bool) -> None:  # noqa: FBT001 - click's form
     """Show leader, epoch, high watermark and replicas of the metadata log."""
-    told = run(lambda: _described(bootstrap))
+    if status and replication:
+        raise Misuse("--status or --replication, not both; without either both are shown")
+    show(
+        lambda: with_admin(bootstrap, lambda admin: admin.describe_quorum()),
+        lambda told: _draw(told, output, status=status or not replication, replication=replication or not status),
+        watch=watch,
+    )
+
+
+def _draw(told: DescribeQuorumResponse, output: str, *, status: bool, replication: bool) -> None:
     if output == "json":
         print_json(to_json(told))
         return
-    lag = _max_follower_lag(told)
-    print_table(
-        ("ClusterId", "LeaderId", "LeaderEpoch", "HighWatermark", "MaxFollowerLag"),
-        [(told.cluster_id, told.leader_id, told.leader_epoch, told.high_watermark, "-" if lag is None else lag)],
-    )
-    click.echo()
-    print_table(REPLICA_COLUMNS, [_row(each) for each in (*told.voters, *told.observers)])
-
-
-async def _described(bootstrap: str) -> DescribeQuorumResponse:
-    await somebody_listens(bootstrap)
-    async with AdminClient(bootstrap_servers=bootstrap, default_api_timeout_ms=ANSWER_TIMEOUT_MS) as admin:
-        return await admin.describe_quorum()
+    if status and output == "kafka":
+        print_lines(kafka_layout.quorum_status(told))
+    elif status:
+        lag = _max_follower_lag(told)
+        print_table(
+            ("ClusterId", "LeaderId", "LeaderEpoch", "HighWatermark", "MaxFollowerLag"),
+            [(told.cluster_id, told.leader_id, told.leader_epoch, told.high_watermark, "-" if lag is None else lag)],
+        )
+    if status and replication:
+        click.echo()
+    if replication and output == "kafka":
+        print_lines(kafka_layout.quorum_replication(told, now_ms=time.time_ns() // 1_000_000))
+    elif replication:
+        print_table(REPLICA_COLUMNS, [_row(each) for each in (*told.voters, *told.observers)])
 
 
 def to_json(told: DescribeQuorumResponse) -> dict[str, Any]:

@@ -16,9 +16,15 @@ from minikafka.cli.running import Commands
 COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("minikafka.cli.up", "Start a cluster of several brokers on this machine."),
     "serve": ("minikafka.cli.serve", "Run one broker in the foreground."),
-    "topics": ("minikafka.cli.topics", "Create, list, describe and delete topics."),
+    "join": ("minikafka.cli.join", "Add a broker to a running cluster, in the foreground."),
+    "topics": ("minikafka.cli.topics", "Create, list, describe, alter and delete topics."),
     "produce": ("minikafka.cli.produce", "Send standard input to a topic, one record a line."),
     "consume": ("minikafka.cli.consume", "Print a topic's records."),
+    "offsets": ("minikafka.cli.offsets", "Show where partitions begin and end."),
+    "config": ("minikafka.cli.config", "Look at settings and where they come from; alter them at run time."),
+    "reassign": ("minikafka.cli.reassign", "Move partitions to other brokers while they are in use."),
+    "elect": ("minikafka.cli.elect", "Elect preferred leaders, or any where none is in sync."),
+    "doctor": ("minikafka.cli.doctor", "Look for what is wrong with a cluster; say what to do."),
     "quorum": ("minikafka.cli.quorum", "Look at the metadata quorum."),
     "log": ("minikafka.cli.log", "Read and check log files, without a broker."),
     "audit": ("minikafka.cli.audit", "Compare a producer's ledger with what the logs hold."),
@@ -26,8 +32,13 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "lab": ("minikafka.cli.lab", "Play the stories of replication step by step."),
     "sim": ("minikafka.cli.sim", "Run clusters from a seed; show any run step by step."),
     "demo": ("minikafka.cli.demo", "Kill brokers under load; prove that nothing is lost."),
+    "completion": ("minikafka.cli.completion", "Print what a shell needs to complete commands."),
 }
 """name -> (module, summary). The command is the module's attribute ``command``."""
+
+
+ALIASES = {"configs": "config"}
+"""Other names that people try first."""
 
 
 class LazyCommands(Commands):
@@ -37,6 +48,7 @@ class LazyCommands(Commands):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        cmd_name = ALIASES.get(cmd_name, cmd_name)
         if cmd_name not in COMMANDS:
             return None
         command = importlib.import_module(COMMANDS[cmd_name][0]).command

@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 
 from minikafka.cli.running import Failure, Signals, first_of, run_until_asked
-from minikafka.cli.settings import broker_settings
+from minikafka.cli.settings import BrokerSettings, broker_settings
 from minikafka.cli.tables import config_option, print_json
 from minikafka.config import BrokerConfig, table
 from minikafka.world.local_broker import LocalBroker, load_doors
@@ -51,7 +51,7 @@ def command(file: Path, config: tuple[str, ...], parent_fd: int | None) -> None:
     """
     parsed = broker_settings(file, os.environ, config)
     exec_with_malloc_environment(["-m", "minikafka", *sys.argv[1:]])
-    run_until_asked(lambda signals: _serve(parsed.config, file, parsed.notices, parent_fd, signals))
+    run_until_asked(lambda signals: serve_broker(parsed, file, signals, parent_fd=parent_fd))
 
 
 def _list_settings(context: click.Context) -> None:
@@ -61,14 +61,14 @@ def _list_settings(context: click.Context) -> None:
     context.exit()
 
 
-async def _serve(
-    config: BrokerConfig, file: Path, notices: tuple[str, ...], parent_fd: int | None, signals: Signals
-) -> None:
+async def serve_broker(settings: BrokerSettings, file: Path, signals: Signals, *, parent_fd: int | None = None) -> None:
+    """Run the broker until a signal, or its own end, which is a Failure."""
     if parent_fd is not None:
         _stop_with_parent(parent_fd, signals)
     load_doors()
-    node = LocalBroker(config)
-    for notice in notices:
+    config = settings.config
+    node = LocalBroker(config, origins=settings.origins)
+    for notice in settings.notices:
         node.events("setting_ignored", notice=notice)
     try:
         if await first_of(node.start(), signals.asked.wait()) == 0:

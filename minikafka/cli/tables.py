@@ -34,6 +34,18 @@ def output_option(function: Decorated) -> Decorated:
     )(function)
 
 
+def kafka_output_option(function: Decorated) -> Decorated:
+    """``-o table|json|kafka``."""
+    return click.option(
+        "-o",
+        "--output",
+        type=click.Choice(["table", "json", "kafka"]),
+        default="table",
+        show_default=True,
+        help="A table for people, one JSON object (a contract: docs/cli.md), or what Kafka's own tool prints.",
+    )(function)
+
+
 def bootstrap_option(function: Decorated) -> Decorated:
     """``-b``, also from the environment."""
     return click.option(
@@ -75,6 +87,12 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     for row in rows:
         table.add_row(*(Text(shown(cell)) for cell in row))
     console().print(table)
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Lines as they are."""
+    for line in lines:
+        click.echo(line)
 
 
 def shown(cell: object) -> str:

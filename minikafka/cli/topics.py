@@ -1,4 +1,4 @@
-"""``minikafka topics``: create, list, describe, delete.
+"""``minikafka topics``: create, list, describe, alter, delete, delete-records.
 
 ``describe`` shows the partition state in the words of Kafka and of the source articles (S15): leader, leader epoch,
 ISR, version (partition epoch), controller epoch. Its JSON is a contract, see docs/cli.md.
@@ -6,20 +6,32 @@ ISR, version (partition epoch), controller epoch. Its JSON is a contract, see do
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import click
 
 from minikafka import AdminClient
-from minikafka.cli.running import ANSWER_TIMEOUT_MS, Commands, run, somebody_listens
+from minikafka.cli import kafka_layout
+from minikafka.cli.admin import with_admin
+from minikafka.cli.kafka_layout import replication_factor as factor_of
+from minikafka.cli.running import Commands, Misuse, run
 from minikafka.cli.settings import parse_flags
-from minikafka.cli.tables import bootstrap_option, config_option, output_option, print_json, print_table
-from minikafka.client.structs import NewTopic
-from minikafka.types import NO_NODE
+from minikafka.cli.tables import (
+    bootstrap_option,
+    config_option,
+    kafka_output_option,
+    print_json,
+    print_lines,
+    print_table,
+)
+from minikafka.cli.watching import show, watch_option
+from minikafka.client.structs import ConfigResource, NewTopic
+from minikafka.replication.high_watermark import effective_min_isr
+from minikafka.types import NO_NODE, NodeId, TopicPartition
+from minikafka.wire.admin import DescribedConfig
 from minikafka.wire.messages import DescribedPartition, DescribedTopic
-
-Result = TypeVar("Result")
 
 PARTITION_COLUMNS = (
     "Partition",
@@ -31,6 +43,8 @@ PARTITION_COLUMNS = (
     "PartitionEpoch",
     "ControllerEpoch",
 )
+MOVING_COLUMNS = ("Adding", "Removing")
+"""Where a reassignment is under way."""
 
 
 @click.group(
@@ -40,10 +54,11 @@ Examples:
   minikafka topics create orders --partitions 3 --replication-factor 3 --config min.insync.replicas=2
   minikafka topics list
   minikafka topics describe orders -o json
+  minikafka topics alter orders --partitions 6
   minikafka topics delete orders""",
 )
 def command() -> None:
-    """Create, list, describe and delete topics."""
+    """Create, list, describe, alter and delete topics."""
 
 
 @command.command(
@@ -67,7 +82,7 @@ def create(
 ) -> None:
     """Create TOPIC."""
     new = NewTopic(topic, partitions or -1, replication_factor or -1, topic_configs=parse_flags(config))
-    run(lambda: _with_admin(bootstrap, lambda admin: admin.create_topics([new])))
+    run(lambda: with_admin(bootstrap, lambda admin: admin.create_topics([new])))
     click.echo(f"Created topic {topic}.")
 
 
@@ -79,12 +94,14 @@ Examples:
   minikafka topics list -o json | jq -r '.topics[].topic'""",
 )
 @bootstrap_option
-@output_option
+@kafka_output_option
 def list_(bootstrap: str, output: str) -> None:
     """List the topics."""
-    topics = run(lambda: _described(bootstrap, None))
+    topics = run(lambda: with_admin(bootstrap, lambda admin: admin.describe_topics()))
     if output == "json":
         print_json({"topics": [_listed(topic) for topic in topics]})
+    elif output == "kafka":
+        print_lines(topic.topic for topic in topics)
     else:
         print_table(
             ("Topic", "PartitionCount", "ReplicationFactor"),
@@ -92,28 +109,140 @@ def list_(bootstrap: str, output: str) -> None:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Filter:
+    """Which partitions are shown; the flags are kafka-topics'."""
+
+    under_replicated: bool
+    unavailable: bool
+    under_min_isr: bool
+    at_min_isr: bool
+
+    def __bool__(self) -> bool:
+        return self.under_replicated or self.unavailable or self.under_min_isr or self.at_min_isr
+
+    def passes(self, each: DescribedPartition, needed: int, living: Sequence[NodeId]) -> bool:
+        """Does it have one of the troubles that are looked for?"""
+        in_sync = len(each.isr)
+        return (
+            (self.under_replicated and in_sync < factor_of(each))
+            or (self.unavailable and each.leader not in living)
+            or (self.under_min_isr and (each.leader == NO_NODE or in_sync < needed))
+            or (self.at_min_isr and in_sync == needed)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Described:
+    """What ``describe`` shows: topics, and their effective settings where they were asked for."""
+
+    topics: list[DescribedTopic]
+    configs: dict[str, tuple[DescribedConfig, ...]]
+
+
 @command.command(
     epilog="""\b
 Examples:
   minikafka topics describe orders -b 127.0.0.1:9092
-  minikafka topics describe -o json"""
+  minikafka topics describe orders --watch
+  minikafka topics describe --under-replicated-partitions
+  minikafka topics describe -o json
+  minikafka topics describe -o kafka"""
 )
 @click.argument("topic", required=False)
+@click.option("--under-replicated-partitions", is_flag=True, help="Only those with replicas out of sync.")
+@click.option("--unavailable-partitions", is_flag=True, help="Only those without a living leader.")
+@click.option("--under-min-isr-partitions", is_flag=True, help="Only those that refuse acks=all.")
+@click.option("--at-min-isr-partitions", is_flag=True, help="Only those that the next loss would stop.")
 @bootstrap_option
-@output_option
-def describe(topic: str | None, bootstrap: str, output: str) -> None:
+@kafka_output_option
+@watch_option
+def describe(topic: str | None, bootstrap: str, output: str, watch: bool, **wanted: bool) -> None:  # noqa: FBT001 - click's form
     """Show leaders, epochs and in-sync replicas of TOPIC, or of all topics."""
-    topics = run(lambda: _described(bootstrap, topic))
+    chosen = _Filter(
+        wanted["under_replicated_partitions"],
+        wanted["unavailable_partitions"],
+        wanted["under_min_isr_partitions"],
+        wanted["at_min_isr_partitions"],
+    )
+    show(
+        lambda: with_admin(bootstrap, lambda admin: _describe(admin, topic, chosen, with_configs=output == "kafka")),
+        lambda found: _draw(found, output, filtered=bool(chosen)),
+        watch=watch,
+    )
+
+
+async def _describe(admin: AdminClient, topic: str | None, chosen: _Filter, *, with_configs: bool) -> _Described:
+    topics = await admin.describe_topics(None if topic is None else [topic])
+    configs: dict[str, tuple[DescribedConfig, ...]] = {}
+    if with_configs or chosen:
+        found = await admin.describe_configs([ConfigResource("topic", each.topic) for each in topics])
+        configs = {each.resource_name: each.configs for each in found}
+    if chosen:
+        brokers = (await admin.describe_cluster())["brokers"]
+        living = [each["node_id"] for each in brokers]
+        topics = [_filtered(each, chosen, configs[each.topic], living) for each in topics]
+        topics = [each for each in topics if each.partitions]
+    return _Described(topics, configs)
+
+
+def _filtered(
+    topic: DescribedTopic, chosen: _Filter, configs: Sequence[DescribedConfig], living: Sequence[NodeId]
+) -> DescribedTopic:
+    minimum = next(int(each.value) for each in configs if each.name == "min.insync.replicas")
+
+    def needed(each: DescribedPartition) -> int:
+        return effective_min_isr(minimum, each.replicas, each.adding_replicas)
+
+    return replace(
+        topic, partitions=tuple(each for each in topic.partitions if chosen.passes(each, needed(each), living))
+    )
+
+
+def _draw(found: _Described, output: str, *, filtered: bool) -> None:
     if output == "json":
-        print_json(to_json(topics))
-        return
-    for each in topics:
-        configs = ",".join(f"{name}={value}" for name, value in sorted(each.config.items()))
-        click.echo(
-            f"Topic: {each.topic}  TopicId: {each.topic_id}  PartitionCount: {len(each.partitions)}"
-            f"  ReplicationFactor: {_replication_factor(each)}  Configs: {configs or '-'}"
-        )
-        print_table(PARTITION_COLUMNS, [_row(partition) for partition in each.partitions])
+        print_json(to_json(found.topics))
+    elif output == "kafka" and filtered:
+        print_lines(kafka_layout.partitions_described(found.topics))
+    elif output == "kafka":
+        print_lines(kafka_layout.topics_described(found.topics, found.configs))
+    elif filtered and not found.topics:
+        click.echo("No partition has that trouble.")
+    else:
+        for each in found.topics:
+            _draw_topic(each)
+
+
+def _draw_topic(topic: DescribedTopic) -> None:
+    configs = ",".join(f"{name}={value}" for name, value in sorted(topic.config.items()))
+    click.echo(
+        f"Topic: {topic.topic}  TopicId: {topic.topic_id}  PartitionCount: {len(topic.partitions)}"
+        f"  ReplicationFactor: {_replication_factor(topic)}  Configs: {configs or '-'}"
+    )
+    moving = any(each.adding_replicas or each.removing_replicas for each in topic.partitions)
+    print_table(
+        (*PARTITION_COLUMNS, *MOVING_COLUMNS) if moving else PARTITION_COLUMNS,
+        [(*_row(each), *(_moving(each) if moving else ())) for each in topic.partitions],
+    )
+
+
+@command.command(
+    epilog="""\b
+Examples:
+  minikafka topics alter orders --partitions 6 -b 127.0.0.1:9092
+  minikafka config alter --topic orders --set retention.ms=3600000"""
+)
+@click.argument("topic")
+@click.option("--partitions", type=click.IntRange(1), required=True, help="How many it is to have; never fewer.")
+@bootstrap_option
+def alter(topic: str, partitions: int, bootstrap: str) -> None:
+    """Give TOPIC more partitions.
+
+    Records stay where they are. A key may map to another partition from now on, so that its new records no longer
+    stand behind its old ones. Settings are altered with `minikafka config alter`.
+    """
+    run(lambda: with_admin(bootstrap, lambda admin: admin.create_partitions({topic: partitions})))
+    click.echo(f"Topic {topic} has {partitions} partitions.")
 
 
 @command.command(
@@ -125,20 +254,44 @@ Examples:
 @bootstrap_option
 def delete(topic: str, bootstrap: str) -> None:
     """Delete TOPIC and all of its records."""
-    run(lambda: _with_admin(bootstrap, lambda admin: admin.delete_topics([topic])))
+    run(lambda: with_admin(bootstrap, lambda admin: admin.delete_topics([topic])))
     click.echo(f"Deleted topic {topic}.")
 
 
-async def _with_admin(bootstrap: str, work: Callable[[AdminClient], Awaitable[Result]]) -> Result:
-    await somebody_listens(bootstrap)
-    async with AdminClient(bootstrap_servers=bootstrap, default_api_timeout_ms=ANSWER_TIMEOUT_MS) as admin:
-        return await work(admin)
+@command.command(
+    name="delete-records",
+    epilog="""\b
+Examples:
+  minikafka topics delete-records orders 0:120 1:77 -b 127.0.0.1:9092
+  minikafka topics delete-records orders 0:end -o json""",
+)
+@click.argument("topic")
+@click.argument("before", nargs=-1, required=True, metavar="PARTITION:OFFSET...")
+@bootstrap_option
+@kafka_output_option
+def delete_records(topic: str, before: tuple[str, ...], bootstrap: str, output: str) -> None:
+    """Delete the records of TOPIC below an offset, on all replicas; `end`: all that are committed.
+
+    The partition begins there from now on. Space is freed when whole segments are below.
+    """
+    wanted = dict(_before(topic, each) for each in before)
+    if len(wanted) < len(before):
+        raise Misuse("a partition is named twice")
+    found = run(lambda: with_admin(bootstrap, lambda admin: admin.delete_records(wanted)))
+    if output == "json":
+        partitions = [{"partition": name.partition, "low_watermark": offset} for name, offset in found.items()]
+        print_json({"topic": topic, "partitions": partitions})
+    elif output == "kafka":
+        print_lines(kafka_layout.records_deleted(found))
+    else:
+        print_table(("Partition", "LowWatermark"), [(name.partition, offset) for name, offset in found.items()])
 
 
-async def _described(bootstrap: str, topic: str | None) -> list[DescribedTopic]:
-    """All topics, or one; the error that a topic carries is raised."""
-    names = None if topic is None else [topic]
-    return await _with_admin(bootstrap, lambda admin: admin.describe_topics(names))
+def _before(topic: str, text: str) -> tuple[TopicPartition, int]:
+    partition, colon, offset = text.partition(":")
+    if not colon or not partition.isdigit() or not (offset.isdigit() or offset == "end"):
+        raise Misuse(f"{text!r}: PARTITION:OFFSET is needed, such as 0:120 or 0:end")
+    return TopicPartition(topic, int(partition)), -1 if offset == "end" else int(offset)
 
 
 def to_json(topics: list[DescribedTopic]) -> dict[str, Any]:
@@ -159,6 +312,9 @@ def to_json(topics: list[DescribedTopic]) -> dict[str, Any]:
                         "replicas": list(each.replicas),
                         "isr": list(each.isr),
                         "elr": list(each.elr),
+                        "last_known_elr": list(each.last_known_elr),
+                        "adding_replicas": list(each.adding_replicas),
+                        "removing_replicas": list(each.removing_replicas),
                     }
                     for each in topic.partitions
                 ],
@@ -178,7 +334,11 @@ def _listed(topic: DescribedTopic) -> dict[str, Any]:
 
 
 def _replication_factor(topic: DescribedTopic) -> int:
-    return len(topic.partitions[0].replicas) if topic.partitions else 0
+    return factor_of(topic.partitions[0]) if topic.partitions else 0
+
+
+def _moving(each: DescribedPartition) -> tuple[object, ...]:
+    return each.adding_replicas, each.removing_replicas
 
 
 def _row(each: DescribedPartition) -> tuple[object, ...]:

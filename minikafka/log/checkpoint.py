@@ -146,7 +146,7 @@ def parse_meta_properties(data: bytes) -> MetaProperties:
     try:
         found = {str(k): str(v) for k, v in javaproperties.loads(data.decode("latin-1")).items()}
         if found.get("version") != "1":
-            raise BadCheckpoint(f"version={found.get('version')!r}, only 1 is understood")
+            raise BadCheckpoint(f"version={found.get('version', 'none')}, this program understands version=1")
         return MetaProperties(
             cluster_id=found["cluster.id"],
             node_id=int(found["node.id"]),

@@ -324,20 +324,33 @@ class LogDirectory:
         return clean
 
 
-async def _identify(disk: Disk, ours: MetaProperties) -> MetaProperties:
-    """Read meta.properties, or write it into a new directory."""
+def read_identity(disk: Disk) -> MetaProperties | None:
+    """Whose data directory this is; None: it is new. Raises InvalidConfig, with a sentence, for a format that this
+    program does not know: it would destroy what it cannot read.
+    """
     if not disk.exists(META_PROPERTIES):
-        await disk.publish(META_PROPERTIES, format_meta_properties(ours))
-        return ours
+        return None
     try:
         found = parse_meta_properties(disk.read_file(META_PROPERTIES))
     except BadCheckpoint as error:
-        raise InvalidConfig(f"{META_PROPERTIES} of the data directory cannot be read: {error}") from error
-    if found.data_format_version > DATA_FORMAT_VERSION:
         raise InvalidConfig(
-            f"the data directory has format {found.data_format_version}, this program understands up to"
-            f" {DATA_FORMAT_VERSION}: use a newer minikafka"
+            f"{META_PROPERTIES} of the data directory cannot be read: {error}; restore the file, or start with another "
+            "log.dirs"
+        ) from error
+    if not 1 <= found.data_format_version <= DATA_FORMAT_VERSION:
+        raise InvalidConfig(
+            f"the data directory has format {found.data_format_version}, this program understands 1 to "
+            f"{DATA_FORMAT_VERSION}: use a newer minikafka"
         )
+    return found
+
+
+async def _identify(disk: Disk, ours: MetaProperties) -> MetaProperties:
+    """Read meta.properties, or write it into a new directory."""
+    found = read_identity(disk)
+    if found is None:
+        await disk.publish(META_PROPERTIES, format_meta_properties(ours))
+        return ours
     if found.node_id != ours.node_id:
         raise InvalidConfig(f"the data directory belongs to node {found.node_id}, this is node {ours.node_id}")
     if found.cluster_id != ours.cluster_id:

@@ -134,8 +134,7 @@ class Parsed(Parameter[Value]):
     reader: Callable[[str], Value]
     described: dict[str, Any]
     """Its JSON Schema."""
-    default_shown: Any = None
-    """The default as a client would say it."""
+    default_text: str | None = None
 
     def read(self, text: str) -> Value:
         return self.reader(text)
@@ -144,7 +143,7 @@ class Parsed(Parameter[Value]):
         return self.described
 
     def shown_default(self) -> Any:
-        return self.default_shown
+        return self.default_text
 
 
 def values_of(

@@ -702,6 +702,8 @@ class DescribedReplica:
 class DescribeReplicasResponse(Failed):
     broker_id: NodeId = -1
     broker_epoch: int = -1
+    wall_ms: int = -1
+    """What the broker's clock says, milliseconds since 1970: who asks can see that it is wrong."""
     replicas: tuple[DescribedReplica, ...] = ()
 
 

@@ -152,6 +152,41 @@ def prepare(
     return cluster
 
 
+def join(
+    data_dir: Path, *, node_id: NodeId, cluster_id: str, voters: str, port: int = 0, config: Mapping[str, str]
+) -> BrokerFiles:
+    """Write the files of one more broker, which is no voter, for a cluster that runs; what is there is used again.
+
+    ``port`` 0: any free one. Raises InvalidConfig, and then nothing was written.
+    """
+    for name in sorted(OWNED & config.keys()):
+        raise InvalidConfig(f"{name} is set by itself: leave it out", setting=name)
+    folder = data_dir.absolute() / f"broker-{node_id}"
+    path = folder / PROPERTIES
+    known = javaproperties.loads(path.read_text(encoding="iso-8859-1")) if path.exists() else {}
+    if known and known.get("cluster.id") != cluster_id:
+        raise InvalidConfig(
+            f"{path} is of cluster {known.get('cluster.id')}, this is {cluster_id}: choose another directory"
+        )
+    ports = Ports()
+    try:
+        taken = parse_broker(known).config.listener.port if known else ports.take(port)
+    finally:
+        ports.release()
+    settings = {
+        "cluster.id": cluster_id,
+        "node.id": str(node_id),
+        "process.roles": "broker",
+        "controller.quorum.voters": voters,
+        "listeners": f"PLAINTEXT://{LOOPBACK}:{taken}",
+        "log.dirs": str(folder),
+    }
+    broker = BrokerFiles(node_id, path, Address(LOOPBACK, taken), {**known, **config, **settings})
+    broker.config()
+    _write(broker)
+    return broker
+
+
 def _existing(data_dir: Path) -> list[BrokerFiles]:
     found = []
     for path in data_dir.glob(f"broker-*/{PROPERTIES}"):

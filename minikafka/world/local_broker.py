@@ -40,9 +40,11 @@ class LocalBroker:
         log_level: int | None = None,
         instruments: Instruments | None = None,
         syncs: bool = True,
+        origins: Mapping[str, str] | None = None,
     ) -> None:
         """``instruments``: those of all brokers in this process. None: its own, where the settings ask for them.
         ``syncs`` False is for a data directory that is thrown away with the process.
+        ``origins``: where each setting that was given came from.
         """
         self.config = config
         if instruments is None and config.testing_endpoints_enable:
@@ -62,7 +64,7 @@ class LocalBroker:
             syncs=syncs,
         )
         self._real.events.observers.append(self._event_counts)
-        self.broker = Broker(config, self._real.world)
+        self.broker = Broker(config, self._real.world, origins=origins)
 
     @property
     def events(self) -> Events:

@@ -139,6 +139,7 @@ def test_describe_as_the_contract_has_it_and_a_restart_on_the_same_files(tmp_pat
         assert partition.keys() == {
             *("partition", "leader", "leader_epoch", "partition_epoch"),
             *("controller_epoch", "replicas", "isr", "elr"),
+            *("last_known_elr", "adding_replicas", "removing_replicas"),
         }
         listed = json.loads(run("topics", "list", "-b", bootstrap, "-o", "json"))
         assert listed["topics"] == [

@@ -10,7 +10,27 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from minikafka.cli import audit, consume, demo, lab, log, produce, quorum, serve, sim, spark, topics, up
+from minikafka.cli import (
+    audit,
+    completion,
+    config,
+    consume,
+    demo,
+    doctor,
+    elect,
+    join,
+    lab,
+    log,
+    offsets,
+    produce,
+    quorum,
+    reassign,
+    serve,
+    sim,
+    spark,
+    topics,
+    up,
+)
 from minikafka.cli.produce import Tally
 from minikafka.cli.quorum import to_json as quorum_json
 from minikafka.cli.root import COMMANDS, root
@@ -37,9 +57,15 @@ from minikafka.wire.messages import (
 MODULES: dict[str, ModuleType] = {
     "up": up,
     "serve": serve,
+    "join": join,
     "topics": topics,
     "produce": produce,
     "consume": consume,
+    "offsets": offsets,
+    "config": config,
+    "reassign": reassign,
+    "elect": elect,
+    "doctor": doctor,
     "quorum": quorum,
     "log": log,
     "audit": audit,
@@ -47,6 +73,7 @@ MODULES: dict[str, ModuleType] = {
     "lab": lab,
     "sim": sim,
     "demo": demo,
+    "completion": completion,
 }
 
 
@@ -245,6 +272,9 @@ def test_the_json_of_topics_describe():
                         "replicas": [1, 2, 3],
                         "isr": [2, 3],
                         "elr": [1],
+                        "last_known_elr": [],
+                        "adding_replicas": [],
+                        "removing_replicas": [],
                     }
                 ],
             }

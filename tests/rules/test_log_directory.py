@@ -55,7 +55,11 @@ def test_a_new_directory_gets_an_identity():
         ({"node_id": 2}, None, "belongs to node 1, this is node 2"),
         ({"cluster_id": "x"}, None, "belongs to cluster 'c'"),
         ({}, b"version=1\ncluster.id=c\nnode.id=1\nmk.data.format.version=2\n", "use a newer minikafka"),
-        ({}, b"version=7\n", "cannot be read"),
+        ({}, b"version=1\ncluster.id=c\nnode.id=1\nmk.data.format.version=0\n", "understands 1 to 1"),
+        ({}, b"version=7\n", "version=7, this program understands version=1; restore the file"),
+        ({}, b"cluster.id=c\n", "version=none"),
+        ({}, b"version=1\nnode.id=1\n", "cluster.id is missing"),
+        ({}, b"version=1\ncluster.id=c\nnode.id=one\n", "cannot be read"),
     ],
 )
 def test_a_directory_of_somebody_else_is_refused(options: dict[str, Any], text: bytes | None, sentence: str):

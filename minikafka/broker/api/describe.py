@@ -53,6 +53,7 @@ async def handle_describe_replicas(
     return DescribeReplicasResponse(
         broker_id=replicas.config.node_id,
         broker_epoch=broker_epoch,
+        wall_ms=replicas.clock.wall_ms(),
         replicas=tuple(describe_replica(replicas.partitions[name], now) for name in names),
     )
 

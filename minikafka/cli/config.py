@@ -1,0 +1,247 @@
+"""``minikafka config``: a broker's settings before it starts, and settings of a running cluster.
+
+``show`` reads what ``serve`` would read and talks to nobody; ``describe`` and ``alter`` ask a running cluster, as
+``kafka-configs.sh`` does. The group answers to ``configs`` too.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from minikafka.cli import kafka_layout
+from minikafka.cli.admin import with_admin
+from minikafka.cli.running import Commands, Misuse, run
+from minikafka.cli.settings import DEFAULT_ORIGIN, broker_settings, parse_flags
+from minikafka.cli.tables import (
+    bootstrap_option,
+    config_option,
+    kafka_output_option,
+    output_option,
+    print_json,
+    print_lines,
+    print_table,
+)
+from minikafka.cli.watching import show as show_again
+from minikafka.cli.watching import watch_option
+from minikafka.client.structs import ConfigChange, ConfigResource
+from minikafka.config import BrokerConfig, to_settings
+from minikafka.wire.admin import (
+    DYNAMIC_BROKER,
+    DYNAMIC_DEFAULT_BROKER,
+    DYNAMIC_TOPIC,
+    SOURCE_NAMES,
+    DescribedConfig,
+    DescribedConfigs,
+)
+
+DYNAMIC = frozenset({DYNAMIC_TOPIC, DYNAMIC_BROKER, DYNAMIC_DEFAULT_BROKER})
+
+
+@click.group(
+    cls=Commands,
+    epilog="""\b
+Examples:
+  minikafka config show configs/broker.properties
+  minikafka config describe --topic orders
+  minikafka config alter --topic orders --set retention.ms=3600000 --delete segment.bytes
+  minikafka config alter --all-brokers --set log.retention.ms=3600000""",
+)
+def command() -> None:
+    """Look at settings and where they come from; alter them while the cluster runs."""
+
+
+# ---- show ------------------------------------------------------------------------------------------------------------
+
+
+@command.command(
+    epilog="""\b
+Examples:
+  minikafka config show
+  minikafka config show configs/broker.properties --config log.retention.ms=3600000
+  KAFKA_LOG_DIRS=/var/lib/minikafka minikafka config show configs/broker.properties --changed
+  minikafka config show configs/broker.properties -o json
+
+Nothing is started and nobody is asked: it is what `minikafka serve` would run with."""
+)
+@click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@config_option
+@click.option("--changed", is_flag=True, help="Only what differs from its default.")
+@output_option
+def show(file: Path | None, config: tuple[str, ...], changed: bool, output: str) -> None:  # noqa: FBT001 - click's form
+    """Show every setting of a broker that FILE, the environment and --config give, and where each comes from.
+
+    The later one wins: default, FILE, KAFKA_ variables, MK_ variables, --config.
+    """
+    parsed = broker_settings(file, os.environ, config)
+    values, defaults = to_settings(parsed.config), to_settings(BrokerConfig())
+    shown = [
+        (name, values[name], parsed.origins.get(name, DEFAULT_ORIGIN), defaults[name])
+        for name in sorted(values)
+        if not changed or values[name] != defaults[name]
+    ]
+    if output == "json":
+        settings = [
+            {"name": name, "value": value, "origin": origin, "default": default}
+            for name, value, origin, default in shown
+        ]
+        print_json({"settings": settings, "notices": list(parsed.notices)})
+        return
+    print_table(("Setting", "Value", "Origin"), [(name, value, origin) for name, value, origin, _ in shown])
+    for notice in parsed.notices:
+        click.echo(notice, err=True)
+
+
+# ---- describe --------------------------------------------------------------------------------------------------------
+
+
+def _resource_options(function: Any) -> Any:
+    """``--topic``, ``--broker``, ``--all-brokers``."""
+    for option in (
+        click.option("--all-brokers", is_flag=True, help="What all brokers were given at run time."),
+        click.option("--broker", type=click.IntRange(0), default=None, metavar="ID", help="One broker."),
+        click.option("--topic", default=None, help="One topic."),
+    ):
+        function = option(function)
+    return function
+
+
+@command.command(
+    epilog="""\b
+Examples:
+  minikafka config describe --topic orders
+  minikafka config describe --topic orders --all
+  minikafka config describe --broker 1 --all -o json
+  minikafka config describe --all-brokers -o kafka"""
+)
+@_resource_options
+@click.option("--all", "everything", is_flag=True, help="Every setting, also those that nobody altered.")
+@bootstrap_option
+@kafka_output_option
+@watch_option
+def describe(
+    topic: str | None,
+    broker: int | None,
+    all_brokers: bool,  # noqa: FBT001 - click's form
+    everything: bool,  # noqa: FBT001
+    bootstrap: str,
+    output: str,
+    watch: bool,  # noqa: FBT001
+) -> None:
+    """Show settings of a topic or broker that were altered at run time (--all: every one), and who says what."""
+    resource = _resource(topic, broker, all_brokers=all_brokers)
+
+    async def asked() -> DescribedConfigs:
+        [found] = await with_admin(
+            bootstrap,
+            lambda admin: admin.describe_configs([resource], include_synonyms=True, include_documentation=True),
+        )
+        return found
+
+    show_again(asked, lambda found: _draw(resource, found, output, everything=everything), watch=watch)
+
+
+def _draw(resource: ConfigResource, found: DescribedConfigs, output: str, *, everything: bool) -> None:
+    configs = [each for each in found.configs if everything or each.config_source in DYNAMIC]
+    kind = str(resource.resource_type)
+    if output == "json":
+        print_json({"type": kind, "name": resource.name, "configs": [_to_json(each) for each in configs]})
+    elif output == "kafka":
+        chosen = DescribedConfigs(
+            resource_type=found.resource_type, resource_name=found.resource_name, configs=tuple(configs)
+        )
+        print_lines(kafka_layout.configs_described(kind, chosen, everything=everything))
+    elif configs:
+        print_table(("Setting", "Value", "Source", "Otherwise"), [_row(each) for each in configs])
+    else:
+        click.echo("Nothing was altered at run time; --all shows every setting.")
+
+
+def _row(each: DescribedConfig) -> tuple[object, ...]:
+    first, *rest = each.synonyms
+    source = SOURCE_NAMES[each.config_source] + (f" ({first.origin})" if first.origin else "")
+    return each.name, each.value, source, [f"{other.value} ({SOURCE_NAMES[other.source]})" for other in rest]
+
+
+def _to_json(each: DescribedConfig) -> Mapping[str, Any]:
+    return {
+        "name": each.name,
+        "value": each.value,
+        "source": SOURCE_NAMES[each.config_source],
+        "read_only": each.read_only,
+        "documentation": each.documentation or "",
+        "synonyms": [
+            {"name": other.name, "value": other.value, "source": SOURCE_NAMES[other.source], "origin": other.origin}
+            for other in each.synonyms
+        ],
+    }
+
+
+# ---- alter -----------------------------------------------------------------------------------------------------------
+
+
+@command.command(
+    epilog="""\b
+Examples:
+  minikafka config alter --topic orders --set retention.ms=3600000 --set segment.bytes=1048576
+  minikafka config alter --topic orders --delete retention.ms
+  minikafka config alter --all-brokers --set min.insync.replicas=2
+  minikafka config alter --broker 2 --set log.retention.ms=3600000 --dry-run"""
+)
+@_resource_options
+@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Give it this value; may be given again.")
+@click.option("--delete", "deletes", multiple=True, metavar="KEY", help="Back to its default; may be given again.")
+@click.option("--append", "appends", multiple=True, metavar="KEY=VALUE", help="Add to a list.")
+@click.option("--subtract", "subtracts", multiple=True, metavar="KEY=VALUE", help="Take from a list.")
+@click.option("--dry-run", is_flag=True, help="Only say whether it would be accepted.")
+@bootstrap_option
+@kafka_output_option
+def alter(
+    topic: str | None,
+    broker: int | None,
+    all_brokers: bool,  # noqa: FBT001 - click's form
+    sets: tuple[str, ...],
+    deletes: tuple[str, ...],
+    appends: tuple[str, ...],
+    subtracts: tuple[str, ...],
+    dry_run: bool,  # noqa: FBT001
+    bootstrap: str,
+    output: str,
+) -> None:
+    """Alter settings of a topic, of one broker or of all, without a restart.
+
+    Returns when every broker that can be reached uses them. What cannot be changed so is refused with the reason.
+    """
+    changes: dict[str, str | ConfigChange | None] = dict(parse_flags(sets, "--set"))
+    told: list[tuple[str, ConfigChange | None]] = [(name, None) for name in deletes]
+    for operation, texts in (("append", appends), ("subtract", subtracts)):
+        told += [(name, ConfigChange(operation, value)) for name, value in parse_flags(texts, f"--{operation}").items()]
+    for name, change in told:
+        if name in changes:
+            raise Misuse(f"{name} is named twice")
+        changes[name] = change
+    if not changes:
+        raise Misuse("say what to change: --set KEY=VALUE, --delete KEY, --append or --subtract KEY=VALUE")
+    given = _resource(topic, broker, all_brokers=all_brokers)
+    resource = given._replace(configs=changes)
+    run(lambda: with_admin(bootstrap, lambda admin: admin.incremental_alter_configs([resource], validate_only=dry_run)))
+    kind = str(resource.resource_type)
+    if output == "json":
+        print_json({"type": kind, "name": resource.name, "altered": sorted(changes), "dry_run": dry_run})
+    elif output == "kafka":
+        click.echo(kafka_layout.configs_altered(kind, resource.name))
+    else:
+        whose = f"{kind} {resource.name}" if resource.name else "all brokers"
+        click.echo(f"{'Would alter' if dry_run else 'Altered'} {', '.join(sorted(changes))} of {whose}.")
+
+
+def _resource(topic: str | None, broker: int | None, *, all_brokers: bool) -> ConfigResource:
+    if sum((topic is not None, broker is not None, all_brokers)) != 1:
+        raise Misuse("say whose: one of --topic T, --broker ID, --all-brokers")
+    if topic is not None:
+        return ConfigResource("topic", topic)
+    return ConfigResource("broker", "" if broker is None else str(broker))

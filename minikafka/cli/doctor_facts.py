@@ -1,0 +1,179 @@
+"""How ``minikafka doctor`` gathers what it judges: one question after the other, each with a time limit.
+
+Rules for this file: whatever does not answer becomes a fact, never an exception: a doctor is called when things are
+broken.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import resource
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from minikafka import AdminClient, __version__
+from minikafka.cli.asking import Asker
+from minikafka.cli.doctor_checks import AGREED, BrokerFacts, ClusterFacts, DirectoryFacts
+from minikafka.cli.settings import broker_settings
+from minikafka.client.structs import ConfigResource
+from minikafka.errors import ProtocolError, WorldError
+from minikafka.log.checkpoint import BadCheckpoint, parse_meta_properties
+from minikafka.log.names import META_PROPERTIES
+from minikafka.types import Address
+from minikafka.wire.messages import (
+    ApiVersionsRequest,
+    DescribeReplicasRequest,
+    MetadataRequest,
+    MetadataResponse,
+)
+
+DIAL_TIMEOUT_S = 3.0
+PATIENCE = {"default_api_timeout_ms": 5_000, "request_timeout_ms": 2_500}
+
+SETTINGS_ASKED = (*AGREED, "queued.max.request.bytes")
+
+_SAMPLE = re.compile(
+    r"^(mk_log_dir_free_bytes|mk_queued_request_bytes|process_open_fds|process_max_fds)(?:\{.*\})? (\S+)"
+)
+
+
+async def gather(bootstrap: str) -> ClusterFacts:
+    """Ask the cluster, every broker of it, and what lies around them. Raises when no bootstrap server answers."""
+    async with Asker(bootstrap) as asker, aiohttp.ClientSession() as http:
+        metadata: MetadataResponse = await asker.ask_any(MetadataRequest(topics=()), DIAL_TIMEOUT_S)
+        registered = await _registered(http, asker, metadata)
+        brokers = [await _broker(asker, http, node, address) for node, address in sorted(registered.items())]
+    facts = ClusterFacts(__version__, brokers)
+    await _from_admin(bootstrap, facts)
+    return facts
+
+
+async def _registered(http: aiohttp.ClientSession, asker: Asker, metadata: MetadataResponse) -> dict[int, Address]:
+    """Every registered broker, also those that are fenced: clients are told of the others only."""
+    living = {each.node_id: Address(each.host, each.port) for each in metadata.brokers}
+    for address in (*living.values(), *asker.addresses):
+        told = await _get(http, address, "/v1/cluster")
+        if told is None:
+            continue
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            brokers = json.loads(told)["brokers"]
+            return living | {int(each["id"]): Address(str(each["host"]), int(each["port"])) for each in brokers}
+    return living
+
+
+async def _broker(asker: Asker, http: aiohttp.ClientSession, node: int, address: Address) -> BrokerFacts:
+    facts = BrokerFacts(node, address)
+    try:
+        before = time.time_ns()
+        told = await asker.ask(address, DescribeReplicasRequest(topics=()), DIAL_TIMEOUT_S)
+        after = time.time_ns()
+        facts.answers_as = told.broker_id
+        if told.wall_ms >= 0:
+            facts.skew_ms = told.wall_ms - (before + after) // 2_000_000
+            facts.skew_error_ms = (after - before) // 2_000_000
+        facts.version = (await asker.ask(address, ApiVersionsRequest(), DIAL_TIMEOUT_S)).broker_version
+    except ProtocolError as error:
+        facts.unreachable = error.message.rpartition(f"{address}: ")[2]
+        return facts
+    ready = await _get(http, address, "/readyz", any_status=True)
+    if ready is not None:
+        facts.ready = _missing(ready)
+    for line in (await _get(http, address, "/metrics") or "").splitlines():
+        sample = _SAMPLE.match(line)
+        if sample:
+            facts.metrics = {**facts.metrics, sample.group(1): float(sample.group(2))}
+    return facts
+
+
+def _missing(readiness: str) -> str:
+    """What ``/readyz`` waits for; empty when it is ready."""
+    try:
+        told = json.loads(readiness)
+    except ValueError:
+        return ""
+    if not isinstance(told, dict) or told.get("status") == "ready" or told.get("ready") is True:
+        return ""
+    return str(told.get("detail") or told.get("message") or told.get("missing") or "")
+
+
+async def _get(http: aiohttp.ClientSession, address: Address, path: str, *, any_status: bool = False) -> str | None:
+    try:
+        async with http.get(f"http://{address}{path}", timeout=aiohttp.ClientTimeout(total=DIAL_TIMEOUT_S)) as answer:
+            return await answer.text() if answer.status == 200 or any_status else None
+    except (aiohttp.ClientError, TimeoutError, OSError):
+        return None
+
+
+async def _from_admin(bootstrap: str, facts: ClusterFacts) -> None:
+    try:
+        async with AdminClient(bootstrap_servers=bootstrap, **PATIENCE) as admin:
+            await _ask_admin(admin, facts)
+    except (ProtocolError, WorldError) as error:
+        facts.quorum_silent = facts.quorum_silent or str(error)
+
+
+async def _ask_admin(admin: AdminClient, facts: ClusterFacts) -> None:
+    facts.topics = await admin.describe_topics()
+    wanted: dict[str, Any] = {"min.insync.replicas": None}
+    described = await admin.describe_configs([ConfigResource("topic", each.topic, wanted) for each in facts.topics])
+    facts.topic_settings = {each.resource_name: {one.name: one.value for one in each.configs} for each in described}
+    asked = dict.fromkeys(SETTINGS_ASKED)
+    for broker in facts.brokers:
+        if not broker.unreachable:
+            with contextlib.suppress(ProtocolError):
+                [found] = await admin.describe_configs([ConfigResource("broker", str(broker.node_id), asked)])
+                broker.settings = {each.name: each.value for each in found.configs}
+    try:
+        facts.quorum = await admin.describe_quorum()
+    except ProtocolError as error:
+        facts.quorum_silent = error.message
+
+
+def directory_of(file: Path) -> DirectoryFacts:
+    """What the data directory of a broker on this machine is like, by its properties file."""
+    config = broker_settings(file, os.environ, ()).config
+    folder = Path(config.log_dirs)
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    there = folder if folder.exists() else _nearest(folder)
+    usage = os.statvfs(there)
+    return DirectoryFacts(
+        str(folder),
+        writable=_why_not_writable(there),
+        free_bytes=usage.f_bavail * usage.f_frsize,
+        identity=_why_not_ours(folder, config.node_id, config.cluster_id),
+        fd_limit=limit,
+    )
+
+
+def _nearest(folder: Path) -> Path:
+    return next(each for each in folder.absolute().parents if each.exists())
+
+
+def _why_not_writable(folder: Path) -> str:
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder):
+            return ""
+    except OSError as error:
+        return error.strerror or str(error)
+
+
+def _why_not_ours(folder: Path, node_id: int, cluster_id: str) -> str:
+    path = folder / META_PROPERTIES
+    if not path.exists():
+        return ""
+    try:
+        found = parse_meta_properties(path.read_bytes())
+    except (OSError, BadCheckpoint) as error:
+        return f"{META_PROPERTIES} cannot be read: {error}"
+    if found.node_id != node_id:
+        return f"it belongs to node {found.node_id}, the file says node.id={node_id}"
+    if cluster_id and found.cluster_id != cluster_id:
+        return f"it belongs to cluster {found.cluster_id}, the file says cluster.id={cluster_id}"
+    return ""

@@ -1,0 +1,79 @@
+"""``minikafka join``: one more broker for a running cluster, in the foreground.
+
+The new broker is no voter of the metadata quorum. It holds nothing until partitions are created on it, or moved to it
+with ``minikafka reassign``.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from minikafka import AdminClient
+from minikafka.cli.admin import with_admin
+from minikafka.cli.running import Failure, run, run_until_asked
+from minikafka.cli.serve import serve_broker
+from minikafka.cli.settings import broker_settings, parse_flags
+from minikafka.cli.tables import bootstrap_option, config_option
+from minikafka.types import Address, NodeId
+from minikafka.wire.messages import DescribeQuorumResponse
+from minikafka.world.cluster_files import join, voters_text
+from minikafka.world.process import exec_with_malloc_environment
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  minikafka join -b 127.0.0.1:9092 --data-dir /tmp/mk
+  minikafka join -b 127.0.0.1:9092 --data-dir /tmp/mk --node-id 4 --port 9095
+  minikafka reassign generate --brokers 1,2,3,4 > plan.json && minikafka reassign execute plan.json --wait
+
+Writes DIR/broker-N/broker.properties; the same command, or `minikafka serve` with that file, starts it again."""
+)
+@click.option(
+    "--data-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("minikafka-data"),
+    show_default=True,
+    metavar="DIR",
+    help="Where the broker's files are kept, in DIR/broker-N.",
+)
+@click.option("--node-id", type=click.IntRange(0), default=None, metavar="N", help="Its number.  [default: the next]")
+@click.option(
+    "--port", type=click.IntRange(1, 65_535), default=None, metavar="P", help="Where it listens.  [default: any free]"
+)
+@config_option
+@bootstrap_option
+def command(data_dir: Path, node_id: int | None, port: int | None, config: tuple[str, ...], bootstrap: str) -> None:
+    """Add a broker on this machine to a running cluster, in the foreground.
+
+    Prints a JSON line when it is ready: {"broker","pid","url","data_dir","config"}.
+    """
+    settings = parse_flags(config)
+    known, quorum = run(lambda: with_admin(bootstrap, _cluster))
+    node = max(known) + 1 if node_id is None else node_id
+    voters = {each.node_id: Address(each.host, each.port) for each in quorum.endpoints}
+    wanted = [each.replica_id for each in quorum.voters]
+    if not all(each in voters for each in wanted):
+        raise Failure("the quorum does not tell where its voters listen; write broker.properties by hand")
+    if node in wanted:
+        raise Failure(f"node {node} is a voter of this cluster: start it with `minikafka serve` and its own file")
+    files = join(
+        data_dir,
+        node_id=node,
+        cluster_id=quorum.cluster_id,
+        voters=voters_text({each: voters[each] for each in wanted}),
+        port=port or 0,
+        config=settings,
+    )
+    parsed = broker_settings(files.path, os.environ, ())
+    exec_with_malloc_environment(["-m", "minikafka", "serve", str(files.path)])
+    run_until_asked(lambda signals: serve_broker(parsed, files.path, signals))
+
+
+async def _cluster(admin: AdminClient) -> tuple[list[NodeId], DescribeQuorumResponse]:
+    """The registered brokers that live, and the quorum."""
+    brokers = (await admin.describe_cluster())["brokers"]
+    return [each["node_id"] for each in brokers], await admin.describe_quorum()

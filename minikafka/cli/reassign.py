@@ -1,0 +1,456 @@
+"""``minikafka reassign``: move partitions to other brokers while they are in use (KIP-455).
+
+Kafka's JSON files are read and written (``kafka-reassign-partitions.sh``); single moves can be given as arguments,
+``orders-0=4,2,3``. The first broker of the list is the preferred leader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+
+from minikafka import AdminClient
+from minikafka.cli import kafka_layout
+from minikafka.cli.admin import fail_with, parse_partition, partition_in, read_json, with_admin
+from minikafka.cli.asking import Asker
+from minikafka.cli.running import Commands, Failure, Misuse, run
+from minikafka.cli.tables import bootstrap_option, kafka_output_option, print_json, print_lines, print_table
+from minikafka.cli.watching import show, watch_option
+from minikafka.client.structs import Reassignment
+from minikafka.errors import ProtocolError
+from minikafka.quorum.placement import spread
+from minikafka.types import NO_OFFSET, Address, NodeId, TopicPartition
+from minikafka.wire.messages import DescribedReplica, DescribedTopic, DescribeReplicasRequest, DescribeReplicasResponse
+
+WAIT_STEP_S = 0.5
+
+MOVES = click.argument("moves", nargs=-1, metavar="FILE|TOPIC-PARTITION=BROKERS ...")
+
+
+@dataclass(slots=True)
+class Progress:
+    """One reassignment under way, and how far each replica that is added has come."""
+
+    name: TopicPartition
+    moving: Reassignment
+    isr: tuple[NodeId, ...] = ()
+    leader_end: int = NO_OFFSET
+    leader_start: int = NO_OFFSET
+    ends: dict[NodeId, int] = field(default_factory=dict)
+    """Log ends of the replicas that are added, as far as the leader knows them."""
+
+    @property
+    def missing(self) -> tuple[NodeId, ...]:
+        """Replicas of the target that are not in sync: what it waits for."""
+        return tuple(node for node in self.moving.target if node not in self.isr)
+
+    def records_left(self) -> int | None:
+        """Offsets that the slowest of them still lacks; None: the leader does not tell."""
+        if self.leader_end < 0:
+            return None
+        start = max(0, self.leader_start)
+        return max((self.leader_end - max(start, self.ends.get(node, start)) for node in self.missing), default=0)
+
+
+@click.group(
+    cls=Commands,
+    epilog="""\b
+Examples:
+  minikafka reassign generate --brokers 1,2,3,4 > plan.json
+  minikafka reassign execute plan.json --wait
+  minikafka reassign execute orders-0=4,2,3
+  minikafka reassign status
+  minikafka reassign cancel orders-0""",
+)
+def command() -> None:
+    """Move partitions to other brokers while they are in use."""
+
+
+# ---- generate --------------------------------------------------------------------------------------------------------
+
+
+@command.command(
+    epilog="""\b
+Examples:
+  minikafka reassign generate --brokers 1,2,3,4 > plan.json
+  minikafka reassign generate orders --brokers 4,5,6 --replication-factor 3 -o table
+  minikafka reassign generate --topics-file topics-to-move.json --brokers 4,5 -o kafka
+
+The plan moves as few replicas as it can: what already lies on the chosen brokers stays, replicas and
+preferred leaders are spread evenly."""
+)
+@click.argument("topics", nargs=-1, metavar="[TOPIC]...")
+@click.option("--brokers", required=True, metavar="ID,ID,...", help="The brokers that are to hold the replicas.")
+@click.option("--replication-factor", type=click.IntRange(1), default=None, help="Another one than now.")
+@click.option(
+    "--topics-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help='Topics from Kafka\'s JSON file: {"topics":[{"topic":"orders"}],"version":1}.',
+)
+@bootstrap_option
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["json", "table", "kafka"]),
+    default="json",
+    show_default=True,
+    help="The plan as the JSON that `execute` reads; a table of what would move; or as Kafka's tool prints it.",
+)
+def generate(
+    topics: tuple[str, ...],
+    brokers: str,
+    replication_factor: int | None,
+    topics_file: Path | None,
+    bootstrap: str,
+    output: str,
+) -> None:
+    """Propose where the partitions of TOPIC ..., or of all topics, should lie. Nothing is changed."""
+    wanted = _nodes(brokers, "--brokers")
+    names: list[str] = list(topics)
+    if topics_file is not None:
+        names += [str(each.get("topic")) for each in read_json(topics_file, "topics")]
+    described = run(lambda: with_admin(bootstrap, lambda admin: admin.describe_topics(names or None)))
+    current = _assignments(described)
+    if not current:
+        raise Failure("there is no topic whose partitions could be moved")
+    try:
+        proposed = spread(current, wanted, replication_factor=replication_factor)
+    except ProtocolError as error:
+        raise Misuse(f"--brokers {brokers}: {error.message}") from error
+    if output == "kafka":
+        print_lines(kafka_layout.reassignment_generated(current, proposed))
+    elif output == "json":
+        click.echo(kafka_layout.assignment_json(proposed))
+    else:
+        rows = [(str(name), current[name], proposed[name]) for name in proposed if current[name] != proposed[name]]
+        if rows:
+            print_table(("Partition", "Replicas", "Proposed"), rows)
+        else:
+            click.echo("Nothing would move.")
+
+
+# ---- execute ---------------------------------------------------------------------------------------------------------
+
+
+@command.command(
+    epilog="""\b
+Examples:
+  minikafka reassign execute plan.json --wait --rollback rollback.json
+  minikafka reassign execute orders-0=4,2,3 orders-1=2,3,4
+  minikafka reassign execute plan.json -o kafka"""
+)
+@MOVES
+@click.option("--wait", is_flag=True, help="Return when all of it is complete; progress is shown.")
+@click.option(
+    "--rollback",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    help="Write what is now to this file: `execute` takes it to undo the moves.",
+)
+@click.option("--additional", is_flag=True, help="Also when other reassignments are under way.")
+@bootstrap_option
+@kafka_output_option
+def execute(
+    moves: tuple[str, ...],
+    wait: bool,  # noqa: FBT001 - click's form
+    rollback: Path | None,
+    additional: bool,  # noqa: FBT001
+    bootstrap: str,
+    output: str,
+) -> None:
+    """Begin to move partitions, as FILE (Kafka's JSON) or the arguments say.
+
+    The new replicas copy everything from the leader, join the ISR, and then the old ones go.
+    """
+    wanted = _wanted(moves)
+
+    async def begin(admin: AdminClient) -> dict[TopicPartition, tuple[NodeId, ...]]:
+        if not additional and await admin.list_partition_reassignments():
+            raise Failure(
+                "other reassignments are under way: `minikafka reassign status` shows them; --additional adds"
+            )
+        current = _assignments(await admin.describe_topics(sorted({name.topic for name in wanted})))
+        before = {name: current[name] for name in wanted if name in current}
+        if rollback is not None:
+            _write(rollback, before)
+        answers = await admin.alter_partition_reassignments(wanted)
+        fail_with({name: _why(error) for name, error in answers.items() if error is not None}, "refused")
+        return before
+
+    before = run(lambda: with_admin(bootstrap, begin))
+    if output == "json":
+        print_json({"started": [_move_to_json(name, before.get(name, ()), wanted[name]) for name in sorted(wanted)]})
+    elif output == "kafka":
+        print_lines(kafka_layout.reassignment_started(before, list(wanted)))
+    else:
+        rows = [(str(name), before.get(name), wanted[name]) for name in sorted(wanted)]
+        print_table(("Partition", "Replicas", "Target"), rows)
+    if wait:
+        run(lambda: _until_complete(bootstrap, list(wanted)))
+        if output == "table":
+            click.echo("Complete.")
+
+
+def _write(rollback: Path, before: kafka_layout.Assignments) -> None:
+    rollback.write_text(kafka_layout.assignment_json(before) + "\n", encoding="utf-8")
+
+
+async def _until_complete(bootstrap: str, names: Sequence[TopicPartition]) -> None:
+    """Progress on standard error whenever it changes, until nothing of it is under way."""
+    last = ""
+    while True:
+        left = await _progress(bootstrap, names)
+        if not left:
+            return
+        line = "; ".join(f"{each.name} waits for {kafka_layout.ids(each.missing)}{_left(each)}" for each in left)
+        if line != last:
+            click.echo(line, err=True)
+            last = line
+        await asyncio.sleep(WAIT_STEP_S)
+
+
+def _left(each: Progress) -> str:
+    left = each.records_left()
+    return "" if left is None else f" ({left} records to go)"
+
+
+# ---- status ----------------------------------------------------------------------------------------------------------
+
+
+@command.command(
+    epilog="""\b
+Examples:
+  minikafka reassign status
+  minikafka reassign status --watch
+  minikafka reassign status plan.json -o kafka
+  minikafka reassign status -o json
+
+With FILE or moves, -o kafka prints what `kafka-reassign-partitions.sh --verify` does, and the exit code is 1
+as long as something of it is not complete; without, what `--list` does."""
+)
+@MOVES
+@bootstrap_option
+@kafka_output_option
+@watch_option
+def status(moves: tuple[str, ...], bootstrap: str, output: str, watch: bool) -> None:  # noqa: FBT001 - click's form
+    """Show what is under way, and what it still waits for."""
+    wanted = _wanted(moves) if moves else None
+    show(
+        lambda: _status(bootstrap, None if wanted is None else list(wanted)),
+        lambda told: _draw_status(told, wanted, output),
+        watch=watch,
+    )
+
+
+_Status = tuple[list[Progress], dict[TopicPartition, tuple[NodeId, ...]]]
+
+
+async def _status(bootstrap: str, names: Sequence[TopicPartition] | None) -> _Status:
+    progress = await _progress(bootstrap, names)
+    if names is None:
+        return progress, {}
+    described = await with_admin(bootstrap, lambda admin: admin.describe_topics(sorted({each.topic for each in names})))
+    return progress, _assignments(described)
+
+
+def _draw_status(told: _Status, wanted: dict[TopicPartition, tuple[NodeId, ...]] | None, output: str) -> None:
+    progress, current = told
+    ongoing = {each.name: each.moving for each in progress}
+    others = [name for name in wanted or {} if name not in ongoing and current.get(name) != (wanted or {})[name]]
+    if output == "json":
+        print_json(
+            {
+                "reassignments": [_to_json(each) for each in progress],
+                "not_as_wanted": [{"topic": name.topic, "partition": name.partition} for name in others],
+            }
+        )
+    elif output == "kafka":
+        lines = (
+            kafka_layout.reassignments_listed(ongoing)
+            if wanted is None
+            else kafka_layout.reassignments_verified(wanted, current, ongoing)
+        )
+        print_lines(lines)
+    elif progress:
+        print_table(
+            ("Partition", "Replicas", "Adding", "Removing", "WaitsFor", "RecordsLeft"),
+            [
+                (
+                    str(each.name),
+                    each.moving.replicas,
+                    each.moving.adding_replicas,
+                    each.moving.removing_replicas,
+                    each.missing,
+                    each.records_left(),
+                )
+                for each in progress
+            ],
+        )
+    else:
+        click.echo("No reassignment is under way.")
+    for name in others if output == "table" else ():
+        click.echo(f"{name} is on {kafka_layout.ids(current.get(name, ()))}, and nothing moves it.")
+    if wanted is not None and (progress or others):
+        raise click.exceptions.Exit(1)
+
+
+async def _progress(bootstrap: str, names: Sequence[TopicPartition] | None) -> list[Progress]:
+    """What is under way, with what the leaders know of the new replicas; one that does not answer tells nothing."""
+
+    async def asked(
+        admin: AdminClient,
+    ) -> tuple[dict[TopicPartition, Reassignment], list[DescribedTopic], dict[NodeId, Address]]:
+        ongoing = await admin.list_partition_reassignments(names)
+        topics = await admin.describe_topics(sorted({name.topic for name in ongoing})) if ongoing else []
+        brokers = (await admin.describe_cluster())["brokers"]
+        return ongoing, topics, {each["node_id"]: Address(each["host"], each["port"]) for each in brokers}
+
+    ongoing, topics, where = await with_admin(bootstrap, asked)
+    states = {TopicPartition(topic.topic, each.partition): each for topic in topics for each in topic.partitions}
+    found = [Progress(name, moving) for name, moving in sorted(ongoing.items()) if name in states]
+    for each in found:
+        each.isr = states[each.name].isr
+    by_leader: dict[NodeId, list[Progress]] = {}
+    for each in found:
+        by_leader.setdefault(states[each.name].leader, []).append(each)
+    async with Asker(bootstrap) as asker:
+        for leader, group in sorted(by_leader.items()):
+            if leader in where:
+                await _ask_leader(asker, where[leader], group)
+    return found
+
+
+async def _ask_leader(asker: Asker, address: Address, group: list[Progress]) -> None:
+    request = DescribeReplicasRequest(topics=tuple(sorted({each.name.topic for each in group})))
+    try:
+        answer: DescribeReplicasResponse = await asker.ask(address, request)
+    except ProtocolError as error:
+        click.echo(f"{address} does not tell how far it is: {error.message}", err=True)
+        return
+    known: dict[TopicPartition, DescribedReplica] = {
+        TopicPartition(each.topic, each.partition): each for each in answer.replicas
+    }
+    for each in group:
+        replica = known.get(each.name)
+        if replica is not None:
+            each.leader_start, each.leader_end = replica.log_start_offset, replica.log_end_offset
+            each.ends = {remote.broker_id: remote.log_end_offset for remote in replica.remotes}
+
+
+# ---- cancel ----------------------------------------------------------------------------------------------------------
+
+
+@command.command(
+    epilog="""\b
+Examples:
+  minikafka reassign cancel --all
+  minikafka reassign cancel plan.json
+  minikafka reassign cancel orders-0 -o kafka"""
+)
+@click.argument("partitions", nargs=-1, metavar="[FILE|TOPIC-PARTITION]...")
+@click.option("--all", "everything", is_flag=True, help="All that are under way.")
+@bootstrap_option
+@kafka_output_option
+def cancel(partitions: tuple[str, ...], everything: bool, bootstrap: str, output: str) -> None:  # noqa: FBT001 - click's form
+    """End reassignments that are under way: the replicas are as before.
+
+    Refused where the replicas that would stay are not enough in sync.
+    """
+    if bool(partitions) == everything:
+        raise Misuse("say which: partitions such as orders-0, a file, or --all")
+    names = None if everything else [name for each in partitions for name in _names(each)]
+
+    async def end(admin: AdminClient) -> list[TopicPartition]:
+        active = list(await admin.list_partition_reassignments(names))
+        if active:
+            answers = await admin.alter_partition_reassignments(dict.fromkeys(active))
+            fail_with({name: _why(error) for name, error in answers.items() if error is not None}, "not cancelled")
+        return active
+
+    ended = run(lambda: with_admin(bootstrap, end))
+    if output == "json":
+        print_json({"cancelled": [{"topic": each.topic, "partition": each.partition} for each in sorted(ended)]})
+    elif output == "kafka":
+        click.echo(kafka_layout.reassignment_cancelled(ended))
+    else:
+        click.echo(f"Cancelled: {', '.join(map(str, sorted(ended)))}." if ended else "None of them is under way.")
+
+
+# ---- reading arguments -----------------------------------------------------------------------------------------------
+
+
+def _nodes(text: str, what: str) -> tuple[NodeId, ...]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdigit() for part in parts):
+        raise Misuse(f"{what} {text!r}: broker ids with commas between are needed, such as 1,2,3")
+    return tuple(map(int, parts))
+
+
+def _wanted(moves: Sequence[str]) -> dict[TopicPartition, tuple[NodeId, ...]]:
+    """The moves of files and of ``orders-0=4,2,3`` together; Misuse for a partition that is named twice."""
+    found: dict[TopicPartition, tuple[NodeId, ...]] = {}
+    for text in moves:
+        for name, replicas in _moves_in(text):
+            if name in found:
+                raise Misuse(f"{name} is named twice")
+            found[name] = replicas
+    if not found:
+        raise Misuse("say what to move: a JSON file, or TOPIC-PARTITION=BROKERS such as orders-0=4,2,3")
+    return found
+
+
+def _moves_in(text: str) -> list[tuple[TopicPartition, tuple[NodeId, ...]]]:
+    if "=" in text and not Path(text).exists():
+        name, _, told = text.partition("=")
+        return [(parse_partition(name), _nodes(told, name))]
+    path = Path(text)
+    moves = []
+    for entry in read_json(path, "partitions"):
+        replicas = entry.get("replicas") if isinstance(entry, dict) else None
+        if not isinstance(replicas, list) or not all(isinstance(each, int) for each in replicas):
+            raise Misuse(f'{path}: each entry needs "replicas", a list of broker ids')
+        moves.append((partition_in(entry, path), tuple(replicas)))
+    return moves
+
+
+def _names(text: str) -> list[TopicPartition]:
+    path = Path(text)
+    if path.suffix == ".json" or path.is_file():
+        return [partition_in(each, path) for each in read_json(path, "partitions")]
+    return [parse_partition(text)]
+
+
+def _assignments(topics: Sequence[DescribedTopic]) -> dict[TopicPartition, tuple[NodeId, ...]]:
+    """Where partitions are to be: the replicas without those that are leaving."""
+    return {
+        TopicPartition(topic.topic, each.partition): tuple(
+            node for node in each.replicas if node not in each.removing_replicas
+        )
+        for topic in topics
+        for each in topic.partitions
+    }
+
+
+def _why(error: ProtocolError) -> str:
+    return f"{error.name}: {error.message}"
+
+
+def _move_to_json(name: TopicPartition, before: Sequence[NodeId], target: Sequence[NodeId]) -> dict[str, Any]:
+    return {"topic": name.topic, "partition": name.partition, "replicas": list(before), "target": list(target)}
+
+
+def _to_json(each: Progress) -> Mapping[str, Any]:
+    return {
+        "topic": each.name.topic,
+        "partition": each.name.partition,
+        "replicas": list(each.moving.replicas),
+        "adding_replicas": list(each.moving.adding_replicas),
+        "removing_replicas": list(each.moving.removing_replicas),
+        "isr": list(each.isr),
+        "waits_for": list(each.missing),
+        "records_left": each.records_left(),
+    }

@@ -1,0 +1,247 @@
+"""Operations on a running cluster, as an administrator has them: the commands, their layouts, a fourth broker."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from minikafka.cli.root import root
+from minikafka.world.local_cluster import LocalCluster
+
+pytestmark = pytest.mark.e2e
+
+MINIKAFKA = [sys.executable, "-m", "minikafka"]
+TIMEOUT_S = 60
+QUICK = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "300"}
+
+
+@contextmanager
+def process(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A command that goes on by itself; it is gone at the end, however that came."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("KAFKA_", "MK_"))}
+    running = subprocess.Popen(
+        [*MINIKAFKA, *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+    )
+    try:
+        yield running
+    finally:
+        if running.poll() is None:
+            running.kill()
+        running.communicate(timeout=TIMEOUT_S)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    """Three brokers in this process."""
+    with LocalCluster(brokers=3, config=QUICK) as running:
+        yield running
+
+
+def told(cluster: LocalCluster, *arguments: str, code: int = 0) -> str:
+    """What a command prints, asked against the cluster; of one that fails also its sentence."""
+    result = CliRunner().invoke(root, [*arguments, "-b", cluster.bootstrap], prog_name="minikafka")
+    assert result.exit_code == code, (result.output, result.exception)
+    return result.output if code else result.stdout
+
+
+def as_json(cluster: LocalCluster, *arguments: str, code: int = 0) -> dict:
+    return json.loads(told(cluster, *arguments, "-o", "json", code=code))
+
+
+def create(cluster: LocalCluster, name: str, partitions: int = 1, factor: int = 3) -> None:
+    told(cluster, "topics", "create", name, "--partitions", str(partitions), "--replication-factor", str(factor))
+
+
+def described(cluster: LocalCluster, name: str) -> list[dict]:
+    [topic] = as_json(cluster, "topics", "describe", name)["topics"]
+    return topic["partitions"]
+
+
+def until(met: Callable[[], bool]) -> None:
+    """Ask until it is so."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while not met():
+        assert time.monotonic() < deadline
+
+
+def test_settings_are_altered_and_shown(cluster: LocalCluster):
+    """config alter and describe, in all three layouts; what is wrong is refused in one sentence."""
+    create(cluster, "settings")
+    at = ("--topic", "settings")
+    assert told(cluster, "config", "alter", *at, "--set", "retention.ms=5", "--set", "segment.bytes=2000") == (
+        "Altered retention.ms, segment.bytes of topic settings.\n"
+    )
+    found = as_json(cluster, "config", "describe", *at)
+    assert (found["type"], found["name"]) == ("topic", "settings")
+    assert {each["name"]: each["value"] for each in found["configs"]} == {"retention.ms": "5", "segment.bytes": "2000"}
+    assert found["configs"][0]["synonyms"][1]["source"] == "DEFAULT_CONFIG"
+    assert told(cluster, "config", "describe", *at, "-o", "kafka").splitlines() == [
+        "Dynamic configs for topic settings are:",
+        "  retention.ms=5 sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:retention.ms=5, DEFAULT_CONFIG:log.retention.ms=604800000}",
+        "  segment.bytes=2000 sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:segment.bytes=2000, DEFAULT_CONFIG:log.segment.bytes=1073741824}",
+    ]
+    done = told(cluster, "config", "alter", *at, "--delete", "segment.bytes", "-o", "kafka")
+    assert done == "Completed updating config for topic settings.\n"
+    dry = as_json(cluster, "config", "alter", *at, "--set", "retention.ms=9", "--dry-run")
+    assert (dry["altered"], dry["dry_run"]) == (["retention.ms"], True)
+    assert [line.split()[:2] for line in told(cluster, "config", "describe", *at).splitlines()[1:]] == [
+        ["retention.ms", "5"]
+    ]
+    assert "did you mean retention.ms?" in told(cluster, "config", "alter", *at, "--set", "retention.mss=5", code=2)
+    assert "restart" in told(cluster, "config", "alter", "--broker", "1", "--set", "node.id=5", code=2)
+    told(cluster, "config", "alter", "--all-brokers", "--set", "log.retention.bytes=123456")
+    every = as_json(cluster, "config", "describe", "--broker", "2", "--all")
+    shown = {each["name"]: (each["value"], each["source"], each["read_only"]) for each in every["configs"]}
+    assert shown["log.retention.bytes"] == ("123456", "DYNAMIC_DEFAULT_BROKER_CONFIG", False)
+    assert shown["node.id"] == ("2", "STATIC_BROKER_CONFIG", True)
+    told(cluster, "config", "alter", "--all-brokers", "--delete", "log.retention.bytes")
+    assert "Nothing was altered" in told(cluster, "config", "describe", "--all-brokers")
+
+
+def test_partitions_are_added_and_records_deleted(cluster: LocalCluster):
+    """topics alter, offsets, topics delete-records."""
+    create(cluster, "growing")
+    assert told(cluster, "topics", "alter", "growing", "--partitions", "3") == "Topic growing has 3 partitions.\n"
+    assert [each["partition"] for each in described(cluster, "growing")] == [0, 1, 2]
+    refused = told(cluster, "topics", "alter", "growing", "--partitions", "2", code=1)
+    assert "INVALID_PARTITIONS" in refused
+    send = [*MINIKAFKA, "produce", "growing", "-b", cluster.bootstrap]
+    subprocess.run(send, input="a\nb\nc\n", text=True, check=True, capture_output=True, timeout=TIMEOUT_S)
+    ends = [each["offset"] for each in as_json(cluster, "offsets", "growing")["offsets"]]
+    assert sum(ends) == 3
+    full = ends.index(max(ends))
+    cut = told(cluster, "topics", "delete-records", "growing", f"{full}:end", "-o", "kafka")
+    assert cut.splitlines()[-1] == f"partition: growing-{full}\tlow_watermark: {ends[full]}"
+    starts = told(cluster, "offsets", "growing", "--time", "earliest", "-o", "kafka").splitlines()
+    assert starts[full] == f"growing:{full}:{ends[full]}"
+
+
+def test_a_partition_is_moved_by_kafkas_file(cluster: LocalCluster, tmp_path: Path):
+    """reassign generate, execute, status, cancel: the files and layouts of kafka-reassign-partitions.sh."""
+    create(cluster, "moving", partitions=2, factor=2)
+    before = [each["replicas"] for each in described(cluster, "moving")]
+    plan, rollback = tmp_path / "plan.json", tmp_path / "rollback.json"
+    plan.write_text(told(cluster, "reassign", "generate", "moving", "--brokers", "1,3"))
+    proposed = [each["replicas"] for each in json.loads(plan.read_text())["partitions"]]
+    assert [sorted(each) for each in proposed] == [[1, 3], [1, 3]]
+    told(cluster, "reassign", "execute", str(plan), "--wait", "--rollback", str(rollback))
+    assert [each["replicas"] for each in described(cluster, "moving")] == proposed
+    assert told(cluster, "reassign", "status", str(plan), "-o", "kafka").splitlines() == [
+        "Status of partition reassignment:",
+        "Reassignment of partition moving-0 is completed.",
+        "Reassignment of partition moving-1 is completed.",
+    ]
+    told(cluster, "reassign", "status", str(rollback), code=1)
+    started = told(cluster, "reassign", "execute", str(rollback), "--wait", "-o", "kafka")
+    assert started.splitlines()[-1] == "Successfully started partition reassignments for moving-0,moving-1"
+    assert [each["replicas"] for each in described(cluster, "moving")] == before
+    assert as_json(cluster, "reassign", "status") == {"reassignments": [], "not_as_wanted": []}
+    assert told(cluster, "reassign", "cancel", "--all", "-o", "kafka") == (
+        "None of the specified partition reassignments are active.\n"
+    )
+    assert "no broker is registered as 9" in told(cluster, "reassign", "execute", "moving-0=1,9", code=1)
+
+
+def test_a_broker_that_is_away_is_what_the_doctor_and_the_others_tell_of(cluster: LocalCluster):
+    """A reassignment to a dead broker waits and is cancelled; partitions at their minimum, elections, the doctor."""
+    create(cluster, "sick", partitions=3)
+    create(cluster, "moved", factor=1)
+    told(cluster, "config", "alter", "--topic", "sick", "--set", "min.insync.replicas=2")
+    assert as_json(cluster, "doctor")["ok"]
+    cluster.kill(3)
+    try:
+        until(lambda: all(len(each["isr"]) == 2 for each in described(cluster, "sick")))
+        at_minimum = told(cluster, "topics", "describe", "sick", "--at-min-isr-partitions", "-o", "kafka")
+        assert len(at_minimum.splitlines()) == 3
+        assert at_minimum.startswith("\tTopic: sick\tPartition: 0\tLeader: 1\tReplicas: 1,2,3\tIsr: 1,2\tElr: ")
+        assert (
+            told(cluster, "topics", "describe", "sick", "--under-min-isr-partitions")
+            == "No partition has that trouble.\n"
+        )
+        verdict = as_json(cluster, "doctor", code=1)
+        by_check = {(each["check"], each["level"]) for each in verdict["findings"]}
+        assert {("advertised", "error"), ("min-isr", "warning")} <= by_check
+        assert "-> " in told(cluster, "doctor", code=1)
+
+        away = described(cluster, "moved")[0]["replicas"][0]
+        assert away == 1
+        told(cluster, "reassign", "execute", "moved-0=3,1")
+        [waiting] = as_json(cluster, "reassign", "status")["reassignments"]
+        assert (waiting["adding_replicas"], waiting["waits_for"], waiting["records_left"]) == ([3], [3], 0)
+        assert told(cluster, "reassign", "status", "-o", "kafka").splitlines() == [
+            "Current partition reassignments:",
+            "moved-0: replicas: 3,1. adding: 3.",
+        ]
+        assert "--additional" in told(cluster, "reassign", "execute", "sick-0=1,2", code=1)
+        assert told(cluster, "reassign", "cancel", "moved-0") == "Cancelled: moved-0.\n"
+    finally:
+        cluster.restart(3)
+    preferred = as_json(cluster, "elect", "preferred", "sick-0")
+    assert [each["error"] for each in preferred["partitions"]] == ["ELECTION_NOT_NEEDED"]
+    assert told(cluster, "elect", "unclean", "sick-0", "-o", "kafka") == (
+        "Valid replica already elected for partitions sick-0\n"
+    )
+
+
+def test_the_quorum_in_kafkas_layout(cluster: LocalCluster):
+    """quorum describe --status and --replication."""
+    status = told(cluster, "quorum", "describe", "--status", "-o", "kafka").splitlines()
+    assert [line.partition(":")[0] for line in status] == [
+        *("ClusterId", "LeaderId", "LeaderEpoch", "HighWatermark"),
+        *("MaxFollowerLag", "MaxFollowerLagTimeMs", "CurrentVoters", "CurrentObservers"),
+    ]
+    replication = told(cluster, "quorum", "describe", "--replication", "-o", "kafka").splitlines()
+    assert [line.split("\t")[-2].strip() for line in replication] == ["Status", "Leader", "Follower", "Follower"]
+    assert told(cluster, "topics", "list", "-o", "kafka").splitlines() == sorted(
+        each["topic"] for each in as_json(cluster, "topics", "list")["topics"]
+    )
+
+
+def test_a_view_is_shown_again_until_it_is_interrupted(cluster: LocalCluster):
+    """--watch: one JSON object a line into a pipe; Ctrl-C is its end, and exit code 0."""
+    create(cluster, "watched")
+    with process("topics", "describe", "watched", "--watch", "-o", "json", "-b", cluster.bootstrap) as watching:
+        for _ in range(2):
+            assert json.loads(watching.stdout.readline())["topics"][0]["topic"] == "watched"
+        watching.send_signal(signal.SIGINT)
+        assert watching.wait(TIMEOUT_S) == 0
+
+
+def test_a_fourth_broker_joins_and_takes_its_share(tmp_path: Path):
+    """`minikafka join`: a process that is no voter; partitions are moved to it while they are in use; it comes back."""
+    with LocalCluster(brokers=3, config=QUICK) as cluster:
+        create(cluster, "orders", partitions=4)
+        send = [*MINIKAFKA, "produce", "orders", "-b", cluster.bootstrap]
+        values = [f"value {number}" for number in range(500)]
+        subprocess.run(send, input="\n".join(values), text=True, check=True, capture_output=True, timeout=TIMEOUT_S)
+        joining = ["join", "-b", cluster.bootstrap, "--data-dir", str(tmp_path)]
+        for attempt in range(2):
+            again = joining if attempt == 0 else ["serve", str(tmp_path / "broker-4" / "broker.properties")]
+            with process(*again) as fourth:
+                assert json.loads(fourth.stdout.readline())["broker"] == 4
+                [observer] = as_json(cluster, "quorum", "describe")["observers"]
+                assert (observer["replica_id"], observer["status"]) == (4, "Observer")
+                plan = tmp_path / "plan.json"
+                plan.write_text(told(cluster, "reassign", "generate", "--brokers", "1,2,3,4"))
+                told(cluster, "reassign", "execute", str(plan), "--wait")
+                held = [each["replicas"] for each in described(cluster, "orders")]
+                assert sum(4 in each for each in held) == 3
+                assert [each["replicas"] for each in json.loads(plan.read_text())["partitions"]] == held
+                until(lambda: all(len(each["isr"]) == 3 for each in described(cluster, "orders")))
+                told(cluster, "elect", "preferred", "--all")
+                assert [each["leader"] for each in described(cluster, "orders")] == [each[0] for each in held]
+                read = [*MINIKAFKA, "consume", "orders", "--from-beginning", "--exit-at-end", "-b", cluster.bootstrap]
+                found = subprocess.run(read, text=True, check=True, capture_output=True, timeout=TIMEOUT_S).stdout
+                assert sorted(found.splitlines()) == sorted(values)
+                fourth.terminate()
+                assert fourth.wait(TIMEOUT_S) == 0

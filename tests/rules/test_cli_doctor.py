@@ -1,0 +1,170 @@
+"""What the doctor finds in facts that were gathered: each finding says where, what, and what to do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from minikafka.cli.doctor_checks import (
+    ERROR,
+    NOTE,
+    WARNING,
+    BrokerFacts,
+    ClusterFacts,
+    DirectoryFacts,
+    Finding,
+    directory_findings,
+    findings,
+)
+from minikafka.cli.doctor_facts import directory_of
+from minikafka.types import Address
+from minikafka.wire.messages import DescribedPartition, DescribedTopic, DescribeQuorumResponse, QuorumReplica
+
+
+def broker(node: int, **told: object) -> BrokerFacts:
+    facts = BrokerFacts(node, Address("127.0.0.1", 9090 + node), answers_as=node, version="1", skew_ms=3)
+    facts.metrics = {"mk_log_dir_free_bytes": 5e10, "process_open_fds": 50, "process_max_fds": 65536}
+    facts.settings = {"min.insync.replicas": "2", "queued.max.request.bytes": "1000"}
+    for name, value in told.items():
+        setattr(facts, name, value)
+    return facts
+
+
+def partition(number: int = 0, **told: object) -> DescribedPartition:
+    state = {"leader": 1, "leader_epoch": 0, "partition_epoch": 0, "controller_epoch": 1}
+    return DescribedPartition(**{"partition": number, "replicas": (1, 2, 3), "isr": (1, 2, 3), **state, **told})  # type: ignore[arg-type]
+
+
+def voters(*lags: int) -> DescribeQuorumResponse:
+    members = tuple(QuorumReplica(replica_id=node, lag=lag) for node, lag in enumerate(lags, start=1))
+    return DescribeQuorumResponse(leader_id=1, voters=members)
+
+
+def cluster(*brokers: BrokerFacts, topics: tuple[DescribedPartition, ...] = (), lags: tuple[int, ...] = (0, 0, 0)):
+    facts = ClusterFacts("1", list(brokers or (broker(1), broker(2), broker(3))), voters(*lags))
+    if topics:
+        facts.topics = [DescribedTopic(topic="t", partitions=topics)]
+        facts.topic_settings = {"t": {"min.insync.replicas": "2"}}
+    return facts
+
+
+def found(facts: ClusterFacts) -> list[tuple[str, str, str]]:
+    told = list(findings(facts))
+    assert all(each.what and each.do for each in told)
+    return [(each.level, each.check, each.where) for each in told]
+
+
+def test_a_healthy_cluster_has_no_findings():
+    """Otherwise nobody would read them."""
+    assert found(cluster(topics=(partition(),))) == []
+
+
+@pytest.mark.parametrize(
+    "told, expected",
+    [
+        ({"unreachable": "Connection refused"}, (ERROR, "advertised")),
+        ({"answers_as": 2}, (ERROR, "advertised")),
+        ({"ready": "the quorum has no leader"}, (ERROR, "ready")),
+        ({"metrics": {"mk_log_dir_free_bytes": 1e8}}, (ERROR, "disk")),
+        ({"metrics": {"mk_log_dir_free_bytes": 2e9}}, (WARNING, "disk")),
+        ({"metrics": {"process_max_fds": 1024}}, (WARNING, "fds")),
+        ({"metrics": {"process_open_fds": 60_000, "process_max_fds": 65_536}}, (ERROR, "fds")),
+        ({"metrics": {"mk_queued_request_bytes": 900}}, (WARNING, "load")),
+        ({"skew_ms": 5000}, (WARNING, "clock")),
+        ({"skew_ms": -5000}, (WARNING, "clock")),
+    ],
+)
+def test_one_broker(told: dict[str, object], expected: tuple[str, str]):
+    """Addresses, readiness, disk, descriptors, load and clock."""
+    assert found(cluster(broker(1, **told), broker(2), broker(3))) == [(*expected, "broker 1")]
+
+
+def test_a_clock_is_not_blamed_for_a_slow_answer():
+    """Half of the time that the question took may be on either side."""
+    assert found(cluster(broker(1, skew_ms=1500, skew_error_ms=600))) == []
+
+
+def test_the_right_address_of_the_wrong_broker_is_named():
+    """Two brokers with one advertised address: clients of one would write to the other."""
+    [finding] = findings(cluster(broker(1, answers_as=3)))
+    assert "broker 3 answers" in finding.what
+
+
+def test_brokers_that_differ():
+    """Versions, and the settings that controller and leaders must agree on."""
+    assert found(cluster(broker(1), broker(2, version="2"))) == [(WARNING, "versions", "cluster")]
+    assert found(cluster(broker(1, version="2"), broker(2, version="2"))) == [(NOTE, "versions", "cluster")]
+    other = broker(2, settings={"min.insync.replicas": "1"})
+    assert found(cluster(broker(1), other)) == [(ERROR, "settings", "cluster")]
+
+
+def test_the_quorum():
+    """Without a leader nothing is decided; one loss away from that is a warning."""
+    assert found(cluster(lags=(0, 0, -1))) == [(WARNING, "quorum", "cluster")]
+    assert found(cluster(lags=(0,))) == [(WARNING, "quorum", "cluster")]
+    assert found(cluster(lags=(0, 0, -1, 0, 0))) == []
+    assert found(replace(cluster(), quorum=None, quorum_silent="no leader")) == [(ERROR, "quorum", "cluster")]
+
+
+@pytest.mark.parametrize(
+    "told, expected",
+    [
+        ({"leader": -1, "isr": ()}, (ERROR, "min-isr")),
+        ({"leader": 9}, (ERROR, "min-isr")),
+        ({"isr": (1,)}, (ERROR, "min-isr")),
+        ({"isr": (1, 2)}, (WARNING, "min-isr")),
+        ({"isr": (1, 2, 3), "replicas": (1, 2, 3, 4)}, (WARNING, "replication")),
+        ({"leader": 2}, (NOTE, "leaders")),
+        ({"replicas": (4, 1, 2, 3), "adding_replicas": (4,)}, (NOTE, "reassignment")),
+        ({"replicas": (1,), "isr": (1,)}, (NOTE, "replication")),
+    ],
+)
+def test_one_partition(told: dict[str, object], expected: tuple[str, str]):
+    """No leader, below or at min.insync.replicas, out of sync, away from home, on its way, without a copy."""
+    where = "t" if len(told.get("replicas", ())) == 1 else "t-0"
+    assert found(cluster(topics=(partition(**told),))) == [(*expected, where)]
+
+
+def test_partitions_with_the_same_trouble_are_one_finding():
+    """A thousand lines would hide what they say."""
+    bad = [partition(number, leader=-1, isr=()) for number in (0, 2)]
+    assert found(cluster(topics=(bad[0], partition(1), bad[1]))) == [(ERROR, "min-isr", "t-0,2")]
+
+
+def test_a_data_directory():
+    """Space, permission, whose it is, descriptors."""
+
+    def level(**told: object) -> list[str]:
+        told_all = list(directory_findings(replace(DirectoryFacts("d"), **told)))  # type: ignore[arg-type]
+        assert all(isinstance(each, Finding) for each in told_all)
+        return [each.level for each in told_all]
+
+    assert level(free_bytes=10**11, fd_limit=10**5) == []
+    assert level(writable="Permission denied") == [ERROR]
+    assert level(identity="it belongs to node 2") == [ERROR]
+    assert level(free_bytes=10**9) == [WARNING]
+    assert level(fd_limit=256) == [WARNING]
+
+
+def test_a_data_directory_is_looked_at_by_its_properties_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Whether the broker runs or not; one that does not exist yet is judged by where it would be."""
+    for name in ("KAFKA_NODE_ID", "KAFKA_LOG_DIRS"):
+        monkeypatch.delenv(name, raising=False)
+    file = tmp_path / "b.properties"
+    file.write_text(f"node.id=1\ncluster.id=c\nlog.dirs={tmp_path}/data\n")
+    new = directory_of(file)
+    assert (new.path, new.writable, new.identity) == (f"{tmp_path}/data", "", "")
+    assert new.free_bytes > 0
+    (tmp_path / "data").mkdir()
+    meta = tmp_path / "data" / "meta.properties"
+    for text, told in (
+        ("version=1\nnode.id=2\ncluster.id=c\n", "belongs to node 2"),
+        ("version=1\nnode.id=1\ncluster.id=x\n", "belongs to cluster x"),
+        ("version=3\n", "cannot be read: version=3"),
+        ("version=1\nnode.id=1\ncluster.id=c\n", ""),
+    ):
+        meta.write_text(text)
+        assert told in directory_of(file).identity
+        assert bool(told) == bool(directory_of(file).identity)
