@@ -52,6 +52,7 @@ from minikafka.errors import (
 from minikafka.log.log_directory import LogDirectory, read_identity
 from minikafka.ports import Buffers, Server, World
 from minikafka.quorum.image import MetadataImage
+from minikafka.replication.leader import LeaderReplica
 from minikafka.replication.partition import Partition
 from minikafka.types import METADATA_PARTITION, METADATA_TOPIC, Address, NodeId, TopicPartition
 from minikafka.wire.codec import find_api
@@ -242,6 +243,7 @@ class Broker:
             applied_offset=lambda: self.image.offset,
             on_change=self._moved,
             controller_heard_at=self.quorum.majority_heard_at,
+            leads_any=lambda: any(isinstance(each.role, LeaderReplica) for each in self.partitions.values()),
         )
         self.replicas = ReplicaManager(
             config,

@@ -34,6 +34,9 @@ from minikafka.wire.messages import (
 NO_BROKER_EPOCH = -1
 # How soon to try again when no controller is known or it did not answer.
 RETRY_PAUSE_S = 0.1
+# Who wants to leave, leads nothing and has heard no controller for so long leaves: there is nothing to hand over, and
+# when a cluster goes down as a whole no controller will answer any more.
+UNHEARD_S = 3.0
 
 REFUSALS_MAX = 10
 """More do not make the pause between two registrations longer; it ends early when there is news."""
@@ -55,6 +58,7 @@ class Lifecycle:
         applied_offset: Callable[[], Offset],
         on_change: Callable[[], None],
         controller_heard_at: Callable[[], float],
+        leads_any: Callable[[], bool],
     ) -> None:
         self.config = config
         self.world = world
@@ -71,6 +75,9 @@ class Lifecycle:
         self._applied_offset = applied_offset
         self._on_change = on_change
         self._controller_heard_at = controller_heard_at
+        self._leads_any = leads_any
+        self._answered_at = float("-inf")
+        """When the active controller last answered, or this broker began to want to leave."""
         self._wants_to_leave = False
         self._session_from = float("-inf")
         self._resumes_at: Offset = 0
@@ -95,6 +102,7 @@ class Lifecycle:
     def leave(self) -> None:
         """Ask for a controlled shutdown; ``may_leave`` is set when it is granted."""
         self._wants_to_leave = True
+        self._answered_at = self.world.clock.now()
         self._news.set()
 
     async def run(self) -> None:
@@ -108,8 +116,14 @@ class Lifecycle:
                 settled = False
             else:
                 settled = await self._beat()
+            if self._wants_to_leave and self._is_left_alone():
+                self.world.events("controlled_shutdown_unheard", node=self.config.node_id)
+                self.may_leave.set()
             if not self.may_leave.is_set():
                 await self._pause(settled)
+
+    def _is_left_alone(self) -> bool:
+        return self.world.clock.now() - self._answered_at >= UNHEARD_S and not self._leads_any()
 
     async def _pause(self, settled: bool) -> None:  # noqa: FBT001 - one caller, one meaning
         interval = self.config.broker_heartbeat_interval_ms / 1000
@@ -193,4 +207,5 @@ class Lifecycle:
             return None
         if getattr(response, "error_code", 0) == NotController.code:
             return None
+        self._answered_at = self.world.clock.now()
         return response

@@ -150,6 +150,26 @@ class InconsistentOffsets(Finding):
         return "; ".join(f"{value} says {who}" for value, who in self.values)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shifted(Finding):
+    kind: ClassVar[str] = "shifted"
+    meaning: ClassVar[str] = "records stand in their order, all the same distance from where they were acknowledged"
+
+    until: Offset
+    """End of the acknowledged offsets; ``offset`` is the first."""
+    distance: int
+    """By how much they moved; negative: towards the log's start."""
+    count: int
+    values: tuple[str, str]
+    """The first and the last."""
+
+    def sentence(self) -> str:
+        first, last = self.values
+        way = "lower" if self.distance < 0 else "higher"
+        told = f"acknowledged from {self.offset} to {self.until} (exclusive), {first} to {last}"
+        return f"{_records(self.count)}, {told}, stand {abs(self.distance)} {way}"
+
+
 # -- polls -----------------------------------------------------------------------------------------------------------
 
 
@@ -241,6 +261,7 @@ KINDS: tuple[type[Finding], ...] = (
     LostWrite,
     Duplicate,
     InconsistentOffsets,
+    Shifted,
     NonmonotonicSend,
     AbortedRead,
     PhantomRead,

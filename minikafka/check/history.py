@@ -204,13 +204,19 @@ Operation: TypeAlias = Send | Acknowledged | Failed | Unknown | Poll | Assign | 
 
 
 def read_history(lines: Iterable[str | bytes]) -> Iterator[Operation]:
-    """Read operations one by one; blank lines are skipped. Raises :class:`HistoryError` at the first bad line."""
-    for number, line in enumerate(lines, 1):
+    """Read operations one by one; blank lines are skipped. Raises :class:`HistoryError` at the first bad line.
+
+    A last line that ends in the middle is what a writer that was killed leaves: it is not there.
+    """
+    rest = iter(lines)
+    for number, line in enumerate(rest, 1):
         if line.isspace() or not line:
             continue
         try:
             row = json.loads(line)
         except ValueError as problem:
+            if _is_cut(line) and next(rest, None) is None:
+                return
             raise HistoryError(number, f"not JSON: {problem}") from problem
         if not isinstance(row, dict):
             raise HistoryError(number, "not a JSON object")
@@ -226,6 +232,10 @@ def read_history(lines: Iterable[str | bytes]) -> Iterator[Operation]:
             raise HistoryError(number, f"{kind}: {problem}") from problem
         if operation is not None:
             yield operation
+
+
+def _is_cut(line: str | bytes) -> bool:
+    return line[:1] in {"{", b"{"} and line[-1:] not in {"\n", b"\n"}
 
 
 class _Row:

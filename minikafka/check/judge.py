@@ -22,11 +22,13 @@ from minikafka.check.findings import (
     NonmonotonicSend,
     PhantomRead,
     PollSkip,
+    Shifted,
     Unseen,
 )
 from minikafka.check.history import Expectations
 from minikafka.check.places import Place, Places, Stretches
 from minikafka.check.replicas import ReplicaBook, ReplicaLog
+from minikafka.check.shifts import moved_together
 from minikafka.types import NO_OFFSET, NodeId, Offset, TopicPartition
 
 _NOTHING_READ = PartitionReads()
@@ -55,6 +57,8 @@ class Judge:
         """topic -> value -> its first place by the replicas' word."""
         self._places: dict[str, Places] = {}
         self._log_starts: dict[TopicPartition, Offset] = {}
+        self._covered: dict[TopicPartition, Stretches] = {}
+        self._lost_ops: set[int] = set()
         self.read_distinct = 0
         self.duplicates = 0
         """Values at more places than they were sent, whether that is a finding or not."""
@@ -71,13 +75,14 @@ class Judge:
         for partition in self._partitions:
             self._agreed[partition] = self._replicas.agreed(partition)
             self._log_starts[partition] = self._log_start(partition)
+            self._covered[partition] = Stretches(self._reads(partition).covered)
             self._collect_sightings(partition)
         self._outcomes()
         for partition in self._partitions:
             self._add_acknowledgements(partition)
         self._duplicates()
         for partition in self._partitions:
-            self._inconsistent_offsets(partition)
+            self._inconsistent_offsets(partition, self._shifted(partition))
         self._order_of_sends()
         for topic in sorted(self._places):
             self._origins(topic)
@@ -103,28 +108,30 @@ class Judge:
                 places.add(value, (partition.partition, offset))
 
     def _add_acknowledgements(self, partition: TopicPartition) -> None:
-        """An acknowledgement tells a place where nothing was seen: swapped records are no duplicates of themselves."""
+        """An acknowledgement tells a place where nobody looked: swapped records are no duplicates of themselves."""
+        if self._expectations.final_read_complete:
+            return
         places = self._places[partition.topic]
         read = self._reads(partition).first
         agreed = self._agreed[partition]
+        covered = self._covered[partition]
         for offset, record in self._sends.acknowledged_at.get(partition, {}).items():
-            if offset not in read and offset not in agreed:
+            if offset not in read and offset not in agreed and not covered.contains(offset):
                 places.add(record.value, (partition.partition, offset))
 
     # -- loss --------------------------------------------------------------------------------------------------------
 
     def _outcomes(self) -> None:
         """lost-write, unseen and acknowledged-missing-on-replica: each acknowledged send against all that was seen."""
-        covered = {partition: Stretches(self._reads(partition).covered) for partition in self._partitions}
         for record in self._sends.by_op.values():
             places = self._places.get(record.topic)
             seen = places is not None and record.value in places.first
             if record.outcome is Outcome.ACKNOWLEDGED:
-                self._acknowledged(record, covered, seen=seen)
+                self._acknowledged(record, seen=seen)
             elif seen and record.outcome is not Outcome.FAILED:
                 self.unknown_seen += 1
 
-    def _acknowledged(self, record: SentRecord, covered: dict[TopicPartition, Stretches], *, seen: bool) -> None:
+    def _acknowledged(self, record: SentRecord, *, seen: bool) -> None:
         offset = record.offset
         if offset is None or record.partition is None:
             if not seen and self._expectations.final_read_complete:
@@ -151,12 +158,13 @@ class Judge:
                 self._lost(record, holders, reads.end)
             else:
                 self._unseen(record, offset, reads.end)
-        elif covered[partition].contains(offset):
+        elif self._covered[partition].contains(offset):
             self._lost(record, holders, reads.end)
         else:
             self.unread += 1
 
     def _lost(self, record: SentRecord, held_by: tuple[NodeId, ...], read_up_to: Offset) -> None:
+        self._lost_ops.add(record.op)
         self._report(
             LostWrite(
                 topic=record.topic,
@@ -248,8 +256,40 @@ class Judge:
         readings = [self._reads(TopicPartition(topic, partition)).first.get(offset) for partition, offset in places]
         return tuple(reading.line for reading in readings if reading is not None)
 
-    def _inconsistent_offsets(self, partition: TopicPartition) -> None:
-        """Everybody who says what stands at an offset must say the same."""
+    def _shifted(self, partition: TopicPartition) -> set[str]:
+        """shifted: one finding for a stretch of records that moved together; returns their values."""
+        moved: set[str] = set()
+        acknowledged = self._sends.acknowledged_at.get(partition, {})
+        places = self._places[partition.topic]
+
+        def stands_at(record: SentRecord) -> Offset | None:
+            place = places.first.get(record.value)
+            if place is None or record.value in places.several or not self._only_send(record):
+                return None
+            return place[1] if place[0] == partition.partition else None
+
+        read, agreed = self._reads(partition).first, self._agreed[partition]
+        for stretch in moved_together(acknowledged, stands_at):
+            first, last = stretch.offsets[0], stretch.offsets[-1]
+            if first == last and (first in read or first in agreed):
+                continue  # one record at another's place: a swap
+            moved.update(acknowledged[offset].value for offset in stretch.offsets)
+            self._report(
+                Shifted(
+                    topic=partition.topic,
+                    partition=partition.partition,
+                    offset=first,
+                    lines=(acknowledged[first].outcome_line, acknowledged[last].outcome_line),
+                    until=last + 1,
+                    distance=stretch.distance,
+                    count=len(stretch.offsets),
+                    values=(acknowledged[first].value, acknowledged[last].value),
+                )
+            )
+        return moved
+
+    def _inconsistent_offsets(self, partition: TopicPartition, moved: set[str]) -> None:
+        """Everybody who says what stands at an offset must say the same; what ``moved`` explains is told already."""
         reads = self._reads(partition)
         acknowledged = self._sends.acknowledged_at.get(partition, {})
         agreed = self._agreed[partition]
@@ -259,9 +299,9 @@ class Judge:
                 disputed[offset] = None
         for offset, record in acknowledged.items():
             reading = reads.first.get(offset)
-            if (reading is not None and reading.value != record.value) or (
-                agreed.get(offset, record.value) != record.value
-            ):
+            told = agreed.get(offset, record.value) if reading is None else reading.value
+            differ = told != record.value or agreed.get(offset, record.value) != record.value
+            if differ and not (record.value in moved or told in moved):
                 disputed[offset] = None
         for offset, value in agreed.items():
             reading = reads.first.get(offset)
@@ -305,7 +345,7 @@ class Judge:
             return
         last: dict[tuple[str, str, int, str | None, bool], tuple[SentRecord, Offset]] = {}
         for record in self._sends.by_op.values():
-            if record.outcome is not Outcome.ACKNOWLEDGED:
+            if record.outcome is not Outcome.ACKNOWLEDGED or record.op in self._lost_ops:
                 continue
             place = self._place(record)
             if place is None:

@@ -1,7 +1,8 @@
 """``minikafka audit LEDGER``: what producers were told against what the logs hold, without a JVM.
 
-The ledger (``produce --ledger``, or any history of docs/history-format.md) says what was acknowledged where, what
-failed and what is unknown. The committed records are read from the leaders (``-b``) or, with the brokers stopped, from
+The ledgers (``Producer(ledger=...)``, ``produce --ledger``, ``consume --ledger``, or any history of
+docs/history-format.md) say what was acknowledged where, what failed, what is unknown, and what was read. The committed
+records are read from the leaders (``-b``) or, with the brokers stopped, from
 the data directories; every replica whose data directory is given is compared with the others, byte by byte. The
 verdict, its words and its JSON are the history checker's.
 """
@@ -10,15 +11,26 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
 
 from minikafka.check import Checker, Expectations, HistoryError, ReplicaBatches, Verdict, compare_replicas, value_id
-from minikafka.check.findings import MISSING, Diverged
-from minikafka.check.history import Operation, Poll, Send, read_history
+from minikafka.check.findings import KINDS, MISSING, Diverged, ReadAboveHw
+from minikafka.check.history import (
+    Acknowledged,
+    Assign,
+    Expect,
+    Failed,
+    Operation,
+    Poll,
+    Seek,
+    Send,
+    Unknown,
+    read_history,
+)
 from minikafka.cli.running import FAILED, Failure
 from minikafka.cli.tables import output_option, print_json
 from minikafka.config import parse_bootstrap
@@ -43,10 +55,18 @@ Examples:
   minikafka produce orders --ledger orders.jsonl -b 127.0.0.1:9092 < orders.txt
   minikafka audit orders.jsonl -b 127.0.0.1:9092
   minikafka audit orders.jsonl --data-dir /tmp/mk     brokers stopped; /tmp/mk/broker-1 and its siblings
+  minikafka audit ledgers/*.jsonl -b 127.0.0.1:9092
 
+Several ledgers are judged as one history: give those of all producers of a topic, or the others' records are nobody's.
 Exit code 0: nothing found; 1: something is lost, duplicated, reordered, diverged or was read too early."""
 )
-@click.argument("ledger", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument(
+    "ledgers",
+    metavar="LEDGER...",
+    nargs=-1,
+    required=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+)
 @click.option("-b", "--bootstrap-server", "bootstrap", default=None, help="Read the committed records from brokers.")
 @click.option(
     "--data-dir",
@@ -56,15 +76,15 @@ Exit code 0: nothing found; 1: something is lost, duplicated, reordered, diverge
     help="A broker's data directory, or a folder of such; may be given again.",
 )
 @output_option
-def command(ledger: Path, bootstrap: str | None, folders: tuple[Path, ...], output: str) -> None:
-    """Compare what producers were told (LEDGER) with what the logs hold."""
+def command(ledgers: tuple[Path, ...], bootstrap: str | None, folders: tuple[Path, ...], output: str) -> None:
+    """Compare what producers were told (LEDGER...) with what the logs hold."""
     if bootstrap is None and not folders:
         raise click.UsageError("give -b, or --data-dir, or both")
     began = time.monotonic()
     try:
-        audited = audit(ledger, bootstrap, folders)
+        audited = audit(ledgers, bootstrap, folders)
     except (HistoryError, BrokersUnreachable, NotYetCommitted, CorruptMessage) as error:
-        raise Failure(f"{ledger}: {error}") from error
+        raise Failure(f"{', '.join(map(str, ledgers))}: {error}") from error
     seconds = time.monotonic() - began
     show(audited, seconds, output)
     if not audited.verdict.ok:
@@ -92,20 +112,36 @@ class Audited:
     size: int = 0
 
 
-def audit(ledger: Path, bootstrap: str | None, folders: Iterable[Path]) -> Audited:
+def audit(ledgers: Sequence[Path], bootstrap: str | None, folders: Iterable[Path]) -> Audited:
     """HistoryError, BrokersUnreachable, NotYetCommitted, CorruptMessage."""
-    checker = Checker(Expectations(final_read_complete=True))
+    checker = Checker()
+    readers = Readers()
     topics: dict[str, None] = {}
-    with ledger.open("rb") as lines:
-        for operation in read_history(lines):
-            if isinstance(operation, Send):
-                topics[operation.topic] = None
-            checker.feed(operation)
+    idempotent = True
+    for operation in operations_of(ledgers):
+        if isinstance(operation, Poll | Assign | Seek):
+            readers.feed(operation)
+            continue
+        if isinstance(operation, Send):
+            topics[operation.topic] = None
+        if isinstance(operation, Expect):
+            idempotent = idempotent and operation.expectations.idempotent
+        checker.feed(operation)
+    if not topics:
+        raise Failure(f"{', '.join(map(str, ledgers))}: no record was sent, there is nothing to compare")
     nodes = {node: folder for folder in folders for node, folder in node_folders(folder)}
     partitions = sorted({p for folder in nodes.values() for p in partitions_in(folder) if p.topic in topics})
-    polls = _from_folders(nodes, partitions) if bootstrap is None else _from_brokers(bootstrap, list(topics))
+    log_start: dict[TopicPartition, Offset] = {}
+    polls = (
+        _from_folders(nodes, partitions, log_start)
+        if bootstrap is None
+        else _from_brokers(bootstrap, list(topics), log_start)
+    )
     for poll in polls:
         checker.feed(poll)
+        readers.compare(poll)
+    promised = Expectations(idempotent=idempotent, final_read_complete=True, log_start=log_start)
+    checker.feed(Expect(expectations=promised))
     batches = size = 0
     for partition in partitions:
         holders = [node for node, folder in nodes.items() if partition in partitions_in(folder)]
@@ -115,14 +151,94 @@ def audit(ledger: Path, bootstrap: str | None, folders: Iterable[Path]) -> Audit
         for finding in compared.findings:
             for each in _record_by_record(nodes, holders, partition, finding):
                 checker.report(each)
-    return Audited(verdict=checker.verdict(), batches=batches, size=size)
+    return Audited(verdict=_both(checker.verdict(), readers.verdict(log_start)), batches=batches, size=size)
+
+
+class Readers:
+    """What consumers wrote down, held against each other and the log.
+
+    Apart from the producers' side: what a consumer was given once is no proof that the log still has it.
+    """
+
+    def __init__(self) -> None:
+        self._checker = Checker()
+        self._partitions: set[TopicPartition] = set()
+        self._highest: dict[tuple[TopicPartition, str], tuple[Offset, str, int]] = {}
+        self._ends: dict[TopicPartition, Offset] = {}
+
+    def feed(self, operation: Poll | Assign | Seek) -> None:
+        """What a ledger says."""
+        self._checker.feed(operation)
+        if isinstance(operation, Poll):
+            name = TopicPartition(operation.topic, operation.partition)
+            self._partitions.add(name)
+            below = [each for each in operation.records if each[0] < (operation.high_watermark or each[0] + 1)]
+            if below:
+                offset, value = max(below)
+                place = (name, operation.process)
+                self._highest[place] = max(
+                    self._highest.get(place, (offset, value, operation.line)), (offset, value, operation.line)
+                )
+
+    def compare(self, poll: Poll) -> None:
+        """What the log has."""
+        name = TopicPartition(poll.topic, poll.partition)
+        self._ends[name] = poll.high_watermark or 0
+        if name in self._partitions:
+            self._checker.feed(poll)
+
+    def verdict(self, log_start: dict[TopicPartition, Offset]) -> Verdict:
+        """A record at or above the high watermark of today was above that of its time."""
+        for (name, process), (offset, value, line) in sorted(self._highest.items()):
+            end = self._ends.get(name, 0)
+            if offset >= end:
+                self._checker.report(
+                    ReadAboveHw(
+                        topic=name.topic,
+                        partition=name.partition,
+                        offset=offset,
+                        lines=(line,),
+                        process=process,
+                        value=value,
+                        high_watermark=end,
+                    )
+                )
+        self._checker.feed(Expect(expectations=Expectations(log_start=log_start)))
+        return self._checker.verdict()
+
+
+def _both(one: Verdict, other: Verdict) -> Verdict:
+    totals = Counter(one.totals) + Counter(other.totals)
+    findings = tuple(each for kind in KINDS for verdict in (one, other) for each in verdict.of(kind.kind))
+    return replace(one, findings=findings, totals=dict(totals))
+
+
+def operations_of(ledgers: Sequence[Path]) -> Iterator[Operation]:
+    """What the ledgers say, one after the other. Of several, processes are told apart by their file's name too."""
+    for index, path in enumerate(ledgers):
+        with path.open("rb") as lines:
+            for operation in read_history(lines):
+                yield operation if len(ledgers) == 1 else _told_apart(operation, path.name, index, len(ledgers))
+
+
+def _told_apart(operation: Operation, name: str, index: int, count: int) -> Operation:
+    match operation:
+        case Send():
+            process = f"{name}: {operation.process}"
+            return replace(operation, op=operation.op * count + index, process=process)
+        case Acknowledged() | Failed() | Unknown():
+            return replace(operation, op=operation.op * count + index)
+        case Poll() | Assign() | Seek():
+            return replace(operation, process=f"{name}: {operation.process}")
+        case _:
+            return operation
 
 
 # ---- committed records -----------------------------------------------------------------------------------------------
 
 
-def _from_brokers(bootstrap: str, topics: list[str]) -> Iterator[Operation]:
-    """Every partition from its log start to its high watermark, as polls."""
+def _from_brokers(bootstrap: str, topics: list[str], log_start: dict[TopicPartition, Offset]) -> Iterator[Poll]:
+    """Every partition from its log start, which is noted, to its high watermark, as polls."""
     options = parse_source({"kafka.bootstrap.servers": bootstrap, "subscribe": ",".join(topics)}, streaming=False)
     brokers = Brokers(parse_bootstrap(bootstrap), api_timeout_s=options.api_timeout_s)
     names = [
@@ -131,25 +247,30 @@ def _from_brokers(bootstrap: str, topics: list[str]) -> Iterator[Operation]:
         for number in known.partitions
     ]
     ends, starts = brokers.ends(names), brokers.starts(names)
+    log_start.update(starts)
     for name in names:
         end, epoch = ends[name]
         wanted = OffsetRange(partition=name, start=starts[name], end=end, epoch=epoch)
         for batches in RangeReader(brokers, wanted, options).batches():
-            records = [record for batch in batches for record in _records(batch) if record.offset < end]
+            records = [each for batch in batches for each in _records(batch) if starts[name] <= each.offset < end]
             yield _poll(name, records, end, batches[-1].next_offset)
 
 
-def _from_folders(nodes: dict[NodeId, Path], partitions: list[TopicPartition]) -> Iterator[Operation]:
+def _from_folders(
+    nodes: dict[NodeId, Path], partitions: list[TopicPartition], log_start: dict[TopicPartition, Offset]
+) -> Iterator[Poll]:
     """As :func:`_from_brokers`, from the replica whose high watermark is highest."""
     for name in partitions:
         replicas = [
             _replica(nodes, node, name) for node, folder in sorted(nodes.items()) if name in partitions_in(folder)
         ]
         best = max(replicas, key=lambda replica: replica.high_watermark)
+        log_start[name] = best.log_start
+        start, end = best.log_start, best.high_watermark
         for batch in best.batches:
-            if best.log_start <= batch.base_offset and batch.last_offset < best.high_watermark:
-                records = _records(RecordBatch.of(batch.data))
-                yield _poll(name, records, best.high_watermark, batch.last_offset + 1)
+            if start <= batch.last_offset and batch.base_offset < end:
+                records = [each for each in _records(RecordBatch.of(batch.data)) if start <= each.offset < end]
+                yield _poll(name, records, end, batch.last_offset + 1)
 
 
 def _records(batch: RecordBatch) -> list[RecordView]:

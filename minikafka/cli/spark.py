@@ -23,7 +23,7 @@ from minikafka.spark.jobs.archive import archive as run_archive
 from minikafka.spark.jobs.flights import Summary
 from minikafka.spark.jobs.flights import flights as run_flights
 from minikafka.spark.session import NoSpark, open_session
-from minikafka.types import NodeId, Offset, TopicPartition
+from minikafka.types import NodeId, TopicPartition
 from minikafka.world.replica_files import replica_of
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -201,7 +201,13 @@ Examples:
 Exit code 0: nothing found; 1: something is lost, duplicated, reordered, diverged or was read too early. The same
 without a JVM: minikafka audit.""",
 )
-@click.argument("ledger", type=click.Path(exists=True, path_type=Path))
+@click.argument(
+    "ledgers",
+    metavar="LEDGER...",
+    nargs=-1,
+    required=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+)
 @click.option("-b", "--bootstrap-server", "bootstrap", default=None, help="Read the committed records from brokers.")
 @click.option(
     "--data-dir",
@@ -212,29 +218,27 @@ without a JVM: minikafka audit.""",
 )
 @master_option
 @output_option
-def audit_command(ledger: Path, bootstrap: str | None, folders: tuple[Path, ...], master: str, output: str) -> None:
-    """Compare what producers were told (LEDGER) with what the logs hold, at scale."""
+def audit_command(
+    ledgers: tuple[Path, ...], bootstrap: str | None, folders: tuple[Path, ...], master: str, output: str
+) -> None:
+    """Compare what producers were told (LEDGER...) with what the logs hold, at scale."""
     if bootstrap is None and not folders:
         raise click.UsageError("give -b, or --data-dir, or both")
     replicas: Replicas = []
-    log_starts: dict[TopicPartition, Offset] = {}
     for node, folder in (each for given in folders for each in node_folders(given)):
         for name in partitions_in(folder):
             known = replica_of(folder, node, name)
             segments = segments_of(folder.absolute(), name)
             replicas.append((node, name, segments, known.log_start, known.high_watermark))
-            log_starts[name] = min(log_starts.get(name, known.log_start), known.log_start)
     began = time.monotonic()
     with session_of("minikafka audit", master) as session:
         from minikafka.spark.jobs.audit import audit  # noqa: PLC0415 - needs the extra
+        from minikafka.spark.tables import BadLedger  # noqa: PLC0415
 
-        audited = audit(
-            session,
-            ledger=str(ledger.absolute()),
-            bootstrap=bootstrap,
-            replicas=replicas,
-            log_starts=log_starts,
-        )
+        try:
+            audited = audit(session, ledgers=ledgers, bootstrap=bootstrap, replicas=replicas)
+        except BadLedger as error:
+            raise Failure(str(error)) from error
     told = {**audited.to_json(), "seconds": round(time.monotonic() - began, 3)}
     if output == "json":
         print_json(told)

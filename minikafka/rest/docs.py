@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+from minikafka.rest.docs_page import CONTENT_POLICY, render
+from minikafka.rest.openapi import document, problem_pages
 from minikafka.rest.parameters import Text
 from minikafka.rest.problems import PROBLEM_PAGES, malformed, page_of
 from minikafka.rest.route import Answer, Route
-from minikafka.rest.schema import flag, shape, text, whole
-from minikafka.rest.visit import Reply, Visit
+from minikafka.rest.schema import many, ref, shape, text
+from minikafka.rest.visit import Page, Reply, Visit
+
+HTML = "text/html"
+HTML_UTF8 = "text/html; charset=utf-8"
 
 SLUG = Text(
     name="slug",
@@ -18,39 +26,96 @@ SLUG = Text(
 )
 
 
+async def get_problem_pages(_visit: Visit) -> Reply:
+    """Every error that this API knows."""
+    return Reply({"problems": problem_pages()})
+
+
 async def get_problem_page(visit: Visit) -> Reply:
-    """What the ``type`` of a problem points at."""
+    """What the ``type`` of a problem points at: its meaning, its cause, and what to look at."""
     page = page_of(visit[SLUG])
     if page is None:
         raise malformed(f"no problem is called {visit[SLUG][:80]!r}", status=404)
     return Reply(page)
 
 
-ROUTES = (
-    Route(
-        method="GET",
-        path=PROBLEM_PAGES + "{slug}",
-        handler=get_problem_page,
-        tag="docs",
-        parameters=(SLUG,),
-        answers={
-            200: Answer(
-                description="What the error means.",
-                schema=shape(
-                    error=text("Kafka's name."),
-                    error_code=whole("Kafka's number."),
-                    status=whole("The HTTP status it comes with."),
-                    retriable=flag(),
-                    meaning=text(),
-                ),
-                example={
-                    "error": "NOT_ENOUGH_REPLICAS",
-                    "error_code": 19,
-                    "status": 503,
-                    "retriable": True,
-                    "meaning": "Fewer in-sync replicas than min.insync.replicas: nothing was written.",
+class Description:
+    """The description of a table of routes, made once: as JSON and as a page."""
+
+    def __init__(self, routes: Sequence[Route]) -> None:
+        self._routes = routes
+        self._made: dict[bool, tuple[dict[str, Any], bytes]] = {}
+
+    def _of(self, visit: Visit) -> tuple[dict[str, Any], bytes]:
+        testing = visit.host.config.testing_endpoints_enable
+        if testing not in self._made:
+            told = document([route for route in self._routes if testing or not route.testing])
+            self._made[testing] = told, render(told, problem_pages())
+        return self._made[testing]
+
+    async def get_openapi(self, visit: Visit) -> Reply:
+        """This API, in OpenAPI 3.1."""
+        return Reply(self._of(visit)[0])
+
+    async def get_docs(self, visit: Visit) -> Page:
+        """This API for people: one page that needs nothing from anywhere else."""
+        return Page(self._of(visit)[1], HTML_UTF8, {"Content-Security-Policy": CONTENT_POLICY})
+
+
+PAGE_EXAMPLE = page_of("not-enough-replicas")
+
+
+def routes_of(others: Sequence[Route]) -> tuple[Route, ...]:
+    """The routes that tell of ``others``, and of themselves."""
+    routes: list[Route] = [*others]
+    description = Description(routes)
+    own = [
+        *(
+            Route(
+                method="GET",
+                path=path,
+                handler=description.get_openapi,
+                tag="docs",
+                answers={
+                    200: Answer(
+                        description="The description.",
+                        schema={"type": "object", "required": ["openapi", "info", "paths"]},
+                        example={"openapi": "3.1.0", "info": {}, "paths": {}},
+                    )
                 },
             )
-        },
-    ),
-)
+            for path in ("/openapi.json", "/openapi")
+        ),
+        Route(
+            method="GET",
+            path="/docs",
+            handler=description.get_docs,
+            tag="docs",
+            answers={
+                200: Answer(description="The page.", schema=text("HTML."), media_type=HTML, example="<!doctype html>")
+            },
+        ),
+        Route(
+            method="GET",
+            path=PROBLEM_PAGES.rstrip("/"),
+            handler=get_problem_pages,
+            tag="docs",
+            answers={
+                200: Answer(
+                    description="All errors.",
+                    schema=shape(problems=many(ref("ProblemPage"))),
+                    example={"problems": [PAGE_EXAMPLE]},
+                )
+            },
+        ),
+        Route(
+            method="GET",
+            path=PROBLEM_PAGES + "{slug}",
+            handler=get_problem_page,
+            tag="docs",
+            parameters=(SLUG,),
+            answers={200: Answer(description="What the error means.", schema=ref("ProblemPage"), example=PAGE_EXAMPLE)},
+        ),
+    ]
+    routes.extend(own)
+    return tuple(own)

@@ -75,7 +75,7 @@ AT = Parsed(
     "the leader's log end. `max-timestamp`: the newest record. A moment (milliseconds since 1970, or ISO 8601 with a "
     "time zone): the first record at or after it; offset -1 when there is none.",
     default=At("latest", LATEST),
-    default_text="latest",
+    default_shown="latest",
     reader=_read_at,
     described={
         "anyOf": [

@@ -134,7 +134,8 @@ class Parsed(Parameter[Value]):
     reader: Callable[[str], Value]
     described: dict[str, Any]
     """Its JSON Schema."""
-    default_text: str | None = None
+    default_shown: Any = None
+    """The default as a client would say it."""
 
     def read(self, text: str) -> Value:
         return self.reader(text)
@@ -143,7 +144,7 @@ class Parsed(Parameter[Value]):
         return self.described
 
     def shown_default(self) -> Any:
-        return self.default_text
+        return self.default_shown
 
 
 def values_of(

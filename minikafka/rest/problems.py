@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from minikafka import errors as kafka
 from minikafka.errors import BY_CODE, UNKNOWN, InvalidRequest, ProtocolError
+from minikafka.rest.hints import HINTS, Hint
 
 PROBLEM_TYPE = "application/problem+json"
 PROBLEM_PAGES = "/docs/problems/"
@@ -206,14 +207,18 @@ def slug_of(kind: type[ProtocolError]) -> str:
 
 
 def page_of(slug: str) -> dict[str, Any] | None:
-    """What the address in ``type`` answers: the meaning of an error."""
-    for kind in BY_CODE.values():
-        if slug_of(kind) == slug:
-            return {
-                "error": kind.name,
-                "error_code": kind.code,
-                "status": STATUS[kind],
-                "retriable": kind.retriable,
-                "meaning": re.sub(r"\s+", " ", kind.__doc__ or "").strip(),
-            }
-    return None
+    """What the address in ``type`` answers: what an error means, what is behind it, and what to look at."""
+    kind = next((each for each in BY_CODE.values() if slug_of(each) == slug), None)
+    if kind is None:
+        return None
+    hint = HINTS.get(kind, Hint())
+    return {
+        "type": PROBLEM_PAGES + slug,
+        "error": kind.name,
+        "error_code": kind.code,
+        "status": STATUS[kind],
+        "retriable": kind.retriable,
+        "meaning": re.sub(r"\s+", " ", kind.__doc__ or "").strip(),
+        "cause": hint.cause,
+        "look_at": [f"curl http://127.0.0.1:9092{path}" for path in hint.look_at],
+    }

@@ -41,7 +41,7 @@ from minikafka.rest.visit import Visit
 from minikafka.world.instruments import Instruments
 
 TESTING_ROUTES = (*testing_faults.ROUTES, *testing_waits.ROUTES, *testing_events.ROUTES)
-ROUTES: tuple[Route, ...] = (
+_DESCRIBED: tuple[Route, ...] = (
     *cluster.ROUTES,
     *topics.ROUTES,
     *partitions.ROUTES,
@@ -52,9 +52,9 @@ ROUTES: tuple[Route, ...] = (
     *stream.ROUTES,
     *topic_records.ROUTES,
     *controller.ROUTES,
-    *docs.ROUTES,
     *TESTING_ROUTES,
 )
+ROUTES = (*_DESCRIBED, *docs.routes_of(_DESCRIBED))
 
 _PATTERNS = [(route, re.compile(re.sub(r"\{\w+\}", "[^/]+", route.path))) for route in ROUTES]
 

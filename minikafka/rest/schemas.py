@@ -123,6 +123,17 @@ SCHEMAS: dict[str, Schema] = {
         },
         "required": ["type", "title", "status", "detail", "error", "error_code", "message", "retriable", "outcome"],
     },
+    "ProblemPage": shape(
+        "What an error means.",
+        type=text("The address of this page."),
+        error=text("Kafka's name."),
+        error_code=whole("Kafka's number."),
+        status=whole("The HTTP status it comes with."),
+        retriable=flag("May the same request succeed later?"),
+        meaning=text(),
+        cause=text("What is behind it."),
+        look_at=many(text(), "What shows more."),
+    ),
     "RecordIn": {
         **shape(
             "One record to produce.",

@@ -164,7 +164,14 @@ ROUTES = (
         tag="testing",
         testing=True,
         parameters=(FROM, KIND, PARTITION, NODE),
-        answers={200: Answer(description="Lines of JSON, one event each.", schema=text(), media_type=NDJSON)},
+        answers={
+            200: Answer(
+                description="Lines of JSON, one event each.",
+                schema=text(),
+                media_type=NDJSON,
+                example='{"event":"isr_shrunk","node":"1"}\n',
+            )
+        },
     ),
     Route(
         method="GET",
@@ -173,6 +180,13 @@ ROUTES = (
         tag="testing",
         testing=True,
         parameters=(FROM, KIND, PARTITION, NODE, LAST_EVENT_ID),
-        answers={200: Answer(description="Server-sent events.", schema=text(), media_type=SSE)},
+        answers={
+            200: Answer(
+                description="Server-sent events.",
+                schema=text(),
+                media_type=SSE,
+                example='id: 7\nevent: isr_shrunk\ndata: {"event":"isr_shrunk","node":"1"}\n\n',
+            )
+        },
     ),
 )

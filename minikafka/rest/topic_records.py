@@ -70,7 +70,7 @@ FROM = Parsed(
     description="Where to begin in each partition: `earliest`, `latest`, `-10` (ten before the end), or a moment "
     "(milliseconds since 1970, or ISO 8601 with a time zone).",
     default=Start(LATEST, 10),
-    default_text="-10",
+    default_shown=-10,
     reader=_read_start,
     described={
         "anyOf": [

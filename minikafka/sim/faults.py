@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 from minikafka.invariant import invariant
 from minikafka.sim.cluster import SimCluster, node_name
@@ -30,6 +31,14 @@ ROT_RETRY_S = 0.07
 STOP_S_MAX = 4.0
 """The longest controlled shutdown of a plan's settings, and some room."""
 
+SHAPES = {
+    "slow_link": "bytes_per_s",
+    "lossy_link": "loss",
+    "resetting_link": "reset",
+    "doubling_link": "duplicate",
+}
+"""Kinds of fault by what they change of a link's profile."""
+
 DAMAGING = frozenset({"crash", "power_cut", "power_cut_all", "wipe", "stop", "fail_sync", "disk_full", "rot"})
 """What may take away a replica's records, or its place in the ISR."""
 
@@ -46,11 +55,12 @@ class Faults:
         self._tell = tell
         self._disks_failed: set[NodeId] = set()
         self._stopping: set[NodeId] = set()
+        self._shaped: dict[tuple[str, str], None] = {}
         self._damaged: set[NodeId] = set()
         """Whose power was cut since the cluster was last whole."""
         self._wiped = False
         """And one of them came back with an empty disk."""
-        self.rot = Rot(cluster, at, is_calm=self._losses_are_known, on_repair=self._lost_its_records)
+        self.rot = Rot(cluster, at, is_current=self._is_current, on_repair=self._lost_its_records)
         self._begin: dict[str, Callable[[Fault, tuple[NodeId, ...]], None]] = {
             "rot": self._rot,
             "crash": self._crash,
@@ -65,6 +75,10 @@ class Faults:
             "cut": self._cut,
             "cut_both": self._cut,
             "clog": self._clog,
+            "slow_link": self._shape,
+            "lossy_link": self._shape,
+            "resetting_link": self._shape,
+            "doubling_link": self._shape,
             "fail_sync": self._fail_sync,
             "disk_full": self._disk_full,
         }
@@ -92,6 +106,8 @@ class Faults:
         """Put everything right: links, disks, stopped and dead processes."""
         cluster = self._cluster
         cluster.heal()
+        for link in self._shaped:
+            cluster.sim.network.shape(*link, None)
         for node in cluster.nodes:
             disk = cluster.sim.disk(node_name(node))
             disk.sync_mean_s = self._plan.sync_mean_s
@@ -200,10 +216,6 @@ class Faults:
             self._disks_failed.add(node)
             return
         self._at(self._cluster.sim.loop.time() + ROT_RETRY_S, lambda: self._rot(fault, nodes))
-
-    def _losses_are_known(self) -> bool:
-        """Has the controller registered everybody anew who has lost something?"""
-        return all(self._is_current(node) for node in sorted(self._damaged))
 
     def _lost_its_records(self, node: NodeId) -> None:
         self._damaged.add(node)
@@ -332,6 +344,19 @@ class Faults:
                 network.heal(other, one)
 
         self._later(fault, heal)
+
+    def _shape(self, fault: Fault, nodes: tuple[NodeId, ...]) -> None:
+        """One link, one way, is worse than the others."""
+        one, other = map(node_name, nodes)
+        network = self._cluster.sim.network
+        network.shape(one, other, replace(network.profile, **{SHAPES[fault.kind]: fault.value}))
+        self._shaped[one, other] = None
+
+        def as_others() -> None:
+            self._shaped.pop((one, other), None)
+            network.shape(one, other, None)
+
+        self._later(fault, as_others)
 
     def _clog(self, fault: Fault, nodes: tuple[NodeId, ...]) -> None:
         one, other = map(node_name, nodes)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from contextvars import Context
 from dataclasses import dataclass, field
@@ -104,13 +105,15 @@ class _Held:
 class _Link:
     """One directed link: how it behaves, and its random streams."""
 
-    __slots__ = ("_name", "_seed", "_streams", "profile", "source", "target")
+    __slots__ = ("_name", "_seed", "_streams", "free_at", "profile", "source", "target")
 
     def __init__(self, seed: object, source: str, target: str) -> None:
         self.source = source
         self.target = target
         self.profile: LinkProfile | None = None
         """Its own; None: that of all links."""
+        self.free_at = 0.0
+        """When the last message is through, where the profile has a limit of bytes."""
         self._seed = seed
         self._name = f"{source}->{target}"
         self._streams: dict[str, Random] = {}
@@ -134,6 +137,8 @@ class SimNetwork:
         """Told of each message as it is sent, with what will become of it."""
         self.tell: Callable[..., None] = _untold
         """(kind, node, facts): told of what is done to links."""
+        self.marks: Counter[str] = Counter()
+        """What profiles did to messages: proof that they did."""
         self.profile = LinkProfile()
         """For links without a profile of their own."""
         self.unpowered: set[str] = set()
@@ -265,6 +270,7 @@ class SimNetwork:
         self._send(link, message, call.caller, arrive, broken)
         duplicate = (link.profile or self.profile).duplicate
         if duplicate and link.stream("duplicate").random() < duplicate:
+            self.marks["message_duplicated"] += 1
             self._send(link, message, call.caller, arrive, broken)
 
     def _arrive(self, call: _Call, message: Message, bound: _Listener | None) -> None:
@@ -333,14 +339,14 @@ class SimNetwork:
         for observer in self.observers:
             observer(message, verdict)
         if isinstance(verdict, Deliver):
-            self._transmit(link, verdict.after_s, arrive)
+            self._transmit(link, len(message.body), verdict.after_s, arrive)
         elif isinstance(verdict, Reset):
-            self._transmit(link, None, broken)
+            self._transmit(link, 0, None, broken)
         elif isinstance(verdict, Hold):
-            self._held.append(_Held(message, sender, lambda: self._transmit(link, None, arrive)))
+            self._held.append(_Held(message, sender, lambda: self._transmit(link, len(message.body), None, arrive)))
 
-    def _transmit(self, link: _Link, after_s: float | None, then: Callable[[], None]) -> None:
-        delay = after_s if after_s is not None else self._delay(link)
+    def _transmit(self, link: _Link, size: int, after_s: float | None, then: Callable[[], None]) -> None:
+        delay = after_s if after_s is not None else self._delay(link) + self._queueing(link, size)
 
         def arrive() -> None:
             if not self.is_cut(link.source, link.target):
@@ -359,14 +365,27 @@ class SimNetwork:
             return HELD
         profile = link.profile or self.profile
         if profile.loss and link.stream("loss").random() < profile.loss:
+            self.marks["message_lost"] += 1
             return LOST
         if profile.reset and link.stream("reset").random() < profile.reset:
+            self.marks["connection_reset"] += 1
             return BROKEN
         return DELIVERED
 
     def _delay(self, link: _Link) -> float:
         mean_s = (link.profile or self.profile).delay_mean_s
         return link.stream("").expovariate(1 / mean_s) if mean_s > 0 else 0.0
+
+    def _queueing(self, link: _Link, size: int) -> float:
+        """How long a message takes to get onto a link that carries so many bytes a second and no more."""
+        rate = (link.profile or self.profile).bytes_per_s
+        if not rate:
+            return 0.0
+        now = self._loop.time()
+        if link.free_at > now:
+            self.marks["message_queued"] += 1
+        link.free_at = max(now, link.free_at) + size / rate
+        return link.free_at - now
 
     def _link(self, source: str, target: str) -> _Link:
         link = self._links.get((source, target))

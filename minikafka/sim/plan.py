@@ -473,6 +473,27 @@ def files_only(plan: Plan, _random: Random) -> Plan:
     return plan.with_(settings={**plan.settings, "mk.memory.tails.bytes": "0"})
 
 
+def poor_links(plan: Plan, random: Random) -> Plan:
+    """Single links, one way each, that are slow, or lose, break or double messages, beyond what all links do."""
+    faults = []
+    for at_s in _moments(plan, random, random.randint(1, 3)):
+        one, other = random.sample(range(1, plan.brokers + 1), 2)
+        kind, values = random.choice(POOR_LINKS)
+        lasts_s = round(random.expovariate(0.7) + 0.2, 3)
+        target = f"n{one}>n{other}"
+        faults.append(Fault(at_s=at_s, kind=kind, target=target, lasts_s=lasts_s, value=random.choice(values)))
+    return _and_faults(plan, faults)
+
+
+POOR_LINKS: Final = (
+    ("slow_link", (1000.0, 5000.0)),
+    ("lossy_link", (0.2, 0.5)),
+    ("resetting_link", (0.2, 0.5)),
+    ("doubling_link", (0.3, 0.8)),
+)
+"""Kinds of fault of one link, and how strong: bytes a second, else shares of messages."""
+
+
 def real_consumer(plan: Plan, random: Random) -> Plan:
     """The production consumer reads along."""
     return plan.with_(consumers=random.choice((1, 1, 2)))
@@ -488,5 +509,6 @@ EXTRAS: Final = (
     (0.3, real_consumer),
     (0.25, rotten_bits),
     (0.3, files_only),
+    (0.25, poor_links),
 )
 """How often each is drawn."""

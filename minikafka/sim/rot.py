@@ -56,7 +56,12 @@ class Rot:
     """What is rotten in one cluster."""
 
     def __init__(
-        self, cluster: SimCluster, at: At, *, is_calm: Callable[[], bool], on_repair: Callable[[NodeId], None]
+        self,
+        cluster: SimCluster,
+        at: At,
+        *,
+        is_current: Callable[[NodeId], bool],
+        on_repair: Callable[[NodeId], None],
     ) -> None:
         self.rotten: dict[tuple[NodeId, TopicPartition], bool] = {}
         """Replicas, and whether their folder is to be taken away."""
@@ -65,8 +70,8 @@ class Rot:
         """Whose process the operator has stopped, and starts again."""
         self._cluster = cluster
         self._at = at
-        self._is_calm = is_calm
-        """Does the controller know of everybody else's losses?"""
+        self._is_current = is_current
+        """Does the controller know a broker as who it is now? Until then an ISR may name its former life."""
         self._on_repair = on_repair
         """Told whose replica has lost records now: until all is whole again that counts as a lost disk."""
         self._random = Random(f"{cluster.sim.seed}/rot")
@@ -112,7 +117,11 @@ class Rot:
 
     def _sound(self, isr: tuple[NodeId, ...], name: TopicPartition, victims: Container[NodeId]) -> list[NodeId]:
         living = self._cluster.living()
-        return [node for node in isr if node in living and node not in victims and (node, name) not in self.rotten]
+        return [
+            node
+            for node in isr
+            if node in living and node not in victims and (node, name) not in self.rotten and self._is_current(node)
+        ]
 
     # ---- where a bit may flip ----------------------------------------------------------------------------------------
 
@@ -139,7 +148,7 @@ class Rot:
         cluster = self._cluster
         if (node, name) not in self.rotten or node in self.under_repair:
             return
-        if not self._can_be_spared(node) or not self._is_calm():
+        if not self._can_be_spared(node):
             self._again(lambda: self._repair(node, name))
             return
         self.under_repair[node] = None
@@ -155,13 +164,18 @@ class Rot:
         if cluster.alive(node) and not cluster.brokers[node]._stopped.is_set() and patience_s > 0:
             self._again(lambda: self._replace(node, name, patience_s - LOOK_S))
             return
+        del self.under_repair[node]
+        if not self._can_be_spared(node):
+            # Others have left the ISR meanwhile: it is needed as it is.
+            cluster.restart(node)
+            self._again(lambda: self._repair(node, name))
+            return
         disk, folder = self._disk(node), self.rotten.pop((node, name))
         cluster.crash(node)
         for path in [str(name)] if folder else [CLEAN_SHUTDOWN, RECOVERY_POINT_CHECKPOINT]:
             disk.remove_for_good(path)
         cluster.sim.tell("rot_repaired", node_name(node), replica=str(name), folder=folder)
         self._on_repair(node)
-        del self.under_repair[node]
         cluster.restart(node)
 
     def _can_be_spared(self, node: NodeId) -> bool:

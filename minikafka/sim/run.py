@@ -312,7 +312,7 @@ class Run:
         report, loop = self.report, self.sim.loop
         report.violations = self.watch.violations
         report.virtual_s, report.steps, report.trace = loop.time(), loop.steps, loop.trace.hexdigest()
-        report.marks += self.sim.marks + self.faults.marks + self.people.marks
+        report.marks += self.sim.marks + self.sim.network.marks + self.faults.marks + self.people.marks
         for node in self.cluster.nodes:
             report.marks += self.sim.disk(node_name(node)).marks
         if not report.ok:

@@ -59,6 +59,8 @@ class LinkProfile:
     reset: float = 0.0
     duplicate: float = 0.0
     """A request arrives twice, as through a retrying proxy; the first answer wins."""
+    bytes_per_s: float = 0.0
+    """A message waits until those before it are through; 0: no limit."""
 
 
 def matching(

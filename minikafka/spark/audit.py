@@ -1,27 +1,30 @@
-"""``minikafka spark audit``: the comparison of a ledger with the committed data, as joins: for runs of any size.
+"""``minikafka spark audit``: the comparison of ledgers with the committed data, as joins: for runs of any size.
 
 The rules are the history checker's and so are the words (check/findings.py); only the way is another: everything is a
 table, a finding is what a join leaves over, and examples are taken with ``limit``.
 
 ::
 
-    lost-write           acknowledged at a place where other data or none is committed, and found nowhere else
-    duplicate            a value at more places than it was sent
-    aborted-read         a record whose only sends failed             phantom-read      a record that nobody sent
-    nonmonotonic-send    neighbours of one process, partition (and key, with sequences) that stand the other way round
-    diverged             replicas that differ below their high watermarks, record by record
-    read-above-hw        a poll in the ledger that was given a record at or above its high watermark
+    lost-write            acknowledged, and neither there nor (for a value that was sent once) anywhere else
+    unseen                the same, beyond the last committed record
+    duplicate             a value at more places than it was sent
+    shifted               acknowledged records that all stand the same distance from where they were said to be
+    inconsistent-offsets  a place for which acknowledgements, polls and the log do not all name one value; what a shift
+                          explains is left out
+    nonmonotonic-send     neighbours of one process, partition (and key, with sequences) that stand the other way round
+    aborted-read          a record whose only sends failed              phantom-read     a record that nobody sent
+    diverged              replicas that differ below their high watermarks, record by record
+    read-above-hw         a poll in the ledger that was given a record at or above its high watermark
 
-Values are named as the ledger names them (``value_id``); a topic below its log start owes nothing.
+A topic below its log start owes nothing. Kinds about single polls (skips, steps back) are ``minikafka audit``'s.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 
@@ -30,54 +33,64 @@ from minikafka.check.findings import (
     Diverged,
     Duplicate,
     Finding,
+    InconsistentOffsets,
     LostWrite,
     NonmonotonicSend,
     PhantomRead,
     ReadAboveHw,
+    Shifted,
+    Unseen,
 )
-from minikafka.check.history import value_id
-from minikafka.types import NodeId, TopicPartition
-from minikafka.wire.batch import iterate
-from minikafka.wire.records import decode_batch
+from minikafka.spark import evidence
+from minikafka.spark.tables import BadLedger, Replicas, raw_lines, replica_rows, whole_lines
 
 EXAMPLES_MAX = 20
 
-LEDGER = (
-    "type string, op bigint, time double, process string, topic string, partition int, key string, value string, "
-    "sequence bigint, offset bigint, leader_epoch int, error string, high_watermark bigint, "
-    "records array<array<string>>"
-)
-DATA = "topic string, partition int, offset bigint, value string"
-HELD = "node int, topic string, partition int, offset bigint, epoch int, value string"
-
-Replicas = list[tuple[NodeId, TopicPartition, list[Path], int, int]]
-"""(node, partition, segment files in order, log start, high watermark)."""
+PLACE = ["topic", "partition", "offset"]
+WHERE = ["topic", "partition"]
+LOST = "not coalesce(here = value, false) and not (sends = 1 and places is not null)"
 
 
 class Audit:
-    """One comparison; ``findings`` are examples, ``totals`` are exact."""
+    """One comparison; ``findings`` are examples, ``totals`` are exact. ``close`` it at the end. BadLedger."""
 
-    def __init__(self, session: SparkSession, ledger: str) -> None:
-        lines = session.read.schema(LEDGER).json(ledger)
-        # Three of its tables are joined again and again.
-        self._lines = lines.cache()
+    def __init__(self, session: SparkSession, ledgers: Sequence[Path]) -> None:
+        self._cached: list[DataFrame] = []
+        try:
+            lines = whole_lines(self._cache(raw_lines(session, ledgers)), ledgers)
+        except BadLedger:
+            self.close()
+            raise
+        if len(ledgers) > 1:
+            lines = lines.withColumn("process", f.concat("file", f.lit(": "), "process"))
         self._session = session
+        self._lines = lines
         self.findings: list[Finding] = []
         self.totals: dict[str, int] = {}
         answers = lines.where("type in ('ok', 'failed', 'unknown')").select(
-            "op", f.col("type").alias("outcome"), f.col("partition").alias("at"), "offset", "error"
+            "file", "op", f.col("type").alias("outcome"), f.col("partition").alias("told"), "offset", "error"
         )
-        self._sends = (
+        # Joined again and again.
+        self._sends = self._cache(
             lines.where("type = 'send'")
-            .select("op", "process", "topic", "partition", "key", "value", "sequence")
-            .join(answers, "op", "left")
-            .withColumn("partition", f.coalesce("at", "partition"))
-            .drop("at")
-            .cache()
+            .select("file", "op", "process", "topic", "partition", "key", "value", "sequence")
+            .join(answers, ["file", "op"], "left")
+            .withColumn("partition", f.coalesce("told", "partition"))
+            .drop("told")
         )
+        self._idempotent = lines.where("type = 'expect' and not idempotent").isEmpty()
+
+    def close(self) -> None:
+        """Let go of what was kept in memory."""
+        for each in self._cached:
+            each.unpersist()
+
+    def _cache(self, rows: DataFrame) -> DataFrame:
+        self._cached.append(rows)
+        return rows.cache()
 
     def topics(self) -> list[str]:
-        """Those that the ledger knows of."""
+        """Those that the ledgers know of."""
         return [row.topic for row in self._sends.select("topic").distinct().orderBy("topic").collect()]
 
     def counts(self) -> dict[str, int]:
@@ -87,52 +100,143 @@ class Audit:
 
     def judge(self, data: DataFrame, log_starts: DataFrame) -> int:
         """Hold ``data`` (columns of DATA) against the sends; records looked at."""
-        data = data.cache()
-        owed = self._sends.join(log_starts, ["topic", "partition"], "left").where(
-            "outcome = 'ok' and (offset is null or log_start is null or offset >= log_start)"
-        )
-        values = data.groupBy("topic", "value").agg(
-            f.count("*").alias("places"),
-            f.sort_array(f.collect_list(f.struct("partition", "offset"))).alias("at"),
-        )
-        lost = owed.join(values, ["topic", "value"], "left_anti")
-        self._keep(LostWrite, lost, _lost)
-        may_stand = self._sends.groupBy("topic", "value").agg(
-            f.count_if(f.coalesce("outcome", f.lit("")) != "failed").alias("sends"),
-            f.max("op").alias("op"),
+        data = self._cache(data)
+        at = f.sort_array(f.collect_list(f.struct("partition", "offset")))
+        values = self._cache(data.groupBy("topic", "value").agg(f.count("*").alias("places"), at.alias("at")))
+        names = self._sends.groupBy("topic", "value").agg(
+            f.count("*").alias("sends"),
+            f.count_if(f.coalesce("outcome", f.lit("")) != "failed").alias("may_stand"),
+            f.max("op").alias("last_op"),
             f.max("error").alias("error"),
         )
-        found = values.join(may_stand, ["topic", "value"], "left").cache()
-        several = found.where("places > greatest(coalesce(sends, 0), 1)")
-        self._keep(Duplicate, several, _duplicate)
-        self._keep(AbortedRead, found.where("sends = 0"), _aborted)
-        self._keep(PhantomRead, found.where("sends is null"), _phantom)
-        self._order(data)
-        self._read_above_hw()
+        self._values(self._cache(values.join(names, ["topic", "value"], "left")))
+        acknowledged = self._cache(self._acknowledged(data, values, names, log_starts))
+        owed = acknowledged.where("offset is null or log_start is null or offset >= log_start").where(LOST)
+        self._keep(LostWrite, owed.where("offset is null or offset < read_up_to"), evidence.lost)
+        self._keep(Unseen, owed.where("offset >= read_up_to"), evidence.unseen)
+        self._disputes(data, acknowledged, self._shifts(acknowledged))
+        self._order(acknowledged)
+        self._read_above_hw(data)
         return int(data.count())
 
-    def _order(self, data: DataFrame) -> None:
-        """By where a value stands first; unknown sends are left out, as one may arrive late."""
-        stands = data.groupBy("topic", "partition", "value").agg(f.min("offset").alias("stands_at"))
-        sent = (
+    def _values(self, found: DataFrame) -> None:
+        """What stands too often, or should not stand at all."""
+        if self._idempotent:
+            several = found.where("places > greatest(coalesce(may_stand, 0), 1)")
+            self._keep(Duplicate, several, evidence.duplicate)
+        self._keep(AbortedRead, found.where("may_stand = 0"), evidence.aborted)
+        self._keep(PhantomRead, found.where("may_stand is null"), evidence.phantom)
+
+    def _acknowledged(self, data: DataFrame, values: DataFrame, names: DataFrame, log_starts: DataFrame) -> DataFrame:
+        """Each acknowledged send with what stands at its place (``here``) and where its value stands (``place``)."""
+        ends = data.groupBy(*WHERE).agg((f.max("offset") + 1).alias("read_up_to"))
+        first = values.select("topic", "value", "places", f.col("at")[0].alias("place"))
+        return (
             self._sends.where("outcome = 'ok'")
-            .join(stands, ["topic", "partition", "value"])
+            .join(data.withColumnRenamed("value", "here"), PLACE, "left")
+            .join(first, ["topic", "value"], "left")
+            .join(names.select("topic", "value", "sends"), ["topic", "value"])
+            .join(f.broadcast(log_starts), WHERE, "left")
+            .join(f.broadcast(ends), WHERE, "left")
+            .fillna(0, ["read_up_to"])
+        )
+
+    def _shifts(self, acknowledged: DataFrame) -> DataFrame:
+        """One finding for a stretch of records that moved together; returns their values."""
+        known = (
+            acknowledged.where("sends = 1 and places = 1 and place.partition = partition and offset is not null")
+            .withColumn("distance", f.col("place.offset") - f.col("offset"))
+            .select(*PLACE, "value", "here", "distance")
+        )
+        if known.where("distance != 0").isEmpty():
+            return known.where("false").select("topic", "value")
+        along = Window.partitionBy(*WHERE).orderBy("offset")
+        turns = f.when(f.col("distance") == f.lag("distance").over(along), 0).otherwise(1)
+        numbered = known.withColumn("turn", turns).withColumn("stretch", f.sum("turn").over(along))
+        numbered = self._cache(numbered)
+        stretches = (
+            numbered.where("distance != 0")
+            .groupBy(*WHERE, "stretch", "distance")
+            .agg(
+                f.min("offset").alias("offset"),
+                (f.max("offset") + 1).alias("until"),
+                f.count("*").alias("count_"),
+                f.min_by("value", "offset").alias("first_value"),
+                f.max_by("value", "offset").alias("last_value"),
+                f.max("here").alias("here"),
+            )
+            # A record alone at another's place is a swap.
+            .where("count_ > 1 or here is null")
+        )
+        self._keep(Shifted, stretches, evidence.shifted)
+        return numbered.join(stretches.select(*WHERE, "stretch"), [*WHERE, "stretch"]).select("topic", "value")
+
+    def _disputes(self, data: DataFrame, acknowledged: DataFrame, moved: DataFrame) -> None:
+        answers = acknowledged.where("offset is not null")
+        polls = self._polls().select(*PLACE, "value", f.concat(f.lit("a poll of "), "process").alias("who"))
+        read = data.select(*PLACE, "value", f.lit(f"a poll of {evidence.READER}").alias("who"))
+        unexplained = (
+            answers.where("here != value")
+            .join(moved, ["topic", "value"], "left_anti")
+            .join(moved.withColumnRenamed("value", "here"), ["topic", "here"], "left_anti")
+        )
+        disputed = unexplained.select(*PLACE).union(_several(answers))
+        if not polls.isEmpty():
+            disputed = disputed.union(_several(polls.union(read)))
+        disputed = self._cache(disputed.distinct())
+        told = answers.select(*PLACE, "value", f.concat(f.lit("the answer to "), "process").alias("who"))
+        claims = (
+            told.union(polls)
+            .union(read)
+            .join(f.broadcast(disputed.limit(EXAMPLES_MAX)), PLACE)
+            .groupBy(*PLACE, "value")
+            .agg(f.max("who").alias("who"))
+            .groupBy(*PLACE)
+            .agg(f.sort_array(f.collect_list(f.struct("who", "value")), asc=False).alias("claims"))
+        )
+        self._keep(InconsistentOffsets, disputed, evidence.inconsistent, examples=claims)
+
+    def _order(self, acknowledged: DataFrame) -> None:
+        """By where a value stands (one that was sent several times, by its answer); unknown sends may arrive late."""
+        if not self._idempotent:
+            return
+        stands = f.expr("sends = 1 and coalesce(places, 0) = 1")
+        sent = (
+            acknowledged.where(f"not ({LOST})")
+            .withColumn("stands_at", f.when(stands, f.col("place.offset")).otherwise(f.col("offset")))
+            .withColumn("partition", f.when(stands, f.col("place.partition")).otherwise(f.col("partition")))
+            .where("stands_at is not null")
             .withColumn("stream", f.when(f.col("sequence").isNotNull(), f.coalesce("key", f.lit(""))))
         )
-        window = Window.partitionBy("process", "topic", "partition", "stream").orderBy("op")
+        window = Window.partitionBy("file", "process", *WHERE, "stream").orderBy("op")
         pairs = sent.select(
             "*", *(f.lag(name).over(window).alias(f"before_{name}") for name in ("op", "value", "stands_at"))
         )
-        self._keep(NonmonotonicSend, pairs.where("before_stands_at >= stands_at"), _reordered)
+        self._keep(NonmonotonicSend, pairs.where("before_stands_at >= stands_at"), evidence.reordered)
 
-    def _read_above_hw(self) -> None:
-        polls = self._lines.where("type = 'poll' and high_watermark is not null").select(
-            "process", "topic", "partition", "high_watermark", f.explode("records").alias("record")
+    def _polls(self) -> DataFrame:
+        """What polls in the ledgers were given, record by record."""
+        polls = self._lines.where("type = 'poll'").select(
+            "process", *WHERE, "high_watermark", f.explode("records").alias("record")
         )
-        above = polls.select(
-            "*", f.col("record")[0].cast("bigint").alias("offset"), f.col("record")[1].alias("value")
-        ).where("offset >= high_watermark")
-        self._keep(ReadAboveHw, above, _above)
+        offset, value = f.col("record")[0].cast("bigint"), f.col("record")[1]
+        return polls.select("process", *WHERE, "high_watermark", offset.alias("offset"), value.alias("value"))
+
+    def _read_above_hw(self, data: DataFrame) -> None:
+        """Above the watermark that came with it, or above today's: then it was above that of its time too."""
+        polls = self._cache(self._polls())
+        told = polls.where("offset >= high_watermark")
+        ends = data.groupBy(*WHERE).agg((f.max("offset") + 1).alias("end"))
+        beyond = (
+            polls.where("high_watermark is null or offset < high_watermark")
+            .drop("high_watermark")
+            .join(f.broadcast(ends), WHERE, "left")
+            .withColumn("high_watermark", f.coalesce("end", f.lit(0)))
+            .where("offset >= high_watermark")
+            .groupBy("process", *WHERE, "high_watermark")
+            .agg(f.max("offset").alias("offset"), f.max_by("value", "offset").alias("value"))
+        )
+        self._keep(ReadAboveHw, told.unionByName(beyond), evidence.above)
 
     def compare(self, replicas: Replicas) -> int:
         """Hold the replicas' records against each other, below the high watermarks; rows looked at."""
@@ -141,134 +245,35 @@ class Audit:
             [(node, *partition, start, end) for node, partition, _, start, end in replicas],
             "node int, topic string, partition int, log_start bigint, high_watermark bigint",
         )
-        below = held.join(f.broadcast(marks), ["node", "topic", "partition"]).where(
-            "offset >= log_start and offset < high_watermark"
-        )
-        sides = below.groupBy("topic", "partition", "offset").agg(
+        below = held.join(f.broadcast(marks), ["node", *WHERE]).where("offset >= log_start and offset < high_watermark")
+        sides = below.groupBy(*PLACE).agg(
             f.sort_array(f.collect_list(f.struct("node", "epoch", "value"))).alias("holdings"),
             f.countDistinct("epoch", "value").alias("different"),
             f.count("*").alias("holders"),
         )
-        due = marks.groupBy("topic", "partition").agg(
-            f.collect_list(f.struct("node", "log_start", "high_watermark")).alias("due")
-        )
-        wanted = sides.join(f.broadcast(due), ["topic", "partition"]).withColumn(
+        due = marks.groupBy(*WHERE).agg(f.collect_list(f.struct("node", "log_start", "high_watermark")).alias("due"))
+        wanted = sides.join(f.broadcast(due), WHERE).withColumn(
             "owing", f.expr("filter(due, each -> each.log_start <= offset and offset < each.high_watermark)")
         )
-        self._keep(Diverged, wanted.where("different > 1 or holders < size(owing)"), _diverged)
+        self._keep(Diverged, wanted.where("different > 1 or holders < size(owing)"), evidence.diverged)
         return int(below.count())
 
-    def _keep(self, kind: type[Finding], rows: DataFrame, make: Callable[[Any], Finding]) -> None:
+    def _keep(
+        self,
+        kind: type[Finding],
+        rows: DataFrame,
+        make: Callable[[Any], Finding],
+        examples: DataFrame | None = None,
+    ) -> None:
         rows = rows.cache()
         count = rows.count()
         if count:
             self.totals[kind.kind] = count
-            self.findings += [make(row) for row in rows.limit(EXAMPLES_MAX).collect()]
+            shown = rows if examples is None else examples
+            self.findings += [make(row) for row in shown.limit(EXAMPLES_MAX).collect()]
         rows.unpersist()
 
 
-# ---- what the tables are read from -----------------------------------------------------------------------------------
-
-
-def committed(session: SparkSession, bootstrap: str, topics: list[str]) -> DataFrame:
-    """All committed records of the topics, with their values' names (columns of DATA)."""
-    records = (
-        session.read.format("minikafka")
-        .option("kafka.bootstrap.servers", bootstrap)
-        .option("subscribe", ",".join(topics))
-        .load()
-    )
-    return records.select("topic", "partition", "offset", "value").mapInArrow(_named, DATA)
-
-
-def _named(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        names = pa.array([value_id(value) for value in batch.column("value").to_pylist()], pa.string())
-        columns = [batch.column("topic"), batch.column("partition"), batch.column("offset"), names]
-        yield pa.RecordBatch.from_arrays(columns, names=["topic", "partition", "offset", "value"])
-
-
-def replica_rows(session: SparkSession, replicas: Replicas) -> DataFrame:
-    """Every record of the replicas' files (columns of HELD); executors must see the same folders."""
-    files = [(node, *name, str(path)) for node, name, paths, _, _ in replicas for path in paths]
-    table = session.createDataFrame(files, "node int, topic string, partition int, path string")
-    return table.repartition(max(1, len(files)), "path").mapInArrow(_held, HELD)
-
-
-def _held(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for table in batches:
-        for file in table.to_pylist():
-            data = Path(file["path"]).read_bytes()
-            for batch in iterate(data):
-                if batch.is_control:
-                    continue
-                records = decode_batch(batch)
-                count = len(records)
-                yield pa.RecordBatch.from_arrays(
-                    [
-                        pa.repeat(pa.scalar(file["node"], pa.int32()), count),
-                        pa.repeat(pa.scalar(file["topic"], pa.string()), count),
-                        pa.repeat(pa.scalar(file["partition"], pa.int32()), count),
-                        pa.array([record.offset for record in records], pa.int64()),
-                        pa.repeat(pa.scalar(batch.leader_epoch, pa.int32()), count),
-                        pa.array([value_id(record.value) for record in records], pa.string()),
-                    ],
-                    names=["node", "topic", "partition", "offset", "epoch", "value"],
-                )
-
-
-# ---- rows to findings ------------------------------------------------------------------------------------------------
-
-
-def _place(row: Any) -> dict[str, Any]:
-    fields = row.asDict()
-    number, offset = fields.get("partition"), fields.get("offset")
-    return {
-        "topic": row.topic,
-        "partition": -1 if number is None else number,
-        "offset": -1 if offset is None else offset,
-    }
-
-
-def _lost(row: Any) -> Finding:
-    return LostWrite(**_place(row), value=row.value, op=row.op, process=row.process, held_by=(), read_up_to=-1)
-
-
-def _first(row: Any) -> dict[str, Any]:
-    return {"topic": row.topic, "partition": row.at[0].partition, "offset": row.at[0].offset}
-
-
-def _duplicate(row: Any) -> Finding:
-    places = tuple((each.partition, each.offset) for each in row.at)
-    second = {"topic": row.topic, "partition": places[1][0], "offset": places[1][1]}
-    return Duplicate(**second, value=row.value, places=places, sends=row.sends or 0)
-
-
-def _aborted(row: Any) -> Finding:
-    return AbortedRead(**_first(row), value=row.value, op=row.op, error=row.error or "", seen_by="spark")
-
-
-def _phantom(row: Any) -> Finding:
-    return PhantomRead(**_first(row), value=row.value, seen_by="spark")
-
-
-def _reordered(row: Any) -> Finding:
-    return NonmonotonicSend(
-        topic=row.topic,
-        partition=row.partition,
-        offset=row.stands_at,
-        process=row.process,
-        key=row.key,
-        ops=(row.before_op, row.op),
-        values=(row.before_value, row.value),
-        offsets=(row.before_stands_at, row.stands_at),
-    )
-
-
-def _above(row: Any) -> Finding:
-    return ReadAboveHw(**_place(row), process=row.process, value=row.value, high_watermark=row.high_watermark)
-
-
-def _diverged(row: Any) -> Finding:
-    holdings = tuple((each.node, each.epoch, each.value) for each in row.holdings)
-    return Diverged(**_place(row), holdings=holdings)
+def _several(claims: DataFrame) -> DataFrame:
+    """The places for which more than one value is claimed."""
+    return claims.groupBy(*PLACE).agg(f.countDistinct("value").alias("different")).where("different > 1").select(*PLACE)

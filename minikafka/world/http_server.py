@@ -21,11 +21,21 @@ from typing import Any, Protocol, TypeAlias
 
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
+from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.streams import StreamReader
 from aiohttp.web_protocol import RequestHandler
 
 from minikafka.config import KIB, MIB
+from minikafka.errors import (
+    UNKNOWN,
+    BrokerNotAvailable,
+    InvalidRequest,
+    ProtocolError,
+    RecordListTooLarge,
+    UnknownServerError,
+)
 from minikafka.ports import Buffers, Handler
+from minikafka.rest.problems import PROBLEM_TYPE, problem_of
 from minikafka.types import Address
 from minikafka.wire.apis import MSGPACK, RPC_PATH
 
@@ -69,6 +79,9 @@ ALWAYS_ADMITTED_SIZE = 64 * KIB
 
 # A body that is not complete after this long comes from a client that is gone or hostile.
 BODY_TIMEOUT_S = 30.0
+
+# Of what could not be read, so much is shown to its sender.
+DETAIL_LENGTH_MAX = 200
 
 # How long a closing server lets running handlers answer before it closes their connections.
 CLOSE_GRACE_S = 1.0
@@ -132,14 +145,13 @@ class Silence(web.StreamResponse):
         """Nothing: nothing was begun."""
 
 
-def refusal(status: int, title: str, detail: str, **headers: str) -> web.Response:
+def refusal(status: int, error: ProtocolError, **headers: str) -> web.Response:
     """A problem (RFC 9457) of HTTP itself; errors of the protocol are 200 answers with Kafka's code."""
-    body = {"type": "about:blank", "title": title, "status": status, "detail": detail}
     return web.Response(
         status=status,
-        body=json.dumps(body).encode(),
+        body=json.dumps(problem_of(error, status=status)).encode() + b"\n",
         headers={name.replace("_", "-"): value for name, value in headers.items()},
-        content_type="application/problem+json",
+        content_type=PROBLEM_TYPE,
     )
 
 
@@ -164,6 +176,7 @@ class HttpServer:
         self._queued_max_bytes = queued_max_bytes
         self._queued_bytes = 0
         self._busy: set[Any] = set()
+        self._handling: set[asyncio.Task[Any]] = set()
         self._all_idle = asyncio.Event()
         self._all_closed = asyncio.Event()
         self._closing = False
@@ -174,7 +187,6 @@ class HttpServer:
             self._on_request,
             self._all_closed,
             request_factory=self._make_request,
-            handler_cancellation=False,
             access_log=None,
             keepalive_timeout=idle_timeout_s,
             lingering_time=LINGER_S,
@@ -233,13 +245,18 @@ class HttpServer:
                 async with asyncio.timeout(CLOSE_GRACE_S):
                     await self._all_closed.wait()
             except TimeoutError:
-                self.abort()
+                self._abort_connections()
         if self._routes is not None:
             await self._routes.cleanup()
 
     def abort(self) -> None:
-        """As if the process had died: the listener and every connection are gone at once."""
+        """As if the process had died: the listener, every connection and every handler are gone at once."""
         self._stop_listening()
+        self._abort_connections()
+        for handling in list(self._handling):
+            handling.cancel()
+
+    def _abort_connections(self) -> None:
         for transport in list(self._server.transports):
             transport.abort()
 
@@ -270,25 +287,30 @@ class HttpServer:
     async def _on_request(self, request: web.BaseRequest) -> web.StreamResponse:
         connection = request.protocol
         self._busy.add(connection)
+        handling = asyncio.current_task()
+        if handling is not None:
+            self._handling.add(handling)
         try:
             if self._routes is not None and (_PARTS in request or isinstance(request, web.Request)):
                 return await self._routes.on_request(request)
             return await self._on_rpc(request)
         finally:
             self._busy.discard(connection)
+            if handling is not None:
+                self._handling.discard(handling)
             if self._closing and not self._busy:
                 self._all_idle.set()
 
     async def _on_rpc(self, request: web.BaseRequest) -> web.StreamResponse:
         path = request.path
         if not path.startswith(RPC_PATH):
-            return self._refuse(404, "Not Found", f"no such path: {path}")
+            return self._refuse(404, InvalidRequest(f"no such path: {path}"))
         if request.method != "POST":
-            return self._refuse(405, "Method Not Allowed", "/rpc takes POST", Allow="POST")
+            return self._refuse(405, InvalidRequest("/rpc takes POST"), Allow="POST")
         handler, content_type = self._handler, MSGPACK
         if request.headers.get("Content-Type", MSGPACK).startswith(JSON):
             if self._json_handler is None:
-                return self._refuse(415, "Unsupported Media Type", "this server's /rpc speaks msgpack")
+                return self._refuse(415, InvalidRequest("this server's /rpc speaks msgpack"))
             handler, content_type = self._json_handler, JSON
         length = request.content_length
         if length is not None and length > self._request_max_bytes:
@@ -319,13 +341,13 @@ class HttpServer:
         except BodyTooLarge as error:
             return self._too_large(error.size)
         except TimeoutError:
-            return self._refuse(408, "Request Timeout", f"the body was not complete after {BODY_TIMEOUT_S:g} s")
+            return self._refuse(408, InvalidRequest(f"the body was not complete after {BODY_TIMEOUT_S:g} s"))
         except ConnectionError:
             raise
         except Exception as error:  # noqa: BLE001 - a handler never raises: whoever runs this loop decides what stops
             context = {"message": f"handler of {path} raised", "exception": error}
             asyncio.get_running_loop().call_exception_handler(context)
-            return self._refuse(500, "Internal Server Error", "the broker's log has the story")
+            return self._refuse(500, UnknownServerError("the broker's log has the story", outcome=UNKNOWN))
         finally:
             self._queued_bytes -= held
         return RpcAnswer(buffers, content_type, self._http_date())
@@ -337,16 +359,16 @@ class HttpServer:
 
     def _too_large(self, size: int) -> web.Response:
         limit = f"socket.request.max.bytes is {self._request_max_bytes}"
-        return self._refuse(413, "Content Too Large", f"{size} bytes; {limit}")
+        return self._refuse(413, RecordListTooLarge(f"{size} bytes; {limit}"))
 
     def _busy_now(self) -> web.Response:
         detail = (
             f"{self._queued_bytes} bytes of requests are held; queued.max.request.bytes is {self._queued_max_bytes}"
         )
-        return self._refuse(503, "Service Unavailable", detail, Retry_After="1")
+        return self._refuse(503, BrokerNotAvailable(detail), Retry_After="1")
 
-    def _refuse(self, status: int, title: str, detail: str, **headers: str) -> web.Response:
-        response = refusal(status, title, detail, **headers)
+    def _refuse(self, status: int, error: ProtocolError, **headers: str) -> web.Response:
+        response = refusal(status, error, **headers)
         response.force_close()
         return response
 
@@ -377,7 +399,7 @@ class _OtherRoutes:
         if not isinstance(request, web.Request):
             async with self._opening:
                 if self._is_over:
-                    return refusal(503, "Service Unavailable", "the server is closing", Retry_After="1")
+                    return refusal(503, BrokerNotAvailable("the server is closing"), Retry_After="1")
                 make_request = self.make_request or await self._open()
             request = make_request(*request[_PARTS])
         response: web.StreamResponse = await self._handle(request)
@@ -427,15 +449,40 @@ async def read_whole(content: StreamReader, limit: int | None = None) -> bytes:
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
+class _Connection(RequestHandler):
+    """One connection. What is no HTTP is answered with a problem, in silence: anybody can send anything to a port."""
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """The answer to a request that could not be read, or that no handler answered."""
+        if not isinstance(exc, HttpProcessingError) or request.writer.output_size > 0:
+            return super().handle_error(request, status, exc, message)
+        said = " ".join((message or "").split())[:DETAIL_LENGTH_MAX]
+        response = refusal(status, InvalidRequest(f"this is no HTTP request: {said or 'it cannot be read'}"))
+        response.force_close()
+        return response
+
+
 class _Connections(web.Server):
     """aiohttp's low-level server, which also knows its transports and says when the last one is gone."""
 
-    def __init__(self, handler: Any, all_closed: asyncio.Event, **kwargs: Any) -> None:
-        super().__init__(handler, **kwargs)
+    def __init__(
+        self, handler: Any, all_closed: asyncio.Event, *, request_factory: Any, **connection_options: Any
+    ) -> None:
+        super().__init__(handler, request_factory=request_factory, handler_cancellation=False, **connection_options)
+        self._connection_options = connection_options
         self.closing = False
         self.transports: dict[Transport, None] = {}
         self._by_connection: dict[RequestHandler, Transport] = {}
         self._all_closed = all_closed
+
+    def __call__(self) -> RequestHandler:
+        return _Connection(self, loop=asyncio.get_running_loop(), **self._connection_options)
 
     def connection_made(self, handler: RequestHandler, transport: Transport) -> None:
         super().connection_made(handler, transport)

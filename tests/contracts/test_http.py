@@ -108,8 +108,34 @@ async def test_a_body_over_the_limit_is_refused_before_it_is_read():
         wire.send("POST /rpc/Produce HTTP/1.1\nHost: x\nContent-Length: 1001")
         status, headers, body = await wire.answer()
         assert (status, headers["content-type"]) == (413, "application/problem+json")
-        assert json.loads(body)["title"] == "Content Too Large"
+        assert json.loads(body)["error"] == "RECORD_LIST_TOO_LARGE"
         assert await wire.ended()
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"this is no http\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(40),
+        b"GET / HTTP/9.9\r\nHost: x\r\n\r\n",
+        b"GE\x00T / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"POST /rpc/Echo HTTP/1.1\r\nHost: x\r\nContent-Length: five\r\n\r\n",
+        b"GET /rpc/Echo HTTP/1.1\r\nno colon here\r\n\r\n",
+        b"GET /" + b"x" * 100_000 + b" HTTP/1.1\r\n\r\n",
+    ],
+    ids=["words", "tls", "version", "method", "length", "header", "long"],
+)
+async def test_what_is_no_http_is_answered_with_a_problem_in_silence(sent, caplog):
+    """Anybody can send anything to a port: the sender is told, the log is not filled with tracebacks."""
+    async with serving() as (_, server), wire_to(server) as wire:
+        wire.writer.write(sent)
+        status, headers, body = await wire.answer()
+        assert (status, headers["content-type"]) == (400, "application/problem+json")
+        told = json.loads(body)
+        assert (told["error"], told["outcome"], told["status"]) == ("INVALID_REQUEST", "not_written", 400)
+        assert len(told["detail"]) < 300
+        assert await wire.ended()
+    assert caplog.text == ""
 
 
 async def test_a_chunked_body_over_the_limit_is_refused_when_it_gets_there():

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import re
+from html.parser import HTMLParser
 
+import aiohttp
 import pytest
+from aiohttp import web
+from openapi_spec_validator import validate
 
+from minikafka.errors import BY_NAME
+from minikafka.rest.docs_page import render
+from minikafka.rest.openapi import document, operation_id_of, problem_pages
+from minikafka.rest.problems import STATUS
 from minikafka.rest.route import Route
-from minikafka.rest.routes import ROUTES
-from tests.rest.conform import check
+from minikafka.rest.routes import ROUTES, Doors
+from tests.rest.conform import check, route_of
+from tests.rest.fake_brokers import FakeCluster
 
 
 def name_of(route: Route) -> str:
@@ -42,3 +51,116 @@ def test_no_two_routes_are_one():
     """The second would never be reached."""
     names = [re.sub(r"\{\w+\}", "{}", name_of(route)) for route in ROUTES]
     assert len(names) == len(set(names))
+
+
+# ---- the description -------------------------------------------------------------------------------------------------
+
+
+def test_the_description_is_openapi_3_1():
+    """Every generator and fuzzer must be able to read it."""
+    validate(document(ROUTES))
+
+
+def test_the_description_and_the_server_have_the_same_doors():
+    """What is described is mounted, what is mounted is described."""
+    application = web.Application()
+    Doors()(application)
+    mounted = {
+        (each.method, each.resource.canonical)
+        for each in application.router.routes()
+        if each.method not in ("HEAD", "*") and each.resource is not None
+    }
+    described = {
+        (method.upper(), path) for path, operations in document(ROUTES)["paths"].items() for method in operations
+    }
+    assert mounted == described == {(route.method, route.path) for route in ROUTES}
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=name_of)
+def test_an_operation_says_enough(route):
+    """A schema and an example for what comes back, every status that its errors have, a sentence for each parameter."""
+    operation = document([route])["paths"][route.path][route.method.lower()]
+    assert operation["summary"]
+    for status, answer in operation["responses"].items():
+        content = next(iter(answer["content"].values()))
+        assert content["schema"]
+        if status != "default":
+            assert answer["description"]
+            assert "example" in content or "examples" in content or status == "207"
+    for kind in route.problems:
+        assert str(STATUS[kind]) in operation["responses"]
+    for parameter in operation.get("parameters", ()):
+        assert parameter["description"]
+        if "default" in parameter["schema"]:
+            check(parameter["schema"], parameter["schema"]["default"])
+
+
+def test_operation_ids_are_one_of_a_kind():
+    """Generated clients name their methods so."""
+    ids = [operation_id_of(route) for route in ROUTES]
+    assert len(ids) == len(set(ids))
+
+
+class Balanced(HTMLParser):
+    """Raises when a tag is closed that is not the one that is open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.addresses += [value or "" for name, value in attrs if name in ("src", "href", "action")]
+        if tag not in ("meta", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_stands_alone():
+    """Offline: no script, nothing from elsewhere; every door and every error is on it."""
+    told = document(ROUTES)
+    page = render(told, problem_pages()).decode()
+    reader = Balanced()
+    reader.feed(page)
+    assert reader.open == []
+    assert all(each.startswith(("#", "/docs/problems/", "/openapi.json")) for each in reader.addresses)
+    assert "<script" not in page
+    assert "url(" not in page
+    for route in ROUTES:
+        assert f"<b>{route.method}</b> <code>{route.path}</code>" in page
+    for error in BY_NAME:
+        assert error in page
+
+
+def test_the_page_escapes_what_it_shows():
+    """A description is text."""
+    told = document(ROUTES)
+    told["info"]["description"] = '<b onclick="x">&'
+    assert "&lt;b onclick=&quot;x&quot;&gt;&amp;" in render(told, []).decode()
+
+
+def test_hints_lead_to_doors_that_exist():
+    """A page that sends people to a 404 is worse than none."""
+    for page in problem_pages():
+        for line in page["look_at"]:
+            path = line.removeprefix("curl http://127.0.0.1:9092")
+            assert route_of("GET", path) is not None, line
+
+
+async def test_the_description_is_served_with_what_is_open():
+    """Testing doors are described where they are open, and nowhere else."""
+    for testing in (False, True):
+        async with FakeCluster(1, testing_endpoints_enable=testing) as cluster, aiohttp.ClientSession() as http:
+            url = cluster.brokers[1].url
+            for path in ("/openapi.json", "/openapi"):
+                async with http.get(url + path) as response:
+                    told = await response.json()
+                    assert ("/v1/wait" in told["paths"]) == testing
+            async with http.get(url + "/docs", headers={"Accept": "text/html,*/*;q=0.8"}) as response:
+                assert response.content_type == "text/html"
+                assert "default-src 'none'" in response.headers["Content-Security-Policy"]
+                assert ("/v1/wait" in await response.text()) == testing
+            async with http.get(url + "/docs/problems") as response:
+                assert len((await response.json())["problems"]) == len(BY_NAME)

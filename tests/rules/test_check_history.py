@@ -97,7 +97,7 @@ def test_a_bad_line_is_named(line: str, reason: str) -> None:
     """A history of a million lines with one bad one: the error says which, and what is wrong with it."""
     good = '{"type":"history","version":1}\n'
     with pytest.raises(HistoryError, match=re.escape(reason)) as caught:
-        list(read_history([good, line]))
+        list(read_history([good, line + "\n"]))
     assert caught.value.line == 2
     assert str(caught.value).startswith("line 2: ")
 
@@ -105,7 +105,17 @@ def test_a_bad_line_is_named(line: str, reason: str) -> None:
 def test_bytes_that_are_not_utf8_are_an_error_of_that_line() -> None:
     """A torn file ends in a typed error, not in a traceback of the codec."""
     with pytest.raises(HistoryError, match="line 1: not JSON"):
-        list(read_history([b'{"type":"\xff"}']))
+        list(read_history([b'{"type":"\xff"}\n']))
+
+
+@pytest.mark.parametrize("size", range(1, 44))
+def test_what_a_killed_writer_leaves_is_read(size: int) -> None:
+    """kill -9 in mid-write: whole lines count, the cut one does not; anywhere else a cut line is an error."""
+    line = b'{"type":"failed","op":1,"time":0,"error":"X"}\n'
+    assert len(list(read_history([line, line[:size]]))) == 1
+    assert len(list(read_history([line, line[:-1]]))) == 2
+    with pytest.raises(HistoryError, match="line 1: not JSON"):
+        list(read_history([line[:size], line]))
 
 
 @given(st.binary(max_size=100) | st.text(max_size=70).map(str.encode), st.binary(max_size=100))

@@ -20,6 +20,7 @@ from minikafka.check.findings import (
     LostWrite,
     NonmonotonicSend,
     PollSkip,
+    Shifted,
 )
 from minikafka.check.history import Expectations, HistoryError, Operation
 from minikafka.check.recorder import Recorder
@@ -225,6 +226,45 @@ def test_two_swapped_records_are_reordered_not_duplicated() -> None:
         "inconsistent-offsets": 2,
         "nonmonotonic-send": 1,
     }
+
+
+def test_a_missing_record_is_one_loss_and_one_shift() -> None:
+    """Issue 4: what follows a record that was taken out is told as one stretch, not offset by offset."""
+    verdict = Story().acknowledged("a", "b", "c", "d", "e").read("a", "c", "d", "e").verdict()
+    assert verdict.totals == {"lost-write": 1, "shifted": 1}
+    (shift,) = verdict.of("shifted")
+    assert isinstance(shift, Shifted)
+    assert (shift.offset, shift.until, shift.distance, shift.count, shift.values) == (2, 5, -1, 3, ("c", "e"))
+    assert shift.sentence() == "3 records, acknowledged from 2 to 5 (exclusive), c to e, stand 1 lower"
+
+
+def test_two_missing_records_shift_in_two_stretches() -> None:
+    """Each stretch has its distance; a lost record does not end the one that it lies in."""
+    verdict = Story().acknowledged(*"abcdefg").read(*"acdefg").verdict()
+    assert verdict.totals == {"lost-write": 1, "shifted": 1}
+    verdict = Story().acknowledged(*"abcdefgh").read(*"acdfgh").verdict()
+    assert verdict.totals == {"lost-write": 2, "shifted": 2}
+    shifts = [finding.evidence() for finding in verdict.of("shifted")]
+    assert [(each["distance"], each["count"]) for each in shifts] == [(-1, 2), (-2, 3)]
+
+
+def test_a_record_too_many_shifts_what_follows_it() -> None:
+    """A duplicate, or a record that nobody sent, in the middle of a log that was rewritten."""
+    assert Story().acknowledged(*"abcd").read(*"abacd").kinds() == {"duplicate": 1, "shifted": 1}
+    assert Story().acknowledged(*"abcd").read(*"abxcd").kinds() == {"phantom-read": 1, "shifted": 1}
+
+
+def test_a_shift_hides_no_disagreement_between_readers() -> None:
+    """Two readers who saw different values there are still named."""
+    story = Story().acknowledged(*"abcd").read(*"acd", process="c1").read_rows([(3, "x")], process="c2")
+    assert story.unknown("x").kinds() == {"lost-write": 1, "shifted": 1}
+    story = Story().acknowledged(*"abcd").unknown("x").read(*"acd", process="c1").read_rows([(1, "x")], process="c2")
+    assert story.kinds() == {"lost-write": 1, "shifted": 1, "inconsistent-offsets": 1}
+
+
+def test_a_record_that_moved_alone_is_named() -> None:
+    """The last one: nobody saw anything where it was acknowledged."""
+    assert Story().acknowledged("a", at=0).acknowledged("b", at=2).read("a", "b").kinds() == {"shifted": 1}
 
 
 # -- what stands there -----------------------------------------------------------------------------------------------
@@ -442,7 +482,7 @@ def test_the_json_contract_and_the_text() -> None:
 
 def test_every_kind_has_a_word_and_a_meaning_of_its_own() -> None:
     """Kinds are a contract of CLI and JSON."""
-    assert len({kind.kind for kind in KINDS}) == len({kind.meaning for kind in KINDS}) == len(KINDS) == 14
+    assert len({kind.kind for kind in KINDS}) == len({kind.meaning for kind in KINDS}) == len(KINDS) == 15
 
 
 def steps(work: Callable[[], object]) -> int:

@@ -101,6 +101,32 @@ def test_two_of_three_brokers_shut_down_at_once(with_controller: bool) -> None:
         assert [values(cluster, cluster.leader_of(name), name) for name in names] == [[b"a", b"b"]] * 3
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_the_whole_cluster_shuts_down_at_once(seed: int) -> None:
+    """`docker compose stop`: the last broker has nobody to hand over to and no controller to ask. Where it leads nothing
+    it does not wait for one in vain, and all comes back as it was.
+    """
+    with simulated(seed) as cluster:
+        cluster.create_topic("orders", partitions=3)
+        cluster.settle()
+        client = Client(cluster)
+        names = cluster.partition_names()
+        for name in names:
+            client.send_all([b"a", b"b"], name)
+        for node in cluster.nodes:
+            cluster.sim.spawn(f"n{node}", cluster.brokers[node].stop())
+        took = cluster.until(
+            lambda: all(cluster._has_stopped(node) for node in cluster.nodes), 40.0, "all brokers to have stopped"
+        )
+        assert took < 8.0
+        assert all(facts["clean"] for facts in facts_of(cluster, "broker_stopped"))
+        for node in cluster.nodes:
+            cluster.sim.kill(f"n{node}")
+            cluster.restart(node)
+        cluster.settle(60.0)
+        assert [values(cluster, cluster.leader_of(name), name) for name in names] == [[b"a", b"b"]] * 3
+
+
 def test_leaders_go_home_after_a_restart() -> None:
     """auto.leader.rebalance.enable: the first replica of the assignment leads again at the next check, and no producer
     notices (KAFKA-FACTS 3.9, preferred election).

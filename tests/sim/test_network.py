@@ -352,3 +352,28 @@ def test_messages_tell_who_what_and_how_much():
         ]
 
     run(story)
+
+
+def test_a_link_carries_so_many_bytes_a_second() -> None:
+    """A message waits until those before it are through; the other direction is a link of its own."""
+    took: list[tuple[str, float]] = []
+
+    async def story(sim: SimWorld) -> None:
+        one, other = sim.of("n1"), sim.of("n2")
+
+        async def echo(_api: str, body: bytes) -> Sequence[bytes]:
+            return [body]
+
+        async def call(name: str) -> None:
+            await one.network.call(Address("n2", 9092), "Echo", [bytes(500)], deadline=60.0)
+            took.append((name, round(sim.loop.time(), 6)))
+
+        await sim.spawn("n2", other.network.serve(Address("n2", 9092), echo))
+        sim.network.profile = LinkProfile(delay_mean_s=0.0)
+        sim.network.shape("n1", "n2", LinkProfile(delay_mean_s=0.0, bytes_per_s=1000.0))
+        await asyncio.gather(*[sim.spawn("n1", call(name)) for name in "abc"])
+
+    with SimWorld(1) as sim:
+        sim.run(story(sim))
+        assert took == [("a", 0.5), ("b", 1.0), ("c", 1.5)]
+        assert sim.network.marks["message_queued"] == 2

@@ -1,69 +1,136 @@
-"""``minikafka spark audit`` finds planted damage and nothing else (issue 4, Build 5)."""
+"""``minikafka spark audit`` finds planted damage and nothing else, as ``minikafka audit`` does (issue 4, Build 5)."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from minikafka.check import HistoryWriter
-from minikafka.spark.jobs.audit import audit
+from minikafka.check.findings import Finding
+from minikafka.cli import audit as plain
+from minikafka.cli.audit import node_folders, partitions_in, segments_of
+from minikafka.log.checkpoint import format_offsets
+from minikafka.log.names import LOG_START_OFFSET_CHECKPOINT
+from minikafka.spark.jobs.audit import Audited, audit
+from minikafka.spark.tables import BadLedger
 from minikafka.types import TopicPartition
-from minikafka.wire.records import Record, build_batch
+from minikafka.world.replica_files import replica_of
+from tests.audit_kit import DAMAGES, write_ledger, write_replica
 
-NAME = TopicPartition("orders", 0)
+NODES = (1, 2, 3)
 COUNT = 300
+AT = 144
+CLEAN = TopicPartition("clean", 0)
 
 
-def files_of(folder: Path, node: int, values: list[bytes]) -> tuple:
-    """One replica's only segment."""
-    path = folder / f"{node}.log"
-    records = [Record(0, 1, 0, None, value) for value in values]
-    batches = [build_batch(records[at : at + 10], base_offset=at) for at in range(0, len(records), 10)]
-    path.write_bytes(b"".join(batches))
-    return node, NAME, [path], 0, len(values)
+def written(folder: Path, *names: TopicPartition) -> list[Path]:
+    """A ledger of COUNT acknowledged records for each partition, and three replicas of it, each in its own cluster."""
+    ledgers = []
+    for name in names:
+        values = [b"v%d" % index for index in range(COUNT)]
+        ledgers.append(folder / f"{name.topic}.jsonl")
+        write_ledger(ledgers[-1], name.topic, values)
+        for node in NODES:
+            write_replica(folder / name.topic / f"broker-{node}", node, name, values, per_batch=10)
+    return ledgers
 
 
-def judged(spark, folder: Path, values: list[bytes], third: list[bytes] | None = None):
-    """The verdict on a ledger of COUNT acknowledged records, a poll, and three replicas."""
-    with (folder / "ledger.jsonl").open("w") as file:
-        ledger = HistoryWriter(file.write, lambda: 0.0)
-        for index in range(COUNT):
-            op = ledger.send("p", NAME.topic, f"v{index}", partition=0)
-            ledger.acknowledged(op, partition=0, offset=index)
-        refused = ledger.send("p", NAME.topic, "refused")
-        ledger.failed(refused, "NOT_ENOUGH_REPLICAS")
-        ledger.poll("c", *NAME, [(5, "v5")], high_watermark=5)
-    replicas = [files_of(folder, 1, values), files_of(folder, 2, values), files_of(folder, 3, third or values)]
-    return audit(spark, ledger=str(folder / "ledger.jsonl"), bootstrap=None, replicas=replicas, log_starts={NAME: 0})
+def data_dirs(folder: Path, name: TopicPartition) -> list[Path]:
+    return [folder / name.topic / f"broker-{node}" for node in NODES]
 
 
-def test_planted_damage_is_named(spark, tmp_path):
-    """Must be shown: dropped, swapped, duplicated, altered, refused and unknown records, and a read above the HW."""
-    values = [b"v%d" % index for index in range(COUNT)]
-    values[30], values[31] = values[31], values[30]
-    damaged = [*values[:100], *values[101:], b"v200", b"refused", b"nobody"]
-    third = list(damaged)
-    third[250] = b"changed"
-    found = judged(spark, tmp_path, damaged, third)
-    assert found.totals == {
-        "lost-write": 1,
-        "duplicate": 1,
-        "aborted-read": 1,
-        "phantom-read": 1,
-        "nonmonotonic-send": 1,
-        "diverged": 1,
-        "read-above-hw": 1,
+def judged(spark, ledgers: list[Path], folders: list[Path]) -> Audited:
+    """By Spark."""
+    replicas = []
+    for node, folder in (each for given in folders for each in node_folders(given)):
+        for name in partitions_in(folder):
+            known = replica_of(folder, node, name)
+            replicas.append((node, name, segments_of(folder, name), known.log_start, known.high_watermark))
+    return audit(spark, ledgers=ledgers, bootstrap=None, replicas=replicas)
+
+
+def evidence(findings: tuple[Finding, ...]) -> set[tuple[str, str]]:
+    """What is told of a finding, apart from the history's lines, the ledger's numbers and who was asked first."""
+    told = []
+    for each in findings:
+        fields = {name: value for name, value in each.evidence().items() if name not in {"lines", "op", "ops"}}
+        if each.kind == "inconsistent-offsets":
+            fields["values"] = sorted(value for value, _ in each.values)
+        told.append((each.kind, repr(sorted(fields.items()))))
+    return set(told)
+
+
+@pytest.mark.timeout(300)
+def test_both_audits_say_the_same_of_planted_damage(spark, tmp_path):
+    """Must be shown: dropped, swapped, duplicated and altered, each in a topic of its own, beside one that is whole."""
+    names = [TopicPartition(damage.change.__name__, 0) for damage in DAMAGES]
+    ledgers = written(tmp_path, *names, CLEAN)
+    for damage, name in zip(DAMAGES, names, strict=True):
+        damage.plant(data_dirs(tmp_path, name), name, AT)
+    found = judged(spark, ledgers, [tmp_path / ledger.stem for ledger in ledgers])
+    assert found.totals == {kind: count for damage in DAMAGES for kind, count in damage.totals.items()}
+    assert {(each.kind, each.topic) for each in found.findings} == {
+        (kind, name.topic) for damage, name in zip(DAMAGES, names, strict=True) for kind in damage.totals
     }
-    told = {finding.kind: finding for finding in found.findings}
-    assert told["lost-write"].value == "v100"
-    assert told["duplicate"].places == ((0, 199), (0, 299))
-    assert told["nonmonotonic-send"].values == ("v30", "v31")
-    assert (told["diverged"].offset, told["diverged"].holdings[2]) == (250, (3, -1, "changed"))
-    assert told["read-above-hw"].offset == 5
-    assert found.sends == {"ok": COUNT, "failed": 1}
+    assert (found.records, found.held) == (5 * COUNT, 15 * COUNT)
+    by_itself = set()
+    for ledger in ledgers:
+        by_itself |= evidence(plain.audit([ledger], None, [tmp_path / ledger.stem]).verdict.findings)
+    named = {
+        (kind, text.replace(f"{ledger.name}: ", "")) for kind, text in evidence(found.findings) for ledger in ledgers
+    }
+    assert by_itself <= named
 
 
 def test_what_is_whole_is_not_accused(spark, tmp_path):
-    """A verdict that cries wolf is not read; only the poll above its watermark is left."""
-    found = judged(spark, tmp_path, [b"v%d" % index for index in range(COUNT)])
-    assert found.totals == {"read-above-hw": 1}
-    assert (found.records, found.held) == (COUNT, 3 * COUNT)
+    """A verdict that cries wolf is not read: retention, refusals, a cut ledger; only the reader's polls are wrong."""
+    [ledger] = written(tmp_path, CLEAN)
+    with ledger.open("a") as file:
+        more = HistoryWriter(lambda line: line.startswith('{"type":"history"') or file.write(line), lambda: 0.0)
+        more._sends = COUNT
+        more.failed(more.send("p", CLEAN.topic, "refused"), "NOT_ENOUGH_REPLICAS")
+        more.poll("c", *CLEAN, [(50, "v50")], high_watermark=51)
+        more.poll("c", *CLEAN, [(51, "v51"), (52, "x52")], high_watermark=52)
+        more.poll("d", *CLEAN, [(COUNT, "gone")], high_watermark=COUNT + 1)
+        file.write('{"type":"send","op":99')
+    for data_dir in data_dirs(tmp_path, CLEAN):
+        (data_dir / LOG_START_OFFSET_CHECKPOINT).write_bytes(format_offsets({CLEAN: 25}))
+    found = judged(spark, [ledger], [tmp_path / CLEAN.topic])
+    assert found.totals == {"read-above-hw": 2, "inconsistent-offsets": 1}
+    assert evidence(found.findings) == evidence(plain.audit([ledger], None, [tmp_path / CLEAN.topic]).verdict.findings)
+    told = {(each.kind, each.process): each for each in found.findings if each.kind == "read-above-hw"}
+    assert (told["read-above-hw", "c"].offset, told["read-above-hw", "c"].value) == (52, "x52")
+    assert (told["read-above-hw", "d"].offset, told["read-above-hw", "d"].high_watermark) == (COUNT, COUNT)
+    assert (found.records, found.held) == (COUNT - 25, 3 * (COUNT - 25))
+    assert found.sends == {"ok": COUNT, "failed": 1}
+
+
+def test_a_record_of_nobody_and_one_that_was_refused_are_named(spark, tmp_path):
+    """aborted-read and phantom-read; the end of the log is missing: unseen."""
+    name = TopicPartition("odd", 0)
+    ledger = tmp_path / "odd.jsonl"
+    with ledger.open("w") as file:
+        writer = HistoryWriter(file.write, lambda: 0.0)
+        writer.acknowledged(writer.send("p", name.topic, "a"), partition=0, offset=0)
+        writer.failed(writer.send("p", name.topic, "refused"), "NOT_ENOUGH_REPLICAS")
+        writer.acknowledged(writer.send("p", name.topic, "z"), partition=0, offset=9)
+    for node in NODES:
+        write_replica(tmp_path / "odd" / f"broker-{node}", node, name, [b"a", b"refused", b"nobody's"], per_batch=10)
+    found = judged(spark, [ledger], [tmp_path / "odd"])
+    assert found.totals == {"aborted-read": 1, "phantom-read": 1, "unseen": 1}
+    assert evidence(found.findings) == evidence(plain.audit([ledger], None, [tmp_path / "odd"]).verdict.findings)
+
+
+def test_a_line_that_means_nothing_is_shown(spark, tmp_path):
+    """Only a last line without an end may be damaged."""
+    ledger = tmp_path / "l.jsonl"
+    ledger.write_text('{"type":"history","version":1}\n{"type":"se\n{"type":"se')
+    with pytest.raises(BadLedger, match=r"l.jsonl: .*se is no line"):
+        judged(spark, [ledger], [])
+    ledger.write_text('{"type":"dance"}\n')
+    with pytest.raises(BadLedger, match="unknown type 'dance'"):
+        judged(spark, [ledger], [])
+    ledger.write_text("")
+    with pytest.raises(BadLedger, match="nothing to compare"):
+        judged(spark, [ledger], [])

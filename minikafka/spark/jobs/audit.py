@@ -1,12 +1,18 @@
-"""``minikafka spark audit LEDGER``: the durability audit at scale, with the history checker's verdict as its result."""
+"""``minikafka spark audit``: the durability audit at scale, with the history checker's verdict as its result."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from minikafka.check.findings import KINDS, Finding
-from minikafka.spark.audit import Audit, Replicas, committed, replica_rows
+from minikafka.spark.audit import Audit
+from minikafka.spark.client import Brokers
+from minikafka.spark.options import parse_source
+from minikafka.spark.places import present
+from minikafka.spark.tables import BadLedger, Replicas, committed, replica_rows
 from minikafka.types import Offset, TopicPartition
 
 
@@ -44,28 +50,40 @@ class Audited:
 def audit(
     session: Any,
     *,
-    ledger: str,
+    ledgers: Sequence[Path],
     bootstrap: str | None,
     replicas: Replicas,
-    log_starts: dict[TopicPartition, Offset],
 ) -> Audited:
     """Compare; the committed records come from brokers, or from the replica whose high watermark is highest (of
-    equals the lowest node's).
+    equals the lowest node's). BadLedger.
     """
-    judge = Audit(session, ledger)
+    judge = Audit(session, ledgers)
+    try:
+        return _audited(session, judge, bootstrap, replicas)
+    finally:
+        judge.close()
+
+
+def _audited(session: Any, judge: Audit, bootstrap: str | None, replicas: Replicas) -> Audited:
     topics = judge.topics()
+    if not topics:
+        raise BadLedger("no record was sent, there is nothing to compare")
+    log_starts: dict[TopicPartition, Offset]
     concerned = [each for each in replicas if each[1].topic in topics]
     if bootstrap is not None:
         data = committed(session, bootstrap, topics)
+        log_starts = _starts(bootstrap, topics)
     else:
         best = {}
         for each in sorted(concerned, key=lambda each: (each[4], -each[0])):
             best[each[1]] = each
         rows = replica_rows(session, list(best.values()))
         marks = session.createDataFrame(
-            [(*name, each[4]) for name, each in best.items()], "topic string, partition int, high_watermark bigint"
+            [(*name, each[3], each[4]) for name, each in best.items()],
+            "topic string, partition int, log_start bigint, high_watermark bigint",
         )
-        below = rows.join(marks, ["topic", "partition"]).where("offset < high_watermark")
+        log_starts = {name: each[3] for name, each in best.items()}
+        below = rows.join(marks, ["topic", "partition"]).where("offset >= log_start and offset < high_watermark")
         data = below.select("topic", "partition", "offset", "value")
     starts = session.createDataFrame(
         [(*name, start) for name, start in log_starts.items()], "topic string, partition int, log_start bigint"
@@ -75,3 +93,10 @@ def audit(
     return Audited(
         totals=judge.totals, findings=tuple(judge.findings), sends=judge.counts(), records=records, held=held
     )
+
+
+def _starts(bootstrap: str, topics: list[str]) -> dict[TopicPartition, Offset]:
+    """Where each log begins."""
+    options = parse_source({"kafka.bootstrap.servers": bootstrap, "subscribe": ",".join(topics)}, streaming=False)
+    brokers = Brokers(options.bootstrap, api_timeout_s=options.api_timeout_s)
+    return brokers.starts(present(brokers, options.selection).partitions)
