@@ -171,6 +171,9 @@ SCHEMAS: dict[str, Schema] = {
         replicas=nodes("All, the preferred leader first."),
         isr=nodes("Those in sync."),
         elr=nodes("Those that may lead though they are not in sync (KIP-966)."),
+        last_known_elr=nodes("The last leader, when ISR and ELR have run empty."),
+        adding_replicas=nodes("Those that a reassignment adds."),
+        removing_replicas=nodes("Those that go when it is complete."),
     ),
     "Event": shape(
         "Something that happened to a partition.",

@@ -115,6 +115,9 @@ def partition_out(told: DescribedPartition) -> dict[str, Any]:
         "replicas": list(told.replicas),
         "isr": list(told.isr),
         "elr": list(told.elr),
+        "last_known_elr": list(told.last_known_elr),
+        "adding_replicas": list(told.adding_replicas),
+        "removing_replicas": list(told.removing_replicas),
     }
 
 
@@ -207,6 +210,9 @@ PARTITION_STATE_EXAMPLE = {
     "replicas": [1, 2, 3],
     "isr": [1, 2],
     "elr": [],
+    "last_known_elr": [],
+    "adding_replicas": [],
+    "removing_replicas": [],
 }
 TOPIC_CONFIG = table(text(), "Settings that differ from the brokers' own.")
 ROUTES = (

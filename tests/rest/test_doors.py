@@ -145,6 +145,9 @@ async def test_topics_are_created_by_the_controller_whoever_is_asked(curl):
         "replicas": [1, 2],
         "isr": [1, 2],
         "elr": [],
+        "last_known_elr": [],
+        "adding_replicas": [],
+        "removing_replicas": [],
     }
     assert (await curl.post("/v1/topics", document)).problem(409, "TOPIC_ALREADY_EXISTS")["topic"] == "teas"
     gone = await curl("DELETE", "/v1/topics/teas", at=2)
@@ -473,7 +476,7 @@ async def test_paths_and_methods_that_are_not_there(curl):
     (await curl.get("/")).problem(404, "INVALID_REQUEST")
     told = await curl("PUT", "/v1/topics/orders")
     told.problem(405, "INVALID_REQUEST")
-    assert told.headers["Allow"] == "GET, DELETE"
+    assert told.headers["Allow"] == "GET, DELETE, PATCH"
     assert (await curl("HEAD", "/healthz")).status == 200
     (await curl.get("/v1/topics/orders/%0A")).problem(404, "INVALID_REQUEST")
     (await curl("POST", "/v1/topics/%0A")).problem(405, "INVALID_REQUEST")
