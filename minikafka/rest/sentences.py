@@ -74,6 +74,14 @@ _SAY: dict[str, Callable[[Facts], str]] = {
     "elr_changed": lambda facts: (
         f"the eligible leader replicas went from {facts['old']} to {facts['new']}{_because(facts)}"
     ),
+    "reassignment_begun": lambda facts: (
+        f"its replicas began to move from {facts['old']}: {facts['adding']} are added, {facts['removing']} go when all of "
+        f"the others are in sync{_because(facts)}"
+    ),
+    "reassignment_ended": lambda facts: f"its replicas are {facts['new']}, they were {facts['old']}{_because(facts)}",
+    "replicas_changed": lambda facts: (
+        f"the leader counts the replicas {facts['new']} from here on, of which {facts['adding']} are being added"
+    ),
     "isr_proposed": lambda facts: f"the leader asked the controller for the ISR {facts['new']}, it was {facts['old']}",
     "isr_proposal_refused": lambda facts: f"the controller refused the ISR: {facts['error']}{_because(facts)}",
     "became_leader": lambda facts: (

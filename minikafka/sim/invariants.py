@@ -357,7 +357,12 @@ class AppliedEqual:
             return
         self._seen[node] = image
         first, known = self._known.setdefault(image.offset, (node, image))
-        if first != node and (known.topics, known.brokers) != (image.topics, image.brokers):
+        same = (known.topics, known.brokers, known.broker_configs) == (
+            image.topics,
+            image.brokers,
+            image.broker_configs,
+        )
+        if first != node and not same:
             report("metadata_differs", f"at {image.offset} broker {node} knows {image}, broker {first} {known}")
 
 
@@ -514,3 +519,7 @@ class Watch:
 
 def _applied_up_to(image: MetadataImage) -> Offset:
     return image.offset
+
+
+def _state(image: MetadataImage) -> tuple[object, ...]:
+    return image.topics, image.brokers, image.broker_configs

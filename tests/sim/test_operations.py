@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from minikafka.client.structs import ConfigResource, NewTopic
-from minikafka.errors import MessageTooLarge, NotEnoughReplicas
+from minikafka.errors import InvalidPartitions, MessageTooLarge, NotEnoughReplicas
 from minikafka.replication.high_watermark import effective_min_isr
 from minikafka.sim.cluster import SimCluster
+from minikafka.sim.verdicts import Drop, Message
 from minikafka.types import NodeId, TopicPartition
 from tests.sim.cluster_kit import ORDERS, Client, facts_of, folders, simulated, values
 
@@ -145,6 +146,28 @@ def test_added_partitions_can_be_written_at_once():
         cluster.settle()
         assert values(cluster, 2) == [b"a", b"0"]
         assert [cluster.leader_of(TopicPartition("orders", number)) for number in range(4)] == [1, 2, 3, 1]
+
+
+@pytest.mark.parametrize("lost", ["request", "answer"])
+def test_a_change_whose_answer_is_lost_is_not_made_twice(lost: str):
+    """The controller has it, the administrator does not know: he asks again, and is told what is."""
+    with simulated() as cluster:
+        cluster.create_topic("orders", partitions=1)
+        client = Client(cluster)
+        dropped: list[str] = []
+
+        def lose_the_first(message: Message) -> Drop | None:
+            if message.api == "CreatePartitions" and message.kind == lost and not dropped:
+                dropped.append(message.kind)
+                return Drop()
+            return None
+
+        cluster.sim.network.rule(lose_the_first)
+        client.run(client.admin.create_partitions({"orders": 3}))
+        assert dropped == [lost]
+        assert len([name for name in cluster.partition_names() if name.topic == "orders"]) == 3
+        with pytest.raises(InvalidPartitions):
+            client.run(client.admin.create_partitions({"orders": 3}))
 
 
 def test_settings_hold_after_a_change_of_controller_and_through_a_snapshot():
