@@ -75,8 +75,8 @@ _SAY: dict[str, Callable[[Facts], str]] = {
         f"the eligible leader replicas went from {facts['old']} to {facts['new']}{_because(facts)}"
     ),
     "reassignment_begun": lambda facts: (
-        f"its replicas began to move from {facts['old']}: {facts['adding']} are added, {facts['removing']} go when all of "
-        f"the others are in sync{_because(facts)}"
+        f"its replicas began to move from {facts['old']}: {facts['adding']} are added, and {facts['removing']} go when "
+        f"all of the others are in sync{_because(facts)}"
     ),
     "reassignment_ended": lambda facts: f"its replicas are {facts['new']}, they were {facts['old']}{_because(facts)}",
     "replicas_changed": lambda facts: (

@@ -6,9 +6,10 @@ import pytest
 
 from minikafka.client.structs import ConfigResource, NewTopic
 from minikafka.errors import InvalidPartitions, MessageTooLarge, NotEnoughReplicas
+from minikafka.quorum import configs
 from minikafka.replication.high_watermark import effective_min_isr
 from minikafka.sim.cluster import SimCluster
-from minikafka.sim.verdicts import Drop, Message
+from minikafka.sim.verdicts import Deliver, Drop, Message
 from minikafka.types import NodeId, TopicPartition
 from tests.sim.cluster_kit import ORDERS, Client, facts_of, folders, simulated, values
 
@@ -219,6 +220,45 @@ def test_a_minimum_that_cannot_be_met_stops_writes_until_it_is_lowered():
         client.run(alter([ConfigResource("topic", "orders", {"min.insync.replicas": "2"})]))
         assert leader.high_watermark == leader.log.end_offset
         client.send(b"b")
+
+
+@pytest.mark.parametrize("planted", [False, True])
+def test_a_leader_that_does_not_know_the_new_minimum_commits_nothing_alone(
+    planted: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """The story at the head of quorum/configs.py (KIP-966): the minimum rises to 2 while its news do not reach the
+    leader; the follower falls behind, and the leader, which still believes in 1, would commit alone what an eligible
+    leader replica does not have. Planted: the change gives partitions no new epoch, and an acknowledged record is lost.
+    """
+    if planted:
+        monkeypatch.setattr(configs, "_consequences", lambda _policy, _before, _after: iter(()))
+    with simulated(brokers=5, voters=3, min_insync_replicas="1", replica_lag_time_max_ms="2000") as cluster:
+        client = Client(cluster)
+        client.run(client.admin.create_topics([_placed(4, 5)]))
+        client.send(b"a")
+        leader = cluster.replica(4, ORDERS)
+        # Nothing but metadata is fetched by broker 4.
+        late = cluster.sim.network.rule(
+            lambda message: Deliver(1.8) if (message.target, message.api, message.kind) == NEWS_TO_4 else None
+        )
+        behind = cluster.sim.network.rule(
+            lambda message: Drop() if {message.source, message.target} == {"n4", "n5"} else None
+        )
+        assert client.tell(4, b"b", acks=1).error_code == 0
+        cluster.run_for(1.7)
+        change = ConfigResource("topic", "orders", {"min.insync.replicas": "2"})
+        client.run(client.admin.incremental_alter_configs([change], wait=False))
+        cluster.run_for(4.0)
+        is_exposed = leader.high_watermark == 2
+        assert is_exposed == planted
+        cluster.crash(4)
+        late()
+        behind()
+        cluster.until(lambda: cluster.leader_of(ORDERS) == 5, 60.0, "the follower to lead")
+        assert values(cluster, 5) == [b"a"]
+
+
+NEWS_TO_4 = ("n4", "Fetch", "answer")
 
 
 def _placed(*replicas: NodeId) -> NewTopic:
