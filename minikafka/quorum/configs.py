@@ -224,7 +224,7 @@ def _value(resource: _Resource, each: AlterConfig) -> str:
     before = [text for text in resource.present.get(each.name, "delete").split(",") if text]
     told = [text.strip() for text in each.value.split(",") if text.strip()]
     if each.operation == APPEND:
-        return ",".join([*before, *(text for text in told if text not in before)])
+        return ",".join(sorted({*before, *told}))
     return ",".join(text for text in before if text not in told)
 
 

@@ -57,6 +57,10 @@ def test_lists_are_appended_to_and_taken_from():
     cluster = cluster_of()
     assert cluster.configure("t", AlterConfig(name="cleanup.policy", value="delete", operation=APPEND)).error_code == 0
     assert settings(cluster)["cleanup.policy"] == "delete"
+    cluster.configure("t", AlterConfig(name="cleanup.policy", value="compact", operation=APPEND))
+    assert settings(cluster)["cleanup.policy"] == "compact,delete"
+    cluster.configure("t", AlterConfig(name="cleanup.policy", value="compact", operation=SUBTRACT))
+    assert settings(cluster)["cleanup.policy"] == "delete"
     gone = cluster.configure("t", AlterConfig(name="cleanup.policy", value="delete", operation=SUBTRACT))
     assert name_of(gone) == "INVALID_CONFIG"
     assert (
