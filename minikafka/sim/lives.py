@@ -92,6 +92,7 @@ class TopicLives:
             self._world.events("topic_life_began", topic=self.topic, life=self._life)
             await self._send(producer)
             if self._life < self._lives:
+                await asyncio.sleep(self._gap_s)
                 await self._again(lambda: self._delete(admin))
                 self._world.events("topic_life_ended", topic=self.topic, life=self._life)
                 await asyncio.sleep(self._gap_s)

@@ -4,7 +4,8 @@
 ``kill_producer p1`` its process is killed with records under way; ``lasts_s`` later another one goes on
 ``kill_reader c1``   the same; ``value`` 0: the next one goes on where it stood, 1: from the start of the log
 ``delete_records``   of a partition, ``value`` of what is committed; 1: up to the watermark, as ``-1`` says it
-``topic_lives``      a topic is created, sent to, deleted and created anew, ``value`` times (``lives.py``)
+``topic_lives``      a topic is created, sent to, deleted and created anew (``lives.py``), ``value`` times, with
+                     ``lasts_s`` of rest before and after each deletion
 ===================  ==================================================================================================
 
 Rules for this file: clients are the production classes on machines of their own; who dies leaves no answer behind, so

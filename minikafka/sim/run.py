@@ -195,11 +195,23 @@ class Run:
         """As an operator would, start whoever has ended by itself (a log that failed stays failed till then)."""
         for node in self.cluster.nodes:
             self.faults.restart_if_stopped(node)
-        return not self.faults.rot.rotten and not self.people.missing() and self.cluster.is_settled()
+        if self.faults.rot.rotten or self.people.missing() or not self.cluster.is_settled():
+            return False
+        return self._late_start() is None
+
+    def _late_start(self) -> str | None:
+        """A replica that still begins before its leader does (KAFKA-FACTS 1.5), as a sentence."""
+        for name in self.cluster.partition_names():
+            leader = self.cluster.replica(self.cluster.leader_of(name), name)
+            for node in self.cluster.living():
+                replica = self.cluster.replica(node, name)
+                if leader is not None and replica is not None and replica.log.start_offset < leader.log.start_offset:
+                    return f"{name} on broker {node} begins at {replica.log.start_offset}, its leader's {leader.log!r}"
+        return None
 
     def _missing(self) -> str:
         rotten = [f"{name} on broker {node} is rotten" for node, name in self.faults.rot.rotten]
-        return "; ".join(filter(None, [self.cluster.missing(), self.people.missing(), *rotten]))
+        return "; ".join(filter(None, [self.cluster.missing(), self.people.missing(), self._late_start(), *rotten]))
 
     # ---- validations -------------------------------------------------------------------------------------------------
 

@@ -102,9 +102,11 @@ class LogHistory:
             values = ["v" * self.random.randint(0, 60) for _ in range(self.random.randint(1, 2))]
             batch = from_producer(producer, self.sequences[producer], *values)
             try:
-                self.log.append_as_leader(batch, leader_epoch=self.epoch, wall_ms=TIME)
+                told = self.log.append_as_leader(batch, leader_epoch=self.epoch, wall_ms=TIME)
             except ProtocolError as error:
                 raise LogBreach("good_batch_refused") from error
+            if told.duplicate:
+                raise LogBreach("good_batch_refused")
             self.sequences[producer] += len(values)
             stored = split(b"".join(self.log.read(self.end, max_bytes=1).buffers))[0]
             self.model.append(entry_of(stored))

@@ -43,9 +43,15 @@ class Planted:
     policy: str | None = None
     within: int = 20
     """If the seed has rotted: so many others are tried, from 0 up."""
+    make: Callable[[int], Plan] | None = None
+    """The plan of a seed, where another one than ``plan_of`` gives with those kinds."""
+    drawn: str = ""
+    """What of ``EXTRAS`` such a plan has."""
 
     def plan(self, seed: int) -> Plan:
         """What to run."""
+        if self.make is not None:
+            return self.make(seed)
         return plan_of(seed, kinds=self.kinds, policy=self.policy)
 
     @contextmanager

@@ -1,24 +1,56 @@
-"""The table of planted bugs in docs/simulator.md: ``python -m tests.sim.planted_table [--hunt]``.
+"""The planted bugs together: the table in docs/simulator.md, the search for seeds that catch them, and their kept plans.
 
-Without an option the document's table is written anew. ``--hunt`` is soak: it looks for every bug of a seeded ground
-from seed 0 on, whole clusters included, and says how many seeds each needs.
+    python -m tests.sim.planted_table                    write the document's table anew
+    python -m tests.sim.planted_table --hunt [NAME ...]  from seed 0 on: how many seeds does each need? (soak)
+    python -m tests.sim.planted_table --record NAME ...  hunt, cut the plan that catches it down, and keep it
+
+``--hunt`` notes what it finds in ``planted_needed.json``, which the table tells; ``--seeds`` limits it per bug and
+``--minutes`` as a whole. Ctrl-C ends it with what was found so far.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Final
 
+from minikafka.sim.plan import Plan
 from minikafka.sim.run import run
+from minikafka.sim.shrink import shrink
 from tests.sim.bug import SEEDED, Bug
 from tests.sim.planted import PLANTED, Planted
+from tests.sim.planted_extras import EXTRA_CLUSTERS, EXTRA_DRILLS
 from tests.sim.planted_kafka import KAFKA
 from tests.sim.planted_own import OWN
 
-DOCUMENT = Path(__file__).parents[2] / "docs/simulator.md"
+CLUSTERS: Final = (*PLANTED, *EXTRA_CLUSTERS)
+"""Hunted with plans of the simulator."""
+
+RULES: Final = (*KAFKA, *OWN, *EXTRA_DRILLS)
+"""Hunted on smaller grounds, or told by directed tests."""
+
+HERE = Path(__file__).parent
+DOCUMENT = HERE.parents[1] / "docs/simulator.md"
+NEEDED = HERE / "planted_needed.json"
 BEGIN = "<!-- the table of planted bugs begins -->"
 END = "<!-- the table of planted bugs ends -->"
+
+SEEDS: Final = 60
+"""So many are tried for each bug of a cluster, unless it is said otherwise."""
+
+SHRINK_RUNS: Final = 150
+
+
+def kept(planted: Planted) -> Path:
+    """Where its plan is."""
+    return HERE / f"plans/planted/{planted.name}.json"
+
+
+# ---- the table -------------------------------------------------------------------------------------------------------
 
 
 def table() -> str:
@@ -27,47 +59,26 @@ def table() -> str:
         "| planted bug | what it does | imitates | caught by | ground | seeds needed |",
         "|---|---|---|---|---|---|",
     ]
-    rows += [_of_a_cluster(bug) for bug in PLANTED]
-    rows += [_of_a_rule(bug) for bug in (*KAFKA, *OWN)]
+    needed = json.loads(NEEDED.read_text(encoding="utf-8"))
+    rows += [_of_a_cluster(bug, needed.get(bug.name)) for bug in CLUSTERS]
+    rows += [_of_a_rule(bug, needed.get(bug.name)) for bug in RULES]
     return "\n".join(rows)
 
 
-def _of_a_cluster(bug: Planted) -> str:
-    narrowed = f", faults {', '.join(bug.kinds)}" if bug.kinds else ""
-    needed = f"a kept plan; hunted in {bug.within} seeds{narrowed}"
+def _of_a_cluster(bug: Planted, needed: int | None) -> str:
+    told = f"{needed}" if needed else "a kept plan"
+    narrowed = [bug.policy] if bug.policy else []
+    narrowed += [*bug.kinds, *([bug.drawn] if bug.drawn else [])]
     names = ", ".join(f"`{name}`" for name in bug.caught_by)
-    return f"| `{bug.name}` | {bug.story} | | {names} | cluster | {needed} |"
+    told += f" with {', '.join(narrowed)}" if narrowed else ""
+    return f"| `{bug.name}` | {bug.story} | | {names} | cluster | {told} |"
 
 
-def _of_a_rule(bug: Bug) -> str:
+def _of_a_rule(bug: Bug, needed: int | None) -> str:
     names = ", ".join(f"`{name}`" for name in bug.names)
-    needed = f"{bug.seed + 1} of at most {bug.budget}" if bug.ground in SEEDED else "directed"
+    told = str(needed or bug.seed + 1) if bug.ground in SEEDED else "directed"
     source = "" if bug.source == "ours" else bug.source
-    return f"| `{bug.name}` | {bug.story} | {source} | {names} | {bug.ground} | {needed} |"
-
-
-def hunts() -> Iterator[str]:
-    """How many seeds each bug needs now."""
-    for bug in (*KAFKA, *OWN):
-        if bug.ground in SEEDED:
-            yield _found(bug.name, bug.budget, (_play(bug, seed) for seed in range(bug.budget)))
-    for planted in PLANTED:
-        yield _found(planted.name, 100, (_run(planted, seed) for seed in range(100)))
-
-
-def _play(bug: Bug, seed: int) -> bool:
-    with bug.active():
-        return bug.play(seed) in bug.names
-
-
-def _run(planted: Planted, seed: int) -> bool:
-    with planted.active():
-        return run(planted.plan(seed)).failure in planted.caught_by
-
-
-def _found(name: str, budget: int, tries: Iterator[bool]) -> str:
-    needed = next((number for number, caught in enumerate(tries, start=1) if caught), None)
-    return f"{name}: {needed} seeds" if needed is not None else f"{name}: NOT FOUND within {budget} seeds"
+    return f"| `{bug.name}` | {bug.story} | {source} | {names} | {bug.ground} | {told} |"
 
 
 def write() -> None:
@@ -77,13 +88,114 @@ def write() -> None:
     DOCUMENT.write_text(f"{head}{BEGIN}\n{table()}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
 
 
-def main() -> None:
-    if "--hunt" in sys.argv[1:]:
-        for line in hunts():
-            print(line, flush=True)  # noqa: T201 - a command
-    else:
-        write()
+# ---- the search ------------------------------------------------------------------------------------------------------
+
+
+def hunts(names: Sequence[str] = (), *, seeds: int = SEEDS) -> Iterator[tuple[str, Iterator[bool]]]:
+    """Each bug, and its tries from seed 0 on: was it caught by name?"""
+    for bug in RULES:
+        if bug.ground in SEEDED and (not names or bug.name in names):
+            yield bug.name, (_play(bug, seed) for seed in range(bug.budget))
+    for planted in CLUSTERS:
+        if not names or planted.name in names:
+            yield planted.name, (_run(planted, planted.plan(seed)) is not None for seed in range(seeds))
+
+
+def _play(bug: Bug, seed: int) -> bool:
+    with bug.active():
+        return bug.play(seed) in bug.names
+
+
+def _run(planted: Planted, plan: Plan) -> str | None:
+    """The name by which it was caught, or None."""
+    with planted.active():
+        failure = run(plan).failure
+    return failure if failure in planted.caught_by else None
+
+
+class Hunt:
+    """A search under way: what was found so far, whatever ends it."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.found: dict[str, int] = {}
+        """How many seeds each needed."""
+        self.missed: list[str] = []
+        """What was not found within its budget."""
+        self.seeds = 0
+        self._say = say
+
+    def go(self, names: Sequence[str] = (), *, seeds: int = SEEDS, ends_at: float = float("inf")) -> bool:
+        """Look for each of them; False when the time (monotonic) was up before the end."""
+        for name, tries in hunts(names, seeds=seeds):
+            tried = 0
+            for tried, caught in enumerate(tries, start=1):
+                self.seeds += 1
+                if caught:
+                    self.found[name] = tried
+                    self._say(f"{name}: {tried} seed{'s' if tried > 1 else ''}")
+                    break
+                if time.monotonic() >= ends_at:
+                    self._say(f"{name}: the time is up after {tried} seeds")
+                    return False
+            else:
+                self.missed.append(name)
+                self._say(f"{name}: NOT FOUND in {tried} seeds")
+        return True
+
+
+def note(found: dict[str, int]) -> None:
+    """Keep what a hunt has found."""
+    needed = json.loads(NEEDED.read_text(encoding="utf-8")) if NEEDED.exists() else {}
+    needed.update(found)
+    known = {bug.name for bug in (*CLUSTERS, *RULES)}
+    kept_names = {name: seeds for name, seeds in sorted(needed.items()) if name in known}
+    NEEDED.write_text(json.dumps(kept_names, indent=1) + "\n", encoding="utf-8")
+
+
+def record(planted: Planted, *, seeds: int, say: Callable[[str], None]) -> bool:
+    """Find a plan that catches it, cut it down, and keep it, if it passes without the bug."""
+    for seed in range(seeds):
+        plan = planted.plan(seed)
+        if _run(planted, plan) is None:
+            continue
+        small, name = shrink(plan, lambda candidate: _run(planted, candidate), runs_max=SHRINK_RUNS)
+        if not run(small).ok:
+            small = plan
+        kept(planted).write_text(small.to_json(), encoding="utf-8")
+        say(f"{planted.name}: seed {seed}, {name}, {len(small.faults)} faults, {len(small.operations)} operations")
+        return True
+    say(f"{planted.name}: NOT FOUND in {seeds} seeds")
+    return False
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def main() -> int:
+    """See the head of this file; exit code 1 when something was not found."""
+    parser = argparse.ArgumentParser(description="planted bugs: their table, the search for them, their plans")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="only these")
+    parser.add_argument("--hunt", action="store_true", help="how many seeds does each need?")
+    parser.add_argument("--record", action="store_true", help="hunt, cut down, keep the plan")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="at most so many for a bug of a cluster")
+    parser.add_argument("--minutes", type=float, default=600.0, help="at most so long")
+    options = parser.parse_args()
+    if options.record:
+        chosen = [bug for bug in CLUSTERS if bug.name in options.names]
+        recorded = [record(bug, seeds=options.seeds, say=_say) for bug in chosen]
+        return 0 if recorded and all(recorded) else 1
+    hunt = Hunt(_say)
+    try:
+        if options.hunt:
+            hunt.go(options.names, seeds=options.seeds, ends_at=time.monotonic() + 60 * options.minutes)
+    except KeyboardInterrupt:
+        _say(f"stopped: {len(hunt.found)} found in {hunt.seeds} runs")
+    note(hunt.found)
+    write()
+    return 1 if hunt.missed else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

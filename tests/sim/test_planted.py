@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from minikafka.sim.invariants import HwWithinLog, Report, Sight
 from minikafka.sim.plan import Plan, plan_of
 from minikafka.sim.run import run
-from tests.sim.planted import PLANTED, Planted
-
-KEPT = Path(__file__).parent / "plans/planted"
+from tests.sim.planted import Planted
+from tests.sim.planted_table import CLUSTERS, kept
 
 
 def tries(planted: Planted) -> Iterator[tuple[str, Plan]]:
     """The kept plan, cut down to what the bug needs; if it has rotted, the recorded seed and as many as the budget is."""
-    yield "kept", Plan.from_json((KEPT / f"{planted.name}.json").read_text(encoding="utf-8"))
+    yield "kept", Plan.from_json(kept(planted).read_text(encoding="utf-8"))
     for seed in (planted.seed, *range(planted.within)):
         yield str(seed), planted.plan(seed)
 
@@ -34,7 +32,7 @@ def hunted(planted: Planted) -> Plan:
     pytest.fail(f"{planted.name} ({planted.story}) was not caught by {planted.caught_by}: {', '.join(told)}")
 
 
-@pytest.mark.parametrize("planted", PLANTED, ids=[planted.name for planted in PLANTED])
+@pytest.mark.parametrize("planted", CLUSTERS, ids=[planted.name for planted in CLUSTERS])
 def test_a_planted_bug_is_caught(planted: Planted) -> None:
     """KAFKA-FACTS §11, as planted: caught by name within its budget; the plan that caught it passes without it."""
     report = run(hunted(planted))

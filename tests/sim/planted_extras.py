@@ -1,0 +1,185 @@
+"""Bugs for what plans draw beside crashes and cuts: topics that end, log starts that move, bits that rot, clients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any
+
+from minikafka.broker.api.producer_ids import ProducerIds
+from minikafka.broker.replica_manager import ReplicaManager
+from minikafka.client import positions
+from minikafka.client.admin import AdminClient
+from minikafka.log import partition_log
+from minikafka.log.log_directory import LogDirectory
+from minikafka.log.partition_log import PartitionLog
+from minikafka.replication.follower import FollowerReplica
+from minikafka.sim.plan import SCRATCH, Fault, Plan, plan_of, short_logs
+from minikafka.types import TopicPartition
+from minikafka.wire.batch import RecordBatch
+from minikafka.wire.messages import InitProducerIdResponse, MetadataRequest
+from tests.clients.test_admin import test_a_broker_that_knows_less_is_no_witness as stale_is_no_witness
+from tests.rules.test_log_directory import (
+    test_a_topic_created_anew_has_no_checkpoints_of_its_predecessor as no_checkpoints_of_its_predecessor,
+)
+from tests.sim.bug import Bug
+from tests.sim.planted import LOSS, Planted
+from tests.sim.test_rot import test_a_consumer_is_told_where_the_damage_is as consumer_is_told
+from tests.sim.test_rot import test_a_follower_does_not_store_the_damage as follower_does_not_store
+
+# ---- plans -----------------------------------------------------------------------------------------------------------
+
+
+def with_lives(seed: int) -> Plan:
+    """A topic that is deleted and created anew, while brokers are away for so short that nobody misses them."""
+    random = Random(f"{seed}/lives")
+    plan = plan_of(seed, kinds=("crash",), faults=0)
+    crashes = [
+        Fault(at_s=round(random.uniform(0.3, 5.0), 3), kind="crash", target=f"n{random.randint(1, 3)}", lasts_s=0.9)
+        for _ in range(5)
+    ]
+    lives = Fault(at_s=0.2, kind="topic_lives", target=SCRATCH, lasts_s=0.4, value=4.0)
+    settings = {**plan.settings, "broker.session.timeout.ms": "6000", "broker.heartbeat.interval.ms": "500"}
+    faults = tuple(sorted([*crashes, lives], key=lambda fault: fault.at_s))
+    return plan.with_(settings=settings, faults=faults, brokers=3)
+
+
+def with_short_logs(seed: int) -> Plan:
+    """Retention and DeleteRecords among crashes."""
+    return short_logs(plan_of(seed, kinds=("crash", "isolate")), Random(f"{seed}/short"))
+
+
+# ---- what is put in place of a rule ----------------------------------------------------------------------------------
+
+
+def taken_as_it_is(data: Any) -> RecordBatch:
+    return RecordBatch.of(data)
+
+
+def whatever_lies_there(original: Callable[..., Any]) -> Callable[..., Any]:
+    """The log of a topic that had this name is taken for this topic's."""
+
+    def host(self: ReplicaManager, name: TopicPartition, topic: Any) -> Any:
+        log = self.logs.get(name)
+        if log is not None:
+            log.topic_id = topic.topic_id
+        return original(self, name, topic)
+
+    return host
+
+
+def names_stay(self: LogDirectory, partition: TopicPartition) -> None:
+    del self._former[partition]
+
+
+def up_to_the_end(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Retention looks at what is there, committed or not."""
+
+    def expired(self: PartitionLog, now_ms: int, high_watermark: int) -> Any:
+        return original(self, now_ms, self.end_offset)
+
+    return expired
+
+
+def start_ignored(original: Callable[..., bool]) -> Callable[..., bool]:
+    def on_durable(self: FollowerReplica, leader_high_watermark: int, leader_start_offset: int) -> bool:
+        return original(self, leader_high_watermark, 0)
+
+    return on_durable
+
+
+async def one_for_all(self: ProducerIds, request: Any) -> InitProducerIdResponse:
+    """Every producer is number 7."""
+    return InitProducerIdResponse(producer_id=7, producer_epoch=request.producer_epoch + 1)
+
+
+async def anybody(self: AdminClient, topics: Sequence[str]) -> Any:
+    """The word of any broker, however little it knows."""
+    response = await self._ask_anyone(MetadataRequest(topics=tuple(topics)), self._deadline(None))
+    return response.topics
+
+
+MIXED_UP = (
+    *LOSS,
+    "phantom-read",
+    "inconsistent-offsets",
+    "valid_high_watermark",
+    "duplicate",
+    "unseen",
+    "not_converged",
+)
+"""What two topics in one log come to."""
+
+EXTRA_CLUSTERS = (
+    Planted(
+        name="log_of_a_former_topic",
+        story="a replica goes on in the log of a deleted topic that had its name",
+        caught_by=(*MIXED_UP, "leader_epochs_never_fall_along_a_log", "epochs_never_fall", "hw_never_back_in_epoch"),
+        patches=[(ReplicaManager, "_host", whatever_lies_there(ReplicaManager._host))],
+        make=with_lives,
+        drawn="topic_lives",
+        seed=0,
+    ),
+    Planted(
+        name="retention_above_the_watermark",
+        story="retention deletes what is not committed yet (KAFKA-FACTS 1.5)",
+        caught_by=("hw_within_log",),
+        patches=[(PartitionLog, "expired_segments", up_to_the_end(PartitionLog.expired_segments))],
+        make=with_short_logs,
+        drawn="short_logs",
+        seed=0,
+    ),
+    Planted(
+        name="followers_keep_what_is_deleted",
+        story="a follower does not take the leader's log start",
+        caught_by=("not_converged",),
+        patches=[(FollowerReplica, "on_durable", start_ignored(FollowerReplica.on_durable))],
+        make=with_short_logs,
+        drawn="short_logs",
+        seed=0,
+    ),
+    Planted(
+        name="one_producer_id_for_all",
+        story="two idempotent producers have one id: one's records are taken for repetitions of the other's (KIP-98)",
+        caught_by=("lost-write", "unseen", "inconsistent-offsets", "aborted-read", "duplicate"),
+        patches=[(ProducerIds, "handle_init_producer_id", one_for_all)],
+        seed=0,
+        kinds=("crash",),
+    ),
+)
+
+
+def _drilled(area: str, name: str, story: str, patch: tuple[Any, str, Any], told_in: Callable[[], None]) -> Bug:
+    return Bug(name=name, source="ours", area=area, story=story, patches=(patch,), ground="drill", told_in=told_in)
+
+
+EXTRA_DRILLS = (
+    _drilled(
+        "replication",
+        "damage_is_passed_on",
+        "a follower stores what it is given, and looks at no checksum",
+        (partition_log, "verify", taken_as_it_is),
+        follower_does_not_store,
+    ),
+    _drilled(
+        "clients",
+        "consumer_looks_at_no_checksum",
+        "the consumer hands out a batch whose checksum is wrong",
+        (positions, "verify", taken_as_it_is),
+        consumer_is_told,
+    ),
+    _drilled(
+        "log recovery",
+        "checkpoints_outlive_their_topic",
+        "a topic that is created anew has its predecessor's start, watermark and recovery point (ours, found by seed 1033)",
+        (LogDirectory, "_take_out_of_checkpoints", names_stay),
+        no_checkpoints_of_its_predecessor,
+    ),
+    _drilled(
+        "clients",
+        "any_broker_is_a_witness",
+        "a broker that has just started, and knows no topic, proves a deletion (ours, found by seed 1448)",
+        (AdminClient, "_witnessed", anybody),
+        stale_is_no_witness,
+    ),
+)
