@@ -6,6 +6,7 @@ output as a table or as one JSON object.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ from minikafka.spark.java import NoJava
 from minikafka.spark.jobs.archive import archive as run_archive
 from minikafka.spark.jobs.flights import Summary
 from minikafka.spark.jobs.flights import flights as run_flights
-from minikafka.spark.session import NoSpark, open_session
+from minikafka.spark.session import NoPackage, NoSpark, open_session
 from minikafka.types import NodeId, TopicPartition
 from minikafka.world.replica_files import replica_of
 
@@ -32,6 +33,9 @@ Replicas = list[tuple[NodeId, TopicPartition, list[Path], int, int]]
 """As minikafka.spark.audit has it, which needs the extra."""
 
 SENTENCE_LENGTH_MAX = 600
+
+RAISED = re.compile(r"(minikafka(\.\w+)+|\w+Error): \S")
+"""The last line of a Python traceback."""
 
 
 @click.group(
@@ -61,23 +65,31 @@ def session_of(name: str, master: str) -> Iterator[Any]:
     """A session for one job; what ends it comes out as a sentence."""
     try:
         session = open_session(name, master)
-    except (NoSpark, NoJava) as error:
+    except (NoSpark, NoJava, NoPackage) as error:
         raise Failure(str(error)) from error
+    from py4j.protocol import Py4JError  # noqa: PLC0415 - an extra
     from pyspark.errors import PySparkException  # noqa: PLC0415 - an extra
 
     try:
         yield session
-    except PySparkException as error:
+    except (PySparkException, Py4JError) as error:
         raise Failure(sentence_of(str(error))) from error
     finally:
         session.stop()
 
 
 def sentence_of(text: str) -> str:
-    """What a Python worker's traceback ends with, or the first line of Spark's own message."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    ours = [line for line in lines if line.startswith("minikafka.") and ": " in line]
-    told = ours[0].split(": ", 1)[1] if ours else lines[0] if lines else "Spark failed"
+    """What a Python worker's traceback ends with, our own errors first, or the first line of Spark's own message."""
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    raised = [line for line in lines if RAISED.match(line)]
+    ours = [line for line in raised if line.startswith("minikafka.")]
+    if ours or raised:
+        # Of a chain the last; its name is part of the sentence.
+        path, told = (ours or raised)[-1].split(": ", 1)
+        name = path.rsplit(".", 1)[-1]
+        told = told if told.startswith(name) else f"{name}: {told}"
+    else:
+        told = lines[0].strip() if lines else "Spark failed"
     return told[:SENTENCE_LENGTH_MAX]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,11 @@ from minikafka.types import TopicPartition
 from minikafka.wire import messages as m
 from minikafka.wire.records import Record, build_batch
 from minikafka.world.local_cluster import LocalCluster
+from tests.spark.spark_home import JAVA_OPTIONS
 from tests.spark.streams import Stream
+
+# Also for those that tests start as processes.
+os.environ.update(JAVA_OPTIONS)
 
 # Without the extra there is nothing to start: `make test` installs it.
 collect_ignore_glob = [] if importlib.util.find_spec("pyspark") else ["test_*.py"]

@@ -34,7 +34,7 @@ from minikafka.cli.demo_watch import ClusterState, Watch
 from minikafka.types import NO_NODE
 from minikafka.world.processes import ProcessCluster
 from tests.e2e.kill_loop import PARTITIONS, SETTINGS, TOPIC, create_topic
-from tests.spark.spark_home import executors_said, spark_home
+from tests.spark.spark_home import JAVA_OPTIONS, executors_said, spark_home
 
 # Who dies, in turn; the first three show what there is to show.
 KINDS = (
@@ -216,7 +216,9 @@ class Rounds:
         self.gate.mkdir()
         command = [sys.executable, "-m", "tests.spark.copying", "--bootstrap", cluster.bootstrap, "--topic", TOPIC]
         command += ["--folder", str(folder), "--rows-per-batch", str(ROWS_PER_BATCH)]
-        self.driver = Driver(command, {**os.environ, "SPARK_HOME": str(self.home)}, folder / "driver.log")
+        self.driver = Driver(
+            command, {**os.environ, **JAVA_OPTIONS, "SPARK_HOME": str(self.home)}, folder / "driver.log"
+        )
 
     async def round(self, kind: str) -> None:
         """Fill, wait for a task that stands in its middle, kill, and wait for what was written to come out."""

@@ -5,6 +5,9 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
+JAVA_OPTIONS = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+"""For JVMs that live for a minute: to compile well costs them twice the processor time that it saves."""
+
 
 def spark_home(folder: Path) -> Path:
     """Make one in ``folder``; executors write below its ``work``."""

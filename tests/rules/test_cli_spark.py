@@ -1,0 +1,76 @@
+"""What `minikafka spark` says when Spark fails, and which Python and Java it lets Spark use (S39, issue 4 Build 1, 6)."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+
+from minikafka.cli.spark import sentence_of
+from minikafka.spark.session import NoPackage, prepare_environment
+
+OURS = """[STREAM_FAILED] Query [id = 1] terminated with exception: [PYTHON_EXCEPTION] An exception was thrown: Traceback
+  File "reading.py", line 3, in batches
+    raise self._given_up()
+minikafka.errors.LeaderNotAvailable: a-0 has no leader
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "worker.py", line 1, in main
+minikafka.spark.client.BrokersUnreachable: asking for offsets: given up
+\tat org.apache.spark.api.python.BasePythonRunner
+"""
+
+LACKING = """Job aborted due to stage failure: [PYTHON_EXCEPTION] Traceback (most recent call last):
+  File "travel.py", line 3, in _open
+    raise ModuleNotFoundError(
+ModuleNotFoundError: the Python of an executor (/opt/python on a) has no minikafka: run pip there
+\tat org.apache.spark
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (OURS, "BrokersUnreachable: asking for offsets: given up"),
+        (LACKING, "ModuleNotFoundError: the Python of an executor (/opt/python on a) has no minikafka: run pip there"),
+        ("[PATH_NOT_FOUND] no such path\n\tat org.apache", "[PATH_NOT_FOUND] no such path"),
+        ("", "Spark failed"),
+    ],
+)
+def test_a_failure_is_one_sentence(text, told):
+    """D8: of two stacks of a hundred lines the one line that says what to do."""
+    assert sentence_of(text) == told
+
+
+@pytest.fixture
+def variables(monkeypatch):
+    """The process's environment, put back afterwards; the Java that there is."""
+    monkeypatch.setattr("minikafka.spark.session.java_home", lambda: None)
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP"):
+        monkeypatch.setenv(name, "")
+    return monkeypatch
+
+
+def test_spark_is_given_this_python_and_loopback(variables):
+    """Build 1 and 6: the Python that has minikafka; a local master binds to 127.0.0.1, another one as it likes."""
+    prepare_environment("spark://master:7077")
+    assert (os.environ["PYSPARK_PYTHON"], os.environ["SPARK_LOCAL_IP"]) == (sys.executable, "")
+    prepare_environment("local[2]")
+    assert os.environ["SPARK_LOCAL_IP"] == "127.0.0.1"
+
+
+def test_a_python_of_the_users_is_looked_at_first(variables, tmp_path):
+    """Build 1: a missing install gives a sentence that says so, before a JVM is started."""
+    lacking = tmp_path / "python"
+    lacking.write_text("#!/bin/sh\nexit 1\n")
+    variables.setenv("PYSPARK_PYTHON", str(lacking))
+    with pytest.raises(NoPackage, match="does not run"):
+        prepare_environment("local[2]")
+    lacking.chmod(0o755)
+    with pytest.raises(NoPackage, match=r"python has no minikafka: run .* -m pip install 'minikafka"):
+        prepare_environment("local[2]")
+    variables.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
+    prepare_environment("local[2]")
