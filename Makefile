@@ -24,7 +24,7 @@ help:
 demo: $(VENV)/.demo $(VENV)/.spark
 	@$(BIN)/minikafka demo $(DEMO_ARGS)
 
-test: lint $(VENV)/.demo
+test: lint $(VENV)/.demo $(VENV)/.spark
 	@echo "==> pytest"
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from minikafka.errors import ProtocolError
 from minikafka.spark import client
 from minikafka.types import TopicPartition
 from minikafka.wire import messages as m
@@ -106,7 +109,10 @@ class Kafka:
     def write(self, topic: str, partition: int, values: Sequence[bytes], **fields: Any) -> None:
         """Append values as one batch, acknowledged by all in-sync replicas."""
         records = [Record(0, 1_700_000_000_000 + index, 0, None, value) for index, value in enumerate(values)]
-        records = [each._replace(**fields) for each in records]
+        self.append(topic, partition, [each._replace(**fields) for each in records])
+
+    def append(self, topic: str, partition: int, records: Sequence[Record]) -> None:
+        """Append one batch, acknowledged by all in-sync replicas."""
         brokers = self.brokers
 
         def attempt() -> None:
@@ -117,14 +123,15 @@ class Kafka:
 
         brokers.retrying("writing", attempt)
 
-    def until(self, what: str, condition: Callable[[], bool]) -> None:
-        """Return when the condition holds; it may ask brokers."""
-
-        def attempt() -> None:
-            if not condition():
-                raise client.LeaderNotAvailable("not yet")
-
-        self.brokers.retrying(f"waiting until {what}", attempt, timeout_s=60)
+    def until(self, what: str, condition: Callable[[], bool], timeout_s: float = 60) -> None:
+        """Return when the condition holds; it may ask brokers, which may have no answer yet."""
+        gives_up_at = time.monotonic() + timeout_s
+        while True:
+            with suppress(ProtocolError):
+                if condition():
+                    return
+            assert time.monotonic() < gives_up_at, f"after {timeout_s} s, still waiting until {what}"
+            time.sleep(0.01)
 
     def state(self, topic: str) -> m.DescribedPartition:
         """Partition 0, as the metadata has it."""
