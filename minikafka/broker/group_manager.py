@@ -349,10 +349,12 @@ class GroupManager:
     # ---- groups ----
 
     async def _list_groups(self, request: ListGroupsRequest) -> ListGroupsResponse:
+        if not self._session_alive():
+            raise CoordinatorNotAvailable("this broker has no session with the controller: ask again")
         found: list[ListedGroup] = []
         for shard in list(self._shards.values()):
-            if self._session_alive() and shard.is_loaded:
-                found += shard.coordinator.list_groups(request)
+            shard.check()
+            found += shard.coordinator.list_groups(request)
         return ListGroupsResponse(groups=tuple(sorted(found, key=lambda group: group.group_id)))
 
     async def _describe_groups(self, request: DescribeGroupsRequest) -> DescribeGroupsResponse:

@@ -1,8 +1,10 @@
 """``minikafka consume``: a topic's records on standard output, in kcat's formats, as JSON lines or as columns.
 
-It reads all partitions without a group and commits nothing. It ends at ``--max-records``, at ``--exit-at-end`` (the
-high watermarks as they were when it began), or when it is told to: Ctrl-C, SIGTERM, a reader that leaves. All of these
-are exit code 0.
+Without ``--group`` it reads all partitions and commits nothing. With one it is a member: it shares the partitions,
+begins where the group has committed, and commits what it has printed.
+
+It ends at ``--max-records``, at ``--exit-at-end`` (the high watermarks as they were when it began), or when it is told
+to: Ctrl-C, SIGTERM, a reader that leaves. All of these are exit code 0.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from minikafka import Consumer
 from minikafka.cli.formats import DEFAULT_FORMAT, LETTERS, BadFormat, Readable, parse_format, to_json_line
 from minikafka.cli.running import ANSWER_TIMEOUT_MS, Signals, first_of, run_until_asked, somebody_listens
 from minikafka.cli.tables import bootstrap_option
+from minikafka.client.settings import ASSIGNORS
 from minikafka.errors import UnknownTopicOrPartition
 from minikafka.types import TopicPartition
 
@@ -32,6 +35,7 @@ Examples:
   minikafka consume orders -b 127.0.0.1:9092 --from-beginning --exit-at-end -f '%p %o %k %s\\n'
   minikafka consume orders -b 127.0.0.1:9092 --from-beginning --max-records 10 -o json
   minikafka consume orders -b 127.0.0.1:9092
+  minikafka consume orders --group billing --assignor cooperative-sticky --from-beginning -o json
 
 \b
 Letters of a format (kcat's):
@@ -46,6 +50,9 @@ come as key_b64 and value_b64."""
 @click.option("--from-beginning", is_flag=True, help="From the first record that is kept.  [only new ones]")
 @click.option("--max-records", type=click.IntRange(min=0), default=None, metavar="N", help="End after N records.")
 @click.option("--exit-at-end", is_flag=True, help="End where the topic ended when this began.")
+@click.option("--group", default=None, metavar="GROUP", help="Read as a member of this consumer group.")
+@click.option("--assignor", type=click.Choice(list(ASSIGNORS)), default=None, help="How the group shares.  [range]")
+@click.option("--client-id", default=None, metavar="NAME", help="What tools show of this consumer.")
 @click.option("-f", "--format", "format_", default=None, metavar="FORMAT", help="kcat's letters.  [default: '%s\\n']")
 @click.option(
     "-o", "--output", type=click.Choice(["table", "json"]), default=None, help="Columns, or a JSON object a line."
@@ -56,6 +63,9 @@ def command(
     from_beginning: bool,  # noqa: FBT001 - click passes flags so
     max_records: int | None,
     exit_at_end: bool,  # noqa: FBT001
+    group: str | None,
+    assignor: str | None,
+    client_id: str | None,
     format_: str | None,
     output: str | None,
 ) -> None:
@@ -66,7 +76,9 @@ def command(
         printer = _printer(format_, output)
     except BadFormat as error:
         raise click.UsageError(str(error)) from error
-    reading = Reading(topic, bootstrap, from_beginning, max_records, exit_at_end, printer)
+    if assignor is not None and group is None:
+        raise click.UsageError("--assignor needs a --group")
+    reading = Reading(topic, bootstrap, from_beginning, max_records, exit_at_end, printer, group, assignor, client_id)
     if output == "table":
         sys.stdout.buffer.write(_columns("PARTITION", "OFFSET", "TIMESTAMP", "KEY", "VALUE"))
     run_until_asked(reading.run)
@@ -96,6 +108,9 @@ class Reading:
     max_records: int | None
     exit_at_end: bool
     printer: Printer
+    group: str | None = None
+    assignor: str | None = None
+    client_id: str | None = None
     printed: int = 0
 
     async def run(self, signals: Signals) -> None:
@@ -106,9 +121,13 @@ class Reading:
             auto_offset_reset="earliest" if self.from_beginning else "latest",
             max_poll_records=POLL_RECORDS_MAX,
             default_api_timeout_ms=ANSWER_TIMEOUT_MS,
+            group_id=self.group,
+            client_id=self.client_id,
+            **({} if self.assignor is None else {"partition_assignment_strategy": self.assignor}),
         )
+        read = self._read(consumer) if self.group is None else self._share(consumer)
         try:
-            await first_of(self._read(consumer), signals.asked.wait())
+            await first_of(read, signals.asked.wait())
         finally:
             sys.stdout.flush()
             await consumer.stop()
@@ -136,6 +155,25 @@ class Reading:
             for partition, batch in records.items():
                 self._print(partition, batch, ends)
             sys.stdout.buffer.flush()
+
+    async def _share(self, consumer: Consumer) -> None:
+        """As a member: what was printed is committed by itself, and when it ends."""
+        await somebody_listens(self.bootstrap)
+        await consumer.start()
+        if not consumer.partitions_for_topic(self.topic):
+            raise UnknownTopicOrPartition(f"there is no topic {self.topic}")
+        ends: dict[TopicPartition, int] = {}
+        while not self._enough:
+            left = None if self.max_records is None else self.max_records - self.printed
+            records = await consumer.getmany(timeout_ms=POLL_TIMEOUT_MS, max_records=left)
+            for partition, batch in records.items():
+                self._print(partition, batch, {})
+            sys.stdout.buffer.flush()
+            mine = consumer.assignment()
+            if self.exit_at_end and mine:
+                ends |= await consumer.end_offsets([each for each in mine if each not in ends])
+                if await self._at_end(consumer, {each: ends[each] for each in consumer.assignment() & ends.keys()}):
+                    return
 
     def _print(self, partition: TopicPartition, batch: Sequence[Readable], ends: dict[TopicPartition, int]) -> None:
         end = ends.get(partition)

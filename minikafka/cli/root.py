@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "reassign": ("minikafka.cli.reassign", "Move partitions to other brokers while they are in use."),
     "elect": ("minikafka.cli.elect", "Elect preferred leaders, or any where none is in sync."),
     "doctor": ("minikafka.cli.doctor", "Look for what is wrong with a cluster; say what to do."),
+    "groups": ("minikafka.cli.groups", "Look at consumer groups; move and delete their offsets."),
     "quorum": ("minikafka.cli.quorum", "Look at the metadata quorum."),
     "log": ("minikafka.cli.log", "Read and check log files, without a broker."),
     "audit": ("minikafka.cli.audit", "Compare a producer's ledger with what the logs hold."),

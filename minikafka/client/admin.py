@@ -16,6 +16,8 @@ from typing import Any, Self
 
 from minikafka.client.caller import Backoff, Caller, error_in
 from minikafka.client.cluster_view import Leader
+from minikafka.client.coordinator import Coordinator
+from minikafka.client.group_operations import GroupOperations
 from minikafka.client.leaders import Leaders, as_dict
 from minikafka.client.metadata import Metadata
 from minikafka.client.operations import Operations
@@ -41,7 +43,7 @@ from minikafka.types import NO_NODE, NO_OFFSET, NodeId, Offset, TopicPartition
 from minikafka.wire import messages as m
 
 
-class AdminClient(Operations):
+class AdminClient(Operations, GroupOperations):
     """Manages a cluster. Use ``async with``, or ``start`` and ``close``.
 
     This is the form with the world given; ``minikafka.AdminClient(bootstrap_servers=...)`` makes its own.
@@ -412,6 +414,14 @@ class AdminClient(Operations):
         if self._parts is None:
             raise InvalidRequest("the admin client is not started")
         return self._parts
+
+    def _coordinator(self, group: str) -> Coordinator:
+        world, metadata, *_ = self._started()
+        return Coordinator(group, self.config, world, metadata)
+
+    async def _living(self, deadline: float) -> list[NodeId]:  # noqa: ARG002 - one question, bounded by itself
+        response = await self._metadata().ask_once(())
+        return [each.node_id for each in response.brokers]
 
     def _metadata(self) -> Metadata:
         return self._started()[1]

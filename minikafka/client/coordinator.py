@@ -24,7 +24,7 @@ from minikafka.errors import (
     RequestTimedOut,
 )
 from minikafka.ports import World
-from minikafka.types import Address
+from minikafka.types import NO_NODE, Address, NodeId
 from minikafka.wire.group_messages import FindCoordinatorRequest, FindCoordinatorResponse
 
 LOOK_AGAIN = (NotCoordinator, CoordinatorNotAvailable, CoordinatorLoadInProgress, NetworkException)
@@ -44,6 +44,7 @@ class Coordinator:
         self._caller = Caller(world)
         self._backoff = Backoff(world.random, base_ms=config.retry_backoff_ms, max_ms=config.retry_backoff_max_ms)
         self._address: Address | None = None
+        self._node: NodeId = NO_NODE
 
     async def ask(
         self, request: Any, *, deadline: float, patience_ms: int | None = None, error_of: ErrorOf = error_in
@@ -74,6 +75,21 @@ class Coordinator:
                 )
             await asyncio.sleep(pause_s)
 
+    async def locate(self, deadline: float) -> NodeId:
+        """Which broker it is. RequestTimedOut when none knows by ``deadline``."""
+        attempts = 0
+        while True:
+            try:
+                await self._find(deadline)
+            except (NetworkException, CoordinatorNotAvailable) as error:
+                attempts += 1
+                pause_s = self._backoff.pause_s(attempts)
+                if self._world.clock.now() + pause_s >= deadline:
+                    raise RequestTimedOut(f"group {self.group}: no coordinator is known: {error.message}") from error
+                await asyncio.sleep(pause_s)
+            else:
+                return self._node
+
     async def _attempt(self, request: Any, deadline: float, patience_ms: int) -> Any:
         address = self._address or await self._find(deadline)
         until = min(deadline, self._world.clock.now() + patience_ms / 1000)
@@ -94,7 +110,7 @@ class Coordinator:
             (found,) = response.coordinators
             refusal = error_in(found)
             if refusal is None:
-                self._address = Address(found.host, found.port)
+                self._address, self._node = Address(found.host, found.port), found.node_id
                 return self._address
             if isinstance(refusal, InvalidGroupId):
                 raise refusal

@@ -17,10 +17,7 @@ from minikafka.errors import InvalidConfig
 LATER = {
     "AIOKafkaProducer": "begin_transaction commit_transaction abort_transaction transaction send_offsets_to_transaction client",
     "AIOKafkaConsumer": "last_poll_timestamp",
-    "AIOKafkaAdminClient": """
-        describe_consumer_groups find_coordinator
-        list_consumer_group_offsets list_consumer_groups
-        """,
+    "AIOKafkaAdminClient": "",
 }
 """What groups, transactions and topic changes will bring."""
 

@@ -18,6 +18,7 @@ from minikafka.cli import (
     demo,
     doctor,
     elect,
+    groups,
     join,
     lab,
     log,
@@ -66,6 +67,7 @@ MODULES: dict[str, ModuleType] = {
     "reassign": reassign,
     "elect": elect,
     "doctor": doctor,
+    "groups": groups,
     "quorum": quorum,
     "log": log,
     "audit": audit,
@@ -115,7 +117,7 @@ def test_the_table_of_commands_names_their_modules():
 def test_the_commands_of_the_issue_exist():
     """Issue 2 item 7, the synopsis; issue 3 item 5."""
     wanted = """up serve topics/create topics/list topics/describe topics/delete produce consume quorum/describe log/dump
-        log/verify lab/list lab/run lab/compare demo""".split()
+        log/verify groups/list groups/describe groups/members groups/state groups/reset-offsets groups/delete lab/list lab/run lab/compare demo""".split()
     assert {tuple(each.split("/")) for each in wanted} <= set(paths())
 
 
@@ -129,6 +131,11 @@ def test_the_commands_of_the_issue_exist():
         ("produce", "t", "--rate", "0"),
         ("consume", "t", "-f", "%z"),
         ("consume", "t", "-f", "%s", "-o", "json"),
+        ("consume", "t", "--assignor", "range"),
+        ("groups", "reset-offsets", "g", "--to-earliest"),
+        ("groups", "reset-offsets", "g", "--topic", "t"),
+        ("groups", "reset-offsets", "g", "--topic", "t", "--to-earliest", "--to-latest"),
+        ("groups", "reset-offsets", "g", "--topic", "t", "--to-datetime", "yesterday"),
         ("topics", "create", "t", "--partitions", "0"),
         ("topics", "create", "t", "--config", "retention.ms"),
         ("topics", "list", "-b", "nowhere"),

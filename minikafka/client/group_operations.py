@@ -1,0 +1,172 @@
+"""What an administrator asks and changes of consumer groups. Part of the admin client; names are aiokafka's.
+
+Each group is asked of its coordinator, which is found first; a list is put together from all brokers. Changing or
+deleting offsets may be sent again without harm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from minikafka.client.caller import error_in
+from minikafka.client.coordinator import LOOK_AGAIN, Coordinator
+from minikafka.client.leaders import as_dict
+from minikafka.client.structs import OffsetAndMetadata
+from minikafka.errors import CoordinatorLoadInProgress, GroupIdNotFound, NonEmptyGroup, ProtocolError, UnknownMemberId
+from minikafka.types import NO_OFFSET, NodeId, Offset, TopicPartition
+from minikafka.wire import group_messages as g
+
+LOADING_PAUSE_MS = 100
+"""Until a coordinator that still reads its log is asked again."""
+
+
+class GroupOperations(ABC):
+    """The methods; how a call finds its broker is the admin client's."""
+
+    # ---- looking ----
+
+    async def list_consumer_groups(
+        self, broker_ids: Sequence[NodeId] | None = None, *, states: Iterable[str] = ()
+    ) -> list[g.ListedGroup]:
+        """All groups of these (default: all living) brokers in the order of their names; ``states``: only in those."""
+        deadline = self._deadline(None)
+        request = g.ListGroupsRequest(states=tuple(states))
+        nodes = await self._living(deadline) if broker_ids is None else broker_ids
+        found: list[g.ListedGroup] = []
+        for node in nodes:
+            found.extend(await self._groups_of(node, request, deadline))
+        return sorted(found, key=lambda group: group.group_id)
+
+    async def _groups_of(
+        self, node: NodeId, request: g.ListGroupsRequest, deadline: float
+    ) -> tuple[g.ListedGroup, ...]:
+        """Once it has read all of its partitions."""
+        while True:
+            try:
+                response: g.ListGroupsResponse = await self._ask_node(node, request, deadline)
+            except CoordinatorLoadInProgress:
+                if self._deadline(LOADING_PAUSE_MS) >= deadline:
+                    raise
+                await asyncio.sleep(LOADING_PAUSE_MS / 1000)
+            else:
+                return response.groups
+
+    async def describe_consumer_groups(self, group_ids: Sequence[str]) -> list[g.DescribedGroup]:
+        """State, generation and members of each. Raises GroupIdNotFound for the first that does not exist."""
+        found: list[g.DescribedGroup] = []
+        for group in group_ids:
+            request = g.DescribeGroupsRequest(groups=(group,))
+            response = await self._coordinator(group).ask(
+                request, deadline=self._deadline(None), error_of=lambda answer: _first(answer.groups)
+            )
+            refusal = error_in(response) or _first(response.groups)
+            if refusal is not None:
+                raise refusal
+            found.extend(response.groups)
+        return found
+
+    async def find_coordinator(self, group_id: str) -> NodeId:
+        """Who coordinates the group (S32)."""
+        return await self._coordinator(group_id).locate(self._deadline(None))
+
+    async def list_consumer_group_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What a group has committed, for all or for these partitions; those without are left out."""
+        asked = None
+        if partitions is not None:
+            asked = tuple(g.GroupPartition(topic=topic, partition=number) for topic, number in as_dict(partitions))
+        response: g.OffsetFetchResponse = await self._ask_group(
+            group_id, g.OffsetFetchRequest(group_id=group_id, partitions=asked)
+        )
+        return {
+            TopicPartition(each.topic, each.partition): OffsetAndMetadata(each.offset, each.metadata)
+            for each in response.partitions
+            if each.offset != NO_OFFSET
+        }
+
+    # ---- changing ----
+
+    async def alter_consumer_group_offsets(self, group_id: str, offsets: Mapping[TopicPartition, Offset]) -> None:
+        """Commit for a group that has no members. Raises NonEmptyGroup while it has some: nothing is changed then."""
+        request = g.OffsetCommitRequest(
+            group_id=group_id,
+            partitions=tuple(
+                g.CommitPartition(topic=partition[0], partition=partition[1], offset=offset)
+                for partition, offset in offsets.items()
+            ),
+        )
+        try:
+            response = await self._ask_group(group_id, request)
+        except UnknownMemberId as error:
+            raise NonEmptyGroup(f"{error.message}: stop its members first") from error
+        refusal = _first(response.partitions)
+        if refusal is not None:
+            raise refusal
+
+    async def delete_consumer_group_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
+        """Forget what a group has committed for these, of topics that no member reads."""
+        asked = tuple(g.GroupPartition(topic=topic, partition=number) for topic, number in as_dict(partitions))
+        response = await self._ask_group(group_id, g.OffsetDeleteRequest(group_id=group_id, partitions=asked))
+        refusal = _first(response.partitions)
+        if refusal is not None:
+            raise refusal
+
+    async def delete_consumer_groups(self, group_ids: Sequence[str]) -> None:
+        """Delete groups without members, offsets and all. The first error is raised; those before it are gone.
+
+        A repetition after a lost answer finds a group gone: that is the first attempt's success.
+        """
+        for group in group_ids:
+            again: list[ProtocolError] = []
+
+            def looked_at(answer: Any, again: list[ProtocolError] = again) -> ProtocolError | None:
+                error = error_in(answer) or _first(answer.groups)
+                if isinstance(error, LOOK_AGAIN):
+                    again.append(error)
+                return error
+
+            response = await self._coordinator(group).ask(
+                g.DeleteGroupsRequest(groups=(group,)), deadline=self._deadline(None), error_of=looked_at
+            )
+            refusal = error_in(response) or _first(response.groups)
+            if refusal is not None and not (again and isinstance(refusal, GroupIdNotFound)):
+                raise refusal
+
+    async def _ask_group(self, group: str, request: Any) -> Any:
+        """The coordinator's answer. Raises what refuses the whole."""
+
+        def looked_at(answer: Any) -> ProtocolError | None:
+            error = error_in(answer)
+            if error is not None:
+                return error
+            elsewhere = (error_in(each) for each in answer.partitions)
+            return next((each for each in elsewhere if isinstance(each, LOOK_AGAIN)), None)
+
+        response = await self._coordinator(group).ask(request, deadline=self._deadline(None), error_of=looked_at)
+        refusal = error_in(response)
+        if refusal is not None:
+            raise refusal
+        return response
+
+    # ---- the admin client's ----
+
+    @abstractmethod
+    def _coordinator(self, group: str) -> Coordinator: ...
+
+    @abstractmethod
+    async def _living(self, deadline: float) -> list[NodeId]: ...
+
+    @abstractmethod
+    async def _ask_node(self, node: NodeId, request: Any, deadline: float) -> Any: ...
+
+    @abstractmethod
+    def _deadline(self, timeout_ms: int | None) -> float: ...
+
+
+def _first(items: Iterable[Any]) -> ProtocolError | None:
+    """The first error among the parts of an answer."""
+    return next(filter(None, map(error_in, items)), None)

@@ -1,0 +1,122 @@
+"""Consumer groups through the command line: real brokers, real members (S29 to S34)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.test_processes import MINIKAFKA, Up, run
+
+pytestmark = pytest.mark.e2e
+
+SETTLE_S = 30.0
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory) -> Iterator[Up]:
+    """Three brokers and a topic of four partitions with forty records."""
+    folder: Path = tmp_path_factory.mktemp("groups")
+    settings = ("group.initial.rebalance.delay.ms=200", "offsets.topic.num.partitions=4")
+    with Up(folder, "--brokers", "3", *(part for each in settings for part in ("--config", each))) as cluster:
+        run("topics", "create", "t", "--partitions", "4", "--replication-factor", "3", "-b", cluster.bootstrap)
+        keyed = "".join(f"k{n}:{n}\n" for n in range(40))
+        run("produce", "t", "-b", cluster.bootstrap, "--key-separator", ":", given=keyed)
+        yield cluster
+
+
+def described(up: Up, group: str) -> dict:
+    return json.loads(run("groups", "describe", group, "-b", up.bootstrap, "-o", "json"))
+
+
+def eventually(met: Callable[[], bool], what: str) -> None:
+    until = time.monotonic() + SETTLE_S
+    while not met():
+        assert time.monotonic() < until, f"waited {SETTLE_S} s for {what}"
+        time.sleep(0.1)
+
+
+def member(up: Up, group: str, name: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*MINIKAFKA, "consume", "t", "-b", up.bootstrap, "--group", group, "--client-id", name, "--from-beginning"],
+        stdout=subprocess.DEVNULL,
+        stderr=sys.stderr,
+        text=True,
+    )
+
+
+def test_two_members_share_and_commit_what_they_print(up: Up):
+    """S29, S34: two of four partitions each; SIGTERM commits and leaves; whoever comes later goes on there."""
+    members = [member(up, "shared", name) for name in ("one", "two")]
+    try:
+
+        def is_shared() -> bool:
+            names = [
+                each["group"] for each in json.loads(run("groups", "list", "-b", up.bootstrap, "-o", "json"))["groups"]
+            ]
+            if "shared" not in names:
+                return False
+            found = described(up, "shared")
+            counts = [len(part["partitions"]) for each in found["members"] for part in each["assignment"]]
+            return found["state"] == "Stable" and counts == [2, 2]
+
+        eventually(is_shared, "two members with two partitions each")
+        found = described(up, "shared")
+        assert {each["client_id"] for each in found["members"]} == {"one", "two"}
+        state = json.loads(run("groups", "state", "shared", "-b", up.bootstrap, "-o", "json"))
+        assert (state["assignment_strategy"], state["members"]) == ("range", 2)
+        refused = run(
+            "groups",
+            "reset-offsets",
+            "shared",
+            "--topic",
+            "t",
+            "--to-earliest",
+            "--execute",
+            "-b",
+            up.bootstrap,
+            code=1,
+        )
+        assert "stop its members first" in refused
+        eventually(lambda: sum(each["lag"] or 0 for each in described(up, "shared")["offsets"]) == 0, "no lag")
+    finally:
+        for each in members:
+            each.send_signal(signal.SIGTERM)
+        assert [each.wait(timeout=30) for each in members] == [0, 0]
+    assert described(up, "shared")["state"] == "Empty"
+    more = run("consume", "t", "-b", up.bootstrap, "--group", "shared", "--exit-at-end", "--from-beginning")
+    assert more == ""
+
+
+def test_offsets_are_reset_shown_first_and_then_done(up: Up):
+    """Issue 6: dry run unless --execute; then the group reads again from there."""
+    first = run("consume", "t", "-b", up.bootstrap, "--group", "again", "--exit-at-end", "--from-beginning")
+    assert sorted(map(int, first.split())) == list(range(40))
+    reset = ("groups", "reset-offsets", "again", "--topic", "t", "--shift-by", "-2", "-b", up.bootstrap, "-o", "json")
+    assert json.loads(run(*reset))["executed"] is False
+    assert sum(each["lag"] for each in described(up, "again")["offsets"]) == 0
+    done = json.loads(run(*reset, "--execute"))
+    assert done["executed"] is True
+    assert sum(each["lag"] for each in described(up, "again")["offsets"]) == 8
+    second = run("consume", "t", "-b", up.bootstrap, "--group", "again", "--exit-at-end")
+    assert len(second.split()) == 8
+    table = run("groups", "describe", "again", "-b", up.bootstrap)
+    assert table.split()[:6] == ["GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG"]
+    run("groups", "delete", "again", "-b", up.bootstrap)
+    assert "GROUP_ID_NOT_FOUND" in run("groups", "describe", "again", "-b", up.bootstrap, code=1)
+
+
+def test_offsets_outlive_kill_nine_of_their_coordinator(up: Up):
+    """S34: with acks of the whole ISR behind each commit."""
+    run("consume", "t", "-b", up.bootstrap, "--group", "lasting", "--exit-at-end", "--from-beginning")
+    coordinator = json.loads(run("groups", "state", "lasting", "-b", up.bootstrap, "-o", "json"))["coordinator"]
+    os.kill(up.brokers[coordinator]["pid"], signal.SIGKILL)
+    found = described(up, "lasting")
+    assert sum(each["committed"] for each in found["offsets"]) == 40
