@@ -15,7 +15,14 @@ from minikafka.client.caller import error_in
 from minikafka.client.coordinator import LOOK_AGAIN, Coordinator
 from minikafka.client.leaders import as_dict
 from minikafka.client.structs import OffsetAndMetadata
-from minikafka.errors import CoordinatorLoadInProgress, GroupIdNotFound, NonEmptyGroup, ProtocolError, UnknownMemberId
+from minikafka.errors import (
+    CoordinatorLoadInProgress,
+    GroupIdNotFound,
+    InvalidRequest,
+    NonEmptyGroup,
+    ProtocolError,
+    UnknownMemberId,
+)
 from minikafka.types import NO_OFFSET, NodeId, Offset, TopicPartition
 from minikafka.wire import group_messages as g
 
@@ -54,8 +61,15 @@ class GroupOperations(ABC):
             else:
                 return response.groups
 
-    async def describe_consumer_groups(self, group_ids: Sequence[str]) -> list[g.DescribedGroup]:
+    async def describe_consumer_groups(
+        self,
+        group_ids: Sequence[str],
+        group_coordinator_id: NodeId | None = None,  # noqa: ARG002 - aiokafka's; it is always found anew here
+        include_authorized_operations: bool = False,  # noqa: FBT001, FBT002 - aiokafka's signature
+    ) -> list[g.DescribedGroup]:
         """State, generation and members of each. Raises GroupIdNotFound for the first that does not exist."""
+        if include_authorized_operations:
+            raise InvalidRequest("include_authorized_operations: there is no authorization to tell of")
         found: list[g.DescribedGroup] = []
         for group in group_ids:
             request = g.DescribeGroupsRequest(groups=(group,))
@@ -68,12 +82,17 @@ class GroupOperations(ABC):
             found.extend(response.groups)
         return found
 
-    async def find_coordinator(self, group_id: str) -> NodeId:
-        """Who coordinates the group (S32)."""
+    async def find_coordinator(self, group_id: str, coordinator_type: int = 0) -> NodeId:
+        """Who coordinates the group (S32); ``coordinator_type`` 0 is a group, and there is no other."""
+        if coordinator_type != 0:
+            raise InvalidRequest(f"coordinator_type={coordinator_type}: transactions have no coordinator here")
         return await self._coordinator(group_id).locate(self._deadline(None))
 
     async def list_consumer_group_offsets(
-        self, group_id: str, partitions: Iterable[TopicPartition] | None = None
+        self,
+        group_id: str,
+        group_coordinator_id: NodeId | None = None,  # noqa: ARG002 - as above
+        partitions: Iterable[TopicPartition] | None = None,
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """What a group has committed, for all or for these partitions; those without are left out."""
         asked = None
