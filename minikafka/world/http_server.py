@@ -80,6 +80,9 @@ ALWAYS_ADMITTED_SIZE = 64 * KIB
 # A body that is not complete after this long comes from a client that is gone or hostile.
 BODY_TIMEOUT_S = 30.0
 
+# A connection whose first request has not begun by then is closed: whoever connects has something to ask.
+FIRST_REQUEST_TIMEOUT_S = 30.0
+
 # Of what could not be read, so much is shown to its sender.
 DETAIL_LENGTH_MAX = 200
 
@@ -286,6 +289,8 @@ class HttpServer:
 
     async def _on_request(self, request: web.BaseRequest) -> web.StreamResponse:
         connection = request.protocol
+        if isinstance(connection, _Connection):
+            connection.asked()
         self._busy.add(connection)
         handling = asyncio.current_task()
         if handling is not None:
@@ -450,7 +455,28 @@ async def read_whole(content: StreamReader, limit: int | None = None) -> bytes:
 
 
 class _Connection(RequestHandler):
-    """One connection. What is no HTTP is answered with a problem, in silence: anybody can send anything to a port."""
+    """One connection. What is no HTTP is answered with a problem, in silence: anybody can send anything to a port.
+
+    It is bounded in time: before its first request here, between two requests by aiohttp (connections.max.idle.ms).
+    """
+
+    _first_request_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Somebody is there; they have FIRST_REQUEST_TIMEOUT_S to send the head of a request, byte by byte or not."""
+        super().connection_made(transport)
+        self._first_request_timer = asyncio.get_running_loop().call_later(FIRST_REQUEST_TIMEOUT_S, self.force_close)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """They are gone."""
+        self.asked()
+        super().connection_lost(exc)
+
+    def asked(self) -> None:
+        """A whole head has come: from now on the time between requests counts."""
+        if self._first_request_timer is not None:
+            self._first_request_timer.cancel()
+            self._first_request_timer = None
 
     def handle_error(
         self,
