@@ -228,11 +228,13 @@ def test_the_recipes_run(pytester, run):
     run().assert_outcomes(passed=count)
 
 
-def test_the_page_on_testing_runs(pytester, run):
-    """docs/testing.md: its Python is a test that passes."""
-    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "testing.md").read_text(encoding="utf-8"), re.DOTALL)
-    pytester.makepyfile(test_page=block)
-    run().assert_outcomes(passed=1)
+def test_the_page_on_testing_and_the_readme_run(pytester, run):
+    """docs/testing.md and README.md: the tests that they show pass."""
+    for name in ("docs/testing.md", "README.md"):
+        blocks = re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(encoding="utf-8"), re.DOTALL)
+        (block,) = (each for each in blocks if "def test_" in each)
+        (pytester.path / f"test_{len(name)}.py").write_text(block, encoding="utf-8")
+    run().assert_outcomes(passed=2)
 
 
 FIFTY = """
