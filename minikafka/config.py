@@ -9,12 +9,13 @@ Kafka (``log.segment.bytes`` and ``segment.bytes``).
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from minikafka.errors import InvalidConfig
-from minikafka.types import Address, NodeId
+from minikafka.types import Address, Listener, NodeId
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -132,8 +133,23 @@ class BrokerConfig:
     controller_quorum_voters: str = _setting(
         "controller.quorum.voters", "", "id@host:port, comma separated; empty: this node alone"
     )
-    listeners: str = _setting("listeners", "PLAINTEXT://127.0.0.1:9092", "where to listen; port 0: any free port")
-    advertised_listeners: str = _setting("advertised.listeners", "", "what clients are told; empty: the listeners")
+    listeners: str = _setting(
+        "listeners",
+        "PLAINTEXT://127.0.0.1:9092",
+        "where to listen: NAME://host:port,...; port 0: any free one",
+    )
+    advertised_listeners: str = _setting(
+        "advertised.listeners", "", "what clients of each listener are told, by its name; empty: the listeners"
+    )
+    controller_listener_names: str = _setting(
+        "controller.listener.names", "", "listeners that clients are told nothing of"
+    )
+    inter_broker_listener_name: str = _setting(
+        "inter.broker.listener.name", "", "where brokers find each other; empty: the first listener for clients"
+    )
+    listener_security_protocol_map: str = _setting(
+        "listener.security.protocol.map", "", "NAME:PROTOCOL, comma separated; PLAINTEXT is the only protocol"
+    )
     log_dirs: str = _setting("log.dirs", "./minikafka-data", "the data directory")
     broker_rack: str = _setting("broker.rack", "", "kept for clients to see")
 
@@ -284,14 +300,43 @@ class BrokerConfig:
     )
 
     @property
+    def all_listeners(self) -> tuple[Listener, ...]:
+        """Where to listen, in the order of the setting."""
+        return parse_listeners(self.listeners, "listeners")
+
+    @property
+    def client_listeners(self) -> tuple[Listener, ...]:
+        """Those that clients and brokers are told of."""
+        hidden = _names(self.controller_listener_names)
+        return tuple(each for each in self.all_listeners if each.name not in hidden)
+
+    @property
+    def inter_broker_listener(self) -> Listener:
+        """The listener at which brokers find each other, and clients where nothing else was said."""
+        wanted = self.inter_broker_listener_name.strip().upper()
+        found = [each for each in self.client_listeners if wanted in {"", each.name}]
+        if not found:
+            raise InvalidConfig(
+                f"inter.broker.listener.name={wanted!r}: one of the listeners for clients is needed, which are "
+                f"{', '.join(each.name for each in self.client_listeners) or 'none'}",
+                setting="inter.broker.listener.name",
+            )
+        return found[0]
+
+    @property
     def listener(self) -> Address:
-        """The address to listen on (first listener)."""
-        return parse_listener(self.listeners, "listeners")
+        """The address to listen on for brokers and clients."""
+        return self.inter_broker_listener.address
+
+    @property
+    def all_advertised(self) -> dict[str, Address]:
+        """What was said that clients are told, by the listener's name."""
+        return {each.name: each.address for each in parse_listeners(self.advertised_listeners, "advertised.listeners")}
 
     @property
     def advertised(self) -> Address | None:
-        """The address that clients and brokers are told, or None: where we listen."""
-        return parse_listener(self.advertised_listeners, "advertised.listeners") if self.advertised_listeners else None
+        """The address that brokers are told, or None: where we listen."""
+        return self.all_advertised.get(self.inter_broker_listener.name)
 
     @property
     def voters(self) -> dict[NodeId, Address]:
@@ -310,12 +355,16 @@ class BrokerConfig:
         )
 
 
+PLAINTEXT = "PLAINTEXT"
+FOREIGN_PROTOCOLS = frozenset({"SSL", "SASL_PLAINTEXT", "SASL_SSL", "HTTPS"})
+EVERY_INTERFACE = "0.0.0.0"  # noqa: S104 - what Kafka's `PLAINTEXT://:9092` means; refused without mk.insecure
+
 KNOWN_TO_KAFKA_ONLY = frozenset(
     """
     advertised.host.name authorizer.class.name background.threads broker.id broker.id.generation.enable
-    controller.listener.names controller.quorum.append.linger.ms controller.quorum.bootstrap.servers
-    compression.type inter.broker.listener.name inter.broker.protocol.version
-    leader.imbalance.per.broker.percentage listener.security.protocol.map log.dir log.flush.scheduler.interval.ms
+    controller.quorum.append.linger.ms controller.quorum.bootstrap.servers
+    compression.type inter.broker.protocol.version
+    leader.imbalance.per.broker.percentage log.dir log.flush.scheduler.interval.ms
     log.message.format.version log.preallocate log.retention.hours log.retention.minutes log.roll.hours
     log.roll.jitter.ms log.cleaner.enable log.cleaner.threads max.connections max.connections.per.ip
     metadata.log.dir
@@ -396,13 +445,7 @@ def parse_broker(settings: Mapping[str, str], *, base: BrokerConfig | None = Non
 
 def check(config: BrokerConfig) -> None:
     """What must hold between settings; raises InvalidConfig."""
-    host = config.listener.host
-    if not is_loopback(host) and not config.insecure:
-        raise InvalidConfig(
-            f"listeners={config.listeners}: {host or 'every interface'} is beyond loopback and minikafka has no "
-            "authentication; listen on 127.0.0.1, or say mk.insecure=true (MK_INSECURE=true) if the network is yours",
-            setting="listeners",
-        )
+    _check_listeners(config)
     if config.broker_session_timeout_ms <= config.broker_heartbeat_interval_ms:
         raise InvalidConfig(
             f"broker.session.timeout.ms={config.broker_session_timeout_ms} must be larger than "
@@ -413,7 +456,41 @@ def check(config: BrokerConfig) -> None:
         raise InvalidConfig(
             "controller.quorum.voters names this node but process.roles is broker", setting="process.roles"
         )
-    _ = config.advertised
+
+
+def _check_listeners(config: BrokerConfig) -> None:
+    listeners = config.all_listeners
+    if not listeners:
+        raise InvalidConfig("listeners is empty: NAME://host:port is needed", setting="listeners")
+    for name, address in listeners:
+        if not is_loopback(address.host) and not config.insecure:
+            raise InvalidConfig(
+                f"listeners={config.listeners}: {address.host} is beyond loopback and minikafka has no authentication; "
+                f"let {name} listen on 127.0.0.1, or say mk.insecure=true (MK_INSECURE=true) if the network is yours",
+                setting="listeners",
+            )
+    ports = [address.port for _, address in listeners if address.port]
+    if len(set(ports)) < len(ports):
+        raise InvalidConfig(f"listeners={config.listeners}: two listeners share a port", setting="listeners")
+    _ = config.inter_broker_listener
+    known = {each.name for each in config.client_listeners}
+    for name in config.all_advertised:
+        if name not in known:
+            raise InvalidConfig(
+                f"advertised.listeners names {name}, which is no listener for clients: {', '.join(sorted(known))} are",
+                setting="advertised.listeners",
+            )
+    for pair in filter(None, map(str.strip, config.listener_security_protocol_map.split(","))):
+        name, colon, protocol = pair.partition(":")
+        if not colon or protocol.strip().upper() != PLAINTEXT:
+            raise InvalidConfig(
+                f"listener.security.protocol.map={pair!r}: NAME:{PLAINTEXT} is needed, there is no TLS and no SASL",
+                setting="listener.security.protocol.map",
+            )
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(filter(None, (each.strip().upper() for each in text.split(","))))
 
 
 def is_loopback(host: str) -> bool:
@@ -467,21 +544,26 @@ def environment_variables(environment: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def parse_listener(text: str, setting: str) -> Address:
-    """``PLAINTEXT://host:port`` (first of a list) as an address; raises InvalidConfig."""
-    first = text.split(",", maxsplit=1)[0].strip()
-    scheme, separator, rest = first.partition("://")
-    if not separator:
-        scheme, rest = "PLAINTEXT", first
-    host, colon, port = rest.rpartition(":")
-    if (
-        scheme.upper() not in ("PLAINTEXT", "PLAINTEXT_HOST", "HTTP")
-        or not colon
-        or not port.isdigit()
-        or int(port) > 65535
-    ):
-        raise InvalidConfig(f"{setting}={text!r}: PLAINTEXT://host:port is needed", setting=setting)
-    return Address(host.strip("[]"), int(port))
+def parse_listeners(text: str, setting: str) -> tuple[Listener, ...]:
+    """``NAME://host:port,...`` as listeners; no host: every interface. Raises InvalidConfig.
+
+    Without ``NAME://`` it is ``PLAINTEXT://``. Names are free, but for those of protocols that are not spoken here.
+    """
+    found: dict[str, Listener] = {}
+    for part in filter(None, (each.strip() for each in text.split(","))):
+        name, separator, rest = part.partition("://")
+        if not separator:
+            name, rest = PLAINTEXT, part
+        name = name.upper()
+        host, colon, port = rest.rpartition(":")
+        if not colon or not port.isdigit() or int(port) > 65535 or not re.fullmatch(r"[A-Z0-9_.-]+", name):
+            raise InvalidConfig(f"{setting}={part!r}: {PLAINTEXT}://host:port is needed", setting=setting)
+        if name in FOREIGN_PROTOCOLS:
+            raise InvalidConfig(f"{setting}={part!r}: there is no TLS and no SASL, say {PLAINTEXT}", setting=setting)
+        if name in found:
+            raise InvalidConfig(f"{setting} names {name} twice", setting=setting)
+        found[name] = Listener(name, Address(host.strip("[]") or EVERY_INTERFACE, int(port)))
+    return tuple(found.values())
 
 
 def parse_voters(text: str) -> dict[NodeId, Address]:

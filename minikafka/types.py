@@ -61,4 +61,14 @@ class Address(NamedTuple):
         return f"{self.host}:{self.port}"
 
 
+class Listener(NamedTuple):
+    """One of a broker's addresses and its name: clients are told the addresses of the listener that they asked at."""
+
+    name: str
+    address: Address
+
+    def __str__(self) -> str:
+        return f"{self.name}://{self.address}"
+
+
 METADATA_PARTITION = TopicPartition(METADATA_TOPIC, 0)

@@ -34,6 +34,7 @@ from minikafka.broker.controller_driver import ControllerDriver
 from minikafka.broker.dispatch import ApiHandler, Dispatcher
 from minikafka.broker.group_manager import GroupManager
 from minikafka.broker.lifecycle import Lifecycle
+from minikafka.broker.listeners import Listeners
 from minikafka.broker.metadata import MetadataCache
 from minikafka.broker.peer import call
 from minikafka.broker.quorum_driver import QuorumDriver
@@ -50,7 +51,7 @@ from minikafka.errors import (
     WorldError,
 )
 from minikafka.log.log_directory import LogDirectory, read_identity
-from minikafka.ports import Buffers, Server, World
+from minikafka.ports import Buffers, World
 from minikafka.quorum.image import MetadataImage
 from minikafka.replication.leader import LeaderReplica
 from minikafka.replication.partition import Partition
@@ -108,7 +109,7 @@ class Broker:
         self._has_caught_up = False
         self._image_of_roles = MetadataImage()
         """What the replicas were last brought to."""
-        self._server: Server | None = None
+        self._listeners = Listeners(config)
         self._handlers: dict[str, ApiHandler] = {}
         # From the moment it listens a request can come; until start() is done it is answered BROKER_NOT_AVAILABLE.
         self.dispatcher = Dispatcher(
@@ -124,13 +125,11 @@ class Broker:
     @property
     def address(self) -> Address:
         """Where it listens, port resolved."""
-        if self._server is None:
-            raise BrokerNotAvailable("the broker has not been started")
-        return self._server.address
+        return self._listeners.address
 
     @property
     def advertised(self) -> Address:
-        """What clients and brokers are told."""
+        """What brokers are told."""
         return self.config.advertised or self.address
 
     @property
@@ -211,8 +210,8 @@ class Broker:
             tail_budget_bytes=config.memory_tails_bytes,
             pause=lambda: asyncio.sleep(0),
         )
-        self._server = await world.network.serve(config.listener, self.handle)
-        self.voters = config.voters if config.controller_quorum_voters else {config.node_id: self._server.address}
+        await self._listeners.open(world.network, self.handle)
+        self.voters = config.voters if config.controller_quorum_voters else {config.node_id: self.address}
         self.metadata = MetadataCache(self.cluster_id, world.events)
         self.quorum = QuorumDriver(
             config,
@@ -239,6 +238,7 @@ class Broker:
             incarnation_id=self._new_id(),
             previous_broker_epoch=self.logs.previous_broker_epoch,
             advertised=lambda: self.advertised,
+            other_listeners=self._listeners.others,
             controller=self.controller_address,
             applied_offset=lambda: self.image.offset,
             on_change=self._moved,
@@ -461,8 +461,7 @@ class Broker:
             self.replicas.close()
             # Before the server: parked fetches of the metadata, and who waits for the controller, would hold it open.
             await self.quorum.stop()
-        if self._server is not None:
-            await self._server.close()
+        await self._listeners.close()
         await self._tasks.cancel_all()
         if opened and clean:
             try:

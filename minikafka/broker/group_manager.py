@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from minikafka.broker.group_shard import GroupShard
+from minikafka.broker.listeners import LISTENER
 from minikafka.config import BrokerConfig
 from minikafka.errors import (
     CoordinatorNotAvailable,
@@ -227,8 +228,8 @@ class GroupManager:
                 raise CoordinatorNotAvailable(f"{OFFSETS_TOPIC}-{number} has no leader that lives: ask again")
         except ProtocolError as error:
             return Coordinator(key=group, error_code=error.code, error_message=error.message)
-        broker = image.brokers[leader]
-        return Coordinator(key=group, node_id=leader, host=broker.host, port=broker.port)
+        address = image.brokers[leader].address_at(LISTENER.get())
+        return Coordinator(key=group, node_id=leader, host=address.host, port=address.port)
 
     async def _create_topic(self) -> None:
         """Once at a time. What the controller refuses is answered COORDINATOR_NOT_AVAILABLE; the client asks again."""

@@ -54,6 +54,7 @@ class Lifecycle:
         incarnation_id: str,
         previous_broker_epoch: int,
         advertised: Callable[[], Address],
+        other_listeners: Callable[[], str],
         controller: Callable[[], Address | None],
         applied_offset: Callable[[], Offset],
         on_change: Callable[[], None],
@@ -71,6 +72,7 @@ class Lifecycle:
         """Why the controller does not let this broker in; told to people who wait."""
         self.may_leave = asyncio.Event()
         self._advertised = advertised
+        self._other_listeners = other_listeners
         self._controller = controller
         self._applied_offset = applied_offset
         self._on_change = on_change
@@ -141,6 +143,7 @@ class Lifecycle:
             incarnation_id=self.incarnation_id,
             host=self._advertised().host,
             port=self._advertised().port,
+            listeners=self._other_listeners(),
             rack=self.config.broker_rack or None,
             previous_broker_epoch=self.previous_broker_epoch,
         )

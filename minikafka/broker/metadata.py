@@ -89,13 +89,18 @@ class MetadataCache:
             callback(old, new)
 
 
-def metadata_of(image: MetadataImage, request: MetadataRequest, *, controller_id: NodeId) -> MetadataResponse:
-    """What clients need to find leaders: brokers that live and the topics asked for, an unknown one with an error."""
+def metadata_of(
+    image: MetadataImage, request: MetadataRequest, *, controller_id: NodeId, listener: str = ""
+) -> MetadataResponse:
+    """What clients need to find leaders: brokers that live, where the client's ``listener`` finds them, and the topics
+    asked for, an unknown one with an error.
+    """
+    addresses = {node: broker.address_at(listener) for node, broker in image.brokers.items()}
     return MetadataResponse(
         cluster_id=image.cluster_id,
         controller_id=controller_id,
         brokers=tuple(
-            MetadataBroker(node_id=node, host=broker.host, port=broker.port, rack=broker.rack)
+            MetadataBroker(node_id=node, host=addresses[node].host, port=addresses[node].port, rack=broker.rack)
             for node, broker in sorted(image.brokers.items())
             if not broker.fenced
         ),

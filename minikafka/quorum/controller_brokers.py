@@ -14,7 +14,8 @@ Offsets that brokers tell (``current_metadata_offset``) are ends: what they have
 
 from __future__ import annotations
 
-from minikafka.errors import DuplicateBrokerRegistration, InconsistentClusterId, InvalidRequest
+from minikafka.config import parse_listeners
+from minikafka.errors import DuplicateBrokerRegistration, InconsistentClusterId, InvalidConfig, InvalidRequest
 from minikafka.quorum.alter_partition import checked_broker
 from minikafka.quorum.decision import ClusterPolicy, Decision
 from minikafka.quorum.elections import leaders_for_leaderless, without_broker
@@ -29,6 +30,9 @@ from minikafka.wire.messages import (
 )
 
 PORT_MAX = 65535
+
+# Every broker keeps them, and every snapshot.
+LISTENERS_MAX = 20
 
 
 def register(
@@ -49,6 +53,12 @@ def register(
     if not request.host or not 0 < request.port <= PORT_MAX:
         # Every broker and client would try to connect to it.
         raise InvalidRequest(f"{request.host!r}, port {request.port}: nobody could listen there")
+    try:
+        others = parse_listeners(request.listeners, "listeners")
+    except InvalidConfig as error:
+        raise InvalidRequest(str(error)) from error
+    if len(others) > LISTENERS_MAX:
+        raise InvalidRequest(f"{len(others)} listeners are more than {LISTENERS_MAX}")
     present = image.brokers.get(request.broker_id)
     registration = RegisterBroker(
         broker_id=request.broker_id,
@@ -56,6 +66,7 @@ def register(
         host=request.host,
         port=request.port,
         rack=request.rack,
+        listeners=",".join(map(str, others)) or None,
     )
     if present is None:
         return Decision(records=(registration,), response=BrokerRegistrationResponse(), cause="a new broker registered")

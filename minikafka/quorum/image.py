@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
+from minikafka.config import parse_listeners
 from minikafka.invariant import invariant
 from minikafka.quorum.assignment import Assignment
 from minikafka.quorum.records import (
@@ -30,7 +31,7 @@ from minikafka.quorum.records import (
     RemoveTopic,
     TopicRecord,
 )
-from minikafka.types import NO_EPOCH, NO_NODE, Address, Epoch, NodeId, Offset, TopicId, TopicPartition
+from minikafka.types import NO_EPOCH, NO_NODE, Address, Epoch, Listener, NodeId, Offset, TopicId, TopicPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,13 +45,19 @@ class BrokerImage:
     host: str
     port: int
     rack: str | None = None
+    listeners: tuple[Listener, ...] = ()
+    """Where clients of other listeners find it."""
     fenced: bool = True
     in_controlled_shutdown: bool = False
 
     @property
     def address(self) -> Address:
-        """Where it listens."""
+        """Where brokers find it."""
         return Address(self.host, self.port)
+
+    def address_at(self, listener: str) -> Address:
+        """Where a client finds it that asked at this listener of some broker."""
+        return next((each.address for each in self.listeners if each.name == listener), self.address)
 
     @property
     def eligible(self) -> bool:
@@ -319,6 +326,7 @@ class _Builder:
             host=record.host,
             port=record.port,
             rack=record.rack,
+            listeners=parse_listeners(record.listeners or "", "listeners"),
             fenced=record.fenced,
             in_controlled_shutdown=record.in_controlled_shutdown,
         )
@@ -442,6 +450,7 @@ def _registration(broker: BrokerImage) -> RegisterBroker:
         host=broker.host,
         port=broker.port,
         rack=broker.rack,
+        listeners=",".join(map(str, broker.listeners)) or None,
         broker_epoch=broker.broker_epoch,
         fenced=broker.fenced,
         in_controlled_shutdown=broker.in_controlled_shutdown,

@@ -41,6 +41,8 @@ class RegisterBroker:
     host: str
     port: int
     rack: str | None = None
+    listeners: str | None = None
+    """``NAME://host:port,...`` of the listeners that are not at ``host`` and ``port``; None: there are none."""
     broker_epoch: Offset | None = None
     """None: the offset of this very record. Set in snapshots, whose records have other offsets."""
     fenced: bool = True

@@ -483,6 +483,8 @@ class BrokerRegistrationRequest:
     host: str
     port: int
     rack: str | None = None
+    listeners: str = ""
+    """``NAME://host:port,...`` as clients of other listeners are told; empty: all are told ``host`` and ``port``."""
     previous_broker_epoch: int = -1
     """From the clean-shutdown marker; anything but the last epoch means an unclean stop (KIP-966)."""
 

@@ -53,6 +53,20 @@ class Engine:
         assert not check or done.returncode == 0, f"docker {' '.join(arguments)}\n{done.stdout}\n{done.stderr}"
         return done
 
+    def minikafka(self, *arguments: str, data: str = "") -> str:
+        """Run this tree's command line where ports are published; what it printed."""
+        done = subprocess.run(
+            [*self.prefix, sys.executable, "-m", "minikafka", *arguments],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            input=data,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, f"minikafka {' '.join(arguments)}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
     def popen(self, *arguments: str) -> subprocess.Popen[str]:
         """Start the docker client with pipes."""
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +20,8 @@ from tests.tidy.sources import ROOT
 pytestmark = [pytest.mark.containers, pytest.mark.slow, pytest.mark.timeout(900)]
 
 BROKERS = ("kafka-1", "kafka-2", "kafka-3")
-BOOTSTRAP = ",".join(f"{name}:9092" for name in BROKERS)
+BOOTSTRAP = ",".join(f"{name}:19092" for name in BROKERS)
+"""For clients in a container of the network."""
 
 # A state that has not come by then will not come; the busiest machine seen needs a tenth of it.
 STEP_S = 120.0
@@ -27,9 +30,10 @@ STEP_S = 120.0
 class Cluster:
     """The three brokers of docker-compose.yml under names and ports of this run's own."""
 
-    def __init__(self, engine: Engine, project: str, file: Path) -> None:
+    def __init__(self, engine: Engine, project: str, file: Path, ports: tuple[int, ...]) -> None:
         self.engine = engine
         self.project = project
+        self.ports = dict(zip(BROKERS, ports, strict=True))
         self._compose = ("compose", "-p", project, "-f", str(file))
 
     def compose(self, *arguments: str, timeout_s: float = 180) -> str:
@@ -41,8 +45,8 @@ class Cluster:
         return f"{self.project}-{name}"
 
     def url(self, name: str) -> str:
-        """Where a broker's port is published; it moves when the container restarts."""
-        return f"http://{self.compose('port', name, '9092').strip()}"
+        """Where a broker's port is published."""
+        return f"http://127.0.0.1:{self.ports[name]}"
 
     def get(self, name: str, path: str) -> Any:
         """A 200 answer of one broker, from the host; None when it gives none."""
@@ -93,15 +97,25 @@ class Cluster:
         return self.compose("logs", "--no-color", "--tail", "40")
 
 
-def own_compose_file(folder: Path, project: str) -> Path:
+def free_ports() -> tuple[int, ...]:
+    """One for each broker; nobody is expected to take them in the moment until the engine does."""
+    with contextlib.ExitStack() as held:
+        taken = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in BROKERS]
+        return tuple(each.getsockname()[1] for each in taken)
+
+
+def own_compose_file(folder: Path, project: str, ports: tuple[int, ...]) -> Path:
     """The shipped file, so changed that it can run beside another cluster: names, ports, and the image of this tree."""
     told = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
     told["services"] = {name: each for name, each in told["services"].items() if "profiles" not in each}
     assert sorted(told["services"]) == sorted(BROKERS)
     del told["name"]
-    for name, service in told["services"].items():
+    for (name, service), port in zip(told["services"].items(), ports, strict=True):
         service["image"], service["container_name"] = IMAGE, f"{project}-{name}"
-        service["ports"] = [port.replace(port.split(":")[1], "", 1) for port in service["ports"]]
+        shipped = service["ports"][0].split(":")[1]
+        service["ports"] = [each.replace(shipped, str(port)) for each in service["ports"]]
+        advertised = service["environment"]["KAFKA_ADVERTISED_LISTENERS"]
+        service["environment"]["KAFKA_ADVERTISED_LISTENERS"] = advertised.replace(shipped, str(port))
         del service["build"]
     path = folder / "docker-compose.yml"
     path.write_text(yaml.safe_dump(told), encoding="utf-8")
@@ -111,7 +125,9 @@ def own_compose_file(folder: Path, project: str) -> Path:
 @pytest.fixture(scope="module")
 def cluster(engine: Engine, project: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Up and healthy; taken down with its volumes."""
-    running = Cluster(engine, project, own_compose_file(tmp_path_factory.mktemp("compose"), project))
+    ports = free_ports()
+    file = own_compose_file(tmp_path_factory.mktemp("compose"), project, ports)
+    running = Cluster(engine, project, file, ports)
     try:
         running.compose("up", "--detach", "--wait", "--wait-timeout", "120")
         yield running
@@ -122,7 +138,7 @@ def cluster(engine: Engine, project: str, tmp_path_factory: pytest.TempPathFacto
 def test_the_shipped_file_is_one_that_compose_accepts(engine: Engine):
     """Issue 5, Build 5: `docker compose config` passes, with and without the profile for observability."""
     file = ("compose", "-f", str(ROOT / "docker-compose.yml"))
-    assert engine.docker(*file, "config", "--services").stdout.split() == list(BROKERS)
+    assert sorted(engine.docker(*file, "config", "--services").stdout.split()) == list(BROKERS)
     assert len(engine.docker(*file, "--profile", "obs", "config", "--services").stdout.split()) == 5
 
 
@@ -143,6 +159,18 @@ def test_up_is_healthy_and_confined(cluster: Cluster):
     identity = cluster.engine.docker("exec", cluster.container("kafka-1"), "id", "-u").stdout
     assert identity.strip() == "10001"
     assert {each["host"] for each in cluster.get("kafka-1", "/v1/cluster")["brokers"]} == set(BROKERS)
+
+
+def test_a_native_client_on_the_host_reaches_every_broker(cluster: Cluster):
+    """HTTP-CLI-CONVENTIONS 4.3: it knows one published port, and is told the others, not the names of the network."""
+    create = ("topics", "create", "from-host", "--partitions", "3", "--replication-factor", "3")
+    bootstrap = f"localhost:{cluster.ports['kafka-2']}"
+    cluster.engine.minikafka(*create, "-b", bootstrap)
+    lines = "".join(f"{number}:v{number}\n" for number in range(30))
+    told = cluster.engine.minikafka("produce", "from-host", "-b", bootstrap, "--key-separator", ":", data=lines)
+    assert json.loads(told)["acknowledged"] == 30
+    read = cluster.engine.minikafka("consume", "from-host", "-b", bootstrap, "--from-beginning", "--exit-at-end")
+    assert sorted(read.split()) == sorted(f"v{number}" for number in range(30))
 
 
 def test_killed_the_cluster_goes_on_and_back_it_is_in_sync(cluster: Cluster):

@@ -67,7 +67,15 @@ class Cluster:
 
     # ---- brokers ----
 
-    def register(self, node: int, *, clean: bool = False, session_alive: bool = False, incarnation: str = "") -> int:
+    def register(
+        self,
+        node: int,
+        *,
+        clean: bool = False,
+        session_alive: bool = False,
+        incarnation: str = "",
+        listeners: str = "",
+    ) -> int:
         """A new process; its broker epoch. ``clean``: it shows the epoch of its last life."""
         known = self.image.brokers.get(node)
         request = BrokerRegistrationRequest(
@@ -76,6 +84,7 @@ class Cluster:
             incarnation_id=incarnation or f"incarnation-{next(self.incarnations)}",
             host="127.0.0.1",
             port=9090 + node,
+            listeners=listeners,
             previous_broker_epoch=known.broker_epoch if known and clean else -1,
         )
         decision = self.controller.register(self.image, request, session_alive=session_alive)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 
 import pytest
@@ -57,6 +58,56 @@ def test_a_listener_beyond_loopback_needs_a_word_from_any_source(tmp_path):
     with pytest.raises(InvalidConfig, match=r"mk\.insecure=true"):
         broker_settings(path, {}, [])
     assert broker_settings(path, {"MK_INSECURE": "true"}, []).config.listener == ("0.0.0.0", 9092)
+
+
+KAFKA_EXAMPLE = {
+    "KAFKA_NODE_ID": "1",
+    "KAFKA_PROCESS_ROLES": "broker,controller",
+    "KAFKA_CONTROLLER_QUORUM_VOTERS": "1@kafka-1:9093,2@kafka-2:9093,3@kafka-3:9093",
+    "KAFKA_LISTENERS": "PLAINTEXT://:19092,CONTROLLER://:9093,PLAINTEXT_HOST://:9092",
+    "KAFKA_ADVERTISED_LISTENERS": "PLAINTEXT://kafka-1:19092,PLAINTEXT_HOST://localhost:29092",
+    "KAFKA_LISTENER_SECURITY_PROTOCOL_MAP": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,PLAINTEXT_HOST:PLAINTEXT",
+    "KAFKA_INTER_BROKER_LISTENER_NAME": "PLAINTEXT",
+    "KAFKA_CONTROLLER_LISTENER_NAMES": "CONTROLLER",
+}
+"""How Kafka's own example of three combined nodes in compose is set up."""
+
+
+def test_the_variables_of_kafka_s_compose_example_mean_what_they_mean_there(tmp_path):
+    """HTTP-CLI-CONVENTIONS 4.3: who has such a file changes the image and says that the network is theirs."""
+    parsed = broker_settings(written(tmp_path, ""), {**KAFKA_EXAMPLE, "MK_INSECURE": "true"}, [])
+    assert parsed.notices == ()
+    config = parsed.config
+    assert [str(each) for each in config.all_listeners] == [
+        "PLAINTEXT://0.0.0.0:19092",
+        "CONTROLLER://0.0.0.0:9093",
+        "PLAINTEXT_HOST://0.0.0.0:9092",
+    ]
+    assert [each.name for each in config.client_listeners] == ["PLAINTEXT", "PLAINTEXT_HOST"]
+    assert (config.listener, config.advertised) == (("0.0.0.0", 19092), ("kafka-1", 19092))
+    assert config.all_advertised["PLAINTEXT_HOST"] == ("localhost", 29092)
+    assert config.voters[1] == ("kafka-1", 9093)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"listeners": "SSL://127.0.0.1:9092"}, "no TLS and no SASL, say PLAINTEXT"),
+        ({"listeners": "A://127.0.0.1:1,a://127.0.0.1:2"}, "names A twice"),
+        ({"listeners": "A://127.0.0.1:1,B://127.0.0.1:1"}, "two listeners share a port"),
+        ({"listeners": ""}, "listeners is empty"),
+        ({"listeners": "A B://127.0.0.1:1"}, "PLAINTEXT://host:port is needed"),
+        ({"listeners": "PLAINTEXT://127.0.0.1:1,X://:2"}, "let X listen on 127.0.0.1"),
+        ({"advertised.listeners": "OTHER://localhost:1"}, "names OTHER, which is no listener for clients: PLAINTEXT"),
+        ({"inter.broker.listener.name": "NONE"}, "one of the listeners for clients is needed, which are PLAINTEXT"),
+        ({"controller.listener.names": "PLAINTEXT"}, "which are none"),
+        ({"listener.security.protocol.map": "PLAINTEXT:SSL"}, "NAME:PLAINTEXT is needed, there is no TLS"),
+    ],
+)
+def test_listeners_that_cannot_work_are_refused_by_name(settings, said):
+    """A listener that nobody can reach costs an evening: the sentence names the setting and what would be right."""
+    with pytest.raises(InvalidConfig, match=re.escape(said)):
+        parse_broker(settings)
 
 
 def test_a_name_that_stands_twice_is_refused(tmp_path):

@@ -5,12 +5,34 @@ from __future__ import annotations
 import pytest
 
 from minikafka.errors import DuplicateBrokerRegistration, InconsistentClusterId, InvalidRequest, StaleBrokerEpoch
+from minikafka.quorum.image import MetadataImage
 from minikafka.quorum.liveness import Sessions
-from minikafka.quorum.records import RegisterBroker
+from minikafka.quorum.records import RegisterBroker, decode, encode
 from minikafka.wire.messages import AllocateProducerIdsRequest, BrokerHeartbeatRequest, BrokerRegistrationRequest
 from tests.rules.controller_kit import CLUSTER_ID, Cluster
 
 # ---- registration ----------------------------------------------------------------------------------------------------
+
+
+def test_a_broker_s_other_listeners_are_recorded_and_survive_a_snapshot():
+    """HTTP-CLI-CONVENTIONS 4.3: clients of the host are told the published port, brokers the name in their network."""
+    cluster = Cluster(0)
+    cluster.register(1, listeners="PLAINTEXT_HOST://localhost:29092")
+    broker = cluster.image.brokers[1]
+    assert broker.address == ("127.0.0.1", 9091)
+    assert broker.address_at("PLAINTEXT_HOST") == ("localhost", 29092)
+    assert broker.address_at("PLAINTEXT") == broker.address_at("") == broker.address
+    payloads = [decode(encode(record)) for record in cluster.image.records()]
+    assert MetadataImage(cluster_id=CLUSTER_ID).replay_all(payloads, cluster.image.offset, 1).brokers[1] == broker
+
+
+@pytest.mark.parametrize(
+    "listeners", ["A://nowhere", "A://a:1,A://b:2", ",".join(f"L{n}://h:{n + 1}" for n in range(21))]
+)
+def test_listeners_that_nobody_could_use_are_refused(listeners: str):
+    """What a registration says is kept by every broker, and told to every client."""
+    with pytest.raises(InvalidRequest):
+        Cluster(0).register(1, listeners=listeners)
 
 
 def test_a_broker_starts_fenced_and_its_epoch_is_the_offset_of_its_record():

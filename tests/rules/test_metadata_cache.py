@@ -101,6 +101,22 @@ def test_metadata_names_living_brokers_leaders_and_who_is_away():
     assert (partition.replica_nodes, partition.isr_nodes, partition.offline_replicas) == ((1, 2, 3), (1, 2), (3,))
 
 
+def test_a_client_is_told_addresses_of_the_listener_that_it_asked_at():
+    """S27: a client of the host cannot resolve the names of the brokers' network; where one has no such listener, it
+    is told what brokers are.
+    """
+    cluster = Cluster(0)
+    cluster.register(1, listeners="PLAINTEXT_HOST://localhost:29092")
+    cluster.register(2)
+    for node in (1, 2):
+        cluster.heartbeat(node)
+    asked = MetadataRequest(topics=())
+    at_host = metadata_of(cluster.image, asked, controller_id=1, listener="PLAINTEXT_HOST")
+    assert [(each.host, each.port) for each in at_host.brokers] == [("localhost", 29092), ("127.0.0.1", 9092)]
+    inside = metadata_of(cluster.image, asked, controller_id=1)
+    assert [(each.host, each.port) for each in inside.brokers] == [("127.0.0.1", 9091), ("127.0.0.1", 9092)]
+
+
 def test_a_broker_that_shuts_down_is_still_named():
     """It serves until its leaders have moved."""
     cluster = Cluster(2)

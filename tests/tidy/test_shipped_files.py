@@ -68,9 +68,15 @@ def test_compose_is_the_same_three_brokers():
     assert [broker.node_id for broker in brokers.values()] == [1, 2, 3]
     assert len({broker.cluster_id for broker in brokers.values()}) == 1
     for name, broker in brokers.items():
-        assert broker.advertised == (name, 9092)
-        assert broker.voters[broker.node_id] == broker.advertised
-        assert broker.listener == ("0.0.0.0", 9092)
+        published = COMPOSE["services"][name]["ports"][0].split(":")[1]
+        assert broker.advertised == (name, 19092)
+        assert broker.all_advertised["PLAINTEXT_HOST"] == ("localhost", int(published))
+        assert {each.name: each.address for each in broker.all_listeners} == {
+            "PLAINTEXT": ("0.0.0.0", 19092),
+            "CONTROLLER": ("0.0.0.0", broker.voters[broker.node_id].port),
+            "PLAINTEXT_HOST": ("0.0.0.0", 9092),
+        }
+        assert broker.voters[broker.node_id].host == name
         assert (broker.default_replication_factor, broker.min_insync_replicas) == (3, 2)
 
 

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from minikafka.broker.listeners import LISTENER
 from minikafka.broker.metadata import describe_topics, metadata_of
 from minikafka.config import BrokerConfig
 from minikafka.ports import World
@@ -55,7 +56,7 @@ class MetadataApi:
         """Brokers, topics, partitions, leaders; errors per topic and partition."""
         if request.allow_auto_topic_creation and self.config.auto_create_topics_enable:
             await self._create_missing(request)
-        return metadata_of(self.metadata.image, request, controller_id=self.quorum.leader_id)
+        return metadata_of(self.metadata.image, request, controller_id=self.quorum.leader_id, listener=LISTENER.get())
 
     async def handle_describe_topics(self, request: DescribeTopicsRequest) -> DescribeTopicsResponse:
         """Partition state as the controller has recorded it (S15)."""
