@@ -69,6 +69,7 @@ LAST_EVENT_ID = Integer(
 HEARTBEAT_MS = Integer(
     name="heartbeat_ms", description="A comment after so long without news.", default=15_000, low=100, high=30_000
 )
+HEARTBEAT = b": heartbeat\n\n"
 FAREWELL = b'event: end\ndata: {"why": "the broker stops"}\n\n'
 
 
@@ -106,6 +107,7 @@ class _Reader:
     async def chunks(self, first: bytes) -> AsyncGenerator[bytes, None]:
         """One chunk a poll."""
         yield first
+        told_problem = ""
         while True:
             try:
                 answer, leader = await self._fetch(self.next_offset, wait_ms=self.visit[HEARTBEAT_MS])
@@ -122,12 +124,14 @@ class _Reader:
                     yield self._truncated(cut)
                     continue
                 problem = problem_of(refused.error, status=refused.status, **refused.members)
-                yield _event("problem", problem)
+                yield _event("problem", problem) if problem["detail"] != told_problem else HEARTBEAT
+                told_problem = problem["detail"]
                 if not refused.error.retriable:
                     return
                 await asyncio.sleep(PAUSE_S)
                 continue
-            yield told or b": heartbeat\n\n"
+            told_problem = ""
+            yield told or HEARTBEAT
 
     async def _latest(self) -> Offset:
         def pick(response: ListOffsetsResponse) -> ListedOffset:
