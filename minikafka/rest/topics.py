@@ -12,6 +12,7 @@ from typing import Any
 from minikafka.errors import (
     InvalidConfig,
     InvalidPartitions,
+    InvalidReplicaAssignment,
     InvalidReplicationFactor,
     InvalidTopic,
     PolicyViolation,
@@ -27,12 +28,13 @@ from minikafka.rest.leaders import (
     unknown_topic,
     until_known,
 )
-from minikafka.rest.members import Members, shown
-from minikafka.rest.parameters import FORWARD, TOPIC, Flag, Integer
+from minikafka.rest.members import Members, pointer, shown
+from minikafka.rest.parameters import FORWARD, INT32_MAX, TOPIC, Flag, Integer
 from minikafka.rest.problems import Fault, Refused, unacceptable
 from minikafka.rest.route import CONTROLLER_PROBLEMS, Answer, Route, json_body
-from minikafka.rest.schema import flag, many, nullable, ref, shape, table, text, whole
+from minikafka.rest.schema import flag, many, nodes, nullable, ref, shape, table, text, whole
 from minikafka.rest.visit import Reply, Visit
+from minikafka.types import NodeId
 from minikafka.wire.messages import (
     CreatedTopic,
     CreateTopicsRequest,
@@ -45,6 +47,7 @@ from minikafka.wire.messages import (
     DescribeTopicsRequest,
     DescribeTopicsResponse,
     NewTopic,
+    ReplicaAssignment,
 )
 
 # After this long a creation is answered even if a broker is still behind; that one will say so itself.
@@ -156,7 +159,7 @@ async def post_topic(visit: Visit) -> Reply:
 
 
 def new_topic(document: dict[str, Any]) -> NewTopic:
-    """``{"name", "partitions", "replication_factor", "config"}``; 422 with pointers."""
+    """``{"name", "partitions", "replication_factor", "assignments", "config"}``; 422 with pointers."""
     faults: list[Fault] = []
     members = Members(document, "", faults)
     name = members.text("name", required=True)
@@ -164,6 +167,7 @@ def new_topic(document: dict[str, Any]) -> NewTopic:
         members.wrong("name", "an empty name")
     partitions = members.integer("partitions", -1, low=1, high=PARTITION_COUNT_MAX)
     replication_factor = members.integer("replication_factor", -1, low=1, high=REPLICA_COUNT_MAX)
+    assignments = _replica_lists(members, "assignments", faults)
     config = members.object("config")
     members.done()
     inner = Members(config, "/config", faults)
@@ -178,7 +182,27 @@ def new_topic(document: dict[str, Any]) -> NewTopic:
             inner.wrong(setting, f"a text, a whole number, true or false is needed, not {shown(value)}")
     if faults:
         raise unacceptable(faults)
-    return NewTopic(name=name, num_partitions=partitions, replication_factor=replication_factor, configs=configs)
+    return NewTopic(
+        name=name,
+        num_partitions=partitions,
+        replication_factor=replication_factor,
+        assignments=tuple(
+            ReplicaAssignment(partition=number, broker_ids=each) for number, each in enumerate(assignments)
+        ),
+        configs=configs,
+    )
+
+
+def _replica_lists(members: Members, name: str, faults: list[Fault]) -> list[tuple[NodeId, ...]]:
+    """A list of replicas for each partition, the preferred leader first; empty when it is missing."""
+    lists = []
+    for at, given in enumerate(members.list(name)):
+        if type(given) is list and all(type(each) is int and 0 <= each <= INT32_MAX for each in given):
+            lists.append(tuple(given))
+        else:
+            detail = f"a list of broker ids is needed, not {shown(given)}"
+            faults.append({"pointer": pointer(name, at), "detail": detail})
+    return lists
 
 
 async def delete_topic(visit: Visit) -> Reply:
@@ -256,10 +280,14 @@ ROUTES = (
         body=json_body(
             shape(
                 "A topic; what is left out, the controller's settings decide.",
-                optional=("partitions", "replication_factor", "config"),
+                optional=("partitions", "replication_factor", "assignments", "config"),
                 name=text("Letters, digits, `.`, `_` and `-`.", minLength=1),
                 partitions=whole("num.partitions", minimum=1, maximum=PARTITION_COUNT_MAX),
                 replication_factor=whole("default.replication.factor", minimum=1, maximum=REPLICA_COUNT_MAX),
+                assignments=many(
+                    nodes("Of one partition, the preferred leader first."),
+                    "In place of `partitions` and `replication_factor`: where each partition's replicas are.",
+                ),
                 config=table({"type": ["string", "integer", "boolean"]}, "Settings by Kafka's names."),
             ),
             {"name": "orders", "partitions": 3, "replication_factor": 3, "config": {"min.insync.replicas": 2}},
@@ -293,6 +321,7 @@ ROUTES = (
             *CONTROLLER_PROBLEMS,
             InvalidConfig,
             InvalidPartitions,
+            InvalidReplicaAssignment,
             InvalidReplicationFactor,
             InvalidTopic,
             PolicyViolation,

@@ -616,3 +616,13 @@ async def test_errors_of_other_brokers_keep_their_names(curl):
     assert told["detail"] == "crc: 1 is not 2"
     curl.cluster.brokers[1].refuse["DescribeTopicPartitions"] = [LeaderNotAvailable("x")]
     (await curl.get("/v1/topics")).problem(503, "LEADER_NOT_AVAILABLE")
+
+
+async def test_a_topic_can_be_placed_by_hand(curl):
+    """The preferred leader is the first of a list: whoever teaches elections wants to choose it."""
+    bad = await curl.post("/v1/topics", {"name": "placed", "assignments": [[1], "2"]})
+    assert bad.problem(422, "INVALID_REQUEST")["errors"][0]["pointer"] == "/assignments/1"
+    await curl.post("/v1/topics", {"name": "placed", "assignments": [[2, 1], [1, 2]]})
+    (topic,) = curl.cluster.brokers[1].asked[-2].topics
+    assert [each.broker_ids for each in topic.assignments] == [(2, 1), (1, 2)]
+    assert (topic.num_partitions, topic.replication_factor) == (-1, -1)
