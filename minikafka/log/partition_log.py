@@ -33,7 +33,6 @@ from minikafka.log.checkpoint import BadCheckpoint, format_epochs, format_partit
 from minikafka.log.durability import Durability
 from minikafka.log.limits import check_limits, uses_append_time
 from minikafka.log.names import LEADER_EPOCH_CHECKPOINT, LOG, PARTITION_METADATA
-from minikafka.log.producer_state import Duplicate
 from minikafka.log.recovery import LoadedLog, load, may_have_gaps
 from minikafka.log.retention import SegmentAge, expired_count
 from minikafka.log.segment import Segment
@@ -234,10 +233,6 @@ class PartitionLog:
         )
 
     # ------------------------------------------------------------------------------------- appending
-
-    def check_producer(self, batch: RecordBatch) -> Duplicate | None:
-        """Has an idempotent producer sent it before? Raises OutOfOrderSequenceNumber, InvalidProducerEpoch."""
-        return self.producers.check(batch)
 
     def append_as_leader(self, batch: RecordBatch, *, leader_epoch: Epoch, wall_ms: int) -> AppendInfo:
         """Stamp and append a client's batch (already through ``verify_client``).

@@ -41,9 +41,7 @@ from minikafka.wire.batch import (
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 """Record headers in order; a name may come twice."""
 
-# Control record types of KRaft and of transactions.
-CONTROL_ABORT = 0
-CONTROL_COMMIT = 1
+# Control record types of KRaft; 0 and 1 end transactions, which there are none of.
 CONTROL_LEADER_CHANGE = 2
 CONTROL_SNAPSHOT_HEADER = 3
 CONTROL_SNAPSHOT_FOOTER = 4

@@ -176,6 +176,6 @@ def test_followers_learn_the_state_from_the_batches():
     for n in range(3):
         leader.append_as_leader(from_producer(7, n, "x"), leader_epoch=0, wall_ms=TIME)
     follower.append_as_follower(split(b"".join(leader.read(0, max_bytes=10_000).buffers)))
-    assert [follower.check_producer(from_producer(7, n, "x")) for n in range(3)] == [
+    assert [follower.producers.check(from_producer(7, n, "x")) for n in range(3)] == [
         Duplicate(n, n, TIME) for n in range(3)
     ]

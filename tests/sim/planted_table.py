@@ -15,6 +15,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -124,9 +125,11 @@ class Hunt:
         self.seeds = 0
         self._say = say
 
-    def go(self, names: Sequence[str] = (), *, seeds: int = SEEDS, ends_at: float = float("inf")) -> bool:
-        """Look for each of them; False when the time (monotonic) was up before the end."""
-        for name, tries in hunts(names, seeds=seeds):
+    def go(
+        self, names: Sequence[str] = (), *, seeds: int = SEEDS, ends_at: float = float("inf"), skip: int = 0
+    ) -> bool:
+        """Look for each of them, but for the first ``skip``; False when the time (monotonic) was up before the end."""
+        for name, tries in islice(hunts(names, seeds=seeds), skip, None):
             tried = 0
             for tried, caught in enumerate(tries, start=1):
                 self.seeds += 1
