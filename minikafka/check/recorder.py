@@ -33,16 +33,21 @@ class Recorder:
     """Hands each operation to ``record``, numbered as the line that it would be in a file.
 
     ``clock`` gives seconds; any clock will do (virtual time in the simulator). ``lines_before``: how many lines the
-    file has already (its header).
+    file has already (its header); ``sends_before``: how many of them are sends, whose numbers are taken.
     """
 
     def __init__(
-        self, record: Callable[[Operation], None], clock: Callable[[], float], *, lines_before: int = 0
+        self,
+        record: Callable[[Operation], None],
+        clock: Callable[[], float],
+        *,
+        lines_before: int = 0,
+        sends_before: int = 0,
     ) -> None:
         self._record = record
         self._clock = clock
         self._line = lines_before
-        self._sends = 0
+        self._sends = sends_before
 
     def send(
         self,
@@ -175,14 +180,22 @@ class Recorder:
 
 
 class HistoryWriter(Recorder):
-    """A recorder that writes lines: ``write`` gets each one with its line end, the header first."""
+    """A recorder that writes lines: ``write`` gets each with its line end; the header first unless lines are there."""
 
-    def __init__(self, write: Callable[[str], object], clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        write: Callable[[str], object],
+        clock: Callable[[], float],
+        *,
+        lines_before: int = 0,
+        sends_before: int = 0,
+    ) -> None:
         def write_line(operation: Operation) -> None:
             write(to_line(operation))
 
-        super().__init__(write_line, clock, lines_before=1)
-        write(header_line())
+        super().__init__(write_line, clock, lines_before=max(1, lines_before), sends_before=sends_before)
+        if not lines_before:
+            write(header_line())
 
 
 def header_line() -> str:

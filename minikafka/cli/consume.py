@@ -12,19 +12,24 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import click
 
 from minikafka import Consumer
+from minikafka.check import value_id
 from minikafka.cli.formats import DEFAULT_FORMAT, LETTERS, BadFormat, Readable, parse_format, to_json_line
 from minikafka.cli.running import ANSWER_TIMEOUT_MS, Signals, first_of, run_until_asked, somebody_listens
 from minikafka.cli.tables import bootstrap_option
 from minikafka.client.settings import ASSIGNORS
 from minikafka.errors import UnknownTopicOrPartition
-from minikafka.types import TopicPartition
+from minikafka.types import Offset, TopicPartition
+from minikafka.world.ledger_file import LedgerFile
 
 POLL_TIMEOUT_MS = 500
 POLL_RECORDS_MAX = 5_000
+PROCESS = "consumer"
+"""This command's name in a ledger."""
 
 Printer = Callable[[Readable], bytes]
 
@@ -55,6 +60,13 @@ come as key_b64 and value_b64."""
 @click.option("--client-id", default=None, metavar="NAME", help="What tools show of this consumer.")
 @click.option("-f", "--format", "format_", default=None, metavar="FORMAT", help="kcat's letters.  [default: '%s\\n']")
 @click.option(
+    "--ledger",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=None,
+    metavar="FILE",
+    help="Append what was read, with the high watermarks, for `minikafka audit`.  [nowhere]",
+)
+@click.option(
     "-o", "--output", type=click.Choice(["table", "json"]), default=None, help="Columns, or a JSON object a line."
 )
 def command(
@@ -67,6 +79,7 @@ def command(
     assignor: str | None,
     client_id: str | None,
     format_: str | None,
+    ledger: Path | None,
     output: str | None,
 ) -> None:
     """Print the records of TOPIC, as they come."""
@@ -81,7 +94,11 @@ def command(
     reading = Reading(topic, bootstrap, from_beginning, max_records, exit_at_end, printer, group, assignor, client_id)
     if output == "table":
         sys.stdout.buffer.write(_columns("PARTITION", "OFFSET", "TIMESTAMP", "KEY", "VALUE"))
-    run_until_asked(reading.run)
+    if ledger is None:
+        run_until_asked(reading.run)
+        return
+    with LedgerFile(ledger) as reading.ledger:
+        run_until_asked(reading.run)
 
 
 def _printer(format_: str | None, output: str | None) -> Printer:
@@ -112,6 +129,7 @@ class Reading:
     assignor: str | None = None
     client_id: str | None = None
     printed: int = 0
+    ledger: LedgerFile | None = None
 
     async def run(self, signals: Signals) -> None:
         """Read until there is a reason to end."""
@@ -141,6 +159,8 @@ class Reading:
             raise UnknownTopicOrPartition(f"there is no topic {self.topic}")
         consumer.unsubscribe()
         consumer.assign(partitions)
+        if self.ledger is not None:
+            self.ledger.recorder.assign(PROCESS, partitions)
         ends = await consumer.end_offsets(partitions) if self.exit_at_end else {}
         if self.from_beginning:
             await consumer.seek_to_beginning(*partitions)
@@ -154,6 +174,7 @@ class Reading:
             records = await consumer.getmany(timeout_ms=POLL_TIMEOUT_MS, max_records=left)
             for partition, batch in records.items():
                 self._print(partition, batch, ends)
+                self._note(partition, batch, consumer.highwater(partition))
             sys.stdout.buffer.flush()
 
     async def _share(self, consumer: Consumer) -> None:
@@ -182,6 +203,13 @@ class Reading:
             if end is None or record.offset < end:
                 write(printer(record))
                 self.printed += 1
+
+    def _note(self, partition: TopicPartition, batch: Sequence[Readable], high_watermark: Offset | None) -> None:
+        """The watermark may be of a later fetch: it only rises."""
+        if self.ledger is not None:
+            rows = [(record.offset, value_id(record.value)) for record in batch]
+            self.ledger.recorder.poll(PROCESS, *partition, rows, high_watermark=high_watermark)
+            self.ledger.flush()
 
     @property
     def _enough(self) -> bool:

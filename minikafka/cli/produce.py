@@ -8,27 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
 from minikafka import Producer
-from minikafka.check import HistoryWriter, value_id
 from minikafka.cli.lines import lines_of
 from minikafka.cli.running import ANSWER_TIMEOUT_MS, FAILED, Signals, first_of, run_until_asked, somebody_listens
 from minikafka.cli.tables import bootstrap_option, console, print_json
-from minikafka.errors import NOT_WRITTEN, UNKNOWN, MessageTooLarge, ProtocolError
+from minikafka.errors import UNKNOWN, MessageTooLarge, ProtocolError
 
 PROGRESS_INTERVAL_S = 1.0
-PROCESS = "produce"
-"""This command's name in its ledger."""
 
 
 @click.command(
@@ -56,31 +49,20 @@ were acknowledged."""
     type=click.Path(dir_okay=False, path_type=Path),
     default=None,
     metavar="FILE",
-    help="Write down what was acknowledged where, failed or is unknown, for `minikafka audit`.  [nowhere]",
+    help="Append what was acknowledged where, failed or is unknown, for `minikafka audit`.  [nowhere]",
 )
 def command(
     topic: str, bootstrap: str, key_separator: str | None, acks: str, rate: float | None, ledger: Path | None
 ) -> None:
     """Send standard input to TOPIC, one record a line."""
     separator = key_separator.encode() if key_separator else None
-    with _ledger(ledger) as writer:
-        tally = Tally(promised=acks != "0", ledger=writer)
-        run_until_asked(lambda signals: _produce(tally, topic, bootstrap, separator, acks, rate, signals))
+    tally = Tally(promised=acks != "0")
+    run_until_asked(lambda signals: _produce(tally, topic, bootstrap, separator, acks, rate, ledger, signals))
     print_json(tally.summary())
     for name, count in sorted(tally.errors.items()):
         click.echo(f"minikafka: {count} records: {name}", err=True)
     if tally.acknowledged < tally.sent or tally.interrupted:
         raise click.exceptions.Exit(FAILED)
-
-
-@contextmanager
-def _ledger(path: Path | None) -> Iterator[HistoryWriter | None]:
-    """The ledger's writer; its file is complete when the block ends."""
-    if path is None:
-        yield None
-        return
-    with path.open("w", encoding="utf-8") as file:
-        yield HistoryWriter(file.write, time.time)
 
 
 @dataclass(slots=True)
@@ -94,44 +76,28 @@ class Tally:
     failed: int = 0
     interrupted: bool = False
     errors: Counter[str] = field(default_factory=Counter)
-    ledger: HistoryWriter | None = None
-
-    def sends(self, topic: str, key: bytes | None, value: bytes) -> int:
-        """A record is about to be handed over; its number in the ledger (0: there is none)."""
-        self.sent += 1
-        if self.ledger is None:
-            return 0
-        return self.ledger.send(PROCESS, topic, value_id(value), key=None if key is None else value_id(key))
 
     def summary(self) -> dict[str, int]:
         """The contract; what has no answer is unknown."""
         unknown = self.sent - self.acknowledged - self.failed
         return {"sent": self.sent, "acknowledged": self.acknowledged, "failed": self.failed, "unknown": unknown}
 
-    def refused(self, error: BaseException, op: int = 0) -> None:
+    def refused(self, error: BaseException) -> None:
         """A record got an error instead of a place."""
         told = error if isinstance(error, ProtocolError) else None
-        is_failed = told is not None and told.outcome == NOT_WRITTEN
         if told is not None and told.outcome != UNKNOWN:
             self.failed += 1
-        if self.ledger is not None:
-            name = told.name if told is not None else type(error).__name__
-            (self.ledger.failed if is_failed else self.ledger.unknown)(op, name)
         self.errors[f"{told.name}: {told.message}" if told is not None else repr(error)] += 1
 
-    def answered(self, future: asyncio.Future[Any], op: int = 0) -> None:
+    def answered(self, future: asyncio.Future[Any]) -> None:
         """A send's future is done."""
         if future.cancelled():
             return
         error = future.exception()
         if error is not None:
-            self.refused(error, op)
+            self.refused(error)
         elif self.promised:
             self.acknowledged += 1
-            if self.ledger is not None:
-                place = future.result()
-                offset = place.offset if place.offset >= 0 else None
-                self.ledger.acknowledged(op, partition=place.partition, offset=offset)
 
 
 async def _produce(
@@ -141,10 +107,12 @@ async def _produce(
     separator: bytes | None,
     acks: str,
     rate: float | None,
+    ledger: Path | None,
     signals: Signals,
 ) -> None:
     producer = Producer(
         bootstrap_servers=bootstrap,
+        ledger=ledger,
         acks="all" if acks == "all" else int(acks),
         default_api_timeout_ms=ANSWER_TIMEOUT_MS,
     )
@@ -169,17 +137,17 @@ async def _send_all(producer: Producer, topic: str, separator: bytes | None, rat
                 await asyncio.sleep(max(0.0, started + tally.sent / rate - loop.time()))
             key, found, value = line.partition(separator) if separator else (b"", b"", line)
             record = value if found or not separator else line, key if found else None
-            op = tally.sends(topic, record[1], record[0])
+            tally.sent += 1
             try:
                 future = await producer.send(topic, *record)
             except MessageTooLarge as error:
-                tally.refused(error, op)
+                tally.refused(error)
             except ProtocolError as error:
                 # Neither the topic nor room for more: the lines after it would fare the same, each after a minute.
-                tally.refused(error, op)
+                tally.refused(error)
                 return
             else:
-                future.add_done_callback(partial(tally.answered, op=op))
+                future.add_done_callback(tally.answered)
         await asyncio.sleep(0)
 
 

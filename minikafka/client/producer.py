@@ -11,8 +11,8 @@ Idempotence is on by default: a retry neither duplicates nor reorders. Without i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack
 from itertools import accumulate
 from types import TracebackType
 from typing import Any, NamedTuple, Self, cast
@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, Self, cast
 from minikafka.client.accumulator import Accumulator
 from minikafka.client.batches import RECORD_OVERHEAD_MAX, record_size
 from minikafka.client.caller import Caller
+from minikafka.client.ledger import AckLedger, LedgerSink
 from minikafka.client.metadata import Metadata
 from minikafka.client.partitioner import KeyHashes, choose_sticky
 from minikafka.client.sender import Part, Queue, Sender, Waiting
@@ -43,6 +44,9 @@ from minikafka.wire.records import BatchBuilder, Headers, PlainRows, Row, Rows
 NO_HEADERS: Headers = ()
 # A list is what the compiled codec takes without a conversion; nobody changes it.
 NO_HEADERS_LISTED: Headers = []
+
+LEDGER_PROCESS = "producer"
+"""A producer's name in its ledger, unless it has a ``client_id``."""
 
 RecordLike = bytes | tuple[Any, ...]
 """What ``send_many`` takes: a value, or (key, value), (key, value, headers) or (key, value, headers, timestamp_ms)."""
@@ -69,7 +73,9 @@ class AppendedRecord(NamedTuple):
 class BatchToSend:
     """A batch that the application fills itself; aiokafka's BatchBuilder."""
 
-    def __init__(self, *, compression: str, size_max: int, wall_ms: int) -> None:
+    def __init__(self, *, compression: str, size_max: int, wall_ms: int, rows: list[Row] | None = None) -> None:
+        self.rows = rows
+        """What it holds, for a ledger; None: there is none."""
         self.builder = BatchBuilder(compression=compression, size_limit=size_max)
         self.first_timestamp = wall_ms
         self._wall_ms = wall_ms
@@ -88,6 +94,8 @@ class BatchToSend:
             return None
         if at == 0:
             self.first_timestamp = when
+        if self.rows is not None:
+            self.rows.append((when, key, value, headers))
         return AppendedRecord(at, self.builder.size - before, when)
 
     def close(self) -> None:
@@ -108,9 +116,17 @@ class Producer:
     This is the form with the world given; ``minikafka.Producer(bootstrap_servers=...)`` makes its own.
     """
 
-    def __init__(self, config: ProducerConfig, world: World | AbstractAsyncContextManager[World]) -> None:
+    def __init__(
+        self,
+        config: ProducerConfig,
+        world: World | AbstractAsyncContextManager[World],
+        *,
+        ledger: AbstractContextManager[LedgerSink] | None = None,
+    ) -> None:
         self.config = config
         self._world_source = world
+        self._ledger_source = ledger
+        self._ledger: AckLedger | None = None
         self._resources = AsyncExitStack()
         self._world: World | None = None
         self._metadata: Metadata | None = None
@@ -153,6 +169,15 @@ class Producer:
             await self._metadata.start(world.clock.now() + self.config.default_api_timeout_ms / 1000)
             self._sender = Sender(self.config, world, self._accumulator, self._metadata, caller)
             self._topics = self._sender.topics
+            if self._ledger_source is not None:
+                self._ledger = AckLedger(
+                    self._resources.enter_context(self._ledger_source),
+                    self.config.client_id or LEDGER_PROCESS,
+                    self._sender.epochs,
+                    self._sender.fail,
+                    answers=self.config.required_acks != 0,
+                    idempotent=self.config.idempotent,
+                )
             self._sender.start()
         except BaseException:
             await self._close()
@@ -174,6 +199,9 @@ class Producer:
         self._topics = {}
         if self._sender is not None:
             await self._sender.stop()
+        if self._ledger is not None:
+            # The last outcomes reach the ledger through callbacks of their futures.
+            await asyncio.sleep(0)
         if self._metadata is not None:
             await self._metadata.stop()
         await self._resources.aclose()
@@ -219,15 +247,21 @@ class Producer:
                 size += len(value)
         accumulator = self._accumulator
         queues = self._topics.get(topic)
-        if size > self._record_size_max:
-            raise self._too_large(size)
-        if queues is None or accumulator.size + size > self._buffer_memory:
-            queues = await self._admitted(topic, size)
-        if partition is None:
-            partition = self._partition(topic, queues, key, size)
-        elif not 0 <= partition < len(queues):
-            queues = await self._with_partition(topic, partition)
+        try:
+            if size > self._record_size_max:
+                raise self._too_large(size)
+            if queues is None or accumulator.size + size > self._buffer_memory:
+                queues = await self._admitted(topic, size)
+            if partition is None:
+                partition = self._partition(topic, queues, key, size)
+            elif not 0 <= partition < len(queues):
+                queues = await self._with_partition(topic, partition)
+        except ProtocolError as error:
+            self._note_refused(topic, partition, [(0, key, value, headers)], error)
+            raise
         future: asyncio.Future[RecordMetadata] = self._create_future()
+        if self._ledger is not None:
+            self._ledger.follow(self._ledger.sent(topic, partition, ((key, value),)), future)
         if accumulator.append(
             queues[partition],
             future,
@@ -274,29 +308,11 @@ class Producer:
         rows: Rows = PlainRows(now_ms, cast("list[bytes]", given)) if plain else [_row(each, now_ms) for each in given]
         if self._key_of is not None or self._value_of is not None:
             rows = [self._serialized(row) for row in rows]
-        queues = self._topics.get(topic) or await self._admitted(topic, 0)
-        if partition is not None and not 0 <= partition < len(queues):
-            queues = await self._with_partition(topic, partition)
-        everything = range(len(rows))
-        if partition is not None:
-            return await self._send_rows(topic, partition, rows, everything)
-        if self._partitioner is None and (isinstance(rows, PlainRows) or all(row[1] is None for row in rows)):
-            return await self._send_rows(topic, None, rows, everything)
-        self._check_sizes(rows)
-        groups: list[list[int]] = [[] for _ in queues]
-        hash_of, count, default = self._hash, len(queues), self._partitioner is None
-        for index, row in enumerate(rows):
-            key = row[1]
-            if default and key is not None:
-                groups[hash_of(key) % count].append(index)
-            else:
-                at = self._partition(topic, queues, key, RECORD_OVERHEAD_MAX + len(row[2] or b""))
-                groups[at].append(index)
-        parts: list[SentPart] = []
-        for at, indexes in enumerate(groups):
-            if indexes:
-                parts.extend(await self._send_rows(topic, at, [rows[index] for index in indexes], indexes))
-        return parts
+        try:
+            return await self._send_many(topic, rows, partition)
+        except ProtocolError as error:
+            self._note_refused(topic, partition, rows, error)
+            raise
 
     def create_batch(self) -> BatchToSend:
         """An empty batch to fill and give to :meth:`send_batch`."""
@@ -304,6 +320,7 @@ class Producer:
             compression=self.config.compression_type or "none",
             size_max=self.config.max_batch_size,
             wall_ms=self._running_world().clock.wall_ms(),
+            rows=None if self._ledger is None else [],
         )
 
     async def send_batch(self, batch: BatchToSend, topic: str, *, partition: int) -> asyncio.Future[RecordMetadata]:
@@ -311,9 +328,15 @@ class Producer:
         batch.close()
         if batch.record_count() == 0:
             raise InvalidRequest("the batch holds no records")
-        await self._admitted(topic, batch.size())
-        queues = await self._with_partition(topic, partition)
+        rows = batch.rows or []
+        try:
+            await self._admitted(topic, batch.size())
+            queues = await self._with_partition(topic, partition)
+        except ProtocolError as error:
+            self._note_refused(topic, partition, rows, error)
+            raise
         future: asyncio.Future[RecordMetadata] = self._create_future()
+        self._note_sent(topic, partition, rows, future)
         part = Part(future, batch.record_count())
         part.only_first = True
         self._accumulator.add_built(queues[partition], part, batch.builder, batch.first_timestamp, self._now())
@@ -359,7 +382,50 @@ class Producer:
         lengths = [len(queues[index].batches) for index in available]
         return choose_sticky(self._running_world().random, available, lengths, current)
 
+    # ---------------------------------------------------------------------------------------- ledger
+
+    def _note_sent(self, topic: str, partition: int, rows: Sequence[Row], future: asyncio.Future[Any]) -> None:
+        if self._ledger is not None:
+            self._ledger.follow(self._ledger.sent(topic, partition, _named(rows)), future)
+
+    def _note_buffered(self, topic: str, partition: int, rows: Sequence[Row], future: asyncio.Future[Any]) -> None:
+        """Only now is it known how many fitted; a ledger that cannot be written has ended the producer, unsent."""
+        try:
+            self._note_sent(topic, partition, rows, future)
+        except OSError:
+            future.exception()
+            raise
+
+    def _note_refused(self, topic: str, partition: int | None, rows: Sequence[Row], error: ProtocolError) -> None:
+        if self._ledger is not None:
+            self._ledger.refused(topic, partition, _named(rows), error)
+
     # ---------------------------------------------------------------------------------------- slow paths
+
+    async def _send_many(self, topic: str, rows: Rows, partition: int | None) -> list[SentPart]:
+        queues = self._topics.get(topic) or await self._admitted(topic, 0)
+        if partition is not None and not 0 <= partition < len(queues):
+            queues = await self._with_partition(topic, partition)
+        everything = range(len(rows))
+        if partition is not None:
+            return await self._send_rows(topic, partition, rows, everything)
+        if self._partitioner is None and (isinstance(rows, PlainRows) or all(row[1] is None for row in rows)):
+            return await self._send_rows(topic, None, rows, everything)
+        self._check_sizes(rows)
+        groups: list[list[int]] = [[] for _ in queues]
+        hash_of, count, default = self._hash, len(queues), self._partitioner is None
+        for index, row in enumerate(rows):
+            key = row[1]
+            if default and key is not None:
+                groups[hash_of(key) % count].append(index)
+            else:
+                at = self._partition(topic, queues, key, RECORD_OVERHEAD_MAX + len(row[2] or b""))
+                groups[at].append(index)
+        parts: list[SentPart] = []
+        for at, indexes in enumerate(groups):
+            if indexes:
+                parts.extend(await self._send_rows(topic, at, [rows[index] for index in indexes], indexes))
+        return parts
 
     async def _send_rows(self, topic: str, partition: int | None, rows: Rows, indexes: Sequence[int]) -> list[SentPart]:
         """Buffer rows batch by batch, to one partition or (None) to sticky ones, letting the sender run in between."""
@@ -375,6 +441,7 @@ class Producer:
                     queues = await self._admitted(topic, size)
                 at = self._partition(topic, queues, None, 0) if partition is None else partition
             except ProtocolError as error:
+                self._note_refused(topic, partition, [rows[index] for index in range(start, len(rows))], error)
                 future.set_exception(error)
                 parts.append(SentPart(indexes[start:], -1 if partition is None else partition, future))
                 break
@@ -382,6 +449,8 @@ class Producer:
             room = self._buffer_memory - self._accumulator.size
             taken = self._accumulator.extend(queues[at], part, rows, start, ends, room, self._now())
             part.expect(taken)
+            if self._ledger is not None:
+                self._note_buffered(topic, at, [rows[index] for index in range(start, start + taken)], future)
             if partition is None:
                 sent = ends[start + taken - 1] - (ends[start - 1] if start else 0)
                 self._sticky[topic] = (at, self._sticky[topic][1] - sent)
@@ -476,6 +545,11 @@ class Producer:
 
     def __repr__(self) -> str:
         return f"<producer {self._accumulator!r}>"
+
+
+def _named(rows: Sequence[Row]) -> Iterator[tuple[bytes | None, bytes | None]]:
+    """Keys and values."""
+    return ((row[1], row[2]) for row in rows)
 
 
 def _row(record: Any, now_ms: int) -> Row:

@@ -20,7 +20,7 @@ from minikafka.client.settings import ProducerConfig
 from minikafka.client.structs import RecordMetadata, SentRecords
 from minikafka.errors import NOT_WRITTEN, UNKNOWN, NetworkException, ProtocolError, RequestTimedOut, UnknownServerError
 from minikafka.ports import World
-from minikafka.types import NO_NODE, NodeId, TopicPartition
+from minikafka.types import NO_EPOCH, NO_NODE, Epoch, NodeId, TopicPartition
 from minikafka.wire.messages import (
     InitProducerIdRequest,
     InitProducerIdResponse,
@@ -122,6 +122,8 @@ class Sender:
         """One queue per partition, of the topics that were sent to and that metadata knows."""
         self._queues: dict[TopicPartition, Queue] = {}
         """Every queue there ever was: its sequences go on even if the topic was out of sight for a while."""
+        self.epochs: dict[TopicPartition, Epoch] = {}
+        """The leader epoch of each partition's last acknowledgement."""
         self.broken: BaseException | None = None
         """Why the producer ended by itself: a bug, or metadata of another cluster."""
         self._config = config
@@ -193,6 +195,10 @@ class Sender:
                 if entry in self._space:
                     self._space.remove(entry)
             self.check()
+
+    def fail(self, error: BaseException) -> None:
+        """End the producer: nothing more is sent, everybody is told why."""
+        self._break(error)
 
     def check(self) -> None:
         """Raise what ended the producer, if anything did."""
@@ -309,6 +315,7 @@ class Sender:
         if error is None:
             error = error_in(answer) if answer is not None else UnknownServerError("no answer", outcome=UNKNOWN)
         if error is None or is_success(error):
+            self.epochs[batch.topic_partition] = NO_EPOCH if answer is None else answer.leader_epoch
             acknowledge(batch, answer)
             self._accumulator.succeeded(batch)
             return

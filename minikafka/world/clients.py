@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from inspect import Parameter, signature
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 from minikafka.client import admin, consumer, producer
@@ -22,6 +24,7 @@ from minikafka.client.settings import (
     build,
 )
 from minikafka.ports import World
+from minikafka.world.ledger_file import LedgerFile
 from minikafka.world.real import real_world
 
 __all__ = ["AdminClient", "Consumer", "Producer"]
@@ -35,11 +38,22 @@ async def client_world() -> AsyncIterator[World]:
 
 
 class Producer(producer.Producer):
-    """Sends records: ``async with Producer(bootstrap_servers="...", acks="all") as producer: ...``."""
+    """Sends records: ``async with Producer(bootstrap_servers="...", acks="all") as producer: ...``.
 
-    def __init__(self, *, bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP, **settings: Any) -> None:
+    ``ledger``: a file that gets a line for each record that is sent and one for what became of it, so that
+    ``minikafka audit`` can hold it against the logs; one that is there already is gone on with.
+    """
+
+    def __init__(
+        self,
+        *,
+        bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
+        ledger: str | PathLike[str] | None = None,
+        **settings: Any,
+    ) -> None:
         config = build(ProducerConfig, {"bootstrap_servers": bootstrap_servers, **settings})
-        super().__init__(config, client_world())
+        file = None if ledger is None else LedgerFile(Path(ledger))
+        super().__init__(config, client_world(), ledger=file)
 
 
 class Consumer(consumer.Consumer):
@@ -60,8 +74,15 @@ class AdminClient(admin.AdminClient):
 
 def _show_settings(client: Any, config: type[ClientConfig]) -> None:
     """Let ``help()`` and editors show the settings instead of ``**settings``."""
-    own = [each for each in signature(client.__init__).parameters.values() if each.kind is Parameter.VAR_POSITIONAL]
-    client.__signature__ = signature(client).replace(parameters=[*own, *signature(config).parameters.values()])
+    settings = signature(config).parameters
+    own = [
+        each
+        for each in signature(client.__init__).parameters.values()
+        if each.name not in {"self", *settings} and each.kind is not Parameter.VAR_KEYWORD
+    ]
+    first = [each for each in own if each.kind is Parameter.VAR_POSITIONAL]
+    last = [each for each in own if each.kind is Parameter.KEYWORD_ONLY]
+    client.__signature__ = signature(client).replace(parameters=[*first, *settings.values(), *last])
 
 
 _show_settings(Producer, ProducerConfig)

@@ -297,6 +297,7 @@ class FakeCluster:
                     base_offset=base,
                     duplicate=duplicate,
                     log_start_offset=found.start,
+                    leader_epoch=-1 if code else found.epoch,
                 )
             )
         return m.ProduceResponse(partitions=tuple(answers))
