@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from minikafka.broker.peer import call
 from minikafka.errors import CorruptMessage, InvalidRecord, WorldError
 from minikafka.invariant import invariant
+from minikafka.ports import File
 from minikafka.quorum import fetching
 from minikafka.quorum.core import QuorumCore
 from minikafka.quorum.fetching import FetchAsk, FetchSnapshot, FetchStep, Wait
@@ -146,18 +147,20 @@ class MetadataFollower:
             )
             file.close()
             return
-        await self._snapshots.finish(snapshot, file)
-        await self._begin_behind(snapshot, payloads)
+        await self._begin_behind(snapshot, file, payloads)
         self._world.events(
             "snapshot_fetched", end_offset=snapshot.end_offset, epoch=snapshot.epoch, records=len(payloads)
         )
 
-    async def _begin_behind(self, snapshot: EpochEnd, payloads: Sequence[bytes]) -> None:
-        """Empty the log; it goes on at the snapshot's end, and so does the listener, without an await in between.
+    async def _begin_behind(self, snapshot: EpochEnd, file: File, payloads: Sequence[bytes]) -> None:
+        """Keep the snapshot and empty the log; it goes on at the snapshot's end, and so does the listener, without an
+        await in between. All of it under the log's lock: whoever lets old snapshots go must not see a new one that the
+        log does not reach yet.
 
         A power cut before the sync leaves a log that is older than the snapshot: the next start does it again.
         """
         async with self._member.log_lock:
+            await self._snapshots.finish(snapshot, file)
             self._log.restart_at(snapshot.end_offset)
             self._member.applied.replace(snapshot, payloads)
             self._core.on_snapshots(self._snapshots.kept)
