@@ -68,8 +68,12 @@ class Soak:
         folder = Path(tempfile.mkdtemp(prefix="minikafka-soak-"))
         seed = self.first_seed + self.stretches
         say(f"kill -9 of real processes, seed {seed}, in {folder}")
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            outcome = runner.run(self._stretch(folder, minutes, seed))
+        try:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                outcome = runner.run(self._stretch(folder, minutes, seed))
+        except KeyboardInterrupt:
+            shutil.rmtree(folder)
+            raise
         say(str(outcome))
         self.acknowledged += outcome.verdict.counts.acknowledged
         if not outcome.well:
