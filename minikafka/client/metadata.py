@@ -29,8 +29,8 @@ from minikafka.types import NO_NODE, Address, NodeId, TopicPartition
 from minikafka.wire.messages import MetadataRequest, MetadataResponse
 
 ASK_TIMEOUT_S = 2.0
-NEWS_PAUSE_MAX_S = 0.2
-"""Between two answers of which the first told nothing new."""
+NEWS_PAUSE_SHARE = 5
+"""What part of ``retry_backoff_max_ms`` lies at most between two answers of which the first told nothing new."""
 
 Listener = Callable[[Update], None]
 
@@ -161,13 +161,13 @@ class Metadata:
                         await self._wanted.wait()
                 self._wanted.clear()
                 self._in_vain += 1
-                pause_max_s = NEWS_PAUSE_MAX_S
+                pause_max_s = self._config.retry_backoff_max_ms / 1000
                 try:
                     await self._ask()
+                    pause_max_s /= NEWS_PAUSE_SHARE
                 except NetworkException as error:
                     self._wanted.set()
                     self._world.events("metadata_refresh_failed", error=error.message)
-                    pause_max_s = self._config.retry_backoff_max_ms / 1000
                 await asyncio.sleep(min(pause_max_s, self._backoff.pause_s(max(self._in_vain, 1))))
         except asyncio.CancelledError:
             raise

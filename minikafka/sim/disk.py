@@ -54,7 +54,6 @@ class SimDisk:
         self._loop = loop
         self._wall_ms = wall_ms
         self._latencies = Random(f"{self._seed}/sync")
-        self._outside = loop.context_of(None)
         self._names: dict[str, Entry] = {}
         self._durable_names: dict[str, Entry] = {}
         self._name_changes: dict[str, list[NameChange]] = {}
@@ -279,7 +278,7 @@ class SimDisk:
         latency = self._latencies.expovariate(1 / self.sync_mean_s) if self.sync_mean_s > 0 else 0.0
         at = max(self._loop.time(), self._lane_free_at.get(lane, 0.0)) + latency
         self._lane_free_at[lane] = at
-        self._loop.call_at(at, finish, context=self._outside)
+        self._loop.happen_at(at, finish)
         await done
 
     def _fails(self, path: str) -> bool:

@@ -348,14 +348,15 @@ class AppliedEqual:
     """Whoever has applied the metadata up to an offset knows the same, from records or from a snapshot (D5)."""
 
     def __init__(self) -> None:
-        self._seen: dict[NodeId, MetadataImage] = {}
+        self.seen: dict[NodeId, MetadataImage] = {}
+        """What each has applied last."""
         self._known: dict[Offset, tuple[NodeId, MetadataImage]] = {}
 
     def look(self, node: NodeId, image: MetadataImage, report: Report) -> None:
         """``node`` has applied ``image``."""
-        if self._seen.get(node) is image:
+        if self.seen.get(node) is image:
             return
-        self._seen[node] = image
+        self.seen[node] = image
         first, known = self._known.setdefault(image.offset, (node, image))
         same = (known.topics, known.brokers, known.broker_configs) == (
             image.topics,
@@ -461,6 +462,7 @@ class Watch:
         if name in self.forgiven:
             return
         loop = self.cluster.sim.loop
+        loop.alarmed = True
         self.violations.append(Violation(name, what, loop.time(), loop.steps))
 
     def _on_event(self, event: Event) -> None:
@@ -480,10 +482,14 @@ class Watch:
             return
         told, self._told = self._told, []
         brokers = self.cluster.present()
-        for broker in brokers.values():
-            self._metadata.look(broker.image, self.report)
-            self._applied.look(broker.node_id, broker.image, self.report)
-        newest = max((broker.image for broker in brokers.values()), key=_applied_up_to, default=None)
+        newest: MetadataImage | None = None
+        for node, broker in brokers.items():
+            image = broker.image
+            if image is not self._applied.seen.get(node):
+                self._metadata.look(image, self.report)
+                self._applied.look(node, image, self.report)
+            if newest is None or image.offset > newest.offset:
+                newest = image
         sights: dict[tuple[NodeId, TopicPartition], Sight] = {}
         for event in told:
             node = self._nodes[event.node]
@@ -515,10 +521,6 @@ class Watch:
                 return None
             name = self._names[text] = TopicPartition(topic, int(number))
         return broker.partitions.get(name)
-
-
-def _applied_up_to(image: MetadataImage) -> Offset:
-    return image.offset
 
 
 def _state(image: MetadataImage) -> tuple[object, ...]:

@@ -42,6 +42,9 @@ LIVELOCK_STEPS = 200_000
 # Hashing line by line costs more than the step that the line tells of.
 TRACE_LINES_AT_ONCE = 1000
 
+# So many may wait before the cancelled ones among them are looked for.
+TIMERS_MAX = 200
+
 # Closing a coroutine that awaits in its `finally` suspends it again; more rounds than this is a loop without end.
 CLOSE_ROUNDS = 20
 
@@ -126,6 +129,8 @@ class SimLoop(_Base):  # type: ignore[misc]
         """Called after each step that told an event: the place for invariants."""
         self.told = False
         """The step under way has told something."""
+        self.alarmed = False
+        """Something failed, or somebody has seen what should not be: :meth:`run_until_alarm` ends with this turn."""
         self.world = Incarnation("", 0)
         """The simulation itself; it never dies."""
         self.incarnations: dict[str, Incarnation] = {}
@@ -135,11 +140,12 @@ class SimLoop(_Base):  # type: ignore[misc]
         self._ready: list[Incarnation] = []
         self._timers: list[tuple[float, int, SimHandle]] = []
         self._timers_set = 0
-        self._timers_cancelled = 0
+        self._timers_max = TIMERS_MAX
         self._births = 0
         self._steps_max = LIVELOCK_STEPS
         """As many as there may be at this instant."""
         self._closed = False
+        self._outside = self.context_of(None)
 
     # ------------------------------------------------------------------------------------- nodes
 
@@ -180,7 +186,7 @@ class SimLoop(_Base):  # type: ignore[misc]
         incarnation = self.incarnations[node]
         if incarnation.alive and incarnation.paused:
             incarnation.paused = False
-            if incarnation.queue:
+            if incarnation.queue and not incarnation.has_turn:
                 self._offer(incarnation)
 
     def context_of(self, incarnation: Incarnation | None) -> Context:
@@ -220,12 +226,22 @@ class SimLoop(_Base):  # type: ignore[misc]
                     return met is None
         return True
 
+    def run_until_alarm(self, deadline: float) -> None:
+        """Run until virtual time ``deadline`` (seconds), or through the turn in which :attr:`alarmed` is set."""
+        with self._running():
+            while not self.alarmed:
+                if not self._turn(deadline):
+                    self._advance(max(self.now, deadline))
+                    return
+
     def _turn(self, limit: float | None) -> bool:
         """Let one node run all that is ready of it. False when nothing is left before virtual time ``limit``."""
         ready = self._ready
-        while not ready:
+        if not ready:
             if not self._fire_timers(limit):
                 return False
+            if not ready:
+                return True
         incarnation = ready.pop(self._choose(len(ready)) if len(ready) > 1 else 0)
         trace = self.trace.fresh
         trace.append(f"{self._instant} {incarnation.label}")
@@ -244,9 +260,11 @@ class SimLoop(_Base):  # type: ignore[misc]
     def _step(self, handle: SimHandle, trace: list[str]) -> None:
         """Run one callback."""
         callback = handle.callback
-        owner = getattr(callback, "__self__", None)
-        task = owner if type(owner) is SimTask else None
-        label = task.label if task is not None else name_of(callback)
+        task = getattr(callback, "__self__", None)
+        if type(task) is SimTask:
+            label = task.label
+        else:
+            task, label = None, getattr(callback, "__qualname__", "") or name_of(callback)
         trace.append(label)
         self.steps += 1
         if self.steps > self._steps_max:
@@ -266,25 +284,34 @@ class SimLoop(_Base):  # type: ignore[misc]
                 check()
 
     def _fire_timers(self, limit: float | None) -> bool:
-        """Advance to the next timer not after ``limit`` and make all that are due then ready."""
+        """Advance to the next timer not after ``limit``. Of all that are due then, those of nodes become ready, and
+        what the simulation itself has set (messages that arrive, syncs that end) happens.
+        """
         timers = self._timers
         while timers and timers[0][2].is_cancelled:
             heapq.heappop(timers)
-            self._timers_cancelled -= 1
         if not timers or (limit is not None and timers[0][0] > limit):
             return False
-        self._advance(max(self.now, timers[0][0]))
-        now = self.now
+        if timers[0][0] > self.now:
+            self._advance(timers[0][0])
+        now, world = self.now, self.world
+        trace = self.trace.fresh
         while timers and timers[0][0] <= now:
             handle = heapq.heappop(timers)[2]
             if handle.is_cancelled:
-                self._timers_cancelled -= 1
-            else:
-                handle.on_cancel = None
-                self._enqueue(handle)
+                continue
+            home = handle.home
+            if home is world:
+                trace.append(self._instant)
+                self._step(handle, trace)
+                continue
+            home.queue.append(handle)
+            if not home.has_turn:
+                self._offer(home)
         return True
 
     def _advance(self, now: float) -> None:
+        """Let time pass until ``now``, if that is later."""
         if now > self.now:
             self.now = now
             self._instant = f"{now:.9f}"
@@ -375,27 +402,39 @@ class SimLoop(_Base):  # type: ignore[misc]
         """Queue a callback on the node of its context."""
         if context is None:
             context = contextvars.copy_context()
-        handle = SimHandle(callback, args, context, context.get(NODE, None) or self.world, self.now)
-        self._enqueue(handle)
+        home = context.get(NODE, None) or self.world
+        handle = SimHandle(callback, args, context, home)
+        home.queue.append(handle)
+        if not home.has_turn:
+            self._offer(home)
         return handle
 
     def call_later(
         self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> SimHandle:
         """Queue a callback ``delay`` virtual seconds from now."""
-        return self.call_at(self.now + delay, callback, *args, context=context)
+        return self._set_timer(self.now + delay, callback, args, context)
 
     def call_at(
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> SimHandle:
         """Queue a callback at virtual time ``when``; equal times keep the order of these calls."""
+        return self._set_timer(when, callback, args, context)
+
+    def happen_at(self, when: float, callback: Callable[[], object]) -> None:
+        """Something that the simulation itself does at virtual time ``when``: nobody's code, nobody's queue."""
+        self._set_timer(when, callback, (), self._outside)
+
+    def _set_timer(
+        self, when: float, callback: Callable[..., object], args: tuple[Any, ...], context: Context | None
+    ) -> SimHandle:
         if context is None:
             context = contextvars.copy_context()
-        handle = SimHandle(callback, args, context, context.get(NODE, None) or self.world, when)
-        if not self._closed:
-            self._timers_set += 1
-            handle.on_cancel = self._timer_cancelled
-            heapq.heappush(self._timers, (when, self._timers_set, handle))
+        handle = SimHandle(callback, args, context, context.get(NODE, None) or self.world)
+        self._timers_set += 1
+        if len(self._timers) >= self._timers_max:
+            self._drop_cancelled_timers()
+        heapq.heappush(self._timers, (when, self._timers_set, handle))
         return handle
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
@@ -403,6 +442,7 @@ class SimLoop(_Base):  # type: ignore[misc]
         error = context.get("exception")
         if not self._closed:
             self.failures.append(Failure(self.now, current_node(), str(context.get("message")), error))
+            self.alarmed = True
 
     def default_exception_handler(self, context: dict[str, Any]) -> None:
         """As :meth:`call_exception_handler`."""
@@ -411,9 +451,7 @@ class SimLoop(_Base):  # type: ignore[misc]
     def get_exception_handler(self) -> None:
         """None: failures are collected."""
 
-    def get_debug(self) -> bool:
-        """False: asyncio's debug mode reads the real clock."""
-        return False
+    get_debug = bool  # False: asyncio's debug mode reads the real clock. Asked at the birth of each future.
 
     def get_task_factory(self) -> None:
         """None: tasks are SimTasks."""
@@ -432,25 +470,15 @@ class SimLoop(_Base):  # type: ignore[misc]
     async def shutdown_default_executor(self) -> None:
         """Nothing: there is no executor."""
 
-    def _timer_cancelled(self) -> None:
+    def _drop_cancelled_timers(self) -> None:
         # Most timers are time-outs that did not happen: without this the heap would hold them to the end.
-        self._timers_cancelled += 1
-        if self._timers_cancelled > 100 and self._timers_cancelled * 2 > len(self._timers):
-            self._timers = [entry for entry in self._timers if not entry[2].is_cancelled]
-            heapq.heapify(self._timers)
-            self._timers_cancelled = 0
-
-    def _enqueue(self, handle: SimHandle) -> None:
-        if self._closed:
-            return
-        incarnation = handle.home
-        incarnation.queue.append(handle)
-        if not incarnation.has_turn:
-            self._offer(incarnation)
+        self._timers = [entry for entry in self._timers if not entry[2].is_cancelled]
+        heapq.heapify(self._timers)
+        self._timers_max = max(TIMERS_MAX, 2 * len(self._timers))
 
     def _offer(self, incarnation: Incarnation) -> None:
         """It has something to run: it may be chosen, if it can run at all."""
-        if incarnation.alive and not incarnation.paused and not incarnation.has_turn:
+        if incarnation.alive and not incarnation.paused:
             incarnation.has_turn = True
             self._ready.append(incarnation)
 

@@ -145,7 +145,6 @@ class SimNetwork:
         """Machines that are off: messages to them vanish."""
         self._seed = seed
         self._loop = loop
-        self._outside = loop.context_of(None)
         self._links: dict[tuple[str, str], _Link] = {}
         self._listeners: dict[Address, _Listener] = {}
         self._opened: list[_Listener] = []
@@ -325,7 +324,7 @@ class SimNetwork:
             if not self.is_cut(call.peer.host, call.source):
                 then()
 
-        self._loop.call_later(delay, arrive, context=self._outside)
+        self._loop.happen_at(self._loop.now + delay, arrive)
 
     def _send(
         self,
@@ -352,7 +351,7 @@ class SimNetwork:
             if not self.is_cut(link.source, link.target):
                 then()
 
-        self._loop.call_later(delay, arrive, context=self._outside)
+        self._loop.happen_at(self._loop.now + delay, arrive)
 
     def _verdict(self, link: _Link, message: Message) -> Verdict:
         for rule in self.rules:

@@ -34,6 +34,7 @@ from random import Random
 from typing import Any, Final
 
 from minikafka.invariant import invariant
+from minikafka.sim.pace import slower
 
 VERSION: Final = 1
 
@@ -178,7 +179,7 @@ def plan_of(
     ``kinds`` and ``policy`` are drawn unless given: a hunt for something special narrows them, and has no extras.
     """
     plan = _plain_plan(seed, operations, faults, kinds, policy)
-    return plan if kinds else with_extras(plan)
+    return slower(plan if kinds else with_extras(plan))
 
 
 def _plain_plan(seed: int, operations: int, faults: int, kinds: Sequence[str], policy: str | None) -> Plan:

@@ -11,6 +11,7 @@ Rule for this file: virtual seconds and steps only; the same plan gives the same
 
 from __future__ import annotations
 
+import gc
 import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -155,11 +156,8 @@ class Run:
         self._pass_until(end_s)
 
     def _pass_until(self, at_s: float) -> None:
-        self.sim.run_until(max(at_s, self.sim.loop.time()), self._violated)
+        self.sim.loop.run_until_alarm(max(at_s, self.sim.loop.time()))
         self._check()
-
-    def _violated(self) -> bool:
-        return bool(self.watch.violations or self.sim.loop.failures)
 
     def _check(self) -> None:
         """End the run if something is broken."""
@@ -167,6 +165,7 @@ class Run:
             told = f"{failure.node or 'world'}: {failure.message} {failure.error!r}"
             self.watch.report(failure_name(failure.error), told)
         self.sim.loop.failures.clear()
+        self.sim.loop.alarmed = False
         for event in self.sim.journal[self._events_seen :]:
             if event.kind == "broker_failed" and not self.faults.explains(event):
                 why = str(event.facts.get("traceback") or event.facts["why"])
@@ -333,17 +332,24 @@ class Run:
 
 
 class _Closing:
-    """Throws the world away; failures were looked at before."""
+    """Throws the world away; failures were looked at before.
+
+    Until then the garbage collector rests: when it comes is no part of the plan, and it would look at the whole world
+    again and again, in which nothing can be found before the end.
+    """
 
     def __init__(self, run: Run) -> None:
         self._run = run
+        self._collects = gc.isenabled()
 
     def __enter__(self) -> None:
-        return None
+        gc.disable()
 
     def __exit__(self, *_: object) -> None:
         self._run.sim.loop.failures.clear()
         self._run.sim.loop.close()
+        if self._collects:
+            gc.enable()
 
 
 def failure_name(error: BaseException | None) -> str:

@@ -54,34 +54,24 @@ def _nothing() -> None:
 class SimHandle:
     """What asyncio's Handle and TimerHandle are, without what only real loops and debuggers need of them."""
 
-    __slots__ = ("_when", "args", "callback", "context", "home", "is_cancelled", "on_cancel")
+    __slots__ = ("args", "callback", "context", "home", "is_cancelled")
 
     def __init__(
-        self, callback: Callable[..., object], args: tuple[Any, ...], context: Context, home: Incarnation, when: float
+        self, callback: Callable[..., object], args: tuple[Any, ...], context: Context, home: Incarnation
     ) -> None:
         self.callback = callback
         self.args = args
         self.context = context
         self.home = home
         """On whose queue it runs."""
-        self.on_cancel: Callable[[], None] | None = None
-        """Told of its end, while it is a timer that has not fired."""
-        self._when = when
         self.is_cancelled = False
 
     def cancel(self) -> None:
-        if not self.is_cancelled:
-            self.is_cancelled = True
-            self.callback, self.args = _nothing, ()  # a timer stays in the heap, what it would have called need not
-            if self.on_cancel is not None:
-                self.on_cancel()
+        self.is_cancelled = True
+        self.callback, self.args = _nothing, ()  # a timer stays in the heap, what it would have called need not
 
     def cancelled(self) -> bool:
         return self.is_cancelled
-
-    def when(self) -> float:
-        """Virtual seconds at which a timer fires."""
-        return self._when
 
 
 def _birth(born: Any) -> int:

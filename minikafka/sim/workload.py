@@ -47,7 +47,7 @@ from minikafka.wire.records import decode_batch
 READ_PAUSE_S = 0.25
 """Between two rounds of a reader."""
 
-READ_WAIT_MS = 250
+READ_WAIT_MS = 500
 """How long a leader may keep a reader waiting that has read all there is: consumers wait for the watermark."""
 
 CALL_S = 1.0
@@ -170,10 +170,13 @@ class ReadingClient:
 
     async def _run(self) -> None:
         leaders: dict[Address, list[TopicPartition]] = {}
+        wait_ms = 0
         while True:
             if not leaders:
                 leaders = await self._leaders()
-            answers = [await self._poll(broker, partitions) for broker, partitions in leaders.items()]
+            before = dict(self.positions)
+            answers = [await self._poll(broker, partitions, wait_ms) for broker, partitions in leaders.items()]
+            wait_ms = READ_WAIT_MS if self.positions == before else 0
             if sum(answers) < len(self.positions):
                 leaders = {}
             await asyncio.sleep(READ_PAUSE_S)
@@ -194,10 +197,10 @@ class ReadingClient:
                     leaders.setdefault(addresses[partition.leader_id], []).append(name)
         return leaders
 
-    async def _poll(self, broker: Address, partitions: Sequence[TopicPartition]) -> int:
+    async def _poll(self, broker: Address, partitions: Sequence[TopicPartition], wait_ms: int) -> int:
         """Of how many partitions it said something."""
         request = FetchRequest(
-            max_wait_ms=READ_WAIT_MS,
+            max_wait_ms=wait_ms,
             partitions=tuple(
                 FetchPartition(topic=name.topic, partition=name.partition, fetch_offset=self.positions[name])
                 for name in partitions

@@ -80,13 +80,13 @@ class SimClock:
         self._loop = loop
 
     def now(self) -> float:
-        return self._loop.time()
+        return self._loop.now
 
     def ticks_ns(self) -> int:
-        return int(self._loop.time() * 1_000_000_000)
+        return int(self._loop.now * 1_000_000_000)
 
     def wall_ms(self) -> int:
-        return WALL_START_MS + int((self._loop.time() + self.skew_s) * 1000)
+        return WALL_START_MS + int((self._loop.now + self.skew_s) * 1000)
 
 
 class SimWorld:

@@ -19,6 +19,7 @@ import collections.abc
 import dataclasses
 import difflib
 import json
+import operator
 import struct
 import types
 import typing
@@ -36,6 +37,7 @@ HEAD_BYTES_MAX = 32 * 1024 * 1024
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 _SIZE = struct.Struct(">I")
+SIZE_SIZE = _SIZE.size
 Message = TypeVar("Message")
 Encode = Callable[[Any, list[Any]], Any]
 Decode = Callable[[Any, "_Raw"], Any]
@@ -158,13 +160,13 @@ def _tuple_of(inner: Any) -> tuple[Encode, Decode]:
     def decode(value: Any, raw: _Raw) -> Any:
         if type(value) is not list:
             raise _Bad(f"a list is needed, not {_shown(value)}")
-        result = []
-        for index, each in enumerate(value):
-            try:
-                result.append(inner_decode(each, raw))
-            except _Bad as bad:
-                bad.path = f"[{index}]{bad.path}"
-                raise
+        result: list[Any] = []
+        try:
+            for each in value:
+                result.append(inner_decode(each, raw))  # noqa: PERF401 - its length names the one that is wrong
+        except _Bad as bad:
+            bad.path = f"[{len(result)}]{bad.path}"
+            raise
         return tuple(result)
 
     return encode, decode
@@ -177,17 +179,18 @@ class _Layout:
         self.kind = kind
         hints = typing.get_type_hints(kind)
         pairs = {each.name: _pair_of(hints[each.name]) for each in dataclasses.fields(kind)}
-        defaults = {each.name: _default_of(each) for each in dataclasses.fields(kind)}
-        self._encoders = [(name, defaults[name], encode) for name, (encode, _) in pairs.items()]
         self.decoders = {name: decode for name, (_, decode) in pairs.items()}
-        self._required = [name for name, default in defaults.items() if default is dataclasses.MISSING]
+        self._encoders = {name: encode for name, (encode, _) in pairs.items() if encode is not _encode_as_is}
+        self._names = tuple(pairs)
+        self._defaults = tuple(_default_of(each) for each in dataclasses.fields(kind))
+        self._values = _getter(self._names)
 
     def encode(self, message: Any, out: list[Any]) -> dict[str, Any]:
         members = {}
-        for name, default, encode in self._encoders:
-            value = getattr(message, name)
+        for name, default, value in zip(self._names, self._defaults, self._values(message), strict=True):
             if value is not default and value != default:
-                members[name] = value if encode is _encode_as_is else encode(value, out)
+                encode = self._encoders.get(name)
+                members[name] = value if encode is None else encode(value, out)
         return members
 
     def decode(self, members: Any, raw: _Raw) -> Any:
@@ -205,19 +208,32 @@ class _Layout:
                 except _Bad as bad:
                     bad.path = f".{name}{bad.path}"
                     raise
-        for name in self._required:
-            if name not in values:
-                missing = _Bad("is missing")
-                missing.path = f".{name}"
-                raise missing
-        return self.kind(**values)
+        try:
+            return self.kind(**values)
+        except TypeError:
+            raise self._missing(values) from None
+
+    def _missing(self, values: Mapping[str, Any]) -> _Bad:
+        """For a member without a default that is not there."""
+        names = zip(self._names, self._defaults, strict=True)
+        missing = _Bad("is missing")
+        missing.path = "." + next(name for name, it in names if it is dataclasses.MISSING and name not in values)
+        return missing
 
     def refuse_unknown(self, members: Mapping[str, Any]) -> None:
         """Raise for a member that no field has: the sender would believe it had an effect."""
-        for name in members:
-            if name not in self.decoders:
-                near = difflib.get_close_matches(str(name), sorted(self.decoders), n=1)
-                raise _Bad(f"unknown member {_shown(name)}" + (f"; did you mean {near[0]!r}?" if near else ""))
+        if members.keys() <= self.decoders.keys():
+            return
+        name = next(name for name in members if name not in self.decoders)
+        near = difflib.get_close_matches(str(name), sorted(self.decoders), n=1)
+        raise _Bad(f"unknown member {_shown(name)}" + (f"; did you mean {near[0]!r}?" if near else ""))
+
+
+def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    """All these attributes of an object, in one go if there are several."""
+    if len(names) > 1:
+        return operator.attrgetter(*names)
+    return lambda message: tuple(getattr(message, name) for name in names)
 
 
 def _default_of(member: dataclasses.Field[Any]) -> Any:
@@ -301,14 +317,14 @@ def decode_response(api_name: str, body: bytes | bytearray | memoryview) -> Any:
 
 def _opened(name: str, body: bytes | bytearray | memoryview) -> tuple[dict[str, Any], _Raw]:
     view = memoryview(body)
-    if len(view) < _SIZE.size:
+    if len(view) < SIZE_SIZE:
         raise InvalidRequest(f"{name}: a body of {len(view)} bytes has no room for the 4 bytes of the head's size")
     size = _SIZE.unpack_from(view)[0]
-    end = _SIZE.size + size
+    end = SIZE_SIZE + size
     if size > HEAD_BYTES_MAX or end > len(view):
-        raise InvalidRequest(f"{name}: the head should have {size} bytes, the body has {len(view) - _SIZE.size}")
+        raise InvalidRequest(f"{name}: the head should have {size} bytes, the body has {len(view) - SIZE_SIZE}")
     try:
-        members = msgpack.unpackb(view[_SIZE.size : end], raw=False, strict_map_key=True)
+        members = msgpack.unpackb(view[SIZE_SIZE:end], raw=False, strict_map_key=True)
     except (ValueError, msgpack.UnpackException) as error:
         raise InvalidRequest(f"{name}: the head is not msgpack: {error}") from None
     if type(members) is not dict:
