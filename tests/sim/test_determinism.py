@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from minikafka.sim.plan import Plan, plan_of
 from minikafka.sim.run import run
+from tests.sim import versions
 
 SCRIPT = """
 import sys
@@ -33,6 +35,16 @@ def test_same_seed_same_trace(seed: int) -> None:
     first = traced(seed, "1")
     assert first == traced(seed, "4242")
     assert len(first.split()[0]) == 64
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_journals_are_the_same_on_the_newest_python_at_hand(tmp_path: Path) -> None:
+    """Issue 3: byte for byte, on this interpreter under two hash seeds and on the newest that is found."""
+    others = versions.environments(tmp_path, newest_only=True)
+    for seed, hashes in versions.compared([sys.executable, *others], versions.SEEDS).items():
+        assert len(set(hashes.values())) == 1, (seed, hashes)
+        assert hashes[sys.executable] == versions.journal(sys.executable, seed, hash_seed="4242")
 
 
 def test_another_seed_another_trace() -> None:
