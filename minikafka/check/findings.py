@@ -7,6 +7,7 @@ precommitted-read need transactions and are not here until the broker has them.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
@@ -17,7 +18,7 @@ MISSING = "missing"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(ABC):
     """One broken promise."""
 
     kind: ClassVar[str]
@@ -40,9 +41,9 @@ class Finding:
         at = "" if self.offset == NO_OFFSET else f"@{self.offset}"
         return f"{self.topic}-{self.partition}{at}"
 
+    @abstractmethod
     def sentence(self) -> str:
         """What was seen, in one line."""
-        raise NotImplementedError
 
 
 # -- sends -----------------------------------------------------------------------------------------------------------

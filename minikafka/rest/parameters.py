@@ -7,6 +7,7 @@ and describes it in ``/openapi.json``. A handler asks ``visit[OFFSET]`` and gets
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
@@ -27,7 +28,7 @@ class Wrong(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Parameter(Generic[Value]):
+class Parameter(ABC, Generic[Value]):
     """One parameter; subclasses say how its text is read. A part of the path is always there, the others may be."""
 
     name: str
@@ -36,13 +37,13 @@ class Parameter(Generic[Value]):
     place: Place = "query"
     example: Any = None
 
+    @abstractmethod
     def read(self, text: str) -> Value:
         """The value; Wrong with one sentence."""
-        raise NotImplementedError
 
+    @abstractmethod
     def schema(self) -> dict[str, Any]:
         """JSON Schema of the value."""
-        raise NotImplementedError
 
     def shown_default(self) -> Any:
         """The default as the schema has it, or None when there is nothing to show."""

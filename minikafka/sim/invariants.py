@@ -9,6 +9,7 @@ compared with every replica whose watermark passes it later, and with the log of
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, TypeAlias
@@ -119,13 +120,14 @@ def life_of(event: Event) -> str:
 # ---- of one partition ------------------------------------------------------------------------------------------------
 
 
-class OfPartition:
+class OfPartition(ABC):
     """An invariant over one replica, looked at after each step that told something about it."""
 
     name: ClassVar[str]
 
+    @abstractmethod
     def look(self, sight: Sight, report: Report) -> None:
-        raise NotImplementedError
+        """Report what does not hold at this moment."""
 
 
 class OneLeaderPerEpoch(OfPartition):

@@ -31,7 +31,7 @@ RETRY_COUNT = 3
 RETRY_INTERVAL_MS = 1_000
 MAX_TRIGGER_DELAY_MS = 15 * 60_000
 FETCH_SIZE = 1024 * 1024
-"""Bytes per fetch: larger ones were slower (two processes decode while the next fetch is on its way)."""
+"""Bytes per fetch; docs/performance.md tells what larger ones cost."""
 
 OWNED = {
     "kafka.auto.offset.reset": "use startingOffsets",
