@@ -285,6 +285,9 @@ class BrokerConfig:
     testing_endpoints_enable: bool = _setting(
         "mk.testing.endpoints.enable", False, "serve what is for tests only: /v1/faults, /v1/wait, /v1/events"
     )
+    seed: int = _setting(
+        "mk.seed", 0, "of the faults that strike by chance, which the journal tells; 0: drawn at the start", low=0
+    )
     journal_path: str = _setting("mk.journal.path", "", "append every event to this file as JSON lines")
     log_format: str = _setting(
         "mk.log.format", "text", "the structured log: text for people, json for machines", one_of=("text", "json")

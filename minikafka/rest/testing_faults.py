@@ -1,4 +1,4 @@
-"""``/v1/faults``, for tests: cut, drop, delay, hold or duplicate what travels on a link (``world/faults.py``).
+"""``/v1/faults``, for tests: cut, drop, delay, hold, duplicate or reorder what travels on a link (``world/faults.py``).
 
 A fault is set at the broker that is asked, and strikes what that broker sends and what reaches it; brokers of one
 process (``LocalCluster``) share theirs. Only there with ``mk.testing.endpoints.enable=true``.
@@ -19,7 +19,17 @@ from minikafka.rest.problems import malformed, unacceptable
 from minikafka.rest.route import Answer, Route, json_body
 from minikafka.rest.schema import Schema, flag, many, nullable, one_of, shape, text, whole
 from minikafka.rest.visit import Reply, Visit
-from minikafka.world.faults import APIS, DELAY_MS_MAX, EVERY_API, KINDS, MESSAGE_KINDS, Fault, FaultSpec, Link
+from minikafka.world.faults import (
+    APIS,
+    DELAY_MS_MAX,
+    EVERY_API,
+    KINDS,
+    MESSAGE_KINDS,
+    SEED_MAX,
+    Fault,
+    FaultSpec,
+    Link,
+)
 from minikafka.world.instruments import Instruments
 
 COUNT_MAX = 1_000_000_000
@@ -84,15 +94,16 @@ def _spec(document: dict[str, Any]) -> FaultSpec:
     given["api"] = members.text("api") or EVERY_API
     given["message"] = members.text("message") if document.get("message") is not None else None
     members.any("message")
-    given["count"] = members.integer("count", 0, low=1, high=COUNT_MAX) or None
-    for name in ("delay_ms", "jitter_ms"):
+    for name, low, high in (("count", 1, COUNT_MAX), ("seed", 0, SEED_MAX)):
+        if document.get(name) is not None:
+            given[name] = members.integer(name, low, low=low, high=high)
+        members.any(name)
+    for name in ("delay_ms", "jitter_ms", "probability", "for_ms"):
         value = members.any(name)
-        if value is None:
-            value = 0.0
-        elif type(value) not in {int, float}:
+        if value is not None and type(value) not in {int, float}:
             members.wrong(name, f"a number is needed, not {shown(value)}")
-            value = 0.0
-        given[name] = value
+        elif value is not None:
+            given[name] = value
     members.done()
     if wrong:
         raise unacceptable(wrong)
@@ -148,6 +159,9 @@ def _out(fault: Fault) -> dict[str, Any]:
         "count": spec.count,
         "delay_ms": spec.delay_ms,
         "jitter_ms": spec.jitter_ms,
+        "probability": spec.probability,
+        "seed": fault.seed,
+        "for_ms": spec.for_ms,
         "hits": fault.hits,
         "active": fault.is_active,
     }
@@ -159,8 +173,20 @@ _SPEC: dict[str, Schema] = {
     "api": one_of("Only these; `MetadataFetch` is a Fetch of the metadata log.", *APIS),
     "message": nullable(one_of("Only requests, or only answers: they travel opposite ways.", *MESSAGE_KINDS)),
     "count": nullable(whole("Only the next so many.", minimum=1, maximum=COUNT_MAX)),
-    "delay_ms": {"type": "number", "minimum": 0, "maximum": DELAY_MS_MAX, "description": "Of `delay`."},
+    "delay_ms": {"type": "number", "minimum": 0, "maximum": DELAY_MS_MAX, "description": "Of `delay`, `reorder`."},
     "jitter_ms": {"type": "number", "minimum": 0, "maximum": DELAY_MS_MAX, "description": "Up to so much more."},
+    "probability": {
+        "type": "number",
+        "exclusiveMinimum": 0,
+        "maximum": 1,
+        "description": "Of striking each message; drawn from the seed.",
+    },
+    "seed": nullable(
+        whole("Of the draws; null: made of `mk.seed` and the fault's number.", minimum=0, maximum=SEED_MAX)
+    ),
+    "for_ms": nullable(
+        {"type": "number", "exclusiveMinimum": 0, "maximum": DELAY_MS_MAX, "description": "It ends by itself."}
+    ),
 }
 _FAULT = shape(
     "A fault, and what it did.",
@@ -178,6 +204,9 @@ _EXAMPLE = {
     "count": None,
     "delay_ms": 0.0,
     "jitter_ms": 0.0,
+    "probability": 1.0,
+    "seed": 41_887_029_551_207,
+    "for_ms": None,
     "hits": 0,
     "active": True,
 }
@@ -200,7 +229,7 @@ ROUTES = (
         tag="testing",
         testing=True,
         body=json_body(
-            shape("A fault.", optional=("api", "message", "count", "delay_ms", "jitter_ms"), **_SPEC),
+            shape("A fault.", optional=tuple(name for name in _SPEC if name not in {"kind", "link"}), **_SPEC),
             {"kind": "cut", "link": "2>1", "api": "Fetch"},
         ),
         answers={201: Answer(description="It strikes from now on.", schema=_FAULT, example=_EXAMPLE)},

@@ -16,14 +16,14 @@ import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypedDict, TypeVar, Unpack
 
 from minikafka.errors import RequestTimedOut
 from minikafka.testing import states
 from minikafka.testing.states import ANY, SomeNode, State, Wish
 from minikafka.types import Epoch, NodeId, Offset
 from minikafka.world.event_ring import Line, Wanted
-from minikafka.world.faults import EVERY_API, Fault, FaultKind, FaultSpec, MessageKind
+from minikafka.world.faults import REORDER_MS, Fault, FaultSpec, MessageKind
 from minikafka.world.instruments import Instruments
 
 Result = TypeVar("Result")
@@ -114,50 +114,55 @@ class FaultHandle(FaultInHand):
         return await self._stage.on_loop(lambda: self._struck(count, timeout_s))
 
 
+class Limits(TypedDict, total=False):
+    """Which messages of a link a fault strikes, and for how long; what is left out limits nothing."""
+
+    api: str
+    """One API (``Fetch``)."""
+    message: MessageKind | None
+    """Requests or answers."""
+    count: int | None
+    """The next so many."""
+    probability: float
+    """Each with this chance, drawn from ``seed``; without one from the run's (``mk.seed``)."""
+    seed: int | None
+    for_ms: float | None
+    """It ends by itself."""
+
+
 class ClusterFaults(Generic[Handle]):
     """``cluster.faults``. A link is the way of the message: ``2>1``, ``3>broker``, ``client>*``, ``1<>*``.
 
-    ``api`` limits a fault to one API (``Fetch``), ``message`` to requests or answers, ``count`` to the next so many.
+    All of them take :class:`Limits`.
     """
 
     def __init__(self, stage: Stage, handle: Callable[[Stage, Fault], Handle]) -> None:
         self._stage = stage
         self._handle = handle
 
-    def cut(
-        self, link: str, *, api: str = EVERY_API, message: MessageKind | None = None, count: int | None = None
-    ) -> Handle:
+    def cut(self, link: str, **limits: Unpack[Limits]) -> Handle:
         """Break the connection: at once, a request is ``Unreachable``, for an answer the outcome is unknown."""
-        return self._add("cut", link, api, message, count)
+        return self._add(FaultSpec(kind="cut", link=link, **limits))
 
-    def drop(
-        self, link: str, *, api: str = EVERY_API, message: MessageKind | None = None, count: int | None = None
-    ) -> Handle:
+    def drop(self, link: str, **limits: Unpack[Limits]) -> Handle:
         """Lose the message silently: the outcome is unknown, when the caller's time is up."""
-        return self._add("drop", link, api, message, count)
+        return self._add(FaultSpec(kind="drop", link=link, **limits))
 
-    def delay(
-        self,
-        link: str,
-        delay_ms: float,
-        *,
-        jitter_ms: float = 0.0,
-        api: str = EVERY_API,
-        message: MessageKind | None = None,
-        count: int | None = None,
-    ) -> Handle:
+    def delay(self, link: str, delay_ms: float, *, jitter_ms: float = 0.0, **limits: Unpack[Limits]) -> Handle:
         """Let the message arrive later."""
-        return self._add("delay", link, api, message, count, delay_ms=delay_ms, jitter_ms=jitter_ms)
+        return self._add(FaultSpec(kind="delay", link=link, delay_ms=delay_ms, jitter_ms=jitter_ms, **limits))
 
-    def hold(
-        self, link: str, *, api: str = EVERY_API, message: MessageKind | None = None, count: int | None = None
-    ) -> Handle:
+    def hold(self, link: str, **limits: Unpack[Limits]) -> Handle:
         """Keep the message until the fault is healed, also when its sender has given up by then."""
-        return self._add("hold", link, api, message, count)
+        return self._add(FaultSpec(kind="hold", link=link, **limits))
 
-    def duplicate(self, link: str, *, api: str = EVERY_API, count: int | None = None) -> Handle:
+    def duplicate(self, link: str, **limits: Unpack[Limits]) -> Handle:
         """Send the request a second time once it has been answered; the first answer counts."""
-        return self._add("duplicate", link, api, None, count)
+        return self._add(FaultSpec(kind="duplicate", link=link, **limits))
+
+    def reorder(self, link: str, *, delay_ms: float = REORDER_MS, **limits: Unpack[Limits]) -> Handle:
+        """Let a later message on the same way arrive first (a request: be answered first), or none in ``delay_ms``."""
+        return self._add(FaultSpec(kind="reorder", link=link, delay_ms=delay_ms, **limits))
 
     def isolate(self, node: NodeId, *, from_clients: bool = True) -> Handle:
         """Cut a broker off in both directions; ``from_clients`` False leaves clients their way to it."""
@@ -171,10 +176,7 @@ class ClusterFaults(Generic[Handle]):
         """End all; how many there were."""
         return self._stage.at_once(self._stage.instruments.faults.clear)
 
-    def _add(
-        self, kind: FaultKind, link: str, api: str, message: MessageKind | None, count: int | None, **times_ms: float
-    ) -> Handle:
-        spec = FaultSpec(kind=kind, link=link, api=api, message=message, count=count, **times_ms)
+    def _add(self, spec: FaultSpec) -> Handle:
         return self._handle(self._stage, self._stage.at_once(lambda: self._stage.instruments.faults.add(spec)))
 
 

@@ -10,10 +10,16 @@ drop        the message vanishes. Request or answer: ``OutcomeUnknown``, at the 
 delay       the message arrives ``delay_ms`` later, and up to ``jitter_ms`` more
 hold        the message waits until the fault is healed, also beyond its sender's patience
 duplicate   the request is sent again once it has been answered; the first answer counts
+reorder     the message waits until a later one on its way has arrived (a request: was answered), for ``delay_ms`` at
+            the most; while one waits, the others pass
 =========== ============================================================================================================
 
+A fault may strike by chance (``probability``). Its draws come from its ``seed``; one that is given none gets it from
+the seed of the run (``mk.seed``) and its own number, so that the same faults set in the same order draw the same.
+
 Rules for this file: faults act in the order in which they were added; a message that was delayed, held or duplicated
-meets the next one. A healed fault lets everything go at once. All of it happens on one event loop.
+meets the next one. A healed fault lets everything go at once. All of it happens on one event loop. What was set and how
+it ended is told, with the seeds, so that a journal has all that is needed to do it again.
 """
 
 from __future__ import annotations
@@ -22,16 +28,18 @@ import asyncio
 import difflib
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from random import Random
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from minikafka.errors import InvalidRequest
+from minikafka.ports import Events
 from minikafka.wire.apis import BY_NAME
 
-FaultKind: TypeAlias = Literal["cut", "drop", "delay", "hold", "duplicate"]
+FaultKind: TypeAlias = Literal["cut", "drop", "delay", "hold", "duplicate", "reorder"]
 MessageKind: TypeAlias = Literal["request", "answer"]
 
-KINDS: Final[tuple[FaultKind, ...]] = ("cut", "drop", "delay", "hold", "duplicate")
+KINDS: Final[tuple[FaultKind, ...]] = ("cut", "drop", "delay", "hold", "duplicate", "reorder")
 MESSAGE_KINDS: Final[tuple[MessageKind, ...]] = ("request", "answer")
 
 ANYONE = "*"
@@ -47,6 +55,14 @@ APIS: Final = (EVERY_API, METADATA_FETCH, *BY_NAME)
 
 # Longer than any test, shorter than any number that a timer refuses.
 DELAY_MS_MAX = 3_600_000.0
+
+REORDER_MS = 1000.0
+"""What a ``reorder`` waits for a later message when nothing else is said: well inside every caller's patience."""
+
+SEED_MAX = 2**63 - 1
+
+Way: TypeAlias = tuple[str, str, MessageKind]
+"""From whom, to whom, which message: on one way, messages have an order."""
 
 _LINK = re.compile(r"\s*(\*|broker|client|\d{1,10})\s*(<?)>\s*(\*|broker|client|\d{1,10})\s*", re.ASCII)
 
@@ -105,6 +121,12 @@ class FaultSpec:
     """So many messages; None: all until it is healed."""
     delay_ms: float = 0.0
     jitter_ms: float = 0.0
+    probability: float = 1.0
+    """Of striking each message that it concerns."""
+    seed: int | None = None
+    """Of its draws; None: made of the run's seed and the fault's number."""
+    for_ms: float | None = None
+    """It ends by itself after so long; None: when it is healed."""
 
     def __post_init__(self) -> None:
         Link.parse(self.link)
@@ -116,12 +138,28 @@ class FaultSpec:
         for name, value in (("delay_ms", self.delay_ms), ("jitter_ms", self.jitter_ms)):
             if not 0 <= value <= DELAY_MS_MAX:
                 raise InvalidRequest(f"{name}={value}: from 0 to {DELAY_MS_MAX:.0f} is needed", field=name)
-            if value and self.kind != "delay":
-                raise InvalidRequest(f"{name} belongs to kind 'delay', not to {self.kind!r}", field=name)
+            if value and self.kind not in _KINDS_WITH[name]:
+                raise InvalidRequest(
+                    f"{name} belongs to kind {' and '.join(map(repr, _KINDS_WITH[name]))}, not to {self.kind!r}",
+                    field=name,
+                )
         if self.kind == "delay" and not self.delay_ms + self.jitter_ms:
             raise InvalidRequest("a delay needs delay_ms, jitter_ms or both", field="delay_ms")
         if self.kind == "duplicate" and self.message == "answer":
             raise InvalidRequest("an answer that comes twice has no effect: duplicate the request", field="message")
+        if not 0 < self.probability <= 1:
+            raise InvalidRequest(
+                f"probability={self.probability}: more than 0 and at most 1 is needed", field="probability"
+            )
+        if self.seed is not None and not 0 <= self.seed <= SEED_MAX:
+            raise InvalidRequest(f"seed={self.seed}: from 0 to {SEED_MAX} is needed", field="seed")
+        if self.for_ms is not None and not 0 < self.for_ms <= DELAY_MS_MAX:
+            raise InvalidRequest(
+                f"for_ms={self.for_ms}: more than 0 and at most {DELAY_MS_MAX:.0f} is needed", field="for_ms"
+            )
+
+
+_KINDS_WITH: Final[dict[str, tuple[FaultKind, ...]]] = {"delay_ms": ("delay", "reorder"), "jitter_ms": ("delay",)}
 
 
 def _one_of(name: str, value: str | None, allowed: tuple[str | None, ...]) -> None:
@@ -139,10 +177,18 @@ class Fault:
     number: int
     spec: FaultSpec
     link: Link
+    seed: int
+    """Of its draws."""
     hits: int = 0
     """How many messages it struck."""
+    late: dict[Way, asyncio.Event] = field(default_factory=dict)
+    """``reorder``: the message that waits on each way, to be set when a later one has arrived."""
     healed: asyncio.Event = field(default_factory=asyncio.Event)
     _struck: asyncio.Event = field(default_factory=asyncio.Event)
+    _random: Random = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._random = Random(self.seed)
 
     @property
     def is_active(self) -> bool:
@@ -150,13 +196,26 @@ class Fault:
         return not self.healed.is_set() and (self.spec.count is None or self.hits < self.spec.count)
 
     def concerns(self, source: str, target: str, api: str, message: MessageKind) -> bool:
-        """Is this message one that it strikes?"""
+        """Is this message one that it strikes, when chance will have it?"""
         spec = self.spec
         kind = "request" if spec.kind == "duplicate" else spec.message
         return (
             self.is_active and spec.api in {EVERY_API, api} and kind in {None, message}
-            and self.link.carries(source, target)
+            and self.link.carries(source, target) and (source, target, message) not in self.late
         )  # fmt: skip
+
+    def chances(self) -> bool:
+        """Draw: does it strike the next message?"""
+        return self.spec.probability >= 1 or self._random.random() < self.spec.probability
+
+    def wait_s(self) -> float | None:
+        """How long a message that is struck waits at the most; None: until the fault is healed. Draws the jitter."""
+        spec = self.spec
+        if spec.kind == "hold":
+            return None
+        if spec.kind == "reorder":
+            return (spec.delay_ms or REORDER_MS) / 1000
+        return (spec.delay_ms + self._random.random() * spec.jitter_ms) / 1000
 
     def strike(self) -> None:
         """Count one more hit."""
@@ -167,7 +226,7 @@ class Fault:
         """Return when it has struck so often; the number of hits. InvalidRequest when it never will."""
         while self.hits < count:
             if not self.is_active:
-                how = "is healed" if self.healed.is_set() else f"has done its count of {self.spec.count}"
+                how = "is over" if self.healed.is_set() else f"has done its count of {self.spec.count}"
                 raise InvalidRequest(f"fault {self.number} {how} after {self.hits} hits: {count} will not come")
             self._struck.clear()
             await self._struck.wait()
@@ -177,6 +236,8 @@ class Fault:
         """It strikes no more; what it holds back goes on its way, and who waits for hits is told."""
         self.healed.set()
         self._struck.set()
+        for waiting in self.late.values():
+            waiting.set()
 
     def __str__(self) -> str:
         spec = self.spec
@@ -185,27 +246,68 @@ class Fault:
 
 
 class Faults:
-    """All faults of one process."""
+    """All faults of one process. ``seed`` is the run's: every draw follows from it."""
 
-    def __init__(self) -> None:
+    def __init__(self, seed: int = 0) -> None:
+        self.seed = seed
         self.active: dict[int, Fault] = {}
         """By number, in order. Empty: a call pays one look at it."""
-        self.nodes: set[str] = set()
-        """Nodes whose own end is in this process: what they send meets its faults there, and not again here."""
+        self.nodes: dict[str, Events] = {}
+        """Nodes whose own end is in this process, and where they tell: what they send meets its faults there, and not
+        again here.
+        """
         self._numbers = 0
+        self._timers: dict[int, asyncio.TimerHandle] = {}
 
     def add(self, spec: FaultSpec) -> Fault:
-        """From now on."""
-        self._numbers += 1
-        fault = self.active[self._numbers] = Fault(self._numbers, spec, Link.parse(spec.link))
+        """From now on. InvalidRequest for one that shall end by itself where no loop runs, before the start."""
+        number = self._numbers + 1
+        seed = spec.seed if spec.seed is not None else Random(f"{self.seed}/{number}").getrandbits(48)
+        fault = Fault(number, spec, Link.parse(spec.link), seed)
+        if spec.for_ms is not None:
+            try:
+                loop = asyncio.get_running_loop()
+            except RuntimeError:
+                raise InvalidRequest("for_ms: no time passes before the brokers are started", field="for_ms") from None
+            self._timers[number] = loop.call_later(spec.for_ms / 1000, self._time_is_up, fault)
+        self._numbers = number
+        self.active[number] = fault
+        self._tell_set(fault)
         return fault
+
+    def join(self, node: str, tell: Events) -> None:
+        """A node of this process; the first one hears of the faults that were set before it came."""
+        first = not self.nodes
+        self.nodes[node] = tell
+        for fault in self.active.values() if first else ():
+            self._tell_set(fault)
 
     def heal(self, number: int) -> Fault | None:
         """End one fault; None when there is none of this number."""
         fault = self.active.pop(number, None)
         if fault is not None:
-            fault.heal()
+            timer = self._timers.pop(number, None)
+            if timer is not None:
+                timer.cancel()
+            if not fault.healed.is_set():
+                fault.heal()
+                self._tell("fault_over", fault=number, hits=fault.hits, why="it was healed")
         return fault
+
+    def _time_is_up(self, fault: Fault) -> None:
+        """It stays in the list, with its hits, as one does that has done its count."""
+        del self._timers[fault.number]
+        fault.heal()
+        self._tell("fault_over", fault=fault.number, hits=fault.hits, why=f"its {fault.spec.for_ms:g} ms are over")
+
+    def _tell_set(self, fault: Fault) -> None:
+        asked = {each.name: getattr(fault.spec, each.name) for each in fields(fault.spec)}
+        told = {("what" if name == "kind" else name): value for name, value in asked.items() if value is not None}
+        self._tell("fault_set", fault=fault.number, **{**told, "seed": fault.seed})
+
+    def _tell(self, kind: str, **facts: object) -> None:
+        for tell in list(self.nodes.values())[:1]:
+            tell(kind, **facts)
 
     def clear(self) -> int:
         """End all; how many there were."""
@@ -214,9 +316,14 @@ class Faults:
             self.heal(number)
         return count
 
+    def overtaken(self, way: Way, api: str) -> list[asyncio.Event]:
+        """What waits for this message to pass it: to be set when it has arrived."""
+        late = [fault for fault in self.active.values() if way in fault.late]
+        return [fault.late[way] for fault in late if fault.spec.api in {EVERY_API, api}]
+
     def on(self, source: str, target: str, api: str, message: MessageKind) -> Iterator[Fault]:
         """What strikes this message, in order; a fault is asked when its turn has come."""
         for fault in list(self.active.values()):
-            if fault.concerns(source, target, api, message):
+            if fault.concerns(source, target, api, message) and fault.chances():
                 fault.strike()
                 yield fault

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from random import Random
 
 from minikafka.broker.broker import Broker
+from minikafka.config import BrokerConfig
 from minikafka.types import Address, NodeId
 from minikafka.world.event_ring import EventRing
 from minikafka.world.faults import Faults
@@ -32,3 +34,8 @@ class Instruments:
             if known == address:
                 return str(node)
         return str(address)
+
+
+def seeded_faults(config: BrokerConfig) -> Faults:
+    """Faults whose draws follow from ``mk.seed``; with none, from one that is drawn here."""
+    return Faults(config.seed or Random().getrandbits(48))

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from random import Random
-from typing import Protocol
+from typing import Protocol, Self
 
 from minikafka.errors import OutcomeUnknown, Unreachable, WorldError
 from minikafka.ports import Buffers, Events, Handler
 from minikafka.types import METADATA_TOPIC, Address
-from minikafka.world.faults import CLIENT, METADATA_FETCH, Fault, Faults, MessageKind
+from minikafka.world.faults import CLIENT, METADATA_FETCH, Fault, Faults, MessageKind, Way
 from minikafka.world.http_server import NotAnswered
 
 Answer = bytes | bytearray
@@ -51,19 +50,32 @@ def _api_of(api: str, body: Buffers) -> str:
     return METADATA_FETCH if metadata else api
 
 
+class _Journey:
+    """One message on its way. ``again``: how often it shall be sent once more."""
+
+    def __init__(self, overtaken: list[asyncio.Event]) -> None:
+        self.again = 0
+        self._overtaken = overtaken
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """It has arrived: those that it has overtaken may go on."""
+        for waiting in self._overtaken:
+            waiting.set()
+
+
 class LinkEnd:
     """The end of ``node``. ``name_of`` tells which node an address is: its id, or ``client`` for nobody known."""
 
-    def __init__(
-        self, faults: Faults, node: str, *, name_of: Callable[[Address], str], events: Events, random: Random
-    ) -> None:
+    def __init__(self, faults: Faults, node: str, *, name_of: Callable[[Address], str], events: Events) -> None:
         self.node = node
         self.faults = faults
         self._name_of = name_of
         self._events = events
-        self._random = random
         self._under_way: set[asyncio.Task[Answer | None]] = set()
-        faults.nodes.add(node)
+        faults.join(node, events)
 
     def has_faults(self) -> bool:
         """Is there any?"""
@@ -100,13 +112,14 @@ class LinkEnd:
             return await send(peer, api, body, deadline=asyncio.get_running_loop().time() + budget_s)
 
         try:
-            again = await self._travel(self.node, target, called, "request")
+            journey = await self._travel(self.node, target, called, "request")
         except _Stopped as stopped:
             if stopped.breaks:
                 raise Unreachable(f"{api} to {peer}: {stopped}") from None
             return None
-        answer = await sent()
-        for _ in range(again):
+        with journey:
+            answer = await sent()
+        for _ in range(journey.again):
             try:
                 await sent()
             except WorldError as error:
@@ -116,12 +129,12 @@ class LinkEnd:
     async def _arrives(self, peer: Address, target: str, called: str, api: str) -> bool:
         """Does the answer come through? OutcomeUnknown when the connection breaks."""
         try:
-            await self._travel(target, self.node, called, "answer")
+            with await self._travel(target, self.node, called, "answer"):
+                return True
         except _Stopped as stopped:
             if stopped.breaks:
                 raise OutcomeUnknown(f"{api} to {peer}: {stopped}") from None
             return False
-        return True
 
     async def arriving(self, peer: Address, api: str, body: Buffers, *, deadline: float) -> None:
         """The answer of a call that was sent before there was any fault: return when it arrives, or OutcomeUnknown."""
@@ -144,25 +157,28 @@ class LinkEnd:
         """Handle a request that came in from ``source`` (empty: a client); NotAnswered when no answer shall go out."""
         if source in self.faults.nodes:
             return await handler(api, body)
-        source, called, again = source or CLIENT, "", 0
+        source, called, journey = source or CLIENT, "", _Journey([])
         try:
             if self.faults.active:
                 called = _api_of(api, (body,))
-                again = await self._travel(source, self.node, called, "request")
-            answer = await handler(api, body)
-            for _ in range(again):
+                journey = await self._travel(source, self.node, called, "request")
+            with journey:
+                answer = await handler(api, body)
+            for _ in range(journey.again):
                 await handler(api, body)
             if self.faults.active:
-                await self._travel(self.node, source, called or _api_of(api, (body,)), "answer")
+                with await self._travel(self.node, source, called or _api_of(api, (body,)), "answer"):
+                    return answer
         except _Stopped as stopped:
             raise NotAnswered(str(stopped), hang_up=stopped.breaks) from None
         return answer
 
     # ---- on the way --------------------------------------------------------------------------------------------------
 
-    async def _travel(self, source: str, target: str, api: str, message: MessageKind) -> int:
-        """Meet every fault of this message; how often it shall be sent again. Raises _Stopped."""
-        again = 0
+    async def _travel(self, source: str, target: str, api: str, message: MessageKind) -> _Journey:
+        """Meet every fault of this message. Raises _Stopped."""
+        way = source, target, message
+        journey = _Journey(self.faults.overtaken(way, api))
         for fault in self.faults.on(source, target, api, message):
             spec = fault.spec
             self._events(
@@ -171,19 +187,10 @@ class LinkEnd:
             if spec.kind in {"cut", "drop"}:
                 raise _Stopped(fault)
             if spec.kind == "duplicate":
-                again += 1
+                journey.again += 1
             else:
-                await self._held_back(fault)
-        return again
-
-    async def _held_back(self, fault: Fault) -> None:
-        spec = fault.spec
-        delay_s = (spec.delay_ms + self._random.random() * spec.jitter_ms) / 1000 if spec.kind == "delay" else None
-        try:
-            async with asyncio.timeout(delay_s):
-                await fault.healed.wait()
-        except TimeoutError:
-            return
+                await _held_back(fault, way)
+        return journey
 
     async def close(self) -> None:
         """What is still held back here dies with its sender."""
@@ -191,3 +198,18 @@ class LinkEnd:
             task.cancel()
         if self._under_way:
             await asyncio.wait(self._under_way)
+
+
+async def _held_back(fault: Fault, way: Way) -> None:
+    """Return when the fault lets the message go."""
+    until = fault.healed
+    if fault.spec.kind == "reorder":
+        until = fault.late[way] = asyncio.Event()
+    try:
+        async with asyncio.timeout(fault.wait_s()):
+            await until.wait()
+    except TimeoutError:
+        return
+    finally:
+        if fault.late.get(way) is until:
+            del fault.late[way]

@@ -20,7 +20,7 @@ from minikafka.rest.metrics.counts import EventCounts
 from minikafka.rest.metrics.view import ProcessGauges
 from minikafka.rest.rpc_json import json_rpc
 from minikafka.types import Address, NodeId
-from minikafka.world.instruments import Instruments
+from minikafka.world.instruments import Instruments, seeded_faults
 from minikafka.world.loop_lag import LoopLag
 from minikafka.world.real import real_world
 
@@ -48,7 +48,7 @@ class LocalBroker:
         """
         self.config = config
         if instruments is None and config.testing_endpoints_enable:
-            instruments = Instruments(self._addresses, self._running)
+            instruments = Instruments(self._addresses, self._running, seeded_faults(config))
         self._instruments = instruments
         self._event_counts = EventCounts()
         self._doors: tuple[Doors, MetricsDoor] | None = None

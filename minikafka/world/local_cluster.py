@@ -31,7 +31,7 @@ from minikafka.testing.hands import ClusterEvents, ClusterFaults, ClusterWaits, 
 from minikafka.types import NodeId
 from minikafka.world.cluster_files import BrokerFiles, ClusterFiles, Ports, prepare
 from minikafka.world.events import WARNING
-from minikafka.world.instruments import Instruments
+from minikafka.world.instruments import Instruments, seeded_faults
 from minikafka.world.local_broker import LocalBroker
 
 if TYPE_CHECKING:
@@ -65,21 +65,22 @@ class LocalCluster:
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._sync: SyncCluster | None = None
-        self.instruments = Instruments(
-            lambda: {each.node_id: each.address for each in self.files.brokers},
-            lambda: {node: each.broker for node, each in self._nodes.items() if each.broker.is_open},
-        )
-        self.faults: ClusterFaults[FaultHandle] = ClusterFaults(self, FaultHandle)
-        """Cut, drop, delay, hold and duplicate what travels between brokers, and between clients and brokers."""
-        self.wait = ClusterWaits(self)
-        """Await a leader, an ISR, an offset."""
-        self.events = ClusterEvents(self)
-        """What the brokers told."""
         try:
             self.files: ClusterFiles = prepare(self.data_dir, self._ports, brokers=brokers, config=config or {})
         except BaseException:
             self._clean_up()
             raise
+        self.instruments = Instruments(
+            lambda: {each.node_id: each.address for each in self.files.brokers},
+            lambda: {node: each.broker for node, each in self._nodes.items() if each.broker.is_open},
+            seeded_faults(self.files.brokers[0].config()),
+        )
+        self.faults: ClusterFaults[FaultHandle] = ClusterFaults(self, FaultHandle)
+        """Cut, drop, delay, hold, duplicate and reorder what travels between brokers and clients."""
+        self.wait = ClusterWaits(self)
+        """Await a leader, an ISR, an offset."""
+        self.events = ClusterEvents(self)
+        """What the brokers told."""
 
     # ---- for callers -------------------------------------------------------------------------------------------------
 

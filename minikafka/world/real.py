@@ -117,7 +117,7 @@ def real_world(
     if instruments is not None:
         node = str(config.node_id)
         events.observers.append(instruments.ring.observer(node))
-        links = LinkEnd(instruments.faults, node, name_of=instruments.name_of, events=events, random=Random())
+        links = LinkEnd(instruments.faults, node, name_of=instruments.name_of, events=events)
     return RealWorld(
         data_dir=data_dir if data_dir is not None else config.log_dirs,
         network=HttpNetwork(doors=doors, translate=translate, links=links, **limits),

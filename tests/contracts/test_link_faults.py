@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
-from random import Random
 
 import pytest
 
@@ -28,9 +27,7 @@ class Node:
     def __init__(self, faults: Faults | None, name: str, nodes: dict[Address, str]) -> None:
         links = None
         if faults is not None:
-            links = LinkEnd(
-                faults, name, name_of=lambda address: nodes.get(address, "?"), events=no_events, random=Random(1)
-            )
+            links = LinkEnd(faults, name, name_of=lambda address: nodes.get(address, "?"), events=no_events)
         self.network = HttpNetwork(links=links)
         self.seen: list[tuple[str, bytes]] = []
         self.reached = asyncio.Event()
@@ -170,6 +167,50 @@ async def test_a_duplicated_request_is_handled_twice(shared: bool):
         assert it.one.seen == [("Vote", b"x"), ("Vote", b"x")]
         await it.two.call(it.at, body=b"y")
         assert len(it.one.seen) == 3
+
+
+@BROKERS
+async def test_a_reordered_request_comes_after_a_later_one(shared: bool):
+    """The first one waits, the next ones pass; it goes on when one of them was answered."""
+    async with pair(shared=shared) as it:
+        fault = it.fault("reorder", count=1, delay_ms=60_000.0)
+        first = asyncio.ensure_future(it.two.call(it.at, body=b"first", patience_s=30))
+        await fault.until_hits(1)
+        assert await it.two.call(it.at, body=b"second", patience_s=30) == b"answer second"
+        assert await first == b"answer first"
+        assert [body for _, body in it.one.seen] == [b"second", b"first"]
+        assert (fault.hits, fault.late) == (1, {})
+
+
+@BROKERS
+async def test_a_reordered_answer_comes_after_a_later_one(shared: bool):
+    """Answers have an order of their own."""
+    async with pair(shared=shared) as it:
+        fault = it.fault("reorder", "1>2", count=1, delay_ms=60_000.0)
+        order: list[bytes] = []
+
+        async def ask(body: bytes) -> None:
+            order.append(await it.two.call(it.at, body=body, patience_s=30))
+
+        first = asyncio.ensure_future(ask(b"first"))
+        await fault.until_hits(1)
+        await ask(b"second")
+        await first
+        assert order == [b"answer second", b"answer first"]
+
+
+@BROKERS
+async def test_with_nothing_behind_it_a_reordered_message_is_late_only(shared: bool):
+    """A caller with one request in flight sends no later one before its time is up: the wait is bounded."""
+    async with pair(shared=shared) as it:
+        it.fault("reorder", delay_ms=5.0, api="Vote")
+        assert await it.two.call(it.at, patience_s=30) == b"answer 1"
+        it.faults.clear()
+        fault = it.fault("reorder", delay_ms=60_000.0)
+        late = asyncio.ensure_future(it.two.call(it.at, patience_s=30))
+        await fault.until_hits(1)
+        it.faults.clear()
+        assert await late == b"answer 1"
 
 
 @BROKERS

@@ -59,6 +59,22 @@ async def test_the_isr_shrinks_while_a_follower_cannot_fetch_and_grows_again(clu
     assert told.index("isr_shrunk") < told.index("isr_expanded")
 
 
+async def test_requests_out_of_order_and_lost_by_chance_lose_no_record(cluster):
+    """S21: an idempotent producer through reordered and lost messages; the faults end by themselves."""
+    await cluster.create_topic("shuffled")
+    cluster.faults.reorder("client>*", api="Produce", delay_ms=20, probability=0.5, seed=5, for_ms=400)
+    lossy = cluster.faults.cut("*>client", api="Produce", message="answer", probability=0.3, seed=5, for_ms=400)
+    async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        count = 0
+        while lossy.is_active:
+            await producer.send_and_wait("shuffled", b"%d" % count)
+            count += 1
+    values = [record.value for record in await asyncio.to_thread(cluster.sync.consume, "shuffled", count)]
+    assert values == [b"%d" % number for number in range(count)]
+    assert lossy.hits > 0
+    cluster.faults.heal()
+
+
 def test_the_same_without_a_loop(cluster):
     """Plain tests block where others await; a leader that only clients reach is a zombie, and another one leads."""
     kafka = cluster.sync

@@ -101,6 +101,27 @@ async def test_faults_are_listed_in_order_and_cleared(curl: Curl):
     assert await curl.get("/v1/faults") == {"faults": []}
 
 
+async def test_a_fault_by_chance_for_a_time_is_in_the_journal_with_its_seed(curl: Curl):
+    """Issue 5: probability, drawn from the run's seed; for_ms ends it, and its hits stay to be read."""
+    document = {"kind": "delay", "link": "*>*", "delay_ms": 1, "probability": 0.5, "for_ms": 200}
+    fault = await curl("POST", "/v1/faults", 201, json=document)
+    assert (fault["probability"], fault["for_ms"]) == (0.5, 200)
+    assert fault["seed"] > 0
+    over = await curl.get(f"/v1/faults/{fault['id']}?wait_hits=1000000", 400)
+    assert "is over after" in over["detail"]
+    seen = await curl.get(f"/v1/faults/{fault['id']}")
+    assert seen["hits"] > 0
+    assert not seen["active"]
+    told = (await curl.get("/v1/events?kind=fault_set,fault_over"))["events"]
+    mine = [event for event in told if event["fault"] == fault["id"]]
+    assert [event["event"] for event in mine] == ["fault_set", "fault_over"]
+    assert (mine[0]["seed"], mine[0]["probability"], mine[1]["hits"]) == (fault["seed"], 0.5, seen["hits"])
+
+    swap = {"kind": "reorder", "link": "client>1", "api": "Produce", "seed": 99, "message": None, "for_ms": None}
+    told = await curl("POST", "/v1/faults", 201, json=swap)
+    assert {name: told[name] for name in swap} == swap
+
+
 @pytest.mark.parametrize(
     "pointer, document",
     [
@@ -112,6 +133,9 @@ async def test_faults_are_listed_in_order_and_cleared(curl: Curl):
         ("/count", {"kind": "cut", "link": "2>1", "count": 0}),
         ("/delay_ms", {"kind": "delay", "link": "2>1", "delay_ms": "1"}),
         ("/delay_ms", {"kind": "delay", "link": "2>1"}),
+        ("/probability", {"kind": "cut", "link": "2>1", "probability": 0}),
+        ("/seed", {"kind": "cut", "link": "2>1", "seed": 1.5}),
+        ("/for_ms", {"kind": "cut", "link": "2>1", "for_ms": "1 s"}),
         ("/message", {"kind": "cut", "link": "2>1", "message": "both"}),
         ("/apis", {"kind": "cut", "link": "2>1", "apis": "Fetch"}),
     ],
