@@ -12,20 +12,21 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from minikafka.broker.group_shard import GroupShard
-from minikafka.broker.listeners import LISTENER
+from minikafka.broker.listeners import LISTENER, caller_host
 from minikafka.config import BrokerConfig
 from minikafka.errors import (
     CoordinatorNotAvailable,
-    InvalidGroupId,
     InvalidRequest,
     NotCoordinator,
     ProtocolError,
     UnknownTopicOrPartition,
 )
 from minikafka.groups.coordinator import GroupCoordinator
+from minikafka.groups.limits import check_group_id
 from minikafka.groups.rebalance import GroupSettings
 from minikafka.groups.records import OFFSETS_TOPIC, partition_of
 from minikafka.ports import World
@@ -215,8 +216,7 @@ class GroupManager:
     def _coordinator(self, group: str) -> Coordinator:
         image = self._image()
         try:
-            if not group:
-                raise InvalidGroupId("a group's name is empty")
+            check_group_id(group)
             if not self._session_alive():
                 raise CoordinatorNotAvailable("this broker has no session with the controller: ask another one")
             topic = image.topics.get(OFFSETS_TOPIC)
@@ -258,8 +258,7 @@ class GroupManager:
 
     def _shard(self, group: str) -> GroupShard:
         """The shard of a group that this broker coordinates. Raises what keeps it from answering."""
-        if not group:
-            raise InvalidGroupId("a group's name is empty")
+        check_group_id(group)
         topic = self._image().topics.get(OFFSETS_TOPIC)
         if topic is None:
             raise NotCoordinator(f"{OFFSETS_TOPIC} does not exist yet: ask for the coordinator")
@@ -275,6 +274,9 @@ class GroupManager:
 
     async def _join(self, request: JoinGroupRequest) -> JoinGroupResponse:
         shard = self._shard(request.group_id)
+        if not request.client_host:
+            # Who forwards for a person says where that person is.
+            request = replace(request, client_host=caller_host())
         response: JoinGroupResponse = await shard.ask(
             lambda ticket, step: shard.coordinator.join(ticket, request, step)
         )
@@ -305,8 +307,6 @@ class GroupManager:
             raise InvalidRequest("a partition stands twice in one request", member="partitions")
         unknown: dict[tuple[str, int], PartitionOutcome] = {}
         for each in request.partitions:
-            if each.offset < 0:
-                raise InvalidRequest(f"offset={each.offset} is negative", member="partitions.offset")
             if self._image().partition(TopicPartition(each.topic, each.partition)) is None:
                 error = UnknownTopicOrPartition(f"there is no partition {each.topic}-{each.partition}")
                 unknown[each.topic, each.partition] = PartitionOutcome(

@@ -7,6 +7,7 @@ ports. Which listener a request came in on is a matter of the task that handles 
 from __future__ import annotations
 
 from contextvars import ContextVar
+from typing import Protocol
 
 from minikafka.config import BrokerConfig
 from minikafka.errors import BrokerNotAvailable
@@ -15,6 +16,24 @@ from minikafka.types import Address
 
 LISTENER: ContextVar[str] = ContextVar("LISTENER", default="")
 """Name of the listener at which the present request came in; empty: that of the brokers."""
+
+
+class Caller(Protocol):
+    """Who has sent the present request."""
+
+    @property
+    def remote(self) -> str | None:
+        """The address of the other end of its connection."""
+
+
+CALLER: ContextVar[Caller | None] = ContextVar("CALLER", default=None)
+"""Set by networks that know it."""
+
+
+def caller_host() -> str:
+    """Where the present request came from, as Kafka writes it (``/127.0.0.1``); empty: not known."""
+    caller = CALLER.get()
+    return f"/{caller.remote}" if caller is not None and caller.remote else ""
 
 
 class Listeners:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import click
@@ -18,6 +18,7 @@ from minikafka.cli.running import ANSWER_TIMEOUT_MS, Commands, run, somebody_lis
 from minikafka.cli.tables import bootstrap_option, output_option, print_json, print_table
 from minikafka.errors import InvalidRequest, NonEmptyGroup
 from minikafka.groups.protocol import Assignment, by_topic
+from minikafka.groups.reset import Goal, duration_ms
 from minikafka.types import Offset, TopicPartition
 from minikafka.wire.group_messages import DescribedGroup, DescribedMember
 from minikafka.wire.messages import EARLIEST, LATEST
@@ -168,7 +169,7 @@ Examples:
 @click.option("--to-offset", type=click.IntRange(0), default=None, metavar="N")
 @click.option("--shift-by", type=int, default=None, metavar="N", help="Forward, or back when negative.")
 @click.option("--to-datetime", default=None, metavar="ISO", help="First record at or after; without a zone: UTC.")
-@click.option("--by-duration", default=None, metavar="SECONDS", type=click.FloatRange(min=0), help="Back from now.")
+@click.option("--by-duration", default=None, metavar="PnDTnHnMnS", help="Back from now (PT1H), or seconds.")
 @click.option("--execute", is_flag=True, help="Do it; without this it is only shown.")
 @bootstrap_option
 @output_option
@@ -182,7 +183,7 @@ def reset_offsets(
     to_offset: int | None,
     shift_by: int | None,
     to_datetime: str | None,
-    by_duration: float | None,
+    by_duration: str | None,
     execute: bool,  # noqa: FBT001
     bootstrap: str,
     output: str,
@@ -337,25 +338,21 @@ async def described(admin: AdminClient, name: str) -> Described:
 # ---- new offsets -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Goal:
-    """Where a group is to go on."""
-
-    kind: str
-    offset: Offset = 0
-    shift: int = 0
-    time_ms: int = 0
-
-
-def _time_ms(to_datetime: str | None, by_duration: float | None) -> int:
-    if by_duration is not None:
-        return int((datetime.now(UTC) - timedelta(seconds=by_duration)).timestamp() * 1000)
-    if to_datetime is None:
-        return 0
+def _time_ms(to_datetime: str | None, by_duration: str | None) -> int:
     try:
-        when = datetime.fromisoformat(to_datetime)
+        if by_duration is not None:
+            return int(datetime.now(UTC).timestamp() * 1000) - duration_ms(by_duration)
+        return 0 if to_datetime is None else _moment_ms(to_datetime)
     except ValueError as error:
-        raise click.UsageError(f"--to-datetime {to_datetime!r}: 2026-11-21T08:00:00+00:00 is the form") from error
+        raise click.UsageError(f"--{'by-duration' if by_duration is not None else 'to-datetime'} {error}") from error
+
+
+def _moment_ms(text: str) -> int:
+    """``2026-11-21T08:00:00.000``, with a zone or, as in Kafka, in UTC."""
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{text!r}: 2026-11-21T08:00:00.000 is the form, with a zone or in UTC") from None
     return int((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
@@ -374,17 +371,9 @@ async def new_offsets(
         times = await admin.list_offsets(dict.fromkeys(partitions, goal.time_ms))
     found: dict[TopicPartition, Offset] = {}
     for each in partitions:
-        start, end = starts[each].offset, ends[each].offset
-        current = committed[each].offset if each in committed else end
-        wanted = {
-            "earliest": start,
-            "latest": end,
-            "current": current,
-            "offset": goal.offset,
-            "shift": current + goal.shift,
-            "time": times[each].offset if each in times and times[each].offset >= 0 else end,
-        }[goal.kind]
-        found[each] = min(max(wanted, start), end)
+        at_time = times[each].offset if each in times and times[each].offset >= 0 else None
+        now = committed[each].offset if each in committed else None
+        found[each] = goal.of(start=starts[each].offset, end=ends[each].offset, committed=now, at_time=at_time)
     return found
 
 

@@ -23,15 +23,14 @@ from minikafka.errors import (
     GroupIdNotFound,
     GroupSubscribedToTopic,
     IllegalGeneration,
-    InvalidGroupId,
     NonEmptyGroup,
     NotCoordinator,
-    OffsetMetadataTooLarge,
     ProtocolError,
     RebalanceInProgress,
     UnknownMemberId,
 )
 from minikafka.groups.group import Group, State, Ticket
+from minikafka.groups.limits import check_commit, check_group_id, metadata_refusal
 from minikafka.groups.offsets import CommittedOffsets
 from minikafka.groups.rebalance import GroupSettings, Rebalance
 from minikafka.groups.records import CommittedOffset, GroupRecord, GroupsRecord, OffsetRecord
@@ -153,7 +152,7 @@ class GroupCoordinator:
 
     def join(self, ticket: Ticket, request: JoinGroupRequest, step: Step) -> None:
         """JoinGroup: parked until the join phase ends."""
-        _check_name(request.group_id)
+        check_group_id(request.group_id)
         group = self._groups.get(request.group_id)
         if group is None:
             self._rebalance.check_join(request)
@@ -184,7 +183,7 @@ class GroupCoordinator:
         return response
 
     def _member_group(self, name: str) -> Group:
-        _check_name(name)
+        check_group_id(name)
         group = self._groups.get(name)
         if group is None:
             raise UnknownMemberId(f"there is no group {name}: join anew")
@@ -196,15 +195,14 @@ class GroupCoordinator:
 
     def commit(self, ticket: Ticket, request: OffsetCommitRequest, step: Step) -> None:
         """OffsetCommit: answered when the records are committed. Raises what is refused as a whole."""
-        _check_name(request.group_id)
+        check_group_id(request.group_id)
         self._check_committer(request, step)
         refused = {}
         for each in request.partitions:
-            if len(each.metadata.encode()) > self._settings.offset_metadata_size_max:
-                limit = self._settings.offset_metadata_size_max
-                refused[each.topic, each.partition] = OffsetMetadataTooLarge(
-                    f"metadata of {len(each.metadata.encode())} bytes: offset.metadata.max.bytes is {limit}"
-                )
+            check_commit(each)
+            wrong = metadata_refusal(each, size_max=self._settings.offset_metadata_size_max)
+            if wrong is not None:
+                refused[each.topic, each.partition] = wrong
         records = tuple(
             OffsetRecord(
                 group=request.group_id,
@@ -251,10 +249,13 @@ class GroupCoordinator:
         member = self._rebalance.member_of(group, request.member_id, request.group_instance_id)
         if request.generation_id != group.generation:
             raise IllegalGeneration(
-                f"group {group.group_id} is in generation {group.generation}, not {request.generation_id}"
+                f"group {group.group_id} is in generation {group.generation}, not {request.generation_id}: "
+                "nothing was committed, join again"
             )
         if group.state is State.COMPLETING:
-            raise RebalanceInProgress(f"group {group.group_id} waits for its new assignment")
+            raise RebalanceInProgress(
+                f"group {group.group_id} waits for its new assignment: nothing was committed, sync (or join) first"
+            )
         self._rebalance.heard(group, member.member_id, step)
 
     def _write_offsets(
@@ -283,7 +284,7 @@ class GroupCoordinator:
 
     def fetch_offsets(self, request: OffsetFetchRequest) -> OffsetFetchResponse:
         """OffsetFetch: what is committed; -1 where nothing is."""
-        _check_name(request.group_id)
+        check_group_id(request.group_id)
         committed = self._offsets.of(request.group_id)
         if request.partitions is None:
             asked = sorted(committed)
@@ -308,7 +309,7 @@ class GroupCoordinator:
 
     def delete_offsets(self, ticket: Ticket, request: OffsetDeleteRequest, step: Step) -> None:
         """OffsetDelete: of topics that no member reads. Raises what is refused as a whole."""
-        _check_name(request.group_id)
+        check_group_id(request.group_id)
         group = self._existing(request.group_id)
         reads: frozenset[str] | None = frozenset()
         if group.members:
@@ -441,11 +442,6 @@ class GroupCoordinator:
 
         tombstone = GroupRecord(group=name, value=None) if with_group else None
         self._write_offsets(records, ended, step, then_group=tombstone)
-
-
-def _check_name(group: str) -> None:
-    if not group:
-        raise InvalidGroupId("group_id is empty")
 
 
 def _outcome(partition: TopicPartition, error: ProtocolError | None) -> PartitionOutcome:

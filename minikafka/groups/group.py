@@ -134,15 +134,21 @@ class Group:
         """Could a member of this type with these assignors join: would one assignor be left that all speak?"""
         if self.state is State.EMPTY and not self.members:
             return True
-        return protocol_type == self.protocol_type and bool(self._common().intersection(names))
+        return protocol_type == self.protocol_type and not set(self.common()).isdisjoint(names)
 
-    def _common(self) -> set[str]:
-        spoken = [{each.name for each in member.protocols} for member in self.members.values()]
-        return set.intersection(*spoken) if spoken else set()
+    def common(self) -> list[str]:
+        """The assignors that all members speak, in the order of the first member's wishes."""
+        members = list(self.members.values())
+        spoken = [{each.name for each in member.protocols} for member in members]
+        return (
+            [each.name for each in members[0].protocols if all(each.name in names for names in spoken)]
+            if members
+            else []
+        )
 
     def elected_protocol(self) -> str:
         """The assignor with the most votes among those that all speak; each member votes for its first such one."""
-        common = self._common()
+        common = self.common()
         invariant(bool(common), "members without a common protocol", group=self.group_id)
         votes = Counter(
             next(each.name for each in member.protocols if each.name in common) for member in self.members.values()

@@ -22,14 +22,13 @@ from minikafka.errors import (
     GroupMaxSizeReached,
     IllegalGeneration,
     InconsistentGroupProtocol,
-    InvalidRequest,
-    InvalidSessionTimeout,
     MemberIdRequired,
     ProtocolError,
     RebalanceInProgress,
     UnknownMemberId,
 )
 from minikafka.groups.group import Group, Member, State, Ticket
+from minikafka.groups.limits import check_join
 from minikafka.groups.step import Step, Write, as_coordinator, is_unknown
 from minikafka.ports import Events
 from minikafka.wire.group_messages import (
@@ -81,11 +80,14 @@ class Rebalance:
             raise CoordinatorNotAvailable(f"group {group.group_id} is being deleted")
         known = request.member_id in group.members
         if not known and len(group.members) >= self._settings.group_size_max:
-            raise GroupMaxSizeReached(f"group {group.group_id} has {len(group.members)} members, group.max.size")
+            raise GroupMaxSizeReached(
+                f"group {group.group_id} has {len(group.members)} members, which is group.max.size: raise it, or let "
+                "one leave first"
+            )
         if not group.supports(request.protocol_type, [each.name for each in request.protocols]):
             raise InconsistentGroupProtocol(
                 f"group {group.group_id} is of type {group.protocol_type!r} and its members share none of "
-                f"{[each.name for each in request.protocols]}"
+                f"{[each.name for each in request.protocols]}: offer {' or '.join(group.common()) or 'what they speak'}"
             )
         if not request.member_id:
             self._join_newcomer(group, ticket, request, step)
@@ -98,15 +100,11 @@ class Rebalance:
 
     def check_join(self, request: JoinGroupRequest) -> None:
         """What can be refused without a look at the group."""
-        low, high = self._settings.session_timeout_ms_min, self._settings.session_timeout_ms_max
-        if not low <= request.session_timeout_ms <= high:
-            raise InvalidSessionTimeout(
-                f"session.timeout.ms={request.session_timeout_ms}: from {low} to {high} is allowed"
-            )
-        if request.rebalance_timeout_ms < 1:
-            raise InvalidRequest(f"rebalance_timeout_ms={request.rebalance_timeout_ms}: 1 or more is needed")
-        if not request.protocol_type or not request.protocols:
-            raise InconsistentGroupProtocol("a protocol type and at least one assignor are needed")
+        check_join(
+            request,
+            session_ms_min=self._settings.session_timeout_ms_min,
+            session_ms_max=self._settings.session_timeout_ms_max,
+        )
 
     def _join_newcomer(self, group: Group, ticket: Ticket, request: JoinGroupRequest, step: Step) -> None:
         new_id = self._new_member_id(request.group_instance_id or request.client_id or "consumer")
@@ -283,9 +281,12 @@ class Rebalance:
         if request.protocol_type not in (None, group.protocol_type) or (
             request.protocol_name not in (None, group.protocol)
         ):
-            raise InconsistentGroupProtocol(f"group {group.group_id} uses {group.protocol_type}, {group.protocol}")
+            raise InconsistentGroupProtocol(
+                f"group {group.group_id} uses {group.protocol_type}, {group.protocol} in generation "
+                f"{group.generation}: join again"
+            )
         if group.state is State.PREPARING:
-            raise RebalanceInProgress(f"group {group.group_id} is waiting for its members to join")
+            raise RebalanceInProgress(f"group {group.group_id} is waiting for its members to join: join again")
         if group.state not in (State.COMPLETING, State.STABLE):
             raise UnknownMemberId(f"group {group.group_id} is {group.state.value}")
         group.not_synced.discard(member.member_id)
@@ -418,9 +419,12 @@ class Rebalance:
         if instance_id is not None:
             current = group.static.get(instance_id)
             if current is None:
-                raise UnknownMemberId(f"group {group.group_id} has no instance {instance_id}")
+                raise UnknownMemberId(f"group {group.group_id} has no instance {instance_id}: join anew")
             if current != member_id:
-                raise FencedInstanceId(f"instance {instance_id} of group {group.group_id} is another member now")
+                raise FencedInstanceId(
+                    f"instance {instance_id} of group {group.group_id} is another member now: stop this one, or give "
+                    "each process a group.instance.id of its own"
+                )
         member = group.members.get(member_id)
         if member is None:
             raise UnknownMemberId(f"group {group.group_id} has no member {member_id!r}: join anew")
@@ -492,7 +496,9 @@ class Rebalance:
 
 def _check_generation(group: Group, generation: int) -> None:
     if generation != group.generation:
-        raise IllegalGeneration(f"group {group.group_id} is in generation {group.generation}, not {generation}")
+        raise IllegalGeneration(
+            f"group {group.group_id} is in generation {group.generation}, not {generation}: join again"
+        )
 
 
 def _metadata(request: JoinGroupRequest, protocol: str) -> bytes | None:

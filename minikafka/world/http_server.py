@@ -25,6 +25,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.streams import StreamReader
 from aiohttp.web_protocol import RequestHandler
 
+from minikafka.broker.listeners import CALLER
 from minikafka.config import KIB, MIB
 from minikafka.errors import (
     UNKNOWN,
@@ -312,6 +313,7 @@ class HttpServer:
             return self._refuse(404, InvalidRequest(f"no such path: {path}"))
         if request.method != "POST":
             return self._refuse(405, InvalidRequest("/rpc takes POST"), Allow="POST")
+        CALLER.set(request)
         handler, content_type = self._handler, MSGPACK
         if request.headers.get("Content-Type", MSGPACK).startswith(JSON):
             if self._json_handler is None:

@@ -1,0 +1,79 @@
+"""What requests to a coordinator may say, before a look at any group: texts and numbers that its records can hold.
+
+Kafka's records keep a text behind an int16 and times in an int32. What does not fit is refused by name: a record that
+cannot be written must not be begun.
+
+Rules for this file: each function raises one ProtocolError with a sentence that says what to do, or does nothing.
+"""
+
+from __future__ import annotations
+
+from minikafka.errors import (
+    InconsistentGroupProtocol,
+    InvalidGroupId,
+    InvalidRequest,
+    InvalidSessionTimeout,
+    OffsetMetadataTooLarge,
+)
+from minikafka.wire.group_messages import CommitPartition, JoinGroupRequest
+
+TEXT_BYTES_MAX = 2**15 - 1
+"""Of any text in a record."""
+
+NAME_BYTES_MAX = TEXT_BYTES_MAX - 64
+"""Of a client's or an instance's name: a member id is made of it and 33 characters more."""
+
+INT32_MAX = 2**31 - 1
+
+
+def check_group_id(group: str) -> None:
+    """INVALID_GROUP_ID."""
+    if not group:
+        raise InvalidGroupId("the group's name is empty: give it one (group.id)")
+    if len(group.encode()) > TEXT_BYTES_MAX:
+        raise InvalidGroupId(
+            f"the group's name has {len(group.encode())} bytes, {TEXT_BYTES_MAX} at most: choose a shorter one"
+        )
+
+
+def check_join(request: JoinGroupRequest, *, session_ms_min: int, session_ms_max: int) -> None:
+    """INVALID_GROUP_ID, INVALID_SESSION_TIMEOUT, INCONSISTENT_GROUP_PROTOCOL, INVALID_REQUEST."""
+    check_group_id(request.group_id)
+    if not session_ms_min <= request.session_timeout_ms <= session_ms_max:
+        raise InvalidSessionTimeout(
+            f"session.timeout.ms={request.session_timeout_ms}: from {session_ms_min} to {session_ms_max} is allowed "
+            "(the brokers' group.min.session.timeout.ms and group.max.session.timeout.ms)"
+        )
+    if not 1 <= request.rebalance_timeout_ms <= INT32_MAX:
+        raise InvalidRequest(f"rebalance_timeout_ms={request.rebalance_timeout_ms}: from 1 to {INT32_MAX} is allowed")
+    if not request.protocol_type or not request.protocols:
+        raise InconsistentGroupProtocol("a protocol type and at least one assignor are needed")
+    names = [("protocol_type", request.protocol_type), ("client_id", request.client_id)]
+    names += [("client_host", request.client_host), ("group_instance_id", request.group_instance_id or "")]
+    names += [("protocols.name", each.name) for each in request.protocols]
+    for member, text in names:
+        if len(text.encode()) > NAME_BYTES_MAX:
+            raise InvalidRequest(f"{member} has {len(text.encode())} bytes, {NAME_BYTES_MAX} at most: shorten it")
+
+
+def metadata_refusal(item: CommitPartition, *, size_max: int) -> OffsetMetadataTooLarge | None:
+    """What is wrong with the text beside an offset; None: nothing."""
+    size, limit = len(item.metadata.encode()), min(size_max, TEXT_BYTES_MAX)
+    if size <= limit:
+        return None
+    return OffsetMetadataTooLarge(
+        f"{item.topic}-{item.partition}: metadata of {size} bytes, offset.metadata.max.bytes is {limit}: commit less "
+        "of it"
+    )
+
+
+def check_commit(item: CommitPartition) -> None:
+    """INVALID_REQUEST for numbers that are no offset or no epoch."""
+    if item.offset < 0:
+        raise InvalidRequest(
+            f"{item.topic}-{item.partition}: offset={item.offset} is negative; commit the next offset to read"
+        )
+    if not -1 <= item.leader_epoch <= INT32_MAX:
+        raise InvalidRequest(
+            f"{item.topic}-{item.partition}: leader_epoch={item.leader_epoch} is no epoch; -1: not known"
+        )

@@ -1,0 +1,97 @@
+"""What a group refuses, by Kafka's name, and in a sentence that says what to do (issue 6, bad input)."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from minikafka.errors import (
+    FencedInstanceId,
+    IllegalGeneration,
+    InconsistentGroupProtocol,
+    InvalidGroupId,
+    InvalidRequest,
+    InvalidSessionTimeout,
+    OffsetMetadataTooLarge,
+    UnknownMemberId,
+)
+from minikafka.groups.rebalance import GroupSettings
+from tests.rules.group_kit import Desk
+
+TOO_LONG = "x" * 40_000
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "told"),
+    [
+        ({"group": ""}, InvalidGroupId, "give it one"),
+        ({"group": TOO_LONG}, InvalidGroupId, "choose a shorter one"),
+        ({"session_ms": 1}, InvalidSessionTimeout, "from 6000 to 1800000"),
+        ({"session_ms": 2_000_000}, InvalidSessionTimeout, "group.max.session.timeout.ms"),
+        ({"rebalance_ms": 2**40}, InvalidRequest, "from 1 to 2147483647"),
+        ({"rebalance_ms": 0}, InvalidRequest, "rebalance_timeout_ms=0"),
+        ({"client": TOO_LONG}, InvalidRequest, "client_id has 40000 bytes"),
+        ({"instance": TOO_LONG}, InvalidRequest, "group_instance_id has 40000 bytes"),
+        ({"names": (TOO_LONG,)}, InvalidRequest, "protocols.name has 40000 bytes"),
+        ({"member_id": "ghost"}, UnknownMemberId, "join without a member id"),
+    ],
+)
+def test_a_join_that_no_record_can_hold_is_refused_by_name(wrong, error, told):
+    """Issue 6, bad input: nothing is half applied, and the sentence says what to do."""
+    desk = Desk()
+    with pytest.raises(error, match=re.escape(told)):
+        desk.join(**wrong)
+    assert desk.log == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "told"),
+    [
+        ({"group": TOO_LONG}, InvalidGroupId, "choose a shorter one"),
+        ({"offset": -1}, InvalidRequest, "commit the next offset to read"),
+        ({"generation": 7}, IllegalGeneration, "join anew"),
+    ],
+)
+def test_a_commit_that_no_record_can_hold_is_refused_by_name(wrong, error, told):
+    """Issue 6, bad input."""
+    desk = Desk()
+    with pytest.raises(error, match=re.escape(told)):
+        desk.commit(**{"offset": 1, **wrong})
+    assert desk.log == []
+
+
+def test_metadata_beside_an_offset_has_a_limit():
+    """offset.metadata.max.bytes, in bytes of UTF-8; never more than a record can hold."""
+    desk = Desk(GroupSettings(offset_metadata_size_max=10))
+    assert desk.answers[desk.commit(1, metadata="ä" * 5)].partitions[0].error_code == 0
+    refused = desk.answers[desk.commit(2, metadata="ä" * 6)].partitions[0]
+    assert (refused.error_code, refused.outcome) == (OffsetMetadataTooLarge.code, "not_written")
+    assert "metadata of 12 bytes, offset.metadata.max.bytes is 10: commit less" in refused.error_message
+    assert desk.committed() == 1
+    desk = Desk(GroupSettings(offset_metadata_size_max=10**6))
+    assert desk.answers[desk.commit(1, metadata="x" * 2**15)].partitions[0].error_code == OffsetMetadataTooLarge.code
+
+
+def test_refusals_of_members_say_what_to_do():
+    """Issue 6, bad input: unknown member, old generation, an assignor that nobody shares, a fenced instance."""
+    desk = Desk()
+    [member] = desk.stable(1)
+    generation = desk.coordinator.describe("g").generation_id
+    with pytest.raises(UnknownMemberId, match="no member 'ghost': join anew"):
+        desk.heartbeat("ghost", generation)
+    with pytest.raises(IllegalGeneration, match=f"in generation {generation}, not 7: join again"):
+        desk.heartbeat(member, 7)
+    with pytest.raises(IllegalGeneration, match="nothing was committed, join again"):
+        desk.commit(1, member_id=member, generation=7)
+    with pytest.raises(InconsistentGroupProtocol, match=r"share none of \['sticky'\]: offer range"):
+        desk.join(names=("sticky",))
+    with pytest.raises(UnknownMemberId, match="only its members may commit"):
+        desk.commit(1)
+    desk = Desk()
+    ticket = desk.join(instance="i")
+    desk.pass_time(0)
+    old = desk.answers[ticket].member_id
+    desk.join(instance="i")
+    with pytest.raises(FencedInstanceId, match=r"stop this one, or give each process a group.instance.id of its own"):
+        desk.heartbeat(old, 1, instance="i")
