@@ -32,6 +32,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "spark": ("minikafka.cli.spark", "Run Spark jobs on topics."),
     "lab": ("minikafka.cli.lab", "Play the stories of replication step by step."),
     "sim": ("minikafka.cli.sim", "Run clusters from a seed; show any run step by step."),
+    "chaos": ("minikafka.cli.chaos", "Hurt a cluster under load by a scenario; judge what came of it."),
     "demo": ("minikafka.cli.demo", "Kill brokers under load; prove that nothing is lost."),
     "completion": ("minikafka.cli.completion", "Print what a shell needs to complete commands."),
 }

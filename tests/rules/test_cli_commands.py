@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from minikafka.cli import (
     audit,
+    chaos,
     completion,
     config,
     consume,
@@ -74,6 +75,7 @@ MODULES: dict[str, ModuleType] = {
     "spark": spark,
     "lab": lab,
     "sim": sim,
+    "chaos": chaos,
     "demo": demo,
     "completion": completion,
 }

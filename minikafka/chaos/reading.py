@@ -1,0 +1,279 @@
+"""A scenario from its file, checked as a whole: what cannot be played is refused before anything starts.
+
+Rules for this file: ScenarioError names file, line, field and fix; what a fault takes is in words.py; nothing is
+guessed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from minikafka.chaos.fields import ScenarioError, Table, parse
+from minikafka.chaos.losses import REASONS
+from minikafka.chaos.scenario import (
+    SHORT_SESSIONS,
+    Cluster,
+    Expectation,
+    Group,
+    Load,
+    Producers,
+    Scenario,
+    Step,
+    Topic,
+)
+from minikafka.chaos.words import FAULTS, OTHER_NAMES, TO, WHOM
+from minikafka.config import parse_broker, parse_topic
+from minikafka.errors import InvalidConfig
+from minikafka.sim.whom import ALL, CLIENT, OTHERS, ROLES, partition_of
+from minikafka.types import TopicPartition
+
+LIBRARY: Final = Path(__file__).parent / "scenarios"
+SUFFIX: Final = ".toml"
+
+BROKERS_MAX: Final = 9
+"""Each is a process of some 60 MB; more brokers make no more kinds of fault."""
+
+RATE_MAX: Final = 20_000.0
+DURATION_S_MAX: Final = 7 * 86_400.0
+BY_S_MAX: Final = 366 * 86_400.0
+DELAY_S_MAX: Final = 60.0
+
+VALUE_FIELDS: Final = ("clients", "to", "delay", "jitter", "share", "by")
+"""Fields of a step that belong to some faults only."""
+
+
+def library() -> list[Path]:
+    """The files that come with minikafka, sorted."""
+    return sorted(LIBRARY.glob(f"*{SUFFIX}"))
+
+
+def find(name: str) -> Path:
+    """A scenario of the library by its name, or any file by its path. ScenarioError when there is neither."""
+    path = Path(name)
+    if path.suffix == SUFFIX or "/" in name:
+        if not path.is_file():
+            raise ScenarioError(f"{name}: there is no such file", field="")
+        return path
+    path = LIBRARY / f"{name}{SUFFIX}"
+    if not path.is_file():
+        known = ", ".join(each.stem for each in library())
+        raise ScenarioError(f"there is no scenario {name!r}; the library has {known}", field="")
+    return path
+
+
+def read(path: Path) -> Scenario:
+    """The scenario of a file. ScenarioError, OSError."""
+    return scenario_of(path, path.read_text(encoding="utf-8"))
+
+
+def scenario_of(path: Path, text: str) -> Scenario:
+    """As :func:`read`, of a text; ``path`` is for messages, and its name is the scenario's."""
+    root = parse(path, text)
+    name = root.text("name")
+    if name != path.stem:
+        raise root.wrong("name", f"{name!r}: the file is called {path.name}, so the name is {path.stem!r}")
+    scenario = Scenario(
+        name=name,
+        teaches=root.text("teaches"),
+        source=root.text("source", ""),
+        cluster=_cluster(root.table("cluster")),
+        load=_load(root.table("load")),
+        steps=tuple(_step(each) for each in root.tables("steps")),
+        expect=_expectation(root.table("expect")),
+        path=path,
+    )
+    root.done()
+    _check(scenario, root)
+    return scenario
+
+
+def _cluster(table: Table) -> Cluster:
+    brokers = table.whole("brokers", 3, low=1, high=BROKERS_MAX)
+    settings = {**SHORT_SESSIONS, **table.settings("settings")}
+    try:
+        parse_broker(settings)
+    except InvalidConfig as error:
+        raise table.wrong(f"settings.{error.facts.get('setting', '')}".rstrip("."), error.message) from None
+    topics = tuple(_topic(each, brokers) for each in table.tables("topics")) or Cluster().topics
+    table.done()
+    return Cluster(brokers=brokers, settings=settings, topics=topics)
+
+
+def _topic(table: Table, brokers: int) -> Topic:
+    topic = Topic(
+        name=table.text("name"),
+        partitions=table.whole("partitions", 3, low=1, high=100),
+        replication_factor=table.whole("replication-factor", min(3, brokers), low=1, high=brokers),
+        configs=table.settings("configs"),
+    )
+    table.done()
+    try:
+        parse_topic(topic.configs)
+    except InvalidConfig as error:
+        raise table.wrong(f"configs.{error.facts.get('setting', '')}".rstrip("."), error.message) from None
+    return topic
+
+
+def _load(table: Table) -> Load:
+    load = Load(
+        duration_s=table.seconds("duration", 20.0),
+        producers=tuple(_producers(each) for each in table.tables("producers")) or Load().producers,
+        groups=tuple(_group(each) for each in table.tables("groups")),
+    )
+    table.done()
+    if not 1 <= load.duration_s <= DURATION_S_MAX:
+        raise table.wrong("duration", f"{load.duration_s:g} s: from 1s to 7d is possible")
+    return load
+
+
+def _producers(table: Table) -> Producers:
+    producers = Producers(
+        name=table.text("name", "p"),
+        count=table.whole("count", 1, low=1, high=100),
+        acks=table.text("acks", "all", one_of=("all", "1", "0")),
+        rate=table.number("rate", 50.0, low=0.1, high=RATE_MAX),
+        topic=table.text("topic", "orders"),
+    )
+    table.done()
+    return producers
+
+
+def _group(table: Table) -> Group:
+    group = Group(
+        name=table.text("name"),
+        members=table.whole("members", 1, low=1, high=50),
+        topic=table.text("topic", "orders"),
+    )
+    table.done()
+    return group
+
+
+def _expectation(table: Table) -> Expectation:
+    expect = Expectation(loss=table.texts("loss", []), converge_s=table.seconds("converge", 60.0))
+    for reason in expect.loss:
+        table.known("loss", reason, REASONS)
+    table.done()
+    return expect
+
+
+# ---- steps -----------------------------------------------------------------------------------------------------------
+
+
+def _step(table: Table) -> Step:
+    what = table.texts("what")
+    for word in what:
+        table.known("what", word, FAULTS, OTHER_NAMES)
+    lasts, at, every = table.span("for"), table.span("at"), table.span("every")
+    whom = table.texts("whom", [ALL] if all(word == "rolling-restart" for word in what) else ...)
+    step = Step(
+        what=what,
+        whom=whom,
+        to=table.text("to", ""),
+        at=at,
+        every=every,
+        lasts=lasts,
+        clients=table.flag("clients", default=False),
+        delay_s=table.seconds("delay", 0.0),
+        jitter_s=table.seconds("jitter", 0.0),
+        share=table.number("share", 0.0, low=0.0, high=1.0),
+        by_s=table.seconds("by", 0.0, may_be_negative=True),
+    )
+    table.done()
+    _check_step(step, table)
+    return step
+
+
+def _check_step(step: Step, table: Table) -> None:
+    if step.at is None and step.every is None:
+        raise table.wrong("at", "is missing: say when, at = '3s', or every = '5s', or both")
+    if step.every is not None and step.every.low <= 0:
+        raise table.wrong("every", "a pause between two faults is longer than nothing")
+    for field in VALUE_FIELDS:
+        takes = [FAULTS[word].takes.get(field) for word in step.what]
+        if table.gives(field) and all(each is None for each in takes):
+            raise table.wrong(field, f"belongs to {_with_field(field)}, not to {', '.join(step.what)}: leave it out")
+        if not table.gives(field) and any(takes):
+            raise table.wrong(field, f"is missing: {', '.join(step.what)} needs it")
+    if table.gives("for") and not any(FAULTS[word].lasts for word in step.what):
+        raise table.wrong("for", f"{', '.join(step.what)} is over at once: leave it out")
+    if step.share == 0 and table.gives("share"):
+        raise table.wrong("share", "0 is no loss: leave the step out")
+    if step.by_s == 0 and table.gives("by"):
+        raise table.wrong("by", "a jump by nothing is none: leave the step out")
+    if max(step.delay_s, step.jitter_s) > DELAY_S_MAX:
+        raise table.wrong("delay", f"at most {DELAY_S_MAX:g} s is possible: use pause or cut")
+    if abs(step.by_s) > BY_S_MAX:
+        raise table.wrong("by", "a year is the most that a clock jumps here")
+    for word in step.whom:
+        _check_whom(word, "whom", table, ())
+    if step.to:
+        _check_whom(step.to, "to", table, tuple(TO))
+
+
+def _with_field(field: str) -> str:
+    return ", ".join(name for name, each in FAULTS.items() if field in each.takes)
+
+
+def _check_whom(text: str, field: str, table: Table, more: tuple[str, ...]) -> None:
+    """Is every word of it one that can be resolved?"""
+    for word in (each.strip() for each in text.split(",")):
+        role, colon, _ = word.partition(":")
+        if colon:
+            table.known(field, role, ROLES)
+            try:
+                partition_of(word)
+            except ValueError as error:
+                raise table.wrong(field, str(error)) from None
+        elif not (word.startswith("n") and word[1:].isascii() and word[1:].isdigit()):
+            table.known(field, word, (*WHOM, *more))
+
+
+# ---- as a whole ------------------------------------------------------------------------------------------------------
+
+
+def _check(scenario: Scenario, root: Table) -> None:
+    if not scenario.steps:
+        raise root.wrong("steps", "there is none: say what shall happen, with [[steps]]")
+    topics = {topic.name for topic in scenario.cluster.topics}
+    if len(topics) < len(scenario.cluster.topics):
+        raise root.wrong("cluster.topics", "two topics have one name")
+    machines = [machine for each in scenario.load.producers for machine in each.machines()]
+    if len(set(machines)) < len(machines):
+        raise root.wrong("load.producers", "two producers have one name: give the second entry another `name`")
+    for number, load in enumerate(scenario.load.producers, start=1):
+        _check_topic(load.topic, topics, f"load.producers[{number}].topic", root)
+    for number, group in enumerate(scenario.load.groups, start=1):
+        _check_topic(group.topic, topics, f"load.groups[{number}].topic", root)
+    for number, step in enumerate(scenario.steps, start=1):
+        _check_step_fits(step, f"steps[{number}]", scenario, root)
+    if scenario.fixed_s() > scenario.load.duration_s:
+        raise root.wrong(
+            "load.duration",
+            f"the load lasts {scenario.load.duration_s:g} s and the last step is over after {scenario.fixed_s():g} s:"
+            " make it longer",
+        )
+    for reason in scenario.expect.loss:
+        if not REASONS[reason].holds(scenario):
+            raise root.wrong("expect.loss", f"{reason!r} needs {REASONS[reason].needs}")
+
+
+def _check_topic(topic: str, topics: set[str], field: str, root: Table) -> None:
+    if topic not in topics:
+        raise root.wrong(field, f"there is no topic {topic!r}; [[cluster.topics]] has {', '.join(sorted(topics))}")
+
+
+def _check_step_fits(step: Step, place: str, scenario: Scenario, root: Table) -> None:
+    """Brokers and partitions that the step names exist."""
+    known = set(scenario.cluster.names())
+    ends = [("whom", text) for text in step.whom] + ([("to", step.to)] if step.to else [])
+    for field, text in ends:
+        for word in (each.strip() for each in text.split(",")):
+            if ":" in word:
+                name: TopicPartition = partition_of(word)
+                if name not in known:
+                    raise root.wrong(f"{place}.{field}", f"there is no partition {name} in this cluster")
+            elif word[1:].isdigit() and not 1 <= int(word[1:]) <= scenario.cluster.brokers:
+                raise root.wrong(f"{place}.{field}", f"{word}: brokers are n1 to n{scenario.cluster.brokers}")
+            elif word in {OTHERS, CLIENT} and "," in text:
+                raise root.wrong(f"{place}.{field}", f"{word} stands alone")
