@@ -9,6 +9,7 @@ Kafka (``log.segment.bytes`` and ``segment.bytes``).
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -348,12 +349,12 @@ class BrokerConfig:
 
     def topic_defaults(self) -> TopicConfig:
         """What a topic gets when it says nothing."""
-        named = {each.metadata["name"]: each.name for each in fields(self)}
+        named = table(BrokerConfig)
         return TopicConfig(
             **{
-                each.name: getattr(self, named[BROKER_NAME_OF[each.metadata["name"]]])
-                for each in fields(TopicConfig)
-                if each.metadata["name"] in BROKER_NAME_OF
+                each.name: getattr(self, named[BROKER_NAME_OF[name]].name)
+                for name, each in table(TopicConfig).items()
+                if name in BROKER_NAME_OF
             }
         )
 
@@ -389,7 +390,8 @@ class Parsed:
     notices: tuple[str, ...]
 
 
-def table(kind: type[BrokerConfig | TopicConfig]) -> dict[str, Any]:
+@functools.cache
+def table(kind: type[BrokerConfig | TopicConfig]) -> Mapping[str, Any]:
     """Kafka's name -> dataclass field, for ``BrokerConfig`` or ``TopicConfig``."""
     return {each.metadata["name"]: each for each in fields(kind)}
 
@@ -547,6 +549,7 @@ def environment_variables(environment: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
+@functools.lru_cache(256)  # asked again and again, and small
 def parse_listeners(text: str, setting: str) -> tuple[Listener, ...]:
     """``NAME://host:port,...`` as listeners; no host: every interface. Raises InvalidConfig.
 

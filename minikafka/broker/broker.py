@@ -152,8 +152,8 @@ class Broker:
 
     @property
     def is_ready(self) -> bool:
-        """Registered, unfenced, not stopping."""
-        return self._open and not self._stopping and not self.lifecycle.is_fenced
+        """Registered, unfenced, not stopping; and its own registration is applied here."""
+        return self._open and not self._stopping and self._has_caught_up and not self.lifecycle.is_fenced
 
     def address_of(self, node: NodeId) -> Address | None:
         """Where a broker listens, by the metadata."""
@@ -188,7 +188,9 @@ class Broker:
             return f"the controller refuses it: {self.lifecycle.refused}"
         if self.lifecycle.broker_epoch < 0:
             return "the controller has not registered it"
-        return "the controller has not unfenced it" if self.lifecycle.is_fenced else "nothing"
+        if self.lifecycle.is_fenced:
+            return "the controller has not unfenced it"
+        return "nothing" if self._has_caught_up else "it has not applied its own registration"
 
     async def wait_stopped(self) -> None:
         """Return when the broker has stopped; ``failure`` says why, if it did so by itself."""
@@ -273,6 +275,7 @@ class Broker:
         self._handlers.update(self._handler_table())
         self.metadata.subscribe(self.chronicle.on_image)
         self.metadata.subscribe(self._on_image)
+        self.metadata.subscribe_leader(lambda *_: self.lifecycle.on_news())
         self._open = True
         await self.quorum.start()
         await self.controller.start()
@@ -388,7 +391,7 @@ class Broker:
         """Something changed that people may wait for."""
         if not self._has_caught_up:
             self._take_roles()
-        if not self.lifecycle.is_fenced and not self._strays_seen:
+        if self._has_caught_up and not self.lifecycle.is_fenced and not self._strays_seen:
             self._strays_seen = True
             self.replicas.set_strays_aside()
         self._state_moved.set()

@@ -10,7 +10,8 @@ Rules for this file:
 2. No answer leaves before the records that it rests on are committed, errors included: they too were decided on a state
    that may not come to be.
 3. Leadership lost after the append: the outcome is *unknown*. Before it: *not written*.
-4. A registration ends its batch: its broker epoch is known only when it is written.
+4. After a registration a batch takes only those of other brokers: a broker epoch is known only when it is written.
+5. Who asks a node that is elected but has not caught up yet waits for its reign to begin.
 """
 
 from __future__ import annotations
@@ -121,9 +122,26 @@ class _Batch:
     records: list[MetadataRecord] = field(default_factory=list)
 
     @property
-    def is_full(self) -> bool:
-        ended = bool(self.decided) and any(isinstance(each, RegisterBroker) for each in _records(self.decided[-1]))
-        return ended or len(self.records) >= BATCH_RECORDS_MAX
+    def registering(self) -> list[NodeId]:
+        """Whose registrations are among the records: rule 4."""
+        return [each.broker_id for each in self.records if isinstance(each, RegisterBroker)]
+
+    def takes(self, request: object = None) -> bool:
+        """Is there room for what is decided about ``request``, or, None, about nobody's?"""
+        if len(self.records) >= BATCH_RECORDS_MAX:
+            return False
+        known = self.registering
+        return not known or (isinstance(request, BrokerRegistrationRequest) and request.broker_id not in known)
+
+    def written(self, end: Offset) -> None:
+        """The records have their offsets, which end at ``end``: so have the images, and the broker epochs in them."""
+        at = end - len(self.records)
+        image = self.decided[0].before
+        for decided in self.decided:
+            records = _records(decided)
+            at += len(records)
+            decided.before = image
+            image = decided.after = image.replay_all(records, at, self.epoch) if records else image
 
     def add(
         self, decision: Decision[Any], asked: _Asked | None = None, on_commit: Callable[[Offset], None] | None = None
@@ -166,6 +184,8 @@ class ControllerDriver:
         self._has_registered = has_registered
         self._epoch: Epoch | None = None
         """The epoch of this node's reign; None: another node, or nobody, is the active controller."""
+        self._is_elected = False
+        """This node leads the quorum, but has not applied all that was committed before: its reign will begin."""
         self._predecessor: NodeId = NO_NODE
         self._waiting: deque[_Asked] = deque()
         self._news = asyncio.Event()
@@ -190,7 +210,7 @@ class ControllerDriver:
         Raises NotController, RequestTimedOut (the request's ``timeout_ms``, else the session timeout), or what the
         decision raises; the outcome says whether it may have been recorded.
         """
-        if self._epoch is None:
+        if self._epoch is None and not self._is_elected:
             raise NotController(
                 f"node {self.config.node_id} is not the active controller", leader=self.metadata.leader_id
             )
@@ -212,13 +232,15 @@ class ControllerDriver:
     def _on_leader(self, leader_id: NodeId, epoch: Epoch, i_lead: bool) -> None:  # noqa: FBT001 - the listener's form
         if i_lead:
             if self._epoch != epoch:
-                self._end_reign()
-                self._epoch = epoch
+                if self._epoch is not None:
+                    self._end_reign()
+                self._epoch, self._is_elected = epoch, False
                 self._spawn(self._reign(epoch), f"controller-{epoch}")
             return
         if leader_id not in {NO_NODE, self.config.node_id}:
             self._predecessor = leader_id
         self._end_reign()
+        self._is_elected = leader_id == self.config.node_id
 
     def _end_reign(self) -> None:
         """Requests that wait were not decided: nothing of them is written."""
@@ -242,6 +264,7 @@ class ControllerDriver:
         self._begin(epoch)
         batch = _Batch(self.metadata.image, epoch)
         batch.add(self.controller.activated(batch.image))
+        self._decide(batch)
         try:
             await self._carry_out(batch)
             while await self._until_due(epoch):
@@ -297,7 +320,7 @@ class ControllerDriver:
     # ---- deciding: synchronous from here to the append ---------------------------------------------------------------
 
     def _decide(self, batch: _Batch) -> None:
-        while self._waiting and not batch.is_full:
+        while self._waiting and batch.takes(self._waiting[0].request):
             asked = self._waiting.popleft()
             if asked.answer.done():
                 continue
@@ -307,7 +330,7 @@ class ControllerDriver:
                 self._decide_request(batch, asked)
             except ProtocolError as error:
                 batch.refuse(asked, error)
-        if not batch.is_full:
+        if batch.takes():
             self._decide_timers(batch, self.world.clock.now())
 
     def _decide_request(self, batch: _Batch, asked: _Asked) -> None:
@@ -344,7 +367,8 @@ class ControllerDriver:
     def _decide_registration(self, batch: _Batch, asked: _Asked, request: BrokerRegistrationRequest) -> None:
         now, node = self.world.clock.now(), request.broker_id
         alive = self.sessions.alive(node, now)
-        decision = self.controller.register(batch.image, request, session_alive=alive)
+        caught_up = request.current_metadata_offset >= self.metadata.image.offset
+        decision = self.controller.register(batch.image, request, session_alive=alive, caught_up=caught_up)
         if decision.records:
             batch.add(decision, asked, lambda _end: self.sessions.begun(node, now))
         else:
@@ -405,7 +429,8 @@ class ControllerDriver:
                 await asyncio.sleep(RETRY_PAUSE_S)
                 return
             invariant(self.metadata.image.offset >= end, "an append is applied before it returns", end=end)
-            batch.decided[-1].after = self.metadata.image
+            if batch.registering:
+                batch.written(end)
         for decided in batch.decided:
             self._settle(decided, end)
 

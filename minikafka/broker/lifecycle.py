@@ -23,7 +23,7 @@ from minikafka.errors import (
     error_name,
 )
 from minikafka.ports import World
-from minikafka.types import Address, Offset
+from minikafka.types import NO_OFFSET, Address, Offset
 from minikafka.wire.messages import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
@@ -137,6 +137,9 @@ class Lifecycle:
             return
 
     async def _register(self) -> bool:
+        if self._controller() is None:
+            return False
+        sent = self.world.clock.now()
         request = BrokerRegistrationRequest(
             broker_id=self.config.node_id,
             cluster_id=self.cluster_id,
@@ -146,6 +149,7 @@ class Lifecycle:
             listeners=self._other_listeners(),
             rack=self.config.broker_rack or None,
             previous_broker_epoch=self.previous_broker_epoch,
+            current_metadata_offset=NO_OFFSET if self._wants_to_leave else self._applied_offset(),
         )
         response = await self._ask(request)
         if not isinstance(response, BrokerRegistrationResponse):
@@ -162,8 +166,12 @@ class Lifecycle:
         self._refusals = 0
         self.broker_epoch = response.broker_epoch
         self.world.events("registered", node=self.config.node_id, broker_epoch=self.broker_epoch)
+        if not response.is_fenced:
+            self._resumes_at = self.broker_epoch + 1
+            self._begin_session(sent)
+            self._set_fenced(fenced=False)
         self._on_change()
-        return False
+        return not self.is_fenced
 
     async def _beat(self) -> bool:
         sent = self.world.clock.now()
@@ -184,18 +192,26 @@ class Lifecycle:
             return False
         if response.error_code:
             return False
-        # A controller in this same process answers also when both are cut off together: it counts only as far as the
-        # quorum's majority has followed it, since from then on another may have been elected.
         if not self._is_in_time():
             self._resumes_at = response.metadata_offset
-        self._session_from = max(self._session_from, min(sent, self._controller_heard_at()))
+        self._begin_session(sent)
         if self.is_fenced != response.is_fenced:
-            self.world.events("session_fenced" if response.is_fenced else "session_unfenced", node=self.config.node_id)
-            self.is_fenced = response.is_fenced
+            self._set_fenced(fenced=response.is_fenced)
             self._on_change()
         if response.should_shut_down:
             self.may_leave.set()
         return not self.is_fenced and not self._wants_to_leave
+
+    def _begin_session(self, sent: float) -> None:
+        """What was ``sent`` then was answered. A controller in this same process answers also when both are cut off
+        together: it counts only as far as the quorum's majority has followed it, since from then on another may have
+        been elected.
+        """
+        self._session_from = max(self._session_from, min(sent, self._controller_heard_at()))
+
+    def _set_fenced(self, *, fenced: bool) -> None:
+        self.world.events("session_fenced" if fenced else "session_unfenced", node=self.config.node_id)
+        self.is_fenced = fenced
 
     async def _ask(self, request: object) -> object | None:
         """One call to the active controller; None when there is no answer, or none from the active one."""

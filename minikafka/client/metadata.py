@@ -3,7 +3,7 @@
 One request at a time. Nodes are asked in random order, bootstrap servers last, each for two seconds at most: a
 stopped process (SIGSTOP) accepts connections and never answers. Whoever asks again because the answer told nothing new
 (a partition without a leader, say) waits longer each time, as Kafka's clients do since KIP-580, but never long: once
-there is a leader it should be found soon.
+there is a leader it should be found soon. A topic that nobody asked about before does not wait, as in Kafka's clients.
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ class Metadata:
         self._auto_create = auto_create
         self._topics: dict[str, None] = {}
         self._wanted = asyncio.Event()
+        self._is_new = asyncio.Event()
+        """Somebody follows a topic that the last request did not name."""
         self._waiting: list[asyncio.Future[None]] = []
         self._task: asyncio.Task[None] | None = None
         self._in_vain = 0
@@ -86,6 +88,7 @@ class Metadata:
         if topic not in self._topics:
             self._topics[topic] = None
             self._wanted.set()
+            self._is_new.set()
 
     def follow_only(self, topics: list[str]) -> None:
         """Ask about exactly these topics from now on."""
@@ -160,6 +163,7 @@ class Metadata:
                     async with asyncio.timeout(self._config.metadata_max_age_ms / 1000):
                         await self._wanted.wait()
                 self._wanted.clear()
+                self._is_new.clear()
                 self._in_vain += 1
                 pause_max_s = self._config.retry_backoff_max_ms / 1000
                 try:
@@ -168,7 +172,10 @@ class Metadata:
                 except NetworkException as error:
                     self._wanted.set()
                     self._world.events("metadata_refresh_failed", error=error.message)
-                await asyncio.sleep(min(pause_max_s, self._backoff.pause_s(max(self._in_vain, 1))))
+                pause_s = min(pause_max_s, self._backoff.pause_s(max(self._in_vain, 1)))
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(pause_s):
+                        await self._is_new.wait()
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # noqa: BLE001 - handed to every waiter, and kept for those to come

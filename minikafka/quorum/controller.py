@@ -99,10 +99,12 @@ class Controller:
     # ---- brokers ----
 
     def register(
-        self, image: MetadataImage, request: BrokerRegistrationRequest, *, session_alive: bool
+        self, image: MetadataImage, request: BrokerRegistrationRequest, *, session_alive: bool, caught_up: bool = False
     ) -> Decision[BrokerRegistrationResponse]:
         """See :func:`controller_brokers.register`."""
-        return controller_brokers.register(self.policy.under(image), image, request, session_alive=session_alive)
+        return controller_brokers.register(
+            self.policy.under(image), image, request, session_alive=session_alive, caught_up=caught_up
+        )
 
     def heartbeat(
         self,

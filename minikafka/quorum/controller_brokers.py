@@ -2,7 +2,7 @@
 
 ::
 
-    (unknown)      --register-->                     fenced
+    (unknown)      --register-->                     fenced, or, when it has applied all that is committed, unfenced
     fenced         --caught up, does not want to be fenced-->       unfenced: leaders for partitions that waited for it
     unfenced       --session expired, wants to be fenced-->         fenced: out of all ISRs, its leaders moved
     unfenced       --wants to shut down-->           shutting down: out of all ISRs, its leaders moved
@@ -13,6 +13,8 @@ Offsets that brokers tell (``current_metadata_offset``) are ends: what they have
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from minikafka.config import parse_listeners
 from minikafka.errors import DuplicateBrokerRegistration, InconsistentClusterId, InvalidConfig, InvalidRequest
@@ -36,13 +38,21 @@ LISTENERS_MAX = 20
 
 
 def register(
-    policy: ClusterPolicy, image: MetadataImage, request: BrokerRegistrationRequest, *, session_alive: bool
+    policy: ClusterPolicy,
+    image: MetadataImage,
+    request: BrokerRegistrationRequest,
+    *,
+    session_alive: bool,
+    caught_up: bool = False,
 ) -> Decision[BrokerRegistrationResponse]:
     """A broker's process introduces itself; its broker epoch is the offset that the record gets (-1 in the answer).
 
-    ``session_alive``: the registered incarnation was heard within the session timeout. Raises InconsistentClusterId,
-    InvalidRequest, or DuplicateBrokerRegistration while another incarnation may live. The same incarnation again (its
-    answer was lost) keeps its epoch.
+    ``session_alive``: the registered incarnation was heard within the session timeout. ``caught_up``: the broker has
+    applied all that is committed. Raises InconsistentClusterId, InvalidRequest, or DuplicateBrokerRegistration while
+    another incarnation may live. The same incarnation again (its answer was lost) keeps its epoch.
+
+    A broker that was never here before holds no replica: nothing is decided by letting it in, so one that has caught up
+    need not wait for a heartbeat that says so. Who comes back always does: its replicas' leaders hang on it.
     """
     if request.cluster_id != policy.cluster_id:
         raise InconsistentClusterId(
@@ -69,7 +79,9 @@ def register(
         listeners=",".join(map(str, others)) or None,
     )
     if present is None:
-        return Decision(records=(registration,), response=BrokerRegistrationResponse(), cause="a new broker registered")
+        registration = replace(registration, fenced=not caught_up)
+        response = BrokerRegistrationResponse(is_fenced=not caught_up)
+        return Decision(records=(registration,), response=response, cause="a new broker registered")
     if present.incarnation_id == request.incarnation_id:
         return Decision(response=BrokerRegistrationResponse(broker_epoch=present.broker_epoch))
     # The mark of a clean stop is the last thing that a process leaves in its data directory: whoever shows the mark of

@@ -34,7 +34,7 @@ TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterBroker:
-    """A new incarnation of a broker, fenced until it has read this record."""
+    """A new incarnation of a broker. One that is fenced is so until it has read this record."""
 
     broker_id: NodeId
     incarnation_id: str

@@ -65,6 +65,8 @@ def _broker(node: NodeId, old: BrokerImage | None, new: BrokerImage, why: str) -
         yield Happening(
             "broker_registered", {**facts, "incarnation_id": new.incarnation_id, "address": str(new.address)}
         )
+        if not new.fenced:
+            yield Happening("broker_unfenced", facts)
         return
     if old.fenced != new.fenced:
         yield Happening("broker_fenced" if new.fenced else "broker_unfenced", facts)

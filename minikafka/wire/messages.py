@@ -487,11 +487,15 @@ class BrokerRegistrationRequest:
     """``NAME://host:port,...`` as clients of other listeners are told; empty: all are told ``host`` and ``port``."""
     previous_broker_epoch: int = -1
     """From the clean-shutdown marker; anything but the last epoch means an unclean stop (KIP-966)."""
+    current_metadata_offset: Offset = -1
+    """The end of what the broker has applied (our own addition): who has applied all need not stay fenced."""
 
 
 @message
 class BrokerRegistrationResponse(Failed):
     broker_epoch: int = -1
+    is_fenced: bool = True
+    """False: let in at once, no heartbeat need ask for it (our own addition)."""
 
 
 @message

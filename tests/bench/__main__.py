@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from minikafka.world.process import exec_with_malloc_environment
-from tests.bench import local, rows, spark_rows
+from tests.bench import local, rows, spark_rows, suite
 from tests.bench.measure import Row
 
 
@@ -32,6 +32,7 @@ def plan(*, quick: bool) -> dict[str, Callable[[], Awaitable[list[Row]]]]:
         "producer": lambda: rows.producer_rows(count=200_000 if quick else 600_000, rounds=rounds),
         "start": lambda: rows.start_rows(rounds=2 if quick else 3),
         "local": lambda: local.local_rows(rounds=rounds),
+        "suite": lambda: suite.suite_rows(rounds=1 if quick else 3),
         "memory": lambda: rows.memory_rows(ceiling=2.0),
         "spark": lambda: spark_rows.spark_rows(
             rounds=3 if quick else 5,

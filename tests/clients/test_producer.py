@@ -475,6 +475,22 @@ def test_more_partitions_are_seen_at_the_metadata_age():
     play(story)
 
 
+def test_a_topic_that_is_new_to_the_client_is_looked_up_at_once():
+    """The pause between two requests is for those who ask again; whoever has many topics would pay it for each."""
+
+    async def story():
+        cluster = FakeCluster()
+        for number in range(10):
+            cluster.topic(f"t{number}")
+        async with producer(cluster, retry_backoff_ms=100, retry_backoff_max_ms=1000) as sending:
+            before = cluster.now()
+            for number in range(10):
+                await sending.send_and_wait(f"t{number}", b"v")
+            assert cluster.now() - before < 0.1
+
+    play(story)
+
+
 def test_older_metadata_is_not_believed():
     """S27: a broker that lags behind answers with the old leader; the producer keeps the newer one."""
 

@@ -75,6 +75,7 @@ class Cluster:
         session_alive: bool = False,
         incarnation: str = "",
         listeners: str = "",
+        caught_up: bool = False,
     ) -> int:
         """A new process; its broker epoch. ``clean``: it shows the epoch of its last life."""
         known = self.image.brokers.get(node)
@@ -87,8 +88,10 @@ class Cluster:
             listeners=listeners,
             previous_broker_epoch=known.broker_epoch if known and clean else -1,
         )
-        decision = self.controller.register(self.image, request, session_alive=session_alive)
-        return self.commit(decision, request).broker_epoch
+        decision = self.controller.register(self.image, request, session_alive=session_alive, caught_up=caught_up)
+        response = self.commit(decision, request)
+        assert response.is_fenced == self.image.brokers[node].fenced
+        return response.broker_epoch
 
     def heartbeat(
         self,

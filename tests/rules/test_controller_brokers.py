@@ -48,6 +48,15 @@ def test_a_broker_starts_fenced_and_its_epoch_is_the_offset_of_its_record():
     assert cluster.image.eligible(1)
 
 
+def test_a_new_broker_that_knows_all_is_let_in_at_once_and_one_that_returns_is_not():
+    """A new one has no replicas: nothing hangs on it yet. Whoever returns may be the one that leaders wait for."""
+    cluster = Cluster(0)
+    cluster.register(1, caught_up=True)
+    assert cluster.image.eligible(1)
+    cluster.register(1, caught_up=True, clean=True)
+    assert cluster.image.brokers[1].fenced
+
+
 def test_a_second_incarnation_is_refused_while_the_first_is_heard():
     """Two processes with one node.id would be one replica with two logs."""
     cluster = Cluster(1)

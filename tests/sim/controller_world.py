@@ -43,10 +43,18 @@ class FakeQuorum:
 
     def lead(self, epoch: Epoch) -> None:
         """This node is elected, and has committed the control record of its epoch."""
+        self.elect(epoch)
+        self.catch_up()
+
+    def elect(self, epoch: Epoch) -> None:
+        """This node is elected; whether all that came before is committed and applied, it does not know yet."""
         self.epoch = epoch
         self.end += 1
         self.metadata.on_leader(ME, epoch, i_lead=False)
-        self.metadata.on_leader(ME, epoch, i_lead=True)
+
+    def catch_up(self) -> None:
+        """It does now."""
+        self.metadata.on_leader(ME, self.epoch, i_lead=True)
 
     def lose(self, leader: NodeId = 2) -> None:
         self.epoch += 1
@@ -101,7 +109,7 @@ class ControllerWorld:
 
     # ---- requests ----
 
-    async def register(self, node: NodeId, incarnation: str = "") -> int:
+    async def register(self, node: NodeId, incarnation: str = "", *, offset: Offset = -1) -> int:
         self.incarnations += 1
         request = BrokerRegistrationRequest(
             broker_id=node,
@@ -109,6 +117,7 @@ class ControllerWorld:
             incarnation_id=incarnation or f"i{self.incarnations}",
             host="127.0.0.1",
             port=9090 + node,
+            current_metadata_offset=offset,
         )
         response = await self.driver.handle(request)
         return cast("int", response.broker_epoch)

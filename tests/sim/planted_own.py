@@ -225,8 +225,8 @@ def without_the_last_topic(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def whoever_comes(original: Callable[..., Any]) -> Callable[..., Any]:
-    def register(policy: Any, image: Any, request: Any, *, session_alive: bool) -> Any:
-        return original(policy, image, request, session_alive=False)
+    def register(policy: Any, image: Any, request: Any, *, session_alive: bool, caught_up: bool) -> Any:
+        return original(policy, image, request, session_alive=False, caught_up=caught_up)
 
     return register
 

@@ -74,6 +74,69 @@ def test_a_registration_is_answered_with_the_offset_of_its_record():
     play(story)
 
 
+def test_who_asks_an_elected_node_waits_for_its_reign():
+    """A cluster that starts sends all registrations at once: they are let in by the first commit of the reign."""
+
+    async def story(world: ControllerWorld) -> None:
+        world.quorum.elect(1)
+        asked = [asyncio.ensure_future(world.register(node, offset=0)) for node in (1, 2, 3)]
+        await asyncio.sleep(1)
+        assert not any(each.done() for each in asked)
+        world.quorum.catch_up()
+        epochs = await asyncio.gather(*asked)
+        assert epochs == [2, 3, 4], "0 is the election's record, 1 the first controller's"
+        assert world.quorum.batches == [4], "one commit for all"
+        assert [world.broker(node).broker_epoch for node in (1, 2, 3)] == epochs
+        assert not any(world.broker(node).fenced for node in (1, 2, 3)), "they had applied all that was committed"
+        told = [facts["broker_epoch"] for kind in ("registered", "unfenced") for facts in world.facts(f"broker_{kind}")]
+        assert told == epochs * 2
+
+    play(story)
+
+
+def test_an_election_that_comes_to_nothing_answers_who_waited():
+    """Nothing was decided, so nothing is written; they ask whoever leads now."""
+
+    async def story(world: ControllerWorld) -> None:
+        world.quorum.elect(1)
+        asked = asyncio.ensure_future(outcome(world.register(1)))
+        await asyncio.sleep(0)
+        world.quorum.lose(leader=2)
+        assert await asked == ("NOT_CONTROLLER", "not_written")
+        assert world.quorum.batches == []
+
+    play(story)
+
+
+def test_two_incarnations_of_one_broker_are_not_registered_together():
+    """The second is judged by the epoch of the first, which only the written log knows."""
+
+    async def story(world: ControllerWorld) -> None:
+        world.quorum.elect(1)
+        one = asyncio.ensure_future(world.register(1, "one"))
+        other = asyncio.ensure_future(outcome(world.register(1, "another")))
+        two = asyncio.ensure_future(world.register(2))
+        await asyncio.sleep(0)
+        world.quorum.catch_up()
+        assert (await one, await other, await two) == (2, ("DUPLICATE_BROKER_REGISTRATION", "not_written"), 3)
+        assert world.quorum.batches == [2, 1]
+
+    play(story)
+
+
+def test_a_broker_that_is_behind_starts_fenced():
+    """What it has not applied may be what it would have to know."""
+
+    async def story(world: ControllerWorld) -> None:
+        world.quorum.lead(1)
+        await world.register(1, offset=world.metadata.image.offset - 1)
+        assert world.broker(1).fenced
+        await world.register(2, offset=world.metadata.image.offset)
+        assert not world.broker(2).fenced
+
+    play(story)
+
+
 def test_requests_that_wait_are_recorded_as_one_batch():
     """One commit for all: a controller that wrote one at a time would be a queue of round trips."""
 

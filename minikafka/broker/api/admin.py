@@ -6,6 +6,7 @@ answered by that broker only, for nobody else knows what it was started with.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field
 from typing import Any, TypeAlias
@@ -50,11 +51,18 @@ class AdminApi:
         """``origins``: where each setting that was given came from; None: whatever is not the default was given."""
         self._config = config
         self._image = image
-        started_with, defaults = to_settings(config), to_settings(BrokerConfig())
-        if origins is None:
-            origins = {name: "" for name in started_with if started_with[name] != defaults[name]}
-        self._origins = origins
-        self._started_with = started_with
+        self._given = origins
+
+    @functools.cached_property
+    def _started_with(self) -> dict[str, str]:
+        return to_settings(self._config)
+
+    @functools.cached_property
+    def _origins(self) -> Mapping[str, str]:
+        if self._given is not None:
+            return self._given
+        defaults = to_settings(BrokerConfig())
+        return {name: "" for name, text in self._started_with.items() if text != defaults[name]}
 
     async def handle_describe_configs(self, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
         """Each setting with its value and every place that says something about it."""
