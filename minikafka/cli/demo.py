@@ -18,25 +18,28 @@ from typing import Any
 import click
 
 from minikafka import AdminClient, Producer
+from minikafka.chaos.evidence import Compared, Ledger, compare, judge, read_back
+from minikafka.chaos.watch import Watch
 from minikafka.check import Verdict
-from minikafka.cli.asking import Asker
 from minikafka.cli.demo_spark import LEFT_OUT, directly, is_installed, run_job
 from minikafka.cli.demo_story import Story
 from minikafka.cli.demo_stream import Stream
-from minikafka.cli.demo_verdict import Compared, Ledger, compare, judge, read_back, to_json
+from minikafka.cli.demo_verdict import to_json
 from minikafka.cli.demo_view import Screen, Shown
-from minikafka.cli.demo_watch import Watch
 from minikafka.cli.flights import FLIGHT_COUNT, FlightsMissing, flights
 from minikafka.cli.running import FAILED, Failure, Signals, first_of, run_until_asked
 from minikafka.cli.spark import print_flights
 from minikafka.cli.tables import console
 from minikafka.client.structs import NewTopic
 from minikafka.errors import WorldError
+from minikafka.types import TopicPartition
+from minikafka.world.asking import Asker
 from minikafka.world.processes import ProcessCluster
 
 TOPIC = "flights"
 SUMMARY_TOPIC = "flights-delays"
 PARTITIONS = 6
+NAMES = tuple(TopicPartition(TOPIC, partition) for partition in range(PARTITIONS))
 FAST_COUNT = 20_000
 SETTLE_TIMEOUT_S = 30.0
 READING_INTERVAL_S = 3.0
@@ -124,7 +127,7 @@ class Demo:
             await self._create_topic(cluster)
             story = await self._stream(cluster, ledger, _chain(first, stream_of_flights))
             say("reading everything back")
-            ends = await read_back(ledger, cluster.bootstrap, TOPIC, PARTITIONS, self._told_of_reading())
+            ends = await read_back(ledger, cluster.bootstrap, NAMES, self._told_of_reading())
             folders = {node: broker.files.folder for node, broker in cluster.brokers.items()}
             aggregated = not self.with_spark or await self._aggregate(cluster)
         finally:
@@ -187,7 +190,7 @@ class Demo:
     async def _stream(self, cluster: ProcessCluster, ledger: Ledger, source: Any) -> Story:
         """Stream and story side by side; returns when all outcomes are known and the replicas have settled."""
         async with Asker(cluster.bootstrap) as asker, _producer(cluster) as producer:
-            watch = Watch(asker, cluster, TOPIC)
+            watch = Watch(asker, cluster.addresses, TOPIC)
             stream = Stream(producer, ledger.recorder, TOPIC, source)
             story = Story(cluster, watch, stream, self.count, self.screen.say)
             shown = Shown(

@@ -16,8 +16,8 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from minikafka.chaos.watch import ClusterState, Watch
 from minikafka.cli.demo_stream import Stream
-from minikafka.cli.demo_watch import ClusterState, Watch
 from minikafka.errors import WorldError
 from minikafka.types import NO_NODE, NodeId
 from minikafka.world.processes import ProcessCluster

@@ -19,7 +19,6 @@ from typing import Any
 import aiohttp
 
 from minikafka import AdminClient, __version__
-from minikafka.cli.asking import Asker
 from minikafka.cli.doctor_checks import AGREED, BrokerFacts, ClusterFacts, DirectoryFacts
 from minikafka.cli.settings import broker_settings
 from minikafka.client.structs import ConfigResource
@@ -33,6 +32,7 @@ from minikafka.wire.messages import (
     MetadataRequest,
     MetadataResponse,
 )
+from minikafka.world.asking import Asker
 
 DIAL_TIMEOUT_S = 3.0
 PATIENCE = {"default_api_timeout_ms": 5_000, "request_timeout_ms": 2_500}

@@ -17,7 +17,6 @@ import click
 from minikafka import AdminClient
 from minikafka.cli import kafka_layout
 from minikafka.cli.admin import fail_with, parse_partition, partition_in, read_json, with_admin
-from minikafka.cli.asking import Asker
 from minikafka.cli.running import Commands, Failure, Misuse, run
 from minikafka.cli.tables import bootstrap_option, kafka_output_option, print_json, print_lines, print_table
 from minikafka.cli.watching import show, watch_option
@@ -26,6 +25,7 @@ from minikafka.errors import ProtocolError
 from minikafka.quorum.placement import spread
 from minikafka.types import NO_OFFSET, Address, NodeId, TopicPartition
 from minikafka.wire.messages import DescribedReplica, DescribedTopic, DescribeReplicasRequest, DescribeReplicasResponse
+from minikafka.world.asking import Asker
 
 WAIT_STEP_S = 0.5
 

@@ -29,6 +29,7 @@ from minikafka.rest import (
     stream,
     testing_events,
     testing_faults,
+    testing_machine,
     testing_waits,
     topic_records,
     topics,
@@ -41,7 +42,7 @@ from minikafka.rest.route import Route
 from minikafka.rest.visit import Visit
 from minikafka.world.instruments import Instruments
 
-TESTING_ROUTES = (*testing_faults.ROUTES, *testing_waits.ROUTES, *testing_events.ROUTES)
+TESTING_ROUTES = (*testing_faults.ROUTES, *testing_machine.ROUTES, *testing_waits.ROUTES, *testing_events.ROUTES)
 _DESCRIBED: tuple[Route, ...] = (
     *cluster.ROUTES,
     *topics.ROUTES,

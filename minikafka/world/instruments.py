@@ -1,4 +1,4 @@
-"""What tests use to hurt brokers and to watch them: faults on links, the last events, who listens where.
+"""What tests use to hurt brokers and to watch them: faults on links and machines, the last events, who listens where.
 
 One object for all brokers of a process: LocalCluster always has one, ``serve`` only with
 ``mk.testing.endpoints.enable=true``.
@@ -15,6 +15,7 @@ from minikafka.config import BrokerConfig
 from minikafka.types import Address, NodeId
 from minikafka.world.event_ring import EventRing
 from minikafka.world.faults import Faults
+from minikafka.world.machine_faults import MachineFaults
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,12 @@ class Instruments:
     brokers: Callable[[], Mapping[NodeId, Broker]]
     faults: Faults = field(default_factory=Faults)
     ring: EventRing = field(default_factory=EventRing)
+    machines: dict[str, MachineFaults] = field(default_factory=dict)
+    """By node, as far as they were asked for."""
+
+    def machine(self, node: str) -> MachineFaults:
+        """What is wrong with a node's machine, to be looked at and to be set."""
+        return self.machines.setdefault(node, MachineFaults())
 
     def name_of(self, address: Address) -> str:
         """The node id as a link names it; of an address that nobody has, the address."""

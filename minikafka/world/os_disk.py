@@ -24,6 +24,7 @@ from minikafka.errors import DiskFailed, DiskFull
 from minikafka.invariant import invariant
 from minikafka.ports import Buffers, checked_path
 from minikafka.types import METADATA_PARTITION
+from minikafka.world.machine_faults import MachineFaults
 
 LOCK_NAME = ".lock"
 TEMPORARY = ".tmp"
@@ -57,6 +58,8 @@ class OsFile:
         self._check()
         wanted = sum(map(len, data))
         try:
+            if self._disk.faults is not None:
+                self._disk.faults.before_write()
             if len(data) > BUFFERS_PER_WRITE or (written := os.writev(self._descriptor, data)) < wanted:
                 self._append_rest(data, written if len(data) <= BUFFERS_PER_WRITE else 0)
         except OSError as error:
@@ -116,7 +119,7 @@ class OsFile:
             return
         with self._lock:
             self._syncs += 1
-        future = self._disk.submit(self._path, os.fdatasync, self._descriptor)
+        future = self._disk.submit(self._path, self._disk.sync_file, self._descriptor)
         future.add_done_callback(self._synced)
         try:
             await asyncio.wrap_future(future)
@@ -149,9 +152,11 @@ class OsDisk:
     anyway; what is written survives a killed broker, for it is the kernel's, and no power loss.
     """
 
-    def __init__(self, root: str, *, syncs: bool = True) -> None:
+    def __init__(self, root: str, *, syncs: bool = True, faults: MachineFaults | None = None) -> None:
         self.fenced = False
         self.syncs = syncs
+        self.faults = faults
+        """What tests have done to this machine; None: they cannot."""
         self._root = os.path.abspath(root)
         self._threads: dict[str, ThreadPoolExecutor] = {}
         self._numbers = itertools.count(1)
@@ -167,6 +172,15 @@ class OsDisk:
         if thread is None:
             thread = self._threads[lane] = ThreadPoolExecutor(1, thread_name_prefix=f"sync-{lane}")
         return thread.submit(function, *arguments)
+
+    def sync_file(self, descriptor: int) -> None:
+        """Runs on the disk's thread; OSError."""
+        self._before_sync()
+        os.fdatasync(descriptor)
+
+    def _before_sync(self) -> None:
+        if self.faults is not None:
+            self.faults.before_sync()
 
     def _full(self, path: str) -> str:
         if self.fenced:
@@ -247,10 +261,13 @@ class OsDisk:
         folder = os.path.dirname(path)
         self._make_folder(folder)
         try:
+            if self.faults is not None:
+                self.faults.before_write()
             with open(source, "wb") as file:
                 file.write(data)
                 if durable:
                     file.flush()
+                    self._before_sync()
                     os.fsync(file.fileno())
             if self.fenced:
                 raise DiskFailed(f"{path}: this incarnation is dead")

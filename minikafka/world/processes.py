@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import Self
 
 from minikafka.errors import WorldError
-from minikafka.types import NodeId
+from minikafka.types import Address, NodeId
 from minikafka.world.cluster_files import BrokerFiles, ClusterFiles, Ports, prepare
 from minikafka.world.process import broker_environment
 
@@ -201,6 +201,10 @@ class ProcessCluster:
     def bootstrap(self) -> str:
         """``host:port`` of all brokers, with commas."""
         return self.files.bootstrap
+
+    def addresses(self) -> dict[NodeId, Address]:
+        """Where each broker listens whose process exists; a stopped one's (SIGSTOP) does."""
+        return {node: broker.files.address for node, broker in self.brokers.items() if broker.is_running}
 
     async def start(self, timeout_s: float = READY_TIMEOUT_S) -> None:
         """Start all brokers and wait until each is ready. BrokerDied, WorldError: then all were stopped again."""

@@ -23,6 +23,7 @@ from minikafka.world.http import HttpNetwork
 from minikafka.world.http_server import Doors, Translate
 from minikafka.world.instruments import Instruments
 from minikafka.world.link_faults import LinkEnd
+from minikafka.world.machine_faults import MachineFaults
 from minikafka.world.os_disk import OsDisk
 
 LEVEL_NAMES = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -46,12 +47,13 @@ class RealWorld:
         network: HttpNetwork,
         events: EventLog,
         syncs: bool = True,
+        faults: MachineFaults | None = None,
     ) -> None:
         self.network = network
         self.events = events
-        self.disk = OsDisk(data_dir, syncs=syncs) if data_dir is not None else None
+        self.disk = OsDisk(data_dir, syncs=syncs, faults=faults) if data_dir is not None else None
         self.world = World(
-            clock=SystemClock(),
+            clock=SystemClock(faults),
             network=network,
             disk=self.disk if self.disk is not None else cast("Disk", NoDisk()),
             events=events,
@@ -123,4 +125,5 @@ def real_world(
         network=HttpNetwork(doors=doors, translate=translate, links=links, **limits),
         events=events,
         syncs=syncs,
+        faults=None if instruments is None else instruments.machine(str(config.node_id)),
     )

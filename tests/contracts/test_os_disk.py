@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from minikafka.errors import DiskFailed, DiskFull
+from minikafka.world.machine_faults import MachineFaults
 from minikafka.world.os_disk import OsDisk
 
 
@@ -228,3 +229,47 @@ async def test_a_directory_that_is_thrown_away_is_written_and_not_synced(tmp_pat
     again = OsDisk(str(tmp_path / "data"), syncs=False)
     assert (again.read_file("checkpoint"), again.open("orders-0/log").read(0, 9)) == (b"1", b"tea")
     again.close()
+
+
+async def test_what_tests_do_to_a_machine_is_what_a_bad_disk_does(tmp_path: Path):
+    """S38: /v1/machine. A full disk refuses and leaves the file as it was; a failed sync is DiskFailed; both end."""
+    faults = MachineFaults()
+    disk = OsDisk(str(tmp_path / "data"), faults=faults)
+    file = disk.open("orders-0/log")
+    file.append([b"tea"])
+    faults.disk_full = True
+    with pytest.raises(DiskFull):
+        file.append([b"milk"])
+    with pytest.raises(DiskFull):
+        await disk.publish("checkpoint", b"1")
+    with pytest.raises(DiskFull):
+        disk.replace_file("checkpoint", b"1")
+    assert (file.size(), disk.exists("checkpoint")) == (3, False)
+    faults.disk_full = False
+    file.append([b"milk"])
+    faults.failing_syncs = 1
+    with pytest.raises(DiskFailed):
+        await file.sync()
+    await file.sync()
+    assert file.read(0, 9) == b"teamilk"
+    assert faults.struck == 4
+    disk.close()
+
+
+async def test_a_slow_disk_does_not_hold_the_loop(tmp_path: Path):
+    """A sync waits on its thread: heartbeats and votes go on meanwhile."""
+    disk = OsDisk(str(tmp_path / "data"), faults=MachineFaults(sync_delay_ms=60.0))
+    file = disk.open("log")
+    file.append([b"tea"])
+    order: list[str] = []
+
+    async def synced() -> None:
+        await file.sync()
+        order.append("synced")
+
+    syncing = asyncio.ensure_future(synced())
+    await asyncio.sleep(0.001)
+    order.append("went on")
+    await syncing
+    assert order == ["went on", "synced"]
+    disk.close()

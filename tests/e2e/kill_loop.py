@@ -15,17 +15,18 @@ from pathlib import Path
 from random import Random
 
 from minikafka import AdminClient, Producer
+from minikafka.chaos.evidence import Compared, Ledger, compare, judge, read_back
+from minikafka.chaos.watch import ClusterState, Watch
 from minikafka.check import Recorder, Verdict
-from minikafka.cli.asking import Asker
-from minikafka.cli.demo_verdict import Compared, Ledger, compare, judge, read_back
-from minikafka.cli.demo_watch import ClusterState, Watch
 from minikafka.client.structs import NewTopic
 from minikafka.errors import NOT_WRITTEN, ProtocolError
-from minikafka.types import NO_NODE, NodeId
+from minikafka.types import NO_NODE, NodeId, TopicPartition
+from minikafka.world.asking import Asker
 from minikafka.world.processes import ProcessCluster
 
 TOPIC = "events"
 PARTITIONS = 3
+NAMES = tuple(TopicPartition(TOPIC, partition) for partition in range(PARTITIONS))
 PRODUCERS = 3
 ROLES = ("leader", "follower", "controller")
 STEP_TIMEOUT_S = 45.0
@@ -175,7 +176,7 @@ async def kill_loop(
         await cluster.start()
         await create_topic(cluster.bootstrap)
         async with Asker(cluster.bootstrap) as asker:
-            watch = Watch(asker, cluster, TOPIC)
+            watch = Watch(asker, cluster.addresses, TOPIC)
             watching = asyncio.ensure_future(watch.run())
             senders = [await _sender(cluster, ledger, f"p{number}", rate) for number in range(1, PRODUCERS + 1)]
             loop = Loop(cluster, watch, senders, Random(seed), say)
@@ -193,7 +194,7 @@ async def kill_loop(
                 await asyncio.gather(*(sender.producer.stop() for sender in senders))
             assert await watch.until(lambda state: state.settled, STEP_TIMEOUT_S) is not None, watch.state
             watching.cancel()
-        ends = await read_back(ledger, cluster.bootstrap, TOPIC, PARTITIONS, lambda _: None)
+        ends = await read_back(ledger, cluster.bootstrap, NAMES, lambda _: None)
         folders = {node: cluster.folder(node) for node in cluster.brokers}
     finally:
         await cluster.stop()

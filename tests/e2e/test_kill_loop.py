@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 
-from minikafka.cli.asking import Asker
 from minikafka.errors import BY_CODE
 from minikafka.ports import Buffers
 from minikafka.types import Address
@@ -20,6 +19,7 @@ from minikafka.wire.messages import (
     ProduceRequest,
 )
 from minikafka.wire.records import Record, build_batch, decode_batch
+from minikafka.world.asking import Asker
 from minikafka.world.processes import ProcessCluster
 from tests.e2e.kill_loop import SETTINGS, TOPIC, create_topic, kill_loop
 

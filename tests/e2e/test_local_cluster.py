@@ -9,7 +9,6 @@ import urllib.request
 
 import pytest
 
-from minikafka.cli.asking import Asker
 from minikafka.errors import BrokerNotAvailable, InvalidConfig, NetworkException
 from minikafka.ports import Buffers
 from minikafka.types import Address, TopicPartition
@@ -24,6 +23,7 @@ from minikafka.wire.messages import (
     ProduceRequest,
 )
 from minikafka.wire.records import Record, build_batch
+from minikafka.world.asking import Asker
 from minikafka.world.local_cluster import LocalCluster
 
 pytestmark = pytest.mark.e2e

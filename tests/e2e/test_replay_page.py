@@ -13,7 +13,6 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from minikafka import Producer
-from minikafka.cli.asking import Asker
 from minikafka.sim.plan import plan_of
 from minikafka.types import Address, TopicPartition
 from minikafka.ui import table
@@ -22,6 +21,7 @@ from minikafka.ui.page import Replay, page_of, replay_of
 from minikafka.ui.record import RecordedRun
 from minikafka.ui.states import Replica
 from minikafka.wire.messages import CreateTopicsRequest, DescribeQuorumRequest, NewTopic
+from minikafka.world.asking import Asker
 from minikafka.world.local_cluster import LocalCluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.browser]

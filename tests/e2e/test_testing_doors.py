@@ -147,6 +147,23 @@ async def test_a_fault_that_cannot_be_is_422_with_a_pointer(curl: Curl, pointer:
     assert (await curl.get("/v1/faults"))["faults"] == []
 
 
+async def test_a_machine_that_is_unwell(curl: Curl):
+    """S38: /v1/machine of one broker: its calendar jumps and no other's; what is not named is well again."""
+    healthy = {"disk_full": False, "sync_delay_ms": 0, "failing_syncs": 0, "calendar_ahead_ms": 0, "struck": 0}
+    assert await curl.get("/v1/machine", at=2) == healthy
+    hour = {"calendar_ahead_ms": 3_600_000}
+    assert await curl("PUT", "/v1/machine", json=hour, at=2) == {**healthy, **hour}
+    assert await curl.get("/v1/machine", at=1) == healthy
+    assert await curl("PUT", "/v1/machine", json={"sync_delay_ms": 5}, at=2) == {**healthy, "sync_delay_ms": 5}
+    assert await curl("PUT", "/v1/machine", json={}, at=2) == healthy
+    told = (await curl.get("/v1/events?kind=machine_faults_set&node=2"))["events"]
+    assert [event["calendar_ahead_ms"] for event in told] == [3_600_000, 0, 0]
+    for member, value in (("disk_full", []), ("sync_delay_ms", -1), ("calendar", 1)):
+        refused = await curl("PUT", "/v1/machine", 422, json={member: value}, at=2)
+        assert refused["errors"][0]["pointer"] == f"/{member}"
+    assert await curl.get("/v1/machine", at=2) == healthy
+
+
 async def test_a_wait_in_vain_is_504_with_the_last_state(curl: Curl):
     """A bounded wait: a typed problem that tells what is not so, and what was seen."""
     told = await curl.get("/v1/wait?alive=9&controller=any&timeout_ms=50", 504)

@@ -8,16 +8,17 @@ from typing import Any
 
 from rich.console import Console
 
+from minikafka.chaos.watch import ClusterState, PartitionState
 from minikafka.cli.demo_view import Screen, Shown
-from minikafka.cli.demo_watch import ClusterState, PartitionState
+from minikafka.types import TopicPartition
 
 
 def partition(number: int, leader: int, isr: tuple[int, ...] = (1, 2, 3)) -> PartitionState:
     return PartitionState(number, leader, 4, (1, 2, 3), isr, 1_000)
 
 
-def marks(*high_watermarks: int) -> tuple[tuple[int, int, int, int], ...]:
-    return tuple((node, 0, mark, 1_000) for node, mark in enumerate(high_watermarks, 1))
+def marks(*high_watermarks: int) -> tuple[tuple[int, TopicPartition, int, int], ...]:
+    return tuple((node, TopicPartition("flights", 0), mark, 1_000) for node, mark in enumerate(high_watermarks, 1))
 
 
 def shown(state: ClusterState) -> Shown:

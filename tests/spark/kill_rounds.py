@@ -29,9 +29,9 @@ from typing import Any
 import psutil
 
 from minikafka import Consumer, Producer, TopicPartition
-from minikafka.cli.asking import Asker
-from minikafka.cli.demo_watch import ClusterState, Watch
+from minikafka.chaos.watch import ClusterState, Watch
 from minikafka.types import NO_NODE
+from minikafka.world.asking import Asker
 from minikafka.world.processes import ProcessCluster
 from tests.e2e.kill_loop import PARTITIONS, SETTINGS, TOPIC, create_topic
 from tests.spark.spark_home import JAVA_OPTIONS, executors_said, spark_home
@@ -379,7 +379,7 @@ async def kill_rounds(
         await cluster.start()
         await create_topic(cluster.bootstrap)
         async with Asker(cluster.bootstrap) as asker, _producer(cluster.bootstrap) as producer:
-            watch = Watch(asker, cluster, TOPIC)
+            watch = Watch(asker, cluster.addresses, TOPIC)
             watching = asyncio.ensure_future(watch.run())
             played = Rounds(folder, cluster, watch, Writer(producer), say)
             kinds = await played.play(rounds)
