@@ -118,6 +118,29 @@ BROKER_NAME_OF: dict[str, str] = {
 
 TOPIC_NAME_OF: dict[str, str] = {broker: topic for topic, broker in BROKER_NAME_OF.items()}
 
+OF_THE_CLUSTER = frozenset(
+    """
+    auto.create.topics.enable auto.leader.rebalance.enable default.replication.factor delete.topic.enable
+    leader.imbalance.check.interval.seconds min.insync.replicas num.partitions unclean.leader.election.enable
+    """.split()
+)
+"""Changed at run time for all brokers or not at all: whichever broker is asked or controls, the answer is the same."""
+
+AT_RUN_TIME = (
+    frozenset(TOPIC_NAME_OF)
+    | OF_THE_CLUSTER
+    | frozenset(
+        """
+    fetch.max.bytes log.retention.check.interval.ms mk.log.level mk.metrics.partitions.max replica.fetch.backoff.ms
+    replica.fetch.max.bytes replica.fetch.min.bytes replica.fetch.response.max.bytes replica.fetch.wait.max.ms
+    replica.lag.time.max.ms
+    """.split()
+    )
+)
+"""Brokers' settings that can be changed at run time (KIP-226): Kafka's that exist here, and others that are looked up
+whenever they are used. All others are read-only: a restart changes them.
+"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:

@@ -35,6 +35,7 @@ from minikafka.broker.dispatch import ApiHandler, Dispatcher
 from minikafka.broker.group_manager import GroupManager
 from minikafka.broker.lifecycle import Lifecycle
 from minikafka.broker.listeners import Listeners
+from minikafka.broker.live_settings import LiveSettings
 from minikafka.broker.metadata import MetadataCache
 from minikafka.broker.peer import call
 from minikafka.broker.quorum_driver import QuorumDriver
@@ -92,9 +93,9 @@ class Broker:
 
     def __init__(self, config: BrokerConfig, world: World, *, origins: Mapping[str, str] | None = None) -> None:
         """``origins``: where each setting that was given came from, for DescribeConfigs."""
-        self.config = config
         self.chronicle = Chronicle(world.clock, world.events, is_replaying=lambda: not self._has_caught_up)
         self.world = world = replace(world, events=self.chronicle)
+        self.settings = LiveSettings(config, world.events)
         self._origins = origins
         self.node_id = config.node_id
         self.failure: str | None = None
@@ -121,6 +122,11 @@ class Broker:
         )
 
     # ---- what others may ask -----------------------------------------------------------------------------------------
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The settings that count now."""
+        return self.settings.now
 
     @property
     def address(self) -> Address:
@@ -248,7 +254,7 @@ class Broker:
             leads_any=lambda: any(isinstance(each.role, LeaderReplica) for each in self.partitions.values()),
         )
         self.replicas = ReplicaManager(
-            config,
+            self.settings,
             world,
             self.logs,
             spawn=self._tasks.spawn,
@@ -270,16 +276,17 @@ class Broker:
             ask_controller=self.ask_controller,
             spawn=self._tasks.spawn,
         )
-        self.metadata_api = MetadataApi(config, world, self.metadata, self.quorum, self.ask_controller)
+        self.metadata_api = MetadataApi(self.settings, world, self.metadata, self.quorum, self.ask_controller)
         self.admin_api = AdminApi(config, lambda: self.image, self._origins)
         self._handlers.update(self._handler_table())
         self.metadata.subscribe(self.chronicle.on_image)
+        self.metadata.subscribe(self.settings.on_image)
         self.metadata.subscribe(self._on_image)
         self.metadata.subscribe_leader(lambda *_: self.lifecycle.on_news())
         self._open = True
         await self.quorum.start()
         await self.controller.start()
-        Caretaker(self.replicas, on_disk_failure=self._fail_in_order).start(self._tasks.spawn)
+        Caretaker(self.replicas, self.settings, on_disk_failure=self._fail_in_order).start(self._tasks.spawn)
         self._tasks.spawn(self.replicas.isr_proposer.run(), "isr-proposer")
         self._tasks.spawn(self.groups.run(), "groups")
         self._tasks.spawn(self.lifecycle.run(), "lifecycle")

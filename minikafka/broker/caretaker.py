@@ -16,6 +16,7 @@ from minikafka.types import TopicPartition
 
 if TYPE_CHECKING:
     from minikafka.broker.flusher import Spawn
+    from minikafka.broker.live_settings import LiveSettings
     from minikafka.broker.replica_manager import ReplicaManager
     from minikafka.replication.partition import Partition
 
@@ -28,46 +29,67 @@ RETENTION_FIRST_S = 30.0
 class Caretaker:
     """The periodic work of one broker."""
 
-    def __init__(self, replicas: ReplicaManager, *, on_disk_failure: Callable[[str], None]) -> None:
+    def __init__(self, replicas: ReplicaManager, live: LiveSettings, *, on_disk_failure: Callable[[str], None]) -> None:
         self.replicas = replicas
-        self.config = replicas.config
+        self._live = live
         self._on_disk_failure = on_disk_failure
         self._last_sync: dict[TopicPartition, float] = {}
 
     def start(self, spawn: Spawn) -> None:
         """Begin all the loops."""
-        config = self.config
-        spawn(self._every(config.replica_lag_time_max_ms / 2000, self._shrink), "isr-check")
+        live, config = self._live, self._live.started_with
+
+        def fixed(interval_s: float) -> Callable[[], float]:
+            return lambda: interval_s
+
+        spawn(self._every(lambda: live.now.replica_lag_time_max_ms / 2000, self._shrink), "isr-check")
         spawn(
-            self._every(config.replica_high_watermark_checkpoint_interval_ms / 1000, self.checkpoint_watermarks),
+            self._every(
+                lambda: config.replica_high_watermark_checkpoint_interval_ms / 1000, self.checkpoint_watermarks
+            ),
             "hw-checkpoint",
         )
         spawn(
-            self._every(config.log_flush_offset_checkpoint_interval_ms / 1000, self._checkpoint_recovery_points),
+            self._every(
+                lambda: config.log_flush_offset_checkpoint_interval_ms / 1000, self._checkpoint_recovery_points
+            ),
             "recovery-point-checkpoint",
         )
         spawn(
-            self._every(config.log_flush_start_offset_checkpoint_interval_ms / 1000, self._checkpoint_log_starts),
+            self._every(
+                lambda: config.log_flush_start_offset_checkpoint_interval_ms / 1000, self._checkpoint_log_starts
+            ),
             "log-start-checkpoint",
         )
         spawn(
-            self._every(config.log_retention_check_interval_ms / 1000, self._retain, first=RETENTION_FIRST_S),
+            self._every(lambda: live.now.log_retention_check_interval_ms / 1000, self._retain, first=RETENTION_FIRST_S),
             "retention",
         )
-        spawn(self._every(FLUSH_CHECK_S, self._sync), "flush")
-        spawn(self._every(max(0.001, config.log_segment_delete_delay_ms / 1000 / 2), self._unlink), "unlink")
+        spawn(self._every(fixed(FLUSH_CHECK_S), self._sync), "flush")
+        spawn(self._every(fixed(max(0.001, config.log_segment_delete_delay_ms / 1000 / 2)), self._unlink), "unlink")
 
     async def _every(
-        self, interval_s: float, work: Callable[[], Awaitable[None]], *, first: float | None = None
+        self, interval_s: Callable[[], float], work: Callable[[], Awaitable[None]], *, first: float | None = None
     ) -> None:
-        await asyncio.sleep(min(interval_s, first) if first is not None else interval_s)
+        await self._pause(interval_s if first is None else lambda: min(interval_s(), first))
         while True:
             try:
                 await work()
             except (DiskFailed, DiskFull) as error:
                 self._on_disk_failure(str(error))
                 return
-            await asyncio.sleep(interval_s)
+            await self._pause(interval_s)
+
+    async def _pause(self, interval_s: Callable[[], float]) -> None:
+        """As long as the setting says; when it moves meanwhile, as long as it says then."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        while (left_s := began + interval_s() - loop.time()) > 0:
+            try:
+                async with asyncio.timeout(left_s):
+                    await self._live.until_moved()
+            except TimeoutError:
+                return
 
     async def _shrink(self) -> None:
         self.replicas.shrink_isrs()

@@ -189,7 +189,7 @@ class ControllerDriver:
         self._predecessor: NodeId = NO_NODE
         self._waiting: deque[_Asked] = deque()
         self._news = asyncio.Event()
-        self._balance_at: float | None = None
+        self._balanced_at = 0.0
         self._retry_at = 0.0
         self._turns = 0
 
@@ -289,7 +289,7 @@ class ControllerDriver:
         living = (node for node in sorted(image.brokers) if image.alive(node) and node != dead)
         self.sessions.restart(living, now, predecessor)
         self._predecessor = NO_NODE
-        self._balance_at = now + self._balance_interval_s if self.config.auto_leader_rebalance_enable else None
+        self._balanced_at = now
         self._retry_at = now + self.config.unclean_leader_election_interval_ms / 1000
         self.world.events(
             "controller_activated",
@@ -300,13 +300,14 @@ class ControllerDriver:
             predecessor=dict(predecessor),
         )
 
-    @property
-    def _balance_interval_s(self) -> float:
-        return float(self.config.leader_imbalance_check_interval_seconds)
+    def _balance_at(self) -> float | None:
+        """When leaders are moved home next, by the settings as they are now; None: never."""
+        interval_s = self.controller.policy.under(self.metadata.image).leader_rebalance_interval_s
+        return None if interval_s is None else self._balanced_at + interval_s
 
     async def _until_due(self, epoch: Epoch) -> bool:
         """Wait for a request or the next timer; False when the reign is over: what waits then is another reign's."""
-        deadlines = [self._retry_at, self._balance_at, self.sessions.next_deadline()]
+        deadlines = [self._retry_at, self._balance_at(), self.sessions.next_deadline()]
         deadline = min(each for each in deadlines if each is not None)
         try:
             async with asyncio.timeout_at(deadline):
@@ -409,8 +410,9 @@ class ControllerDriver:
         if now >= self._retry_at:
             self._retry_at = now + self.config.unclean_leader_election_interval_ms / 1000
             batch.add(self.controller.elect_leaderless(batch.image))
-        if self._balance_at is not None and now >= self._balance_at:
-            self._balance_at = now + self._balance_interval_s
+        balance_at = self._balance_at()
+        if balance_at is not None and now >= balance_at:
+            self._balanced_at = now
             batch.add(self.controller.prefer_leaders(batch.image))
 
     # ---- recording and answering -------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from minikafka.broker.live_settings import LiveSettings
 from minikafka.broker.meters import Traffic
 from minikafka.broker.peer import call
 from minikafka.broker.turns import Turns
@@ -74,7 +75,7 @@ class ReplicaFetchers:
 
     def __init__(
         self,
-        config: BrokerConfig,
+        live: LiveSettings,
         world: World,
         *,
         partitions: Mapping[TopicPartition, Partition],
@@ -87,7 +88,7 @@ class ReplicaFetchers:
         on_storage_failure: Callable[[TopicPartition, str], None],
         traffic: Traffic,
     ) -> None:
-        self.config = config
+        self._live = live
         self.world = world
         self.partitions = partitions
         self.flushers = flushers
@@ -99,6 +100,11 @@ class ReplicaFetchers:
         self.on_storage_failure = on_storage_failure
         self.traffic = traffic
         self._loops: dict[NodeId, _LeaderLoop] = {}
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The settings that count now."""
+        return self._live.now
 
     def assign(self, partition: Partition) -> None:
         """The partition has a new role: fetch it from its leader if it follows, from nowhere if not."""

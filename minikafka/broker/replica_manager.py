@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from minikafka.broker.flusher import Flusher, Spawn
 from minikafka.broker.isr_proposer import IsrProposer
+from minikafka.broker.live_settings import LiveSettings
 from minikafka.broker.meters import Traffic
 from minikafka.broker.replica_fetcher import ReplicaFetchers
 from minikafka.broker.turns import Turns
@@ -50,7 +51,7 @@ class ReplicaManager:
 
     def __init__(
         self,
-        config: BrokerConfig,
+        live: LiveSettings,
         world: World,
         logs: LogDirectory,
         *,
@@ -61,7 +62,8 @@ class ReplicaManager:
         address_of: Callable[[NodeId], Address | None],
         on_storage_failure: Callable[[StorageFailure], None],
     ) -> None:
-        self.config = config
+        config = live.now
+        self._live = live
         self.clock = world.clock
         self.events = world.events
         self.logs = logs
@@ -77,12 +79,12 @@ class ReplicaManager:
             config, world, controller=controller, broker_epoch=broker_epoch, waiters=self.waiters
         )
         self._image = image
-        self._started_with = config.topic_defaults()
+        self._started_with = live.started_with.topic_defaults()
         self._spawn = spawn
         self._on_storage_failure = on_storage_failure
         self._to_unlink: list[tuple[float, str]] = []
         self.fetchers = ReplicaFetchers(
-            config,
+            live,
             world,
             partitions=self.partitions,
             flushers=self.flushers,
@@ -94,6 +96,11 @@ class ReplicaManager:
             on_storage_failure=self.storage_failed,
             traffic=self.traffic,
         )
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The settings that count now."""
+        return self._live.now
 
     # ---- what handlers ask -------------------------------------------------------------------------------------------
 
@@ -308,7 +315,7 @@ class ReplicaManager:
                         self._configure(partition, config)
 
     def _configure(self, partition: Partition, config: TopicConfig) -> None:
-        partition.configure(config)
+        partition.configure(config, lag_time_max_s=self.config.replica_lag_time_max_ms / 1000)
         if partition.failed:
             return
         log = partition.log

@@ -11,8 +11,8 @@ about partitions rest on them:
   in a minimum of 1 and commits alone; 4. 1 dies, 2 is elected, and what was acknowledged is gone.
 - unclean.leader.election.enable. Set to true, partitions without a leader get one in the same batch.
 
-Both are the cluster's and not one broker's; the other settings of brokers that may change are the defaults of topics'
-settings, as in Kafka.
+Which settings of brokers may change, and which of them are the cluster's and not one broker's, stands in ``config.py``:
+``AT_RUN_TIME``, ``OF_THE_CLUSTER``.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from minikafka.config import (
+    AT_RUN_TIME,
     BROKER_NAME_OF,
-    TOPIC_NAME_OF,
+    KNOWN_TO_KAFKA_ONLY,
+    OF_THE_CLUSTER,
     BrokerConfig,
     TopicConfig,
     parse_broker,
@@ -61,9 +63,6 @@ from minikafka.wire.admin import (
 LISTS = frozenset({"cleanup.policy", "log.cleanup.policy"})
 """Settings that are lists: APPEND and SUBTRACT are for them."""
 
-OF_THE_CLUSTER = frozenset({"min.insync.replicas", "unclean.leader.election.enable"})
-"""Settings that controller and leaders must agree on: not for one broker alone."""
-
 
 @dataclass(frozen=True, slots=True)
 class _Resource:
@@ -80,7 +79,7 @@ class _Resource:
         if self.kind == TOPIC:
             if setting not in BROKER_NAME_OF and setting not in table(TopicConfig):
                 raise unknown_setting(setting, table(TopicConfig))
-        elif setting in TOPIC_NAME_OF:
+        elif setting in AT_RUN_TIME:
             if self.name != ALL_BROKERS and setting in OF_THE_CLUSTER:
                 raise InvalidConfig(
                     f"{setting} is the cluster's: set it for all brokers (the empty resource name), or for a topic",
@@ -93,11 +92,13 @@ class _Resource:
             )
         elif setting in table(BrokerConfig):
             raise InvalidConfig(
-                f"{setting} cannot be changed at run time: change it where the broker is started, and restart it",
+                f"{setting} is read-only at run time: change it where the broker is started, and restart it",
                 setting=setting,
             )
+        elif setting in KNOWN_TO_KAFKA_ONLY:
+            raise InvalidConfig(f"{setting} is known to Kafka and not used by minikafka", setting=setting)
         else:
-            raise unknown_setting(setting, TOPIC_NAME_OF)
+            raise unknown_setting(setting, AT_RUN_TIME)
 
     def check(self, wanted: Mapping[str, str]) -> None:
         """Raise InvalidConfig unless these settings may stand together."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 from minikafka.config import BrokerConfig, TopicConfig
-from minikafka.quorum.defaults import topic_defaults
+from minikafka.quorum.defaults import effective, topic_defaults
 from minikafka.quorum.image import MetadataImage, TopicImage
 from minikafka.quorum.records import MetadataRecord
 from minikafka.types import NO_NODE, NodeId
@@ -38,7 +38,11 @@ class ClusterPolicy:
     num_partitions: int = 1
     default_replication_factor: int = 1
     delete_topic_enable: bool = True
+    leader_rebalance_interval_s: float | None = None
+    """How often leaders are moved home; None: never."""
     eligible_leader_replicas_enable: bool = True
+    started_with: BrokerConfig | None = None
+    """The node's settings, for those that are set at run time; None: only the defaults of topics can be."""
 
     @classmethod
     def of(cls, config: BrokerConfig, cluster_id: str) -> ClusterPolicy:
@@ -50,13 +54,27 @@ class ClusterPolicy:
             num_partitions=config.num_partitions,
             default_replication_factor=config.default_replication_factor,
             delete_topic_enable=config.delete_topic_enable,
+            leader_rebalance_interval_s=_rebalance_interval_s(config),
+            started_with=config,
             eligible_leader_replicas_enable=config.eligible_leader_replicas_enable,
         )
 
     def under(self, image: MetadataImage) -> ClusterPolicy:
         """The policy with what was set at run time laid over it."""
+        if not image.broker_configs:
+            return self
         defaults = topic_defaults(image, self.node_id, self.topic_defaults)
-        return self if defaults is self.topic_defaults else replace(self, topic_defaults=defaults)
+        if self.started_with is None:
+            return replace(self, topic_defaults=defaults)
+        config = effective(image, self.node_id, self.started_with)
+        return replace(
+            self,
+            topic_defaults=defaults,
+            num_partitions=config.num_partitions,
+            default_replication_factor=config.default_replication_factor,
+            delete_topic_enable=config.delete_topic_enable,
+            leader_rebalance_interval_s=_rebalance_interval_s(config),
+        )
 
     def min_insync_replicas(self, topic: TopicImage) -> int:
         """The topic's min.insync.replicas, not yet bounded by its number of replicas."""
@@ -66,3 +84,7 @@ class ClusterPolicy:
         """S20: may a replica outside ISR and ELR lead when nobody else lives?"""
         text = topic.configs.get("unclean.leader.election.enable")
         return self.topic_defaults.unclean_leader_election_enable if text is None else text.strip().lower() == "true"
+
+
+def _rebalance_interval_s(config: BrokerConfig) -> float | None:
+    return float(config.leader_imbalance_check_interval_seconds) if config.auto_leader_rebalance_enable else None

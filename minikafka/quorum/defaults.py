@@ -1,4 +1,4 @@
-"""What topics get when they say nothing, with the settings that brokers were given at run time (KIP-226).
+"""Brokers' settings with those that they were given at run time laid over them (KIP-226).
 
 Order, the first one that says something counts: the broker's own setting in the metadata, the one for all brokers
 there, what the broker was started with, Kafka's default.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from minikafka.config import TOPIC_NAME_OF, TopicConfig, parse_topic
+from minikafka.config import TOPIC_NAME_OF, BrokerConfig, TopicConfig, parse_broker, parse_topic
 from minikafka.quorum.image import MetadataImage
 from minikafka.types import NodeId
 
@@ -23,6 +23,17 @@ def broker_settings(image: MetadataImage, node: NodeId) -> Mapping[str, str]:
 
 
 def topic_defaults(image: MetadataImage, node: NodeId, base: TopicConfig) -> TopicConfig:
-    """``base`` (what the broker was started with) with the settings from the metadata; ``base`` itself without any."""
+    """What topics get when they say nothing: ``base`` (what the broker was started with) with the settings from the
+    metadata; ``base`` itself without any.
+    """
     settings = broker_settings(image, node)
-    return parse_topic({TOPIC_NAME_OF[name]: settings[name] for name in settings}, base=base) if settings else base
+    told = {TOPIC_NAME_OF[name]: settings[name] for name in settings if name in TOPIC_NAME_OF}
+    return parse_topic(told, base=base) if told else base
+
+
+def effective(image: MetadataImage, node: NodeId, base: BrokerConfig) -> BrokerConfig:
+    """``base`` (what the broker was started with) with the settings from the metadata. InvalidConfig when they cannot
+    stand together.
+    """
+    settings = broker_settings(image, node)
+    return parse_broker(settings, base=base).config if settings else base

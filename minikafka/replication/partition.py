@@ -147,12 +147,15 @@ class Partition:
             "epochs": self.log.epochs.entries[-EPOCHS_TOLD_MAX:],
         }
 
-    def configure(self, config: TopicConfig) -> None:
-        """The topic's settings have changed."""
+    def configure(self, config: TopicConfig, *, lag_time_max_s: float | None = None) -> None:
+        """The topic's settings have changed, or the broker's; ``lag_time_max_s`` None: as before."""
         self.config = config
         self.log.config = config
+        if lag_time_max_s is not None:
+            self.lag_time_max_s = lag_time_max_s
         if isinstance(self.role, LeaderReplica):
             self.role.config = config
+            self.role.lag_time_max_s = self.lag_time_max_s
 
     def rest(self) -> None:
         """Give up the role: the replica moves away, or the broker stops."""

@@ -153,7 +153,8 @@ class EventLog:
         """Told of every event (metrics count them)."""
         self._node = node
         self._stream = stream
-        self._level = level
+        self.level = level
+        """The least important events that the stream gets."""
         self._render = render
         self._wall_ns = wall_ns
         self._journal: TextIOWrapper | None = None
@@ -167,7 +168,7 @@ class EventLog:
         for observer in self.observers:
             observer(kind, facts)
         level = level_of(kind, facts)
-        shown = self._stream is not None and level >= self._level
+        shown = self._stream is not None and level >= self.level
         if not shown and self._journal is None and level < INFO:
             return
         entry = journal_entry(kind, facts, node=self._node, wall_ns=self._wall_ns(), cause=CAUSE.get())

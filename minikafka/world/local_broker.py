@@ -22,7 +22,7 @@ from minikafka.rest.rpc_json import json_rpc
 from minikafka.types import Address, NodeId
 from minikafka.world.instruments import Instruments, seeded_faults
 from minikafka.world.loop_lag import LoopLag
-from minikafka.world.real import real_world
+from minikafka.world.real import LEVEL_NAMES, real_world
 
 if TYPE_CHECKING:
     from minikafka.rest.metrics.door import MetricsDoor
@@ -65,6 +65,8 @@ class LocalBroker:
         )
         self._real.events.observers.append(self._event_counts)
         self.broker = Broker(config, self._real.world, origins=origins)
+        if log_level is None:
+            self.broker.settings.subscribe(self._set_log_level)
 
     @property
     def events(self) -> Events:
@@ -79,6 +81,10 @@ class LocalBroker:
     def failure(self) -> str | None:
         """Why it stopped by itself; None when it did not."""
         return self.broker.failure
+
+    def _set_log_level(self, settings: BrokerConfig) -> None:
+        """``mk.log.level`` can be set at run time."""
+        self._real.events.level = LEVEL_NAMES[settings.log_level]
 
     def _addresses(self) -> Mapping[NodeId, Address]:
         """Where the cluster's brokers listen, by the settings and, once there is any, the metadata."""

@@ -12,6 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from minikafka.replication.leader import LeaderReplica
 from minikafka.world.local_cluster import LocalCluster
 from tests.rest.conform import check_answer
 
@@ -89,6 +90,52 @@ async def test_settings_are_altered_and_shown_by_any_broker(person: Person):
     }
     await person("PATCH", "/v1/brokers/1/configs", {"config": {"node.id": 7}}, expect=422)
     await person("GET", "/v1/brokers/9/configs", expect=404)
+
+
+async def test_brokers_settings_count_at_once_and_read_only_ones_say_so(cluster: LocalCluster, person: Person):
+    """KIP-226, beyond the defaults of topics: one broker's, all brokers'; where each stands is told."""
+    assert {cluster.broker(node).config.replica_lag_time_max_ms for node in (1, 2, 3)} == {30_000}
+    await person.topic("before", 3)
+    await person("PATCH", "/v1/brokers/2/configs", {"config": {"replica.lag.time.max.ms": 4000}})
+    await person("PATCH", "/v1/cluster/configs", {"config": {"num.partitions": 4, "replica.lag.time.max.ms": 5000}})
+    assert [cluster.broker(node).config.replica_lag_time_max_ms for node in (1, 2, 3)] == [5000, 4000, 5000]
+    await person("POST", "/v1/topics", {"name": "by-default", "replication_factor": 3}, expect=201)
+    told = await person("GET", "/v1/topics/by-default")
+    assert len(told["partitions"]) == 4
+    role = next(each.role for each in cluster.broker(2).partitions.values() if isinstance(each.role, LeaderReplica))
+    assert role.lag_time_max_s == 4.0
+
+    shown = {each["name"]: each for each in (await person("GET", "/v1/brokers/2/configs"))["configs"]}
+    lag = shown["replica.lag.time.max.ms"]
+    assert [(each["value"], each["source"]) for each in lag["synonyms"]] == [
+        ("4000", "DYNAMIC_BROKER_CONFIG"),
+        ("5000", "DYNAMIC_DEFAULT_BROKER_CONFIG"),
+        ("30000", "DEFAULT_CONFIG"),
+    ]
+    assert (lag["read_only"], shown["broker.session.timeout.ms"]["read_only"]) == (False, True)
+    refused = await person(
+        "PATCH", "/v1/brokers/2/configs", {"config": {"broker.session.timeout.ms": 9000}}, expect=422
+    )
+    assert (refused["error"], "read-only" in refused["detail"]) == ("INVALID_CONFIG", True)
+    await person("PATCH", "/v1/brokers/2/configs", {"config": {"num.partitions": 1}}, expect=422)
+    for path in ("/v1/brokers/2/configs", "/v1/cluster/configs"):
+        await person("PATCH", path, {"config": {"replica.lag.time.max.ms": None}})
+    await person("PATCH", "/v1/cluster/configs", {"config": {"num.partitions": None}})
+    now = cluster.broker(1).config
+    assert (now.replica_lag_time_max_ms, now.num_partitions) == (30_000, 1)
+
+
+async def test_a_shorter_lag_limit_counts_for_who_lags_already(cluster: LocalCluster, person: Person):
+    """S14: with the default of 30 s the follower would stay in the ISR for as long; the check does not sleep it out."""
+    await person.topic("patience")
+    leader = await cluster.wait.leader("patience")
+    cut_off = next(node for node in (1, 2, 3) if node != leader)
+    with cluster.faults.cut(f"{cut_off}>{leader}", api="Fetch"):
+        await person("POST", "/v1/topics/patience/records?acks=1", {"value": "tea"})
+        await person("PATCH", f"/v1/brokers/{leader}/configs", {"config": {"replica.lag.time.max.ms": 300}})
+        await cluster.wait.isr("patience", 0, size=2, timeout_s=12)
+    await person("PATCH", f"/v1/brokers/{leader}/configs", {"config": {"replica.lag.time.max.ms": None}})
+    await cluster.wait.isr("patience", 0, size=3)
 
 
 async def test_partitions_are_added(person: Person):

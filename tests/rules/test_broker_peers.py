@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from minikafka.broker.isr_proposer import IsrProposer
+from minikafka.broker.live_settings import LiveSettings
 from minikafka.broker.meters import Traffic
 from minikafka.broker.replica_fetcher import ReplicaFetchers
 from minikafka.broker.turns import Turns
@@ -93,7 +94,7 @@ def fetchers_of(sim: SimWorld, following: Partition, events: Recorded) -> Replic
         return SimpleNamespace(done=lambda: False)
 
     fetchers = ReplicaFetchers(
-        BrokerConfig(),
+        LiveSettings(BrokerConfig(), events),
         world_with(sim, None, events),
         partitions={TP: following},
         flushers={},

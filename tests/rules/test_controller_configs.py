@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from minikafka.config import AT_RUN_TIME, OF_THE_CLUSTER, BrokerConfig, table
 from minikafka.errors import BY_CODE
-from minikafka.quorum.defaults import broker_settings, topic_defaults
+from minikafka.quorum.decision import ClusterPolicy
+from minikafka.quorum.defaults import broker_settings, effective, topic_defaults
 from minikafka.wire.admin import (
     APPEND,
     BROKER,
@@ -141,6 +143,9 @@ def test_a_brokers_own_setting_counts_before_the_one_for_all():
         ("1", "unclean_leader_election_enable", "for all brokers"),
         ("1", "retention_ms", "log.retention.ms"),
         ("", "log_retention_mss", "log.retention.ms"),
+        ("1", "num_partitions", "for all brokers"),
+        ("1", "broker_session_timeout_ms", "broker.session.timeout.ms is read-only at run time"),
+        ("", "num_io_threads", "known to Kafka and not used"),
     ],
 )
 def test_what_a_broker_cannot_be_told_at_run_time(resource: str, setting: str, told: str):
@@ -148,6 +153,45 @@ def test_what_a_broker_cannot_be_told_at_run_time(resource: str, setting: str, t
     answer = cluster_of().configure(resource, kind=BROKER, **{setting: "1"})
     assert name_of(answer) == "INVALID_CONFIG"
     assert told in answer.error_message
+
+
+def test_brokers_settings_beyond_the_defaults_of_topics_are_set_for_one_or_for_all():
+    """KIP-226: a broker's own, all brokers', what it was started with; values are checked when they are set."""
+    cluster = cluster_of()
+    started_with = BrokerConfig(node_id=2, replica_fetch_wait_max_ms=100)
+    assert effective(cluster.image, 2, started_with) is started_with
+    cluster.configure("", kind=BROKER, replica_lag_time_max_ms="7000", num_partitions="4")
+    cluster.configure("2", kind=BROKER, replica_lag_time_max_ms="8000")
+    one, two = (effective(cluster.image, node, started_with) for node in (1, 2))
+    assert (one.replica_lag_time_max_ms, two.replica_lag_time_max_ms) == (7000, 8000)
+    assert (two.num_partitions, two.replica_fetch_wait_max_ms) == (4, 100)
+    cluster.configure("2", AlterConfig(name="replica.lag.time.max.ms", operation=DELETE), kind=BROKER)
+    assert effective(cluster.image, 2, started_with).replica_lag_time_max_ms == 7000
+
+    before = cluster.image
+    refused = cluster.configure("2", kind=BROKER, replica_lag_time_max_ms="0")
+    assert (name_of(refused), "at least 1" in refused.error_message) == ("INVALID_CONFIG", True)
+    assert cluster.image == before
+
+
+def test_the_controller_decides_by_what_was_set_at_run_time():
+    """How many partitions and replicas a topic gets, whether it may be deleted, how often leaders go home."""
+    cluster = cluster_of()
+    policy = ClusterPolicy.of(BrokerConfig(node_id=1), "c")
+    assert policy.under(cluster.image) is policy
+    settings_for_all = {"num_partitions": "5", "default_replication_factor": "3", "delete_topic_enable": "false"}
+    cluster.configure("", kind=BROKER, **settings_for_all, leader_imbalance_check_interval_seconds="7")
+    decides = policy.under(cluster.image)
+    assert (decides.num_partitions, decides.default_replication_factor, decides.delete_topic_enable) == (5, 3, False)
+    assert (policy.leader_rebalance_interval_s, decides.leader_rebalance_interval_s) == (300.0, 7.0)
+    cluster.configure("", kind=BROKER, auto_leader_rebalance_enable="false")
+    assert policy.under(cluster.image).leader_rebalance_interval_s is None
+
+
+def test_the_table_of_what_can_change_names_brokers_settings():
+    """A name that is no setting could never be set, and would be offered as the nearest one."""
+    assert sorted(AT_RUN_TIME - table(BrokerConfig).keys()) == []
+    assert sorted(OF_THE_CLUSTER - AT_RUN_TIME) == []
 
 
 def test_a_lower_minimum_ends_the_elr_and_every_proposal_under_way():

@@ -6,7 +6,7 @@ import pytest
 
 from minikafka.broker.caretaker import RETENTION_FIRST_S
 from minikafka.client.structs import ConfigResource, NewTopic
-from minikafka.config import BROKER_NAME_OF
+from minikafka.config import AT_RUN_TIME
 from minikafka.errors import InvalidConfig, InvalidRequest, UnknownTopicOrPartition
 from minikafka.sim.cluster import SimCluster
 from minikafka.types import NO_NODE
@@ -147,7 +147,14 @@ def test_what_only_a_restart_can_change_is_shown_as_read_only_and_refused():
         client = one_topic(cluster)
         [of_broker] = client.run(client.admin.describe_configs([ConfigResource("broker", "1")]))
         changeable = [each.name for each in of_broker.configs if not each.read_only]
-        assert sorted(changeable) == sorted(BROKER_NAME_OF.values())
+        assert sorted(changeable) == sorted(AT_RUN_TIME)
+        now = {each.name: each.value for each in of_broker.configs}
+        for name in changeable:
+            client.run(
+                client.admin.incremental_alter_configs(
+                    [ConfigResource("broker", "", {name: now[name]})], validate_only=True
+                )
+            )
         with pytest.raises(InvalidConfig, match="restart"):
             alter(client, "broker", "1", listeners="PLAINTEXT://127.0.0.1:1")
         with pytest.raises(UnknownTopicOrPartition):

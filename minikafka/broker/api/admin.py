@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field
 from typing import Any, TypeAlias
 
-from minikafka.config import BROKER_NAME_OF, INT_MAX, TOPIC_NAME_OF, BrokerConfig, TopicConfig, table, to_settings
+from minikafka.config import AT_RUN_TIME, BROKER_NAME_OF, INT_MAX, BrokerConfig, TopicConfig, table, to_settings
 from minikafka.errors import InvalidRequest, ProtocolError, UnknownTopicOrPartition
 from minikafka.quorum.configs import LISTS
 from minikafka.quorum.defaults import ALL_BROKERS
@@ -92,7 +92,7 @@ class AdminApi:
                 DescribedConfig(
                     name=each.metadata["name"],
                     value=synonyms[0].value,
-                    read_only=asked.resource_type == BROKER and each.metadata["name"] not in TOPIC_NAME_OF,
+                    read_only=asked.resource_type == BROKER and each.metadata["name"] not in AT_RUN_TIME,
                     config_source=synonyms[0].source,
                     synonyms=synonyms if request.include_synonyms else (),
                     config_type=_type_of(each),

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from minikafka.broker.listeners import LISTENER
+from minikafka.broker.live_settings import LiveSettings
 from minikafka.broker.metadata import describe_topics, metadata_of
-from minikafka.config import BrokerConfig
 from minikafka.ports import World
 from minikafka.types import METADATA_TOPIC
 from minikafka.wire.messages import (
@@ -38,13 +38,13 @@ class MetadataApi:
 
     def __init__(
         self,
-        config: BrokerConfig,
+        live: LiveSettings,
         world: World,
         metadata: MetadataCache,
         quorum: QuorumDriver,
         ask_controller: Callable[[object], Awaitable[object | None]],
     ) -> None:
-        self.config = config
+        self._live = live
         self.world = world
         self.metadata = metadata
         self.quorum = quorum
@@ -54,7 +54,7 @@ class MetadataApi:
 
     async def handle_metadata(self, request: MetadataRequest) -> MetadataResponse:
         """Brokers, topics, partitions, leaders; errors per topic and partition."""
-        if request.allow_auto_topic_creation and self.config.auto_create_topics_enable:
+        if request.allow_auto_topic_creation and self._live.now.auto_create_topics_enable:
             await self._create_missing(request)
         return metadata_of(self.metadata.image, request, controller_id=self.quorum.leader_id, listener=LISTENER.get())
 
@@ -67,12 +67,13 @@ class MetadataApi:
         missing = [name for name in dict.fromkeys(request.topics or ()) if name not in known and name != METADATA_TOPIC]
         if not missing:
             return
+        config = self._live.now
         creation = CreateTopicsRequest(
             topics=tuple(
                 NewTopic(
                     name=name,
-                    num_partitions=self.config.num_partitions,
-                    replication_factor=self.config.default_replication_factor,
+                    num_partitions=config.num_partitions,
+                    replication_factor=config.default_replication_factor,
                 )
                 for name in missing
             )
