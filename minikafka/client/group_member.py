@@ -305,15 +305,19 @@ class Member:
 
     async def _take(self, partitions: Partitions) -> None:
         """The assignment of a new generation."""
+        generation = self.generation
         gone = tuple(each for each in self.owned if each not in partitions)
         if gone:
             await self._gate.hold()
-            await self._give_up(gone)
+            if self.generation == generation:
+                await self._give_up(gone)
         else:
             self._gate.holding = True
         kept = self.owned
         added = tuple(each for each in partitions if each not in kept)
         committed = await self.offsets.committed(added)
+        if self.generation != generation:
+            return  # thrown out meanwhile: what it was given is another's
         self.owned = partitions
         self._follow(())
         self._positions.assign(partitions)
@@ -410,7 +414,10 @@ class Member:
 
     async def _leave_until_polled(self) -> None:
         """Its partitions are free for the others; it joins again when the application asks for records."""
+        was_to_join = self._must_join.is_set()
         await self._thrown_out("it did not poll in time", forget_id=True, join_again=False)
+        if was_to_join:
+            return  # the rebalance that it was late for waits for the same
         await self._gate.hold()
         self._gate.release()
         self._must_join.set()

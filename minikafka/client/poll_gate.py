@@ -23,7 +23,8 @@ class PollGate:
         self.last_poll_at = now()
         self._now = now
         self._depth = 0
-        self._waiting: asyncio.Future[None] | None = None
+        self._waiting: list[asyncio.Future[None]] = []
+        """Who waits for the application: the rebalance, and a member that has left until it is asked."""
 
     @property
     def is_polling(self) -> bool:
@@ -34,9 +35,10 @@ class PollGate:
         """The application asks: what it had is done with."""
         self._depth += 1
         self.last_poll_at = self._now()
-        if self._waiting is not None and not self._waiting.done():
-            self.holding = True
-            self._waiting.set_result(None)
+        for waiting in self._waiting:
+            if not waiting.done():
+                self.holding = True
+                waiting.set_result(None)
 
     def leave(self) -> None:
         """It has its records, or none."""
@@ -46,11 +48,12 @@ class PollGate:
     async def hold(self) -> None:
         """Wait until the application asks, and hand out nothing from then on."""
         if self._depth == 0 and not self.holding:
-            self._waiting = asyncio.get_running_loop().create_future()
+            waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(waiting)
             try:
-                await self._waiting
+                await waiting
             finally:
-                self._waiting = None
+                self._waiting.remove(waiting)
         self.holding = True
 
     def release(self) -> None:

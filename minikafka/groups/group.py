@@ -131,8 +131,11 @@ class Group:
         return frozenset(topics)
 
     def supports(self, protocol_type: str, names: Iterable[str]) -> bool:
-        """Could a member of this type with these assignors join: would one assignor be left that all speak?"""
-        if self.state is State.EMPTY and not self.members:
+        """Could a member of this type with these assignors join: would one assignor be left that all speak?
+
+        Where nobody is, everybody may: also in a join phase whose members have all left again.
+        """
+        if not self.members:
             return True
         return protocol_type == self.protocol_type and not set(self.common()).isdisjoint(names)
 

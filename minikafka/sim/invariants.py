@@ -10,7 +10,7 @@ compared with every replica whose watermark passes it later, and with the log of
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, TypeAlias
 
@@ -434,7 +434,7 @@ class Watch:
         """Replicas whose disk is damaged: what they show is a fault's doing."""
         self.were_rotten: Container[TopicPartition] = ()
         committed = CommittedPrefixEqual()
-        self._of_partitions: Sequence[OfPartition] = (
+        self._of_partitions: list[OfPartition] = [
             OneLeaderPerEpoch(),
             HwWithinLog(),
             HwNeverBackInEpoch(),
@@ -443,7 +443,7 @@ class Watch:
             FetchIsDurable(),
             committed,
             LeaderHoldsCommitted(committed),
-        )
+        ]
         self.committed = committed
         self._metadata = MetadataHolds()
         self._applied = AppliedEqual()
@@ -458,6 +458,10 @@ class Watch:
         """Look no more."""
         self.cluster.sim.observers.remove(self._on_event)
         self.cluster.sim.loop.after_step.remove(self._after_step)
+
+    def also(self, invariant: OfPartition) -> None:
+        """Have one more look at replicas, after all others."""
+        self._of_partitions.append(invariant)
 
     def report(self, name: str, what: str) -> None:
         """Note a violation, this file's or another check's."""

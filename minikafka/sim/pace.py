@@ -35,6 +35,7 @@ def slower(plan: Plan, by: float = PACE) -> Plan:
         faults=tuple(
             replace(each, at_s=round(each.at_s * by, 3), lasts_s=round(each.lasts_s * by, 3)) for each in plan.faults
         ),
+        groups=tuple(replace(each, settings=_longer(each.settings, by)) for each in plan.groups),
         operations=tuple(replace(each, at_s=round(each.at_s * by, 4)) for each in plan.operations),
     )
 

@@ -34,6 +34,7 @@ from random import Random
 from typing import Any, Final
 
 from minikafka.invariant import invariant
+from minikafka.sim.group_plans import PlannedGroup, drawn_group
 from minikafka.sim.pace import slower
 
 VERSION: Final = 1
@@ -104,6 +105,8 @@ class Plan:
     """How far the calendars of nodes are ahead."""
     consumers: int = 0
     """Readers that use the production consumer."""
+    groups: tuple[PlannedGroup, ...] = ()
+    """Consumer groups (``crew.py``)."""
     topics: tuple[PlannedTopic, ...] = (PlannedTopic(name="orders", partitions=1, replication_factor=3),)
     link: Mapping[str, float] = field(default_factory=dict)
     """Of every link: delay_mean_s, loss, reset, duplicate."""
@@ -136,6 +139,7 @@ class Plan:
         if row.pop("version", None) != VERSION:
             raise ValueError(f"a plan of version {VERSION} is needed")
         row["topics"] = tuple(PlannedTopic(**each) for each in row["topics"])
+        row["groups"] = tuple(PlannedGroup.from_row(each) for each in row.get("groups", ()))
         row["faults"] = tuple(Fault(**each) for each in row["faults"])
         row["operations"] = tuple(Operation(**each) for each in row["operations"])
         return cls(**row)
@@ -500,6 +504,17 @@ def real_consumer(plan: Plan, random: Random) -> Plan:
     return plan.with_(consumers=random.choice((1, 1, 2)))
 
 
+def consumer_group(plan: Plan, random: Random) -> Plan:
+    """Consumers share a topic, come and go; brokers that coordinate them die. Some groups have nothing to fear."""
+    topic = plan.topics[0].name
+    drawn = drawn_group(random, plan.duration_s, topic)
+    faults = [Fault(**each._asdict()) for each in drawn.faults]
+    plan = plan.with_(groups=(drawn.group,), settings={**plan.settings, **drawn.settings})
+    if drawn.is_calm:
+        plan = plan.with_(faults=(), link={"delay_mean_s": plan.link["delay_mean_s"]}, skew_s={})
+    return _and_faults(plan, faults)
+
+
 EXTRAS: Final = (
     (0.3, dying_clients),
     (0.25, loose_client),
@@ -511,5 +526,6 @@ EXTRAS: Final = (
     (0.25, rotten_bits),
     (0.3, files_only),
     (0.25, poor_links),
+    (0.33, consumer_group),
 )
 """How often each is drawn."""

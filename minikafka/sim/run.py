@@ -19,21 +19,24 @@ from functools import partial
 
 from minikafka.check import Checker, Expectations, LogBatch, Recorder, ReplicaBatches, compare_replicas, value_id
 from minikafka.check.history import Operation as HistoryOperation
+from minikafka.groups.records import OFFSETS_TOPIC
 from minikafka.invariant import InvariantViolation
 from minikafka.log.log_directory import LogDirectory
 from minikafka.log.partition_log import PartitionLog
 from minikafka.ports import World
 from minikafka.sim.cluster import BOOT_S, CLUSTER_ID, NotReached, SimCluster, node_name
+from minikafka.sim.crew import Crews
 from minikafka.sim.faults import Faults
+from minikafka.sim.group_plans import MEMBER_FAULTS
 from minikafka.sim.invariants import LOSSES, Batch, Watch, batches_of
 from minikafka.sim.loop import Livelock, SeededChoice
 from minikafka.sim.losses import Losses, unclean_topics
 from minikafka.sim.people import People
-from minikafka.sim.plan import PEOPLE_FAULTS, Plan
+from minikafka.sim.plan import PEOPLE_FAULTS, Fault, Plan
 from minikafka.sim.report import Report
 from minikafka.sim.verdicts import LinkProfile
 from minikafka.sim.world import SimWorld
-from minikafka.types import NodeId, TopicPartition
+from minikafka.types import NodeId, Offset, TopicPartition
 from minikafka.wire.batch import RecordBatch, split
 from minikafka.wire.records import decode_batch
 
@@ -93,6 +96,9 @@ class Run:
         self.faults = Faults(plan, self.cluster, self.schedule.at, self.report.faults.append)
         self.watch.rotten, self.watch.were_rotten = self.faults.rot.rotten, self.faults.rot.were_rotten
         self.people = People(plan, self.cluster, self._recorder, self.schedule.at, self.report.faults.append)
+        self.crews = Crews(plan, self.cluster, self.watch, self._recorder, self.schedule.at, self.report.faults.append)
+        self._held: dict[TopicPartition, list[tuple[Offset, str]]] = {}
+        """What the partitions of users' topics hold at the end."""
         self._events_seen = 0
 
     def _record(self, operation: HistoryOperation) -> None:
@@ -141,10 +147,15 @@ class Run:
         self.sim.network.profile = LinkProfile(**self.plan.link)
         names = [TopicPartition(topic.name, number) for topic in self.plan.topics for number in range(topic.partitions)]
         self.people.start(names)
+        self.crews.start()
         for fault in self.plan.faults:
-            begin = self.people.begin if fault.kind in PEOPLE_FAULTS else self.faults.begin
-            self.schedule.at(start + fault.at_s, partial(begin, fault))
+            self.schedule.at(start + fault.at_s, partial(self._begin_of(fault), fault))
         self._play(start + self.plan.duration_s)
+
+    def _begin_of(self, fault: Fault) -> Callable[[Fault], None]:
+        if fault.kind in MEMBER_FAULTS:
+            return self.crews.begin
+        return self.people.begin if fault.kind in PEOPLE_FAULTS else self.faults.begin
 
     def _play(self, end_s: float) -> None:
         """Let time pass until ``end_s``, doing what is scheduled."""
@@ -187,6 +198,7 @@ class Run:
         self.schedule.actions.clear()
         self.faults.end_all()
         self.people.end()
+        self.crews.end()
         self.sim.network.profile = LinkProfile(delay_mean_s=self.plan.link.get("delay_mean_s", 0.001))
         self._until(self._converged, CONVERGE_S, "not_converged", self._missing)
 
@@ -194,9 +206,10 @@ class Run:
         """As an operator would, start whoever has ended by itself (a log that failed stays failed till then)."""
         for node in self.cluster.nodes:
             self.faults.restart_if_stopped(node)
+        self.crews.replace_who_is_gone()
         if self.faults.rot.rotten or self.people.missing() or not self.cluster.is_settled():
             return False
-        return self._late_start() is None
+        return self._late_start() is None and not self.crews.missing()
 
     def _late_start(self) -> str | None:
         """A replica that still begins before its leader does (KAFKA-FACTS 1.5), as a sentence."""
@@ -210,15 +223,17 @@ class Run:
 
     def _missing(self) -> str:
         rotten = [f"{name} on broker {node} is rotten" for node, name in self.faults.rot.rotten]
-        return "; ".join(filter(None, [self.cluster.missing(), self.people.missing(), self._late_start(), *rotten]))
+        people = [self.people.missing(), self.crews.missing()]
+        return "; ".join(filter(None, [self.cluster.missing(), *people, self._late_start(), *rotten]))
 
     # ---- validations -------------------------------------------------------------------------------------------------
 
     def _validate(self) -> None:
         names = self.cluster.partition_names()
-        if names:
-            reader = self.people.read_with("final", names)
-            ends = {name: self._high_watermark(name) for name in names}
+        of_users = [name for name in names if name.topic != OFFSETS_TOPIC]
+        if of_users:
+            reader = self.people.read_with("final", of_users)
+            ends = {name: self._high_watermark(name) for name in of_users}
             self._until(
                 lambda: all(reader.positions[name] >= end for name, end in ends.items()),
                 FINAL_READ_S,
@@ -231,6 +246,7 @@ class Run:
                 self.watch.report("created_topic_missing", f"{lives.topic} was created, and is not in the metadata")
         for name in names:
             self._compare(name)
+        self.crews.judge(self._held)
         self._recover()
         self.checker_verdict(complete=True)
         self._check()
@@ -257,12 +273,16 @@ class Run:
                     ],
                 )
             )
+            if name.topic == OFFSETS_TOPIC:
+                continue
             rows = [
                 (record.offset, batch.leader_epoch, value_id(record.value))
                 for batch in batches
                 for record in decode_batch(batch)
             ]
             self.losses.stands(name, (value for _, _, value in rows))
+            # The first batch may begin below the log's start.
+            self._held[name] = [(at, value) for at, _, value in rows if at >= replica.log.start_offset]
             self._recorder.replica(
                 node,
                 name.topic,
@@ -324,6 +344,7 @@ class Run:
         report.violations = self.watch.violations
         report.virtual_s, report.steps, report.trace = loop.time(), loop.steps, loop.trace.hexdigest()
         report.marks += self.sim.marks + self.sim.network.marks + self.faults.marks + self.people.marks
+        report.marks += self.crews.marks
         for node in self.cluster.nodes:
             report.marks += self.sim.disk(node_name(node)).marks
         if not report.ok:

@@ -338,3 +338,15 @@ def _without_protocols():
     from minikafka.wire.group_messages import JoinGroupRequest
 
     return JoinGroupRequest(group_id="g", session_timeout_ms=10_000, rebalance_timeout_ms=1, protocols=())
+
+
+def test_whoever_comes_while_the_first_join_phase_is_left_by_all_may_join():
+    """The only member left during its first join phase: the next one meets nobody with whom it could disagree."""
+    desk = Desk(GroupSettings(initial_rebalance_delay_ms=3000))
+    member, _ = desk.join_new()
+    desk.leave(member)
+    assert desk.state() == "PreparingRebalance"
+    second, ticket = desk.join_new(names=("cooperative-sticky",))
+    desk.pass_time(6)
+    assert desk.answers[ticket].protocol_name == "cooperative-sticky"
+    assert desk.answers[ticket].leader == second

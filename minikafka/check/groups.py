@@ -1,0 +1,262 @@
+"""The books on consumer groups: who owned what, what was committed and found again, and what was never read.
+
+It is told what was seen on the way between members and coordinators, what stands in ``__consumer_offsets`` in the
+order in which it was committed there, and what members did with records. Times do not matter, the order does: a fence
+counts for those requests that were *sent* after it was told.
+
+Rules for this file: no I/O, and nothing is believed of a refusal: only what was granted can be wrong. A request's
+``op`` is any number that names it; it may be answered more than once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from minikafka.types import NO_OFFSET, Offset, TopicPartition
+
+MEANINGS: Final[Mapping[str, str]] = {
+    "two-owners": "two members had the same partition in one generation",
+    "zombie-commit": "a commit was accepted from a member without which the group had gone on",
+    "zombie-heartbeat": "a heartbeat of an old generation was answered as if the member still belonged",
+    "zombie-sync": "an assignment of an old generation was given out",
+    "assignment-unrecorded": "an assignment was given out that is not committed",
+    "generation-back": "a group's generation fell, or one generation has two assignments",
+    "commit-unrecorded": "a commit was acknowledged that is not committed",
+    "commit-unasked": "an offset was committed that no member asked for",
+    "commit-back": "a committed offset went back, and nobody had reset it",
+    "commit-lost": "an acknowledged commit was not found again",
+    "group-skip": "the group has committed past a record that no member ever processed",
+    "group-repeat": "a record was processed twice, though nothing had gone wrong",
+}
+"""Kinds of finding, and what each says."""
+
+Report: TypeAlias = Callable[[str, str], None]
+"""(kind, what was seen)"""
+
+Commits: TypeAlias = Mapping[TopicPartition, Offset]
+
+
+@dataclass(slots=True)
+class _Commit:
+    """A request to commit, and what was already known when it was sent."""
+
+    member: str
+    instance: str | None
+    generation: int
+    offsets: Commits
+    fence: int
+    instance_is: str | None
+
+
+@dataclass(slots=True)
+class _Group:
+    fence: int = -1
+    """The newest generation of which an assignment was given out."""
+    fences: dict[str, int] = field(default_factory=dict)
+    """The same by broker that gave it."""
+    instances: dict[str, str] = field(default_factory=dict)
+    """Instance id to the member id that was last given an assignment."""
+    owners: dict[tuple[int, TopicPartition], str] = field(default_factory=dict)
+    """By the coordinator's word."""
+    readers: dict[tuple[int, TopicPartition], str] = field(default_factory=dict)
+    """By what members were handed."""
+    generation: int = -1
+    """Of the newest committed record."""
+    assignments: dict[int, list[tuple[TopicPartition, ...]]] = field(default_factory=dict)
+    """Committed, by generation, whoever has which."""
+    commits: dict[int, _Commit] = field(default_factory=dict)
+    """By op."""
+    recorded: dict[TopicPartition, Offset] = field(default_factory=dict)
+    """What is committed now."""
+    ever: dict[TopicPartition, dict[Offset, None]] = field(default_factory=dict)
+    """What ever was."""
+    floor: dict[TopicPartition, Offset] = field(default_factory=dict)
+    """What was acknowledged: to be found from now on."""
+    processed: dict[TopicPartition, Counter[tuple[Offset, str]]] = field(default_factory=dict)
+
+
+class GroupBook:
+    """All groups of one history."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._groups: dict[str, _Group] = {}
+
+    def _of(self, group: str) -> _Group:
+        return self._groups.setdefault(group, _Group())
+
+    # ---- generations -------------------------------------------------------------------------------------------------
+
+    def fence(self, group: str, broker: str | None = None) -> int:
+        """The newest generation that is known to be in force, by this broker's word or anybody's."""
+        known = self._of(group)
+        return known.fence if broker is None else known.fences.get(broker, -1)
+
+    def group_recorded(self, group: str, generation: int, assignments: Iterable[tuple[TopicPartition, ...]]) -> None:
+        """A group's record was committed."""
+        known, dealt = self._of(group), sorted(assignments)
+        if generation < known.generation:
+            self._report("generation-back", f"{group}: generation {generation} after {known.generation}")
+        before = known.assignments.setdefault(generation, dealt)
+        if before != dealt:
+            self._report("generation-back", f"{group}: generation {generation} is {dealt}, and was {before}")
+        known.generation = generation
+
+    def group_deleted(self, group: str) -> None:
+        """Its tombstone was committed: another group may have its name."""
+        self._groups.pop(group, None)
+
+    def synced(
+        self,
+        group: str,
+        generation: int,
+        member: str,
+        partitions: tuple[TopicPartition, ...],
+        *,
+        broker: str,
+        instance: str | None = None,
+        fence: int = -1,
+        is_log_known: bool = True,
+    ) -> None:
+        """An assignment was given out; ``fence`` was in force when it was asked for."""
+        known = self._of(group)
+        if generation < fence:
+            self._report("zombie-sync", f"{group}: {member} synced for generation {generation}, in force is {fence}")
+        if is_log_known and partitions not in known.assignments.get(generation, []):
+            self._report(
+                "assignment-unrecorded",
+                f"{group}: {member} was given {_shown(partitions)} in generation {generation}, which is not committed",
+            )
+        owner = instance or member
+        for partition in partitions:
+            first = known.owners.setdefault((generation, partition), owner)
+            if first != owner:
+                self._report(
+                    "two-owners", f"{group}: {partition} is {first}'s and {owner}'s in generation {generation}"
+                )
+        known.fence = max(known.fence, generation)
+        known.fences[broker] = max(known.fences.get(broker, -1), generation)
+        if instance is not None:
+            known.instances[instance] = member
+
+    def heartbeat_granted(self, group: str, generation: int, member: str, fence: int) -> None:
+        """``fence``: of the broker that granted it, when it was asked."""
+        if generation < fence:
+            self._report(
+                "zombie-heartbeat",
+                f"{group}: {member} of generation {generation} was told that all is well, in force is {fence}",
+            )
+
+    def handed(self, group: str, generation: int, process: str, partition: TopicPartition) -> None:
+        """A member was handed records, in what it took for its generation."""
+        first = self._of(group).readers.setdefault((generation, partition), process)
+        if first != process:
+            self._report("two-owners", f"{group}: {first} and {process} read {partition} in generation {generation}")
+
+    # ---- commits -----------------------------------------------------------------------------------------------------
+
+    def commit_sent(
+        self, op: int, group: str, member: str, generation: int, offsets: Commits, *, instance: str | None = None
+    ) -> None:
+        """A member asks; the same request may be sent again."""
+        known = self._of(group)
+        holder = known.instances.get(instance) if instance is not None else None
+        known.commits.setdefault(op, _Commit(member, instance, generation, offsets, known.fence, holder))
+
+    def commit_granted(
+        self, op: int, group: str, partitions: Iterable[TopicPartition], *, is_log_known: bool = True
+    ) -> None:
+        """It was acknowledged for these."""
+        known = self._of(group)
+        commit = known.commits.get(op)
+        if commit is None:
+            return  # it was sent to a group of that name that is gone
+        granted = list(partitions)
+        if granted and 0 <= commit.generation < commit.fence:
+            told = f"generation {commit.generation}, in force was {commit.fence}"
+            self._report("zombie-commit", f"{group}: {commit.member} committed {_told(commit.offsets)} in {told}")
+        if granted and commit.instance_is is not None and commit.instance_is != commit.member:
+            told = f"instance {commit.instance} was {commit.instance_is} by then"
+            self._report("zombie-commit", f"{group}: {commit.member} committed {_told(commit.offsets)}, {told}")
+        for partition in granted:
+            offset = commit.offsets[partition]
+            if is_log_known and offset not in known.ever.get(partition, {}):
+                self._report(
+                    "commit-unrecorded", f"{group}: {partition} at {offset} was acknowledged to {commit.member}"
+                )
+            if known.recorded.get(partition, offset) >= offset:
+                known.floor[partition] = max(offset, known.floor.get(partition, 0))
+
+    def offset_recorded(self, group: str, partition: TopicPartition, offset: Offset | None) -> None:
+        """An offset's record was committed; None: it was deleted."""
+        known = self._of(group)
+        if offset is None:
+            known.recorded.pop(partition, None)
+            known.floor.pop(partition, None)
+            return
+        before = known.recorded.get(partition, 0)
+        askers = [each for each in known.commits.values() if each.offsets.get(partition) == offset]
+        if not askers:
+            self._report("commit-unasked", f"{group}: {partition} at {offset}")
+        elif offset < before:
+            who = ", ".join(dict.fromkeys(f"{each.member} in generation {each.generation}" for each in askers))
+            self._report("commit-back", f"{group}: {partition} went from {before} to {offset}, asked for by {who}")
+        known.recorded[partition] = offset
+        known.ever.setdefault(partition, {})[offset] = None
+
+    def reset(self, group: str, partition: TopicPartition, offset: Offset) -> None:
+        """Somebody set the group back on purpose: what it commits may be there, or anywhere after."""
+        known = self._of(group)
+        known.recorded[partition] = offset
+        known.floor[partition] = offset
+
+    def committed(self, group: str, partition: TopicPartition) -> Offset:
+        """What stands in the log now; -1: nothing."""
+        return self._of(group).recorded.get(partition, NO_OFFSET)
+
+    def owed(self, group: str) -> dict[TopicPartition, Offset]:
+        """What whoever asks from now on must find, at least."""
+        return dict(self._of(group).floor)
+
+    def found(
+        self, group: str, partition: TopicPartition, offset: Offset, owed: Mapping[TopicPartition, Offset]
+    ) -> None:
+        """What a coordinator told (-1: nothing), to a request that was sent when ``owed`` was."""
+        least = min(owed.get(partition, NO_OFFSET), self._of(group).floor.get(partition, NO_OFFSET))
+        if offset < least:
+            self._report("commit-lost", f"{group}: {partition} was acknowledged at {least}, and was found at {offset}")
+
+    # ---- records -----------------------------------------------------------------------------------------------------
+
+    def processed(self, group: str, partition: TopicPartition, records: Iterable[tuple[Offset, str]]) -> None:
+        """A member is done with these (offset, value)."""
+        self._of(group).processed.setdefault(partition, Counter()).update(records)
+
+    def judge(self, group: str, logs: Mapping[TopicPartition, Iterable[tuple[Offset, str]]], *, is_calm: bool) -> None:
+        """At the end, against what the partitions hold. ``is_calm``: nothing went wrong in this history."""
+        known = self._of(group)
+        for partition, rows in sorted(logs.items()):
+            done = known.processed.get(partition, Counter())
+            end = known.recorded.get(partition, 0)
+            skipped = [(offset, value) for offset, value in rows if offset < end and not done[offset, value]]
+            if skipped:
+                offset, value = skipped[0]
+                more = f", and {len(skipped) - 1} more" if len(skipped) > 1 else ""
+                self._report("group-skip", f"{group}: {value} at {partition}@{offset}{more}, committed is {end}")
+            again = [each for each, count in done.items() if count > 1]
+            if is_calm and again:
+                offset, value = again[0]
+                self._report(
+                    "group-repeat", f"{group}: {value} at {partition}@{offset} was processed {done[again[0]]} times"
+                )
+
+
+def _shown(partitions: Iterable[TopicPartition]) -> str:
+    return "[" + ", ".join(map(str, partitions)) + "]"
+
+
+def _told(offsets: Commits) -> str:
+    return ", ".join(f"{partition} at {offset}" for partition, offset in offsets.items())

@@ -1,0 +1,248 @@
+"""The consumer groups of a plan: who belongs to them, and what happens to their members.
+
+===================  ==================================================================================================
+``kill_member w1``   kill -9, so that its session has to end; ``lasts_s`` later another process begins on its machine
+``stop_member``      it commits and leaves in good order, and comes back ``lasts_s`` later
+``stall_member``     it asks for no records for ``lasts_s``: longer than max.poll.interval.ms, and it is out
+``pause_member``     SIGSTOP for ``lasts_s``: it comes back as a zombie that goes on with what it was at
+``isolate_member``   no message from or to it for ``lasts_s``
+``twin_member``      of a static member: it is stopped by SIGSTOP, and a second process takes its instance id
+===================  ==================================================================================================
+
+Rule for this file: in the end each post of a group is held by one process that lives.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from minikafka.check import Recorder
+from minikafka.check.groups import GroupBook
+from minikafka.invariant import invariant
+from minikafka.sim.cluster import SimCluster
+from minikafka.sim.crew_member import CrewMember
+from minikafka.sim.faults import At
+from minikafka.sim.group_plans import PlannedGroup
+from minikafka.sim.group_watch import GroupWatch
+from minikafka.sim.invariants import Watch
+from minikafka.sim.plan import Fault, Plan
+from minikafka.sim.workload import SUCCESSOR
+from minikafka.types import Offset, TopicPartition
+
+TWIN = "b"
+"""The machine ``w1b`` is where the second process of ``w1``'s instance runs."""
+
+
+@dataclass(slots=True)
+class _Post:
+    """What one machine of the plan is to be: a member, until it is replaced for good."""
+
+    machine: str
+    instance: str | None
+    member: CrewMember | None = None
+    holders: list[CrewMember] = field(default_factory=list)
+    """All that ever were."""
+
+
+class Crew:
+    """One group of one run."""
+
+    def __init__(
+        self,
+        group: PlannedGroup,
+        cluster: SimCluster,
+        recorder: Recorder,
+        book: GroupBook,
+        at: At,
+        tell: Callable[[str], None],
+    ) -> None:
+        self.marks: Counter[str] = Counter()
+        self.group = group
+        self._cluster = cluster
+        self._recorder = recorder
+        self._book = book
+        self._at = at
+        self._tell = tell
+        self._processes: Counter[str] = Counter()
+        self._posts = {
+            machine: _Post(machine, machine if machine in group.static else None) for machine in group.machines
+        }
+        self._begin: dict[str, Callable[[_Post, CrewMember, Fault], bool]] = {
+            "kill_member": self._kill,
+            "stop_member": self._stop,
+            "stall_member": self._stall,
+            "pause_member": self._pause,
+            "isolate_member": self._isolate,
+            "twin_member": self._twin,
+        }
+
+    def start(self) -> None:
+        """Everybody comes, some later."""
+        now = self._cluster.sim.loop.time()
+        for post in self._posts.values():
+            self._come(post, post.machine, now + self.group.late.get(post.machine, 0.0))
+
+    def begin(self, fault: Fault) -> None:
+        """Let it happen, if whom it would hit is there."""
+        invariant(fault.kind in self._begin, "a known kind of fault", fault=fault)
+        post = self._posts.get(fault.target)
+        if post is None or post.member is None or not self._is_alive(post.member):
+            return
+        if self._begin[fault.kind](post, post.member, fault):
+            self._tell(str(fault))
+            self.marks[f"fault_{fault.kind}"] += 1
+
+    def end(self) -> None:
+        """Everything is put right: whoever stands still goes on."""
+        for post in self._posts.values():
+            for member in post.holders:
+                member.stalls_until = 0.0
+                self._cluster.sim.resume(member.machine)
+
+    def replace_who_is_gone(self) -> None:
+        """As a supervisor would."""
+        for post in self._posts.values():
+            self._replace(post)
+
+    def missing(self) -> str:
+        """What the group lacks to be whole and through with its topic, as a sentence; empty: nothing."""
+        members = [post.member for post in self._posts.values() if post.member is not None]
+        names = [name for name in self._cluster.partition_names() if name.topic == self.group.topic]
+        generations = sorted({member.generation for member in members})
+        owned = sorted(name for member in members for name in member.owned)
+        if len(generations) > 1 or owned != names:
+            told = ", ".join(f"{m.process} g{m.generation} {list(map(str, m.owned))}" for m in members)
+            return f"group {self.group.name} is not whole: {told}"
+        for name in names:
+            replica = self._cluster.replica(self._cluster.leader_of(name), name)
+            if replica is None:
+                return f"{name} has no leader"
+            committed, end = self._book.committed(self.group.name, name), replica.high_watermark
+            if committed < end and replica.log.start_offset < end:
+                return f"group {self.group.name} has committed {committed} of {name}, which ends at {end}"
+        return ""
+
+    # ---- what happens ------------------------------------------------------------------------------------------------
+
+    def _come(self, post: _Post, machine: str, at_s: float) -> None:
+        self._processes[machine] += 1
+        number = self._processes[machine]
+        process = machine if number == 1 else f"{machine}{SUCCESSOR}{number}"
+        post.member = CrewMember(
+            self._cluster, self.group, process, self._recorder, self._book, instance=post.instance, at_s=at_s
+        )
+        post.holders.append(post.member)
+
+    def _is_alive(self, member: CrewMember) -> bool:
+        return not member.has_ended and self._cluster.sim.loop.alive(member.machine)
+
+    def _replace(self, post: _Post) -> None:
+        """By another process on the machine that was the last one, if that one is gone."""
+        member = post.member
+        invariant(member is not None, "a post was taken once", machine=post.machine)
+        if member is not None and not self._is_alive(member):
+            self._come(post, member.machine, self._cluster.sim.loop.time())
+
+    def _later(self, fault: Fault, do: Callable[[], None]) -> None:
+        self._at(self._cluster.sim.loop.time() + fault.lasts_s, do)
+
+    def _kill(self, post: _Post, member: CrewMember, fault: Fault) -> bool:
+        self._cluster.sim.kill(member.machine)
+        self._later(fault, partial(self._replace, post))
+        return True
+
+    def _stop(self, post: _Post, member: CrewMember, fault: Fault) -> bool:
+        member.is_ending = True
+        self._later(fault, partial(self._come_back, post))
+        return True
+
+    def _come_back(self, post: _Post) -> None:
+        """It may not be through with leaving: who cannot leave in time is killed, as by any supervisor."""
+        member = post.member
+        if member is not None and member.is_ending and self._is_alive(member) and not self.group.is_calm:
+            self._cluster.sim.kill(member.machine)
+        if member is not None and member.is_ending and self._is_alive(member):
+            self._at(self._cluster.sim.loop.time() + 1.0, partial(self._come_back, post))
+        else:
+            self._replace(post)
+
+    def _stall(self, _post: _Post, member: CrewMember, fault: Fault) -> bool:
+        member.stalls_until = self._cluster.sim.loop.time() + fault.lasts_s
+        return True
+
+    def _pause(self, _post: _Post, member: CrewMember, fault: Fault) -> bool:
+        self._cluster.sim.pause(member.machine)
+        self._later(fault, partial(self._cluster.sim.resume, member.machine))
+        return True
+
+    def _isolate(self, _post: _Post, member: CrewMember, fault: Fault) -> bool:
+        self._cluster.sim.network.isolate(member.machine)
+        self._later(fault, partial(self._cluster.sim.network.heal, member.machine))
+        return True
+
+    def _twin(self, post: _Post, member: CrewMember, fault: Fault) -> bool:
+        if post.instance is None or len(post.holders) > 1:
+            return False
+        self._cluster.sim.pause(member.machine)
+        self._later(fault, partial(self._cluster.sim.resume, member.machine))
+        self._come(post, f"{post.machine}{TWIN}", self._cluster.sim.loop.time())
+        return True
+
+
+class Crews:
+    """All groups of one run, with what watches them; most plans have none."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        cluster: SimCluster,
+        watch: Watch,
+        recorder: Recorder,
+        at: At,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._watch = watch
+        self._group_watch = GroupWatch(cluster, watch) if plan.groups else None
+        book = self._group_watch.book if self._group_watch is not None else GroupBook(watch.report)
+        self._book = book
+        self._crews = [Crew(group, cluster, recorder, book, at, tell) for group in plan.groups]
+
+    def start(self) -> None:
+        """Let members come."""
+        for crew in self._crews:
+            crew.start()
+
+    def begin(self, fault: Fault) -> None:
+        """Something happens to a member."""
+        for crew in self._crews:
+            crew.begin(fault)
+
+    def end(self) -> None:
+        """Everything is put right."""
+        for crew in self._crews:
+            crew.end()
+
+    def replace_who_is_gone(self) -> None:
+        """Each post has somebody who lives."""
+        for crew in self._crews:
+            crew.replace_who_is_gone()
+
+    def missing(self) -> str:
+        """What a group lacks; empty: nothing."""
+        return "; ".join(filter(None, (crew.missing() for crew in self._crews)))
+
+    def judge(self, logs: Mapping[TopicPartition, Sequence[tuple[Offset, str]]]) -> None:
+        """At the end, against what the partitions hold."""
+        for crew in self._crews:
+            group = crew.group
+            rows = {name: held for name, held in logs.items() if name.topic == group.topic}
+            self._book.judge(group.name, rows, is_calm=group.has_exactly_once)
+
+    @property
+    def marks(self) -> Counter[str]:
+        """What happened to members, and what groups did."""
+        marks = sum((crew.marks for crew in self._crews), Counter())
+        return marks + self._group_watch.marks if self._group_watch is not None else marks

@@ -1,0 +1,168 @@
+"""Consumer groups in plans: who belongs to one, how its members work, and what happens to them.
+
+Three ways of working (``style``), all of which promise that nothing is skipped:
+
+- ``cycle``: read, process, commit, and only then ask for more
+- ``after``: what is processed is committed every few polls, and before partitions are given up
+- ``auto``: the consumer commits by itself what was processed before the present poll
+
+Rules for this file: data and draws, from the one stream that is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Final, NamedTuple
+
+from minikafka.groups.records import OFFSETS_TOPIC, partition_of
+
+CREW: Final = "crew"
+"""The group of a plan that has one."""
+
+CYCLE, AFTER, AUTO = "cycle", "after", "auto"
+
+OFFSETS_PARTITIONS: Final = 2
+
+MEMBER_FAULTS: Final = (
+    "kill_member",
+    "stop_member",
+    "stall_member",
+    "pause_member",
+    "isolate_member",
+    "twin_member",
+)
+"""What happens to members (``crew.py``)."""
+
+COORDINATOR_FAULTS: Final = ("crash", "isolate", "pause")
+
+STRATEGIES: Final = (
+    ["range"],
+    ["roundrobin"],
+    ["sticky"],
+    ["cooperative-sticky"],
+    ["cooperative-sticky"],
+    ["range", "cooperative-sticky"],
+)
+"""The last is the consumer's own default: every member speaks both."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedGroup:
+    """One group: its members are machines ``w1``, ``w2`` and so on."""
+
+    name: str = CREW
+    topic: str = "orders"
+    members: int = 2
+    static: Sequence[str] = ()
+    """Machines whose members are static: their instance id is the machine's name."""
+    late: Mapping[str, float] = field(default_factory=dict)
+    """Machines that join later, and when (virtual seconds)."""
+    style: str = CYCLE
+    work_s: float = 0.05
+    """How long a member processes what one poll brings."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Of the consumers."""
+    is_calm: bool = False
+    """Nothing goes wrong: each record is processed exactly once."""
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> PlannedGroup:
+        """As it stands in JSON."""
+        return cls(**{**row, "static": tuple(row["static"])})
+
+    @property
+    def machines(self) -> tuple[str, ...]:
+        """Of the members."""
+        return tuple(f"w{number}" for number in range(1, self.members + 1))
+
+    @property
+    def has_exactly_once(self) -> bool:
+        """Is what it processes committed before anybody else may have it?"""
+        return self.is_calm and self.style != AFTER
+
+
+class DrawnFault(NamedTuple):
+    """As the plan's own faults are."""
+
+    at_s: float
+    kind: str
+    target: str
+    lasts_s: float
+
+
+class DrawnGroup(NamedTuple):
+    """What a seed adds to a plan."""
+
+    group: PlannedGroup
+    faults: list[DrawnFault]
+    settings: dict[str, str]
+    """Of the brokers."""
+    is_calm: bool
+
+
+def drawn_group(random: Random, duration_s: float, topic: str) -> DrawnGroup:
+    """A group, and what goes wrong with it and with its coordinator."""
+    is_calm = random.random() < 0.15
+    members = random.choice((1, 2, 3, 3, 4))
+    session_ms = random.choice((2000, 3000))
+    machines = [f"w{number}" for number in range(1, members + 1)]
+    static = tuple(each for each in machines if random.random() < 0.5) if random.random() < 0.3 else ()
+    settings: dict[str, Any] = {
+        "session_timeout_ms": session_ms,
+        "heartbeat_interval_ms": session_ms // 4,
+        "max_poll_interval_ms": random.choice((1500, 2500)) if not is_calm else 10_000,
+        "rebalance_timeout_ms": random.choice((1500, 2500)) if not is_calm else 10_000,
+        "default_api_timeout_ms": 5000,
+        "auto_commit_interval_ms": random.choice((100, 700)),
+        "partition_assignment_strategy": random.choice(STRATEGIES),
+        "max_poll_records": random.choice((2, 10, 500)),
+        "request_timeout_ms": random.choice((800, 2000)),
+        "retry_backoff_ms": 50,
+        "retry_backoff_max_ms": 300,
+    }
+    late = {each: round(random.uniform(0.0, duration_s / 2), 3) for each in machines[1:] if random.random() < 0.4}
+    group = PlannedGroup(
+        topic=topic,
+        members=members,
+        static=static,
+        late=late,
+        style=random.choice((CYCLE, CYCLE, AFTER, AUTO)),
+        work_s=random.choice((0.0, 0.05, 0.3)),
+        settings=settings,
+        is_calm=is_calm,
+    )
+    faults = _calm_faults(random, duration_s, machines) if is_calm else _faults(random, duration_s, group)
+    brokers = {
+        "offsets.topic.num.partitions": str(OFFSETS_PARTITIONS),
+        "group.initial.rebalance.delay.ms": random.choice(("0", "200", "1000")),
+        "group.min.session.timeout.ms": "1000",
+        "offsets.commit.timeout.ms": random.choice(("500", "2000")),
+        "offsets.topic.segment.bytes": random.choice(("2000", "100000")),
+    }
+    return DrawnGroup(group, faults, brokers, is_calm)
+
+
+def _calm_faults(random: Random, duration_s: float, machines: Sequence[str]) -> list[DrawnFault]:
+    """Members leave in good order and come back."""
+    return [
+        DrawnFault(round(random.uniform(1.0, duration_s), 3), "stop_member", random.choice(machines), 0.5)
+        for _ in range(random.randint(0, 3))
+    ]
+
+
+def _faults(random: Random, duration_s: float, group: PlannedGroup) -> list[DrawnFault]:
+    kinds = [kind for kind in MEMBER_FAULTS if random.random() < 0.6 and (kind != "twin_member" or group.static)]
+    faults = []
+    for _ in range(random.randint(1, 5) if kinds else 0):
+        kind = random.choice(kinds)
+        target = random.choice(group.static if kind == "twin_member" else group.machines)
+        lasts_s = round(random.choice((0.3, 1.0, 3.0)) * random.uniform(0.5, 1.5), 3)
+        faults.append(DrawnFault(round(random.uniform(0.5, duration_s), 3), kind, target, lasts_s))
+    coordinator = f"leader:{OFFSETS_TOPIC}-{partition_of(group.name, OFFSETS_PARTITIONS)}"
+    for _ in range(random.randint(0, 3)):
+        at_s, kind = round(random.uniform(0.5, duration_s), 3), random.choice(COORDINATOR_FAULTS)
+        target = random.choice((coordinator, coordinator, "controller"))
+        faults.append(DrawnFault(at_s, kind, target, round(random.expovariate(1.0) + 0.1, 3)))
+    return faults

@@ -1,0 +1,196 @@
+"""What consumer groups say on the wire, and what their log holds, told to the book that judges it (check/groups.py).
+
+Requests and answers between members and coordinators are read as they are sent; ``__consumer_offsets`` is read as far
+as any watermark passes it, which is before anybody can be told of it.
+
+Rules for this file: it only looks; what a damaged disk shows is not believed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+from minikafka.check.groups import GroupBook
+from minikafka.errors import KafkaStorageError, OffsetOutOfRange
+from minikafka.groups.protocol import Assignment
+from minikafka.groups.records import OFFSETS_TOPIC, OffsetRecord, partition_of, unpacked
+from minikafka.log.partition_log import PartitionLog
+from minikafka.sim.cluster import SimCluster, node_name
+from minikafka.sim.invariants import OfPartition, Report, Sight, Watch
+from minikafka.sim.verdicts import Message
+from minikafka.types import Offset, TopicId, TopicPartition
+from minikafka.wire.apis import BY_NAME
+from minikafka.wire.batch import split
+from minikafka.wire.codec import decode_request, decode_response
+from minikafka.wire.group_messages import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from minikafka.wire.records import decode_batch
+
+WATCHED: Final = frozenset({"SyncGroup", "Heartbeat", "OffsetCommit", "OffsetFetch"})
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A request that was sent, and what was known then."""
+
+    request: Any
+    fence: int
+    owed: dict[TopicPartition, Offset]
+
+
+class GroupWatch(OfPartition):
+    """All groups of one run."""
+
+    name: ClassVar[str] = "groups"
+
+    def __init__(self, cluster: SimCluster, watch: Watch) -> None:
+        self.book = GroupBook(watch.report)
+        self.marks: Counter[str] = Counter()
+        self._cluster = cluster
+        self._watch = watch
+        self._asked: dict[int, _Asked] = {}
+        """By number of the call."""
+        self._read: dict[tuple[TopicPartition, TopicId], Offset] = {}
+        """Up to where the log was read."""
+        self._on_request: dict[str, Callable[[int, Any], None]] = {"OffsetCommit": self._commit_sent}
+        self._on_answer: dict[str, Callable[[int, _Asked, Any, str], None]] = {
+            "SyncGroup": self._synced,
+            "Heartbeat": self._heartbeat,
+            "OffsetCommit": self._committed,
+            "OffsetFetch": self._fetched,
+        }
+        cluster.sim.network.observers.append(self._on_message)
+        watch.also(self)
+
+    # ---- the wire ----------------------------------------------------------------------------------------------------
+
+    def _on_message(self, message: Message, _verdict: object) -> None:
+        if message.api not in WATCHED:
+            return
+        if message.kind == "request":
+            self._request(message)
+        else:
+            asked = self._asked.get(message.call)
+            answer = decode_response(message.api, message.body)
+            if asked is not None and not answer.error_code:
+                self._on_answer[message.api](message.call, asked, answer, message.source)
+
+    def _request(self, message: Message) -> None:
+        if message.call in self._asked:
+            return  # the same once more
+        request = decode_request(BY_NAME[message.api], message.body)
+        # Whether a heartbeat is granted is for its broker to know; the others have the log to go by.
+        broker = message.target if message.api == "Heartbeat" else None
+        group = request.group_id
+        owed = self.book.owed(group) if message.api == "OffsetFetch" else {}
+        self._asked[message.call] = _Asked(request, self.book.fence(group, broker), owed)
+        told = self._on_request.get(message.api)
+        if told is not None:
+            told(message.call, request)
+
+    def _commit_sent(self, call: int, request: OffsetCommitRequest) -> None:
+        offsets = {TopicPartition(each.topic, each.partition): each.offset for each in request.partitions}
+        self.book.commit_sent(
+            call,
+            request.group_id,
+            request.member_id,
+            request.generation_id,
+            offsets,
+            instance=request.group_instance_id,
+        )
+
+    def _synced(self, _call: int, asked: _Asked, answer: SyncGroupResponse, source: str) -> None:
+        request: SyncGroupRequest = asked.request
+        self.marks["group_synced"] += 1
+        self.book.synced(
+            request.group_id,
+            request.generation_id,
+            request.member_id,
+            Assignment.unpacked(answer.assignment).partitions,
+            broker=source,
+            instance=request.group_instance_id,
+            fence=asked.fence,
+            is_log_known=self._is_log_known(request.group_id),
+        )
+
+    def _heartbeat(self, _call: int, asked: _Asked, _answer: HeartbeatResponse, _source: str) -> None:
+        request: HeartbeatRequest = asked.request
+        self.book.heartbeat_granted(request.group_id, request.generation_id, request.member_id, asked.fence)
+
+    def _committed(self, call: int, asked: _Asked, answer: OffsetCommitResponse, _source: str) -> None:
+        request: OffsetCommitRequest = asked.request
+        granted = [TopicPartition(each.topic, each.partition) for each in answer.partitions if not each.error_code]
+        self.marks["group_commit_granted"] += bool(granted)
+        self.book.commit_granted(call, request.group_id, granted, is_log_known=self._is_log_known(request.group_id))
+
+    def _fetched(self, _call: int, asked: _Asked, answer: OffsetFetchResponse, source: str) -> None:
+        request: OffsetFetchRequest = asked.request
+        leader = self._cluster.leader_of(self._partition(request.group_id))
+        if node_name(leader) != source:
+            return  # it has not heard yet that it leads no more
+        for each in answer.partitions:
+            if not each.error_code:
+                self.marks["group_offset_found"] += each.offset >= 0
+                self.book.found(request.group_id, TopicPartition(each.topic, each.partition), each.offset, asked.owed)
+
+    # ---- the log -----------------------------------------------------------------------------------------------------
+
+    def look(self, sight: Sight, _report: Report) -> None:
+        """Read on, as far as this replica knows it to be committed."""
+        if sight.name.topic != OFFSETS_TOPIC:
+            return
+        start, end = self._read.get(sight.key, 0), sight.partition.high_watermark
+        if start < end:
+            self._read[sight.key] = self._read_on(sight.partition.log, start, end)
+
+    def _read_on(self, log: PartitionLog, start: Offset, end: Offset) -> Offset:
+        offset = max(start, log.start_offset)
+        while offset < end:
+            try:
+                part = log.read(offset, max_bytes=1 << 20, end_offset=end)
+            except (KafkaStorageError, OffsetOutOfRange):
+                break
+            if not part.size:
+                break
+            for buffer in part.buffers:
+                for batch in split(buffer):
+                    for record in decode_batch(batch) if not batch.is_control else ():
+                        if record.offset >= offset:
+                            self._replay(record.key, record.value)
+            offset = part.next_offset
+        return offset
+
+    def _replay(self, key: bytes | None, value: bytes | None) -> None:
+        record = None if key is None else unpacked(key, value)
+        if record is None:
+            return
+        if isinstance(record, OffsetRecord):
+            offset = record.value.offset if record.value is not None else None
+            self.book.offset_recorded(record.group, record.partition, offset)
+        elif record.value is None:
+            self.book.group_deleted(record.group)
+        else:
+            self.marks["group_recorded"] += 1
+            members = record.value.members
+            dealt = [Assignment.unpacked(each.assignment).partitions for each in members]
+            self.book.group_recorded(record.group, record.value.generation, dealt)
+
+    def _partition(self, group: str) -> TopicPartition:
+        image = self._cluster.image()
+        topic = image.topics.get(OFFSETS_TOPIC) if image is not None else None
+        return TopicPartition(OFFSETS_TOPIC, partition_of(group, len(topic.partitions)) if topic is not None else 0)
+
+    def _is_log_known(self, group: str) -> bool:
+        """Was everything that was committed there seen? Not where a disk was damaged."""
+        return self._partition(group) not in self._watch.were_rotten

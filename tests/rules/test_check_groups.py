@@ -1,0 +1,179 @@
+"""The books on consumer groups: each kind of finding, and what is none (S29 to S35)."""
+
+from __future__ import annotations
+
+from minikafka.check.groups import MEANINGS, GroupBook
+from minikafka.types import TopicPartition
+
+P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+class Told:
+    """A book, and the kinds of what it reported."""
+
+    def __init__(self) -> None:
+        self.kinds: list[str] = []
+        self.sentences: list[str] = []
+        self.book = GroupBook(self.report)
+        self._ops = 0
+
+    def report(self, kind: str, what: str) -> None:
+        assert kind in MEANINGS
+        self.kinds.append(kind)
+        self.sentences.append(what)
+
+    def dealt(self, generation: int, **members: tuple[TopicPartition, ...]) -> None:
+        """A generation as it should be: recorded, then given out by broker n1."""
+        self.book.group_recorded("g", generation, members.values())
+        for member, partitions in members.items():
+            fence = self.book.fence("g")
+            self.book.synced("g", generation, member, partitions, broker="n1", fence=min(fence, generation))
+
+    def send(self, member: str, generation: int, offset: int, *, instance: str | None = None) -> int:
+        self._ops += 1
+        self.book.commit_sent(self._ops, "g", member, generation, {P0: offset}, instance=instance)
+        return self._ops
+
+    def commit(self, member: str, generation: int, offset: int) -> None:
+        op = self.send(member, generation, offset)
+        self.book.offset_recorded("g", P0, offset)
+        self.book.commit_granted(op, "g", [P0])
+
+
+def test_a_group_that_does_all_right_is_reported_nothing():
+    """S31, S33, S34: two generations, commits, a late answer to the first generation's own request."""
+    told = Told()
+    told.dealt(1, a=(P0, P1))
+    late = told.send("a", 1, 3)
+    told.commit("a", 1, 3)
+    told.book.handed("g", 1, "a", P0)
+    told.dealt(2, a=(P1,), b=(P0,))
+    told.book.commit_granted(late, "g", [P0])
+    told.commit("b", 2, 5)
+    told.book.handed("g", 2, "b", P0)
+    told.book.handed("g", 2, "a", P1)
+    told.book.found("g", P0, 5, told.book.owed("g"))
+    told.book.processed("g", P0, [(offset, f"v{offset}") for offset in range(5)])
+    told.book.judge("g", {P0: [(offset, f"v{offset}") for offset in range(5)], P1: [(0, "w")]}, is_calm=True)
+    assert told.sentences == []
+
+
+def test_two_owners_by_the_coordinator_and_by_what_they_read():
+    """S29: one owner in a generation, by either word; a static member's next process is the same owner (KIP-345)."""
+    told = Told()
+    told.dealt(1, a=(P0,), b=(P0,))
+    told.book.handed("g", 1, "a", P1)
+    told.book.handed("g", 1, "b", P1)
+    assert told.kinds == ["two-owners", "two-owners"]
+    same = Told()
+    same.book.group_recorded("g", 1, [(P0,)])
+    same.book.synced("g", 1, "m1", (P0,), broker="n1", instance="i")
+    same.book.synced("g", 1, "m2", (P0,), broker="n1", instance="i")
+    assert same.kinds == []
+
+
+def test_a_zombies_commit():
+    """S33: sent after a newer generation was given out; or by whoever had the instance before."""
+    told = Told()
+    told.dealt(1, a=(P0,))
+    told.dealt(2, b=(P0,))
+    told.commit("a", 1, 3)
+    assert told.kinds == ["zombie-commit"]
+    static = Told()
+    static.book.group_recorded("g", 1, [(P0,)])
+    for member in ("m1", "m2"):
+        static.book.synced("g", 1, member, (P0,), broker="n1", instance="i")
+    op = static.send("m1", 1, 3, instance="i")
+    static.book.offset_recorded("g", P0, 3)
+    static.book.commit_granted(op, "g", [P0])
+    assert static.kinds == ["zombie-commit"]
+
+
+def test_a_refusal_is_never_wrong_and_by_hand_is_no_zombie():
+    """S34: what nobody granted is no finding; a commit without a member speaks for no generation."""
+    told = Told()
+    told.dealt(1, a=(P0,))
+    told.dealt(2, b=(P0,))
+    told.send("a", 1, 3)
+    told.book.commit_granted(1, "g", [])
+    told.commit("", -1, 4)
+    assert told.kinds == []
+
+
+def test_what_a_zombie_must_not_be_granted_besides():
+    """S33: a heartbeat and an assignment of an old generation; each broker answers for what it has told itself."""
+    told = Told()
+    told.dealt(2, a=(P0,))
+    told.book.heartbeat_granted("g", 1, "z", told.book.fence("g", "n2"))
+    assert told.kinds == []
+    told.book.heartbeat_granted("g", 1, "z", told.book.fence("g", "n1"))
+    told.book.synced("g", 1, "z", (), broker="n1", fence=2, is_log_known=False)
+    assert told.kinds == ["zombie-heartbeat", "zombie-sync"]
+
+
+def test_generations_rise_and_each_has_one_assignment():
+    """S33: what is committed of a group; who has which may be told in another order, and a deleted group begins anew."""
+    told = Told()
+    told.book.group_recorded("g", 2, [(P0,), (P1,)])
+    told.book.group_recorded("g", 2, [(P1,), (P0,)])
+    assert told.kinds == []
+    told.book.group_recorded("g", 2, [(P0, P1), ()])
+    told.book.group_recorded("g", 1, [(P0,), (P1,)])
+    assert told.kinds == ["generation-back", "generation-back"]
+    told.book.group_deleted("g")
+    told.book.group_recorded("g", 1, [])
+    assert len(told.kinds) == 2
+
+
+def test_nothing_is_told_before_it_is_committed():
+    """S34: neither an assignment nor a commit; unless a damaged disk hides what is committed."""
+    told = Told()
+    told.book.synced("g", 1, "a", (P0,), broker="n1")
+    told.book.commit_granted(told.send("a", 1, 3), "g", [P0])
+    assert told.kinds == ["assignment-unrecorded", "commit-unrecorded"]
+    hidden = Told()
+    hidden.book.synced("g", 1, "a", (P0,), broker="n1", is_log_known=False)
+    hidden.book.commit_granted(hidden.send("a", 1, 3), "g", [P0], is_log_known=False)
+    assert hidden.kinds == []
+
+
+def test_offsets_go_forward_and_are_asked_for():
+    """S34: back only by a reset; nobody commits but by a request."""
+    told = Told()
+    told.commit("a", 1, 5)
+    told.commit("a", 1, 3)
+    told.book.offset_recorded("g", P0, 9)
+    assert told.kinds == ["commit-back", "commit-unasked"]
+    reset = Told()
+    reset.commit("a", 1, 5)
+    reset.book.reset("g", P0, 0)
+    reset.commit("a", 1, 3)
+    assert reset.kinds == []
+
+
+def test_an_acknowledged_commit_is_found_by_whoever_asks_later():
+    """S34: the next coordinator too; who asked before may find less, and a deleted offset is owed no more."""
+    told = Told()
+    before = told.book.owed("g")
+    told.commit("a", 1, 5)
+    told.book.found("g", P0, -1, before)
+    told.book.found("g", P0, 7, told.book.owed("g"))
+    assert told.kinds == []
+    told.book.found("g", P0, 3, told.book.owed("g"))
+    assert told.kinds == ["commit-lost"]
+    told.book.offset_recorded("g", P0, None)
+    told.book.found("g", P0, -1, told.book.owed("g"))
+    assert told.kinds == ["commit-lost"]
+
+
+def test_skipped_and_repeated_records():
+    """S34: below what is committed everything was processed; twice only where something had gone wrong."""
+    told = Told()
+    told.commit("a", 1, 3)
+    told.book.processed("g", P0, [(0, "x"), (2, "z"), (2, "z")])
+    rows = [(0, "x"), (1, "y"), (2, "z"), (3, "not committed yet")]
+    told.book.judge("g", {P0: rows}, is_calm=False)
+    assert told.kinds == ["group-skip"]
+    assert "y at t-0@1" in told.sentences[0]
+    told.book.judge("g", {P0: rows}, is_calm=True)
+    assert told.kinds == ["group-skip", "group-skip", "group-repeat"]
