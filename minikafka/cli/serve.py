@@ -18,6 +18,7 @@ from minikafka.cli.running import Failure, Signals, first_of, run_until_asked
 from minikafka.cli.settings import BrokerSettings, broker_settings
 from minikafka.cli.tables import config_option, print_json
 from minikafka.config import BrokerConfig, table
+from minikafka.world.lives import own_process
 from minikafka.world.local_broker import LocalBroker, load_doors
 from minikafka.world.process import exec_with_malloc_environment
 
@@ -67,7 +68,7 @@ async def serve_broker(settings: BrokerSettings, file: Path, signals: Signals, *
         _stop_with_parent(parent_fd, signals)
     load_doors()
     config = settings.config
-    node = LocalBroker(config, origins=settings.origins)
+    node = LocalBroker(config, origins=settings.origins, lives=own_process(config.node_id))
     for notice in settings.notices:
         node.events("setting_ignored", notice=notice)
     try:

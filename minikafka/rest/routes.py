@@ -27,6 +27,7 @@ from minikafka.rest import (
     partitions,
     produce,
     stream,
+    testing_actions,
     testing_events,
     testing_faults,
     testing_machine,
@@ -42,7 +43,13 @@ from minikafka.rest.route import Route
 from minikafka.rest.visit import Visit
 from minikafka.world.instruments import Instruments
 
-TESTING_ROUTES = (*testing_faults.ROUTES, *testing_machine.ROUTES, *testing_waits.ROUTES, *testing_events.ROUTES)
+TESTING_ROUTES = (
+    *testing_faults.ROUTES,
+    *testing_actions.ROUTES,
+    *testing_machine.ROUTES,
+    *testing_waits.ROUTES,
+    *testing_events.ROUTES,
+)
 _DESCRIBED: tuple[Route, ...] = (
     *cluster.ROUTES,
     *topics.ROUTES,

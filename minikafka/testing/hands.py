@@ -23,7 +23,7 @@ from minikafka.testing import states
 from minikafka.testing.states import ANY, SomeNode, State, Wish
 from minikafka.types import Epoch, NodeId, Offset
 from minikafka.world.event_ring import Line, Wanted
-from minikafka.world.faults import REORDER_MS, Fault, FaultSpec, MessageKind
+from minikafka.world.faults import REORDER_MS, Fault, FaultSpec, MessageKind, paused, paused_fetching
 from minikafka.world.instruments import Instruments
 
 Result = TypeVar("Result")
@@ -167,6 +167,14 @@ class ClusterFaults(Generic[Handle]):
     def isolate(self, node: NodeId, *, from_clients: bool = True) -> Handle:
         """Cut a broker off in both directions; ``from_clients`` False leaves clients their way to it."""
         return self.cut(f"{node}<>{'*' if from_clients else 'broker'}")
+
+    def pause(self, node: NodeId) -> Handle:
+        """Let a broker stand still to all others, until it is healed: what it sends and is sent waits."""
+        return self._add(paused(node))
+
+    def pause_fetching(self, node: NodeId) -> Handle:
+        """Keep a broker from following its leaders, until it is healed; it goes on leading, and in the quorum."""
+        return self._add(paused_fetching(node))
 
     def active(self) -> list[Handle]:
         """All that are not healed, in order."""

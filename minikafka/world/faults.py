@@ -34,6 +34,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from minikafka.errors import InvalidRequest
 from minikafka.ports import Events
+from minikafka.types import NodeId
 from minikafka.wire.apis import BY_NAME
 
 FaultKind: TypeAlias = Literal["cut", "drop", "delay", "hold", "duplicate", "reorder"]
@@ -157,6 +158,16 @@ class FaultSpec:
             raise InvalidRequest(
                 f"for_ms={self.for_ms}: more than 0 and at most {DELAY_MS_MAX:.0f} is needed", field="for_ms"
             )
+
+
+def paused(node: NodeId) -> FaultSpec:
+    """To all others the broker stands still: nothing that it sends or is sent arrives; its own clocks go on."""
+    return FaultSpec(kind="hold", link=f"{node}<>{ANYONE}")
+
+
+def paused_fetching(node: NodeId) -> FaultSpec:
+    """The broker follows nobody: what it asks leaders for does not arrive."""
+    return FaultSpec(kind="hold", link=f"{node}>{BROKER}", api="Fetch", message="request")
 
 
 _KINDS_WITH: Final[dict[str, tuple[FaultKind, ...]]] = {"delay_ms": ("delay", "reorder"), "jitter_ms": ("delay",)}

@@ -15,6 +15,7 @@ from minikafka.config import BrokerConfig
 from minikafka.types import Address, NodeId
 from minikafka.world.event_ring import EventRing
 from minikafka.world.faults import Faults
+from minikafka.world.lives import Lives
 from minikafka.world.machine_faults import MachineFaults
 
 
@@ -28,6 +29,8 @@ class Instruments:
     brokers: Callable[[], Mapping[NodeId, Broker]]
     faults: Faults = field(default_factory=Faults)
     ring: EventRing = field(default_factory=EventRing)
+    lives: Lives | None = None
+    """Whose lives are in hand here; None: nobody's."""
     machines: dict[str, MachineFaults] = field(default_factory=dict)
     """By node, as far as they were asked for."""
 

@@ -21,6 +21,7 @@ from minikafka.rest.metrics.view import ProcessGauges
 from minikafka.rest.rpc_json import json_rpc
 from minikafka.types import Address, NodeId
 from minikafka.world.instruments import Instruments, seeded_faults
+from minikafka.world.lives import Lives
 from minikafka.world.loop_lag import LoopLag
 from minikafka.world.real import LEVEL_NAMES, real_world
 
@@ -41,14 +42,16 @@ class LocalBroker:
         instruments: Instruments | None = None,
         syncs: bool = True,
         origins: Mapping[str, str] | None = None,
+        lives: Lives | None = None,
     ) -> None:
         """``instruments``: those of all brokers in this process. None: its own, where the settings ask for them.
         ``syncs`` False is for a data directory that is thrown away with the process.
-        ``origins``: where each setting that was given came from.
+        ``origins``: where each setting that was given came from. ``lives``: what tests end it with, where it has
+        instruments of its own.
         """
         self.config = config
         if instruments is None and config.testing_endpoints_enable:
-            instruments = Instruments(self._addresses, self._running, seeded_faults(config))
+            instruments = Instruments(self._addresses, self._running, seeded_faults(config), lives=lives)
         self._instruments = instruments
         self._event_counts = EventCounts()
         self._doors: tuple[Doors, MetricsDoor] | None = None

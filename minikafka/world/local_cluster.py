@@ -32,6 +32,7 @@ from minikafka.types import NodeId
 from minikafka.world.cluster_files import BrokerFiles, ClusterFiles, Ports, prepare
 from minikafka.world.events import WARNING
 from minikafka.world.instruments import Instruments, seeded_faults
+from minikafka.world.lives import Lives
 from minikafka.world.local_broker import LocalBroker
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class LocalCluster:
         self.data_dir = self._temporary or Path(data_dir or ".")
         self._log_stream = log_stream
         self._nodes: dict[NodeId, LocalBroker] = {}
+        self._starting: set[NodeId] = set()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._sync: SyncCluster | None = None
@@ -74,6 +76,7 @@ class LocalCluster:
             lambda: {each.node_id: each.address for each in self.files.brokers},
             lambda: {node: each.broker for node, each in self._nodes.items() if each.broker.is_open},
             seeded_faults(self.files.brokers[0].config()),
+            lives=Lives(lambda: self.node_ids, self._terminate, self._kill, self._restart),
         )
         self.faults: ClusterFaults[FaultHandle] = ClusterFaults(self, FaultHandle)
         """Cut, drop, delay, hold, duplicate and reorder what travels between brokers and clients."""
@@ -181,19 +184,15 @@ class LocalCluster:
 
     def kill(self, node: NodeId) -> None:
         """As kill -9: from one moment on it writes nothing to disk and answers nobody; then its tasks end."""
-        self.broker(node)
-        self.run(self._nodes.pop(node).kill)
+        self.run(lambda: self._kill(node))
 
     def terminate(self, node: NodeId) -> None:
         """A controlled shutdown of one broker."""
-        self.broker(node)
-        self.run(self._nodes.pop(node).stop)
+        self.run(lambda: self._terminate(node))
 
     def restart(self, node: NodeId, timeout_s: float = READY_TIMEOUT_S) -> None:
         """Start a broker that is down, on its port and its files, and wait until it is ready."""
-        if node in self._nodes:
-            raise BrokerNotAvailable(f"broker {node} is running: kill or terminate it first")
-        self.run(lambda: self._start((self._files_of(node),), timeout_s))
+        self.run(lambda: self._restart(node, timeout_s))
 
     def make_whole(self, timeout_s: float = READY_TIMEOUT_S) -> None:
         """Heal all faults, restart the brokers that are down or stopped by themselves, and wait until all are alive."""
@@ -247,6 +246,24 @@ class LocalCluster:
             self._nodes[files[0].node_id].broker.quorum.stand_now()
         for each in files:
             await self._nodes[each.node_id].wait_ready(timeout_s)
+
+    async def _kill(self, node: NodeId) -> None:
+        self.broker(node)
+        await self._nodes.pop(node).kill()
+
+    async def _terminate(self, node: NodeId) -> None:
+        self.broker(node)
+        await self._nodes.pop(node).stop()
+
+    async def _restart(self, node: NodeId, timeout_s: float = READY_TIMEOUT_S) -> None:
+        files = self._files_of(node)
+        if node in self._nodes or node in self._starting:
+            raise BrokerNotAvailable(f"broker {node} is running: kill or terminate it first")
+        self._starting.add(node)
+        try:
+            await self._start((files,), timeout_s)
+        finally:
+            self._starting.discard(node)
 
     async def _stop(self) -> None:
         """All at once. Those that are left when no quorum is possible any more do not wait for a controller; nor does

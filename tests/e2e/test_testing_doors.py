@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import signal
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +47,8 @@ class Curl:
     @staticmethod
     def compare(method: str, path: str, status: int, told: Any) -> None:
         for route in TESTING_ROUTES:
-            if (route.method, route.path.replace("{fault}", path.rpartition("/")[2])) == (method, path):
+            there = re.sub(r"\{\w+\}", "[0-9]+", route.path)
+            if route.method == method and re.fullmatch(there, path):
                 if status < 400:
                     check(route.answers[status].schema, told)
                 else:
@@ -145,6 +148,66 @@ async def test_a_fault_that_cannot_be_is_422_with_a_pointer(curl: Curl, pointer:
     told = await curl("POST", "/v1/faults", 422, json=document)
     assert told["errors"][0]["pointer"] == pointer
     assert (await curl.get("/v1/faults"))["faults"] == []
+
+
+async def act(curl: Curl, node: int, word: str, status: int = 200, **options: Any) -> Any:
+    return await curl("POST", f"/v1/brokers/{node}/actions", status, json={"do": word}, **options)
+
+
+async def test_a_broker_is_killed_stopped_and_started(curl: Curl, cluster: LocalCluster):
+    """Issue 5: node faults by any broker of the process, also by the one that ends; the cluster tells the difference."""
+    since = cluster.events.mark
+    assert await act(curl, 3, "kill") == {"node_id": 3, "do": "kill", "done": True, "faults": []}
+    await curl.get("/v1/wait?fenced=3")
+    assert (await act(curl, 3, "stop", 503))["error"] == "BROKER_NOT_AVAILABLE"
+    await act(curl, 3, "start")
+    await curl.get("/v1/wait?alive=1,2,3")
+    assert "is running" in (await act(curl, 3, "start", 503))["detail"]
+
+    assert not (await act(curl, 2, "stop", 202, at=2))["done"]
+    await curl.get("/v1/wait?fenced=2")
+    await cluster.events.wait("broker_stopped", node=2, since=since)
+    asked = cluster.events.all("action_asked", since=since)
+    assert [(each["do"], each["broker"]) for each in asked[:2]] == [("kill", 3), ("stop", 3)]
+    await act(curl, 2, "start")
+    await curl.get("/v1/wait?alive=1,2,3")
+
+
+async def test_a_broker_that_stands_still_is_fenced_and_comes_back(curl: Curl, cluster: LocalCluster):
+    """`pause`: its session ends though it lives; a second `pause` is the same one; `resume` lets all go."""
+    paused = await act(curl, 2, "pause")
+    assert await act(curl, 2, "pause") == paused
+    [fault] = (await curl.get("/v1/faults"))["faults"]
+    assert (fault["id"], fault["kind"], fault["link"]) == (paused["faults"][0], "hold", "2<>*")
+    await curl.get("/v1/wait?fenced=2")
+    assert (await act(curl, 2, "resume"))["faults"] == paused["faults"]
+    await curl.get("/v1/wait?alive=1,2,3")
+
+    await cluster.create_topic("unfetched")
+    leader = await cluster.wait.leader("unfetched")
+    follower = 1 + leader % 3
+    await act(curl, follower, "pause_fetching")
+    await curl("POST", "/v1/topics/unfetched/records?acks=1", json={"value": "tea"}, at=leader)
+    await curl.get("/v1/wait?topic=unfetched&isr_size=2&alive=1,2,3")
+    await act(curl, follower, "resume_fetching")
+    await curl.get("/v1/wait?topic=unfetched&isr_size=3")
+
+
+@pytest.mark.parametrize(
+    "document, told",
+    [
+        ({"do": "kil"}, "did you mean 'kill'"),
+        ({"do": "fill_disk"}, "/v1/machine"),
+        ({"do": "power_loss"}, "simulator"),
+        ({}, "is missing"),
+        ({"do": "kill", "now": True}, "no such member"),
+    ],
+)
+async def test_an_action_that_cannot_be_is_422(curl: Curl, document: dict[str, Any], told: str):
+    """Words for what is done elsewhere say where."""
+    refused = await curl("POST", "/v1/brokers/2/actions", 422, json=document)
+    assert told in refused["errors"][0]["detail"]
+    await curl("POST", "/v1/brokers/9/actions", 404, json={"do": "kill"})
 
 
 async def test_a_machine_that_is_unwell(curl: Curl):
@@ -274,3 +337,11 @@ async def test_brokers_in_processes_of_their_own_have_faults_of_their_own(tmp_pa
         await curl.get(f"/v1/wait?topic=far&isr_size=3&replica={cut_off}&hw_at_least=1", at=near)
         told = await curl.get("/v1/events?kind=fault_hit", at=leader)
         assert {(event["source"], event["target"]) for event in told["events"]} == {(str(cut_off), str(leader))}
+        refused = await act(curl, near, "kill", 400, at=leader)
+        assert f"broker {near} is a process of its own: ask it, at http://" in refused["detail"]
+        assert "starts it again" in (await act(curl, near, "start", 400, at=near))["detail"]
+        await act(curl, near, "kill", 202, at=near)
+        assert await running.brokers[near].wait() == -signal.SIGKILL
+        await running.restart(near)
+        await act(curl, near, "stop", 202, at=near)
+        assert await running.brokers[near].wait() == 0

@@ -1,0 +1,132 @@
+"""``/v1/brokers/{id}/actions``, for tests: stop, kill and start a broker, let it stand still, keep it from fetching.
+
+Brokers of one process (``LocalCluster``) can be acted on through any of them, also when they are down; a broker in a
+process of its own acts on itself. A pause is a fault (``world/faults.py``), listed with the others: nothing that the
+broker sends or is sent arrives until it is healed, while its own clocks go on. Only there with
+``mk.testing.endpoints.enable=true``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from minikafka.errors import BrokerIdNotRegistered, BrokerNotAvailable, InvalidRequest
+from minikafka.rest.body import kind_of, parsed_object, read_body
+from minikafka.rest.cluster import BROKER
+from minikafka.rest.members import Members, nearest
+from minikafka.rest.problems import Fault as Wrong
+from minikafka.rest.problems import unacceptable
+from minikafka.rest.route import Answer, Route, json_body
+from minikafka.rest.schema import flag, many, one_of, ref, shape, whole
+from minikafka.rest.testing_faults import instruments_of
+from minikafka.rest.visit import Reply, Visit
+from minikafka.types import NodeId
+from minikafka.world.faults import FaultSpec, paused, paused_fetching
+from minikafka.world.instruments import Instruments
+from minikafka.world.lives import Lives
+
+ACTIONS: Final = ("stop", "kill", "start", "pause", "resume", "pause_fetching", "resume_fetching")
+
+ELSEWHERE: Final[Mapping[str, str]] = {
+    "fill_disk": 'PUT /v1/machine {"disk_full": true} at that broker',
+    "clock_skew": 'PUT /v1/machine {"calendar_ahead_ms": 3600000} at that broker',
+    "power_loss": "the simulator's: a real disk keeps what the kernel was given",
+    "flip_bit": "the simulator's; or flip it in the broker's data directory while it is down",
+}
+"""Words for what is done in another place."""
+
+
+async def post_action(visit: Visit) -> Reply:
+    """Do it, and answer when it is done; 202 when the broker that is asked ends itself, right after the answer."""
+    instruments = instruments_of(visit)
+    node = visit[BROKER]
+    kind = kind_of(visit.http)
+    document = parsed_object(await read_body(visit.http, visit.host, visit.admission), kind, visit.http)
+    word = _word(document)
+    lives = _lives(visit, instruments, node)
+    visit.host.world.events("action_asked", do=word, broker=node)
+    if word not in {"stop", "kill", "start"}:
+        return Reply(_told(node, word, faults=_paused(instruments, node, word)))
+    act = {"stop": lives.stop, "kill": lives.kill, "start": lives.start}[word]
+    if node == visit.host.node_id and word != "start":
+        lives.soon(act, node)
+        return Reply(_told(node, word, done=False), 202)
+    await act(node)
+    return Reply(_told(node, word))
+
+
+def _word(document: dict[str, Any]) -> str:
+    wrong: list[Wrong] = []
+    members = Members(document, "", wrong)
+    word = members.text("do", required=True)
+    members.done()
+    if not wrong and word in ELSEWHERE:
+        members.wrong("do", f"{word}: {ELSEWHERE[word]}")
+    elif not wrong and word not in ACTIONS:
+        members.wrong("do", f"one of {', '.join(ACTIONS)} is needed{nearest(word, ACTIONS)}")
+    if wrong:
+        raise unacceptable(wrong)
+    return word
+
+
+def _lives(visit: Visit, instruments: Instruments, node: NodeId) -> Lives:
+    lives = instruments.lives
+    if lives is None:
+        raise BrokerNotAvailable("this broker was started without what tests act with")
+    if node not in lives.nodes():
+        known = visit.host.image.brokers.get(node)
+        if known is None:
+            raise BrokerIdNotRegistered(f"no broker {node} is known here")
+        raise InvalidRequest(f"broker {node} is a process of its own: ask it, at http://{known.address}")
+    return lives
+
+
+def _paused(instruments: Instruments, node: NodeId, word: str) -> list[int]:
+    """The faults that were set, or healed."""
+    spec: FaultSpec = paused_fetching(node) if word.endswith("fetching") else paused(node)
+    faults = instruments.faults
+    standing = [number for number, fault in faults.active.items() if fault.spec == spec]
+    if word.startswith("resume"):
+        for number in standing:
+            faults.heal(number)
+        return standing
+    return standing or [faults.add(spec).number]
+
+
+def _told(node: NodeId, word: str, *, done: bool = True, faults: list[int] | None = None) -> dict[str, Any]:
+    return {"node_id": node, "do": word, "done": done, "faults": faults or []}
+
+
+_TOLD = shape(
+    "What was done.",
+    node_id=ref("NodeId"),
+    do=one_of("What was asked for.", *ACTIONS),
+    done=flag("It is done; if not, it is about to be."),
+    faults=many(whole(), "The numbers of the faults that were set, or healed."),
+)
+
+ROUTES = (
+    Route(
+        method="POST",
+        path="/v1/brokers/{broker}/actions",
+        handler=post_action,
+        tag="testing",
+        testing=True,
+        parameters=(BROKER,),
+        body=json_body(shape("What to do to it.", do=one_of("One of these.", *ACTIONS)), {"do": "pause_fetching"}),
+        answers={
+            200: Answer(
+                description="It is done.",
+                schema=_TOLD,
+                example={"node_id": 1, "do": "pause_fetching", "done": True, "faults": [1]},
+            ),
+            202: Answer(
+                description="The broker that was asked is about to end.",
+                schema=_TOLD,
+                example={"node_id": 1, "do": "kill", "done": False, "faults": []},
+            ),
+        },
+        problems=(BrokerIdNotRegistered, BrokerNotAvailable),
+    ),
+)
