@@ -28,7 +28,7 @@ from minikafka.types import Address, NodeId
 
 SIMULATOR: Final = "simulator"
 
-REAL: Final[Mapping[str, str]] = {}
+REAL: Final[Mapping[str, str]] = {"netns": "minikafka.chaos.netns:NetnsTarget"}
 """Name -> ``module:class`` of a Target; loaded when asked for."""
 
 

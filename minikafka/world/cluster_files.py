@@ -145,11 +145,16 @@ def prepare(
         cluster = _adopt(found, ports, base_port=base_port, config=config)
     else:
         cluster = _lay_out(data_dir, ports, brokers=brokers or 3, base_port=base_port, config=config)
+    write(cluster)
+    return cluster
+
+
+def write(cluster: ClusterFiles) -> None:
+    """Write all brokers' files. Raises InvalidConfig, and then nothing was written."""
     for broker in cluster.brokers:
         broker.config()
     for broker in cluster.brokers:
         _write(broker)
-    return cluster
 
 
 def join(
@@ -214,9 +219,19 @@ def _adopt(found: list[BrokerFiles], ports: Ports, *, base_port: int, config: Ma
 def _lay_out(data_dir: Path, ports: Ports, *, brokers: int, base_port: int, config: Mapping[str, str]) -> ClusterFiles:
     nodes = range(1, brokers + 1)
     addresses = {node: Address(LOOPBACK, ports.take(base_port + node - 1 if base_port else 0)) for node in nodes}
+    return lay_out(data_dir, addresses, config=config)
+
+
+def lay_out(
+    data_dir: Path, addresses: Mapping[NodeId, Address], *, config: Mapping[str, str], logs: str = ""
+) -> ClusterFiles:
+    """The files of a new cluster, unwritten; each broker is a voter and a controller.
+
+    ``logs``: a folder below each broker's own for its logs alone, a disk say.
+    """
     cluster_id = new_cluster_id()
     files = []
-    for node, address in addresses.items():
+    for node, address in sorted(addresses.items()):
         folder = data_dir.absolute() / f"broker-{node}"
         settings = {
             "cluster.id": cluster_id,
@@ -224,7 +239,7 @@ def _lay_out(data_dir: Path, ports: Ports, *, brokers: int, base_port: int, conf
             "process.roles": "broker,controller",
             "controller.quorum.voters": voters_text(addresses),
             "listeners": f"PLAINTEXT://{address}",
-            "log.dirs": str(folder),
+            "log.dirs": str(folder / logs),
             **config,
         }
         files.append(BrokerFiles(node, folder / PROPERTIES, address, settings))

@@ -18,7 +18,7 @@ import signal
 import sys
 import tempfile
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -50,10 +50,14 @@ class Ready:
 
 
 class BrokerProcess:
-    """One ``minikafka serve`` and its files."""
+    """One ``minikafka serve`` and its files.
 
-    def __init__(self, files: BrokerFiles) -> None:
+    ``prefix`` stands before its command: something that changes where it runs, and then becomes it (``nsenter``).
+    """
+
+    def __init__(self, files: BrokerFiles, prefix: Sequence[str] = ()) -> None:
         self.files = files
+        self._prefix = tuple(prefix)
         self.node_id = files.node_id
         self._process: Process | None = None
         self._lifeline: int | None = None
@@ -79,7 +83,8 @@ class BrokerProcess:
         if self.is_running:
             raise BrokerDied(f"broker {self.node_id} runs already")
         reading, self._lifeline = os.pipe()
-        command = [sys.executable, "-m", "minikafka", "serve", str(self.files.path), "--parent-fd", str(reading)]
+        serve = ("-m", "minikafka", "serve", str(self.files.path), "--parent-fd", str(reading))
+        command = [*self._prefix, sys.executable, *serve]
         for name, value in self.files.owned().items():
             command += ["--config", f"{name}={value}"]
         try:
@@ -171,6 +176,21 @@ def _told(code: int) -> str:
         return f"signal {-code}"
 
 
+async def stop_all(brokers: Collection[BrokerProcess]) -> None:
+    """SIGTERM to all brokers of a cluster at once, and wait for all.
+
+    Once too few run for a quorum, no controller can let the others go: they are told to leave without.
+    """
+    ending = {asyncio.ensure_future(broker.terminate()) for broker in brokers if broker.is_running}
+    urged = False
+    while ending:
+        if 2 * len(ending) <= len(brokers) and not urged:
+            urged = True
+            for broker in brokers:
+                broker.send_signal(signal.SIGTERM)
+        _, ending = await asyncio.wait(ending, return_when=asyncio.FIRST_COMPLETED)
+
+
 class ProcessCluster:
     """Brokers as processes, on loopback ports that are held while this object lives.
 
@@ -218,18 +238,8 @@ class ProcessCluster:
             raise
 
     async def stop(self) -> None:
-        """SIGTERM to all at once, wait for all; then let go of ports and temporary files.
-
-        Once too few run for a quorum, no controller can let the others go: they are told to leave without.
-        """
-        ending = {asyncio.ensure_future(broker.terminate()) for broker in self.brokers.values() if broker.is_running}
-        urged = False
-        while ending:
-            if 2 * len(ending) <= len(self.brokers) and not urged:
-                urged = True
-                for broker in self.brokers.values():
-                    broker.send_signal(signal.SIGTERM)
-            _, ending = await asyncio.wait(ending, return_when=asyncio.FIRST_COMPLETED)
+        """SIGTERM to all at once, wait for all; then let go of ports and temporary files."""
+        await stop_all(self.brokers.values())
         self._clean_up()
 
     def _clean_up(self) -> None:

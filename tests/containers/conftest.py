@@ -8,21 +8,14 @@ from collections.abc import Iterator
 import pytest
 
 from tests.containers.engine import Engine, engine_with_image, why_not
+from tests.left_out import leave_out
 
 IMAGE = "minikafka:test"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect what needs an engine if there is none."""
-    wanting = [item for item in items if item.get_closest_marker("containers")]
-    reason = why_not() if wanting else None
-    if reason is None:
-        return
-    items[:] = [item for item in items if item not in wanting]
-    config.hook.pytest_deselected(items=wanting)
-    reporter = config.pluginmanager.get_plugin("terminalreporter")
-    if reporter is not None:
-        reporter.write_line(f"{len(wanting)} container tests are left out: {reason}")
+    leave_out(config, items, "containers", why_not)
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
+from tests.left_out import leave_out
+
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 FLAGS = (
@@ -28,19 +30,14 @@ def chromium_path() -> Path | None:
     return Path(found) if found else None
 
 
+def why_not() -> str | None:
+    """A sentence for people, or None: there is a browser."""
+    return None if chromium_path() else "no Chromium here (Debian, Ubuntu: apt install chromium)"
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect what needs a browser if there is none."""
-    if chromium_path() is not None:
-        return
-    left_out = [item for item in items if item.get_closest_marker("browser")]
-    if left_out:
-        items[:] = [item for item in items if item not in left_out]
-        config.hook.pytest_deselected(items=left_out)
-        reporter = config.pluginmanager.get_plugin("terminalreporter")
-        if reporter is not None:
-            reporter.write_line(
-                f"{len(left_out)} browser tests are left out: no Chromium here (Debian, Ubuntu: apt install chromium)"
-            )
+    leave_out(config, items, "browser", why_not)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,207 @@
+"""Disks that can lose power: an ext4 file system in a file, mounted where only this run sees it.
+
+::
+
+    with Mounts() as mounts:
+        disk = mounts.make(image, folder, size_mib=64)     # processes see it that are started with mounts.prefix
+        disk.die()                                         # all that is not synced is gone, every write fails
+        disk.revive()                                      # when nobody has a file of it open
+
+Power is lost by ext4's own ioctl, which ends the file system without writing its journal; what the page cache holds is
+dropped when it is unmounted. So a file comes back as of its last sync, as after a real power cut, but for torn
+sectors: there are none.
+
+Rules for this file: mounts are made in a mount namespace of a child that ends with this process, so that the kernel
+unmounts everything and frees the loop devices, however this process ends.
+
+Source: fs/ext4/ioctl.c, EXT4_IOC_SHUTDOWN.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from minikafka.chaos.namespaces import run
+from minikafka.errors import WorldError
+
+SHUTDOWN: Final = 0x8004587D
+"""EXT4_IOC_SHUTDOWN: _IOR('X', 125, __u32)."""
+WITHOUT_JOURNAL: Final = struct.pack("I", 2)
+"""EXT4_GOING_FLAGS_NOLOGFLUSH."""
+
+MIB: Final = 1 << 20
+LAID_OUT: Final = ("-E", "lazy_itable_init=0,lazy_journal_init=0")
+BALLAST: Final = "ballast"
+BALLAST_BYTES_MIN: Final = 4096
+UNMOUNT_TIMEOUT_S: Final = 20.0
+BUSY_PAUSE_S: Final = 0.05
+
+NEEDS: Final[Mapping[str, str]] = {
+    "mkfs.ext4": "e2fsprogs",
+    "mount": "mount",
+    "umount": "mount",
+    "nsenter": "util-linux",
+    "unshare": "util-linux",
+}
+"""Command -> the package that has it, on Debian."""
+
+
+def why_not() -> str | None:
+    """Why no disk can be made here, as a sentence; None: it can."""
+    if sys.platform != "linux":
+        return "loop devices and ext4 are Linux's"
+    if os.geteuid() != 0:
+        return "only root may mount a disk"
+    missing = [f"{command} (package {package})" for command, package in NEEDS.items() if shutil.which(command) is None]
+    if missing:
+        return f"not installed: {', '.join(missing)}"
+    return None if Path("/dev/loop-control").exists() else "this kernel has no loop devices"
+
+
+class Mounts:
+    """A mount namespace of this run's own. Use it with ``with``, or close it."""
+
+    def __init__(self) -> None:
+        self._disks: list[LoopDisk] = []
+        # It says when it is there, and ends when the pipe to it closes.
+        self._holder = subprocess.Popen(
+            ["unshare", "--mount", "--propagation", "private", "sh", "-c", "echo; read -r end"],  # noqa: S607
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        if self._holder.stdout is None or not self._holder.stdout.readline():
+            self.close()
+            raise WorldError("no mount namespace can be made")
+
+    @property
+    def prefix(self) -> tuple[str, ...]:
+        """What must stand before a command that is to see the disks; the process keeps its id and working directory."""
+        return ("nsenter", f"--mount=/proc/{self._holder.pid}/ns/mnt", f"--wd={Path.cwd()}")
+
+    def seen_from_here(self, path: Path) -> Path:
+        """Where this process finds a path of a disk; while the mounts are open."""
+        return Path(f"/proc/{self._holder.pid}/root{path.absolute()}")
+
+    def make(self, image: Path, folder: Path, size_mib: int) -> LoopDisk:
+        """A new disk, mounted on ``folder``; ``image`` grows as it is written to. WorldError."""
+        with image.open("wb") as file:
+            file.truncate(size_mib * MIB)
+        # Nothing reserved for root, and everything laid out now: no thread of the kernel does it later.
+        run("mkfs.ext4", "-q", "-F", "-m", "0", "-J", "size=8", "-N", "4096", *LAID_OUT, str(image))
+        folder.mkdir(parents=True, exist_ok=True)
+        disk = LoopDisk(self, image, folder)
+        disk.mount()
+        self._disks.append(disk)
+        return disk
+
+    def close(self) -> None:
+        """Unmount everything. Whoever still runs with it keeps it until he ends."""
+        for disk in self._disks:
+            disk.close()
+        self._disks.clear()
+        for pipe in (self._holder.stdin, self._holder.stdout):
+            if pipe is not None:
+                pipe.close()
+        self._holder.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class LoopDisk:
+    """One disk; :meth:`Mounts.make` makes it."""
+
+    def __init__(self, mounts: Mounts, image: Path, folder: Path) -> None:
+        self._mounts = mounts
+        self.image = image
+        self.folder = folder.absolute()
+        """Where processes with the mounts' prefix see it."""
+        self._is_mounted = False
+
+    @property
+    def here(self) -> Path:
+        """Where this process sees it."""
+        return self._mounts.seen_from_here(self.folder)
+
+    def mount(self) -> None:
+        """Mount it, which replays its journal. WorldError."""
+        run(*self._mounts.prefix, "mount", "-o", "loop,noatime", str(self.image), str(self.folder))
+        self._is_mounted = True
+
+    def sync(self) -> None:
+        """What was written so far survives a power loss."""
+        run(*self._mounts.prefix, "sync", "--file-system", str(self.folder))
+
+    def die(self) -> None:
+        """Power is lost: nothing more reaches the disk, every write and sync fails with EIO."""
+        descriptor = os.open(self.here, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.ioctl(descriptor, SHUTDOWN, WITHOUT_JOURNAL)
+        finally:
+            os.close(descriptor)
+
+    def revive(self) -> None:
+        """Power is back. Whoever had files open must have ended; WorldError when not."""
+        self.unmount()
+        self.mount()
+
+    def fill(self) -> int:
+        """Leave no room, by one file of ballast; its size in bytes."""
+        descriptor = os.open(self.here / BALLAST, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            size, step = os.fstat(descriptor).st_size, 64 * MIB
+            while step >= BALLAST_BYTES_MIN:
+                try:
+                    os.posix_fallocate(descriptor, size, step)
+                except OSError as error:
+                    if error.errno != errno.ENOSPC:
+                        raise
+                    step //= 2
+                else:
+                    size += step
+            return size
+        finally:
+            os.close(descriptor)
+
+    def free(self) -> None:
+        """Throw the ballast off."""
+        (self.here / BALLAST).unlink(missing_ok=True)
+
+    def unmount(self) -> None:
+        """WorldError when somebody still has a file of it open after UNMOUNT_TIMEOUT_S."""
+        if not self._is_mounted:
+            return
+        deadline = time.monotonic() + UNMOUNT_TIMEOUT_S
+        while True:
+            try:
+                run(*self._mounts.prefix, "umount", str(self.folder))
+                break
+            except WorldError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(BUSY_PAUSE_S)
+        self._is_mounted = False
+
+    def close(self) -> None:
+        """Unmount it, and remove its image: an image that somebody still writes to goes when he ends."""
+        with suppress(WorldError):
+            self.unmount()
+        self.image.unlink(missing_ok=True)

@@ -1,0 +1,59 @@
+"""System calls of a running process that fail or take long: strace's injection.
+
+Rules for this file: nothing of the process changes but what the call returns and when; when strace ends, whyever, the
+kernel lets the process go and its calls are its own again.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from typing import Final
+
+from minikafka.errors import WorldError
+
+SYNCS: Final = "fsync,fdatasync"
+
+
+def why_not() -> str | None:
+    """Why no call can be changed here, as a sentence; None: it can."""
+    if sys.platform != "linux":
+        return "strace is Linux's"
+    if shutil.which("strace") is None:
+        return "not installed: strace (package strace)"
+    return None if os.geteuid() == 0 else "only root may change the system calls of any process"
+
+
+class Injection:
+    """Syncs of one process and of its threads are changed from the construction until :meth:`close`."""
+
+    def __init__(self, pid: int, *, delay_s: float = 0.0, fails_next: bool = False) -> None:
+        """``delay_s``: every sync takes so much longer; ``fails_next``: the next one of each thread fails with EIO."""
+        effects = [f"delay_enter={round(delay_s * 1_000_000)}"] if delay_s else []
+        if fails_next:
+            effects += ["error=EIO", "when=1"]
+        inject = ":".join([f"inject={SYNCS}", *effects])
+        # Its words go to its standard error: first that it has attached, then each changed call, which nobody reads.
+        command = ["strace", "-f", "-p", str(pid), "-e", f"trace={SYNCS}", "-e", inject]
+        self._process = subprocess.Popen(  # noqa: S603
+            [*command, "-o", os.devnull],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        told = self._process.stderr.readline() if self._process.stderr is not None else b""
+        if b" attached" not in told:
+            self.close()
+            raise WorldError(f"strace cannot attach to process {pid}: {told.decode(errors='replace').strip()}")
+
+    def close(self) -> None:
+        """Let the process go."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+        self._process.wait()
+        if self._process.stderr is not None:
+            self._process.stderr.close()

@@ -1,0 +1,144 @@
+"""What the target netns decides without root: rules of packets as text, what it lacks, who holds a broker down."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from minikafka.chaos import namespaces
+from minikafka.chaos.fleet import Fleet
+from minikafka.chaos.namespaces import Filter, rules_text
+from minikafka.chaos.netns import NetnsTarget
+from minikafka.chaos.reading import find, read
+from minikafka.chaos.target import lacks
+from minikafka.errors import WorldError
+from minikafka.types import Address
+from minikafka.world.cluster_files import lay_out, write
+from minikafka.world.processes import BrokerDied
+
+
+def test_rules_of_a_host_drop_before_they_delay():
+    """The first rule that takes a packet counts; nothing of an older table is left, for it is restored as a whole."""
+    slow = Filter(delay_s=0.2, jitter_s=0.1)
+    told = rules_text(
+        [
+            ("10.77.0.1", slow),
+            ("10.77.0.1", Filter(loses=0.25)),
+            ("10.77.0.2", Filter(drops=True)),
+            ("10.77.0.3", Filter(refuses_calls=True)),
+        ],
+        {slow: 7},
+    )
+    assert told.splitlines() == [
+        "*filter",
+        ":INPUT ACCEPT [0:0]",
+        "-A INPUT -s 10.77.0.1 -m statistic --mode random --probability 0.2500 -j DROP",
+        "-A INPUT -s 10.77.0.2 -j DROP",
+        "-A INPUT -s 10.77.0.3 -p tcp --syn -j DROP",
+        "-A INPUT -s 10.77.0.1 -j NFQUEUE --queue-num 7 --queue-bypass",
+        "COMMIT",
+    ]
+
+
+def test_no_network_without_root_or_tools(monkeypatch: pytest.MonkeyPatch):
+    """Issue 7, Build 2: a target that cannot be used says why, before anything is started."""
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    scenario = read(find("power-loss-all"))
+    assert lacks("netns", scenario) == ("netns cannot be used here: only root may make network namespaces",)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(shutil, "which", lambda command: None if command == "mkfs.ext4" else f"/sbin/{command}")
+    assert lacks("netns", scenario) == ("netns cannot make power-loss: not installed: mkfs.ext4 (package e2fsprogs)",)
+    assert NetnsTarget.lacks("cut") is None
+
+
+def test_a_command_that_fails_says_what_it_said():
+    """WorldError with the command's own words."""
+    with pytest.raises(WorldError, match="nosuchcommand is not installed"):
+        namespaces.run("nosuchcommand")
+    with pytest.raises(WorldError, match="No such file"):
+        namespaces.run("ls", "/nowhere")
+
+
+class FakeBroker:
+    """Dies and starts as told."""
+
+    def __init__(self) -> None:
+        self.is_running = True
+        self.told: list[str] = []
+        self.dies_at_start = False
+
+    async def start(self) -> None:
+        self.told.append("start")
+        self.is_running = not self.dies_at_start
+
+    async def kill9(self) -> None:
+        self.told.append("kill")
+        self.is_running = False
+
+    async def terminate(self) -> int:
+        self.told.append("stop")
+        self.is_running = False
+        return 0
+
+    def send_signal(self, number: signal.Signals) -> None:
+        if self.is_running:
+            self.told.append(number.name)
+
+    def obituary(self) -> str:
+        return "broker 1 ended with exit code 1"
+
+
+def fleet(brokers: int = 1) -> tuple[Fleet, dict[int, FakeBroker]]:
+    async def answers(node: int) -> bool:
+        return fakes[node].is_running
+
+    fakes = {node: FakeBroker() for node in range(1, brokers + 1)}
+    return Fleet(fakes, answers), fakes
+
+
+async def test_who_lets_go_last_starts_the_broker():
+    """Faults overlap: the end of one does not end what another one does."""
+    hands, brokers = fleet()
+    await hands.kill([1], by=1)
+    await hands.stop([1], by=2)
+    await hands.let_up([1], by=1)
+    assert brokers[1].is_running is False
+    await hands.let_up([1], by=2)
+    assert brokers[1].told == ["kill", "stop", "start"]
+
+
+async def test_a_broker_that_is_held_still_is_so_again_after_a_start():
+    """What one fault does outlives a restart that another one makes."""
+    hands, brokers = fleet()
+    hands.hold_still([1], by=1)
+    hands.hold_still([1], by=2)
+    await hands.kill([1], by=3)
+    await hands.let_up([1], by=3)
+    hands.let_go([1], by=1)
+    hands.let_go([1], by=2)
+    assert brokers[1].told == ["SIGSTOP", "SIGSTOP", "kill", "start", "SIGSTOP", "SIGCONT"]
+
+
+async def test_all_run_when_all_is_put_right():
+    """Whoever held, and whoever died by himself; who dies again then is an error."""
+    hands, brokers = fleet(3)
+    await hands.kill([1, 2], by=1)
+    brokers[3].is_running = False
+    await hands.heal()
+    assert [each.is_running for each in brokers.values()] == [True, True, True]
+    brokers[1].is_running, brokers[1].dies_at_start = False, True
+    await hands.let_up([1], by=9)
+    with pytest.raises(BrokerDied, match="exit code 1"):
+        await hands.heal()
+
+
+def test_broker_files_may_keep_logs_on_a_disk_of_their_own(tmp_path: Path):
+    """``log.dirs`` below the broker's folder; everything else stays beside it."""
+    cluster = lay_out(tmp_path, {1: Address("10.77.0.1", 9092)}, config={"mk.insecure": "true"}, logs="disk/logs")
+    write(cluster)
+    assert cluster.brokers[0].settings["log.dirs"] == str(tmp_path / "broker-1" / "disk" / "logs")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["broker-1", "broker.properties"]
