@@ -1,64 +1,67 @@
 """`make bench`: prints each figure beside a bare aiohttp server and client doing the same transfer in the same run.
 
-Usage: python -m tests.bench [--quick] [-o table|json] [--only WORD]
+Usage: python -m tests.bench [--quick] [-o table|json] [--only WORD] [--write-docs] [--from FILE]
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import json
 import os
+import platform
+import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
 
 import uvloop
-from rich.console import Console
-from rich.table import Table
 
 from minikafka.world.process import exec_with_malloc_environment
-from tests.bench import local, rows, spark_rows, suite
+from tests.bench import (
+    failover_rows,
+    group_rows,
+    latency_rows,
+    local,
+    report,
+    rows,
+    spark_rows,
+    suite,
+)
 from tests.bench.measure import Row
+from tests.tidy.sources import ROOT
+
+PACKAGES = ("aiohttp", "uvloop", "msgpack")
 
 
 def plan(*, quick: bool) -> dict[str, Callable[[], Awaitable[list[Row]]]]:
     """Name -> measurement."""
-    rounds = 3 if quick else 7
+    rounds = 3 if quick else 5
     megabytes = 60 if quick else 160
     return {
         "acks1": lambda: rows.produce_rows(1, acks=1, floor=0.40, rounds=rounds, megabytes=megabytes),
         "acksall": lambda: rows.produce_rows(3, acks=-1, floor=0.15, rounds=rounds, megabytes=megabytes),
         "fetch": lambda: rows.fetch_rows(floor=0.60, rounds=rounds, count=megabytes * 2),
-        "latency": lambda: rows.latency_rows(ceiling=6.0, rounds=rounds, count=150 if quick else 500),
+        "latency": lambda: latency_rows.latency_rows(ceiling=6.0, rounds=rounds, count=150 if quick else 500),
+        "load": lambda: latency_rows.load_rows(rounds=rounds, count=150 if quick else 500),
+        "rate": lambda: latency_rows.rate_rows(rounds=rounds, count=3_000 if quick else 10_000),
         "producer": lambda: rows.producer_rows(count=200_000 if quick else 600_000, rounds=rounds),
+        "rebalance": lambda: group_rows.rebalance_rows(rounds=2 if quick else 5),
+        "commits": lambda: group_rows.commit_rows(rounds=rounds, count=1_500 if quick else 5_000),
+        "failover": lambda: failover_rows.failover_rows(rounds=1 if quick else 3),
+        "idle": lambda: failover_rows.idle_rows(seconds=4.0 if quick else 10.0),
         "start": lambda: rows.start_rows(rounds=2 if quick else 3),
         "local": lambda: local.local_rows(rounds=rounds),
         "suite": lambda: suite.suite_rows(rounds=1 if quick else 3),
         "memory": lambda: rows.memory_rows(ceiling=2.0),
         "spark": lambda: spark_rows.spark_rows(
-            rounds=3 if quick else 5,
-            rows_100=1_000_000 if quick else 4_000_000,
-            rows_1k=300_000 if quick else 1_000_000,
+            rounds=3,
+            rows_100=1_000_000 if quick else 2_000_000,
+            rows_1k=300_000 if quick else 600_000,
         ),
     }
-
-
-def figure(value: float) -> str:
-    """Four significant digits."""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-
-
-def show(done: list[Row]) -> None:
-    """A table for people."""
-    table = Table(title="minikafka beside bare aiohttp (medians of rounds in turn)")
-    for heading in ("row", "unit", "ours", "bare", "ratio", "floor", "", "note"):
-        table.add_column(heading, justify="right" if heading in ("ours", "bare", "ratio", "floor") else "left")
-    for row in done:
-        bound = "" if row.floor is None else f"{'≥' if row.at_least else '≤'} {row.floor:g}"
-        verdict = "" if row.reached is None else "reached" if row.reached else "MISSED"
-        table.add_row(
-            row.name, row.unit, figure(row.ours), figure(row.bare), f"{row.ratio:.3g}", bound, verdict, row.note
-        )
-    Console(width=150).print(table)
 
 
 async def measure(only: str, *, quick: bool) -> list[Row]:
@@ -66,28 +69,63 @@ async def measure(only: str, *, quick: bool) -> list[Row]:
     done: list[Row] = []
     for name, work in plan(quick=quick).items():
         if only in name:
-            sys.stderr.write(f"{name} ...\n")
+            began = time.perf_counter()
+            sys.stderr.write(f"{name} ... ")
+            sys.stderr.flush()
             done += await work()
+            sys.stderr.write(f"{time.perf_counter() - began:.0f} s\n")
     return done
+
+
+def commit() -> str:
+    """Of this checkout; with a plus when files differ from it."""
+    command = ("git", "describe", "--always", "--abbrev=7", "--dirty=+", "--exclude=*")
+    try:
+        told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return told
+
+
+def run(*, only: str, quick: bool) -> dict[str, Any]:
+    """Measure, and say where and how."""
+    began, load_before, at = time.perf_counter(), os.getloadavg()[0], commit()
+    done = uvloop.run(measure(only, quick=quick))
+    return {
+        "commit": at,
+        "quick": quick,
+        "cores": os.cpu_count(),
+        "load_before": load_before,
+        "seconds": round(time.perf_counter() - began),
+        "versions": {
+            "Python": platform.python_version(),
+            **{name: importlib.metadata.version(name) for name in PACKAGES},
+        },
+        "rows": [row.as_json() for row in done],
+    }
 
 
 def main() -> None:
     """Parse the command line, measure, print."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer and smaller rounds: a first look")
-    parser.add_argument("--only", default="", help="only rows whose name contains this: acks1, fetch, latency, ...")
+    parser.add_argument("--only", default="", help=f"only what has this in its name: {', '.join(plan(quick=True))}")
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
+    parser.add_argument(
+        "--write-docs",
+        action="store_true",
+        help="also keep the result as docs/bench.json, and make the documents' tables and the picture from it",
+    )
+    parser.add_argument("--from", dest="source", type=Path, metavar="FILE", help="a kept result: nothing is measured")
     given = parser.parse_args()
-    exec_with_malloc_environment(["-m", "tests.bench", *sys.argv[1:]])
-    load_before = os.getloadavg()[0]
-    done = uvloop.run(measure(given.only, quick=given.quick))
-    cores = os.cpu_count()
-    if given.output == "json":
-        result = {"load_before": load_before, "cores": cores, "rows": [row.as_json() for row in done]}
-        sys.stdout.write(json.dumps(result) + "\n")
+    if given.source is None:
+        exec_with_malloc_environment(["-m", "tests.bench", *sys.argv[1:]])
+        result = run(only=given.only, quick=given.quick)
     else:
-        show(done)
-        sys.stdout.write(f"load before the run: {load_before:.2f} on {cores} cores (other work on the machine)\n")
+        result = json.loads(given.source.read_text(encoding="utf-8"))
+    if given.write_docs:
+        report.write_documents(result)
+    sys.stdout.write(json.dumps(result) + "\n" if given.output == "json" else report.show(result))
 
 
 if __name__ == "__main__":

@@ -90,6 +90,8 @@ class Row:
     at_least: bool = True
     """The ratio must be at least the floor; False: at most."""
     note: str = ""
+    same_work: bool = True
+    """Does the yardstick do the same? False: it only gives the figure a scale, and the picture leaves the row out."""
 
     @property
     def reached(self) -> bool | None:
@@ -110,6 +112,7 @@ class Row:
             "bound": "at least" if self.at_least else "at most",
             "reached": self.reached,
             "note": self.note,
+            "same_work": self.same_work,
         }
 
 

@@ -55,6 +55,11 @@ def batch_of(size: int) -> bytes:
     return build_batch([Record(0, now_ms, 0, None, bytes(KIB)) for _ in range(size // (KIB + 16))])
 
 
+def small_batch(size: int) -> bytes:
+    """One record with a value of ``size`` bytes."""
+    return build_batch([Record(0, time.time_ns() // 1_000_000, 0, None, bytes(size))])
+
+
 async def produce_rows(brokers: int, *, acks: int, floor: float, rounds: int, megabytes: int) -> list[Row]:
     """Throughput of prepared batches, four in flight on four partitions."""
     rows = []
@@ -141,49 +146,6 @@ async def fetch_rows(*, floor: float, rounds: int, count: int) -> list[Row]:
     name = f"fetch {size // KIB} KiB, c={CONCURRENCY}"
     note = f"servers' CPU {min(cpu):.2f} / {min(cpu_bare):.2f} ms/MB"
     return [Row(name, "MB/s", pair.ours, pair.bare, pair.ratio, floor, note=note)]
-
-
-async def latency_rows(*, ceiling: float, rounds: int, count: int) -> list[Row]:
-    """One 1 KiB record at a time, beside a bare POST of the same bytes."""
-    batch = batch_of(KIB + 16)
-    rows = []
-    async with both(3) as sides:
-        for name, replicas, acks, most in (
-            ("acks=all RF 3", 3, -1, ceiling),
-            ("acks=1 RF 1", 1, 1, None),
-        ):
-            topic = f"l{replicas}"
-            await sides.ours.create(topic, replicas, 1)
-            cpu: list[float] = []
-
-            async def measure_ours() -> float:
-                meter = CpuMeter(sides.ours.pids)
-                run = await closed_loop(
-                    lambda _: sides.ours.produce(topic, 0, batch, acks),  # noqa: B023
-                    count=count,
-                    concurrency=1,
-                )
-                cpu.append(meter.lap() * 1e6 / count)  # noqa: B023
-                return run.percentile(0.5) * 1e6
-
-            async def measure_bare() -> float:
-                run = await closed_loop(lambda _: sides.bare.post(batch), count=count, concurrency=1)
-                return run.percentile(0.5) * 1e6
-
-            pair = await in_turn(measure_ours, measure_bare, rounds=rounds)
-            rows.append(
-                Row(
-                    f"p50 {name}, one 1 KiB record, c=1",
-                    "µs",
-                    pair.ours,
-                    pair.bare,
-                    pair.ratio,
-                    most,
-                    at_least=False,
-                    note=f"brokers' CPU {min(cpu):.0f} µs a request",
-                )
-            )
-    return rows
 
 
 async def producer_rows(*, count: int, rounds: int) -> list[Row]:
@@ -278,4 +240,15 @@ async def memory_rows(*, ceiling: float) -> list[Row]:
         await asyncio.sleep(2.0)
         figure = psutil.Process(sides.ours.pids[0]).memory_info().rss / 1e6
         yardstick = psutil.Process(sides.bare_pid).memory_info().rss / 1e6
-    return [Row("resident memory, idle broker", "MB", figure, yardstick, figure / yardstick, ceiling, at_least=False)]
+    return [
+        Row(
+            "resident memory, idle broker",
+            "MB",
+            figure,
+            yardstick,
+            figure / yardstick,
+            ceiling,
+            at_least=False,
+            same_work=False,
+        )
+    ]

@@ -1,0 +1,182 @@
+"""The figures as people read them: a table for the terminal, and a table and a picture for the documents.
+
+What a run measured is kept in ``docs/bench.json``; the sections between the markers, and the picture, are made from that
+file and from nothing else. A test of tests/tidy makes them again and compares: no figure is typed in by hand.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+from xml.sax.saxutils import escape
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.tidy.sources import ROOT
+
+RESULT = ROOT / "docs/bench.json"
+PICTURE = ROOT / "docs/bench.svg"
+DOCUMENTS = (ROOT / "docs/performance.md", ROOT / "README.md")
+BEGIN = "<!-- figures of make bench begin: {what} -->"
+END = "<!-- figures of make bench end -->"
+
+README_ROWS = (
+    "produce acks=1 RF 1, 1000 KiB, c=4",
+    "produce acks=all RF 3, 1000 KiB, c=4",
+    "fetch 1000 KiB, c=4",
+    "p50 acks=all RF 3, one 1 KiB record, c=1",
+    "producer send_many() of 10,000, 100 B",
+    "kill -9 of a leader, to the next ack",
+    "3 brokers in a fresh process, to ready",
+    "pytest, 50 tests, a 3-broker cluster each",
+)
+"""What a newcomer wants to know; the rest is in docs/performance.md."""
+
+Result = dict[str, Any]
+Line = dict[str, Any]
+
+
+def figure(value: float) -> str:
+    """Four significant digits, no exponent."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def bound(line: Line) -> str:
+    """The floor or the ceiling of the ratio; empty without one."""
+    if line["floor"] is None:
+        return ""
+    return f"{'≥' if line['bound'] == 'at least' else '≤'} {line['floor']:g}"
+
+
+def verdict(line: Line) -> str:
+    return "" if line["reached"] is None else "reached" if line["reached"] else "MISSED"
+
+
+def show(result: Result) -> str:
+    """A table for a terminal."""
+    table = Table(title="minikafka beside bare aiohttp (medians of rounds in turn)")
+    for heading in ("row", "unit", "ours", "bare", "ratio", "floor", "", "note"):
+        table.add_column(heading, justify="right" if heading in ("ours", "bare", "ratio", "floor") else "left")
+    for line in result["rows"]:
+        cells = (line["name"], line["unit"], figure(line["ours"]), figure(line["bare"]), f"{line['ratio']:.3g}")
+        table.add_row(*cells, bound(line), verdict(line), line["note"])
+    console = Console(width=150)
+    with console.capture() as captured:
+        console.print(table)
+    return f"{captured.get()}{provenance(result)}\n"
+
+
+def provenance(result: Result) -> str:
+    """Where and how the figures were measured, as one sentence."""
+    versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
+    how = "`--quick`, " if result["quick"] else ""
+    return (
+        f"Commit {result['commit']}, {how}{result['cores']} cores, {versions}; load before the run "
+        f"{result['load_before']:.2f}; {result['seconds'] / 60:.0f} minutes."
+    )
+
+
+# ---- documents -------------------------------------------------------------------------------------------------------
+
+
+def write_documents(result: Result) -> None:
+    """Keep the result, and bring the documents and the picture to it."""
+    RESULT.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    PICTURE.write_text(picture(result), encoding="utf-8")
+    for document in DOCUMENTS:
+        document.write_text(with_sections(document.read_text(encoding="utf-8"), result), encoding="utf-8")
+
+
+def kept() -> Result:
+    """The result that the documents are made from."""
+    result: Result = json.loads(RESULT.read_text(encoding="utf-8"))
+    return result
+
+
+def with_sections(text: str, result: Result) -> str:
+    """The document with its generated sections made anew; ValueError when a marker has no end."""
+    for what, section in (("all", _all_rows(result)), ("a few", _a_few_rows(result))):
+        begin = BEGIN.format(what=what)
+        if begin in text:
+            before, _, rest = text.partition(begin)
+            _, end, after = rest.partition(END)
+            if not end:
+                raise ValueError(f"{begin} has no {END}")
+            text = f"{before}{begin}\n{section}\n{END}{after}"
+    return text
+
+
+def _all_rows(result: Result) -> str:
+    lines = ["", provenance(result), "", "| row | ours | bare | ratio | floor | |", "|---|---:|---:|---:|---|---|"]
+    for line in result["rows"]:
+        ours, bare = (f"{figure(line[arm])} {line['unit']}" for arm in ("ours", "bare"))
+        told = "; ".join(filter(None, (verdict(line), line["note"])))
+        lines.append(f"| {line['name']} | {ours} | {bare} | {line['ratio']:.3g} | {bound(line)} | {told} |")
+    return "\n".join([*lines, ""])
+
+
+def _a_few_rows(result: Result) -> str:
+    known = {line["name"]: line for line in result["rows"]}
+    lines = ["", "| | minikafka | beside it | ratio |", "|---|---:|---:|---:|"]
+    for name in README_ROWS:
+        if name in known:
+            line = known[name]
+            ours, bare = (f"{figure(line[arm])} {line['unit']}" for arm in ("ours", "bare"))
+            lines.append(f"| {name} | {ours} | {bare} | {line['ratio']:.3g} |")
+    return "\n".join([*lines, ""])
+
+
+# ---- the picture -----------------------------------------------------------------------------------------------------
+
+WIDTH, LEFT, RIGHT, HEIGHT_OF_ROW, TOP = 980, 400, 190, 22, 56
+LOWEST, HIGHEST = 0.02, 2.0
+
+
+def picture(result: Result) -> str:
+    """Bars of what share of the bare side's speed each row reaches, on a logarithmic scale; longer is better."""
+    lines = [line for line in result["rows"] if line["same_work"]]
+    height = TOP + HEIGHT_OF_ROW * len(lines) + 24
+    frame = f'width="{WIDTH}" height="{height}"'
+    title = "Speed beside a bare aiohttp server doing the same transfer (1 = as fast; logarithmic)"
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" {frame} font-family="sans-serif" font-size="12">',
+        f'<rect {frame} fill="#ffffff"/>',
+        f'<text x="12" y="22" font-size="15" fill="#222222">{title}</text>',
+    ]
+    for tick in (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2):
+        x = _x_of(tick)
+        parts.append(f'<line x1="{x}" x2="{x}" y1="{TOP - 8}" y2="{height - 20}" stroke="#dddddd"/>')
+        parts.append(f'<text x="{x}" y="{TOP - 12}" text-anchor="middle" fill="#666666">{tick:g}</text>')
+    for number, line in enumerate(lines):
+        parts += _bar(line, TOP + HEIGHT_OF_ROW * number)
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def _bar(line: Line, y: int) -> list[str]:
+    is_share = line["bound"] == "at least"
+    speed = line["ratio"] if is_share else 1 / line["ratio"]
+    colour = "#c0392b" if line["reached"] is False else "#2e7d57" if line["reached"] else "#5b7ea6"
+    middle = y + HEIGHT_OF_ROW // 2 + 4
+    parts = [
+        f'<text x="{LEFT - 8}" y="{middle}" text-anchor="end" fill="#222222">{escape(line["name"])}</text>',
+        f'<rect x="{LEFT}" y="{y + 4}" width="{_x_of(speed) - LEFT}" height="{HEIGHT_OF_ROW - 8}" fill="{colour}"/>',
+        f'<text x="{WIDTH - RIGHT + 10}" y="{middle}" fill="#222222">{figure(line["ours"])} {escape(line["unit"])}</text>',
+    ]
+    if line["floor"] is not None:
+        x = _x_of(line["floor"] if is_share else 1 / line["floor"])
+        parts.append(f'<line x1="{x}" x2="{x}" y1="{y + 1}" y2="{y + HEIGHT_OF_ROW - 1}" stroke="#222222"/>')
+    return parts
+
+
+def _x_of(speed: float) -> int:
+    inside = min(max(speed, LOWEST), HIGHEST)
+    share = math.log(inside / LOWEST) / math.log(HIGHEST / LOWEST)
+    return round(LEFT + share * (WIDTH - LEFT - RIGHT))
+
+
+def written_by(path: Path) -> str:
+    """What the document would be."""
+    return with_sections(path.read_text(encoding="utf-8"), kept())
