@@ -18,8 +18,9 @@ from rich.text import Text
 from minikafka.cli.lab_json import compared_as_json, run_as_json
 from minikafka.cli.running import FAILED, Commands, Misuse
 from minikafka.cli.tables import console, output_option, print_json, print_table
+from minikafka.client.settings import ASSIGNORS
 from minikafka.lab import compare as comparing
-from minikafka.lab import table
+from minikafka.lab import rebalance, rebalance_text, table
 from minikafka.lab.catalogue import ALIASES, find, names, references, story
 from minikafka.lab.player import Run, ScenarioError
 from minikafka.lab.scenario import Scenario
@@ -58,6 +59,7 @@ def list_(output: str) -> None:
     scenarios = [find(name) for name in names()]
     if output == "table":
         rows = [(_shown_name(each), ",".join(references(each)), story(each)) for each in scenarios]
+        rows.append((rebalance.NAME, ",".join(rebalance.REFERENCES), rebalance.STORY))
         print_table(("scenario", "see", "story"), rows)
         return
     told = [
@@ -70,6 +72,15 @@ def list_(output: str) -> None:
         }
         for each in scenarios
     ]
+    told.append(
+        {
+            "scenario": rebalance.NAME,
+            "aliases": [],
+            "story": rebalance.STORY,
+            "references": list(rebalance.REFERENCES),
+            "runs": [{"assignor": name} for name in ASSIGNORS],
+        }
+    )
     print_json({"scenarios": told})
 
 
@@ -97,20 +108,32 @@ Examples:
   minikafka lab run data-loss --truncation leader-epoch -o json
   minikafka lab run divergence --control quorum
   minikafka lab run power_loss --set flush.messages=1
+  minikafka lab run rebalance --assignor cooperative-sticky
   minikafka lab run ./my-story.txt
 
 Exit code 0 when the run came to what the scenario's file says of it, 1 when not, 2 for a mistake in name or file."""
 )
 @click.argument("name", metavar="NAME|FILE")
 @click.option("--truncation", type=click.Choice(sorted(TRUNCATIONS)), help="How a returning replica cuts its log.")
+@click.option("--assignor", type=click.Choice(sorted(ASSIGNORS)), help="Of `rebalance`: how partitions are dealt.")
 @_options
 @output_option
-def run(name: str, truncation: str | None, control: str | None, given: tuple[str, ...], output: str) -> None:
+def run(
+    name: str,
+    truncation: str | None,
+    assignor: str | None,
+    control: str | None,
+    given: tuple[str, ...],
+    output: str,
+) -> None:
     """Play one story, and show what each step changed, and why.
 
     Without options the story is played as its file first expects it.
     """
-    options = _given(given, truncation=truncation, control=control)
+    options = _given(given, truncation=truncation, control=control, assignor=assignor)
+    if name == rebalance.NAME:
+        _run_rebalance(options, output)
+        return
     try:
         scenario = find(name)
         if not options and scenario.expected:
@@ -123,6 +146,33 @@ def run(name: str, truncation: str | None, control: str | None, given: tuple[str
     else:
         _show(scenario, played, options)
     _check(scenario, played)
+
+
+def _run_rebalance(options: Mapping[str, str], output: str) -> None:
+    played = _rebalanced(options)
+    if output == "json":
+        print_json(rebalance_text.as_json(played))
+        return
+    click.echo(f"# {rebalance.NAME}: {rebalance.STORY}")
+    click.echo("# played with " + " ".join(f"{key}={value}" for key, value in played.options.items()))
+    click.echo("\n".join(table.aligned(rebalance_text.timeline_rows(played), free=1)) + "\n")
+    click.echo("\n".join(table.aligned(rebalance_text.stop_rows(played), free=0)))
+
+
+def _rebalanced(options: Mapping[str, str]) -> rebalance.Story:
+    try:
+        return rebalance.play(options)
+    except ScenarioError as error:
+        raise Misuse(str(error)) from error
+
+
+def _compare_rebalances(sides: list[dict[str, str]], output: str) -> None:
+    left, right = (_rebalanced(side) for side in sides)
+    if output == "json":
+        print_json({"left": rebalance_text.as_json(left), "right": rebalance_text.as_json(right)})
+        return
+    click.echo(f"# {rebalance.NAME}: {rebalance.STORY}")
+    click.echo("\n".join(table.aligned(rebalance_text.compared_rows(left, right), free=0)))
 
 
 def _given(given: Iterable[str], **named: str | None) -> dict[str, str]:
@@ -194,6 +244,8 @@ Examples:
   minikafka lab compare divergence -o json
   minikafka lab compare min_insync_replicas --left min.insync.replicas=1 --right min.insync.replicas=2
   minikafka lab compare power_loss --left flush.messages=1 --right flush.messages=1000
+  minikafka lab compare rebalance
+  minikafka lab compare rebalance --left assignor=sticky --right assignor=cooperative-sticky
 
 Steps that differ are marked, the first of them with >>."""
 )
@@ -207,12 +259,18 @@ def compare(
 ) -> None:
     """Play one story under two rule sets, side by side.
 
-    Without --left and --right: truncation to the high watermark against truncation by leader epochs.
+    Without --left and --right: truncation to the high watermark against truncation by leader epochs, and of
+    `rebalance` the eager assignor range against cooperative-sticky.
     """
     sides = [_given(left), _given(right)]
+    shared = _given(given, control=control)
+    if name == rebalance.NAME:
+        if not left and not right:
+            sides = [{"assignor": "range"}, {"assignor": "cooperative-sticky"}]
+        _compare_rebalances([shared | side for side in sides], output)
+        return
     if not left and not right:
         sides = [{"truncation": "high-watermark"}, {"truncation": "leader-epoch"}]
-    shared = _given(given, control=control)
     try:
         scenario = find(name)
         both = comparing.compare(scenario, shared | sides[0], shared | sides[1])

@@ -7,8 +7,10 @@ Rules for this package:
 
 1. No rule of the product is written anew here. What the lab adds is the postman: it carries requests between replicas.
 2. The same scenario gives the same text, always.
-3. A rule that production must not have (truncation to the high watermark) stands in ``truncation.py`` and nowhere else.
+3. A group's rebalance is made of heartbeats, timeouts and rounds: ``rebalance.py`` plays it in the simulator, with the
+   production brokers and consumers, and knows the loop that the rest of the lab does without.
+4. A rule that production must not have (truncation to the high watermark) stands in ``truncation.py`` and nowhere else.
 
 Read a file in ``scenarios/`` first, then scenario.py (its form), player.py (its commands), stage.py (the postman),
-node.py (one broker), control.py (who elects), table.py (what is printed).
+node.py (one broker), control.py (who elects), table.py (what is printed). rebalance.py stands by itself.
 """
