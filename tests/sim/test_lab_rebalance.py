@@ -46,6 +46,7 @@ def test_a_cooperative_rebalance_stops_what_moves():
 
 
 def test_the_session_is_what_a_dead_members_partitions_wait_for():
+    """S31: no assignor helps with a member that dies."""
     longer = play({"assignor": "cooperative-sticky", "session.timeout.ms": "30000"}).stops[0]
     assert 25 < longer.longest_s < 34
     assert story("cooperative-sticky").stops[0].longest_s < 14
@@ -66,6 +67,7 @@ def test_the_timeline_tells_generations_states_assignments_and_causes():
 
 
 def test_the_same_story_is_the_same_text():
+    """The lab's rule: a story that differs from run to run teaches nothing."""
     assert timeline_rows(play({"assignor": "sticky"})) == timeline_rows(story("sticky"))
 
 
@@ -73,6 +75,7 @@ def test_the_same_story_is_the_same_text():
 
 
 def test_run_and_compare():
+    """docs/lab.md: the JSON is a contract, the comparison one table."""
     run = CliRunner().invoke(root, ["lab", "run", "rebalance", "--assignor", "cooperative-sticky", "-o", "json"])
     told = json.loads(run.stdout)
     assert told.keys() == {"scenario", "options", "timeline", "stops"}
@@ -95,6 +98,7 @@ def test_run_and_compare():
     ],
 )
 def test_what_it_does_not_have(arguments: tuple[str, ...], words: str):
+    """A mistake in an option is told, and nothing is played."""
     done = CliRunner().invoke(root, ["lab", "run", "rebalance", *arguments])
     assert done.exit_code == 2
     assert words in done.output

@@ -16,10 +16,12 @@ def test_a_document_shows_what_the_kept_run_measured(document):
 
 
 def test_the_picture_is_of_the_kept_run():
+    """Issue 5: a table and a picture, of the same run."""
     assert PICTURE.read_text(encoding="utf-8") == picture(kept())
 
 
 def test_a_figure_that_was_typed_in_is_noticed():
+    """Else this file would prove nothing."""
     begin = BEGIN.format(what="all")
     typed = f"{begin}\n| fetch | 9,999 MB/s |\n<!-- figures of make bench end -->\n"
     made = with_sections(typed, kept())
