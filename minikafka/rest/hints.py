@@ -9,6 +9,7 @@ from minikafka.errors import ProtocolError
 
 _PARTITION = "/v1/topics/TOPIC/partitions/0"
 _EXPLAIN = f"{_PARTITION}/explain"
+_GROUP = "/v1/groups/GROUP"
 
 
 class Hint(NamedTuple):
@@ -94,5 +95,44 @@ HINTS: dict[type[ProtocolError], Hint] = {
     ),
     kafka.FencedLeaderEpoch: Hint("The caller's leader epoch is over; look up the present one.", (_PARTITION,)),
     kafka.UnknownLeaderEpoch: Hint("The caller knows a newer leader epoch than this broker: repeat.", (_PARTITION,)),
+    kafka.GroupIdNotFound: Hint(
+        "The name is wrong, or the group was deleted, or has expired (offsets.retention.minutes).", ("/v1/groups",)
+    ),
+    kafka.UnknownMemberId: Hint(
+        "The member has left, or was silent for its session timeout, and the group has gone on without it: join "
+        "without a member id. Of a commit by hand: the group has members, and only they may commit.",
+        (_GROUP,),
+    ),
+    kafka.IllegalGeneration: Hint(
+        "The group has rebalanced since: the partitions may be another member's. Nothing was committed; join again.",
+        (_GROUP,),
+    ),
+    kafka.RebalanceInProgress: Hint(
+        "The group shares out its partitions anew and waits for its members: join again, with the same member id.",
+        (_GROUP,),
+    ),
+    kafka.FencedInstanceId: Hint(
+        "Another process joined with the same group.instance.id. Give each its own, or stop one of them.", (_GROUP,)
+    ),
+    kafka.InconsistentGroupProtocol: Hint(
+        "Members must share an assignor: offer one that the others offer too.", (_GROUP,)
+    ),
+    kafka.InvalidSessionTimeout: Hint(
+        "The brokers bound it: group.min.session.timeout.ms and group.max.session.timeout.ms.",
+        ("/v1/brokers/1/configs",),
+    ),
+    kafka.OffsetMetadataTooLarge: Hint(
+        "What stands beside an offset is bounded by offset.metadata.max.bytes: keep the rest elsewhere.",
+        ("/v1/brokers/1/configs",),
+    ),
+    kafka.NonEmptyGroup: Hint("It has members: stop them, or remove them (DELETE of a member), and repeat.", (_GROUP,)),
+    kafka.NotCoordinator: Hint("With `forward=never`, ask the broker that the problem names.", (_GROUP,)),
+    kafka.CoordinatorNotAvailable: Hint(
+        "The leader of the group's partition of __consumer_offsets is being elected, or cannot commit: repeat.",
+        ("/v1/topics/__consumer_offsets",),
+    ),
+    kafka.CoordinatorLoadInProgress: Hint(
+        "A new coordinator reads the group's log: repeat.", ("/v1/topics/__consumer_offsets",)
+    ),
     kafka.ThrottlingQuotaExceeded: Hint("Close streams that nobody reads.", ("/v1/cluster",)),
 }

@@ -53,6 +53,14 @@ async def ask(visit: Visit, node: NodeId, request: Any, *, wait_s: float, slack_
     LeaderNotAvailable when the broker cannot be reached (nothing happened), NetworkException with outcome *unknown*
     when the answer is lost.
     """
+    response = await told_by(visit, node, request, wait_s=wait_s, slack_s=slack_s)
+    if response.error_code:
+        raise failure_of(response)
+    return response
+
+
+async def told_by(visit: Visit, node: NodeId, request: Any, *, wait_s: float, slack_s: float | None = None) -> Any:
+    """As :func:`ask`, but an error that stands in a response is the caller's to read."""
     host = visit.host
     if node == host.node_id:
         visit.served_by.append(node)
@@ -68,8 +76,6 @@ async def ask(visit: Visit, node: NodeId, request: Any, *, wait_s: float, slack_
     except OutcomeUnknown:
         raise NetworkException(f"broker {node} at {address} did not answer", outcome=UNKNOWN) from None
     visit.served_by.append(node)
-    if response.error_code:
-        raise failure_of(response)
     return response
 
 

@@ -24,6 +24,7 @@ TAGS = {
     "records": "Produce, read, stream, and find positions.",
     "topics": "Create, show and delete topics.",
     "partitions": "Replicas and why they are in or out of sync; logs, epochs, causes; elections and deletions.",
+    "groups": "Consumer groups: members, committed offsets and lag; a person can be a member.",
     "cluster": "Brokers, the controller, and its log.",
     "health": "For supervisors and balancers.",
     "docs": "What this API says of itself.",

@@ -14,12 +14,15 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from minikafka.errors import BrokerNotAvailable, InvalidRequest
+from minikafka.errors import BrokerNotAvailable, InvalidGroupId, InvalidRequest
 from minikafka.rest import (
     cluster,
     controller,
     docs,
     fetch,
+    group_members,
+    group_offsets,
+    groups,
     json_text,
     logs,
     offsets,
@@ -61,6 +64,9 @@ _DESCRIBED: tuple[Route, ...] = (
     *fetch.ROUTES,
     *stream.ROUTES,
     *topic_records.ROUTES,
+    *groups.ROUTES,
+    *group_offsets.ROUTES,
+    *group_members.ROUTES,
     *controller.ROUTES,
     *TESTING_ROUTES,
 )
@@ -142,5 +148,7 @@ def _nothing_there(http: web.Request, host: Host) -> Refused:
         )
     if at_path:
         return malformed(f"{path[:200]} is only there with mk.testing.endpoints.enable=true", status=404)
+    if path.startswith("/v1/groups//"):
+        return Refused(InvalidGroupId("the group's name is empty: give it one"))
     near = difflib.get_close_matches(path, [route.path for route, _ in _PATTERNS if is_there(route, host)], n=1)
     return malformed(f"there is nothing at {path[:200]}" + (f"; did you mean {near[0]}?" if near else ""), status=404)

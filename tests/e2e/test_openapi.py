@@ -30,7 +30,13 @@ PATIENCE_S = 15
 WAIT_MS_MAX = 100
 """Generated waits are cut to this: a request may ask for minutes, and would get them."""
 
-NAMES = {"topic": ["orders", "orders", "wide", "nope"], "partition": [0, 1, 7], "broker": [1, 1, 9]}
+NAMES = {
+    "topic": ["orders", "orders", "wide", "nope"],
+    "partition": [0, 1, 7],
+    "broker": [1, 1, 9],
+    "group": ["billing", "billing", "audit", "nöpe/%"],
+    "member": ["ghost", "ghöst/%"],
+}
 """Most requests hit something that exists."""
 
 CHECKS = [status_code_conformance, response_schema_conformance, content_type_conformance]
@@ -68,6 +74,8 @@ DESCRIBED = sorted(
 )
 """Deletions last: the others want something to be there."""
 
+PARAMETERS = {(route.method, route.path): {each.name for each in route.parameters} for route in ROUTES}
+
 
 def test_every_route_is_described(operations: dict[tuple[str, str], Any]):
     """A route that the document lacks would not be tried below."""
@@ -98,6 +106,8 @@ def test_what_the_document_says_is_what_is_answered(
             value = (case.query or {}).get(name)
             if isinstance(value, int):
                 case.query[name] = min(value, WAIT_MS_MAX)
+            elif value is None and name in PARAMETERS[route]:
+                case.query = {**(case.query or {}), name: WAIT_MS_MAX}
         response = case.call(timeout=PATIENCE_S)
         assert response.status_code not in (500, 501, 502), case.as_curl_command()
         case.validate_response(response, checks=CHECKS)

@@ -1,0 +1,349 @@
+"""``/v1/groups``: which groups there are, one group whole, its lag, and its end.
+
+Lag is the high watermark minus what is committed. A group that does not exist is 404; it begins with its first member
+or its first commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from minikafka.errors import (
+    CoordinatorLoadInProgress,
+    CoordinatorNotAvailable,
+    GroupIdNotFound,
+    InvalidGroupId,
+    NetworkException,
+    NonEmptyGroup,
+    NotCoordinator,
+    ProtocolError,
+)
+from minikafka.groups.group import State
+from minikafka.rest.coordinators import coordinator_members, coordinator_of, from_coordinator, look_up
+from minikafka.rest.group_parts import (
+    COORDINATOR,
+    COORDINATOR_EXAMPLE,
+    DELETED,
+    GENERATION,
+    GROUP,
+    INSTANCE,
+    LAG,
+    LAG_EXAMPLE,
+    PARTITIONS,
+    PARTITIONS_EXAMPLE,
+    assigned_to,
+    partitions_out,
+    topics_of,
+)
+from minikafka.rest.leaders import ask, may_forward
+from minikafka.rest.members import nearest, shown
+from minikafka.rest.parameters import FORWARD, Parsed, Wrong
+from minikafka.rest.route import Answer, Route
+from minikafka.rest.schema import many, nullable, one_of, ref, shape, text, whole
+from minikafka.rest.visit import Reply, Visit
+from minikafka.types import NodeId, Offset, TopicPartition
+from minikafka.wire import group_messages as g
+from minikafka.wire.messages import LATEST
+
+STATES = tuple(each.value for each in State)
+
+# A coordinator that reads its log is asked again; one that is gone has a successor within the brokers' session.
+LIST_ATTEMPTS_MAX = 20
+LIST_PAUSE_S = 0.25
+LIST_WAIT_S = 1.0
+
+COORDINATOR_PROBLEMS: tuple[type[ProtocolError], ...] = (
+    CoordinatorLoadInProgress,
+    CoordinatorNotAvailable,
+    InvalidGroupId,
+    NetworkException,
+    NotCoordinator,
+)
+"""What can go wrong wherever a group's coordinator is asked."""
+
+
+def _read_states(given: str) -> tuple[str, ...]:
+    known = {each.lower(): each for each in STATES}
+    states = []
+    for each in given.split(","):
+        if each.strip().lower() not in known:
+            raise Wrong(f"{shown(each)}: one or more of {', '.join(STATES)} is needed{nearest(each, STATES)}")
+        states.append(known[each.strip().lower()])
+    return tuple(states)
+
+
+STATE: Parsed[tuple[str, ...]] = Parsed(
+    name="state",
+    description="Only groups in these states: " + ", ".join(f"`{each}`" for each in STATES) + "; several with commas.",
+    default=(),
+    reader=_read_states,
+    described={"type": "string", "pattern": f"^(?:{'|'.join(STATES)})(?:,(?:{'|'.join(STATES)}))*$"},
+    example="Stable,Empty",
+)
+
+
+async def get_groups(visit: Visit) -> Reply:
+    """Every group of every coordinator, in short; with ``?forward=never`` only of this broker."""
+    host = visit.host
+    request = g.ListGroupsRequest(states=visit[STATE])
+    nodes = sorted({host.node_id, *host.image.eligible_brokers()}) if may_forward(visit) else [host.node_id]
+    found = await asyncio.gather(*(_groups_of(visit, node, request) for node in nodes))
+    groups = sorted((each for part in found for each in part), key=lambda group: group.group_id)
+    return Reply(
+        {
+            "groups": [
+                {"group": each.group_id, "protocol_type": each.protocol_type, "state": each.state} for each in groups
+            ]
+        }
+    )
+
+
+async def _groups_of(visit: Visit, node: NodeId, request: g.ListGroupsRequest) -> tuple[g.ListedGroup, ...]:
+    """Of one broker. What it coordinated is another's when it is gone: then it is asked no more."""
+    for attempt in range(LIST_ATTEMPTS_MAX):
+        try:
+            response: g.ListGroupsResponse = await ask(visit, node, request, wait_s=LIST_WAIT_S, slack_s=0.0)
+        except ProtocolError as error:
+            if node != visit.host.node_id and node not in visit.host.image.eligible_brokers():
+                return ()
+            if attempt == LIST_ATTEMPTS_MAX - 1:
+                raise CoordinatorNotAvailable(
+                    f"broker {node} cannot tell of its groups: {error.message}; a list without them would be wrong"
+                ) from error
+            await asyncio.sleep(LIST_PAUSE_S)
+        else:
+            return response.groups
+    return ()
+
+
+# ---- one group -------------------------------------------------------------------------------------------------------
+
+
+async def described(visit: Visit, group: str) -> g.DescribedGroup:
+    """The group as its coordinator knows it. GroupIdNotFound when it does not exist."""
+    response: g.DescribeGroupsResponse = await from_coordinator(
+        visit,
+        group,
+        g.DescribeGroupsRequest(groups=(group,)),
+        failed=lambda answer: next((each for each in (answer, *answer.groups) if each.error_code), None),
+    )
+    return response.groups[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far a group is in one partition; None: not known."""
+
+    partition: TopicPartition
+    committed: g.FetchedOffset | None
+    log_end: Offset | None
+
+    @property
+    def lag(self) -> int | None:
+        if self.committed is None or self.log_end is None:
+            return None
+        return max(0, self.log_end - self.committed.offset)
+
+    def out(self) -> dict[str, Any]:
+        """As the command line's ``describe -o json`` has it."""
+        return {
+            "topic": self.partition.topic,
+            "partition": self.partition.partition,
+            "committed": self.committed.offset if self.committed is not None else None,
+            "log_end": self.log_end,
+            "lag": self.lag,
+        }
+
+
+async def committed_of(visit: Visit, group: str) -> dict[TopicPartition, g.FetchedOffset]:
+    """All that the group has committed."""
+    response: g.OffsetFetchResponse = await from_coordinator(visit, group, g.OffsetFetchRequest(group_id=group))
+    return {TopicPartition(each.topic, each.partition): each for each in response.partitions if each.offset >= 0}
+
+
+async def lags_of(visit: Visit, group: g.DescribedGroup) -> list[Lag]:
+    """All partitions that the group has committed or that a member has, in order."""
+    committed = await committed_of(visit, group.group_id)
+    assigned = {each for member in group.members for each in assigned_to(member)}
+    partitions = sorted(assigned | committed.keys())
+    ends = await look_up(visit, dict.fromkeys(partitions, LATEST))
+    return [Lag(each, committed.get(each), ends.get(each)) for each in partitions]
+
+
+async def get_group(visit: Visit) -> Reply:
+    """One group: its state, its members and what each of them has, its offsets and how far behind they are."""
+    group = await described(visit, visit[GROUP])
+    lags = await lags_of(visit, group)
+    return Reply(
+        {
+            "group": group.group_id,
+            "state": group.state,
+            "generation": group.generation_id,
+            "protocol_type": group.protocol_type,
+            "assignor": group.protocol,
+            "leader": group.leader or None,
+            "coordinator": coordinator_members(visit.host, await coordinator_of(visit, group.group_id)),
+            "members": [_member_out(each) for each in group.members],
+            "offsets": [each.out() for each in lags],
+        }
+    )
+
+
+def _member_out(member: g.DescribedMember) -> dict[str, Any]:
+    return {
+        "member_id": member.member_id,
+        "group_instance_id": member.group_instance_id,
+        "client_id": member.client_id,
+        "host": member.client_host,
+        "topics": topics_of(member),
+        "assignment": partitions_out(assigned_to(member)),
+    }
+
+
+async def get_lag(visit: Visit) -> Reply:
+    """How far the group is behind: in all, where it is worst, and who reads each partition."""
+    group = await described(visit, visit[GROUP])
+    lags = await lags_of(visit, group)
+    readers = {each: member.member_id for member in group.members for each in assigned_to(member)}
+    known = [each for each in lags if each.lag is not None]
+    worst = max(known, key=lambda each: each.lag or 0, default=None)
+    return Reply(
+        {
+            "group": group.group_id,
+            "state": group.state,
+            "lag_sum": sum(each.lag or 0 for each in known),
+            "lag_max": worst.out() if worst is not None else None,
+            "partitions": [{**each.out(), "member_id": readers.get(each.partition)} for each in lags],
+        }
+    )
+
+
+async def delete_group(visit: Visit) -> Reply:
+    """Delete a group that has no members, with all that it committed."""
+    group = visit[GROUP]
+    await from_coordinator(
+        visit,
+        group,
+        g.DeleteGroupsRequest(groups=(group,)),
+        failed=lambda answer: next((each for each in (answer, *answer.groups) if each.error_code), None),
+        repeatable=False,
+    )
+    return Reply({"group": group, "deleted": True})
+
+
+# ---- the doors -------------------------------------------------------------------------------------------------------
+
+GROUP_STATE = one_of("Kafka's word.", *STATES)
+_MEMBER = shape(
+    member_id=text(),
+    group_instance_id=INSTANCE,
+    client_id=text(),
+    host=text("Where it joined from."),
+    topics=many(ref("TopicName"), "What it subscribes to; empty while the group rebalances."),
+    assignment=PARTITIONS,
+)
+_MEMBER_EXAMPLE = {
+    "member_id": "curl-2f1c0d8f7f3f4e6b",
+    "group_instance_id": None,
+    "client_id": "curl",
+    "host": "/127.0.0.1",
+    "topics": ["orders"],
+    "assignment": PARTITIONS_EXAMPLE,
+}
+
+ROUTES = (
+    Route(
+        method="GET",
+        path="/v1/groups",
+        handler=get_groups,
+        tag="groups",
+        parameters=(STATE, FORWARD),
+        answers={
+            200: Answer(
+                description="All groups, by name.",
+                schema=shape(groups=many(shape(group=text(), protocol_type=text("`consumer`."), state=GROUP_STATE))),
+                example={"groups": [{"group": "billing", "protocol_type": "consumer", "state": "Stable"}]},
+            )
+        },
+        problems=(CoordinatorNotAvailable,),
+    ),
+    Route(
+        method="GET",
+        path="/v1/groups/{group}",
+        handler=get_group,
+        tag="groups",
+        parameters=(GROUP, FORWARD),
+        answers={
+            200: Answer(
+                description="The group.",
+                schema=shape(
+                    group=text(),
+                    state=GROUP_STATE,
+                    generation=GENERATION,
+                    protocol_type=text("`consumer`; empty for a group that only ever committed."),
+                    assignor=text("What its members agreed on; empty unless the group is stable."),
+                    leader=nullable(text("The member that deals the partitions.")),
+                    coordinator=COORDINATOR,
+                    members=many(_MEMBER),
+                    offsets=many(shape(**LAG)),
+                ),
+                example={
+                    "group": "billing",
+                    "state": "Stable",
+                    "generation": 3,
+                    "protocol_type": "consumer",
+                    "assignor": "range",
+                    "leader": "curl-2f1c0d8f7f3f4e6b",
+                    "coordinator": COORDINATOR_EXAMPLE,
+                    "members": [_MEMBER_EXAMPLE],
+                    "offsets": [LAG_EXAMPLE],
+                },
+            )
+        },
+        problems=(*COORDINATOR_PROBLEMS, GroupIdNotFound),
+    ),
+    Route(
+        method="DELETE",
+        path="/v1/groups/{group}",
+        handler=delete_group,
+        tag="groups",
+        parameters=(GROUP, FORWARD),
+        answers={
+            200: Answer(
+                description="It is gone, offsets and all.",
+                schema=shape(group=text(), deleted=DELETED),
+                example={"group": "billing", "deleted": True},
+            )
+        },
+        problems=(*COORDINATOR_PROBLEMS, GroupIdNotFound, NonEmptyGroup),
+    ),
+    Route(
+        method="GET",
+        path="/v1/groups/{group}/lag",
+        handler=get_lag,
+        tag="groups",
+        parameters=(GROUP, FORWARD),
+        answers={
+            200: Answer(
+                description="The lag.",
+                schema=shape(
+                    group=text(),
+                    state=GROUP_STATE,
+                    lag_sum=whole("Over all partitions whose lag is known."),
+                    lag_max=nullable(shape("Where it is worst.", **LAG)),
+                    partitions=many(shape(**LAG, member_id=nullable(text("Who reads it; null: nobody.")))),
+                ),
+                example={
+                    "group": "billing",
+                    "state": "Stable",
+                    "lag_sum": 3,
+                    "lag_max": LAG_EXAMPLE,
+                    "partitions": [{**LAG_EXAMPLE, "member_id": "curl-2f1c0d8f7f3f4e6b"}],
+                },
+            )
+        },
+        problems=(*COORDINATOR_PROBLEMS, GroupIdNotFound),
+    ),
+)

@@ -1,0 +1,298 @@
+"""``/v1/groups`` against three real brokers: members over HTTP, offsets, lag, resets; any broker is asked (issue 6).
+
+Every answer is held against the schema of its route (tests/rest/conform.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import aiohttp
+import msgpack
+import pytest
+
+from minikafka import Consumer
+from minikafka.world.local_cluster import LocalCluster
+from tests.e2e.test_rest_operations import Person
+
+PATIENCE_S = 60
+SETTINGS = {"group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "4"}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(brokers=3, config=SETTINGS) as running:
+        yield running
+
+
+@pytest.fixture
+async def person(cluster: LocalCluster) -> AsyncIterator[Person]:
+    async with aiohttp.ClientSession() as http:
+        yield Person(http, cluster)
+
+
+async def filled(person: Person, name: str, partitions: int = 2, records: int = 5) -> str:
+    """A topic with so many records in each partition."""
+    topic = await person.topic(name, partitions)
+    for number in range(partitions):
+        told = {"records": [{"value": each} for each in range(records)]}
+        await person("POST", f"{topic}/partitions/{number}/records", told)
+    return name
+
+
+def join_body(topic: str, **more: Any) -> dict[str, Any]:
+    return {"topics": [topic], "client_id": "curl", "auto_offset_reset": "earliest", **more}
+
+
+def numbers(told: dict[str, Any]) -> list[int]:
+    return [number for part in told["assignment"] for number in part["partitions"]]
+
+
+async def test_a_person_is_a_member_from_join_to_leave(person: Person):
+    """Convention 2.3: join gives an assignment and where to begin; heartbeat, commit, lag, leave; any broker."""
+    topic = await filled(person, "story")
+    group = "/v1/groups/story"
+    joined = await person("POST", f"{group}/members", join_body(topic))
+    assert (joined["generation"], joined["assignor"], joined["leads"]) == (1, "range", True)
+    assert joined["assignment"] == [{"topic": topic, "partitions": [0, 1]}]
+    assert [(each["offset"], each["begin"]) for each in joined["committed"]] == [(None, 0), (None, 0)]
+    member = f"{group}/members/{joined['member_id']}"
+    for _ in range(3):
+        assert (await person("POST", f"{member}/heartbeat", {"generation": 1}))["generation"] == 1
+    offsets = [{"topic": topic, "partition": 0, "offset": 3, "metadata": "three"}]
+    done = await person("PUT", f"{member}/offsets", {"generation": 1, "offsets": offsets})
+    assert done["offsets"] == [{"topic": topic, "partition": 0, "offset": 3}]
+    shown = await person("GET", group)
+    assert (shown["state"], shown["generation"], shown["assignor"]) == ("Stable", 1, "range")
+    [me] = shown["members"]
+    assert (me["client_id"], me["host"], me["topics"]) == ("curl", "/127.0.0.1", [topic])
+    assert me["assignment"] == joined["assignment"]
+    assert shown["offsets"] == [
+        {"topic": topic, "partition": 0, "committed": 3, "log_end": 5, "lag": 2},
+        {"topic": topic, "partition": 1, "committed": None, "log_end": 5, "lag": None},
+    ]
+    lag = await person("GET", f"{group}/lag")
+    assert (lag["lag_sum"], lag["lag_max"]["partition"]) == (2, 0)
+    assert [each["member_id"] for each in lag["partitions"]] == [joined["member_id"]] * 2
+    [first, second] = (await person("GET", f"{group}/offsets"))["offsets"]
+    assert (first["metadata"], second["metadata"], second["commit_timestamp"]) == ("three", None, None)
+    listed = await person("GET", "/v1/groups?state=Stable,Empty")
+    assert {"group": "story", "protocol_type": "consumer", "state": "Stable"} in listed["groups"]
+    assert "story" not in [each["group"] for each in (await person("GET", "/v1/groups?state=Empty"))["groups"]]
+    assert (await person("DELETE", member))["left"]
+    assert (await person("GET", group))["state"] == "Empty"
+    refused = await person("POST", f"{member}/heartbeat", {"generation": 1}, expect=404)
+    assert (refused["error"], "join anew" in refused["detail"]) == ("UNKNOWN_MEMBER_ID", True)
+    assert (await person("DELETE", group)) == {"group": "story", "deleted": True}
+    assert (await person("GET", group, expect=404))["error"] == "GROUP_ID_NOT_FOUND"
+    await person("DELETE", group, expect=404)
+
+
+async def test_a_second_member_makes_the_first_one_join_again(person: Person):
+    """S31, S33: the second's join waits for the first's; each reads one of two partitions, from what is committed."""
+    topic = await filled(person, "two")
+    group = "/v1/groups/two"
+    first = await person("POST", f"{group}/members", join_body(topic))
+    member = f"{group}/members/{first['member_id']}"
+    await person(
+        "PUT",
+        f"{member}/offsets",
+        {"generation": 1, "offsets": [{"topic": topic, "partition": number, "offset": 4} for number in (0, 1)]},
+    )
+    early = await person("POST", f"{group}/members?max_wait_ms=200", join_body(topic), expect=409)
+    assert early["error"] == "REBALANCE_IN_PROGRESS"
+    assert f"join again with member_id {early['member_id']}" in early["detail"]
+    waiting = asyncio.ensure_future(person("POST", f"{group}/members", join_body(topic, member_id=early["member_id"])))
+    told = await person("POST", f"{member}/heartbeat", {"generation": 1}, expect=409)
+    assert (told["error"], "join again" in told["detail"]) == ("REBALANCE_IN_PROGRESS", True)
+    again, second = await asyncio.gather(
+        person("POST", f"{group}/members", join_body(topic, member_id=first["member_id"])), waiting
+    )
+    assert again["generation"] == second["generation"] == 2
+    assert sorted(numbers(again) + numbers(second)) == [0, 1]
+    assert [each["begin"] for each in (*again["committed"], *second["committed"])] == [4, 4]
+    zombie = await person(
+        "PUT",
+        f"{member}/offsets",
+        {"generation": 1, "offsets": [{"topic": topic, "partition": 0, "offset": 5}]},
+        expect=409,
+    )
+    assert (zombie["error"], "join again" in zombie["detail"]) == ("ILLEGAL_GENERATION", True)
+    for each in (again, second):
+        await person("DELETE", f"{group}/members/{each['member_id']}")
+
+
+async def test_a_person_and_a_program_share_a_topic(person: Person, cluster: LocalCluster):
+    """One group, two kinds of members; whoever leads deals by the same rules."""
+    topic = await filled(person, "mixed", 4)
+    group = "/v1/groups/mixed"
+    async with Consumer(
+        topic, bootstrap_servers=cluster.bootstrap, group_id="mixed", heartbeat_interval_ms=100, client_id="program"
+    ) as consumer:
+        while len(consumer.assignment()) != 4:
+            await consumer.getmany(timeout_ms=50)
+        joining = asyncio.ensure_future(person("POST", f"{group}/members", join_body(topic)))
+        while not joining.done() or len(consumer.assignment()) != 2:
+            await consumer.getmany(timeout_ms=50)
+        joined = await joining
+        assert len(numbers(joined)) == 2
+        assert not {each.partition for each in consumer.assignment()} & set(numbers(joined))
+        await person("DELETE", f"{group}/members/{joined['member_id']}")
+        while len(consumer.assignment()) != 4:
+            await consumer.getmany(timeout_ms=50)
+
+
+async def test_new_partitions_are_shared_out(person: Person):
+    """S31: the leader's heartbeat asks for another join when a topic grows, though no program watches."""
+    topic = await filled(person, "grows")
+    joined = await person("POST", "/v1/groups/grows/members", join_body(topic))
+    member = f"/v1/groups/grows/members/{joined['member_id']}"
+    await person("POST", f"{member}/heartbeat", {"generation": 1})
+    await person("POST", f"/v1/topics/{topic}/partitions", {"count": 3})
+    told: dict[str, Any] = {}
+    async with asyncio.timeout(PATIENCE_S):
+        while told.get("status") != 409:
+            async with person.http.post(f"{person.urls[0]}{member}/heartbeat", json={"generation": 1}) as response:
+                told = {"status": response.status, **await response.json(content_type=None)}
+    assert f"{topic} has 3 partitions, 2 were shared out: join again" in told["detail"]
+    again = await person("POST", "/v1/groups/grows/members", join_body(topic, member_id=joined["member_id"]))
+    assert numbers(again) == [0, 1, 2]
+    await person("POST", f"{member}/heartbeat", {"generation": again["generation"]})
+
+
+async def test_a_cooperative_member_keeps_what_stays_its_own(person: Person):
+    """KIP-429 over HTTP: `owned` is kept, `revoked` is given up, and a second join hands it over."""
+    topic = await filled(person, "coop", 4)
+    path = "/v1/groups/coop/members"
+    body = join_body(topic, assignors=["cooperative-sticky"])
+    first = await person("POST", path, body)
+    assert numbers(first) == [0, 1, 2, 3]
+    owned = {"owned": first["assignment"], "generation": first["generation"], "member_id": first["member_id"]}
+    waiting = asyncio.ensure_future(person("POST", path, body))
+    async with asyncio.timeout(PATIENCE_S):
+        while (await person("GET", "/v1/groups/coop"))["state"] == "Stable":  # noqa: ASYNC110 - HTTP tells it when asked
+            await asyncio.sleep(0.02)
+    kept, second = await asyncio.gather(person("POST", path, {**body, **owned}), waiting)
+    assert numbers(kept) == [0, 1]
+    assert kept["revoked"] == [{"topic": topic, "partitions": [2, 3]}]
+    assert numbers(second) == []
+    owned = {"owned": kept["assignment"], "generation": kept["generation"], "member_id": kept["member_id"]}
+    both = await asyncio.gather(
+        person("POST", path, {**body, **owned}),
+        person("POST", path, {**body, "member_id": second["member_id"], "generation": second["generation"]}),
+    )
+    assert [numbers(each) for each in both] == [[0, 1], [2, 3]]
+
+
+async def test_offsets_are_committed_reset_and_forgotten_by_hand(person: Person):
+    """Kafka's tool over HTTP: every goal, shown first; refused while there are members."""
+    topic = await filled(person, "byhand", 2, records=10)
+    offsets = "/v1/groups/byhand/offsets"
+    at = [{"topic": topic, "partition": 0, "offset": 6}, {"topic": topic, "partition": 1, "offset": 6}]
+    assert (await person("PUT", offsets, {"offsets": at}))["offsets"] == at
+    mixed = await person(
+        "PUT", offsets, {"offsets": [at[0], {"topic": "nope", "partition": 0, "offset": 1}]}, expect=207
+    )
+    assert mixed["offsets"][0] == at[0]
+    assert mixed["offsets"][1]["problem"]["error"] == "UNKNOWN_TOPIC_OR_PARTITION"
+
+    async def reset(**goal: Any) -> list[int]:
+        told = await person("POST", f"{offsets}:reset", {**goal, "dry_run": True})
+        assert told["dry_run"]
+        assert [each["committed"] for each in told["offsets"]] == [6, 6]
+        return [each["new_offset"] for each in told["offsets"]]
+
+    assert await reset(to="earliest") == [0, 0]
+    assert await reset(to="latest") == [10, 10]
+    assert await reset(to="current") == [6, 6]
+    assert await reset(to_offset=99) == [10, 10]
+    assert await reset(shift_by=-2) == [4, 4]
+    assert await reset(to_datetime="2020-01-01T00:00:00Z") == [0, 0]
+    assert await reset(by_duration="PT1H") == [0, 0]
+    assert await reset(by_duration="PT0S") == [10, 10]
+    some = {"to": "earliest", "topics": [{"topic": topic, "partitions": [1]}]}
+    done = await person("POST", f"{offsets}:reset", some)
+    assert (done["dry_run"], done["offsets"]) == (
+        False,
+        [{"topic": topic, "partition": 1, "committed": 6, "new_offset": 0}],
+    )
+    assert [each["lag"] for each in (await person("GET", offsets))["offsets"]] == [4, 10]
+    for wrong in ({}, {"to": "earliest", "shift_by": 1}, {"to": "end"}, {"by_duration": "1h"}, {"to_datetime": "now"}):
+        assert (await person("POST", f"{offsets}:reset", wrong, expect=422))["errors"]
+    await person("POST", "/v1/groups/fresh/offsets:reset", {"to": "earliest"}, expect=404)
+    joined = await person("POST", "/v1/groups/byhand/members", join_body(topic))
+    for refused in (
+        await person("POST", f"{offsets}:reset", {"to": "earliest"}, expect=409),
+        await person("PUT", offsets, {"offsets": at}, expect=409),
+        await person("DELETE", "/v1/groups/byhand", expect=409),
+    ):
+        assert refused["error"] == "NON_EMPTY_GROUP"
+    subscribed = await person("DELETE", f"{offsets}?topic={topic}", expect=409)
+    assert subscribed["error"] == "GROUP_SUBSCRIBED_TO_TOPIC"
+    await person("DELETE", f"/v1/groups/byhand/members/{joined['member_id']}")
+    gone = await person("DELETE", f"{offsets}?topic={topic}&partition=1")
+    assert gone["deleted"] == [{"topic": topic, "partition": 1}]
+    assert [each["partition"] for each in (await person("GET", offsets))["offsets"]] == [0]
+    await person("DELETE", offsets, expect=400)
+
+
+BAD_JOINS = [
+    ({"topics": []}, 422, "INVALID_REQUEST", "a list of topic names is needed"),
+    ({"topics": ["nope"]}, 404, "UNKNOWN_TOPIC_OR_PARTITION", "there is no topic 'nope'"),
+    ({"session_timeout_ms": 1}, 422, "INVALID_SESSION_TIMEOUT", "from 6000 to 1800000 is allowed"),
+    ({"session_timeout_ms": 9_999_999}, 422, "INVALID_SESSION_TIMEOUT", "group.max.session.timeout.ms"),
+    ({"assignors": ["rnage"]}, 422, "INVALID_REQUEST", "did you mean 'range'?"),
+    ({"assignors": ["sticky"]}, 409, "INCONSISTENT_GROUP_PROTOCOL", "offer range"),
+    ({"member_id": "ghost"}, 404, "UNKNOWN_MEMBER_ID", "join anew"),
+    ({"client_id": "x" * 40_000}, 400, "INVALID_REQUEST", "client_id has 40000 bytes"),
+    ({"topic": "x"}, 422, "INVALID_REQUEST", "did you mean 'topics'?"),
+]
+
+
+async def test_bad_input_has_kafka_s_error_and_says_what_to_do(person: Person):
+    """Issue 6, must be shown, the /v1 part: nothing is half applied."""
+    topic = await filled(person, "bad")
+    group = "/v1/groups/bad"
+    joined = await person("POST", f"{group}/members", join_body(topic, group_instance_id="one"))
+    for change, status, error, sentence in BAD_JOINS:
+        told = await person("POST", f"{group}/members", {**join_body(topic), **change}, expect=status)
+        assert told["error"] == error, told
+        assert sentence in told["detail"], told
+    member = f"{group}/members/{joined['member_id']}"
+    at = [{"topic": topic, "partition": 0, "offset": 1}]
+    old = await person("PUT", f"{member}/offsets", {"generation": 9, "offsets": at}, expect=409)
+    assert (old["error"], old["outcome"], "join again" in old["detail"]) == ("ILLEGAL_GENERATION", "not_written", True)
+    long = [{**at[0], "metadata": "x" * 4097}]
+    told = await person("PUT", f"{member}/offsets", {"generation": 1, "offsets": long}, expect=413)
+    assert (told["error"], "offset.metadata.max.bytes is 4096" in told["detail"]) == ("OFFSET_METADATA_TOO_LARGE", True)
+    for wrong in ({}, {"generation": 1}, {"generation": "1", "offsets": at}, {"generation": 1, "offsets": [{}]}):
+        assert (await person("PUT", f"{member}/offsets", wrong, expect=422))["errors"]
+    await person("POST", f"{member}/heartbeat", {}, expect=422)
+    again = await person("POST", f"{group}/members", join_body(topic, group_instance_id="one"))
+    assert again["member_id"] != joined["member_id"]
+    fenced = {"generation": again["generation"], "group_instance_id": "one"}
+    told = await person("POST", f"{member}/heartbeat", fenced, expect=409)
+    assert (told["error"], "stop this one" in told["detail"]) == ("FENCED_INSTANCE_ID", True)
+    assert [each["committed"] for each in (await person("GET", group))["offsets"]] == [None, None]
+    empty = await person("GET", "/v1/groups//lag", expect=422)
+    assert (empty["error"], "give it one" in empty["detail"]) == ("INVALID_GROUP_ID", True)
+    assert (await person("GET", "/v1/groups?state=Stabel", expect=400))["errors"]
+
+
+async def test_without_forwarding_the_coordinator_is_named(person: Person):
+    """2.3: 421 with the right broker; msgpack says the same as JSON."""
+    topic = await filled(person, "where")
+    await person("PUT", "/v1/groups/where/offsets", {"offsets": [{"topic": topic, "partition": 0, "offset": 1}]})
+    coordinator = (await person("GET", "/v1/groups/where"))["coordinator"]
+    told = []
+    for url in person.urls:
+        async with person.http.get(
+            f"{url}/v1/groups/where?forward=never", headers={"Accept": "application/msgpack"}
+        ) as response:
+            told.append((response.status, msgpack.unpackb(await response.read()), response.headers["Mk-Served-By"]))
+    assert sorted(status for status, _, _ in told) == [200, 421, 421]
+    for status, answer, _ in told:
+        if status == 421:
+            assert (answer["error"], answer["coordinator"]) == ("NOT_COORDINATOR", coordinator)
