@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -57,7 +58,10 @@ class TopicConfig:
     retention_bytes: int = _setting("retention.bytes", -1, "delete segments beyond this size; -1: never", low=-1)
     file_delete_delay_ms: int = _setting("file.delete.delay.ms", 60_000, "from rename to unlink", low=0)
     cleanup_policy: str = _setting(
-        "cleanup.policy", "delete", "what becomes of old segments", one_of=("delete", "compact", "compact,delete")
+        "cleanup.policy",
+        "delete",
+        "what becomes of old segments",
+        one_of=("delete", "compact", "compact,delete", "delete,compact"),
     )
     flush_messages: int = _setting(
         "flush.messages", LONG_MAX, "1: acknowledge only what is synced to disk; larger: sync after so many", low=1
@@ -88,6 +92,26 @@ class TopicConfig:
     producer_id_expiration_ms: int = _setting(
         "producer.id.expiration.ms", DAY_MS, "forget idle producers after this", low=1
     )
+    min_cleanable_dirty_ratio: float = _setting(
+        "min.cleanable.dirty.ratio", 0.5, "compact when more than this part of the log is dirty", low=0, high=1
+    )
+    min_compaction_lag_ms: int = _setting("min.compaction.lag.ms", 0, "leave younger records uncompacted", low=0)
+    max_compaction_lag_ms: int = _setting(
+        "max.compaction.lag.ms", LONG_MAX, "compact, whatever the dirty ratio, what is older", low=1
+    )
+    delete_retention_ms: int = _setting(
+        "delete.retention.ms", DAY_MS, "how long tombstones stay after they were first cleaned", low=0
+    )
+
+    @property
+    def compacts(self) -> bool:
+        """Does ``cleanup.policy`` ask for compaction?"""
+        return "compact" in self.cleanup_policy
+
+    @property
+    def roll_ms(self) -> int:
+        """At which age a segment is rolled: one that stays active too long could not be compacted in time (KIP-354)."""
+        return min(self.segment_ms, self.max_compaction_lag_ms) if self.compacts else self.segment_ms
 
     @property
     def syncs_before_acknowledging(self) -> bool:
@@ -113,6 +137,10 @@ BROKER_NAME_OF: dict[str, str] = {
     "min.insync.replicas": "min.insync.replicas",
     "unclean.leader.election.enable": "unclean.leader.election.enable",
     "producer.id.expiration.ms": "producer.id.expiration.ms",
+    "min.cleanable.dirty.ratio": "log.cleaner.min.cleanable.ratio",
+    "min.compaction.lag.ms": "log.cleaner.min.compaction.lag.ms",
+    "max.compaction.lag.ms": "log.cleaner.max.compaction.lag.ms",
+    "delete.retention.ms": "log.cleaner.delete.retention.ms",
 }
 """A topic's setting -> the broker's that is its default. What stands here can be changed at run time, as in Kafka."""
 
@@ -131,7 +159,8 @@ AT_RUN_TIME = (
     | OF_THE_CLUSTER
     | frozenset(
         """
-    fetch.max.bytes log.retention.check.interval.ms mk.log.level mk.metrics.partitions.max replica.fetch.backoff.ms
+    fetch.max.bytes log.cleaner.backoff.ms log.cleaner.dedupe.buffer.size log.cleaner.io.max.bytes.per.second
+    log.retention.check.interval.ms mk.log.level mk.metrics.partitions.max replica.fetch.backoff.ms
     replica.fetch.max.bytes replica.fetch.min.bytes replica.fetch.response.max.bytes replica.fetch.wait.max.ms
     replica.lag.time.max.ms
     """.split()
@@ -270,7 +299,34 @@ class BrokerConfig:
     log_segment_delete_delay_ms: int = _setting(
         "log.segment.delete.delay.ms", 60_000, "see file.delete.delay.ms", low=0
     )
-    log_cleanup_policy: str = _setting("log.cleanup.policy", "delete", "see cleanup.policy", one_of=("delete",))
+    log_cleanup_policy: str = _setting(
+        "log.cleanup.policy",
+        "delete",
+        "see cleanup.policy",
+        one_of=("delete", "compact", "compact,delete", "delete,compact"),
+    )
+    log_cleaner_enable: bool = _setting("log.cleaner.enable", True, "compact topics whose cleanup.policy says so")
+    log_cleaner_backoff_ms: int = _setting(
+        "log.cleaner.backoff.ms", 15_000, "pause when there is nothing to compact", low=1
+    )
+    log_cleaner_dedupe_buffer_size: int = _setting(
+        "log.cleaner.dedupe.buffer.size", 128 * MIB, "memory for the keys of one round of compaction", low=1024
+    )
+    log_cleaner_io_max_bytes_per_second: float = _setting(
+        "log.cleaner.io.max.bytes.per.second", float(LONG_MAX), "compaction reads and writes no more", low=1
+    )
+    log_cleaner_min_cleanable_ratio: float = _setting(
+        "log.cleaner.min.cleanable.ratio", 0.5, "see min.cleanable.dirty.ratio", low=0, high=1
+    )
+    log_cleaner_min_compaction_lag_ms: int = _setting(
+        "log.cleaner.min.compaction.lag.ms", 0, "see min.compaction.lag.ms", low=0
+    )
+    log_cleaner_max_compaction_lag_ms: int = _setting(
+        "log.cleaner.max.compaction.lag.ms", LONG_MAX, "see max.compaction.lag.ms", low=1
+    )
+    log_cleaner_delete_retention_ms: int = _setting(
+        "log.cleaner.delete.retention.ms", DAY_MS, "see delete.retention.ms", low=0
+    )
     log_flush_interval_messages: int = _setting("log.flush.interval.messages", LONG_MAX, "see flush.messages", low=1)
     log_flush_interval_ms: int = _setting("log.flush.interval.ms", LONG_MAX, "see flush.ms", low=0)
     log_flush_offset_checkpoint_interval_ms: int = _setting(
@@ -393,7 +449,8 @@ KNOWN_TO_KAFKA_ONLY = frozenset(
     compression.type inter.broker.protocol.version
     leader.imbalance.per.broker.percentage log.dir log.flush.scheduler.interval.ms
     log.message.format.version log.preallocate log.retention.hours log.retention.minutes log.roll.hours
-    log.roll.jitter.ms log.cleaner.enable log.cleaner.threads max.connections max.connections.per.ip
+    log.cleaner.io.buffer.load.factor log.cleaner.io.buffer.size
+    log.roll.jitter.ms log.cleaner.threads max.connections max.connections.per.ip
     metadata.log.dir
     metadata.max.idle.interval.ms metadata.max.retention.bytes num.io.threads num.network.threads
     num.recovery.threads.per.data.dir num.replica.fetchers queued.max.requests replica.selector.class
@@ -435,9 +492,22 @@ def _parsed_value(each: Any, text: str) -> Any:
             upper = "" if high is None else f" and at most {high}"
             raise InvalidConfig(f"{name}={number}: at least {low}{upper} is needed", setting=name)
         return number
+    if isinstance(each.default, float):
+        return _parsed_fraction(name, text, low, high)
     if each.metadata["one_of"] and text not in each.metadata["one_of"]:
         raise InvalidConfig(f"{name}={text!r}: one of {', '.join(each.metadata['one_of'])} is needed", setting=name)
     return text
+
+
+def _parsed_fraction(name: str, text: str, low: float, high: float | None) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not low <= number <= (LONG_MAX if high is None else high):  # nan is not either
+        upper = "" if high is None else f" and at most {high}"
+        raise InvalidConfig(f"{name}={text!r}: a number of at least {low}{upper} is needed", setting=name)
+    return number
 
 
 def unknown_setting(name: str, known: Iterable[str]) -> InvalidConfig:

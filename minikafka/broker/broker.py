@@ -36,6 +36,7 @@ from minikafka.broker.group_manager import GroupManager
 from minikafka.broker.lifecycle import Lifecycle
 from minikafka.broker.listeners import Listeners
 from minikafka.broker.live_settings import LiveSettings
+from minikafka.broker.log_cleaner import LogCleaner
 from minikafka.broker.metadata import MetadataCache
 from minikafka.broker.peer import call
 from minikafka.broker.quorum_driver import QuorumDriver
@@ -287,6 +288,9 @@ class Broker:
         await self.quorum.start()
         await self.controller.start()
         Caretaker(self.replicas, self.settings, on_disk_failure=self._fail_in_order).start(self._tasks.spawn)
+        self.cleaner = LogCleaner(self.replicas, self.settings)
+        if config.log_cleaner_enable:
+            self._tasks.spawn(self.cleaner.run(), "log-cleaner")
         self._tasks.spawn(self.replicas.isr_proposer.run(), "isr-proposer")
         self._tasks.spawn(self.groups.run(), "groups")
         self._tasks.spawn(self.lifecycle.run(), "lifecycle")

@@ -33,6 +33,11 @@ class _SparseIndex:
     def __len__(self) -> int:
         return len(self._entries) // self.layout.size
 
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return len(self._entries)
+
     def to_bytes(self) -> bytes:
         """The file's content."""
         return bytes(self._entries)

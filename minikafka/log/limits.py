@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from minikafka.config import TopicConfig
-from minikafka.errors import InvalidTimestamp, MessageTooLarge, RecordListTooLarge
+from minikafka.errors import InvalidRecord, InvalidTimestamp, MessageTooLarge, RecordListTooLarge
 from minikafka.wire.batch import CREATE_TIME, NO_TIMESTAMP, RecordBatch
+from minikafka.wire.rewrite import slices
+
+_NAMED_MAX = 5
 
 
 def uses_append_time(config: TopicConfig) -> bool:
@@ -28,3 +31,17 @@ def check_limits(batch: RecordBatch, config: TopicConfig, *, wall_ms: int, log: 
     for timestamp in (batch.base_timestamp, batch.max_timestamp):
         if timestamp != NO_TIMESTAMP and not low <= timestamp <= high:
             raise InvalidTimestamp(f"{log}: timestamp {timestamp} is outside {low}..{high}")
+
+
+def check_keys(batch: RecordBatch, log: str) -> None:
+    """A compacted log keeps the last record of each key: raises InvalidRecord for records without one (KAFKA-4808).
+
+    The whole batch is refused; the message says which of its records, counted from 0. Opens the batch.
+    """
+    keyless = [record.offset - batch.base_offset for record in slices(batch) if record.key is None]
+    if keyless:
+        named = ", ".join(map(str, keyless[:_NAMED_MAX])) + (", ..." if len(keyless) > _NAMED_MAX else "")
+        raise InvalidRecord(
+            f"{log}: {len(keyless)} of {batch.record_count} records have no key (numbers {named} of the batch): "
+            "cleanup.policy is compact, which keeps the last record of each key; give every record a key"
+        )

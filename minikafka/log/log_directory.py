@@ -31,6 +31,7 @@ from minikafka.log.checkpoint import (
 )
 from minikafka.log.names import (
     CLEAN_SHUTDOWN,
+    CLEANER_OFFSET_CHECKPOINT,
     DELETED_FOLDER,
     LOG_START_OFFSET_CHECKPOINT,
     META_PROPERTIES,
@@ -115,6 +116,7 @@ class LogDirectory:
         points = self._read_offsets(RECOVERY_POINT_CHECKPOINT)
         starts = self._read_offsets(LOG_START_OFFSET_CHECKPOINT)
         self._high_watermarks = self._read_offsets(REPLICATION_OFFSET_CHECKPOINT) or {}
+        clean_ends = self._read_offsets(CLEANER_OFFSET_CHECKPOINT) or {}
         for name in self._disk.names(""):
             if is_deleted_folder(name) or name.endswith(TEMPORARY):
                 self._disk.remove(name)
@@ -129,9 +131,10 @@ class LogDirectory:
                 events=self._events,
                 save_start=self.checkpoint_start_offsets,
             )
+            self._logs[partition].clean_end = clean_ends.get(partition)
             if pause is not None:
                 await pause()
-        named = {*(points or {}), *(starts or {}), *self._high_watermarks}
+        named = {*(points or {}), *(starts or {}), *self._high_watermarks, *clean_ends}
         self._former.update(dict.fromkeys(sorted(named - self._logs.keys())))
         self._share_tails()
         # From now on a missing checkpoint means a lost one, so that the first ones must be there.
@@ -252,12 +255,22 @@ class LogDirectory:
         starts = {partition: log.start_offset for partition, log in self._logs.items() if log.start_offset > 0}
         await self._publish(LOG_START_OFFSET_CHECKPOINT, format_offsets(starts))
 
+    async def checkpoint_clean_ends(self) -> None:
+        """cleaner-offset-checkpoint: where compaction goes on; a lost one costs reading the logs once more."""
+        ends = {partition: log.clean_end for partition, log in self._logs.items() if log.clean_end is not None}
+        await self._publish(CLEANER_OFFSET_CHECKPOINT, format_offsets(ends))
+
     def _take_out_of_checkpoints(self, partition: TopicPartition) -> None:
         """The files as they would be without it, at once: no kill -9 may come between this and the new log's folder.
 
         A power cut may leave one torn, which counts as lost. Publications under way were begun before: they come late.
         """
-        for name in (RECOVERY_POINT_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT, REPLICATION_OFFSET_CHECKPOINT):
+        for name in (
+            RECOVERY_POINT_CHECKPOINT,
+            LOG_START_OFFSET_CHECKPOINT,
+            REPLICATION_OFFSET_CHECKPOINT,
+            CLEANER_OFFSET_CHECKPOINT,
+        ):
             self._publications += 1
             self._newest[name] = self._published[name] = self._publications
             offsets = self._read_offsets(name)

@@ -15,15 +15,21 @@ RESTARTED = ".start"
 """Our own: an empty file named after the offset at which a log deliberately began anew (see ``recovery.py``)."""
 DELETED = ".deleted"
 CLEANED = ".cleaned"
+SWAP = ".swap"
 TEMPORARY = ".tmp"
 
 LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
+GAPS = "mk.gaps"
+"""Our own: an empty file that tells that compaction has left offsets out of this log, or of the one it was copied from
+(``cleanup.policy`` may have changed since, and is not known yet when logs are opened).
+"""
 
 META_PROPERTIES = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
 REPLICATION_OFFSET_CHECKPOINT = "replication-offset-checkpoint"
+CLEANER_OFFSET_CHECKPOINT = "cleaner-offset-checkpoint"
 LOG_START_OFFSET_CHECKPOINT = "log-start-offset-checkpoint"
 
 DELETED_FOLDER = "-delete"

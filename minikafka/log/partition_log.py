@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from minikafka.config import TopicConfig
+from minikafka.config import LONG_MAX, TopicConfig
 from minikafka.errors import (
     NOT_WRITTEN,
     UNKNOWN,
@@ -28,11 +28,13 @@ from minikafka.errors import (
     OffsetOutOfRange,
 )
 from minikafka.invariant import invariant
-from minikafka.log import timestamps
+from minikafka.log import compaction, timestamps
 from minikafka.log.checkpoint import BadCheckpoint, format_epochs, format_partition_metadata, parse_partition_metadata
+from minikafka.log.cleaner import Cleaned, Cleaner, Pause
+from minikafka.log.compaction import DirtyRange
 from minikafka.log.durability import Durability
 from minikafka.log.limits import check_limits, uses_append_time
-from minikafka.log.names import LEADER_EPOCH_CHECKPOINT, LOG, PARTITION_METADATA
+from minikafka.log.names import GAPS, LEADER_EPOCH_CHECKPOINT, LOG, PARTITION_METADATA
 from minikafka.log.recovery import LoadedLog, load, may_have_gaps
 from minikafka.log.retention import SegmentAge, expired_count
 from minikafka.log.segment import Segment
@@ -40,7 +42,7 @@ from minikafka.log.segment_store import SegmentStore
 from minikafka.log.tail import COPIED_SIZE_MAX, LogSlice, MemoryTail
 from minikafka.log.timestamps import TimestampHit
 from minikafka.ports import Buffer, Disk, Events, no_events
-from minikafka.types import NO_TOPIC_ID, Epoch, EpochEnd, Offset, TopicId, TopicPartition
+from minikafka.types import NO_OFFSET, NO_TOPIC_ID, Epoch, EpochEnd, Offset, TopicId, TopicPartition
 from minikafka.wire.batch import NO_TIMESTAMP, RecordBatch, stamped, stamped_log_append_time, verify
 
 __all__ = ["AppendInfo", "LogSlice", "PartitionLog", "TimestampHit"]
@@ -83,6 +85,10 @@ class PartitionLog:
         self.epochs = loaded.epochs
         self.producers = loaded.producers
         self.report = loaded.report
+        self.has_gaps = loaded.has_gaps
+        """Compaction has left offsets out, here or where it was copied from."""
+        self.clean_end: Offset | None = None
+        """Where the last round of compaction stopped; None: there was none in this log."""
         self.tail = MemoryTail(tail_size_max)
         self._disk = disk
         self._events = events
@@ -148,7 +154,8 @@ class PartitionLog:
             self._durability.start_moved()
         if not self.report.clean:
             self._durability.folder_changed()
-            self._save_epochs()
+            if not self._epochs_are_saved():
+                self._save_epochs()
             for segment in self._store.segments[:-1]:
                 if segment.is_dirty:
                     self._store.save_indexes(segment)
@@ -280,8 +287,10 @@ class PartitionLog:
         first_offset = expected = self.end_offset
         for batch in batches:
             verify(batch.data)
-            if batch.base_offset < expected or (batch.base_offset > expected and not may_have_gaps(self.config)):
+            if batch.base_offset < expected or (batch.base_offset > expected and not self._may_have_gaps):
                 raise CorruptMessage(f"{self._folder}: batch at {batch.base_offset}, the log goes on at {expected}")
+            if batch.base_offset > expected or batch.record_count <= batch.last_offset_delta:
+                self.note_gaps()
             expected = batch.next_offset
         pending: list[RecordBatch] = []
         pending_size = 0
@@ -300,13 +309,29 @@ class PartitionLog:
         self.tail.clear()
         return AppendInfo(batches[0].base_offset if batches else first_offset, self.end_offset - 1)
 
+    @property
+    def _may_have_gaps(self) -> bool:
+        return self.has_gaps or may_have_gaps(self.config)
+
+    def note_gaps(self) -> None:
+        """From now on offsets are left out; a file says so, whatever ``cleanup.policy`` will be when this is opened."""
+        if self.has_gaps:
+            return
+        path = f"{self._folder}/{GAPS}"
+        try:
+            self._disk.replace_file(path, b"")
+        except (DiskFull, DiskFailed) as error:
+            raise self._fail("marker of gaps", error) from error
+        self._durability.replaced(path)
+        self.has_gaps = True
+
     def _write_set(self, batches: list[RecordBatch], size: int) -> None:
-        newest = max(batches, key=lambda batch: batch.max_timestamp)
+        newest = max(batches, key=lambda batch: batch.newest_timestamp)
         self._write(
             [batch.data for batch in batches],
             size=size,
             last_offset=batches[-1].last_offset,
-            max_timestamp=newest.max_timestamp,
+            max_timestamp=newest.newest_timestamp,
             offset_of_max=newest.last_offset,
         )
         changed = False
@@ -430,6 +455,13 @@ class PartitionLog:
         if self.epochs.assign(epoch, start_offset):
             self._save_epochs()
 
+    def _epochs_are_saved(self) -> bool:
+        """A file that is right is not written anew: torn by the next power cut it could not be told from the batches,
+        of which compaction may have taken the first of an epoch.
+        """
+        path = f"{self._folder}/{LEADER_EPOCH_CHECKPOINT}"
+        return self._disk.exists(path) and self._disk.read_file(path) == format_epochs(self.epochs.entries)
+
     def _save_epochs(self) -> None:
         path = f"{self._folder}/{LEADER_EPOCH_CHECKPOINT}"
         try:
@@ -463,6 +495,8 @@ class PartitionLog:
             self._store.cut(offset)
         except (DiskFull, DiskFailed, CorruptMessage) as error:
             raise self._fail("truncation", error) from error
+        if self.clean_end is not None:
+            self.clean_end = min(self.clean_end, self.end_offset)
         self.tail.truncate(self.end_offset)
 
     def restart_at(self, offset: Offset) -> None:
@@ -477,6 +511,7 @@ class PartitionLog:
         except (DiskFull, DiskFailed) as error:
             raise self._fail("restart", error) from error
         self._start_offset = offset
+        self.clean_end = None
         self.tail.clear()
         self.epochs.clear()
         self._save_epochs()
@@ -539,6 +574,62 @@ class PartitionLog:
         self._events("segments_deleted", partition=str(self.partition), count=len(doomed), start=self._start_offset)
         return renamed
 
+    # ------------------------------------------------------------------------------------- compaction
+
+    def dirty_range(self, *, high_watermark: Offset, now_ms: int) -> DirtyRange:
+        """What compaction may clean now; see ``compaction.py``."""
+        return compaction.dirty_range(
+            [self._facts(segment) for segment in self._store.segments],
+            self.config,
+            checkpoint=self.clean_end,
+            start_offset=self._start_offset,
+            committed_end=min(high_watermark, self.synced_end),
+            now_ms=now_ms,
+        )
+
+    def _facts(self, segment: Segment) -> compaction.SegmentFacts:
+        return compaction.SegmentFacts(
+            base_offset=segment.base_offset,
+            end_offset=segment.next_offset,
+            size=segment.size,
+            index_size=max(segment.index.size, segment.time_index.size),
+            first_timestamp=segment.first_timestamp if self.config.max_compaction_lag_ms < LONG_MAX else NO_TIMESTAMP,
+            newest_ms=self._newest_ms(segment),
+        )
+
+    async def clean(
+        self, dirty: DirtyRange, *, memory_bytes: int, clock_ms: Callable[[], int], pause: Pause
+    ) -> Cleaned:
+        """One round of compaction over ``dirty``; see ``cleaner.py``.
+
+        ``memory_bytes`` bounds the map of keys. Raises CorruptMessage, after which what stands before the damage may
+        be cleaned, and KafkaStorageError. A full disk is no error: the round is put off.
+        """
+        self._check_writable()
+        self.note_gaps()
+        cleaner = Cleaner(
+            self._disk,
+            self._folder,
+            self._store,
+            self._durability,
+            self.config,
+            facts_of=self._facts,
+            clock_ms=clock_ms,
+            pause=pause,
+        )
+        try:
+            with self._reading():
+                cleaned = await cleaner.clean(dirty, memory_bytes=memory_bytes)
+        except DiskFull as error:
+            # Nothing was replaced by what could not be written; deletions elsewhere may make room.
+            self._events("compaction_put_off", partition=str(self.partition), why=str(error))
+            cleaned = cleaner.cleaned
+            cleaned.was_interrupted = True
+        if not cleaned.was_interrupted and cleaned.end_offset != NO_OFFSET:
+            self.clean_end = min(cleaned.end_offset, self.end_offset)
+        self.tail.drop_before(dirty.first_uncleanable)
+        return cleaned
+
     def expire_producers(self, now_ms: int) -> int:
         """Forget producers idle for ``producer.id.expiration.ms``; how many."""
         return self.producers.expire(now_ms=now_ms, idle_max_ms=self.config.producer_id_expiration_ms)
@@ -575,6 +666,7 @@ class PartitionLog:
         if self.report.clean and self._durability.is_idle(self._store.segments):
             return  # as it was found
         try:
+            self._store.finish_swap()
             self._store.save_indexes(self._store.active)
             self._store.take_snapshot()
         except (DiskFull, DiskFailed) as error:

@@ -156,6 +156,15 @@ class ProducerState:
             return None
         return known.epoch, known.window[-1].last_sequence, known.window[-1].last_offset
 
+    def last_offset_before(self, producer_id: int, offset: Offset) -> Offset:
+        """Last offset of the newest batch below ``offset`` that is remembered of a producer; -1: none is.
+
+        A later one may still be cut off: then this one tells how the producer goes on.
+        """
+        known = self._producers.get(producer_id)
+        below = (w.last_offset for w in known.window if w.last_offset < offset) if known is not None else ()
+        return max(below, default=NO_OFFSET)
+
     # ------------------------------------------------------------------------------------- the snapshot file
 
     def to_snapshot(self) -> bytes:

@@ -8,7 +8,9 @@ Rules for this file:
 2. Segments must follow one another without a hole. A hole or a missing beginning means that a name was lost with the
    power: what comes after it is dropped, unless what comes before it was already deleted by retention, or a
    ``.start`` file says that the log was begun anew there (after a kill -9 the checkpoint may not say so yet).
-3. Everything dropped is in the :class:`RecoveryReport`, with the reason.
+3. A compacted log has gaps between offsets. Segments that compaction was replacing are finished being replaced: a
+   ``.log.swap`` takes its name, a segment below the end of the one before it goes (``swap.py``).
+4. Everything dropped is in the :class:`RecoveryReport`, with the reason.
 """
 
 from __future__ import annotations
@@ -24,11 +26,13 @@ from minikafka.log.index import OffsetIndex, TimeIndex
 from minikafka.log.names import (
     CLEANED,
     DELETED,
+    GAPS,
     INDEX,
     LEADER_EPOCH_CHECKPOINT,
     LOG,
     RESTARTED,
     SNAPSHOT,
+    SWAP,
     TEMPORARY,
     TIME_INDEX,
     offset_name,
@@ -82,6 +86,8 @@ class LoadedLog:
     that one may have been cut below the recovery point and written anew, which a kill -9 does not undo."""
     restarted_at: Offset | None
     """The log begins where only a ``.start`` file says that it does."""
+    has_gaps: bool
+    """Compaction has left offsets out, here or where it was copied from: a file says so."""
     report: RecoveryReport
 
 
@@ -96,7 +102,7 @@ class Damage(Exception):
 
 def may_have_gaps(config: TopicConfig) -> bool:
     """Only compaction leaves offsets out; anywhere else a gap is damage (the base offset has no checksum)."""
-    return "compact" in config.cleanup_policy
+    return config.compacts
 
 
 def scan(
@@ -160,8 +166,11 @@ class _Loader:
         self.segments: list[Segment] = []
         self.restarted_at: Offset | None = None
         self.trusted_end = 0
+        self.has_gaps = disk.exists(f"{folder}/{GAPS}")
+        self.gaps = self.has_gaps or may_have_gaps(config)
 
     def load(self) -> LoadedLog:
+        self._finish_swaps()
         self._remove_leftovers()
         names = self.disk.names(self.folder)
         self.segments = [Segment(self.disk, self.folder, base) for base in offsets_in(names, LOG)]
@@ -188,17 +197,27 @@ class _Loader:
             start_offset=start,
             trusted_end=min(end, end if self.clean else self.trusted_end),
             restarted_at=self.restarted_at,
+            has_gaps=self.has_gaps,
             report=self.report,
         )
 
     # ------------------------------------------------------------------------------------- files
+
+    def _finish_swaps(self) -> None:
+        """What compaction had made durable takes its name; it was synced before it was called so."""
+        for base in offsets_in(self.disk.names(self.folder), LOG + SWAP):
+            for suffix in (INDEX, TIME_INDEX):  # made anew: that of the old file must not stand beside the new one
+                self.disk.remove(f"{self.folder}/{offset_name(base, suffix)}")
+            path = f"{self.folder}/{offset_name(base, LOG)}"
+            self.disk.replace(path + SWAP, path)
+            self.report.notes.append(f"{path}: a compacted segment takes its place")
 
     def _remove_leftovers(self) -> None:
         names = self.disk.names(self.folder)
         bases = offsets_in(names, LOG)
         for name in names:
             orphan = next((o for s in (INDEX, TIME_INDEX) if (o := offset_of(name, s)) is not None), None)
-            if name.endswith((DELETED, CLEANED, TEMPORARY)) or (orphan is not None and orphan not in bases):
+            if name.endswith((DELETED, CLEANED, SWAP, TEMPORARY)) or (orphan is not None and orphan not in bases):
                 self.disk.remove(f"{self.folder}/{name}")
 
     def _drop(self, first: int, reason: str) -> None:
@@ -284,7 +303,15 @@ class _Loader:
         while number < len(self.segments):
             segment = self.segments[number]
             before = self.segments[number - 1].next_offset if number else segment.base_offset
-            if segment.base_offset < before or (segment.base_offset > before and not may_have_gaps(self.config)):
+            if self._is_replaced(segment, number, before):
+                self._close(segment)
+                for path in segment.paths:
+                    self.disk.remove(path)
+                self.report.notes.append(f"{segment.path(LOG)}: was replaced by the compacted segment before it")
+                del self.segments[number]
+                first_to_scan -= number < first_to_scan
+                continue
+            if segment.base_offset < before or (segment.base_offset > before and not self.gaps):
                 self._drop(number, f"begins at {segment.base_offset}, the log before it ends at {before}")
                 return
             believed = number < first_to_scan and self._believe(segment, number)
@@ -294,6 +321,20 @@ class _Loader:
             if number + 1 < len(self.segments):
                 self._close(segment)
             number += 1
+
+    def _is_replaced(self, segment: Segment, number: int, before: Offset) -> bool:
+        """Is it one that compaction was about to remove: wholly below the end of the sound segment before it?
+
+        That is no damaged base offset: a later segment goes on at that end, or behind it.
+        """
+        if not self.gaps or segment.base_offset >= before:
+            return False
+        segment.size = segment.file.size()
+        return (
+            self._find_end(segment)
+            and segment.next_offset <= before
+            and any(later.base_offset >= before for later in self.segments[number + 1 :])
+        )
 
     def _believe(self, segment: Segment, number: int) -> bool:
         """Take a synced segment as it stands; False when its indexes cannot be, so that it must be walked."""
@@ -305,7 +346,7 @@ class _Loader:
         index, time_index = (self.disk.read_file(path) for path in segment.index_paths)
         segment.index = OffsetIndex(segment.base_offset, index)
         segment.time_index = TimeIndex(segment.base_offset, time_index)
-        end = None if is_last else self.segments[number + 1].base_offset
+        end = None if is_last or self.gaps else self.segments[number + 1].base_offset
         if not (
             segment.index.is_sane(size=segment.size, end_offset=end) and segment.time_index.is_sane(end_offset=end)
         ):
@@ -344,7 +385,7 @@ class _Loader:
             first_offset=segment.base_offset,
             last_offset_max=segment.base_offset + RELATIVE_MAX,
             epoch=self.epochs.epoch_at(segment.base_offset - 1),
-            gaps=may_have_gaps(self.config),
+            gaps=self.gaps,
         )
         try:
             for _, batch in sound:
@@ -352,7 +393,7 @@ class _Loader:
                 segment.note(
                     size=batch.size,
                     last_offset=batch.last_offset,
-                    max_timestamp=batch.max_timestamp,
+                    max_timestamp=batch.newest_timestamp,
                     offset_of_max=batch.last_offset,
                     interval=self.config.index_interval_bytes,
                 )

@@ -76,15 +76,18 @@ class Segment:
         "next_offset",
         "offset_of_max_timestamp",
         "size",
+        "suffix",
         "synced_writes",
         "time_index",
         "writes",
     )
 
-    def __init__(self, disk: Disk, folder: str, base_offset: Offset) -> None:
+    def __init__(self, disk: Disk, folder: str, base_offset: Offset, *, suffix: str = "") -> None:
         self._disk = disk
         self.folder = folder
         self.base_offset = base_offset
+        self.suffix = suffix
+        """What its log file's name still ends in while compaction writes it and swaps it in."""
         self._file: File | None = None
         self.index = OffsetIndex(base_offset)
         self.time_index = TimeIndex(base_offset)
@@ -122,7 +125,7 @@ class Segment:
     def file(self) -> File:
         """The log file; opened at first use, so that old segments hold no descriptor."""
         if self._file is None:
-            self._file = self._disk.open(self.path(LOG))
+            self._file = self._disk.open(self.path(LOG) + self.suffix)
         return self._file
 
     def take_file(self) -> File | None:
@@ -178,16 +181,24 @@ class Segment:
         found = self.locate(offset)
         if found is None:
             return
-        position, header = found
+        position, _ = found
         self.file.truncate(position)
         self.writes += 1
         self.size = position
-        self.next_offset = header.base_offset if position else self.base_offset
+        self.next_offset = self._end_before(position)
         self.index.truncate(end_offset=self.next_offset, size=self.size)
         self.time_index.truncate(end_offset=self.next_offset)
         self.bytes_since_index = self.size - self.index.position_before(self.next_offset)
         self._first_timestamp = self._first_timestamp if position else None
         self.reload_max_timestamp()
+
+    def _end_before(self, position: int) -> Offset:
+        """Where the batch ends that stands before the one at ``position``; compaction may have left a gap between."""
+        end = self.base_offset
+        if position:
+            for _, header in headers(self.file, self.index.boundary_before(position - 1), position):
+                end = header.next_offset
+        return end
 
     def reload_max_timestamp(self) -> None:
         """From the last time entry and a walk over what came after it."""
@@ -195,8 +206,8 @@ class Segment:
         self.offset_of_max_timestamp = self.time_index.last_offset
         start = self.index.position_before(self.offset_of_max_timestamp) if len(self.time_index) else 0
         for _, header in headers(self.file, start, self.size):
-            if header.max_timestamp > self.max_timestamp:
-                self.max_timestamp = header.max_timestamp
+            if header.newest_timestamp > self.max_timestamp:
+                self.max_timestamp = header.newest_timestamp
                 self.offset_of_max_timestamp = header.last_offset
 
     # ------------------------------------------------------------------------------------- reading
@@ -233,7 +244,7 @@ class Segment:
         if end_offset < self.next_offset:
             beyond = self.locate(end_offset)
             if beyond is not None:
-                limit, next_offset = beyond[0], beyond[1].base_offset
+                limit, next_offset = beyond[0], min(beyond[1].base_offset, end_offset)
         if start + max_bytes >= limit:
             return Extent(start, limit - start, header.base_offset, next_offset)
         if header.size > max_bytes:

@@ -11,7 +11,7 @@ from minikafka.config import TopicConfig
 from minikafka.errors import KafkaStorageError
 from minikafka.invariant import invariant
 from minikafka.log.durability import Durability
-from minikafka.log.names import DELETED, RESTARTED, SNAPSHOT, offset_name
+from minikafka.log.names import CLEANED, DELETED, LOG, RESTARTED, SNAPSHOT, SWAP, offset_name
 from minikafka.log.recovery import LoadedLog, replay_producers
 from minikafka.log.segment import RELATIVE_MAX, Segment
 from minikafka.ports import Disk
@@ -32,6 +32,11 @@ class SegmentStore:
         self.roll_is_put_off = False
         self.restarted_at = loaded.restarted_at
         """Where a ``.start`` file says that the log begins; None: no such file."""
+        self.is_closed = False
+        self.cut_count = 0
+        """How often the log was cut or begun anew: who has read it must not act on what may be gone."""
+        self._swap: tuple[Segment, list[Segment]] | None = None
+        """A segment that compaction is swapping in, and those whose files it replaces besides its namesake's."""
         self._disk = disk
         self._folder = folder
         self._durability = durability
@@ -90,7 +95,7 @@ class SegmentStore:
             return False
         first = segment.first_timestamp
         return (
-            (NO_TIMESTAMP not in {first, max_timestamp} and max_timestamp - first > config.segment_ms)
+            (NO_TIMESTAMP not in {first, max_timestamp} and max_timestamp - first > config.roll_ms)
             or segment.index.is_full(config.segment_index_bytes)
             or segment.time_index.is_full(config.segment_index_bytes)
         )
@@ -161,6 +166,9 @@ class SegmentStore:
 
     def cut(self, offset: Offset) -> None:
         """Keep whole batches below ``offset``, which lies above the first segment's base."""
+        self.cut_count += 1
+        if self._swap is not None and offset < self._swap[0].next_offset:
+            self.finish_swap()
         number = self.number_of(offset)
         if number and offset == self.segments[number].base_offset:
             number -= 1
@@ -174,6 +182,8 @@ class SegmentStore:
 
     def restart(self, offset: Offset) -> None:
         """Drop all; one empty segment begins at ``offset``. A marker says so until a checkpoint does."""
+        self.cut_count += 1
+        self.finish_swap()
         self.remove_restart_marker()
         self._disk.replace_file(f"{self._folder}/{offset_name(offset, RESTARTED)}", b"")
         self.restarted_at = offset
@@ -193,6 +203,8 @@ class SegmentStore:
 
     def delete_oldest(self) -> list[str]:
         """Rename the oldest segment's files; their new paths."""
+        if self.is_swapping(self.segments[0]):
+            self.finish_swap()
         segment = self.segments.pop(0)
         self._durability.retire(segment.take_file())
         renamed = []
@@ -203,6 +215,51 @@ class SegmentStore:
                 renamed.append(path + DELETED)
         self._snapshots = [offset for offset in self._snapshots if offset != segment.base_offset]
         return renamed
+
+    # ------------------------------------------------------------------------------------- swapping (see swap.py)
+
+    def begin_swap(self, cleaned: Segment, sources: list[Segment]) -> None:
+        """Step 2: from now on ``cleaned`` stands for ``sources``, which follow one another and are not active."""
+        self.finish_swap()
+        first = self.segments.index(sources[0])
+        self._disk.replace(cleaned.path(LOG) + CLEANED, cleaned.path(LOG) + SWAP)
+        cleaned.suffix = SWAP
+        self.segments[first : first + len(sources)] = [cleaned]
+        for segment in sources:
+            self._durability.retire(segment.take_file())
+        self._swap = cleaned, sources[1:]
+        self._durability.folder_changed()
+
+    def is_swapping(self, segment: Segment) -> bool:
+        """Is it in memory, and not yet alone on disk?"""
+        return self._swap is not None and self._swap[0] is segment and not self.is_closed
+
+    def rename_swap(self) -> None:
+        """Step 3: over the old file of the same name."""
+        if self._swap is not None and self._swap[0].suffix:
+            cleaned = self._swap[0]
+            self._disk.replace(cleaned.path(LOG) + SWAP, cleaned.path(LOG))
+            cleaned.suffix = ""
+            self._durability.folder_changed()
+
+    def finish_swap(self) -> None:
+        """Step 4, and what was left of the steps before; without a swap nothing."""
+        if self._swap is None:
+            return
+        self.rename_swap()
+        cleaned, stale = self._swap
+        for path in cleaned.index_paths:
+            self._disk.replace(path + CLEANED, path)
+        for segment in stale:
+            for path in segment.paths:
+                self._remove(path)
+        self._swap = None
+        self._durability.folder_changed()
+
+    def remove_indexes(self, segment: Segment) -> None:
+        """Its index files only; those in memory serve on."""
+        for path in segment.index_paths:
+            self._remove(path)
 
     def _remove_segment(self, segment: Segment) -> None:
         self._durability.retire(segment.take_file())
@@ -215,5 +272,6 @@ class SegmentStore:
 
     def close(self) -> None:
         """Let go of all files."""
+        self.is_closed = True
         for segment in self.segments:
             self._durability.retire(segment.take_file())

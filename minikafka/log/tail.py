@@ -91,6 +91,11 @@ class MemoryTail:
         while self._held and self._held[-1].next_offset > end_offset:
             self._size -= self._held.pop().size
 
+    def drop_before(self, offset: Offset) -> None:
+        """Forget batches that end at or before ``offset``: compaction has rewritten them."""
+        while self._held and self._held[0].next_offset <= offset:
+            self._size -= self._held.popleft().size
+
     def clear(self) -> None:
         """Forget all."""
         self._held.clear()

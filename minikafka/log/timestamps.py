@@ -31,7 +31,7 @@ def first_at_or_after(
         for at, header in headers(segment.file, position, segment.size):
             if header.base_offset >= end_offset:
                 return None
-            if header.max_timestamp < timestamp or header.last_offset < start_offset:
+            if header.newest_timestamp < timestamp or header.last_offset < start_offset:
                 continue
             hit = _first_in_batch(
                 segment,
@@ -64,10 +64,10 @@ def _newest_of_part(segment: Segment, start_offset: Offset, end_offset: Offset) 
     for at, header in headers(segment.file, position, segment.size):
         if header.base_offset >= end_offset:
             break
-        if header.last_offset < start_offset or header.max_timestamp <= newest:
+        if header.last_offset < start_offset or header.newest_timestamp <= newest:
             continue
         if start_offset <= header.base_offset and header.last_offset < end_offset:
-            newest = header.max_timestamp
+            newest = header.newest_timestamp
         else:
             inside = (r.timestamp for r in _opened(segment, at, header) if start_offset <= r.offset < end_offset)
             newest = max(newest, max(inside, default=NO_TIMESTAMP))

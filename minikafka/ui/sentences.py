@@ -231,6 +231,13 @@ SAY: Final[Mapping[str, Callable[[Facts, Entry], Told]]] = {
     "log_opened": _log_opened,
     "log_start_raised": _with("its log starts at {start} now"),
     "segments_deleted": _with("deletes {count} segments, its log starts at {start}", "", "retention"),
+    "log_compacted": _with(
+        "compacts its log: {records_before} records become {records_after}, clean up to {clean_end}",
+        "",
+        "{dirty_ratio} of it was dirty",
+    ),
+    "log_uncleanable": _with("leaves its log uncompacted: {why}", "bad"),
+    "compaction_put_off": _with("puts compaction off: {why}", "warn"),
     "segment_rolled": _with("begins a new segment at {base}"),
     "torn_tail_dropped": _with("recovery drops {size} bytes: {reason}", "warn"),
     "became_leader": _became_leader,

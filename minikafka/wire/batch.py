@@ -56,7 +56,9 @@ NO_TIMESTAMP = -1
 SEQUENCE_COUNT = 1 << 31
 """Sequences wrap from 2^31-1 to 0 (KIP-98)."""
 
-_CHECKED_FIELDS = struct.Struct(">hiqqqhii")
+CHECKED_FIELDS = struct.Struct(">hiqqqhii")
+"""The header's part that the checksum covers: attributes to record count."""
+MAGIC_AND_CRC = struct.Struct(">bI")
 _LENGTH_AND_MAGIC = struct.Struct(">8xi4xb")
 
 
@@ -112,6 +114,11 @@ class RecordBatch(NamedTuple):
     def timestamp_type(self) -> int:
         """``CREATE_TIME`` or ``LOG_APPEND_TIME``; with the latter every record has ``max_timestamp``."""
         return (self.attributes & TIMESTAMP_TYPE_BIT) >> 3
+
+    @property
+    def newest_timestamp(self) -> int:
+        """Largest timestamp of the records that are here; -1: compaction has left none."""
+        return self.max_timestamp if self.record_count else NO_TIMESTAMP
 
     @property
     def is_transactional(self) -> bool:
@@ -289,7 +296,7 @@ def with_fields(
     max_timestamp: int | None = None,
 ) -> bytes:
     """A new 61-byte header for the batch's body, with its checksum."""
-    checked = _CHECKED_FIELDS.pack(
+    checked = CHECKED_FIELDS.pack(
         batch.attributes if attributes is None else attributes,
         batch.last_offset_delta,
         batch.base_timestamp,
@@ -301,4 +308,4 @@ def with_fields(
     )
     crc = crc32c(batch.data[HEADER_SIZE:], crc32c(checked))
     base = batch.base_offset if base_offset is None else base_offset
-    return PREFIX.pack(base, batch.batch_length, leader_epoch) + struct.pack(">bI", MAGIC, crc) + checked
+    return PREFIX.pack(base, batch.batch_length, leader_epoch) + MAGIC_AND_CRC.pack(MAGIC, crc) + checked

@@ -18,7 +18,16 @@ from itertools import repeat
 from typing import NamedTuple, Protocol, TypeAlias, overload
 
 import cramjam
-from aiokafka.codec import gzip_decode, lz4_decode, snappy_decode, zstd_decode
+from aiokafka.codec import (
+    gzip_decode,
+    gzip_encode,
+    lz4_decode,
+    lz4_encode,
+    snappy_decode,
+    snappy_encode,
+    zstd_decode,
+    zstd_encode,
+)
 from aiokafka.errors import KafkaError
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
@@ -55,6 +64,7 @@ _CRC_START = 17
 _CRC_END = 21
 _CONTROL_KEY = struct.Struct(">hh")
 _DECOMPRESS = {"gzip": gzip_decode, "snappy": snappy_decode, "lz4": lz4_decode, "zstd": zstd_decode}
+_COMPRESS = {"gzip": gzip_encode, "snappy": snappy_encode, "lz4": lz4_encode, "zstd": zstd_encode}
 # More than any batch may hold: aiokafka's builder then never reports "full".
 _SIZE_UNLIMITED = 1 << 30
 
@@ -334,3 +344,13 @@ def decompressed(batch: RecordBatch) -> Buffer:
         return bytes(_DECOMPRESS[CODEC_NAMES[batch.codec]](bytes(body)))
     except _DAMAGE as error:
         raise CorruptMessage(f"records: {type(error).__name__}: {error}") from error
+
+
+def compressed(codec: int, body: bytes) -> bytes:
+    """The records' bytes as a batch of ``codec`` holds them, also where that is no smaller."""
+    if not codec:
+        return body
+    packed = bytes(_COMPRESS[CODEC_NAMES[codec]](body))
+    if codec == _GZIP:
+        return packed[: _GZIP_TIME_START - HEADER_SIZE] + b"\0\0\0\0" + packed[_GZIP_TIME_END - HEADER_SIZE :]
+    return packed

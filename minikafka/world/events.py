@@ -47,6 +47,8 @@ LEVELS: dict[str, int] = {
     "tail_truncated": WARNING,
     "quorum_tail_truncated": WARNING,
     "torn_tail_dropped": WARNING,
+    "log_uncleanable": ERROR,
+    "compaction_put_off": WARNING,
     "snapshot_damaged": WARNING,
     "checkpoint_unreadable": WARNING,
     "unclean_close": WARNING,

@@ -29,6 +29,7 @@ from minikafka.errors import (
     UnknownTopicOrPartition,
 )
 from minikafka.groups.records import OFFSETS_TOPIC
+from minikafka.log.limits import check_keys
 from minikafka.replication.leader import ACKS_ALL, ACKS_LEADER, ACKS_NONE, Appended, LeaderReplica
 from minikafka.types import TopicPartition
 from minikafka.wire.batch import verify_client
@@ -113,6 +114,8 @@ def _append(
     if len(item.records) != 1:
         raise InvalidRequest(f"{name}: exactly one record batch is needed", member="records")
     batch = verify_client(item.records[0])
+    if partition.config.compacts:
+        check_keys(batch, str(name))
     with replicas.storage_guard(partition):
         appended = leader.append(batch, acks=acks, wall_ms=replicas.clock.wall_ms())
     if not appended.duplicate:

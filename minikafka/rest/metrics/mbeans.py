@@ -33,6 +33,7 @@ def mbeans(view: View, events: EventCounts, windows: Windows, process: ProcessGa
     yield from _topics(view)
     yield from _fetchers(view)
     yield from _logs(view)
+    yield from _cleaner(view)
     yield from _requests(view, windows)
     yield from _quorum(view)
     yield number(
@@ -199,6 +200,30 @@ def _logs(view: View) -> Iterator[Metric]:
         "kafka_log_logmanager_offlinelogdirectorycount",
         "Data directories that failed: there is one, and the broker leaves when it fails.",
         view.broker.failure is not None and view.broker.failure.startswith("the disk failed"),
+    )
+
+
+def _cleaner(view: View) -> Iterator[Metric]:
+    cleaner = view.broker.cleaner
+    meter, partitions = cleaner.meter, view.broker.partitions
+    damaged = [partitions[name].log.size_bytes for name in cleaner.uncleanable if name in partitions]
+    idle_s = view.now - meter.last_look_at if meter.last_look_at is not None else 0.0
+    prefix = "kafka_log_logcleanermanager_"
+    yield number(prefix + "max_dirty_percent", "Dirty bytes of the dirtiest compacted log.", meter.max_dirty_percent)
+    yield number(prefix + "time_since_last_run_ms", "Since it was last looked for a log to compact.", idle_s * 1000)
+    yield number(
+        prefix + "uncleanable_partitions_count", "Compacted logs that are damaged and left alone.", len(damaged)
+    )
+    yield number(prefix + "uncleanable_bytes", "Their bytes.", sum(damaged))
+    prefix = "kafka_log_logcleaner_"
+    yield number(
+        prefix + "cleaner_recopy_percent", "Bytes kept of those that the last round read.", meter.recopy_percent
+    )
+    yield number(prefix + "max_clean_time_secs", "Seconds that the last round took.", meter.last_round_s)
+    yield number(
+        prefix + "max_buffer_utilization_percent",
+        "Keys of the last round, of those that log.cleaner.dedupe.buffer.size holds.",
+        meter.buffer_percent,
     )
 
 

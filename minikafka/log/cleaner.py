@@ -1,0 +1,221 @@
+"""One round of compaction over one log: map the keys of its dirty part, write every segment anew without what they
+replace (KAFKA-FACTS 1.5).
+
+Rules for this file:
+
+1. What stays is decided in ``compaction.py``, how files change places in ``swap.py``; this reads, writes and waits.
+2. It gives the loop its turn after every few batches, and then looks whether the segments are still there: retention, a
+   cut or the end of the log may have come first. What was swapped in by then stands, the rest waits for the next round.
+3. Every batch is checked against its checksum before it is believed: damage is not written anew under a good one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+
+from minikafka.config import TopicConfig
+from minikafka.errors import CorruptMessage
+from minikafka.log.compaction import DirtyRange, OffsetMap, SegmentFacts, grouped, is_opaque, stays
+from minikafka.log.durability import Durability
+from minikafka.log.producer_state import ProducerState
+from minikafka.log.recovery import Damage, scan
+from minikafka.log.segment import RELATIVE_MAX, Segment
+from minikafka.log.segment_store import SegmentStore
+from minikafka.log.swap import SegmentSwap, Sources
+from minikafka.ports import Disk
+from minikafka.types import NO_EPOCH, NO_OFFSET, Offset
+from minikafka.wire.batch import RecordBatch
+from minikafka.wire.rewrite import delete_horizon, emptied, slices, thinned
+
+Pause = Callable[[int], Awaitable[None]]
+"""Awaited after so many bytes were read or written."""
+
+BYTES_PER_TURN_MAX = 64 * 1024
+"""A few milliseconds of opening records."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Cleaned:
+    """What one round did."""
+
+    end_offset: Offset = NO_OFFSET
+    """Clean up to here: the next checkpoint; -1: nothing was done."""
+    bytes_read: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    records_before: int = 0
+    records_after: int = 0
+    segments_before: int = 0
+    segments_after: int = 0
+    keyless: int = 0
+    """Records without a key, which went."""
+    keys: int = 0
+    is_complete: bool = True
+    """False: the map was full, and another round has to go on from ``end_offset``."""
+    was_interrupted: bool = False
+    """The log was cut, deleted from or closed meanwhile: the next round begins where this one did."""
+
+
+class _Interrupted(Exception):
+    """The segments are no longer those that the round began with."""
+
+
+class Cleaner:
+    """One round over one log."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        folder: str,
+        store: SegmentStore,
+        durability: Durability,
+        config: TopicConfig,
+        *,
+        facts_of: Callable[[Segment], SegmentFacts],
+        clock_ms: Callable[[], int],
+        pause: Pause,
+    ) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._store = store
+        self._durability = durability
+        self._config = config
+        self._facts_of = facts_of
+        self._clock_ms = clock_ms
+        self._pause = pause
+        self._unpaused = 0
+        self.cleaned = Cleaned()
+
+    async def clean(self, dirty: DirtyRange, *, memory_bytes: int) -> Cleaned:
+        """See the head of this file. Raises CorruptMessage, DiskFailed, DiskFull."""
+        sources = [s for s in self._store.segments[:-1] if s.next_offset <= dirty.first_uncleanable]
+        offsets = OffsetMap(memory_bytes)
+        try:
+            await self._map(sources, dirty, offsets)
+            if offsets.end_offset == NO_OFFSET:
+                return self.cleaned
+            await self._rewrite([s for s in sources if s.base_offset < offsets.end_offset], offsets, dirty)
+        except _Interrupted:
+            self.cleaned.was_interrupted = True
+        else:
+            self.cleaned.end_offset = offsets.end_offset
+        self.cleaned.keys = len(offsets)
+        return self.cleaned
+
+    async def _map(self, sources: list[Segment], dirty: DirtyRange, offsets: OffsetMap) -> None:
+        watch = Sources(self._store, sources)
+        for segment in sources:
+            if segment.next_offset <= dirty.first_dirty:
+                continue
+            for batch in _batches(segment):
+                if batch.next_offset > dirty.first_dirty and not offsets.take(
+                    batch, () if is_opaque(batch) else slices(batch)
+                ):
+                    self.cleaned.is_complete = False
+                    return
+                await self._turn(batch.size, watch)
+
+    async def _rewrite(self, sources: list[Segment], offsets: OffsetMap, dirty: DirtyRange) -> None:
+        groups: list[Sources] = []
+        position = 0
+        for count in grouped([self._facts_of(segment) for segment in sources], self._config):
+            groups.append(Sources(self._store, sources[position : position + count]))
+            position += count
+        for group in groups:
+            if not group.are_unchanged:
+                raise _Interrupted
+            swap = SegmentSwap(self._disk, self._folder, self._store, self._durability, group)
+            is_installed = False
+            try:
+                if await self._write(swap, offsets, dirty):
+                    is_installed = await swap.install()
+                    if not is_installed:
+                        raise _Interrupted
+            finally:
+                if not is_installed:
+                    swap.abandon()
+            self.cleaned.segments_before += len(group.segments)
+            self.cleaned.segments_after += 1
+
+    async def _write(self, swap: SegmentSwap, offsets: OffsetMap, dirty: DirtyRange) -> bool:
+        """Fill ``swap.cleaned``; False: it would be just what is there."""
+        is_new = len(swap.sources.segments) > 1
+        for segment in swap.sources.segments:
+            dropped: RecordBatch | None = None
+            for batch in _batches(segment):
+                data = self._rewritten(batch, offsets, dirty)
+                is_new |= data is not batch.data
+                dropped = None
+                if data is None:
+                    dropped = batch if segment is swap.sources.segments[-1] else None
+                else:
+                    self._append(swap.cleaned, data)
+                await self._turn(batch.size, swap.sources)
+                self.cleaned.bytes_before += batch.size
+                self.cleaned.records_before += batch.record_count
+            if dropped is not None:  # the last one: the end of the log, or where the next segment begins
+                self._append(swap.cleaned, emptied(dropped))
+        return is_new
+
+    def _rewritten(self, batch: RecordBatch, offsets: OffsetMap, dirty: DirtyRange) -> bytes | memoryview | None:
+        """What stays of ``batch``: its own ``data`` when that is all, None when it is nothing."""
+        if is_opaque(batch):
+            return batch.data
+        now_ms = self._clock_ms()
+        found = list(slices(batch))
+        kept = [record for record in found if stays(record, batch, offsets, now_ms=now_ms)]
+        self.cleaned.keyless += sum(r.key is None for r in found) - sum(r.key is None for r in kept)
+        if not kept and not _holds_last_sequence(batch, self._store.producers, dirty.first_uncleanable):
+            return None
+        horizon = None
+        is_mapped = batch.next_offset <= offsets.end_offset
+        if is_mapped and delete_horizon(batch) is None and not all(record.has_value for record in kept):
+            horizon = now_ms + self._config.delete_retention_ms
+        if horizon is None and len(kept) == len(found):
+            return batch.data
+        return thinned(batch, kept, horizon=horizon)
+
+    def _append(self, segment: Segment, data: bytes | memoryview) -> None:
+        batch = RecordBatch.of(data)
+        if segment.size + batch.size > RELATIVE_MAX:
+            raise CorruptMessage(f"{segment}: {batch.size} bytes more do not fit into its index")
+        segment.append(
+            [data],
+            size=batch.size,
+            last_offset=batch.last_offset,
+            max_timestamp=batch.newest_timestamp,
+            offset_of_max=batch.last_offset,
+            interval=self._config.index_interval_bytes,
+        )
+        self.cleaned.bytes_after += batch.size
+        self.cleaned.records_after += batch.record_count
+
+    async def _turn(self, size: int, watch: Sources) -> None:
+        self.cleaned.bytes_read += size
+        self._unpaused += size
+        if self._unpaused >= BYTES_PER_TURN_MAX:
+            size, self._unpaused = self._unpaused, 0
+            await self._pause(size)
+            if not watch.are_unchanged:
+                raise _Interrupted
+
+
+def _holds_last_sequence(batch: RecordBatch, producers: ProducerState, end_offset: Offset) -> bool:
+    """Is it, of what may be cleaned, the last batch of a producer that may still send?"""
+    return batch.has_producer and producers.last_offset_before(batch.producer_id, end_offset) == batch.last_offset
+
+
+def _batches(segment: Segment) -> Iterator[RecordBatch]:
+    try:
+        for _, batch in scan(
+            segment.file,
+            size=segment.size,
+            first_offset=segment.base_offset,
+            last_offset_max=segment.base_offset + RELATIVE_MAX,
+            epoch=NO_EPOCH,
+            gaps=True,
+        ):
+            yield batch
+    except Damage as damage:
+        raise CorruptMessage(f"{segment}: {damage.reason} at byte {damage.position}") from damage

@@ -1,0 +1,205 @@
+"""What compaction may do, and to which log first: Kafka's rules, pure (KAFKA-FACTS 1.5, KIP-58, KIP-354, KIP-534).
+
+Rules for this file:
+
+1. A log is *clean* below its first dirty offset, where the last round of cleaning stopped, and *dirty* above it. Dirty
+   records are cleaned by whole segments, never the active one, nothing above the high watermark or younger than
+   ``min.compaction.lag.ms``. Differs from Kafka: nothing that is not yet synced here, for a record goes because a later
+   one replaces it, and a power cut must not take that one too.
+2. Of each key the record with the largest offset stays; offsets never change.
+3. A tombstone stays until ``delete.retention.ms`` after it was first cleaned; then it goes like a value.
+4. The last batch of each segment that is written stays, if need be without records: the log's end, and where the next
+   segment begins, survive (KAFKA-17076). So does the last batch of each producer, which holds its last sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import TypeVar
+
+from minikafka.config import TopicConfig
+from minikafka.log.segment import RELATIVE_MAX
+from minikafka.types import NO_OFFSET, Offset
+from minikafka.wire.batch import RecordBatch
+from minikafka.wire.rewrite import RecordSlice, delete_horizon
+
+_DIGEST_SIZE = 16
+MAP_ENTRY_SIZE = 160
+"""Bytes of memory that one key takes in an :class:`OffsetMap`: digest, offset and its place in the dict (measured)."""
+
+Name = TypeVar("Name")
+
+
+class OffsetMap:
+    """Key -> its last offset in the dirty part, in bounded memory; keys are known by a digest of 16 bytes.
+
+    blake2b where Kafka takes MD5: who may choose keys must not be able to make two of them collide.
+    """
+
+    __slots__ = ("_count_max", "_offsets", "end_offset")
+
+    def __init__(self, memory_bytes: int) -> None:
+        self._count_max = max(1, memory_bytes // MAP_ENTRY_SIZE)
+        self._offsets: dict[bytes, Offset] = {}
+        self.end_offset: Offset = NO_OFFSET
+        """Every batch below has been taken in whole; -1 before the first one."""
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def take(self, batch: RecordBatch, records: Iterable[RecordSlice]) -> bool:
+        """Take one batch's keys in; False when they do not all fit: the batch and what follows stay dirty.
+
+        The first batch always fits, else nothing would ever be cleaned. Keys of a batch that did not fit whole may
+        stand here: their records lie beyond ``end_offset`` and stay, so what they replace may go all the same.
+        """
+        offsets, is_first = self._offsets, self.end_offset == NO_OFFSET
+        for record in records:
+            if record.key is None:
+                continue
+            digest = blake2b(record.key, digest_size=_DIGEST_SIZE).digest()
+            if digest not in offsets and len(offsets) >= self._count_max and not is_first:
+                return False
+            offsets[digest] = record.offset
+        self.end_offset = batch.next_offset
+        return True
+
+    def is_replaced(self, key: memoryview | bytes, offset: Offset) -> bool:
+        """Does a later record have this key?"""
+        return self._offsets.get(blake2b(key, digest_size=_DIGEST_SIZE).digest(), NO_OFFSET) > offset
+
+
+def stays(record: RecordSlice, batch: RecordBatch, offsets: OffsetMap, *, now_ms: int) -> bool:
+    """Does a round of cleaning keep this record?
+
+    What lies beyond the map stays. A record without a key, from before the topic was compacted, goes (as in Kafka).
+    """
+    if record.offset >= offsets.end_offset:
+        return True
+    if record.key is None or offsets.is_replaced(record.key, record.offset):
+        return False
+    horizon = delete_horizon(batch)
+    return record.has_value or horizon is None or now_ms < horizon
+
+
+def is_opaque(batch: RecordBatch) -> bool:
+    """Is it a batch of a transaction or of control records, whose meaning stands in other batches?
+
+    There are none in logs that minikafka wrote; they stay as they are, and replace nothing.
+    """
+    return batch.is_control or batch.is_transactional
+
+
+# ---- the dirty range -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentFacts:
+    """What these rules need to know of one segment."""
+
+    base_offset: Offset
+    end_offset: Offset
+    size: int
+    index_size: int
+    """Of the larger of its two indexes."""
+    first_timestamp: int
+    """-1: none is known."""
+    newest_ms: int
+    """Largest timestamp, or the file's time of change when its records have none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirtyRange:
+    """What of one log is dirty and may be cleaned now: ``[first_dirty, first_uncleanable)``."""
+
+    first_dirty: Offset
+    first_uncleanable: Offset
+    clean_bytes: int
+    dirty_bytes: int
+    is_overdue: bool
+    """The oldest dirty record is older than ``max.compaction.lag.ms``."""
+
+    @property
+    def ratio(self) -> float:
+        """Dirty bytes of all that would be read; 0 when there is nothing to clean."""
+        return self.dirty_bytes / (self.clean_bytes + self.dirty_bytes) if self.dirty_bytes else 0.0
+
+
+def dirty_range(
+    segments: Sequence[SegmentFacts],
+    config: TopicConfig,
+    *,
+    checkpoint: Offset | None,
+    start_offset: Offset,
+    committed_end: Offset,
+    now_ms: int,
+) -> DirtyRange:
+    """What may be cleaned of ``segments``, oldest first, the last one active.
+
+    ``checkpoint``: where the last round stopped, None when there was none; one outside the log counts as none (it was
+    begun anew, or its start has moved on). ``committed_end``: nothing at or above it may be cleaned.
+    """
+    end = segments[-1].end_offset
+    first_dirty = checkpoint if checkpoint is not None and start_offset <= checkpoint <= end else start_offset
+    sealed = segments[:-1]
+    limit = min(committed_end, segments[-1].base_offset)
+    for segment in sealed:
+        if segment.end_offset > first_dirty and segment.newest_ms > now_ms - config.min_compaction_lag_ms > 0:
+            limit = min(limit, segment.base_offset)
+            break
+    dirty = []
+    first_uncleanable = segments[0].base_offset
+    clean_bytes = 0
+    for segment in sealed:
+        if segment.end_offset > limit:
+            break
+        first_uncleanable = segment.end_offset
+        if segment.end_offset <= first_dirty:
+            clean_bytes += segment.size
+        else:
+            dirty.append(segment)
+    oldest = min((s.first_timestamp for s in dirty if s.first_timestamp > 0), default=None)
+    return DirtyRange(
+        first_dirty=first_dirty,
+        first_uncleanable=max(first_uncleanable, first_dirty),
+        clean_bytes=clean_bytes,
+        dirty_bytes=sum(segment.size for segment in dirty),
+        is_overdue=oldest is not None and oldest < now_ms - config.max_compaction_lag_ms,
+    )
+
+
+def dirtiest(logs: Mapping[Name, tuple[DirtyRange, TopicConfig]]) -> Name | None:
+    """Which log to clean next: of those that are overdue or dirtier than their ratio, the dirtiest; None: none is."""
+    due = [
+        name
+        for name, (found, config) in logs.items()
+        if found.dirty_bytes and (found.is_overdue or found.ratio > config.min_cleanable_dirty_ratio)
+    ]
+    return max(due, key=lambda name: logs[name][0].ratio, default=None)
+
+
+def grouped(segments: Sequence[SegmentFacts], config: TopicConfig) -> list[int]:
+    """How many of ``segments``, one after the other, are written into one new segment, group by group.
+
+    As many as fit by bytes of log and index before cleaning, and whose offsets fit into int32 of an index.
+    """
+    counts: list[int] = []
+    first: SegmentFacts | None = None
+    size = index_size = 0
+    for segment in segments:
+        size += segment.size
+        index_size += segment.index_size
+        fits = (
+            first is not None
+            and size <= config.segment_bytes
+            and index_size <= config.segment_index_bytes
+            and segment.end_offset - 1 - first.base_offset <= RELATIVE_MAX
+        )
+        if fits:
+            counts[-1] += 1
+        else:
+            counts.append(1)
+            first, size, index_size = segment, segment.size, segment.index_size
+    return counts

@@ -1,0 +1,112 @@
+"""One new segment in place of the old ones that it was made of, so that no crash leaves neither (KAFKA-FACTS 1.5).
+
+The steps; N is the base offset of the first old segment and of the new one, M of any further old one::
+
+    1  N.log.cleaned and both indexes written, synced; N's old indexes removed; folder synced
+    2  N.log.cleaned -> N.log.swap; memory changes over here; folder synced
+    3  N.log.swap -> N.log, over the old one; folder synced
+    4  N.index.cleaned -> N.index, N.timeindex.cleaned -> N.timeindex; M's files removed; synced with the next sync
+
+Why so, with a power cut that may keep any part of the names changed since the folder was last synced:
+
+- Until 2 is durable the old segments are whole; what was ``.cleaned`` is removed when the log is opened.
+- From then on N.log is the old or the new one, and the new one's bytes are on disk. M goes only after N.log is surely
+  new. The last batch of the new segment spans what the last old one did, so M lies wholly below the end of the segment
+  before it: by that an opening log knows that it was replaced (``recovery.py``).
+- An index never stands beside a log file that it was not made for: the old one is surely gone before 3, the new one
+  comes after it. A missing index is made anew.
+"""
+
+from __future__ import annotations
+
+from minikafka.log.durability import Durability
+from minikafka.log.names import CLEANED
+from minikafka.log.segment import Segment
+from minikafka.log.segment_store import SegmentStore
+from minikafka.ports import Disk
+
+
+class Sources:
+    """Segments that follow one another in a log, and whether they still do."""
+
+    def __init__(self, store: SegmentStore, segments: list[Segment]) -> None:
+        self.segments = segments
+        self._store = store
+        self._cut_count = store.cut_count
+
+    @property
+    def are_unchanged(self) -> bool:
+        """Are they still in the log, none of them active, and has nothing been cut, not even behind them?
+
+        What made a record go may have been cut off; a value must not go with its successor.
+        """
+        if self._store.is_closed or self._store.cut_count != self._cut_count:
+            return False
+        held, first = self._store.segments, self.segments[0]
+        number = next((n for n, segment in enumerate(held) if segment is first), None)
+        if number is None or len(held) <= number + len(self.segments):
+            return False
+        return all(one is other for one, other in zip(held[number:], self.segments, strict=False))
+
+
+class SegmentSwap:
+    """Writes and installs the segment that replaces ``sources``; dropped when something else happens to them first."""
+
+    def __init__(self, disk: Disk, folder: str, store: SegmentStore, durability: Durability, sources: Sources) -> None:
+        self.sources = sources
+        self._disk = disk
+        self._folder = folder
+        self._store = store
+        self._durability = durability
+        self.cleaned = Segment(disk, folder, sources.segments[0].base_offset, suffix=CLEANED)
+        self._remove_cleaned()
+
+    def abandon(self) -> None:
+        """The old segments stay, with their indexes; too late, and no change, once the new one is in the log."""
+        if any(segment is self.cleaned for segment in self._store.segments):
+            return
+        file = self.cleaned.take_file()
+        if file is not None:
+            file.close()
+        if self._store.is_closed:
+            return
+        self._remove_cleaned()
+        old = self.sources.segments[0]
+        if any(segment is old for segment in self._store.segments[:-1]) and not self._disk.exists(old.index_paths[0]):
+            self._store.save_indexes(old)
+
+    def _remove_cleaned(self) -> None:
+        for path in self.cleaned.paths:
+            self._disk.remove(path + CLEANED)
+
+    async def install(self) -> bool:
+        """Steps 1 to 4; False, and nothing is replaced, when the sources changed meanwhile. DiskFailed, DiskFull."""
+        await self._write_out()
+        if not self.sources.are_unchanged:
+            return False
+        self._store.begin_swap(self.cleaned, self.sources.segments)
+        await self._disk.sync_folder(self._folder)
+        if self._store.is_swapping(self.cleaned):  # else a cut or restart of the log could not wait, and finished it
+            self._store.rename_swap()
+            await self._disk.sync_folder(self._folder)
+        if self._store.is_swapping(self.cleaned):
+            self._store.finish_swap()
+        return True
+
+    async def _write_out(self) -> None:
+        cleaned = self.cleaned
+        cleaned.time_index.append_if_later(cleaned.max_timestamp, cleaned.offset_of_max_timestamp)
+        await cleaned.file.sync()
+        cleaned.synced_writes = cleaned.writes
+        for path, index in zip(cleaned.index_paths, (cleaned.index, cleaned.time_index), strict=True):
+            if not self.sources.are_unchanged:
+                return
+            file = self._disk.open(path + CLEANED)
+            file.append([index.to_bytes()])
+            try:
+                await file.sync()
+            finally:
+                file.close()
+        if self.sources.are_unchanged:
+            self._store.remove_indexes(self.sources.segments[0])
+            await self._disk.sync_folder(self._folder)

@@ -1,0 +1,191 @@
+"""Compaction on a simulated cluster: replicas by themselves, coordinators that load, restarts and power cuts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from minikafka.broker.peer import call
+from minikafka.client.consumer import Consumer
+from minikafka.client.settings import ConsumerConfig
+from minikafka.errors import InvalidRecord, ProtocolError, WorldError
+from minikafka.groups.records import OFFSETS_TOPIC
+from minikafka.sim.cluster import SimCluster
+from minikafka.types import NodeId, TopicPartition
+from minikafka.wire.batch import split
+from minikafka.wire.group_messages import (
+    CommitPartition,
+    FindCoordinatorRequest,
+    GroupPartition,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+)
+from minikafka.wire.records import decode_batch
+from tests.sim.cluster_kit import ORDERS, Client, a_follower, facts_of, on_disk, simulated
+
+COMPACT = {"cleanup_policy": "compact", "segment_bytes": "2000"}
+SOON = {"log_cleaner_backoff_ms": "500", "log_cleaner_min_cleanable_ratio": "0.1"}
+
+
+def put(client: Client, count: int, *, keys: int = 10, start: int = 0) -> dict[bytes, bytes]:
+    """Records of ``keys`` keys in turn, each acknowledged; the last value of each."""
+    latest = {}
+    for number in range(start, start + count):
+        key, value = b"k%d" % (number % keys), b"%04d" % number + bytes(60)
+        client.run(client.producer.send_and_wait("orders", value, key=key, partition=0))
+        latest[key] = value
+    return latest
+
+
+def held(cluster: SimCluster, node: NodeId, name: TopicPartition = ORDERS) -> list[tuple[int, bytes, bytes | None]]:
+    """Offset, key, value of every record in a replica's files."""
+    replica = cluster.replica(node, name)
+    assert replica is not None
+    log = replica.log
+    log.tail.clear()
+    found, offset = [], log.start_offset
+    while offset < log.end_offset:
+        part = log.read(offset, max_bytes=1 << 20)
+        for batch in split(b"".join(part.buffers)):
+            found += [(each.offset, each.key or b"", each.value) for each in decode_batch(batch)]
+        offset = part.next_offset
+    return found
+
+
+def latest_of(rows: list[tuple[int, bytes, bytes | None]]) -> Mapping[bytes, bytes | None]:
+    return {key: value for _, key, value in rows}
+
+
+def test_every_replica_compacts_by_itself_and_keeps_the_latest() -> None:
+    """S29: after many writes of few keys each replica is short, whole, and at the same end."""
+    with simulated(**SOON) as cluster:
+        cluster.create_topic("orders", **COMPACT)
+        cluster.settle()
+        client = Client(cluster)
+        latest = put(client, 200)
+        cluster.run_for(10.0)
+        cluster.settle()
+        for node in cluster.nodes:
+            rows = held(cluster, node)
+            assert latest_of(rows) == latest
+            assert len(rows) < 80
+            replica = cluster.replica(node, ORDERS)
+            assert replica is not None
+            assert (replica.log.end_offset, replica.high_watermark) == (200, 200)
+            assert not on_disk(cluster, node, "orders-0", ".cleaned")
+        told = facts_of(cluster, "log_compacted")
+        assert len(told) >= 3
+        assert all(fact["clean_end"] <= fact["high_watermark"] for fact in told)  # type: ignore[operator]
+
+
+def test_a_consumer_reads_over_the_gaps_and_a_new_follower_copies_them() -> None:
+    """Offsets only rise, nothing twice, and the latest value of each key is among what is read (S8)."""
+    with simulated(**SOON) as cluster:
+        cluster.create_topic("orders", **COMPACT)
+        cluster.settle()
+        client = Client(cluster)
+        latest = put(client, 150)
+        follower = a_follower(cluster)
+        cluster.crash(follower)
+        latest |= put(client, 150, start=150)
+        cluster.run_for(20.0)
+        cluster.restart(follower)
+        cluster.settle(60.0)
+        latest |= put(client, 7, start=300)
+        for node in cluster.nodes:
+            assert latest_of(held(cluster, node)) == latest
+        consumer = Consumer(
+            ConsumerConfig(bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest"), client.world
+        )
+        client.run(consumer.start())
+        consumer.assign([ORDERS])
+        read = []
+        while not read or read[-1].offset < 306:
+            read.append(client.run(consumer.getone()))
+        offsets = [record.offset for record in read]
+        assert offsets == sorted(set(offsets))
+        assert len(offsets) < 200
+        assert {record.key: record.value for record in read} == latest
+        client.run(consumer.stop())
+
+
+def test_a_power_cut_of_all_brokers_loses_no_latest_value() -> None:
+    """Acknowledged under sync-before-acknowledge, compacted meanwhile: the power may go at any time."""
+    for seed in range(6):
+        with simulated(seed, log_flush_interval_messages="1", **SOON) as cluster:
+            cluster.create_topic("orders", **COMPACT)
+            cluster.settle()
+            client = Client(cluster)
+            latest = put(client, 120)
+            cluster.run_for(0.45 + seed * 0.013)
+            for node in cluster.nodes:
+                cluster.power_cut(node)
+            for node in cluster.nodes:
+                cluster.restart(node)
+            cluster.settle(60.0)
+            latest |= put(client, 5, start=120)
+            cluster.run_for(10.0)
+            for node in cluster.nodes:
+                assert latest_of(held(cluster, node)) == latest, seed
+
+
+def test_a_record_without_a_key_is_refused_with_a_sentence() -> None:
+    """INVALID_RECORD says which records; nothing of the batch is written."""
+    with simulated() as cluster:
+        cluster.create_topic("orders", **COMPACT)
+        cluster.settle()
+        client = Client(cluster)
+        answer = client.tell(cluster.leader_of(ORDERS), b"value", acks=1)
+        assert (answer.error_code, answer.outcome) == (InvalidRecord.code, "not_written")
+        assert "1 of 1 records have no key (numbers 0 of the batch)" in answer.error_message
+        assert "give every record a key" in answer.error_message
+        assert held(cluster, cluster.leader_of(ORDERS)) == []
+
+
+def test_a_coordinator_loads_thousands_of_commits_from_a_compacted_log() -> None:
+    """S29, S32: the offsets topic is compact; after compaction and a restart every group stands where it stood."""
+    with simulated(
+        brokers=1,
+        min_insync_replicas="1",
+        offsets_topic_num_partitions="1",
+        offsets_topic_segment_bytes="20000",
+        **SOON,
+    ) as cluster:
+        name = TopicPartition(OFFSETS_TOPIC, 0)
+        cluster.create_topic("orders")
+        cluster.settle()
+        client = Client(cluster)
+
+        async def ask(request: object) -> Any:
+            while True:
+                try:
+                    answer = await call(
+                        client.world.network, cluster.address_of(1), request, client.world.clock.now() + 9
+                    )
+                except (ProtocolError, WorldError):
+                    answer = None
+                if answer is not None and not getattr(answer, "error_code", 0):
+                    return answer
+                await asyncio.sleep(0.1)
+
+        async def commit_all() -> None:
+            await ask(FindCoordinatorRequest(keys=("g0",)))
+            for number in range(3000):
+                offset = CommitPartition(topic="orders", partition=0, offset=number)
+                await ask(OffsetCommitRequest(group_id=f"g{number % 7}", partitions=(offset,)))
+
+        client.run(commit_all())
+        replica = cluster.replica(1, name)
+        assert replica is not None
+        assert replica.config.compacts
+        assert replica.log.end_offset >= 3000
+        cluster.run_for(20.0)
+        assert len(held(cluster, 1, name)) < 500
+        cluster.crash(1)
+        cluster.restart(1)
+        cluster.settle(60.0)
+        asked = (GroupPartition(topic="orders", partition=0),)
+        for group in range(7):
+            answer = client.run(ask(OffsetFetchRequest(group_id=f"g{group}", partitions=asked)))
+            assert answer.partitions[0].offset == max(n for n in range(3000) if n % 7 == group)
