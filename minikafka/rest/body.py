@@ -13,13 +13,13 @@ from aiohttp import web
 
 from minikafka.errors import BrokerNotAvailable, RecordListTooLarge
 from minikafka.rest import json_text
+from minikafka.rest.accept import MSGPACK_TYPES
 from minikafka.rest.host import ALWAYS_ADMITTED_SIZE, BODY_TIMEOUT_S, Host, body_bytes_max
 from minikafka.rest.problems import RETRY_AFTER_S, Refused, malformed
 
 JSON_TYPE = "application/json"
 NDJSON_TYPES = ("application/x-ndjson", "application/ndjson", "application/jsonl", "application/x-jsonlines")
 FORM_TYPE = "application/x-www-form-urlencoded"
-MSGPACK_TYPES = ("application/msgpack", "application/vnd.msgpack", "application/x-msgpack")
 RAW_TYPES = ("application/octet-stream", "text/plain")
 KINDS = ("json", "form", "msgpack", "ndjson", "raw")
 FORM_NOTE = "sent as form; use --json"

@@ -101,17 +101,7 @@ async def get_records(visit: Visit) -> Reply:
     if min_bytes > max_bytes:
         detail = f"{min_bytes} is more than max_bytes={max_bytes}: it could never be met"
         raise malformed(f"parameter min_bytes: {detail}", [{"parameter": "min_bytes", "detail": detail}])
-    request = FetchRequest(
-        max_wait_ms=visit[MAX_WAIT_MS],
-        min_bytes=min_bytes,
-        max_bytes=max_bytes,
-        isolation_level=ISOLATION[visit[ISOLATION_LEVEL]],
-        partitions=(
-            FetchPartition(
-                topic=name.topic, partition=name.partition, fetch_offset=offset, partition_max_bytes=max_bytes
-            ),
-        ),
-    )
+    request = fetch_of(visit, name, offset, max_bytes=max_bytes, max_wait_ms=visit[MAX_WAIT_MS], min_bytes=min_bytes)
     clock = visit.host.world.clock
     start = clock.now()
     answer, leader = await from_leader(visit, name, request, pick=only_partition, wait_s=visit[MAX_WAIT_MS] / 1000)
@@ -131,6 +121,22 @@ async def get_records(visit: Visit) -> Reply:
             "leader_id": leader.leader_id,
             "wait": {"ended": "data" if size >= min_bytes else "timeout", "ms": waited_ms},
         }
+    )
+
+
+def fetch_of(
+    visit: Visit, name: TopicPartition, offset: Offset, *, max_bytes: int, max_wait_ms: int = 0, min_bytes: int = 1
+) -> FetchRequest:
+    """A fetch of one partition, with the request's isolation."""
+    part = FetchPartition(
+        topic=name.topic, partition=name.partition, fetch_offset=offset, partition_max_bytes=max_bytes
+    )
+    return FetchRequest(
+        max_wait_ms=max_wait_ms,
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        isolation_level=ISOLATION[visit[ISOLATION_LEVEL]],
+        partitions=(part,),
     )
 
 

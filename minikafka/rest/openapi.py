@@ -12,13 +12,12 @@ from typing import Any
 
 from minikafka import __version__
 from minikafka.errors import BrokerNotAvailable, InvalidRequest, ProtocolError, RecordListTooLarge
+from minikafka.rest.accept import JSON, MSGPACK
 from minikafka.rest.parameters import Parameter
 from minikafka.rest.problems import PROBLEM_TYPE, page_of, problem_of, slug_of, status_of, title_of
-from minikafka.rest.route import JSON, Answer, Body, Route
+from minikafka.rest.route import Answer, Body, Route
 from minikafka.rest.schema import Schema, ref
 from minikafka.rest.schemas import SCHEMAS
-
-MSGPACK = "application/msgpack"
 
 TAGS = {
     "records": "Produce, read, stream, and find positions.",
@@ -170,6 +169,8 @@ def _answer(answer: Answer) -> dict[str, Any]:
         content[answer.media_type]["example"] = answer.example
     if answer.media_type == JSON:
         content[MSGPACK] = {"schema": answer.schema}
+    for media_type, (schema, example) in answer.also.items():
+        content[media_type] = {"schema": schema, "example": example}
     return {
         "description": answer.description,
         "headers": {name: {"$ref": f"#/components/headers/{name}"} for name in HEADERS},

@@ -32,6 +32,7 @@ from minikafka.errors import (
     RequestTimedOut,
 )
 from minikafka.invariant import InvariantViolation
+from minikafka.rest.accept import JSON
 from minikafka.rest.body import FORM_NOTE, kind_of, parsed, parsed_lines, read_body
 from minikafka.rest.fetch import name_of
 from minikafka.rest.host import TIMEOUT_MS_DEFAULT, TIMEOUT_MS_MAX
@@ -52,7 +53,7 @@ from minikafka.rest.leaders import (
 from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, PARTITION, TOPIC, Choice, Integer, Text
 from minikafka.rest.problems import Refused, malformed, problem_of, status_of
 from minikafka.rest.records import RecordIn, records_in
-from minikafka.rest.route import JSON, LEADER_PROBLEMS, Answer, Body, Route
+from minikafka.rest.route import LEADER_PROBLEMS, Answer, Body, Route
 from minikafka.rest.schema import Schema, flag, many, ref, shape, text, whole
 from minikafka.rest.visit import Reply, Visit
 from minikafka.types import NO_NODE, NodeId, TopicPartition

@@ -5,26 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgpack
 from aiohttp import web
 
 from minikafka import __version__
-from minikafka.errors import UNKNOWN, InvalidRequest, ProtocolError, ThrottlingQuotaExceeded, UnknownServerError
+from minikafka.errors import UNKNOWN, ProtocolError, ThrottlingQuotaExceeded, UnknownServerError
 from minikafka.rest import json_text
+from minikafka.rest.accept import JSON, MSGPACK, MSGPACK_TYPES, Accept, unacceptable_type
 from minikafka.rest.host import STREAM_COUNT_MAX, STREAM_WRITE_TIMEOUT_S
 from minikafka.rest.parameters import values_of
 from minikafka.rest.problems import PROBLEM_TYPE, RETRY_AFTER_S, Refused, problem_of
-from minikafka.rest.route import JSON, Route
+from minikafka.rest.route import Route
 from minikafka.rest.visit import Page, Stream, Visit
 
 API_VERSION = "1"
 SERVER = f"minikafka/{__version__}"
-MSGPACK = "application/msgpack"
-MSGPACK_TYPES = (MSGPACK, "application/vnd.msgpack", "application/x-msgpack")
-ACCEPT_LENGTH_MAX = 2_000
 
 
 class Streams:
@@ -39,7 +37,7 @@ class Streams:
 async def respond(route: Route, visit: Visit, streams: Streams) -> web.StreamResponse:
     """What the handler says, or the problem."""
     try:
-        visit.wants_msgpack = _negotiate(visit.http.headers.getall("Accept", ()), route.media_types)
+        visit.wants_msgpack = _negotiate(visit.accept, route.media_types)
         visit.values = values_of(
             route.parameters,
             path=visit.http.match_info,
@@ -74,47 +72,15 @@ def refuse(visit: Visit, refused: Refused) -> web.Response:
 # ---- what the client takes -------------------------------------------------------------------------------------------
 
 
-def _negotiate(accept: Iterable[str], media_types: frozenset[str]) -> bool:
+def _negotiate(accept: Accept, media_types: frozenset[str]) -> bool:
     """True for msgpack in place of JSON; 406 when the client takes none of what the route can say."""
-    given = ",".join(accept)
-    if not given.strip():
-        return False
-    ranges = _ranges(given[:ACCEPT_LENGTH_MAX])
-    wishes = {each: _quality(each, ranges) for each in media_types}
+    wishes = {each: accept.quality(each) for each in media_types}
     if JSON in media_types:
-        wishes.update((each, _quality(each, ranges)) for each in MSGPACK_TYPES)
+        wishes.update((each, accept.quality(each)) for each in MSGPACK_TYPES)
     if max(wishes.values()) > 0:
         # What is taken in any form (*/*) comes as JSON: a person can read it.
         return JSON in media_types and max(wishes[each] for each in MSGPACK_TYPES) > wishes[JSON]
-    available = sorted({*media_types, *((MSGPACK,) if JSON in media_types else ())})
-    raise Refused(
-        InvalidRequest(f"Accept {given[:80]!r}: this answer can only be {' or '.join(available)}"),
-        status=406,
-        available=available,
-    )
-
-
-def _ranges(given: str) -> dict[str, float]:
-    """Media range -> quality; what cannot be read as a quality counts as 1."""
-    ranges: dict[str, float] = {}
-    for each in given.split(","):
-        kind, *parameters = (part.strip().lower() for part in each.split(";"))
-        quality = 1.0
-        for parameter in parameters:
-            if parameter.startswith("q="):
-                with contextlib.suppress(ValueError):
-                    quality = float(parameter[2:])
-        ranges[kind] = quality
-    return ranges
-
-
-def _quality(media_type: str, ranges: Mapping[str, float]) -> float:
-    """The nearest range's word on a type (RFC 9110, 12.5.1)."""
-    family = media_type.partition("/")[0]
-    for each in (media_type, "application/problem+json" if media_type == JSON else media_type, f"{family}/*", "*/*"):
-        if each in ranges:
-            return ranges[each]
-    return 0.0
+    raise unacceptable_type(accept, {*media_types, *((MSGPACK,) if JSON in media_types else ())})
 
 
 # ---- whole answers ---------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ handler may raise beside those of every route (``openapi.py`` has those).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from minikafka.errors import (
@@ -20,11 +20,10 @@ from minikafka.errors import (
     ProtocolError,
     UnknownTopicOrPartition,
 )
+from minikafka.rest.accept import JSON
 from minikafka.rest.parameters import Parameter
 from minikafka.rest.schema import Schema
 from minikafka.rest.visit import Handler
-
-JSON = "application/json"
 
 LEADER_PROBLEMS: tuple[type[ProtocolError], ...] = (
     UnknownTopicOrPartition,
@@ -57,6 +56,8 @@ class Answer:
     example: Any = None
     media_type: str = JSON
     """``application/json`` can be had as msgpack too; anything else comes as it is."""
+    also: Mapping[str, tuple[Schema, Any]] = field(default_factory=dict)
+    """Other media types that it may be: schema and example."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +79,7 @@ class Route:
     @property
     def media_types(self) -> frozenset[str]:
         """What its answers can be."""
-        return frozenset(answer.media_type for answer in self.answers.values())
+        return frozenset(each for answer in self.answers.values() for each in (answer.media_type, *answer.also))
 
 
 def json_body(schema: Schema, example: Any, description: str = "", *, required: bool = True) -> Body:

@@ -1,7 +1,7 @@
 """``GET /v1/topics/{t}/records``: the records of all partitions in one list, by time, for people who look at a topic.
 
 Between partitions there is no order but that of timestamps; programs read partition by partition. It never waits:
-``next`` has where each partition goes on, and the stream of a partition tells what comes.
+``next`` has where each partition goes on. With ``follow=true`` it does not end: ``topic_follow.py``.
 """
 
 from __future__ import annotations
@@ -9,28 +9,34 @@ from __future__ import annotations
 import asyncio
 from typing import Any, NamedTuple
 
-from minikafka.errors import CorruptMessage, OffsetNotAvailable, OffsetOutOfRange, ProtocolError
-from minikafka.rest.fetch import FORMAT, ISOLATION, ISOLATION_LEVEL, form_of, only_partition, read_out
+from minikafka.errors import (
+    CorruptMessage,
+    InvalidPartitions,
+    OffsetNotAvailable,
+    OffsetOutOfRange,
+    ProtocolError,
+    ThrottlingQuotaExceeded,
+)
+from minikafka.rest import sse
+from minikafka.rest.accept import JSON, MSGPACK_TYPES, unacceptable_type
+from minikafka.rest.fetch import FORMAT, ISOLATION_LEVEL, fetch_of, form_of, only_partition, read_out
 from minikafka.rest.host import FETCH_RECORD_COUNT_MAX
 from minikafka.rest.leaders import from_leader, unknown_topic
 from minikafka.rest.members import shown
-from minikafka.rest.parameters import FORWARD, INT64_MAX, TOPIC, Integer, Parsed, Wrong
+from minikafka.rest.parameters import FORWARD, INT64_MAX, TOPIC, Flag, Integer, Parsed, Wrong
 from minikafka.rest.problems import Refused, problem_of
+from minikafka.rest.reader import listed_offset
 from minikafka.rest.records import moment_ms
 from minikafka.rest.route import LEADER_PROBLEMS, Answer, Route
-from minikafka.rest.schema import many, ref, shape, whole
+from minikafka.rest.schema import Schema, many, ref, shape, text, whole
 from minikafka.rest.schemas import PROBLEM_EXAMPLE, RECORD_EXAMPLE
-from minikafka.rest.visit import Reply, Visit
+from minikafka.rest.stream import HEARTBEAT_MS
+from minikafka.rest.topic_follow import LAST_EVENT_ID, followed, refuse_too_many
+from minikafka.rest.visit import Reply, Stream, Visit
 from minikafka.types import Offset, TopicPartition
 from minikafka.wire.messages import (
     EARLIEST,
     LATEST,
-    FetchPartition,
-    FetchRequest,
-    ListedOffset,
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
 )
 
 LOOK_WAIT_S = 1.0
@@ -90,6 +96,12 @@ MAX_RECORDS = Integer(
 )
 
 
+FOLLOW = Flag(
+    name="follow",
+    description="Go on with what comes: lines of JSON, or Server-Sent Events where `Accept` says so.",
+)
+
+
 class _Part(NamedTuple):
     """What one partition gave."""
 
@@ -99,13 +111,20 @@ class _Part(NamedTuple):
     refused: Refused | None = None
 
 
-async def get_topic_records(visit: Visit) -> Reply:
-    """The records of all partitions, by timestamp; a partition that cannot be read now has its problem in ``next``."""
+async def get_topic_records(visit: Visit) -> Reply | Stream:
+    """The records of all partitions, by timestamp; a partition that cannot be read now has its problem in ``next``.
+
+    With ``follow`` they are told as they come, partition by partition, and it does not end.
+    """
     topic = visit.host.image.topics.get(visit[TOPIC])
     if topic is None:
         raise unknown_topic(visit[TOPIC])
     gate = asyncio.Semaphore(SIDE_BY_SIDE_MAX)
     names = [TopicPartition(topic.name, each.partition) for each in topic.partitions]
+    if visit[FOLLOW]:
+        return await _follow(visit, names, gate)
+    if not visit.accept.quality(JSON) and not max(map(visit.accept.quality, MSGPACK_TYPES)):
+        raise unacceptable_type(visit.accept, (JSON, *MSGPACK_TYPES[:1]))
     parts = await asyncio.gather(*(_look(visit, name, gate) for name in names))
     if parts[0].refused is not None and all(part.refused is not None for part in parts):
         raise parts[0].refused
@@ -122,6 +141,34 @@ async def get_topic_records(visit: Visit) -> Reply:
             "next": [_next_out(part, left[part.partition]) for part in parts],
         }
     )
+
+
+async def _follow(visit: Visit, names: list[TopicPartition], gate: asyncio.Semaphore) -> Stream:
+    """What is wrong with the request gets a status: the starts are found before the answer begins."""
+    refuse_too_many(len(names))
+    told = visit[LAST_EVENT_ID]
+
+    async def start_of(name: TopicPartition) -> Offset:
+        if name.partition in told:
+            return told[name.partition]
+        async with gate:
+            if told:
+                # It was added after the reader left.
+                return await listed_offset(visit, name, EARLIEST)
+            found = await _start_of(visit, name)
+            return found if found >= 0 else await listed_offset(visit, name, LATEST)
+
+    offsets = await asyncio.gather(*map(start_of, names))
+    return followed(visit, names[0].topic, dict(zip((name.partition for name in names), offsets, strict=True)))
+
+
+async def _start_of(visit: Visit, name: TopicPartition) -> Offset:
+    """Where ``from`` begins in a partition; -1: nothing is that new."""
+    start = visit[FROM]
+    found = await listed_offset(visit, name, start.timestamp)
+    if start.back and found >= 0:
+        return max(await listed_offset(visit, name, EARLIEST), found - start.back)
+    return found
 
 
 async def _look(visit: Visit, name: TopicPartition, gate: asyncio.Semaphore) -> _Part:
@@ -142,39 +189,25 @@ def _next_out(part: _Part, next_offset: Offset) -> dict[str, Any]:
 
 
 async def _part_of(visit: Visit, name: TopicPartition) -> _Part:
-    def pick(response: ListOffsetsResponse) -> ListedOffset:
-        return response.partitions[0]
-
-    start = visit[FROM]
-    wanted = ListOffsetsPartition(topic=name.topic, partition=name.partition, timestamp=start.timestamp)
-    listed = ListOffsetsRequest(partitions=(wanted,))
-    found, _ = await from_leader(visit, name, listed, pick=pick, wait_s=LOOK_WAIT_S)
-    if found.offset < 0:
+    offset = await _start_of(visit, name)
+    if offset < 0:
         return _Part(name.partition, [], -1)
-    offset = found.offset
-    if start.back:
-        earliest = ListOffsetsRequest(
-            partitions=(ListOffsetsPartition(topic=name.topic, partition=name.partition, timestamp=EARLIEST),)
-        )
-        first, _ = await from_leader(visit, name, earliest, pick=pick, wait_s=LOOK_WAIT_S)
-        offset = max(first.offset, found.offset - start.back)
-    request = FetchRequest(
-        max_wait_ms=0,
-        max_bytes=PARTITION_BYTES_MAX,
-        isolation_level=ISOLATION[visit[ISOLATION_LEVEL]],
-        partitions=(
-            FetchPartition(
-                topic=name.topic,
-                partition=name.partition,
-                fetch_offset=min(offset, INT64_MAX),
-                partition_max_bytes=PARTITION_BYTES_MAX,
-            ),
-        ),
-    )
+    request = fetch_of(visit, name, min(offset, INT64_MAX), max_bytes=PARTITION_BYTES_MAX)
     answer, _ = await from_leader(visit, name, request, pick=only_partition, wait_s=LOOK_WAIT_S)
     records, next_offset = read_out(answer.records, offset, count_max=visit[MAX_RECORDS], form=form_of(visit))
     return _Part(name.partition, records, next_offset)
 
+
+FOLLOWED: dict[str, tuple[Schema, str]] = {
+    sse.NDJSON: (
+        text("A record a line; another line has one member: `problem`, `truncated` or `end`."),
+        '{"partition": 2, "offset": 41, "timestamp": 1795000000000, "key": "ann", "value": "tea", "headers": []}\n',
+    ),
+    sse.EVENT_STREAM: (
+        text("Events until the reader leaves: `record`, `truncated`, `problem`, `end`; `id` has all positions."),
+        'retry: 1000\n\nid: 0:0,1:7,2:42\nevent: record\ndata: {"partition": 2, "offset": 41, "value": "tea"}\n\n',
+    ),
+}
 
 ROUTES = (
     Route(
@@ -182,10 +215,11 @@ ROUTES = (
         path="/v1/topics/{topic}/records",
         handler=get_topic_records,
         tag="records",
-        parameters=(TOPIC, FROM, MAX_RECORDS, ISOLATION_LEVEL, FORMAT, FORWARD),
+        parameters=(TOPIC, FROM, FOLLOW, MAX_RECORDS, HEARTBEAT_MS, LAST_EVENT_ID, ISOLATION_LEVEL, FORMAT, FORWARD),
         answers={
             200: Answer(
-                description="What is there.",
+                description="What is there; with `follow`, that and what comes.",
+                also=FOLLOWED,
                 schema=shape(
                     topic=ref("TopicName"),
                     records=many(ref("TopicRecord")),
@@ -208,6 +242,13 @@ ROUTES = (
                 },
             )
         },
-        problems=(*LEADER_PROBLEMS, CorruptMessage, OffsetNotAvailable, OffsetOutOfRange),
+        problems=(
+            *LEADER_PROBLEMS,
+            CorruptMessage,
+            InvalidPartitions,
+            OffsetNotAvailable,
+            OffsetOutOfRange,
+            ThrottlingQuotaExceeded,
+        ),
     ),
 )

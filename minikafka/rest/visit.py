@@ -8,6 +8,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from aiohttp import web
 
+from minikafka.rest.accept import Accept
 from minikafka.rest.body import Admission
 from minikafka.rest.host import Host
 from minikafka.rest.parameters import Parameter
@@ -58,6 +59,7 @@ class Visit:
         self.http = http
         self.host = host
         self.admission = admission
+        self.accept = Accept(http.headers.getall("Accept", ()))
         self.instruments = instruments
         """What tests act with; there when the testing endpoints are enabled."""
         self.values: dict[str, Any] = {}

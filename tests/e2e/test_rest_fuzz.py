@@ -114,7 +114,11 @@ PATHS = st.one_of(
 PARAMETERS = st.lists(
     st.tuples(
         st.sampled_from(
-            sorted({each.name for route in ROUTES for each in route.parameters if each.place == "query"} | {"fromat"})
+            # An answer that follows has no end; tests/e2e/test_rest_inside.py reads it.
+            sorted(
+                {each.name for route in ROUTES for each in route.parameters if each.place == "query"} - {"follow"}
+                | {"fromat"}
+            )
         ),
         st.sampled_from(["", "0", "1", "-1", "9", "all", "json", "base64", "never", "true", "x", "earliest", "9" * 30])
         | st.text(st.characters(exclude_categories=("Cs",)), max_size=4),

@@ -15,6 +15,7 @@ import aiohttp
 import msgpack
 import pytest
 
+from minikafka.rest import topic_follow
 from minikafka.world.local_cluster import LocalCluster
 from tests.rest.conform import check_answer
 
@@ -348,6 +349,69 @@ async def test_a_stream_tells_records_watermark_and_leader_and_resumes(person):
         await the_next(events, "hw")
         await person.post(path + "/records", {"value": "only what comes"})
         assert (await the_next(events, "record")).data["value"] == "only what comes"
+
+
+async def lines_of(response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Any]]:
+    async for line in response.content:
+        if line.strip():
+            yield json.loads(line)
+
+
+async def test_a_topic_is_followed_over_all_partitions_as_lines_of_json(person):
+    """`curl -N .../records?follow=true`: what is there, what comes, and partitions that are added."""
+    path = (await person.topic("followed", partitions=3)).partition("/partitions")[0]
+    for number in range(3):
+        await person.post(f"{path}/partitions/{number}/records", {"value": f"old {number}"})
+    async with person.http.get(person.urls[2] + path + "/records?follow=true&from=earliest") as response:
+        assert (response.status, response.content_type) == (200, "application/x-ndjson")
+        lines = lines_of(response)
+        async with asyncio.timeout(PATIENCE_S):
+            old = [await anext(lines) for _ in range(3)]
+            assert sorted((each["partition"], each["value"], each["offset"]) for each in old) == [
+                (number, f"old {number}", 0) for number in range(3)
+            ]
+            await person.post(f"{path}/partitions/1/records", {"value": "new"})
+            new = await anext(lines)
+            assert (new["partition"], new["value"], new["offset"], new["leader_epoch"]) == (1, "new", 1, 0)
+            await person.post(f"{path}/partitions", {"count": 4}, expect=200)
+            await person.post(f"{path}/partitions/3/records", {"value": "added"})
+            assert (await anext(lines))["partition"] == 3
+
+
+async def test_a_followed_topic_goes_on_where_each_partition_was_left(person):
+    """Server-Sent Events: the last event's id has all positions; what was read is not told again, nothing is missed."""
+    path = (await person.topic("resumed", partitions=2)).partition("/partitions")[0]
+    events_only = {"Accept": "text/event-stream"}
+    url = person.urls[3] + path + "/records?follow=true"
+    for number in range(2):
+        await person.post(f"{path}/partitions/{number}/records", {"value": number})
+    async with person.http.get(url + "&from=earliest&heartbeat_ms=200", headers=events_only) as response:
+        assert response.content_type == "text/event-stream"
+        events = events_of(response)
+        told = [await the_next(events, "record") for _ in range(2)]
+        assert sorted(each.data["partition"] for each in told) == [0, 1]
+        assert told[-1].id == "0:1,1:1"
+        await the_next(events, "comment")
+    for number in range(2):
+        await person.post(f"{path}/partitions/{number}/records", {"value": 10 + number})
+    async with person.http.get(url, headers={**events_only, "Last-Event-ID": told[-1].id}) as response:
+        events = events_of(response)
+        values = [(await the_next(events, "record")).data["value"] for _ in range(2)]
+        assert sorted(values) == [10, 11]
+
+
+async def test_what_is_wrong_with_a_follower_has_a_status(person, monkeypatch):
+    """Before the answer begins; too many partitions are refused with the way out."""
+    path = (await person.topic("unfollowed", partitions=2)).partition("/partitions")[0]
+    await person.get("/v1/topics/none/records?follow=true", expect=404)
+    told = await person("GET", path + "/records?follow=true", headers={"Last-Event-ID": "0:x"}, expect=400)
+    assert "0:42,1:17" in told["detail"]
+    for accept, query in (("application/json", "?follow=true"), ("text/event-stream", "")):
+        told = await person("GET", path + "/records" + query, headers={"Accept": accept}, expect=406)
+        assert accept not in told["available"]
+    monkeypatch.setattr(topic_follow, "PARTITION_COUNT_MAX", 1)
+    told = await person.get(path + "/records?follow=true", expect=422)
+    assert (told["error"], "/partitions/N/stream" in told["detail"]) == ("INVALID_PARTITIONS", True)
 
 
 async def test_what_is_wrong_with_a_stream_has_a_status(person):

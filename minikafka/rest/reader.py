@@ -1,0 +1,162 @@
+"""One reader's place in a partition, followed from poll to poll: what a stream tells, whatever it is written as.
+
+An event is a kind and its data:
+
+- ``record``: one committed record; ``leader``: who leads, when that changed; ``hw``: the high watermark, when it moved;
+- ``truncated``: what was read is gone (an unclean election cut the log), and reading goes on where the log now ends;
+- ``problem``: nothing can be read at present; it tries again while that can help.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any, NamedTuple
+
+from minikafka.config import KIB
+from minikafka.errors import OffsetOutOfRange, ProtocolError
+from minikafka.rest.fetch import fetch_of, only_partition, read_out
+from minikafka.rest.host import FETCH_RECORD_COUNT_MAX
+from minikafka.rest.leaders import from_leader, leader_members
+from minikafka.rest.problems import Refused, problem_of
+from minikafka.rest.visit import Visit
+from minikafka.types import NO_EPOCH, Epoch, Offset, TopicPartition
+from minikafka.wire.messages import (
+    CurrentLeader,
+    EpochAnswer,
+    EpochQuery,
+    FetchedPartition,
+    ListedOffset,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+)
+
+# Bytes of one poll: what is held for a reader, as text some times as large.
+POLL_BYTES = 256 * KIB
+
+# Between tries while nobody can be asked.
+PAUSE_S = 1.0
+
+
+class Told(NamedTuple):
+    """One event; ``number`` is a record's offset (of several that cannot be read: the last one's)."""
+
+    kind: str
+    data: dict[str, Any]
+    number: Offset | None = None
+
+
+async def listed_offset(visit: Visit, name: TopicPartition, timestamp: int) -> Offset:
+    """ListOffsets at the leader: EARLIEST, LATEST or a time; -1: no record is that new. Refused, ProtocolError."""
+
+    def pick(response: ListOffsetsResponse) -> ListedOffset:
+        return response.partitions[0]
+
+    wanted = ListOffsetsPartition(topic=name.topic, partition=name.partition, timestamp=timestamp)
+    found, _ = await from_leader(visit, name, ListOffsetsRequest(partitions=(wanted,)), pick=pick, wait_s=PAUSE_S)
+    return found.offset
+
+
+class PartitionReader:
+    """Reads from ``next_offset`` on. ``wait_ms``: the longest that a poll waits for news."""
+
+    def __init__(self, visit: Visit, name: TopicPartition, next_offset: Offset, *, wait_ms: int, form: str) -> None:
+        self.visit = visit
+        self.name = name
+        self.next_offset = next_offset
+        self._wait_ms = wait_ms
+        self._form = form
+        self._read_epoch: Epoch = NO_EPOCH
+        """The leader epoch of the last batch that was read."""
+        self._leader: CurrentLeader | None = None
+        self._high_watermark: Offset = -1
+
+    async def at_once(self) -> list[Told]:
+        """What there is now; raises Refused or ProtocolError when it cannot be read."""
+        answer, leader = await self._fetch(wait_ms=0)
+        return self._told(answer, leader)
+
+    async def events(self) -> AsyncGenerator[list[Told], None]:
+        """The events of each poll; empty when there was no news. Ends with a problem that no repetition helps."""
+        told_problem = ""
+        while True:
+            try:
+                answer, leader = await self._fetch(wait_ms=self._wait_ms)
+                if self._leader != leader and self._read_epoch != NO_EPOCH:
+                    cut = await self._cut()
+                    if cut is not None:
+                        yield [self._truncated(cut)]
+                        continue
+                told = self._told(answer, leader)
+            except (Refused, ProtocolError) as raised:
+                refused = raised if isinstance(raised, Refused) else Refused(raised)
+                cut = self._end_of_shorter_log(refused)
+                if cut is not None:
+                    yield [self._truncated(cut)]
+                    continue
+                problem = problem_of(refused.error, status=refused.status, **refused.members)
+                yield [Told("problem", problem)] if problem["detail"] != told_problem else []
+                told_problem = problem["detail"]
+                if not refused.error.retriable:
+                    return
+                await asyncio.sleep(PAUSE_S)
+                continue
+            told_problem = ""
+            yield told
+
+    async def _fetch(self, *, wait_ms: int) -> tuple[FetchedPartition, CurrentLeader]:
+        # They would grow for as long as the stream lives; its headers are out.
+        self.visit.served_by.clear()
+        self.visit.leaders.clear()
+        request = fetch_of(self.visit, self.name, self.next_offset, max_bytes=POLL_BYTES, max_wait_ms=wait_ms)
+        return await from_leader(self.visit, self.name, request, pick=only_partition, wait_s=wait_ms / 1000)
+
+    def _told(self, answer: FetchedPartition, leader: CurrentLeader) -> list[Told]:
+        """The events of one poll."""
+        events: list[Told] = []
+        if leader != self._leader:
+            self._leader = leader
+            events.append(Told("leader", leader_members(self.visit.host, leader)))
+        records, self.next_offset = read_out(
+            answer.records, self.next_offset, count_max=FETCH_RECORD_COUNT_MAX, form=self._form
+        )
+        for record in records:
+            events.append(Told("record", record, record.get("last_offset", record["offset"])))
+            self._read_epoch = record["leader_epoch"]
+        if answer.high_watermark != self._high_watermark:
+            self._high_watermark = answer.high_watermark
+            events.append(
+                Told("hw", {"high_watermark": answer.high_watermark, "log_end_offset": answer.log_end_offset})
+            )
+        return events
+
+    async def _cut(self) -> Offset | None:
+        """Where the new leader's log leaves what was read; None: it holds all of it (KIP-320)."""
+        query = EpochQuery(topic=self.name.topic, partition=self.name.partition, leader_epoch=self._read_epoch)
+
+        def pick(response: OffsetForLeaderEpochResponse) -> EpochAnswer:
+            return response.partitions[0]
+
+        request = OffsetForLeaderEpochRequest(partitions=(query,))
+        found, _ = await from_leader(self.visit, self.name, request, pick=pick, wait_s=PAUSE_S)
+        return found.end_offset if 0 <= found.end_offset < self.next_offset else None
+
+    def _end_of_shorter_log(self, refused: Refused) -> Offset | None:
+        """The log ends before what was read: it was cut. None: that is not what went wrong."""
+        end = refused.members.get("log_end_offset", refused.members.get("high_watermark", -1))
+        if isinstance(refused.error, OffsetOutOfRange) and 0 <= end < self.next_offset:
+            return int(end)
+        return None
+
+    def _truncated(self, cut: Offset) -> Told:
+        told = {
+            "from": cut,
+            "to": self.next_offset,
+            "leader_epoch": self._read_epoch,
+            "why": "the leader's log does not hold what was read from here on: it was lost in an unclean election",
+        }
+        self.next_offset, self._read_epoch, self._high_watermark = cut, NO_EPOCH, -1
+        return Told("truncated", told)
