@@ -1,4 +1,4 @@
-"""Broker processes that several faults hold down or hold still at once.
+"""Brokers, processes or containers, that several faults hold down or hold still at once.
 
 Rules for this file:
 
@@ -11,15 +11,35 @@ Rules for this file:
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Protocol
 
 from minikafka.errors import WorldError
 from minikafka.types import NodeId
-from minikafka.world.processes import READY_TIMEOUT_S, BrokerDied, BrokerProcess
+from minikafka.world.processes import READY_TIMEOUT_S, BrokerDied
 
 ASK_S = 0.05
 """Between two looks at a broker that starts."""
+
+
+class Member(Protocol):
+    """A broker that can be hurt; what cannot be done because it does not run is no error."""
+
+    @property
+    def is_running(self) -> bool: ...
+
+    async def start(self) -> None: ...
+
+    async def kill9(self) -> None: ...
+
+    async def terminate(self) -> int: ...
+
+    async def freeze(self) -> None: ...
+
+    async def thaw(self) -> None: ...
+
+    def obituary(self) -> str: ...
+
 
 Answers = Callable[[NodeId], Awaitable[bool]]
 
@@ -27,7 +47,7 @@ Answers = Callable[[NodeId], Awaitable[bool]]
 class Fleet:
     """``answers`` tells whether a broker accepts a connection; ``by`` is the number of whoever holds a broker."""
 
-    def __init__(self, brokers: Mapping[NodeId, BrokerProcess], answers: Answers) -> None:
+    def __init__(self, brokers: Mapping[NodeId, Member], answers: Answers) -> None:
         self.brokers = brokers
         self._answers = answers
         self._down: dict[NodeId, set[int]] = {node: set() for node in brokers}
@@ -42,9 +62,7 @@ class Fleet:
         """Controlled shutdowns, all at once."""
         await self._put_down(nodes, by, lambda broker: broker.terminate())
 
-    async def _put_down(
-        self, nodes: Iterable[NodeId], by: int, end: Callable[[BrokerProcess], Awaitable[object]]
-    ) -> None:
+    async def _put_down(self, nodes: Iterable[NodeId], by: int, end: Callable[[Member], Awaitable[object]]) -> None:
         hit = tuple(nodes)
         for node in hit:
             self._down[node].add(by)
@@ -60,25 +78,30 @@ class Fleet:
             self._down[node].discard(by)
         await asyncio.gather(*(self._start(node) for node in hit))
 
-    def hold_still(self, nodes: Iterable[NodeId], by: int) -> None:
-        """SIGSTOP."""
-        for node in nodes:
+    async def hold_still(self, nodes: Iterable[NodeId], by: int) -> None:
+        """Freeze them, all at once."""
+        hit = tuple(nodes)
+        for node in hit:
             self._still[node].add(by)
-            self.brokers[node].send_signal(signal.SIGSTOP)
+        await asyncio.gather(*(self.brokers[node].freeze() for node in hit))
 
-    def let_go(self, nodes: Iterable[NodeId], by: int) -> None:
-        """SIGCONT to whom nobody else holds."""
+    async def let_go(self, nodes: Iterable[NodeId], by: int) -> None:
+        """Whom nobody else holds goes on."""
         for node in nodes:
             self._still[node].discard(by)
             if not self._still[node]:
-                self.brokers[node].send_signal(signal.SIGCONT)
+                await self.brokers[node].thaw()
+
+    def is_missed(self, node: NodeId) -> bool:
+        """Does it not run though nobody holds it down or is about to start it?"""
+        return not (self.brokers[node].is_running or self._down[node] or self._starting[node].locked())
 
     async def heal(self) -> None:
         """Nobody holds anybody any more: all go on, and all run. WorldError; BrokerDied when one does not."""
         for node, broker in self.brokers.items():
             self._down[node].clear()
             self._still[node].clear()
-            broker.send_signal(signal.SIGCONT)
+            await broker.thaw()
         await asyncio.gather(*map(self._start, self.brokers))
         for broker in self.brokers.values():
             if not broker.is_running:
@@ -92,7 +115,7 @@ class Fleet:
             await broker.start()
             await self._comes_up(node)
             if self._still[node]:
-                broker.send_signal(signal.SIGSTOP)
+                await broker.freeze()
 
     async def _comes_up(self, node: NodeId) -> None:
         """Return when it answers, or has died. WorldError after READY_TIMEOUT_S."""

@@ -22,7 +22,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import shutil
 import struct
 import subprocess
 import sys
@@ -33,7 +32,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from minikafka.chaos.namespaces import run
+from minikafka.chaos.commands import missing, run
 from minikafka.errors import WorldError
 
 SHUTDOWN: Final = 0x8004587D
@@ -64,9 +63,8 @@ def why_not() -> str | None:
         return "loop devices and ext4 are Linux's"
     if os.geteuid() != 0:
         return "only root may mount a disk"
-    missing = [f"{command} (package {package})" for command, package in NEEDS.items() if shutil.which(command) is None]
-    if missing:
-        return f"not installed: {', '.join(missing)}"
+    if (absent := missing(NEEDS)) is not None:
+        return absent
     return None if Path("/dev/loop-control").exists() else "this kernel has no loop devices"
 
 

@@ -17,18 +17,16 @@ from __future__ import annotations
 
 import ctypes
 import os
-import shutil
-import subprocess
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
-from minikafka.chaos import packet_delay
+from minikafka.chaos.commands import missing, run
+from minikafka.chaos.packet_rules import NEEDS as RULES_NEED
+from minikafka.chaos.packet_rules import Filter, PacketRules
 from minikafka.errors import InvalidConfig, WorldError
 
 _NEW_NET: Final = 0x40000000
@@ -36,11 +34,7 @@ _NEW_NET: Final = 0x40000000
 
 SUBNET: Final = "10.77.0"
 HOSTS_MAX: Final = 250
-COMMAND_TIMEOUT_S: Final = 20.0
-QUEUE_LENGTH: Final = 65_535
-"""Numbers of NFQUEUE's queues are 16 bits."""
-
-NEEDS: Final[Mapping[str, str]] = {"ip": "iproute2", "iptables-restore": "iptables", "nsenter": "util-linux"}
+NEEDS: Final[Mapping[str, str]] = {"ip": "iproute2", **RULES_NEED}
 """Command -> the package that has it, on Debian."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -52,23 +46,7 @@ def why_not() -> str | None:
         return "network namespaces are Linux's"
     if os.geteuid() != 0:
         return "only root may make network namespaces"
-    missing = [f"{command} (package {package})" for command, package in NEEDS.items() if shutil.which(command) is None]
-    return f"not installed: {', '.join(missing)}" if missing else None
-
-
-def run(*command: str, data: str = "") -> str:
-    """What a command of the system printed. WorldError with its own words when it fails."""
-    try:
-        done = subprocess.run(  # noqa: S603
-            command, input=data, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False
-        )
-    except FileNotFoundError as error:
-        raise WorldError(f"{command[0]} is not installed here") from error
-    except subprocess.TimeoutExpired as error:
-        raise WorldError(f"{' '.join(command)}: not done in {COMMAND_TIMEOUT_S:.0f} s") from error
-    if done.returncode:
-        raise WorldError(f"{' '.join(command)}: {done.stderr.strip() or done.stdout.strip()}")
-    return done.stdout
+    return missing(NEEDS)
 
 
 def _os_error() -> OSError:
@@ -148,107 +126,23 @@ class Passage(NamedTuple):
     target: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Filter:
-    """What becomes of packets on one passage; several may hold, the first that takes the packet counts."""
-
-    drops: bool = False
-    """None passes."""
-    refuses_calls: bool = False
-    """No connection can be begun this way; one that the target began works."""
-    loses: float = 0.0
-    """Share of packets that vanish; TCP sends them again."""
-    delay_s: float = 0.0
-    jitter_s: float = 0.0
-    """Up to so much more; the order is kept."""
-
-
 class Host:
     """A namespace with an address on the network."""
 
     def __init__(self, name: str, number: int) -> None:
         self.name = name
-        self.number = number
         self.address = f"{SUBNET}.{number}"
         self.namespace = Namespace()
-        self._delays: dict[Filter, _Delay] = {}
-        self._rules = ""
+        self.packets = PacketRules(self.namespace.prefix)
 
     def run(self, *command: str, data: str = "") -> str:
         """What a command printed that ran there. WorldError."""
         return self.namespace.run(*command, data=data)
 
-    def set_rules(self, filters: Iterable[tuple[str, Filter]]) -> None:
-        """What becomes of packets from other hosts' addresses: this, and nothing that was set before."""
-        wanted = sorted(filters, key=repr)
-        slow = dict.fromkeys(each for _, each in wanted if each.delay_s)
-        for each in slow:
-            if each not in self._delays:
-                self._delays[each] = _Delay(self.namespace, each, self._free_queue())
-        queues = {each: self._delays[each].queue for each in slow}
-        text = rules_text(wanted, queues)
-        if text != self._rules:
-            self.run("iptables-restore", data=text)
-            self._rules = text
-        for each in [each for each in self._delays if each not in slow]:
-            self._delays.pop(each).close()
-
-    def _free_queue(self) -> int:
-        taken = {each.queue for each in self._delays.values()}
-        return next(number for number in range(QUEUE_LENGTH) if number not in taken)
-
     def close(self) -> None:
         """Let go of the namespace."""
-        for each in self._delays.values():
-            each.close()
-        self._delays.clear()
+        self.packets.close()
         self.namespace.close()
-
-
-def rules_text(filters: Iterable[tuple[str, Filter]], queues: Mapping[Filter, int]) -> str:
-    """What iptables-restore is to read: the rules of one host for packets that arrive.
-
-    ``filters``: (address of the sender, what becomes of its packets); ``queues``: of those that delay.
-    """
-    lines = ["*filter", ":INPUT ACCEPT [0:0]"]
-    drops, slow = [], []
-    for address, each in filters:
-        packets = f"-A INPUT -s {address}"
-        if each.drops:
-            drops.append(f"{packets} -j DROP")
-        if each.refuses_calls:
-            drops.append(f"{packets} -p tcp --syn -j DROP")
-        if each.loses:
-            drops.append(f"{packets} -m statistic --mode random --probability {each.loses:.4f} -j DROP")
-        if each.delay_s:
-            # Passed on at once by the kernel when the one who holds them back has died.
-            slow.append(f"{packets} -j NFQUEUE --queue-num {queues[each]} --queue-bypass")
-    return "\n".join([*lines, *drops, *slow, "COMMIT", ""])
-
-
-class _Delay:
-    """The process that holds packets back; it ends with this one."""
-
-    def __init__(self, namespace: Namespace, wanted: Filter, queue: int) -> None:
-        self.queue = queue
-        script = Path(packet_delay.__file__)
-        values = (str(queue), str(wanted.delay_s), str(wanted.jitter_s))
-        self._process = subprocess.Popen(  # noqa: S603
-            [*namespace.prefix, sys.executable, "-IS", str(script), *values],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-        )
-        if self._process.stdout is None or not self._process.stdout.readline():
-            self.close()
-            raise WorldError("packets cannot be held back here: the kernel gives no NFQUEUE")
-
-    def close(self) -> None:
-        """End it; what it held back is lost."""
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
-        self._process.wait()
 
 
 class Lan:
@@ -288,7 +182,7 @@ class Lan:
         for passage, each in filters:
             found[passage.target].append((self._hosts[passage.source].address, each))
         for name, rules in found.items():
-            self._hosts[name].set_rules(rules)
+            self._hosts[name].packets.set(rules)
 
     def close(self) -> None:
         """Let go of all hosts; they vanish with the last process that runs in one."""

@@ -24,19 +24,18 @@ from typing import ClassVar, Final
 from minikafka.chaos import loop_disk, namespaces, syscalls
 from minikafka.chaos.fleet import Fleet
 from minikafka.chaos.loop_disk import LoopDisk, Mounts
-from minikafka.chaos.namespaces import Filter, Lan, Passage
+from minikafka.chaos.namespaces import Lan, Passage
+from minikafka.chaos.packet_rules import Filter, filter_of
 from minikafka.chaos.scenario import Scenario
 from minikafka.chaos.syscalls import Injection
 from minikafka.chaos.timeline import Hit
 from minikafka.chaos.words import (
     CLOCK_JUMP,
-    CUT,
-    DELAY,
+    DISK_FAULTS,
     DISK_FULL,
     FSYNC_FAIL,
-    ISOLATE,
     KILL,
-    LOSS,
+    LINK_FAULTS,
     PAUSE,
     POWER_LOSS,
     SLOW_DISK,
@@ -54,7 +53,6 @@ LOGS: Final = "disk/logs"
 DISK_MIB: Final = 1024
 """A disk is a file with holes: it takes what was written."""
 
-LINK_FAULTS: Final = frozenset({ISOLATE, CUT, DELAY, LOSS})
 NEEDS_DISK: Final = frozenset({POWER_LOSS, DISK_FULL})
 NEEDS_STRACE: Final = frozenset({FSYNC_FAIL, SLOW_DISK})
 
@@ -78,6 +76,7 @@ class NetnsTarget:
         self._lan: Lan | None = None
         self._disks: dict[NodeId, LoopDisk] = {}
         self._files = ClusterFiles((), "")
+        self._brokers: dict[NodeId, BrokerProcess] = {}
         self._fleet = Fleet({}, self._answers)
         self._hits: dict[int, Hit] = {}
         self._injected: dict[NodeId, Injection] = {}
@@ -103,8 +102,13 @@ class NetnsTarget:
         return self._files.bootstrap
 
     def addresses(self) -> Mapping[NodeId, Address]:
-        brokers = self._fleet.brokers
-        return {node: broker.files.address for node, broker in brokers.items() if broker.is_running}
+        return {node: broker.files.address for node, broker in self._brokers.items() if broker.is_running}
+
+    def died(self) -> Mapping[NodeId, str]:
+        # A disk that is full or fails stops its broker.
+        spoilt = {node for hit in self._hits.values() if hit.what in DISK_FAULTS for node in hit.nodes}
+        missed = {node: each for node, each in self._brokers.items() if self._fleet.is_missed(node)}
+        return {node: each.obituary() for node, each in missed.items() if node not in spoilt}
 
     def journals(self) -> tuple[Path, ...]:
         return tuple(self._folder / f"broker-{node}" / "journal.jsonl" for node in self._nodes)
@@ -123,15 +127,15 @@ class NetnsTarget:
         self._files = replace(laid, brokers=tuple(told))
         write(self._files)
         mounted = await asyncio.to_thread(self._make_disks) if self._needs_disks else ()
-        brokers = {
+        self._brokers = {
             files.node_id: BrokerProcess(files, (*lan[host_of(files.node_id)].namespace.prefix, *mounted))
             for files in self._files.brokers
         }
-        self._fleet = Fleet(brokers, self._answers)
+        self._fleet = Fleet(self._brokers, self._answers)
         self._made.enter_context(lan[CLIENTS].namespace.entered())
-        for broker in brokers.values():
+        for broker in self._brokers.values():
             await broker.start()
-        for broker in brokers.values():
+        for broker in self._brokers.values():
             await broker.wait_ready(READY_TIMEOUT_S)
 
     @property
@@ -150,7 +154,7 @@ class NetnsTarget:
 
     async def stop(self) -> Mapping[NodeId, Path]:
         await self._let_calls_be()
-        await stop_all(self._fleet.brokers.values())
+        await stop_all(self._brokers.values())
         folders = {files.node_id: Path(files.settings["log.dirs"]) for files in self._files.brokers}
         for node, disk in self._disks.items():
             # Its disk goes with this run; what stood on it is evidence.
@@ -160,7 +164,7 @@ class NetnsTarget:
 
     async def close(self) -> None:
         await self._let_calls_be()
-        await asyncio.gather(*(broker.kill9() for broker in self._fleet.brokers.values() if broker.is_running))
+        await asyncio.gather(*(broker.kill9() for broker in self._brokers.values() if broker.is_running))
         self._hits.clear()
         self._made.close()
 
@@ -185,7 +189,7 @@ class NetnsTarget:
         if hit.what in LINK_FAULTS:
             await self._set_filters()
         elif hit.what == PAUSE:
-            self._fleet.hold_still(hit.nodes, number)
+            await self._fleet.hold_still(hit.nodes, number)
         elif hit.what == KILL:
             await self._fleet.kill(hit.nodes, number)
         elif hit.what == STOP:
@@ -208,7 +212,7 @@ class NetnsTarget:
             await self._set_filters()
             return
         if hit.what == PAUSE:
-            self._fleet.let_go(hit.nodes, number)
+            await self._fleet.let_go(hit.nodes, number)
             return
         if hit.what == POWER_LOSS:
             await self._give_power(hit)
@@ -233,7 +237,7 @@ class NetnsTarget:
                 yield Passage(host_of(other), host_of(one)), Filter(drops=True)
         for hit in self._hits.values():
             for source, target in hit.links:
-                yield Passage(host_of(source), host_of(target)), _filter(hit)
+                yield Passage(host_of(source), host_of(target)), filter_of(hit)
 
     async def _set_filters(self) -> None:
         async with self._filtering:
@@ -268,17 +272,10 @@ class NetnsTarget:
                 await asyncio.to_thread(before.close)
             slow = [hit for hit in self._hits.values() if hit.what == SLOW_DISK and node in hit.nodes]
             delay_s = max((hit.strike.delay_s for hit in slow), default=0.0)
-            broker = self._fleet.brokers[node]
+            broker = self._brokers[node]
             if broker.is_running and (delay_s or fails):
                 self._injected[node] = await asyncio.to_thread(Injection, broker.pid, delay_s=delay_s, fails_next=fails)
 
     async def _let_calls_be(self) -> None:
         for node in list(self._injected):
             await asyncio.to_thread(self._injected.pop(node).close)
-
-
-def _filter(hit: Hit) -> Filter:
-    strike = hit.strike
-    if hit.what == DELAY:
-        return Filter(delay_s=strike.delay_s, jitter_s=strike.jitter_s)
-    return Filter(loses=strike.share) if hit.what == LOSS else Filter(drops=True)

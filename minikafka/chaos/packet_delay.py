@@ -11,6 +11,7 @@ Sources: linux/netfilter/nfnetlink_queue.h (messages and attributes), libnetfilt
 
 from __future__ import annotations
 
+import errno
 import random
 import select
 import socket
@@ -66,7 +67,8 @@ def packets(data: bytes) -> Iterator[bytes]:
                 found += (length + 3) & ~3
         elif kind == NETLINK_ERROR:
             error = -struct.unpack_from("=i", data, at + HEADER.size)[0]
-            if error:
+            # A packet that it no longer knows: its rule is gone, and with it what was held back.
+            if error not in {0, errno.ENOENT}:
                 raise OSError(error, "the kernel refused a message to its packet queue")
         at += (size + 3) & ~3
 

@@ -7,12 +7,12 @@ kernel lets the process go and its calls are its own again.
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
 from typing import Final
 
+from minikafka.chaos.commands import missing
 from minikafka.errors import WorldError
 
 SYNCS: Final = "fsync,fdatasync"
@@ -22,9 +22,9 @@ def why_not() -> str | None:
     """Why no call can be changed here, as a sentence; None: it can."""
     if sys.platform != "linux":
         return "strace is Linux's"
-    if shutil.which("strace") is None:
-        return "not installed: strace (package strace)"
-    return None if os.geteuid() == 0 else "only root may change the system calls of any process"
+    if os.geteuid() != 0:
+        return "only root may change the system calls of any process"
+    return missing({"strace": "strace"})
 
 
 class Injection:

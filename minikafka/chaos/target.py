@@ -28,7 +28,10 @@ from minikafka.types import Address, NodeId
 
 SIMULATOR: Final = "simulator"
 
-REAL: Final[Mapping[str, str]] = {"netns": "minikafka.chaos.netns:NetnsTarget"}
+REAL: Final[Mapping[str, str]] = {
+    "netns": "minikafka.chaos.netns:NetnsTarget",
+    "compose": "minikafka.chaos.compose:ComposeTarget",
+}
 """Name -> ``module:class`` of a Target; loaded when asked for."""
 
 

@@ -95,6 +95,7 @@ OTHER_NAMES: Final[Mapping[str, str]] = {
 }
 """Words of other tools, for hints only: a scenario has one word for one thing."""
 
+LINK_FAULTS: Final = frozenset(each.name for each in FAULTS.values() if each.is_link)
 DISK_FAULTS: Final = frozenset({POWER_LOSS, DISK_FULL, FSYNC_FAIL, SLOW_DISK})
 
 ONE: Final = "one"

@@ -22,7 +22,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from minikafka.errors import WorldError
 from minikafka.types import Address, NodeId
@@ -161,6 +161,18 @@ class BrokerProcess:
             await self.kill9()
             return -signal.SIGKILL
 
+    async def urge(self) -> None:
+        """SIGTERM once more: it leaves without waiting for the controller."""
+        self.send_signal(signal.SIGTERM)
+
+    async def freeze(self) -> None:
+        """SIGSTOP: its connections stay open and answer nothing."""
+        self.send_signal(signal.SIGSTOP)
+
+    async def thaw(self) -> None:
+        """SIGCONT."""
+        self.send_signal(signal.SIGCONT)
+
     def _drop_lifeline(self) -> None:
         if self._lifeline is not None:
             os.close(self._lifeline)
@@ -176,7 +188,22 @@ def _told(code: int) -> str:
         return f"signal {-code}"
 
 
-async def stop_all(brokers: Collection[BrokerProcess]) -> None:
+class Stoppable(Protocol):
+    """A broker that can be told to leave."""
+
+    @property
+    def is_running(self) -> bool: ...
+
+    async def terminate(self) -> int:
+        """A controlled shutdown."""
+        ...
+
+    async def urge(self) -> None:
+        """It shall leave without one."""
+        ...
+
+
+async def stop_all(brokers: Collection[Stoppable]) -> None:
     """SIGTERM to all brokers of a cluster at once, and wait for all.
 
     Once too few run for a quorum, no controller can let the others go: they are told to leave without.
@@ -187,7 +214,7 @@ async def stop_all(brokers: Collection[BrokerProcess]) -> None:
         if 2 * len(ending) <= len(brokers) and not urged:
             urged = True
             for broker in brokers:
-                broker.send_signal(signal.SIGTERM)
+                await broker.urge()
         _, ending = await asyncio.wait(ending, return_when=asyncio.FIRST_COMPLETED)
 
 

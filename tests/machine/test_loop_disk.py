@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from minikafka.chaos.commands import run
 from minikafka.chaos.loop_disk import LoopDisk, Mounts
-from minikafka.chaos.namespaces import run
 from minikafka.chaos.syscalls import Injection
 from minikafka.errors import WorldError
 
@@ -126,7 +126,8 @@ def test_a_process_that_is_gone_cannot_be_changed(syncing: subprocess.Popen[str]
 OWNER = """
 import sys, pathlib
 from minikafka.chaos.loop_disk import Mounts
-from minikafka.chaos.namespaces import Filter, Lan, Passage
+from minikafka.chaos.namespaces import Lan, Passage
+from minikafka.chaos.packet_rules import Filter
 folder = pathlib.Path(sys.argv[1])
 with Mounts() as mounts, Lan(["n1", "n2"]) as lan:
     mounts.make(folder / "disk.img", folder / "disk", 64)

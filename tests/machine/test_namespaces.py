@@ -8,7 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from minikafka.chaos.namespaces import Filter, Lan, Namespace, Passage, run
+from minikafka.chaos.commands import run
+from minikafka.chaos.namespaces import Lan, Namespace, Passage
+from minikafka.chaos.packet_rules import Filter
 
 pytestmark = pytest.mark.machine
 

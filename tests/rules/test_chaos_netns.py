@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 from pathlib import Path
 
 import pytest
 
-from minikafka.chaos import namespaces
+from minikafka.chaos.commands import run
 from minikafka.chaos.fleet import Fleet
-from minikafka.chaos.namespaces import Filter, rules_text
 from minikafka.chaos.netns import NetnsTarget
+from minikafka.chaos.packet_rules import Filter, rules_text
 from minikafka.chaos.reading import find, read
 from minikafka.chaos.target import lacks
 from minikafka.errors import WorldError
@@ -26,19 +25,22 @@ def test_rules_of_a_host_drop_before_they_delay():
     slow = Filter(delay_s=0.2, jitter_s=0.1)
     told = rules_text(
         [
-            ("10.77.0.1", slow),
-            ("10.77.0.1", Filter(loses=0.25)),
-            ("10.77.0.2", Filter(drops=True)),
-            ("10.77.0.3", Filter(refuses_calls=True)),
+            ("INPUT -s", "10.77.0.1", slow),
+            ("INPUT -s", "10.77.0.1", Filter(loses=0.25)),
+            ("INPUT -s", "10.77.0.2", Filter(drops=True)),
+            ("INPUT -s", "10.77.0.3", Filter(refuses_calls=True)),
+            ("OUTPUT -d", "10.77.0.4", Filter(drops=True)),
         ],
         {slow: 7},
     )
     assert told.splitlines() == [
         "*filter",
         ":INPUT ACCEPT [0:0]",
+        ":OUTPUT ACCEPT [0:0]",
         "-A INPUT -s 10.77.0.1 -m statistic --mode random --probability 0.2500 -j DROP",
         "-A INPUT -s 10.77.0.2 -j DROP",
         "-A INPUT -s 10.77.0.3 -p tcp --syn -j DROP",
+        "-A OUTPUT -d 10.77.0.4 -j DROP",
         "-A INPUT -s 10.77.0.1 -j NFQUEUE --queue-num 7 --queue-bypass",
         "COMMIT",
     ]
@@ -58,9 +60,9 @@ def test_no_network_without_root_or_tools(monkeypatch: pytest.MonkeyPatch):
 def test_a_command_that_fails_says_what_it_said():
     """WorldError with the command's own words."""
     with pytest.raises(WorldError, match="nosuchcommand is not installed"):
-        namespaces.run("nosuchcommand")
+        run("nosuchcommand")
     with pytest.raises(WorldError, match="No such file"):
-        namespaces.run("ls", "/nowhere")
+        run("ls", "/nowhere")
 
 
 class FakeBroker:
@@ -84,9 +86,11 @@ class FakeBroker:
         self.is_running = False
         return 0
 
-    def send_signal(self, number: signal.Signals) -> None:
-        if self.is_running:
-            self.told.append(number.name)
+    async def freeze(self) -> None:
+        self.told.append("freeze")
+
+    async def thaw(self) -> None:
+        self.told.append("thaw")
 
     def obituary(self) -> str:
         return "broker 1 ended with exit code 1"
@@ -114,13 +118,13 @@ async def test_who_lets_go_last_starts_the_broker():
 async def test_a_broker_that_is_held_still_is_so_again_after_a_start():
     """What one fault does outlives a restart that another one makes."""
     hands, brokers = fleet()
-    hands.hold_still([1], by=1)
-    hands.hold_still([1], by=2)
+    await hands.hold_still([1], by=1)
+    await hands.hold_still([1], by=2)
     await hands.kill([1], by=3)
     await hands.let_up([1], by=3)
-    hands.let_go([1], by=1)
-    hands.let_go([1], by=2)
-    assert brokers[1].told == ["SIGSTOP", "SIGSTOP", "kill", "start", "SIGSTOP", "SIGCONT"]
+    await hands.let_go([1], by=1)
+    await hands.let_go([1], by=2)
+    assert brokers[1].told == ["freeze", "freeze", "kill", "start", "freeze", "thaw"]
 
 
 async def test_all_run_when_all_is_put_right():

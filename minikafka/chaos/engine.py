@@ -1,0 +1,58 @@
+"""The Docker engine that ``docker`` here talks to: asked and told through its command line, with compose.
+
+Rule for this file: whether there is an engine is known in seconds; a command that fails is an error with its words.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import minikafka
+from minikafka.chaos.commands import missing, run
+from minikafka.errors import WorldError
+
+ASK_S: Final = 20.0
+WORK_S: Final = 300.0
+"""What builds and starts may have to fetch, unpack and install."""
+
+IMAGE: Final = f"minikafka:{minikafka.__version__}"
+SOURCES: Final = Path(minikafka.__file__).parents[1]
+
+
+@cache
+def why_not() -> str | None:
+    """Why no containers can be run here, as a sentence; None: an engine with compose answers. Asked once."""
+    if (absent := missing({"docker": "docker.io"})) is not None:
+        return absent
+    for question in (("docker", "compose", "version"), ("docker", "info")):
+        try:
+            run(*question, timeout_s=ASK_S)
+        except WorldError:
+            return (
+                f"`{' '.join(question)}` fails: an engine with compose must answer (docs/chaos.md says how to get one)"
+            )
+    return None
+
+
+async def docker(*arguments: str, data: str = "", timeout_s: float = WORK_S) -> str:
+    """What the docker client printed. WorldError."""
+    return await asyncio.to_thread(run, "docker", *arguments, data=data, timeout_s=timeout_s)
+
+
+async def inspect(container: str) -> dict[str, Any]:
+    """What the engine knows of a container. WorldError when there is none."""
+    told: list[dict[str, Any]] = json.loads(await docker("container", "inspect", container))
+    return told[0]
+
+
+async def need_image(image: str) -> None:
+    """Build the image of these sources if the engine has none of that name. WorldError when there are no sources."""
+    if (await docker("image", "ls", "--quiet", image)).strip():
+        return
+    if not (SOURCES / "Dockerfile").exists():
+        raise WorldError(f"the engine has no image {image}: build it with `docker build -t {image} .` in the sources")
+    await docker("build", "--tag", image, str(SOURCES))
