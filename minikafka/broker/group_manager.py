@@ -25,7 +25,7 @@ from minikafka.errors import (
     ProtocolError,
     UnknownTopicOrPartition,
 )
-from minikafka.groups.coordinator import GroupCoordinator
+from minikafka.groups.coordinator import GroupCoordinator, Standing
 from minikafka.groups.limits import check_group_id
 from minikafka.groups.rebalance import GroupSettings
 from minikafka.groups.records import OFFSETS_TOPIC, partition_of
@@ -171,6 +171,15 @@ class GroupManager:
         for shard in self._shards.values():
             shard.end()
         self._shards.clear()
+
+    def standings(self) -> list[Standing]:
+        """The groups that this broker coordinates, by name; none while another may coordinate them."""
+        if not self._session_alive():
+            return []
+        shards = [each for each in self._shards.values() if each.is_answering]
+        return sorted(
+            (each for shard in shards for each in shard.coordinator.standings()), key=lambda one: one.group_id
+        )
 
     # ---- time ----
 

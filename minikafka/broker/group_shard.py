@@ -101,6 +101,11 @@ class GroupShard:
         if not self.is_loaded:
             raise CoordinatorLoadInProgress(f"{self.partition.partition} is being read")
 
+    @property
+    def is_answering(self) -> bool:
+        """Would :meth:`check` pass?"""
+        return self.is_loaded and not self._unreadable and not self._ended and self.partition.role is self.leader
+
     async def ask(self, begin: Callable[[Ticket, Step], None]) -> Any:
         """Begin a request that is answered later, and await its answer; what ``begin`` raises is raised.
 

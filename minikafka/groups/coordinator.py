@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 from minikafka.errors import (
     CoordinatorNotAvailable,
@@ -58,6 +59,15 @@ from minikafka.wire.group_messages import (
     PartitionOutcome,
     SyncGroupRequest,
 )
+
+
+class Standing(NamedTuple):
+    """A group in short, for who watches."""
+
+    group_id: str
+    state: State
+    member_count: int
+    committed: Mapping[TopicPartition, CommittedOffset]
 
 
 class GroupCoordinator:
@@ -366,6 +376,13 @@ class GroupCoordinator:
             for name, group in sorted(self._groups.items())
             if not wanted or group.state.value.lower() in wanted
         )
+
+    def standings(self) -> list[Standing]:
+        """Every group, by name."""
+        return [
+            Standing(name, group.state, len(group.members), self._offsets.of(name))
+            for name, group in sorted(self._groups.items())
+        ]
 
     def describe(self, name: str) -> DescribedGroup:
         """A group as it is; one that does not exist is Dead and not found, as in Kafka."""

@@ -12,7 +12,7 @@ from minikafka.rest.leaders import leader_members
 from minikafka.rest.parameters import INT32_MAX, Integer
 from minikafka.rest.route import Answer, Route
 from minikafka.rest.schema import many, nullable, ref, shape, table, text, whole
-from minikafka.rest.visit import Handler, Reply, Visit
+from minikafka.rest.visit import Handler, Page, Reply, Visit
 from minikafka.types import NO_NODE
 from minikafka.wire.messages import CurrentLeader, MetadataRequest, MetadataResponse
 
@@ -123,7 +123,33 @@ def _health(path: str, handler: Handler, status: str) -> Route:
     )
 
 
+# Prometheus' text format; what a scraper takes of it stands in its Accept.
+METRICS_TEXT = "text/plain"
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+async def get_metrics(visit: Visit) -> Page:
+    """What this broker counts and where it stands, in Prometheus' text format (docs/operations.md has the names)."""
+    if visit.metrics is None:
+        raise BrokerNotAvailable("this broker counts nothing")
+    return Page(await visit.metrics(), METRICS_TYPE)
+
+
 ROUTES = (
+    Route(
+        method="GET",
+        path="/metrics",
+        handler=get_metrics,
+        tag="health",
+        answers={
+            200: Answer(
+                description="The scrape.",
+                schema=text("Families of samples, with HELP and TYPE."),
+                media_type=METRICS_TEXT,
+                example="kafka_brokers 3.0\n",
+            )
+        },
+    ),
     _health("/healthz", get_health, "alive"),
     _health("/healthy", get_health, "alive"),
     _health("/readyz", get_readiness, "ready"),

@@ -43,7 +43,7 @@ from minikafka.rest.host import Host
 from minikafka.rest.problems import PROBLEM_TYPE, Refused, malformed, problem_of
 from minikafka.rest.respond import Streams, refuse, respond
 from minikafka.rest.route import Route
-from minikafka.rest.visit import Visit
+from minikafka.rest.visit import Metrics, Visit
 from minikafka.world.instruments import Instruments
 
 TESTING_ROUTES = (
@@ -81,10 +81,14 @@ def is_there(route: Route, host: Host) -> bool:
 
 
 class Doors:
-    """Mounts the routes on an application; stands before one broker. ``instruments`` are for the testing doors."""
+    """Mounts the routes on an application; stands before one broker.
 
-    def __init__(self, instruments: Instruments | None = None) -> None:
+    ``instruments`` are for the testing doors, ``metrics`` is what ``/metrics`` answers.
+    """
+
+    def __init__(self, instruments: Instruments | None = None, metrics: Metrics | None = None) -> None:
         self._instruments = instruments
+        self._metrics = metrics
         self._host: Host | None = None
         self._admission = Admission()
         self._streams = Streams()
@@ -115,7 +119,7 @@ class Doors:
         async def on_request(http: web.Request) -> web.StreamResponse:
             if self._host is None:
                 return _closed()
-            visit = Visit(http, self._host, self._admission, self._instruments)
+            visit = Visit(http, self._host, self._admission, self._instruments, self._metrics)
             if route is None or not is_there(route, self._host):
                 return refuse(visit, _nothing_there(http, self._host))
             return await respond(route, visit, self._streams)

@@ -50,11 +50,20 @@ class Stream:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
+Metrics: TypeAlias = Callable[[], Awaitable[bytes]]
+"""One scrape, as text."""
+
+
 class Visit:
     """One request. ``served_by`` and ``leaders`` fill while it is handled and become headers."""
 
     def __init__(
-        self, http: web.Request, host: Host, admission: Admission, instruments: Instruments | None = None
+        self,
+        http: web.Request,
+        host: Host,
+        admission: Admission,
+        instruments: Instruments | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         self.http = http
         self.host = host
@@ -62,6 +71,8 @@ class Visit:
         self.accept = Accept(http.headers.getall("Accept", ()))
         self.instruments = instruments
         """What tests act with; there when the testing endpoints are enabled."""
+        self.metrics = metrics
+        """What this broker counts."""
         self.values: dict[str, Any] = {}
         """The declared parameters, read before the handler runs; see :meth:`__getitem__`."""
         self.wants_msgpack = False

@@ -136,9 +136,9 @@ class LocalBroker:
     def _mount(self, application: web.Application) -> None:
         """The server asks for this when the first request for a door comes."""
         make_metrics, make_doors = load_doors()
-        metrics, doors = make_metrics(self._gauges, self._event_counts), make_doors(self._instruments)
-        metrics(application)
-        doors(application)  # the last one: it takes any path
+        metrics = make_metrics(self._gauges, self._event_counts)
+        doors = make_doors(self._instruments, metrics.text)
+        doors(application)
         self._doors = doors, metrics
         if self.broker.is_open:
             for door in self._doors:

@@ -26,7 +26,12 @@ SETTINGS = {
     "controller.quorum.fetch.timeout.ms": "800",
     "controller.quorum.election.timeout.ms": "400",
     "min.insync.replicas": "2",
+    "offsets.topic.num.partitions": "3",
+    "group.initial.rebalance.delay.ms": "0",
 }
+
+PARTITIONS = 6
+"""Three of the topic, three of __consumer_offsets."""
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +43,9 @@ def cluster() -> Iterator[LocalCluster]:
 def text_of(cluster: LocalCluster, node: int) -> str:
     """One broker's answer."""
     address = next(each.address for each in cluster.files.brokers if each.node_id == node)
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=30) as answer:
+    scraper = "application/openmetrics-text;version=1.0.0;q=0.8,text/plain;version=0.0.4;q=0.5,*/*;q=0.2"
+    request = urllib.request.Request(f"http://{address}/metrics", headers={"Accept": scraper})
+    with urllib.request.urlopen(request, timeout=30) as answer:
         assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
         return answer.read().decode()
 
@@ -80,6 +87,17 @@ async def _a_turn() -> None:
     await asyncio.sleep(0.05)
 
 
+async def a_group_reads(cluster: LocalCluster, topic: str) -> None:
+    """A member of a group commits 10, 10 and 2 of 30 records, and leaves; while it is there it is told."""
+    consumer = Consumer(topic, bootstrap_servers=cluster.bootstrap, group_id="watched", enable_auto_commit=False)
+    async with consumer:
+        while len(consumer.assignment()) < 3:
+            await consumer.getmany(timeout_ms=50)
+        assert over_all(cluster, "kafka_consumergroup_members", consumergroup="watched") == 1
+        assert over_all(cluster, "kafka_coordinator_group_groupmetadatamanager_numgroupsstable") == 1
+        await consumer.commit({TopicPartition(topic, number): offset for number, offset in enumerate((10, 10, 2))})
+
+
 async def test_what_was_done_is_what_is_told(cluster: LocalCluster):
     """HTTP-CLI-CONVENTIONS 4.4: both families and our own agree with 30 records on 3 partitions, read once."""
     async with AdminClient(bootstrap_servers=cluster.bootstrap) as admin:
@@ -92,6 +110,16 @@ async def test_what_was_done_is_what_is_told(cluster: LocalCluster):
         consumer.assign(partitions)
         for _ in range(30):
             await consumer.getone()
+    await a_group_reads(cluster, "told")
+    assert over_all(cluster, "kafka_consumergroup_current_offset", consumergroup="watched", topic="told") == 22
+    assert over_all(cluster, "kafka_consumergroup_current_offset_sum", consumergroup="watched", topic="told") == 22
+    assert over_all(cluster, "kafka_consumergroup_lag", consumergroup="watched", topic="told") == 8
+    assert over_all(cluster, "kafka_consumergroup_lag", consumergroup="watched", partition=2) == 8
+    assert over_all(cluster, "kafka_consumergroup_lag_sum", consumergroup="watched", topic="told") == 8
+    assert over_all(cluster, "kafka_consumergroup_members", consumergroup="watched") == 0
+    prefix = "kafka_coordinator_group_groupmetadatamanager_num"
+    assert [over_all(cluster, prefix + word) for word in ("groups", "groupsempty", "groupsstable")] == [1, 1, 0]
+    assert over_all(cluster, prefix + "offsets") == 3
     assert over_all(cluster, "kafka_server_brokertopicmetrics_messagesin_total", topic="told") == 30
     assert over_all(cluster, "kafka_server_brokertopicmetrics_totalproducerequests_total", topic="told") == 30
     assert over_all(cluster, "kafka_server_brokertopicmetrics_failedproducerequests_total", topic="told") == 0
@@ -108,7 +136,7 @@ async def test_what_was_done_is_what_is_told(cluster: LocalCluster):
     assert over_all(cluster, "kafka_brokers") == 3
     assert over_all(cluster, "kafka_log_log_logendoffset", topic="told") == 90
     assert over_all(cluster, "kafka_controller_kafkacontroller_activecontrollercount") == 1
-    assert over_all(cluster, "kafka_server_replicamanager_leadercount") == 3
+    assert over_all(cluster, "kafka_server_replicamanager_leadercount") == PARTITIONS
     assert over_all(cluster, "mk_replica_leo", topic="told") == 60
     assert over_all(cluster, "mk_replica_lag_records", topic="told") == 0
     assert over_all(cluster, "mk_replica_in_sync", topic="told") == 6
@@ -238,13 +266,13 @@ def test_a_dead_broker_shows_where_operators_look(cluster: LocalCluster):
     expands = sum_of("kafka_server_replicamanager_isrexpands_total")
     cluster.kill(victim)
     try:
-        wait_until(cluster, lambda: sum_of("kafka_server_replicamanager_underreplicatedpartitions") == 3)
+        wait_until(cluster, lambda: sum_of("kafka_server_replicamanager_underreplicatedpartitions") == PARTITIONS)
         assert sum_of("kafka_controller_kafkacontroller_activecontrollercount") == 1
         assert sum_of("kafka_controller_kafkacontroller_fencedbrokercount") == 1
         assert sum_of("kafka_controller_kafkacontroller_activebrokercount") == sum_of("kafka_brokers") == 2
-        assert sum_of("kafka_server_replicamanager_atminisrpartitioncount") == 3
+        assert sum_of("kafka_server_replicamanager_atminisrpartitioncount") == PARTITIONS
         assert sum_of("kafka_server_replicamanager_underminisrpartitioncount") == 0
-        assert sum_of("kafka_topic_partition_under_replicated_partition") == 3
+        assert sum_of("kafka_topic_partition_under_replicated_partition") == PARTITIONS
         assert sum_of("mk_replica_in_sync", replica=victim) == 0
         assert sum_of("kafka_server_replicamanager_isrshrinks_total") > shrinks
         assert sum_of("kafka_controller_controllerstats_uncleanleaderelections_total") == 0

@@ -1,26 +1,23 @@
-"""The door ``/metrics``: one broker's families as text, a family at a time, so that requests are served in between."""
+"""What ``/metrics`` tells: one broker's families as text, a family at a time: requests are served in between."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator
 
-from aiohttp import web
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.core import Metric
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from minikafka.broker.broker import Broker
+from minikafka.errors import BrokerNotAvailable
 from minikafka.rest.metrics.counts import EventCounts, Windows
 from minikafka.rest.metrics.exporter import exporter
+from minikafka.rest.metrics.groups import group_families, look_at_groups
 from minikafka.rest.metrics.mbeans import mbeans
 from minikafka.rest.metrics.own import own
 from minikafka.rest.metrics.view import ReadGauges, View
-
-PATH = "/metrics"
-
-NOT_OPEN = "the broker is starting or has stopped\n"
 
 
 class _Families(Collector):
@@ -54,19 +51,17 @@ class MetricsDoor:
         """503 from now on."""
         self._broker = None
 
-    def __call__(self, application: web.Application) -> None:
-        """Mount the route; before a door that takes any path."""
-        application.router.add_get(PATH, self._get)
-
-    async def _get(self, _request: web.Request) -> web.Response:
+    async def text(self) -> bytes:
+        """One scrape. BrokerNotAvailable before the start and after the end."""
         if self._broker is None:
-            return web.Response(status=503, text=NOT_OPEN, headers={"Retry-After": "1"})
-        return web.Response(body=await self.scrape(self._broker), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
+            raise BrokerNotAvailable("the broker is starting or has stopped")
+        return await self.scrape(self._broker)
 
     async def scrape(self, broker: Broker) -> bytes:
         """The text. Other requests are served between two families."""
         parts = []
-        for family in self._families(View(broker, broker.config.metrics_partitions_max)):
+        limit = broker.config.metrics_partitions_max
+        for family in self._families(View(broker, limit, await look_at_groups(broker, limit))):
             parts.append(generate_latest(_Families([family])))
             await asyncio.sleep(0)
         return b"".join(parts)
@@ -75,5 +70,6 @@ class MetricsDoor:
         process = self._read_gauges()
         yield from mbeans(view, self.events, self._windows, process)
         yield from exporter(view)
+        yield from group_families(view.groups)
         yield from own(view, self.events, process)
         yield from self._process.collect()

@@ -11,6 +11,7 @@ from minikafka.broker.meters import Histogram
 from minikafka.quorum.image import MetadataImage, PartitionImage, TopicImage
 from minikafka.replication.leader import LeaderReplica
 from minikafka.replication.partition import Partition
+from minikafka.rest.metrics.groups import Groups
 from minikafka.types import NO_NODE, TopicPartition
 
 
@@ -36,6 +37,7 @@ class View:
 
     broker: Broker
     limit: int
+    groups: Groups = field(default_factory=Groups)
     now: float = field(init=False)
 
     def __post_init__(self) -> None:
