@@ -279,6 +279,12 @@ class BrokerConfig:
     controller_quorum_request_timeout_ms: int = _setting(
         "controller.quorum.request.timeout.ms", 2000, "votes and other quorum calls", low=1
     )
+    controller_quorum_fetch_wait_max_ms: int = _setting(
+        "mk.controller.quorum.fetch.wait.max.ms",
+        500,
+        "an idle fetch of metadata is held so long, or for a third of controller.quorum.fetch.timeout.ms",
+        low=1,
+    )
     controller_quorum_retry_backoff_ms: int = _setting("controller.quorum.retry.backoff.ms", 20, "", low=0)
     metadata_log_max_record_bytes_between_snapshots: int = _setting(
         "metadata.log.max.record.bytes.between.snapshots", 20 * MIB, "snapshot by size", low=1

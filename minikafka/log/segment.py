@@ -53,12 +53,14 @@ def headers(file: File, position: int, end: int) -> Iterator[tuple[int, RecordBa
                 return
         at = position - chunk_start
         header = RecordBatch.of(chunk[at : at + HEADER_SIZE])
-        if header.magic != MAGIC or header.batch_length < HEADER_SIZE - LENGTH_END:
-            raise CorruptMessage(f"no batch at byte {position}: magic {header.magic}, length {header.batch_length}")
-        if position + header.size > end:
+        length = header.batch_length
+        if header.magic != MAGIC or length < HEADER_SIZE - LENGTH_END:
+            raise CorruptMessage(f"no batch at byte {position}: magic {header.magic}, length {length}")
+        following = position + length + LENGTH_END
+        if following > end:
             return
         yield position, header
-        position += header.size
+        position = following
 
 
 class Segment:
@@ -221,12 +223,16 @@ class Segment:
                 break
         return NO_TIMESTAMP if self._first_timestamp is None else self._first_timestamp
 
-    def locate(self, offset: Offset) -> tuple[int, RecordBatch] | None:
-        """Position and header of the first batch whose last offset is at or beyond ``offset``; None: no such."""
+    def locate(self, offset: Offset, *, start: int = 0) -> tuple[int, RecordBatch] | None:
+        """Position and header of the first batch whose last offset is at or beyond ``offset``; None: no such.
+
+        ``start``: the position of a batch that does not lie behind it, if one is known.
+        """
         if offset >= self.next_offset:
             return None
-        for position, header in headers(self.file, self.index.position_before(offset), self.size):
-            if header.last_offset >= offset:
+        start = max(start, self.index.position_before(offset))
+        for position, header in headers(self.file, start, self.size):
+            if header.base_offset + header.last_offset_delta >= offset:
                 return position, header
         raise CorruptMessage(f"{self.path(LOG)}: no batch holds offset {offset} below {self.next_offset}")
 
@@ -242,7 +248,7 @@ class Segment:
         start, header = first
         limit, next_offset = self.size, self.next_offset
         if end_offset < self.next_offset:
-            beyond = self.locate(end_offset)
+            beyond = self.locate(end_offset, start=start)
             if beyond is not None:
                 limit, next_offset = beyond[0], min(beyond[1].base_offset, end_offset)
         if start + max_bytes >= limit:

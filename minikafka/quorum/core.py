@@ -116,6 +116,8 @@ class QuorumCore:
         self.events = events
         self.election_timeout_s = config.controller_quorum_election_timeout_ms / 1000
         self.fetch_timeout_s = config.controller_quorum_fetch_timeout_ms / 1000
+        self.fetch_wait_max_ms = config.controller_quorum_fetch_wait_max_ms
+        """For how long a leader may hold a fetch that has nothing to get; so late is news of a dead connection, too."""
         self.backoff_max_s = config.controller_quorum_election_backoff_max_ms / 1000
         self.retry_backoff_s = max(config.controller_quorum_retry_backoff_ms, 1) / 1000
         self.wall_ms = wall_ms

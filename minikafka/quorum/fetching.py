@@ -31,9 +31,6 @@ from minikafka.wire.messages import (
     FetchSnapshotResponse,
 )
 
-FETCH_WAIT_MAX_MS = 500
-"""How long a leader may hold a fetch that has nothing to get; also how late news of a dead connection may be."""
-
 FETCH_BYTES_MAX = 8 * 1024 * 1024
 """Of one answer: no batch of the metadata log is larger."""
 
@@ -80,7 +77,7 @@ def fetch_wait_ms(core: QuorumCore) -> int:
     """How long the leader may hold a fetch: short enough that a quiet leader is heard of well before the fetch timeout,
     and the follower before the leader tells it again who leads, half a fetch timeout after its last fetch.
     """
-    return min(FETCH_WAIT_MAX_MS, int(core.fetch_timeout_s * 1000 / 3))
+    return min(core.fetch_wait_max_ms, int(core.fetch_timeout_s * 1000 / 3))
 
 
 def next_fetch(core: QuorumCore) -> FetchAsk | None:

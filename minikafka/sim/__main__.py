@@ -4,50 +4,39 @@
     shrink --seed N | PLAN.json [--out FILE]
     show --seed N | PLAN.json [--events] [--trace]
 
-``run -o json`` prints {"seeds","violations","seeds_per_second","virtual_over_real","marks"}.
+``run -o json`` prints {"seeds","violations","seeds_per_second","virtual_over_real","marks"}, and more about the pace.
 """
 
 from __future__ import annotations
 
 import json
-import multiprocessing
 import sys
-import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Final
 
 import click
 
+from minikafka.sim.campaign import Campaign, Progress, Task, interruptible, run_tasks
 from minikafka.sim.plan import Plan, plan_of
-from minikafka.sim.report import Report
 from minikafka.sim.run import Run, run
 from minikafka.sim.shrink import shrink
 
+INTERRUPTED: Final = 130
+"""Exit code after Ctrl-C, as shells have it."""
 
-def _plans(seed: int | None, seeds: int | None, start: int, files: tuple[str, ...]) -> list[tuple[Plan, str]]:
-    """Plans with the command that runs each again."""
-    chosen = [(Plan.from_json(Path(name).read_text()), f"python -m minikafka.sim run {name}") for name in files]
-    numbers = [seed] if seed is not None else list(range(start, start + (seeds or 0)))
-    chosen += [(plan_of(number), f"python -m minikafka.sim run --seed {number}") for number in numbers]
-    if not chosen:
+
+def _tasks(seed: int | None, seeds: int | None, start: int, files: tuple[str, ...], *, plain: bool) -> list[Task]:
+    numbers = [seed] if seed is not None else range(start, start + (seeds or 0))
+    tasks = [Task(file=name) for name in files] + [Task(seed=number, plain=plain) for number in numbers]
+    if not tasks:
         raise click.UsageError("say --seed N, --seeds N, or name a plan's file")
-    return chosen
+    return tasks
 
 
 def _one_plan(seed: int | None, file: str | None) -> Plan:
     if (seed is None) == (file is None):
         raise click.UsageError("say either --seed N or a plan's file")
     return plan_of(seed) if seed is not None else Plan.from_json(Path(str(file)).read_text())
-
-
-def _reports(plans: Sequence[Plan], jobs: int) -> Iterator[Report]:
-    """In the order of the plans, however many processes run them; leaving early ends the processes."""
-    if jobs == 1:
-        yield from map(run, plans)
-        return
-    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-        yield from pool.imap(run, plans)
 
 
 @click.group()
@@ -60,64 +49,32 @@ def main() -> None:
 @click.option("--seed", type=int, help="this seed only")
 @click.option("--seeds", type=int, help="so many seeds")
 @click.option("--start", type=int, default=0, show_default=True, help="the first of them")
+@click.option("--plain", is_flag=True, help="three brokers, 200 operations, ten faults, and nothing else")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="processes at work")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def run_command(
-    files: tuple[str, ...], seed: int | None, seeds: int | None, start: int, jobs: int, output: str
+    files: tuple[str, ...],
+    seed: int | None,
+    seeds: int | None,
+    start: int,
+    jobs: int,
+    output: str,
+    *,
+    plain: bool,
 ) -> None:
-    """Run plans; exit 1 when a promise was broken."""
-    campaign = Campaign(say=output == "text")
-    chosen = _plans(seed, seeds, start, files)
-    for report, (_, replay) in zip(_reports([plan for plan, _ in chosen], jobs), chosen, strict=True):
-        campaign.add(report, replay)
-    if output == "json":
-        click.echo(json.dumps(campaign.to_json()))
-    else:
-        click.echo(campaign.summary())
-    sys.exit(1 if campaign.violations else 0)
-
-
-class Campaign:
-    """What many runs came to."""
-
-    def __init__(self, *, say: bool = True) -> None:
-        self.runs = 0
-        self.violations: list[dict[str, object]] = []
-        self.marks: Counter[str] = Counter()
-        self.virtual_s = 0.0
-        self._say = say
-        self._began = time.perf_counter()
-
-    def add(self, report: Report, replay: str) -> None:
-        """Count one run; tell it, if asked to."""
-        self.runs += 1
-        self.virtual_s += report.virtual_s
-        self.marks.update(report.marks)
-        self.violations += [
-            {"seed": report.plan.seed, "name": each.name, "what": each.what, "time": each.time, "step": each.step}
-            for each in report.violations[:1]
-        ]
-        if self._say:
-            click.echo(report.render(replay=replay))
-
-    def to_json(self) -> dict[str, object]:
-        """The contract of ``run -o json``."""
-        elapsed = time.perf_counter() - self._began
-        return {
-            "seeds": self.runs,
-            "violations": self.violations,
-            "seeds_per_second": round(self.runs / elapsed, 2),
-            "virtual_over_real": round(self.virtual_s / elapsed, 1),
-            "marks": dict(sorted(self.marks.items())),
-        }
-
-    def summary(self) -> str:
-        """One line."""
-        told = self.to_json()
-        return (
-            f"{self.runs} runs, {len(self.violations)} failed, {told['seeds_per_second']} a second,"
-            f" {told['virtual_over_real']} virtual seconds a second"
-        )
+    """Run plans; exit 1 when a promise was broken, 130 after Ctrl-C. How far it is stands on stderr."""
+    tasks = _tasks(seed, seeds, start, files, plain=plain)
+    campaign, progress = Campaign(jobs), Progress(len(tasks), sys.stderr)
+    with interruptible(campaign):
+        for task, done in zip(tasks, run_tasks(tasks, jobs), strict=True):
+            campaign.add(done)
+            if output == "text":
+                progress.clear()
+                click.echo(done.report.render(replay=task.replay))
+            progress.tell(campaign)
+    progress.clear()
+    click.echo(json.dumps(campaign.to_json()) if output == "json" else campaign.summary())
+    sys.exit(INTERRUPTED if campaign.is_cut_short else 1 if campaign.violations else 0)
 
 
 @main.command("shrink")

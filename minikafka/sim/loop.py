@@ -472,7 +472,8 @@ class SimLoop(_Base):  # type: ignore[misc]
 
     def _drop_cancelled_timers(self) -> None:
         # Most timers are time-outs that did not happen: without this the heap would hold them to the end.
-        self._timers = [entry for entry in self._timers if not entry[2].is_cancelled]
+        # In place: this may happen while they are being fired, and one that is due must not be fired from two lists.
+        self._timers[:] = [entry for entry in self._timers if not entry[2].is_cancelled]
         heapq.heapify(self._timers)
         self._timers_max = max(TIMERS_MAX, 2 * len(self._timers))
 

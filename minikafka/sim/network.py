@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from contextvars import Context
 from dataclasses import dataclass, field
+from math import log
 from random import Random
 from typing import Any
 
@@ -105,7 +106,7 @@ class _Held:
 class _Link:
     """One directed link: how it behaves, and its random streams."""
 
-    __slots__ = ("_name", "_seed", "_streams", "free_at", "profile", "source", "target")
+    __slots__ = ("_name", "_seed", "_streams", "delays", "free_at", "profile", "source", "target")
 
     def __init__(self, seed: object, source: str, target: str) -> None:
         self.source = source
@@ -117,13 +118,14 @@ class _Link:
         self._seed = seed
         self._name = f"{source}->{target}"
         self._streams: dict[str, Random] = {}
+        self.delays = Random(f"{seed}/net/{self._name}").random
+        """Draws how long messages take."""
 
     def stream(self, purpose: str) -> Random:
-        """Draws for one purpose; the delays are the nameless one."""
+        """Draws for one purpose."""
         stream = self._streams.get(purpose)
         if stream is None:
-            name = f"{self._name}/{purpose}" if purpose else self._name
-            stream = self._streams[purpose] = Random(f"{self._seed}/net/{name}")
+            stream = self._streams[purpose] = Random(f"{self._seed}/net/{self._name}/{purpose}")
         return stream
 
 
@@ -373,7 +375,7 @@ class SimNetwork:
 
     def _delay(self, link: _Link) -> float:
         mean_s = (link.profile or self.profile).delay_mean_s
-        return link.stream("").expovariate(1 / mean_s) if mean_s > 0 else 0.0
+        return -log(1.0 - link.delays()) / (1 / mean_s) if mean_s > 0 else 0.0  # as Random.expovariate, spelled out
 
     def _queueing(self, link: _Link, size: int) -> float:
         """How long a message takes to get onto a link that carries so many bytes a second and no more."""

@@ -28,6 +28,7 @@ def slower(plan: Plan, by: float = PACE) -> Plan:
     """The same plan, ``by`` times as long."""
     return plan.with_(
         duration_s=plan.duration_s * by,
+        pace=plan.pace * by,
         settings=_longer(plan.settings, by),
         client_settings=_longer(plan.client_settings, by),
         clients={name: _longer(settings, by) for name, settings in plan.clients.items()},

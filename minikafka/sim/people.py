@@ -27,7 +27,7 @@ from minikafka.sim.cluster import SimCluster
 from minikafka.sim.faults import At
 from minikafka.sim.lives import TopicLives, admin_config
 from minikafka.sim.plan import Fault, Plan
-from minikafka.sim.workload import SUCCESSOR, ConsumingClient, Reader, ReadingClient, SendingClient
+from minikafka.sim.workload import READ_WAIT_MS, SUCCESSOR, ConsumingClient, Reader, ReadingClient, SendingClient
 from minikafka.types import TopicPartition
 
 ADMIN: Final = "a"
@@ -126,11 +126,21 @@ class People:
 
     # ---- readers -----------------------------------------------------------------------------------------------------
 
-    def read_with(self, machine: str, names: Sequence[TopicPartition], positions: Any = None) -> ReadingClient:
-        """A reader of ours."""
+    def read_with(
+        self, machine: str, names: Sequence[TopicPartition], positions: Any = None, *, in_haste: bool = False
+    ) -> ReadingClient:
+        """A reader of ours; ``in_haste`` it pauses as briefly as if nothing else were slow."""
         brokers = [self._cluster.address_of(node) for node in self._cluster.nodes]
         process = self._process_on(machine)
-        reader = ReadingClient(self._cluster.sim, process, names, self._recorder, brokers=brokers, positions=positions)
+        reader = ReadingClient(
+            self._cluster.sim,
+            process,
+            names,
+            self._recorder,
+            brokers=brokers,
+            positions=positions,
+            pace=1.0 if in_haste else self._plan.pace,
+        )
         self.readers.append(reader)
         return reader
 
@@ -140,6 +150,7 @@ class People:
             for name, value in self._plan.client_settings.items()
             if name in {"request_timeout_ms", "retry_backoff_ms", "retry_backoff_max_ms"}
         }
+        settings["fetch_max_wait_ms"] = int(READ_WAIT_MS * self._plan.pace)
         self.readers.append(
             ConsumingClient(
                 self._cluster.sim,

@@ -112,6 +112,8 @@ class Plan:
     """Of every link: delay_mean_s, loss, reset, duplicate."""
     sync_mean_s: float = 0.002
     readers: int = 1
+    pace: float = 1.0
+    """How many times longer the readers pause than they would: what they wait is no setting."""
     duration_s: float = 10.0
     """Of the safety phase."""
     faults: tuple[Fault, ...] = ()
@@ -178,19 +180,27 @@ def plan_of(
     kinds: Sequence[str] = (),
     policy: str | None = None,
 ) -> Plan:
-    """The plan of a seed: three or four brokers, ``operations`` sends, ``faults`` faults, and some of ``extras.py``.
+    """The plan of a seed: three or four brokers, ``operations`` sends, ``faults`` faults, and some of ``EXTRAS``.
 
     ``kinds`` and ``policy`` are drawn unless given: a hunt for something special narrows them, and has no extras.
     """
-    plan = _plain_plan(seed, operations, faults, kinds, policy)
+    plan = _drawn_plan(seed, operations, faults, kinds, policy)
     return slower(plan if kinds else with_extras(plan))
 
 
-def _plain_plan(seed: int, operations: int, faults: int, kinds: Sequence[str], policy: str | None) -> Plan:
+def plain_plan_of(seed: int) -> Plan:
+    """Three brokers, 200 sends, ten faults and nothing else: what issue 3 names its pace for."""
+    return slower(_drawn_plan(seed, OPERATIONS, FAULTS, (), None, brokers=VOTERS))
+
+
+def _drawn_plan(
+    seed: int, operations: int, faults: int, kinds: Sequence[str], policy: str | None, *, brokers: int | None = None
+) -> Plan:
     shape = Random(f"{seed}/plan/shape")
     policy = shape.choice((FSYNC, PAGE_CACHE, PAGE_CACHE)) if policy is None else policy
     partitions = shape.choice((1, 2, 3))
-    brokers = shape.choice((3, 3, 3, 4))
+    drawn = shape.choice((3, 3, 3, 4))
+    brokers = drawn if brokers is None else brokers
     topics = (PlannedTopic(name="orders", partitions=partitions, replication_factor=3),)
     duration_s = shape.uniform(6.0, 10.0)
     min_isr = shape.choice((1, 2, 2))
@@ -229,6 +239,7 @@ def _settings(random: Random, *, policy: str, min_isr: int) -> dict[str, str]:
         "controller.quorum.fetch.timeout.ms": election_ms * 2,
         "controller.quorum.request.timeout.ms": election_ms * 2,
         "controller.quorum.election.backoff.max.ms": election_ms,
+        "mk.controller.quorum.fetch.wait.max.ms": 500,
         "metadata.log.max.record.bytes.between.snapshots": random.choice((800, 3000, 100_000)),
         "log.segment.bytes": random.choice((300, 600, 2000)),
         "log.index.interval.bytes": random.choice((0, 100, 500)),

@@ -232,7 +232,7 @@ class Run:
         names = self.cluster.partition_names()
         of_users = [name for name in names if name.topic != OFFSETS_TOPIC]
         if of_users:
-            reader = self.people.read_with("final", of_users)
+            reader = self.people.read_with("final", of_users, in_haste=True)
             ends = {name: self._high_watermark(name) for name in of_users}
             self._until(
                 lambda: all(reader.positions[name] >= end for name, end in ends.items()),

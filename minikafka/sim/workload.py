@@ -45,7 +45,7 @@ from minikafka.wire.messages import (
 from minikafka.wire.records import decode_batch
 
 READ_PAUSE_S = 0.25
-"""Between two rounds of a reader."""
+"""Between two rounds of a reader, at a pace of 1."""
 
 READ_WAIT_MS = 500
 """How long a leader may keep a reader waiting that has read all there is: consumers wait for the watermark."""
@@ -158,12 +158,14 @@ class ReadingClient:
         *,
         brokers: Sequence[Address],
         positions: Mapping[TopicPartition, Offset] | None = None,
+        pace: float = 1.0,
     ) -> None:
         self.name = name
         self.machine = name.partition(SUCCESSOR)[0]
         self.positions: dict[TopicPartition, Offset] = dict(positions or dict.fromkeys(partitions, 0))
         self._recorder = recorder
         self._brokers = list(brokers)
+        self._pace = pace
         self._world: World = sim.of(self.machine)
         recorder.assign(name, list(partitions))
         sim.spawn(self.machine, self._run())
@@ -176,10 +178,10 @@ class ReadingClient:
                 leaders = await self._leaders()
             before = dict(self.positions)
             answers = [await self._poll(broker, partitions, wait_ms) for broker, partitions in leaders.items()]
-            wait_ms = READ_WAIT_MS if self.positions == before else 0
+            wait_ms = int(READ_WAIT_MS * self._pace) if self.positions == before else 0
             if sum(answers) < len(self.positions):
                 leaders = {}
-            await asyncio.sleep(READ_PAUSE_S)
+            await asyncio.sleep(READ_PAUSE_S * self._pace)
 
     async def _leaders(self) -> dict[Address, list[TopicPartition]]:
         """Who leads what, as one broker says; the next one is asked when it does not answer."""
@@ -260,7 +262,9 @@ class ReadingClient:
 
     async def _ask(self, peer: Address, request: object) -> object | None:
         try:
-            answer: object = await call(self._world.network, peer, request, self._world.clock.now() + CALL_S)
+            answer: object = await call(
+                self._world.network, peer, request, self._world.clock.now() + CALL_S * self._pace
+            )
         except (WorldError, ProtocolError):
             return None
         return answer

@@ -154,7 +154,7 @@ def test_the_command_line_says_what_issue_3_asks_for() -> None:
     result = CliRunner().invoke(main, ["run", "--seeds", "1", "--start", "7", "-o", "json"])
     assert result.exit_code == 0, result.output
     told = json.loads(result.output)
-    assert sorted(told) == ["marks", "seeds", "seeds_per_second", "violations", "virtual_over_real"]
+    assert told.keys() >= {"marks", "seeds", "seeds_per_second", "violations", "virtual_over_real"}
     assert told["seeds"] == 1
     assert told["violations"] == []
     assert told["marks"]["leader_elected"] + told["marks"]["became_leader"] > 0

@@ -401,3 +401,20 @@ def test_cancelled_timers_do_not_pile_up():
     loop = SimLoop(1)
     loop.run(story())
     assert len(loop._timers) < 300
+
+
+def test_what_is_due_happens_once_though_timers_are_swept_meanwhile():
+    """The sweep made a new heap while the old one was being fired: what else was due at that instant came twice."""
+    loop = SimLoop(1)
+    happened: list[str] = []
+
+    def first() -> None:
+        happened.append("first")
+        for _ in range(loop_module.TIMERS_MAX + 1):
+            loop.call_later(1, happened.append, "never").cancel()
+
+    loop.happen_at(1.0, first)
+    loop.happen_at(1.0, lambda: happened.append("second"))
+    loop.run_until(5)
+    loop.close()
+    assert happened == ["first", "second"]

@@ -1,0 +1,192 @@
+"""Many runs: in one process or several, what they came to, and how far they are.
+
+Rules for this file:
+
+1. Reports come in the order of the tasks, however many processes run them: a campaign is the same with any ``jobs``.
+2. Ctrl-C goes to the parent alone; it ends the processes and tells what was found so far.
+3. Real time is read here and nowhere below: it is for the pace that is told, and decides nothing.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple, TextIO
+
+from minikafka.sim.plan import Plan, plain_plan_of, plan_of
+from minikafka.sim.report import Report
+from minikafka.sim.run import run
+
+REDRAWN_EVERY_S: Final = 0.25
+"""The line of progress on a screen."""
+
+TOLD_EVERY_S: Final = 30.0
+"""Lines of progress in a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One plan to run: a kept one's file, or a seed."""
+
+    seed: int = 0
+    plain: bool = False
+    file: str = ""
+
+    def plan(self) -> Plan:
+        """Read it, or draw it."""
+        if self.file:
+            return Plan.from_json(Path(self.file).read_text())
+        return plain_plan_of(self.seed) if self.plain else plan_of(self.seed)
+
+    @property
+    def replay(self) -> str:
+        """The command that runs it again."""
+        what = self.file or f"--seed {self.seed}{' --plain' if self.plain else ''}"
+        return f"python -m minikafka.sim run {what}"
+
+
+class Done(NamedTuple):
+    """One run, and what it cost."""
+
+    report: Report
+    cpu_s: float
+
+
+def run_task(task: Task) -> Done:
+    """Draw the plan and run it."""
+    began = time.process_time()
+    report = run(task.plan())
+    return Done(report, time.process_time() - began)
+
+
+def run_tasks(tasks: Sequence[Task], jobs: int) -> Iterator[Done]:
+    """In the order of the tasks; whoever leaves early, by an exception too, ends the processes."""
+    if jobs == 1:
+        yield from map(run_task, tasks)
+        return
+    with multiprocessing.get_context("spawn").Pool(jobs, initializer=leave_ctrl_c_to_the_parent) as pool:
+        yield from pool.imap(run_task, tasks)
+
+
+def leave_ctrl_c_to_the_parent() -> None:
+    """A terminal interrupts the whole group of processes; one of them must be there to sum up."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+class Campaign:
+    """What many runs came to."""
+
+    def __init__(self, jobs: int = 1) -> None:
+        self.runs = 0
+        self.violations: list[dict[str, object]] = []
+        self.marks: Counter[str] = Counter()
+        self.sizes: Counter[str] = Counter()
+        """Of all plans: brokers, operations, faults, groups."""
+        self.virtual_s = 0.0
+        self.cpu_s = 0.0
+        self.jobs = jobs
+        self.is_cut_short = False
+        self._began = time.perf_counter()
+
+    def add(self, done: Done) -> None:
+        """Count one run."""
+        report, plan = done.report, done.report.plan
+        self.runs += 1
+        self.virtual_s += report.virtual_s
+        self.cpu_s += done.cpu_s
+        self.marks.update(report.marks)
+        self.sizes.update(
+            brokers=plan.brokers, operations=len(plan.operations), faults=len(plan.faults), groups=len(plan.groups)
+        )
+        self.violations += [
+            {"seed": plan.seed, "name": each.name, "what": each.what, "time": each.time, "step": each.step}
+            for each in report.violations[:1]
+        ]
+
+    @property
+    def elapsed_s(self) -> float:
+        """Real seconds since the beginning."""
+        return max(time.perf_counter() - self._began, 1e-9)
+
+    def to_json(self) -> dict[str, object]:
+        """The contract of ``run -o json``: seeds, violations, seeds_per_second, virtual_over_real, marks; beside them
+        what one core did, and how large the plans were on average.
+        """
+        cpu_s = max(self.cpu_s, 1e-9)
+        return {
+            "seeds": self.runs,
+            "violations": self.violations,
+            "interrupted": self.is_cut_short,
+            "jobs": self.jobs,
+            "seconds": round(self.elapsed_s, 1),
+            "seeds_per_second": round(self.runs / self.elapsed_s, 2),
+            "seeds_per_core_second": round(self.runs / cpu_s, 2),
+            "virtual_over_real": round(self.virtual_s / self.elapsed_s, 1),
+            "virtual_over_core": round(self.virtual_s / cpu_s, 1),
+            "plan": {name: round(total / max(self.runs, 1), 2) for name, total in sorted(self.sizes.items())},
+            "marks": dict(sorted(self.marks.items())),
+        }
+
+    def summary(self) -> str:
+        """One line."""
+        told = self.to_json()
+        return (
+            f"{self.runs} runs, {len(self.violations)} failed, {told['seeds_per_second']} a second"
+            f" ({told['seeds_per_core_second']} a second of one core),"
+            f" {told['virtual_over_real']} virtual seconds a second" + (", interrupted" if self.is_cut_short else "")
+        )
+
+
+class Progress:
+    """How far a campaign is, on ``stream``: one line that is drawn again on a screen, a line now and then in a file."""
+
+    def __init__(self, total: int, stream: TextIO, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._total = total
+        self._stream = stream
+        self._clock = clock
+        self._is_screen = stream.isatty()
+        self._every_s = REDRAWN_EVERY_S if self._is_screen else TOLD_EVERY_S
+        self._next_at = clock() + self._every_s
+        self._width = 0
+
+    def tell(self, campaign: Campaign) -> None:
+        """After each run; most calls say nothing."""
+        now = self._clock()
+        if now >= self._next_at and campaign.runs < self._total:
+            self._next_at = now + self._every_s
+            self._write(self._line(campaign))
+
+    def clear(self) -> None:
+        """Take the line off the screen."""
+        if self._width:
+            self._stream.write("\r" + " " * self._width + "\r")
+            self._stream.flush()
+            self._width = 0
+
+    def _line(self, campaign: Campaign) -> str:
+        left_s = (self._total - campaign.runs) * campaign.elapsed_s / max(campaign.runs, 1)
+        left = f"{left_s / 60:.0f} min" if left_s >= 90 else f"{left_s:.0f} s"
+        return f"{campaign.runs} of {self._total} runs, {len(campaign.violations)} failed, {left} left"
+
+    def _write(self, line: str) -> None:
+        if self._is_screen:
+            self._stream.write("\r" + line.ljust(self._width))
+            self._width = max(self._width, len(line))
+        else:
+            self._stream.write(line + "\n")
+        self._stream.flush()
+
+
+@contextmanager
+def interruptible(campaign: Campaign) -> Iterator[None]:
+    """Ctrl-C ends what is inside; the campaign remembers that it was cut short."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        campaign.is_cut_short = True

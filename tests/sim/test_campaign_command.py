@@ -1,0 +1,165 @@
+"""``minikafka sim run``: several processes, how far it is, and Ctrl-C (issue 3)."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+from click.testing import CliRunner
+
+from minikafka.sim.__main__ import INTERRUPTED, main
+from minikafka.sim.campaign import REDRAWN_EVERY_S, TOLD_EVERY_S, Campaign, Done, Progress, Task, run_task
+from minikafka.sim.plan import FAULTS, OPERATIONS, Plan, plain_plan_of
+from minikafka.sim.report import Report
+
+SMALL = Plan(seed=1)
+PACE = {
+    "seconds",
+    "seeds_per_second",
+    "seeds_per_core_second",
+    "virtual_over_real",
+    "virtual_over_core",
+    "jobs",
+}
+
+
+GROUP_LOOKS = 300
+
+
+def group_lives(group: int) -> bool:
+    """Is any process of the group there? What the dead have left to their parents may take a moment."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    time.sleep(0.1)
+    return True
+
+
+class Screen(io.StringIO):
+    """A terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+class Stopwatch:
+    """Real time, as the test wants it."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def done(seed: int) -> Done:
+    return Done(Report(plan=replace(SMALL, seed=seed), virtual_s=10.0), 0.5)
+
+
+def after(count: int) -> Campaign:
+    campaign = Campaign()
+    for seed in range(count):
+        campaign.add(done(seed))
+    return campaign
+
+
+def test_several_processes_tell_what_one_tells() -> None:
+    """``--jobs``: the same report but for the pace, in the order of the seeds."""
+    arguments = ["run", "--seeds", "3", "--start", "40"]
+    alone, both = (
+        CliRunner().invoke(main, [*arguments, "-o", "json", "--jobs", jobs], catch_exceptions=False) for jobs in "12"
+    )
+    assert (alone.exit_code, both.exit_code) == (0, 0)
+    told, told_by_both = json.loads(alone.stdout), json.loads(both.stdout)
+    assert told_by_both["jobs"] == 2
+    assert {name: told[name] for name in told.keys() - PACE} == {
+        name: told_by_both[name] for name in told_by_both.keys() - PACE
+    }
+    lines = CliRunner().invoke(main, [*arguments, "--jobs", "2"]).stdout.splitlines()
+    assert [line.split()[2] for line in lines[:3]] == ["40", "41", "42"]
+
+
+def test_the_json_says_how_large_the_plans_were() -> None:
+    """A pace means nothing without the size of what is run."""
+    told = after(4).to_json()
+    assert told["plan"] == {"brokers": 3, "faults": 0, "groups": 0, "operations": 0}
+    assert told["seeds_per_core_second"] == 2.0
+    assert told["virtual_over_core"] == 20.0
+
+
+def test_plain_plans_are_what_the_issue_names_its_pace_for() -> None:
+    """Three brokers, 200 client operations, ten faults; nothing else."""
+    for seed in range(20):
+        plan = plain_plan_of(seed)
+        assert (plan.brokers, len(plan.operations), len(plan.faults)) == (3, OPERATIONS, FAULTS)
+        assert (plan.consumers, plan.groups, len(plan.topics), plan.clients) == (0, (), 1, {})
+
+
+def test_a_plain_seed_names_itself_so() -> None:
+    """What a failure prints runs the same plan again."""
+    assert Task(seed=7, plain=True).plan() == plain_plan_of(7)
+    assert Task(seed=7, plain=True).replay == "python -m minikafka.sim run --seed 7 --plain"
+    assert Task(file="kept.json").replay == "python -m minikafka.sim run kept.json"
+
+
+def test_progress_on_a_screen_is_one_line_that_goes_away() -> None:
+    """Drawn anew a few times a second, and blank at the end."""
+    screen, clock = Screen(), Stopwatch()
+    progress = Progress(10, screen, clock)
+    progress.tell(after(1))
+    assert screen.getvalue() == ""
+    clock.now = REDRAWN_EVERY_S
+    progress.tell(after(2))
+    first = screen.getvalue()
+    assert first.startswith("\r2 of 10 runs, 0 failed, ")
+    assert "\n" not in first
+    progress.clear()
+    assert screen.getvalue() == first + "\r" + " " * (len(first) - 1) + "\r"
+
+
+def test_progress_in_a_file_is_a_line_now_and_then() -> None:
+    """No control characters, and nothing at all of a short campaign."""
+    file, clock = io.StringIO(), Stopwatch()
+    progress = Progress(3, file, clock)
+    for runs, now in ((1, TOLD_EVERY_S - 1), (2, TOLD_EVERY_S), (3, 2 * TOLD_EVERY_S)):
+        clock.now = now
+        progress.tell(after(runs))
+    progress.clear()
+    lines = file.getvalue().splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("2 of 3 runs, 0 failed, ")
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_ctrl_c_ends_all_processes_and_sums_up(jobs: int) -> None:
+    """A terminal interrupts the whole group: exit 130, what was found so far on stdout, nobody left behind."""
+    command = [sys.executable, "-m", "minikafka.sim", "run", "--seeds", "10000", "--jobs", str(jobs)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("passed   seed 0 ")
+        os.killpg(process.pid, signal.SIGINT)
+        out, error = process.communicate(timeout=60)
+    assert process.returncode == INTERRUPTED == 130
+    summary = out.splitlines()[-1]
+    assert " runs, 0 failed, " in summary
+    assert summary.endswith(", interrupted")
+    assert "Traceback" not in error
+    assert any(not group_lives(process.pid) for _ in range(GROUP_LOOKS))
+
+
+def test_a_task_is_a_plan_and_its_price() -> None:
+    """What a process hands back."""
+    ran = run_task(Task(seed=5, plain=True))
+    assert ran.report.plan.seed == 5
+    assert ran.report.ok
+    assert ran.cpu_s > 0
