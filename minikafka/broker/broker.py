@@ -428,6 +428,9 @@ class Broker:
             self.failure = why
             self._state_moved.set()
             self._ending = asyncio.get_running_loop().create_task(self._halt(), name="halt")
+        else:
+            # It leaves in good order already, and waits for a controller: which this very broker may have been.
+            self.hurry()
 
     # ---- stop --------------------------------------------------------------------------------------------------------
 

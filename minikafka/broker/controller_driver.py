@@ -28,6 +28,7 @@ from minikafka.errors import (
     NOT_WRITTEN,
     UNKNOWN,
     InvalidRequest,
+    KafkaStorageError,
     NotController,
     Outcome,
     ProtocolError,
@@ -425,7 +426,8 @@ class ControllerDriver:
                 end = await self.quorum.append([encode(record) for record in batch.records], epoch=batch.epoch)
             except ProtocolError as error:
                 self._fail(batch, error)
-                if isinstance(error, NotController):
+                if isinstance(error, NotController | KafkaStorageError):
+                    # A quorum's log that has failed stays so: who cannot write down what it decides must not reign on.
                     raise
                 self.world.events("metadata_append_failed", epoch=batch.epoch, why=error.message)
                 await asyncio.sleep(RETRY_PAUSE_S)

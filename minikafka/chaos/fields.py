@@ -22,6 +22,14 @@ _UNIT_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _LINE = re.compile(r"at line (\d+)")
 
 
+def seconds_of(text: str) -> float:
+    """A time with its unit as seconds. ValueError tells the form."""
+    found = _TIME.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"{text!r}: a time with its unit (ms, s, m, h, d) is needed, as '5s' or '200ms'")
+    return float(found[1]) * _UNIT_S[found[2]]
+
+
 class ScenarioError(InvalidConfig):
     """A scenario's file cannot be played; the message begins with file and line."""
 
@@ -152,10 +160,10 @@ class Table:
         return span
 
     def _seconds(self, name: str, text: str, *, may_be_negative: bool = False) -> float:
-        found = _TIME.fullmatch(text.strip())
-        if found is None:
-            raise self.wrong(name, f"{text!r}: a time with its unit (ms, s, m, h, d) is needed, as '5s' or '200ms'")
-        value = float(found[1]) * _UNIT_S[found[2]]
+        try:
+            value = seconds_of(text)
+        except ValueError as error:
+            raise self.wrong(name, str(error)) from None
         if value < 0 and not may_be_negative:
             raise self.wrong(name, f"{text!r}: a time here is not negative")
         return value

@@ -17,9 +17,11 @@ SHORT_SESSIONS: Final = {
     "broker.session.timeout.ms": "2000",
     "broker.heartbeat.interval.ms": "500",
     "replica.lag.time.max.ms": "5000",
+    "replica.socket.timeout.ms": "3000",
     "auto.create.topics.enable": "false",
 }
-"""Settings of every scenario's cluster, under its own: with Kafka's nine seconds a run would mostly wait."""
+"""Settings of every scenario's cluster, under its own: with Kafka's times (sessions of nine seconds, fetches that are
+given up after thirty) a run would mostly wait."""
 
 FLUSH_EACH: Final = "log.flush.interval.messages"
 UNCLEAN: Final = "unclean.leader.election.enable"

@@ -29,6 +29,7 @@ from minikafka.types import Address, NodeId
 SIMULATOR: Final = "simulator"
 
 REAL: Final[Mapping[str, str]] = {
+    "processes": "minikafka.chaos.processes:ProcessTarget",
     "netns": "minikafka.chaos.netns:NetnsTarget",
     "compose": "minikafka.chaos.compose:ComposeTarget",
 }
@@ -46,6 +47,8 @@ class Target(Protocol):
     """
 
     name: ClassVar[str]
+
+    def __init__(self, scenario: Scenario, folder: Path, say: Callable[[str], object]) -> None: ...
 
     @classmethod
     def lacks(cls, what: str) -> str | None:
@@ -67,6 +70,13 @@ class Target(Protocol):
 
     def addresses(self) -> Mapping[NodeId, Address]:
         """Where this process reaches each broker whose process exists (a paused or isolated one does)."""
+        ...
+
+    def died(self) -> Mapping[NodeId, str]:
+        """Brokers that ended by themselves though no fault asked for it or explains it, and what they said last.
+
+        Asked several times a second while faults are played: no subprocess in it.
+        """
         ...
 
     async def start(self) -> None:

@@ -150,6 +150,11 @@ class Checker:
         if count < EXAMPLES_MAX:
             self._kept.setdefault(finding.kind, []).append(finding)
 
+    @property
+    def totals(self) -> dict[str, int]:
+        """kind -> how many were found so far; what only the whole history shows is not among them yet."""
+        return dict(self._totals)
+
     def feed(self, operation: Operation) -> None:
         """Take the next operation. Raises HistoryError when it contradicts what came before."""
         match operation:

@@ -5,14 +5,34 @@ Exit codes: 0 no promise was broken; 1 damaged, or it failed; 2 called wrongly, 
 
 from __future__ import annotations
 
+import shutil
+import tempfile
+import time
 from pathlib import Path
+from typing import Any
 
 import click
 
-from minikafka.chaos.reading import library, read
-from minikafka.chaos.target import lacks, target_names
-from minikafka.cli.running import Commands
+from minikafka.chaos.fields import seconds_of
+from minikafka.chaos.outcome import CLEAN
+from minikafka.chaos.play import PICTURE, check, play
+from minikafka.chaos.reading import find, library, read
+from minikafka.chaos.target import SIMULATOR, lacks, target_names
+from minikafka.cli.running import FAILED, Commands, run
 from minikafka.cli.tables import output_option, print_json, print_table
+
+
+class Duration(click.ParamType[float]):
+    """A time with its unit, as in a scenario: ``90s``, ``10m``."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Seconds; a usage error for anything else."""
+        try:
+            return seconds_of(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 @click.group(
@@ -20,7 +40,8 @@ from minikafka.cli.tables import output_option, print_json, print_table
     epilog="""\b
 Examples:
   minikafka chaos list
-  minikafka chaos list -o json""",
+  minikafka chaos run zombie-leader
+  minikafka chaos run storm --duration 10m -o json""",
 )
 def command() -> None:
     """Hurt a cluster under load, by a scenario or at random, and judge what came of it."""
@@ -54,3 +75,70 @@ def list_command(files: tuple[Path, ...], output: str) -> None:
         ("SCENARIO", "FAULTS", "TARGETS", "TEACHES"),
         [(row["name"], ",".join(row["faults"]), ",".join(row["targets"]), row["teaches"]) for row in rows],
     )
+
+
+@command.command(
+    "run",
+    epilog="""\b
+Examples:
+  minikafka chaos run kill-loop
+  minikafka chaos run zombie-leader --target simulator --seed 7
+  minikafka chaos run storm --duration 10m --keep /tmp/storm
+  minikafka chaos run mine.toml -o json
+
+Exit code 0: clean, no promise was broken (losses that the scenario's settings allow are named); 1: damaged;
+2: the file is wrong, or the target cannot make one of its faults.""",
+)
+@click.argument("scenario")
+@click.option("--target", default="processes", show_default=True, help="simulator, processes, netns or compose.")
+@click.option("--duration", "duration_s", type=Duration(), default=None, help="Of the load, as 60s or 10m.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Draws who is hit, and when.")
+@click.option(
+    "--keep",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=None,
+    metavar="DIR",
+    help="Keep logs, history, journal, report and picture here.  [a temporary directory, kept when damaged]",
+)
+@output_option
+def run_command(
+    scenario: str, target: str, duration_s: float | None, seed: int, keep: Path | None, output: str
+) -> None:
+    """Play SCENARIO, a name of the library or a file, under load; tell what came of it."""
+    chosen = read(find(scenario))
+    check(chosen, target, duration_s)
+    folder = keep or Path(tempfile.mkdtemp(prefix="minikafka-chaos-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    keeps = keep is not None
+    try:
+        if target == SIMULATOR:
+            from minikafka.chaos import simulator  # noqa: PLC0415 - whole brokers: only who simulates waits for them
+
+            outcome = simulator.play(chosen, seed=seed, folder=folder, duration_s=duration_s)
+        else:
+            outcome = run(lambda: play(chosen, target, seed=seed, folder=folder, duration_s=duration_s, say=_say))
+        keeps = keeps or outcome.verdict != CLEAN
+    finally:
+        if not keeps:
+            shutil.rmtree(folder, ignore_errors=True)
+    if output == "json":
+        print_json({**outcome.to_json(), "folder": str(folder) if keeps else None})
+    else:
+        click.echo(outcome.render())
+    if keeps:
+        _tell_files(folder)
+    if outcome.verdict != CLEAN:
+        raise click.exceptions.Exit(FAILED)
+
+
+def _say(text: str) -> None:
+    """Progress, beside the result."""
+    click.echo(f"{time.strftime('%H:%M:%S')}  {text}", err=True)
+
+
+def _tell_files(folder: Path) -> None:
+    click.echo(f"history, report.json and {PICTURE}: {folder}", err=True)
+    journals = [*sorted(folder.glob("*journal*.jsonl")), *folder.glob("plan.json")]
+    if journals:
+        shown = " ".join(map(str, journals))
+        click.echo(f"step by step: minikafka sim show {shown} --html {folder / 'replay.html'}", err=True)

@@ -1,7 +1,7 @@
 """The faults of a plan at work: who is hit, what is done, and how it is put right.
 
-Targets are resolved when a fault happens (``leader:orders-0`` is whoever leads then). The fault budget of ``plan.py``
-is kept here: a power cut that would exceed it is carried out as a kill -9.
+Targets are resolved when a fault happens, in the words of ``whom.py`` (``leader:orders-0`` is whoever leads then). The
+fault budget of ``plan.py`` is kept here: a power cut that would exceed it is carried out as a kill -9.
 
 Rules for this file: what a fault did is undone for the node that it hit; a restart never disturbs a node that lives; at
 the end of the safety phase everything is put right at once.
@@ -15,10 +15,12 @@ from dataclasses import replace
 
 from minikafka.invariant import invariant
 from minikafka.sim.cluster import SimCluster, node_name
-from minikafka.sim.plan import CONTROLLER, FOLLOWER, FSYNC, ISR, Fault, Plan
+from minikafka.sim.plan import FSYNC, Fault, Plan
 from minikafka.sim.rot import Rot
+from minikafka.sim.verdicts import Drop, Message, Verdict
+from minikafka.sim.whom import CLIENT, CLIENT_END, End, Standing, View, links_of, nodes_of
 from minikafka.sim.world import Event
-from minikafka.types import NO_NODE, NodeId, TopicPartition
+from minikafka.types import NodeId, TopicPartition
 
 At = Callable[[float, Callable[[], None]], None]
 
@@ -36,6 +38,7 @@ SHAPES = {
     "lossy_link": "loss",
     "resetting_link": "reset",
     "doubling_link": "duplicate",
+    "late_link": "delay_mean_s",
 }
 """Kinds of fault by what they change of a link's profile."""
 
@@ -56,6 +59,8 @@ class Faults:
         self._disks_failed: set[NodeId] = set()
         self._stopping: set[NodeId] = set()
         self._shaped: dict[tuple[str, str], None] = {}
+        self._undo: list[Callable[[], None]] = []
+        """Rules between brokers and clients."""
         self._damaged: set[NodeId] = set()
         """Whose power was cut since the cluster was last whole."""
         self._wiped = False
@@ -79,6 +84,7 @@ class Faults:
             "lossy_link": self._shape,
             "resetting_link": self._shape,
             "doubling_link": self._shape,
+            "late_link": self._shape,
             "fail_sync": self._fail_sync,
             "disk_full": self._disk_full,
         }
@@ -106,6 +112,8 @@ class Faults:
         """Put everything right: links, disks, stopped and dead processes."""
         cluster = self._cluster
         cluster.heal()
+        for undo in self._undo:
+            undo()
         for link in self._shaped:
             cluster.sim.network.shape(*link, None)
         for node in cluster.nodes:
@@ -131,31 +139,28 @@ class Faults:
         return told and any(node_name(node) == event.node for node in self._disks_failed)
 
     def _resolve(self, target: str) -> tuple[NodeId, ...]:
-        cluster = self._cluster
-        if target == "all":
-            return cluster.nodes
+        """Brokers; of a link, those at its ends."""
+        view = self._view()
         if ">" in target:
-            one, other = target.split(">")
-            return int(one[1:]), int(other[1:])
-        if target == CONTROLLER:
-            node = cluster.controller()
-        elif ":" in target:
-            role, _, partition = target.partition(":")
-            return self._in_role(role, partition)
-        else:
-            node = int(target[1:])
-        return (node,) if node != NO_NODE else ()
+            return tuple(dict.fromkeys(end for link in links_of(target, view) for end in link if end != CLIENT_END))
+        return nodes_of(target, view)
 
-    def _in_role(self, role: str, partition: str) -> tuple[NodeId, ...]:
-        topic, _, number = partition.rpartition("-")
-        state = self._cluster.partition(TopicPartition(topic, int(number)))
-        if state is None:
-            return ()
-        if role == ISR:
-            return state.isr
-        if role == FOLLOWER:
-            return tuple(node for node in state.replicas if node != state.leader)[:1]
-        return (state.leader,) if state.leader != NO_NODE else ()
+    def _links(self, fault: Fault) -> list[tuple[str, str]]:
+        """The directed links of a fault that strikes links, by the names of the machines."""
+        return [(_machine(one), _machine(other)) for one, other in links_of(fault.target, self._view())]
+
+    def _view(self) -> View:
+        cluster = self._cluster
+        image = cluster.image()
+        partitions = [] if image is None else list(image.sorted_partitions())
+        return View(
+            cluster.nodes,
+            cluster.controller(),
+            {
+                TopicPartition(topic.name, each.partition): Standing(each.leader, each.replicas, each.isr)
+                for topic, each in partitions
+            },
+        )
 
     def _later(self, fault: Fault, do: Callable[[], None]) -> None:
         self._at(self._cluster.sim.loop.time() + fault.lasts_s, do)
@@ -330,36 +335,68 @@ class Faults:
 
         self._later(fault, heal)
 
-    def _cut(self, fault: Fault, nodes: tuple[NodeId, ...]) -> None:
-        one, other = map(node_name, nodes)
-        network = self._cluster.sim.network
+    def _cut(self, fault: Fault, _: tuple[NodeId, ...]) -> None:
+        links = self._links(fault)
         if fault.kind == "cut_both":
-            network.cut_both(one, other)
-        else:
-            network.cut(one, other)
+            links += [(other, one) for one, other in links]
+        network = self._cluster.sim.network
+        heals = [self._cut_link(*link) for link in links if CLIENT in link]
+        for link in links:
+            if CLIENT not in link:
+                network.cut(*link)
 
         def heal() -> None:
-            network.heal(one, other)
-            if fault.kind == "cut_both":
-                network.heal(other, one)
+            for heal_client in heals:
+                heal_client()
+            for link in links:
+                if CLIENT not in link:
+                    network.heal(*link)
 
         self._later(fault, heal)
 
-    def _shape(self, fault: Fault, nodes: tuple[NodeId, ...]) -> None:
-        """One link, one way, is worse than the others."""
-        one, other = map(node_name, nodes)
+    def _cut_link(self, source: str, target: str) -> Callable[[], None]:
+        """Lose everything between a broker and whoever is no broker, one way; the result undoes it."""
         network = self._cluster.sim.network
-        network.shape(one, other, replace(network.profile, **{SHAPES[fault.kind]: fault.value}))
-        self._shaped[one, other] = None
+        brokers = frozenset(map(node_name, self._cluster.nodes))
+        network.tell("link_cut", source, target=target)
+
+        def is_at(end: str, machine: str) -> bool:
+            return machine not in brokers if end == CLIENT else machine == end
+
+        def rule(message: Message) -> Verdict | None:
+            return Drop() if is_at(source, message.source) and is_at(target, message.target) else None
+
+        undo = network.rule(rule)
+        self._undo.append(undo)
+        return undo
+
+    def _shape(self, fault: Fault, _: tuple[NodeId, ...]) -> None:
+        """Links, one way, that are worse than the others."""
+        network = self._cluster.sim.network
+        links = [link for link in self._links(fault) if CLIENT not in link]
+        for link in links:
+            network.shape(*link, replace(network.profile, **{SHAPES[fault.kind]: fault.value}))
+            self._shaped[link] = None
 
         def as_others() -> None:
-            self._shaped.pop((one, other), None)
-            network.shape(one, other, None)
+            for link in links:
+                self._shaped.pop(link, None)
+                network.shape(*link, None)
 
         self._later(fault, as_others)
 
-    def _clog(self, fault: Fault, nodes: tuple[NodeId, ...]) -> None:
-        one, other = map(node_name, nodes)
+    def _clog(self, fault: Fault, _: tuple[NodeId, ...]) -> None:
         network = self._cluster.sim.network
-        network.clog(one, other)
-        self._later(fault, lambda: network.release(one, other))
+        links = [link for link in self._links(fault) if CLIENT not in link]
+
+        def release() -> None:
+            for link in links:
+                network.release(*link)
+
+        for link in links:
+            network.clog(*link)
+        self._later(fault, release)
+
+
+def _machine(end: End) -> str:
+    return CLIENT if end == CLIENT_END else node_name(end)

@@ -36,6 +36,7 @@ from typing import Any, Final
 from minikafka.invariant import invariant
 from minikafka.sim.group_plans import PlannedGroup, drawn_group
 from minikafka.sim.pace import slower
+from minikafka.sim.whom import CONTROLLER, FOLLOWER, ISR, LEADER
 
 VERSION: Final = 1
 
@@ -43,10 +44,6 @@ VOTERS: Final = 3
 """Of every cluster; a fourth broker is none."""
 
 FSYNC, PAGE_CACHE = "fsync", "page_cache"
-
-LEADER, FOLLOWER, ISR, CONTROLLER = "leader", "follower", "isr", "controller"
-"""Targets that are resolved when the fault happens: ``leader:orders-0``, ``follower:orders-0`` (the first that does not
-lead), ``isr:orders-0`` (everybody in it), ``controller``; others are ``n2``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +55,7 @@ class Fault:
     at_s: float
     kind: str
     target: str
-    """Who: ``n2``, ``controller``, ``leader:orders-0``, ``all``; of a link ``n1>n2``; a client, partition or topic."""
+    """Who, in the words of ``whom.py``: ``n2``, ``leader:orders-0``, a link ``n1>n2``; a client, partition or topic."""
     lasts_s: float = 0.0
     value: float = 0.0
     """How strong, where that has a meaning (seconds)."""

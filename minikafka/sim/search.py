@@ -23,10 +23,11 @@ from minikafka.check.history import Operation as HistoryOperation
 from minikafka.client.settings import ProducerConfig
 from minikafka.config import BrokerConfig, parse_broker, table
 from minikafka.errors import InvalidConfig
-from minikafka.sim.plan import FSYNC, LEADER, PAGE_CACHE, Fault, Operation, Plan, PlannedTopic
+from minikafka.sim.plan import FSYNC, PAGE_CACHE, Fault, Operation, Plan, PlannedTopic
 from minikafka.sim.run import Run
 from minikafka.sim.shrink import Shrinker
 from minikafka.sim.story import NotedFaults, story_of
+from minikafka.sim.whom import LEADER
 
 TOPIC: Final = "orders"
 BROKERS: Final = 3

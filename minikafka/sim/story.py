@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from minikafka.check.findings import LostWrite
 from minikafka.sim.cluster import SimCluster
 from minikafka.sim.faults import At, Faults
-from minikafka.sim.plan import CONTROLLER, LEADER, Fault, Plan
+from minikafka.sim.plan import Fault, Plan
+from minikafka.sim.whom import CONTROLLER, LEADER
 from minikafka.sim.world import Event
 from minikafka.types import NodeId, Offset
 

@@ -31,6 +31,10 @@ from minikafka.world.process import broker_environment
 
 # Controlled shutdown may take mk.controlled.shutdown.max.wait.ms (15 s), and the last flush some seconds more.
 STOP_TIMEOUT_S = 25.0
+
+LAUNCHER = ("-m", "minikafka")
+"""What the interpreter is told to run a broker; tests start brokers with planted bugs."""
+
 READY_TIMEOUT_S = 60.0
 
 
@@ -55,9 +59,10 @@ class BrokerProcess:
     ``prefix`` stands before its command: something that changes where it runs, and then becomes it (``nsenter``).
     """
 
-    def __init__(self, files: BrokerFiles, prefix: Sequence[str] = ()) -> None:
+    def __init__(self, files: BrokerFiles, prefix: Sequence[str] = (), launcher: Sequence[str] = LAUNCHER) -> None:
         self.files = files
         self._prefix = tuple(prefix)
+        self._launcher = tuple(launcher)
         self.node_id = files.node_id
         self._process: Process | None = None
         self._lifeline: int | None = None
@@ -83,7 +88,7 @@ class BrokerProcess:
         if self.is_running:
             raise BrokerDied(f"broker {self.node_id} runs already")
         reading, self._lifeline = os.pipe()
-        serve = ("-m", "minikafka", "serve", str(self.files.path), "--parent-fd", str(reading))
+        serve = (*self._launcher, "serve", str(self.files.path), "--parent-fd", str(reading))
         command = [*self._prefix, sys.executable, *serve]
         for name, value in self.files.owned().items():
             command += ["--config", f"{name}={value}"]
@@ -231,6 +236,7 @@ class ProcessCluster:
         data_dir: str | Path | None = None,
         base_port: int = 0,
         config: Mapping[str, str] | None = None,
+        launcher: Sequence[str] = LAUNCHER,
     ) -> None:
         self._temporary = Path(tempfile.mkdtemp(prefix="minikafka-")) if data_dir is None else None
         self._ports = Ports()
@@ -242,7 +248,7 @@ class ProcessCluster:
         except BaseException:
             self._clean_up()
             raise
-        self.brokers = {files.node_id: BrokerProcess(files) for files in self.files.brokers}
+        self.brokers = {files.node_id: BrokerProcess(files, launcher=launcher) for files in self.files.brokers}
 
     @property
     def bootstrap(self) -> str:

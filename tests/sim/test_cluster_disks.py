@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from minikafka.broker.replica_manager import StorageFailure
 from minikafka.client.consumer import Consumer
 from minikafka.client.settings import ConsumerConfig
 from minikafka.errors import DiskFailed, KafkaStorageError, OffsetOutOfRange, ProtocolError
@@ -88,6 +89,25 @@ def test_a_leader_whose_disk_is_full_hands_over_and_stops() -> None:
         cluster.restart(leader)
         cluster.settle(60.0)
         assert values(cluster, leader) == acknowledged
+
+
+def test_a_controller_without_room_gives_way_at_once() -> None:
+    """S38, found by the scenario disk-full-leader on processes: a controller that cannot write down what it decides
+    cannot let its own broker go either. It reigned on until mk.controlled.shutdown.max.wait.ms (15 s) was over.
+    """
+    with simulated(broker_session_timeout_ms="2000", broker_heartbeat_interval_ms="500") as cluster:
+        cluster.create_topic("orders")
+        cluster.settle()
+        full = cluster.controller()
+        disk = cluster.sim.disk(f"n{full}")
+        disk.capacity_bytes = disk.used_bytes()
+
+        async def fail() -> None:
+            cluster.brokers[full]._on_storage_failure(StorageFailure(ORDERS, "no space"))
+
+        cluster.run(fail(), node=f"n{full}")
+        cluster.until(lambda: bool(facts_of(cluster, "broker_stopped", full)), 8.0, "the broker to stop")
+        cluster.until(lambda: cluster.controller() not in {full, -1}, 5.0, "another controller")
 
 
 def test_a_failed_fsync_stops_the_broker_and_loses_nothing() -> None:

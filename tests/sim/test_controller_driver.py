@@ -322,16 +322,21 @@ def test_an_answer_that_comes_too_late_says_what_is_known():
     play(story)
 
 
-def test_a_full_disk_is_told_and_the_reign_goes_on():
-    """What was not appended is not written; after room was made the controller decides again."""
+def test_a_full_disk_is_told_and_ends_the_reign():
+    """S38: what was not appended is not written. A log that has failed stays so: a controller that cannot write down
+    what it decides ends with its broker, or nobody would decide any more.
+    """
 
     async def story(world: ControllerWorld) -> None:
         world.quorum.lead(1)
         await world.join(1)
+        failed: list[BaseException] = []
+        world.tasks[0].add_done_callback(lambda task: failed.append(task.exception() or KeyError()))
         world.quorum.failure = KafkaStorageError("the disk is full")
         assert await outcome(world.create("t")) == ("KAFKA_STORAGE_ERROR", "not_written")
-        world.quorum.failure = None
-        assert (await world.create("t")).topics[0].error_code == 0
+        assert await outcome(world.create("t")) == ("NOT_CONTROLLER", "not_written")
+        await asyncio.sleep(0)
+        assert [type(each) for each in failed] == [KafkaStorageError]
 
     play(story)
 

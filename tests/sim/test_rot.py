@@ -9,8 +9,9 @@ from minikafka.client.settings import ConsumerConfig
 from minikafka.errors import CorruptMessage
 from minikafka.log.names import RECOVERY_POINT_CHECKPOINT, offset_name
 from minikafka.sim.cluster import SimCluster, node_name
-from minikafka.sim.plan import LEADER, Fault
+from minikafka.sim.plan import Fault
 from minikafka.sim.run import Run
+from minikafka.sim.whom import LEADER
 from minikafka.types import NodeId
 from tests.sim.cluster_kit import ORDERS, Client, simulated, values
 from tests.sim.test_people import quick

@@ -1,0 +1,234 @@
+"""The load beside the faults: producers with a ledger, and groups that read along.
+
+Every record's value is one of a kind (``p1.42``). What producers send and are told, and what members are given, goes
+into one history. Each producer paces itself by the clock; while the cluster is silent it goes on sending until its
+buffer's limit, as an application would.
+
+Rules for this file: a client's errors are counted and told, they never end the run; only the verdict judges.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from minikafka.chaos.evidence import Ledger
+from minikafka.chaos.figures import Figures
+from minikafka.chaos.scenario import Group, Load, Producers
+from minikafka.check import value_id
+from minikafka.client.producer import Producer
+from minikafka.client.settings import ConsumerConfig, ProducerConfig, build
+from minikafka.client.structs import ConsumerRebalanceListener, RecordMetadata
+from minikafka.errors import NOT_WRITTEN, ProtocolError
+from minikafka.types import TopicPartition
+from minikafka.world.clients import Consumer, client_world
+
+REQUEST_TIMEOUT_MS: Final = 3_000
+"""A request that was swallowed is asked again after so long; Kafka's 30 s would outlast most faults."""
+
+DELIVERY_TIMEOUT_MS: Final = 90_000
+"""Longer than any fault of the library and the time to converge: no record is given up for being late."""
+
+UNDER_WAY_MAX: Final = 20_000
+"""Records of one producer without an answer: it waits then, as at the limit of its buffer."""
+
+CLOSE_S: Final = 3.0
+"""What a producer gets to say goodbye; its flush has been waited for before."""
+
+POLL_TIMEOUT_MS: Final = 500
+RETRY_S: Final = 0.2
+
+
+class Sender:
+    """One producer at its pace."""
+
+    def __init__(self, machine: str, settings: Producers, partitions: int, bootstrap: str, work: Work) -> None:
+        config = build(
+            ProducerConfig,
+            {
+                "bootstrap_servers": bootstrap,
+                "client_id": machine,
+                "acks": settings.acks if settings.acks == "all" else int(settings.acks),
+                "request_timeout_ms": REQUEST_TIMEOUT_MS,
+                "delivery_timeout_ms": DELIVERY_TIMEOUT_MS,
+                "max_block_ms": DELIVERY_TIMEOUT_MS,
+                "allow_auto_create_topics": False,
+            },
+        )
+        self.producer = Producer(config, client_world(), ledger=contextlib.nullcontext(work.ledger))
+        self.under_way = 0
+        self._machine = machine
+        self._settings = settings
+        self._partitions = partitions
+        self._work = work
+        self._answered = asyncio.Event()
+
+    async def run(self) -> None:
+        """Send to the partitions in turn until told to stop, then wait for every answer."""
+        number, work = 0, self._work
+        while not work.stopping:
+            number += 1
+            await self._send(f"{self._machine}.{number}".encode(), number % self._partitions)
+            await self._until_due(number / self._settings.rate)
+        await self.producer.flush()
+
+    async def _until_due(self, due_s: float) -> None:
+        """Its pace; and while too much is under way, it waits for answers."""
+        await asyncio.sleep(max(0.0, due_s - self._work.now()))
+        while self.under_way >= UNDER_WAY_MAX and not self._work.stopping:
+            self._answered.clear()
+            await self._answered.wait()
+
+    async def _send(self, value: bytes, partition: int) -> None:
+        work = self._work
+        sent_s = work.now()
+        work.figures.sent += 1
+        try:
+            future = await self.producer.send(self._settings.topic, value, partition=partition)
+        except ProtocolError as error:
+            work.refused(error)
+            return
+        self.under_way += 1
+        future.add_done_callback(partial(self._told, sent_s))
+
+    def _told(self, sent_s: float, future: asyncio.Future[RecordMetadata]) -> None:
+        self.under_way -= 1
+        self._answered.set()
+        error = None if future.cancelled() else future.exception()
+        if future.cancelled():
+            return
+        if error is not None:
+            self._work.refused(error)
+            return
+        place = future.result()
+        at_s = self._work.now()
+        self._work.figures.on_acknowledged(TopicPartition(place.topic, place.partition), at_s, at_s - sent_s)
+
+
+class Member:
+    """One member of a group that reads along; what it is given goes into the history."""
+
+    def __init__(self, name: str, group: Group, bootstrap: str, work: Work) -> None:
+        self.name = name
+        self._group = group
+        self._bootstrap = bootstrap
+        self._work = work
+
+    async def run(self) -> None:
+        """Read until the load has ended; a consumer that fails is replaced, as a restarted application."""
+        while not self._work.stopping:
+            try:
+                await self._live()
+            except ProtocolError as error:
+                self._work.troubles[f"{self._group.name}: {error.name}"] += 1
+                await asyncio.sleep(RETRY_S)
+
+    async def _live(self) -> None:
+        settings = {
+            "group_id": self._group.name,
+            "client_id": self.name,
+            "auto_offset_reset": "earliest",
+            "request_timeout_ms": REQUEST_TIMEOUT_MS,
+            "session_timeout_ms": 6_000,
+            "heartbeat_interval_ms": 1_000,
+        }
+        build(ConsumerConfig, {"bootstrap_servers": self._bootstrap, **settings})
+        consumer = Consumer(bootstrap_servers=self._bootstrap, **settings)
+        consumer.subscribe([self._group.topic], listener=_Told(self, consumer))
+        async with consumer:
+            while not self._work.stopping:
+                for name, records in (await consumer.getmany(timeout_ms=POLL_TIMEOUT_MS)).items():
+                    rows = [(record.offset, value_id(record.value)) for record in records]
+                    self._work.ledger.recorder.poll(
+                        self.name, name.topic, name.partition, rows, high_watermark=consumer.highwater(name)
+                    )
+                    self._work.read += len(rows)
+
+    def assigned(self, partitions: list[TopicPartition]) -> None:
+        """What it has from now on."""
+        self._work.ledger.recorder.assign(self.name, partitions)
+
+
+class _Told(ConsumerRebalanceListener):
+    def __init__(self, member: Member, consumer: Consumer) -> None:
+        self._member = member
+        self._consumer = consumer
+
+    def on_partitions_revoked(self, revoked: list[TopicPartition]) -> None:  # noqa: ARG002 - the listener's signature
+        self._member.assigned(sorted(self._consumer.assignment()))
+
+    def on_partitions_assigned(self, assigned: list[TopicPartition]) -> None:  # noqa: ARG002 - as above
+        self._member.assigned(sorted(self._consumer.assignment()))
+
+
+class Work:
+    """All clients of one run."""
+
+    def __init__(self, ledger: Ledger, figures: Figures, clock: Callable[[], float]) -> None:
+        self.ledger = ledger
+        self.figures = figures
+        self.stopping = False
+        self.read = 0
+        """Records that groups were given."""
+        self.troubles: Counter[str] = Counter()
+        """Errors that clients were told, by name."""
+        self._clock = clock
+        self._began_s = clock()
+        self._senders: list[Sender] = []
+        self._members: list[Member] = []
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def now(self) -> float:
+        """Seconds since the load began."""
+        return self._clock() - self._began_s
+
+    def refused(self, error: BaseException) -> None:
+        """A send that was not acknowledged."""
+        is_known = isinstance(error, ProtocolError) and error.outcome == NOT_WRITTEN
+        self.figures.failed += is_known
+        self.figures.unknown += not is_known
+        self.troubles[error.name if isinstance(error, ProtocolError) else type(error).__name__] += 1
+
+    async def start(self, load: Load, partitions: dict[str, int], bootstrap: str) -> None:
+        """Connect everybody, then let all begin at once. NetworkException."""
+        for settings in load.producers:
+            for machine in settings.machines():
+                self._senders.append(Sender(machine, settings, partitions[settings.topic], bootstrap, self))
+        for group in load.groups:
+            for number in range(1, group.members + 1):
+                self._members.append(Member(f"{group.name}-{number}", group, bootstrap, self))
+        for sender in self._senders:
+            await sender.producer.start()
+        self._began_s = self._clock()
+        self._tasks = [asyncio.ensure_future(sender.run()) for sender in self._senders]
+        self._tasks += [asyncio.ensure_future(member.run()) for member in self._members]
+
+    def check(self) -> None:
+        """Raise what ended a client that should live: a bug, for expected errors are counted."""
+        for task in self._tasks:
+            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+                raise error
+
+    async def finish(self, within_s: float) -> bool:
+        """Everybody stops and waits for the last answer; False when some had not come in time."""
+        self.stopping = True
+        if not self._tasks:
+            return True
+        _, late = await asyncio.wait(self._tasks, timeout=within_s)
+        self.check()
+        await self.close()
+        return not late
+
+    async def close(self) -> None:
+        """At once, whatever is under way: who has no answer by then has none."""
+        self.stopping = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        senders, self._senders = self._senders, []
+        stopping = (asyncio.wait_for(sender.producer.stop(), CLOSE_S) for sender in senders)
+        await asyncio.gather(*stopping, return_exceptions=True)

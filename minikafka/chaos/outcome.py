@@ -1,0 +1,189 @@
+"""What came of a run: the verdict in one word, the figures, and both for people and for programs.
+
+The word is ``clean`` when no promise was broken: nothing was found but what the scenario's settings allow (that is
+named, with its reason), everything converged in time, and no broker ended by itself. Else it is ``damaged``.
+
+Rules for this file: it formats and counts, nothing is measured here; ``to_json`` is a contract (docs/chaos.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from minikafka.chaos.figures import Figures
+from minikafka.chaos.losses import REASONS, allowed_kinds
+from minikafka.chaos.scenario import Scenario
+
+CLEAN: Final = "clean"
+DAMAGED: Final = "damaged"
+
+COUNTED_AS: Final[Mapping[str, tuple[str, ...]]] = {
+    "lost": ("lost-write", "unseen"),
+    "duplicated": ("duplicate",),
+    "reordered": ("nonmonotonic-send", "inconsistent-offsets", "shifted", "nonmonotonic-poll", "int-nonmonotonic-poll"),
+    "diverged": ("diverged", "replicas_differ", "acknowledged-missing-on-replica"),
+}
+"""Member of the JSON -> kinds of finding; all others are in ``findings`` only."""
+
+EXAMPLES_MAX: Final = 5
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """One run of one scenario on one target."""
+
+    scenario: Scenario
+    target: str
+    seed: int
+    duration_s: float
+    figures: Figures
+    findings: dict[str, int]
+    """Kind -> how many, allowed or not."""
+    examples: list[str] = field(default_factory=list)
+    """Of findings that are not allowed: sentences."""
+    missing: str = ""
+    """What had not converged in time; empty: everything had."""
+    converged_s: float | None = None
+    """After the last fault was put right."""
+    died: list[str] = field(default_factory=list)
+    """Brokers that ended by themselves."""
+    spared: list[str] = field(default_factory=list)
+    """Strikes that hit nobody, as things stood."""
+    troubles: Mapping[str, int] = field(default_factory=dict)
+    """What clients were told, by error."""
+    read: int = 0
+    """Records that groups were given on the way."""
+    batches: int = 0
+    """Compared on each replica."""
+    restart: tuple[float, float] | None = None
+    """When the first rolling restart began and ended."""
+
+    @property
+    def allowed(self) -> dict[str, int]:
+        """Findings that the settings allow."""
+        kinds = allowed_kinds(self.scenario.expect.loss)
+        return {kind: count for kind, count in self.findings.items() if kind in kinds}
+
+    @property
+    def damage(self) -> dict[str, int]:
+        """Findings that break a promise."""
+        allowed = self.allowed
+        return {kind: count for kind, count in self.findings.items() if kind not in allowed}
+
+    @property
+    def verdict(self) -> str:
+        return DAMAGED if self.damage or self.missing or self.died else CLEAN
+
+    def count(self, member: str) -> int:
+        """``lost`` and its siblings, allowed ones included."""
+        return sum(self.findings.get(kind, 0) for kind in COUNTED_AS[member])
+
+    # ---- for programs ------------------------------------------------------------------------------------------------
+
+    def to_json(self) -> dict[str, object]:
+        """The contract."""
+        figures = self.figures
+        return {
+            "verdict": self.verdict,
+            "scenario": self.scenario.name,
+            "target": self.target,
+            "seed": self.seed,
+            "duration_s": self.duration_s,
+            "sent": figures.sent,
+            "acknowledged": figures.acknowledged,
+            "failed": figures.failed,
+            "unknown": figures.sent - figures.acknowledged - figures.failed,
+            "read": self.read,
+            **{member: self.count(member) for member in COUNTED_AS},
+            "findings": self.findings,
+            "allowed": {"reasons": list(self.scenario.expect.loss), "findings": self.allowed},
+            "examples": self.examples,
+            "converged": not self.missing,
+            "converged_s": _rounded(self.converged_s),
+            "missing": self.missing,
+            "died": self.died,
+            "faults": [each.to_json() for each in figures.recoveries],
+            "spared": self.spared,
+            "failovers": figures.failovers,
+            "recovery_s": {
+                "p50": _rounded(figures.recovery_s(0.5)),
+                "p99": _rounded(figures.recovery_s(0.99)),
+                "max": _rounded(figures.recovery_s(1.0)),
+            },
+            "availability": _rounded(figures.availability(self.duration_s), 5),
+            "latency_ms": self._latencies(),
+            "throughput": figures.per_second(),
+            "errors": dict(self.troubles),
+        }
+
+    def _latencies(self) -> dict[str, float | None]:
+        quiet_s = self.figures.quiet_s()
+        spans = {"before": (1.0, quiet_s), "during": (quiet_s, self.duration_s)}
+        if self.restart is not None:
+            spans["restart"] = self.restart
+        told: dict[str, float | None] = {}
+        for name, span in spans.items():
+            for share, word in ((0.5, "p50"), (0.99, "p99")):
+                value_s = self.figures.latency_s(share, *span)
+                told[f"{name}_{word}"] = None if value_s is None else round(value_s * 1000, 1)
+        return told
+
+    # ---- for people --------------------------------------------------------------------------------------------------
+
+    def render(self) -> str:
+        """The report."""
+        figures, expect = self.figures, self.scenario.expect
+        unknown = figures.sent - figures.acknowledged - figures.failed
+        counts = ", ".join(f"{member} {self.count(member):,}" for member in COUNTED_AS)
+        compared = f"; {self.batches:,} batches compared on each replica" if self.batches else ""
+        answers = f"acknowledged {figures.acknowledged:,}, failed {figures.failed:,}, unknown {unknown:,}"
+        lines = [
+            f"verdict: {self.verdict}   {self.scenario.name} on {self.target}, seed {self.seed}, {self.duration_s:g} s",
+            f"  sent {figures.sent:,}: {answers}; groups read {self.read:,}",
+            f"  {counts}{compared}",
+        ]
+        if self.allowed:
+            lines += [f"  allowed, {reason}: {REASONS[reason].meaning}" for reason in expect.loss]
+        for kind, count in self.findings.items():
+            lines.append(f"  {kind}: {count:,} ({'allowed' if kind in self.allowed else 'DAMAGE'})")
+        lines += [f"    {each}" for each in self.examples[:EXAMPLES_MAX]]
+        if self.missing:
+            lines.append(f"  NOT CONVERGED after {expect.converge_s:g} s: {self.missing}")
+        lines += [f"  DIED: {each}" for each in self.died]
+        return "\n".join([*lines, *self._render_faults(), *self._render_figures()])
+
+    def _render_faults(self) -> list[str]:
+        lines = []
+        for each in self.figures.recoveries:
+            recovery = (
+                "some partition never came back" if each.recovery_s is None else f"silent {each.recovery_s:.2f} s"
+            )
+            lasted = "" if each.healed_s is None else f" for {each.healed_s - each.began_s:.1f} s"
+            lines.append(f"  t={each.began_s:6.1f}  {each.what}{lasted}: {recovery}")
+        return lines + [f"  spared: {each}" for each in self.spared]
+
+    def _render_figures(self) -> list[str]:
+        figures, latencies = self.figures, self._latencies()
+        p50, p99 = figures.recovery_s(0.5), figures.recovery_s(0.99)
+        lines = []
+        if p50 is not None and p99 is not None:
+            faults = f"{len(figures.recoveries)} faults, {figures.failovers} failovers"
+            lines.append(f"  {faults}; recovery p50 {p50:.2f} s, p99 {p99:.2f} s")
+        available = figures.availability(self.duration_s)
+        told = [f"{name.replace('_', ' ')} {value:g} ms" for name, value in latencies.items() if value is not None]
+        if told:
+            lines.append(f"  latency of acknowledgements: {', '.join(told)}")
+        if available is not None:
+            lines.append(f"  availability {100 * available:.2f} % of all seconds of all partitions")
+        if self.converged_s is not None:
+            lines.append(f"  converged {self.converged_s:.1f} s after the last fault was put right")
+        if self.troubles:
+            told = [f"{name} {count:,}" for name, count in sorted(self.troubles.items())]
+            lines.append(f"  clients were told: {', '.join(told)}")
+        return lines
+
+
+def _rounded(value: float | None, digits: int = 3) -> float | None:
+    return None if value is None else round(value, digits)

@@ -1,0 +1,324 @@
+"""A run on real brokers: load, faults at their times, peace, convergence, and the verdict.
+
+1. *Faults*: producers and groups work; strikes happen; it is watched whether brokers die by themselves and whether the
+   history is broken already.
+2. *Peace*: everything is put right while the load goes on, until every partition acknowledges again.
+3. *Convergence*: the load ends; every replica must be in sync, with one end and one watermark, within the time stated.
+4. *Verdict*: everything is read back, brokers stop, replicas are compared byte by byte, the checker judges.
+
+Rules for this file: it drives any :class:`Target`; the target is closed however the run ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from minikafka.chaos.evidence import Compared, Ledger, compare, judge, read_back
+from minikafka.chaos.figures import Figures, Recovery
+from minikafka.chaos.load import Work
+from minikafka.chaos.outcome import Outcome
+from minikafka.chaos.scenario import Scenario
+from minikafka.chaos.target import Target
+from minikafka.chaos.timeline import Hit, Strike, hit_of, strikes_of
+from minikafka.chaos.watch import ClusterState, Watch
+from minikafka.chaos.words import FAULTS, RESTART, ROLLING_RESTART, STOP
+from minikafka.check import Expectations, Verdict
+from minikafka.client.structs import NewTopic
+from minikafka.errors import TopicAlreadyExists, WorldError
+from minikafka.sim.whom import Standing, View
+from minikafka.types import NO_NODE, NodeId, TopicPartition
+from minikafka.world.asking import Asker
+from minikafka.world.clients import AdminClient
+
+LOOK_S: Final = 0.1
+TELL_EVERY_S: Final = 5.0
+
+BEGIN_S: Final = 60.0
+"""A new cluster's topics have leaders and full ISRs by then."""
+
+STEP_S: Final = 90.0
+"""One broker of a rolling restart is in sync again by then."""
+
+ANSWERS_S: Final = 30.0
+"""Once every partition acknowledges again, all records under way have their answer by then."""
+
+
+class Run:
+    """One run of one scenario on one target."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        target: Target,
+        *,
+        seed: int,
+        duration_s: float | None,
+        folder: Path,
+        say: Callable[[str], object],
+    ) -> None:
+        self._scenario = scenario
+        self._target = target
+        self._seed = seed
+        self._duration_s = scenario.load.duration_s if duration_s is None else duration_s
+        self._say = say
+        self._loop = asyncio.get_running_loop()
+        self._ledger = Ledger(folder / "history.jsonl")
+        topics = {each.topic for each in scenario.load.producers}
+        self._names = scenario.cluster.names()
+        self._figures = Figures([name for name in self._names if name.topic in topics])
+        self._work = Work(self._ledger, self._figures, self._loop.time)
+        self._watch: Watch
+        self._leaders: dict[TopicPartition, NodeId] = {}
+        self._died: dict[str, None] = {}
+        self._spared: list[str] = []
+        self._restart: tuple[float, float] | None = None
+        self._missing = ""
+
+    async def run(self) -> Outcome:
+        """All of it. WorldError when the cluster cannot be started or a fault cannot be carried out."""
+        target = self._target
+        try:
+            self._say(f"starting {len(target.nodes)} brokers")
+            await target.start()
+            await self._create_topics()
+            async with Asker(target.bootstrap) as asker:
+                self._watch = Watch(asker, target.addresses, *(topic.name for topic in self._scenario.cluster.topics))
+                outcome = await _beside(self._play(), self._watch.run())
+            if self._missing:
+                return outcome
+            ends = await read_back(self._ledger, target.bootstrap, self._names, lambda _: None)
+            folders = await target.stop()
+            self._say("brokers stopped; comparing the replicas byte by byte")
+            compared = await asyncio.to_thread(compare, self._ledger, folders, ends)
+            verdict = await asyncio.to_thread(judge, self._ledger)
+            return self._judged(outcome, verdict, compared)
+        finally:
+            await asyncio.shield(self._close())
+
+    async def _close(self) -> None:
+        try:
+            await self._work.close()
+        finally:
+            await self._target.close()
+
+    async def _create_topics(self) -> None:
+        admin = AdminClient(bootstrap_servers=self._target.bootstrap)
+        await admin.start()
+        try:
+            for topic in self._scenario.cluster.topics:
+                wanted = NewTopic(
+                    topic.name, topic.partitions, topic.replication_factor, topic_configs=dict(topic.configs)
+                )
+                try:
+                    await admin.create_topics([wanted])
+                except TopicAlreadyExists:
+                    self._say(f"topic {topic.name} is there already")
+        finally:
+            await admin.close()
+
+    # ---- faults ------------------------------------------------------------------------------------------------------
+
+    async def _play(self) -> Outcome:
+        """The load, from its beginning to convergence."""
+        if await self._watch.until(_all_in_sync(self._scenario.cluster.names()), BEGIN_S) is None:
+            raise WorldError(f"the topics of the new cluster are not in sync after {BEGIN_S:.0f} s: {self._lacks()}")
+        partitions = {topic.name: topic.partitions for topic in self._scenario.cluster.topics}
+        await self._work.start(self._scenario.load, partitions, self._target.bootstrap)
+        strikes = strikes_of(self._scenario, self._seed, self._duration_s)
+        self._say(f"load for {self._duration_s:g} s, {len(strikes)} faults")
+        striking = [asyncio.ensure_future(self._strike(each)) for each in strikes]
+        try:
+            await self._until(self._duration_s, striking)
+        finally:
+            for task in striking:
+                task.cancel()
+            await asyncio.gather(*striking, return_exceptions=True)
+        return await self._peace()
+
+    async def _until(self, at_s: float, striking: Iterable[asyncio.Task[None]]) -> None:
+        """Watch until that time of the load, and until a rolling restart that is under way has ended."""
+        told_s = 0.0
+        while (now_s := self._work.now()) < at_s or (self._restart is not None and self._restart[1] < 0):
+            self._look()
+            for task in striking:
+                if task.done() and (error := task.exception()) is not None:
+                    raise error
+            if now_s - told_s >= TELL_EVERY_S:
+                told_s = now_s
+                self._say(self._progress())
+            await asyncio.sleep(LOOK_S)
+
+    def _look(self) -> None:
+        """Checks on the way: clients live, brokers die of faults only, leaders are counted."""
+        self._work.check()
+        for node, obituary in self._target.died().items():
+            if obituary not in self._died:
+                self._died[obituary] = None
+                self._say(f"BROKER {node} ENDED BY ITSELF: {obituary}")
+        for each in self._watch.state.partitions:
+            name = TopicPartition(each.topic, each.partition)
+            if each.leader != NO_NODE:
+                known = self._leaders.setdefault(name, each.leader)
+                self._figures.failovers += known != each.leader
+                self._leaders[name] = each.leader
+
+    def _progress(self) -> str:
+        figures, found = self._figures, self._ledger.checker.totals
+        wrong = f"; FOUND {', '.join(f'{kind} {count}' for kind, count in found.items())}" if found else ""
+        return f"{figures.acknowledged:,} of {figures.sent:,} acknowledged, groups read {self._work.read:,}{wrong}"
+
+    def view(self) -> View:
+        """Who stands where, by the newest answers."""
+        state = self._watch.state
+        return View(
+            self._target.nodes,
+            state.controller,
+            {
+                TopicPartition(each.topic, each.partition): Standing(each.leader, each.replicas, each.isr)
+                for each in state.partitions
+            },
+        )
+
+    async def _strike(self, strike: Strike) -> None:
+        """One fault, from its time on, until it is put right or the load ends."""
+        await asyncio.sleep(strike.at_s - self._work.now())
+        hit = hit_of(strike, self.view())
+        if hit is None:
+            self._spared.append(str(strike))
+            self._say(f"{strike}: nobody to hit")
+            return
+        self._say(f"fault {strike.number}: {hit}" + (f" for {strike.lasts_s:g} s" if strike.lasts_s else ""))
+        recovery = self._figures.began(strike.number, str(hit), self._work.now())
+        if strike.what in {RESTART, ROLLING_RESTART}:
+            await self._restart_all(hit, recovery)
+            return
+        await self._target.begin(hit)
+        if FAULTS[strike.what].lasts:
+            await asyncio.sleep(self._duration_s if strike.lasts_s is None else strike.lasts_s)
+            await self._target.end(hit)
+        recovery.healed_s = self._work.now()
+
+    async def _restart_all(self, hit: Hit, recovery: Recovery) -> None:
+        """Restart at once, or one after the other, each when all are in sync."""
+        stop = replace(hit.strike, what=STOP)
+        began_s = self._work.now()
+        rolling = hit.what == ROLLING_RESTART
+        if rolling:
+            self._restart = (began_s, -1.0)
+        for nodes in [(node,) for node in hit.nodes] if rolling else [hit.nodes]:
+            one = Hit(strike=stop, nodes=nodes)
+            await self._target.begin(one)
+            await self._target.end(one)
+            if rolling and await self._seen(_all_in_sync(self._names), STEP_S) is None:
+                raise WorldError(f"broker {nodes[0]} is not in sync {STEP_S:.0f} s after its restart: {self._lacks()}")
+        recovery.healed_s = self._work.now()
+        if rolling:
+            self._restart = (began_s, recovery.healed_s)
+
+    # ---- peace -------------------------------------------------------------------------------------------------------
+
+    async def _peace(self) -> Outcome:
+        """Everything is put right; the load goes on until all partitions acknowledge, then ends; all must converge."""
+        self._say("everything is put right")
+        await self._target.heal()
+        healed_s = self._work.now()
+        for each in self._figures.open:
+            if each.healed_s is None:
+                each.healed_s = healed_s
+        deadline_s = healed_s + self._scenario.expect.converge_s
+        while self._figures.open and self._work.now() < deadline_s:
+            self._look()
+            await asyncio.sleep(LOOK_S)
+        answered = await self._work.finish(max(1.0, min(ANSWERS_S, deadline_s - self._work.now() + 1.0)))
+        settled = await self._seen(_settled(self._names), max(1.0, deadline_s - self._work.now()))
+        self._look()
+        if settled is None:
+            self._missing = self._lacks()
+        elif not answered:
+            self._say("some records have no answer; they count as unknown")
+        return self._outcome(None if self._missing else self._work.now() - healed_s)
+
+    async def _seen(self, condition: Callable[[ClusterState], bool], timeout_s: float) -> float | None:
+        """When it was seen to be so, by questions asked from now on."""
+        since = self._loop.time()
+        return await self._watch.until(lambda state: state.at > since and condition(state), timeout_s)
+
+    def _lacks(self) -> str:
+        """What is not in sync, as a sentence."""
+        state = self._watch.state
+        running = self._target.addresses()
+        told = [f"broker {node} does not run" for node in self._target.nodes if node not in running]
+        seen = {TopicPartition(each.topic, each.partition): each for each in state.partitions}
+        for name in self._names:
+            each = seen.get(name)
+            if each is None:
+                told.append(f"{name} is unknown")
+            elif each.leader == NO_NODE or set(each.isr) != set(each.replicas):
+                told.append(f"{name} has leader {each.leader}, ISR {sorted(each.isr)} of {sorted(each.replicas)}")
+        return "; ".join(told) or f"logs differ: {sorted(state.marks)}"
+
+    # ---- verdict -----------------------------------------------------------------------------------------------------
+
+    def _outcome(self, converged_s: float | None) -> Outcome:
+        """What is known before the verdict."""
+        outcome = Outcome(
+            scenario=self._scenario,
+            target=self._target.name,
+            seed=self._seed,
+            duration_s=self._duration_s,
+            figures=self._figures,
+            findings={},
+            missing=self._missing,
+            converged_s=converged_s,
+            died=list(self._died),
+            spared=self._spared,
+            troubles=self._work.troubles,
+            read=self._work.read,
+            restart=self._restart,
+        )
+        if self._missing:
+            # Nothing complete can be read: what the clients' own words show must do.
+            self._ledger.recorder.expect(Expectations(idempotent=True))
+            self._ledger.close()
+            outcome = self._judged(outcome, self._ledger.checker.verdict(), None)
+        return outcome
+
+    @staticmethod
+    def _judged(outcome: Outcome, verdict: Verdict, compared: Compared | None) -> Outcome:
+        findings = dict(verdict.totals)
+        if compared is not None:
+            outcome.batches = compared.batches
+            if compared.differences and "diverged" not in findings:
+                findings["diverged"] = compared.differences
+        outcome.findings = findings
+        damage = outcome.damage
+        outcome.examples = [f"{each.place()}: {each.sentence()}" for each in verdict.findings if each.kind in damage]
+        return outcome
+
+
+def _all_in_sync(names: Iterable[TopicPartition]) -> Callable[[ClusterState], bool]:
+    count = len(tuple(names))
+    return lambda state: state.all_in_sync and len(state.partitions) == count
+
+
+def _settled(names: Iterable[TopicPartition]) -> Callable[[ClusterState], bool]:
+    count = len(tuple(names))
+    return lambda state: state.settled and len(state.partitions) == count
+
+
+async def _beside(work: Coroutine[Any, Any, Outcome], other: Coroutine[Any, Any, None]) -> Outcome:
+    """The result of ``work``; ``other`` runs beside it, ends with it, and its failure is the work's."""
+    main, aside = asyncio.ensure_future(work), asyncio.ensure_future(other)
+    try:
+        await asyncio.wait((main, aside), return_when=asyncio.FIRST_COMPLETED)
+        if not main.done():
+            await aside
+        return await main
+    finally:
+        main.cancel()
+        aside.cancel()
+        await asyncio.gather(main, aside, return_exceptions=True)
