@@ -67,6 +67,8 @@ class Expectations:
     """Every replica that is listed was in sync at the end: it must hold all that was acknowledged."""
     log_start: Mapping[TopicPartition, Offset] = field(default_factory=dict)
     """Where retention or DeleteRecords may have cut to: nothing below is expected to be there. 0 where not named."""
+    compacted: frozenset[str] = frozenset()
+    """Topics that are compacted: of each key the last record is owed (see ``replaced.py``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -396,6 +398,7 @@ def _parse_expect(row: _Row, line: int) -> Expect:
         final_read_complete=row.flag("final_read_complete", plain.final_read_complete),
         replicas_complete=row.flag("replicas_complete", plain.replicas_complete),
         log_start={TopicPartition(topic, partition): offset for topic, partition, offset in starts},
+        compacted=frozenset(topic for (topic,) in row.table("compacted", str)),
     )
     return Expect(expectations=expectations, line=line)
 

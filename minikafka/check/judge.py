@@ -27,6 +27,7 @@ from minikafka.check.findings import (
 )
 from minikafka.check.history import Expectations
 from minikafka.check.places import Place, Places, Stretches
+from minikafka.check.replaced import Replaced
 from minikafka.check.replicas import ReplicaBook, ReplicaLog
 from minikafka.check.shifts import moved_together
 from minikafka.types import NO_OFFSET, NodeId, Offset, TopicPartition
@@ -58,6 +59,7 @@ class Judge:
         self._places: dict[str, Places] = {}
         self._log_starts: dict[TopicPartition, Offset] = {}
         self._covered: dict[TopicPartition, Stretches] = {}
+        self._may_be_gone = Replaced((), sends, {}).may_be_gone
         self._lost_ops: set[int] = set()
         self.read_distinct = 0
         self.duplicates = 0
@@ -73,10 +75,12 @@ class Judge:
     def judge(self) -> None:
         """Report everything that the whole history shows."""
         for partition in self._partitions:
-            self._agreed[partition] = self._replicas.agreed(partition)
+            is_compacted = partition.topic in self._expectations.compacted
+            self._agreed[partition] = self._replicas.agreed(partition, is_compacted=is_compacted)
             self._log_starts[partition] = self._log_start(partition)
             self._covered[partition] = Stretches(self._reads(partition).covered)
             self._collect_sightings(partition)
+        self._may_be_gone = Replaced(self._expectations.compacted, self._sends, self._places).may_be_gone
         self._outcomes()
         for partition in self._partitions:
             self._add_acknowledgements(partition)
@@ -134,11 +138,12 @@ class Judge:
     def _acknowledged(self, record: SentRecord, *, seen: bool) -> None:
         offset = record.offset
         if offset is None or record.partition is None:
-            if not seen and self._expectations.final_read_complete:
+            is_compacted = record.topic in self._expectations.compacted
+            if not seen and self._expectations.final_read_complete and not is_compacted:
                 self._lost(record, (), NO_OFFSET)
             return
         partition = record.place
-        if offset < self._log_starts[partition]:
+        if offset < self._log_starts[partition] or self._may_be_gone(partition, offset):
             return
         logs = self._replicas.partitions.get(partition)
         holders: tuple[NodeId, ...] = ()
@@ -431,18 +436,19 @@ class Judge:
         log_start = self._log_starts[partition]
         for gap in reads.gaps:
             first = bisect_left(offsets, max(gap.start, log_start))
-            count = bisect_left(offsets, gap.end) - first
-            if count > 0:
+            skipped = offsets[first : bisect_left(offsets, gap.end)]
+            skipped = [offset for offset in skipped if not self._may_be_gone(partition, offset)]
+            if skipped:
                 finding = IntPollSkip if gap.inside else PollSkip
                 self._report(
                     finding(
                         topic=partition.topic,
                         partition=partition.partition,
-                        offset=offsets[first],
+                        offset=skipped[0],
                         lines=(gap.line,),
                         process=gap.process,
                         until=gap.end,
-                        count=count,
+                        count=len(skipped),
                     )
                 )
 

@@ -222,6 +222,7 @@ def _expectations_row(expectations: Expectations) -> dict[str, object]:
         "final_read_complete": expectations.final_read_complete,
         "replicas_complete": expectations.replicas_complete,
         "log_start": [[*partition, offset] for partition, offset in sorted(expectations.log_start.items())],
+        **({"compacted": [[topic] for topic in sorted(expectations.compacted)]} if expectations.compacted else {}),
     }
 
 

@@ -1,7 +1,7 @@
 """Replicas against each other: equal below their high watermarks, by record, by batch digest, or byte by byte.
 
 Which offsets two replicas owe each other: from the higher of their log starts up to the lower of their high
-watermarks; a tail above that may still be cut. Logs are taken as uncompacted (compaction runs on each replica alone).
+watermarks; a tail above that may still be cut. What replicas of a compacted log owe each other: ``compacted.py``.
 
 :class:`ReplicaBook` keeps what a history lists; :func:`compare_replicas` streams whole logs of any size in lockstep
 and holds one batch per replica.
@@ -10,12 +10,13 @@ and holds one batch per replica.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
+from minikafka.check.compacted import compare_compacted
 from minikafka.check.findings import MISSING, Diverged, Finding
 from minikafka.check.history import HistoryError, Replica
+from minikafka.check.logs import Comparison, LogBatch, ReplicaBatches
 from minikafka.types import NO_EPOCH, Epoch, NodeId, Offset, TopicPartition
 
 Report = Callable[[Finding], None]
@@ -89,14 +90,18 @@ class ReplicaBook:
                 )
             )
 
-    def agreed(self, partition: TopicPartition) -> dict[Offset, str]:
-        """offset -> value of what stands below high watermarks undisputed; reports where the replicas differ."""
+    def agreed(self, partition: TopicPartition, *, is_compacted: bool = False) -> dict[Offset, str]:
+        """offset -> value of what stands below high watermarks undisputed; reports where the replicas differ.
+
+        Of a compacted log a replica may lack what another one has; who lacks what counts is told by the sends.
+        """
         logs = self.partitions.get(partition, {})
         ordered = [logs[node] for node in sorted(logs)]
         by_row = [log for log in ordered if not log.batches]
-        rows = self._merge(partition, by_row, lambda log: log.rows, lambda offset, _row: offset)
+        rows = self._merge(partition, by_row, lambda log: log.rows, lambda offset, _row: offset, gaps=is_compacted)
         by_batch = [log for log in ordered if not log.rows]
-        self._merge(partition, by_batch, lambda log: log.batches, lambda _base, batch: batch[0] - 1)
+        if not is_compacted:
+            self._merge(partition, by_batch, lambda log: log.batches, lambda _base, batch: batch[0] - 1, gaps=False)
         return {offset: row[1] for offset, row in rows.items()}
 
     def _merge(
@@ -105,6 +110,8 @@ class ReplicaBook:
         logs: Sequence[ReplicaLog],
         holdings: Callable[[ReplicaLog], dict[Offset, Holding]],
         last_offset: Callable[[Offset, Holding], Offset],
+        *,
+        gaps: bool,
     ) -> dict[Offset, Holding]:
         """One pass over every log for what is there, one for what is missing."""
         merged: dict[Offset, Holding] = {}
@@ -117,7 +124,7 @@ class ReplicaBook:
                     and merged.setdefault(offset, held) != held
                 ):
                     disputed[offset] = None
-        for log in logs:
+        for log in () if gaps else logs:
             here = holdings(log)
             for offset, held in merged.items():
                 if log.log_start <= offset and last_offset(offset, held) < log.high_watermark and offset not in here:
@@ -162,43 +169,6 @@ def _diverged(
 # -- whole logs, byte by byte ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class LogBatch:
-    """One batch as it stands in a log."""
-
-    base_offset: Offset
-    last_offset: Offset
-    leader_epoch: Epoch
-    data: bytes | bytearray | memoryview
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaBatches:
-    """One replica's log for :func:`compare_replicas`: its marks, and its batches in log order, read once."""
-
-    node: NodeId
-    high_watermark: Offset
-    log_start: Offset
-    batches: Iterable[LogBatch]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """What :func:`compare_replicas` looked at and found."""
-
-    batch_count: int
-    """Batches that were held against another replica's."""
-    size: int
-    """Their bytes, each batch counted once."""
-    end_offset: Offset
-    """Everything below was compared between all replicas (or is reported)."""
-    findings: tuple[Diverged, ...]
-
-    @property
-    def equal(self) -> bool:
-        return not self.findings
-
-
 class _Walk:
     """One replica's place in the lockstep."""
 
@@ -229,8 +199,11 @@ def compare_replicas(partition: TopicPartition, replicas: Sequence[ReplicaBatche
     """Compare logs below their high watermarks, every byte of every batch, headers included.
 
     Of replicas that differ from the majority (of a tie, from the lowest node) the first difference is reported and
-    they are compared no further. Linear in the bytes; one batch per replica is held.
+    they are compared no further. Linear in the bytes; one batch per replica is held. As soon as one of the logs is
+    compacted, they are compared by ``compare_compacted``.
     """
+    if any(replica.is_compacted for replica in replicas):
+        return compare_compacted(partition, replicas)
     walks = [_Walk(replica) for replica in sorted(replicas, key=lambda replica: replica.node)]
     findings: list[Diverged] = []
     batch_count = size = 0

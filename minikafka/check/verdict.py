@@ -89,6 +89,7 @@ class Verdict:
                 "final_read_complete": self.expectations.final_read_complete,
                 "replicas_complete": self.expectations.replicas_complete,
                 "log_start": [[*name, offset] for name, offset in sorted(self.expectations.log_start.items())],
+                **({"compacted": sorted(self.expectations.compacted)} if self.expectations.compacted else {}),
             },
             "findings": {
                 kind.kind: {

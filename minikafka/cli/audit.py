@@ -37,16 +37,18 @@ from minikafka.config import parse_bootstrap
 from minikafka.errors import CorruptMessage
 from minikafka.log.checkpoint import parse_meta_properties
 from minikafka.log.names import LOG, META_PROPERTIES, offset_name, offsets_in, partition_of
-from minikafka.spark.client import Brokers, BrokersUnreachable
+from minikafka.spark.client import CALL_TIMEOUT_S, Brokers, BrokersUnreachable
 from minikafka.spark.options import parse_source
 from minikafka.spark.plan import OffsetRange
 from minikafka.spark.reading import NotYetCommitted, RangeReader
 from minikafka.types import NodeId, Offset, TopicPartition
+from minikafka.wire.admin import DescribeConfigsRequest, DescribeConfigsResource, DescribeConfigsResponse
 from minikafka.wire.batch import RecordBatch
 from minikafka.wire.records import RecordView, decode_batch
-from minikafka.world.replica_files import batches_of, replica_of
+from minikafka.world.replica_files import batches_of, is_compacted, replica_of
 
 READER = "audit"
+POLICY = "cleanup.policy"
 
 
 @click.command(
@@ -94,10 +96,15 @@ def command(ledgers: tuple[Path, ...], bootstrap: str | None, folders: tuple[Pat
 def show(audited: Audited, seconds: float, output: str) -> None:
     """The verdict for people or for programs."""
     if output == "json":
-        told = {"batches": audited.batches, "bytes": audited.size}
+        told = {"batches": audited.batches, "bytes": audited.size, "compacted": list(audited.compacted)}
         print_json({**audited.verdict.to_json(), "seconds": round(seconds, 3), "replicas": told})
         return
     click.echo(audited.verdict.render())
+    for name in audited.compacted:
+        click.echo(
+            f"{name} is compacted: of each key the last record is owed; replicas are compared record by record, and "
+            "may differ in what later records have replaced"
+        )
     if audited.batches:
         click.echo(f"replicas: {audited.batches:,} batches, {audited.size / 1e6:,.1f} MB each, byte by byte")
     click.echo(f"{seconds:.1f} s")
@@ -110,6 +117,8 @@ class Audited:
     verdict: Verdict
     batches: int = 0
     size: int = 0
+    compacted: tuple[str, ...] = ()
+    """Topics of which only the last record of each key is owed."""
 
 
 def audit(ledgers: Sequence[Path], bootstrap: str | None, folders: Iterable[Path]) -> Audited:
@@ -140,7 +149,10 @@ def audit(ledgers: Sequence[Path], bootstrap: str | None, folders: Iterable[Path
     for poll in polls:
         checker.feed(poll)
         readers.compare(poll)
-    promised = Expectations(idempotent=idempotent, final_read_complete=True, log_start=log_start)
+    compacted = _compacted(bootstrap, list(topics), nodes, partitions)
+    promised = Expectations(
+        idempotent=idempotent, final_read_complete=True, log_start=log_start, compacted=frozenset(compacted)
+    )
     checker.feed(Expect(expectations=promised))
     batches = size = 0
     for partition in partitions:
@@ -149,9 +161,31 @@ def audit(ledgers: Sequence[Path], bootstrap: str | None, folders: Iterable[Path
         batches += compared.batch_count
         size += compared.size
         for finding in compared.findings:
-            for each in _record_by_record(nodes, holders, partition, finding):
+            found = [finding] if compared.is_compacted else _record_by_record(nodes, holders, partition, finding)
+            for each in found:
                 checker.report(each)
-    return Audited(verdict=_both(checker.verdict(), readers.verdict(log_start)), batches=batches, size=size)
+    verdict = _both(checker.verdict(), readers.verdict(promised))
+    return Audited(verdict=verdict, batches=batches, size=size, compacted=tuple(compacted))
+
+
+def _compacted(
+    bootstrap: str | None, topics: list[str], nodes: dict[NodeId, Path], partitions: list[TopicPartition]
+) -> list[str]:
+    """Topics with a replica that says so on disk, or whose settings say so now."""
+    found = {p.topic for p in partitions for folder in nodes.values() if is_compacted(folder, p)}
+    if bootstrap is not None:
+        brokers = Brokers(parse_bootstrap(bootstrap), api_timeout_s=CALL_TIMEOUT_S)
+        resources = tuple(
+            DescribeConfigsResource(resource_name=topic, configuration_keys=(POLICY,)) for topic in topics
+        )
+        answer: DescribeConfigsResponse = brokers.ask_any(DescribeConfigsRequest(resources=resources))
+        found |= {
+            described.resource_name
+            for described in answer.results
+            for config in described.configs
+            if config.name == POLICY and "compact" in config.value
+        }
+    return sorted(found)
 
 
 class Readers:
@@ -187,7 +221,7 @@ class Readers:
         if name in self._partitions:
             self._checker.feed(poll)
 
-    def verdict(self, log_start: dict[TopicPartition, Offset]) -> Verdict:
+    def verdict(self, promised: Expectations) -> Verdict:
         """A record at or above the high watermark of today was above that of its time."""
         for (name, process), (offset, value, line) in sorted(self._highest.items()):
             end = self._ends.get(name, 0)
@@ -203,7 +237,8 @@ class Readers:
                         high_watermark=end,
                     )
                 )
-        self._checker.feed(Expect(expectations=Expectations(log_start=log_start)))
+        kept = Expectations(log_start=promised.log_start, compacted=promised.compacted)
+        self._checker.feed(Expect(expectations=kept))
         return self._checker.verdict()
 
 

@@ -271,6 +271,7 @@ class Run:
                     batches=[
                         LogBatch(each.base_offset, each.last_offset, each.leader_epoch, each.data) for each in batches
                     ],
+                    is_compacted=replica.log.has_gaps,
                 )
             )
             if name.topic == OFFSETS_TOPIC:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import hashlib
 import mmap
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from minikafka.check import LogBatch, Recorder, ReplicaBatches
 from minikafka.log.checkpoint import parse_offsets
 from minikafka.log.names import (
+    GAPS,
     LOG,
     LOG_START_OFFSET_CHECKPOINT,
     REPLICATION_OFFSET_CHECKPOINT,
@@ -53,8 +55,29 @@ def replica_of(
     if high_watermark is None:
         high_watermark = checkpointed(data_dir, REPLICATION_OFFSET_CHECKPOINT).get(partition, 0)
     log_start = checkpointed(data_dir, LOG_START_OFFSET_CHECKPOINT).get(partition, 0)
-    batches = batches_of(data_dir, partition)
-    return ReplicaBatches(node=node, high_watermark=high_watermark, log_start=log_start, batches=batches)
+    return ReplicaBatches(
+        node=node,
+        high_watermark=high_watermark,
+        log_start=log_start,
+        batches=_Stored(data_dir, partition),
+        is_compacted=is_compacted(data_dir, partition),
+    )
+
+
+def is_compacted(data_dir: Path, partition: TopicPartition) -> bool:
+    """Has compaction left offsets out of this replica, or of the one it was copied from?"""
+    return (data_dir / str(partition) / GAPS).exists()
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """:func:`batches_of`, as often as it is gone over."""
+
+    data_dir: Path
+    partition: TopicPartition
+
+    def __iter__(self) -> Iterator[LogBatch]:
+        return batches_of(self.data_dir, self.partition)
 
 
 def record_replica(recorder: Recorder, partition: TopicPartition, replica: ReplicaBatches) -> None:

@@ -1,0 +1,210 @@
+"""Compacted logs against each other, and against what producers were told (KAFKA-FACTS 1.5, 10, rules 2, 6 and 7)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from click.testing import CliRunner
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from minikafka.check import LogBatch, ReplicaBatches, compare_replicas
+from minikafka.check.history import Acknowledged, Expect, Expectations, Operation, Poll, Send
+from minikafka.check.logs import Comparison
+from minikafka.check.verdict import check_operations
+from minikafka.cli.root import root
+from minikafka.log.names import GAPS
+from minikafka.log.partition_log import PartitionLog
+from minikafka.types import TopicPartition
+from minikafka.wire.batch import split, verify
+from minikafka.wire.rewrite import slices, thinned
+from tests.audit_kit import read_log, write_ledger, write_log, write_replica
+from tests.rules.log_words import TIME, everything, on_disk, open_log
+from tests.rules.memory_disk import MemoryDisk, run
+from tests.rules.test_cleaner import COMPACT, clean, put
+
+PLACE = TopicPartition("orders", 0)
+
+
+def copy_of(log: PartitionLog) -> PartitionLog:
+    """A follower's log of the same bytes."""
+    copy = open_log(MemoryDisk(), COMPACT)
+    copy.append_as_follower(split(everything(on_disk(log))))
+    run(copy.sync())
+    return copy
+
+
+def replica(node: int, data: bytes, end: int) -> ReplicaBatches:
+    batches = [LogBatch(b.base_offset, b.last_offset, b.leader_epoch, b.data) for b in split(data)]
+    return ReplicaBatches(node=node, high_watermark=end, log_start=0, batches=batches, is_compacted=True)
+
+
+def compare(*logs: bytes, end: int) -> Comparison:
+    return compare_replicas(PLACE, [replica(node, data, end) for node, data in enumerate(logs, 1)])
+
+
+def without(data: bytes, offset: int) -> bytes:
+    """The log without one record."""
+    found = b""
+    for batch in split(data):
+        kept = [record for record in slices(batch) if record.offset != offset]
+        found += thinned(batch, kept, horizon=None)
+    return found
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abcd"), st.none() | st.integers(0, 40)), min_size=5, max_size=40),
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 5000)), min_size=3, max_size=3),
+    st.data(),
+)
+@settings(deadline=None, max_examples=80, suppress_health_check=list(HealthCheck))
+def test_replicas_that_were_compacted_apart_are_equal_and_a_lost_last_record_is_found(pairs, rounds, data):
+    """Each to its own point and at its own time; then one record that counts is taken from one of them."""
+    leader = open_log(MemoryDisk(), replace(COMPACT, segment_bytes=250))
+    for key, size in pairs:
+        put(leader, (key, None if size is None else "v" * size))
+    leader.roll()
+    run(leader.sync())
+    logs = [copy_of(leader) for _ in rounds]
+    end = leader.end_offset
+    for log, (behind, wait_ms) in zip(logs, rounds, strict=True):
+        for now_ms in (TIME, TIME + wait_ms):
+            log.clean_end = None
+            clean(log, high_watermark=max(0, end - behind), now_ms=now_ms)
+    held = [everything(on_disk(log)) for log in logs]
+    found = compare(*held, end=end)
+    assert found.equal, found.findings
+    assert found.is_compacted
+
+    last = {key: offset for offset, (key, size) in enumerate(pairs)}
+    alive = sorted(offset for key, offset in last.items() if pairs[offset][1] is not None)
+    if alive:
+        victim, offset = data.draw(st.integers(0, 2)), data.draw(st.sampled_from(alive))
+        held[victim] = without(held[victim], offset)
+        (finding,) = compare(*held, end=end).findings
+        assert (finding.offset, finding.detail) == (offset, f"replica {victim + 1} lacks the last record of its key")
+
+
+def small(*pairs: tuple[str, str | None]) -> bytes:
+    log = open_log(MemoryDisk(), COMPACT)
+    for pair in pairs:
+        put(log, pair)
+    return everything(log)
+
+
+def test_another_record_at_an_offset_is_found():
+    """The same offsets and keys, another value: no compaction does that."""
+    data, other = small(("a", "1"), ("b", "1"), ("a", "2")), small(("a", "1"), ("b", "X"), ("a", "2"))
+    (finding,) = compare(data, other, data, end=3).findings
+    assert (finding.offset, finding.detail) == (1, "replica 2 has another record")
+    assert len({held for _, _, held in finding.holdings}) == 2
+
+
+def test_a_tombstone_may_be_gone_but_not_before_what_it_deletes():
+    """A value that is still there without its tombstone has come back to life."""
+    data = small(("a", "1"), ("a", None), ("b", "1"))
+    assert compare(data, without(without(data, 0), 1), end=3).equal
+    (finding,) = compare(data, without(data, 1), end=3).findings
+    assert (finding.offset, finding.detail) == (1, "replica 2 lacks the last record of its key")
+
+
+def test_a_successor_above_its_watermark_is_no_reason():
+    """It was not committed there when the earlier record went."""
+    data = small(("a", "1"), ("b", "1"), ("a", "2"))
+    lacking = [replica(1, data, 3), replica(2, without(data, 0), 2)]
+    (finding,) = compare_replicas(PLACE, lacking).findings
+    assert finding.offset == 0
+
+
+def test_a_batch_with_a_horizon_is_the_same_records():
+    """KIP-534 moves the base timestamp on the replica that was cleaned, and nothing that a reader sees."""
+    data = small(("a", None), ("b", "1"))
+    dated = b"".join(verify(thinned(b, list(slices(b)), horizon=TIME + 99)).data for b in split(data))
+    assert dated != data
+    assert compare(data, dated, end=2).equal
+
+
+# ---- histories -------------------------------------------------------------------------------------------------------
+
+
+def history(sent: list[tuple[str, str]], read: list[int], *, compacted: bool = True) -> dict[str, int]:
+    """Findings of a history in which ``sent`` (key, value) were acknowledged in order, and only ``read`` were seen."""
+    operations: list[Operation] = []
+    for op, (key, value) in enumerate(sent):
+        operations.append(
+            Send(op=op, time=0.0, process="p", topic="orders", partition=0, key=key, value=value, sequence=None)
+        )
+        operations.append(Acknowledged(op=op, time=0.0, partition=0, offset=op, leader_epoch=0))
+    operations.append(
+        Poll(
+            time=0.0,
+            process="reader",
+            topic="orders",
+            partition=0,
+            records=[(offset, sent[offset][1]) for offset in read],
+            position_before=0,
+            position_after=len(sent),
+            high_watermark=len(sent),
+        )
+    )
+    topics = frozenset({"orders"} if compacted else ())
+    operations.append(Expect(expectations=Expectations(final_read_complete=True, compacted=topics)))
+    return check_operations(operations).totals
+
+
+def test_a_replaced_record_is_not_owed_and_the_last_one_is():
+    """An acknowledged value that a later one of its key replaced is no lost write; nor is it a skip of the reader."""
+    sent = [("a", "1"), ("b", "2"), ("a", "3"), ("c", "4")]
+    assert history(sent, [1, 2, 3]) == {}
+    assert history(sent, [1, 2, 3], compacted=False)["lost-write"] == 1
+    assert history(sent, [0, 1, 3])["lost-write"] == 1
+    assert history(sent, [0, 1, 2, 3]) == {}
+
+
+def test_a_tombstone_is_not_owed():
+    """Nobody can tell from a history when its time was over."""
+    assert history([("a", "1"), ("a", "~null"), ("b", "2")], [2]) == {}
+
+
+def test_audit_says_that_a_topic_is_compacted_and_accuses_nobody(tmp_path: Path):
+    """Ledger, three replicas, one of them compacted: clean, with a sentence; a lost last value is found."""
+    values = [b"v%d" % index for index in range(40)]
+    ledger = tmp_path / "ledger.jsonl"
+    write_ledger(ledger, PLACE.topic, values)
+    lines = [json.loads(line) for line in ledger.read_text().splitlines()]
+    for line in lines:
+        if line["type"] == "send":
+            line["key"] = "k" + str(int(line["value"][1:]) % 7)
+    ledger.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    folders = [tmp_path / f"broker-{node}" for node in (1, 2, 3)]
+    log = open_log(MemoryDisk(), COMPACT)
+    for index, value in enumerate(values):
+        put(log, (f"k{index % 7}", value.decode()))
+    run(log.sync())
+    whole = [bytes(batch.data) for batch in split(everything(on_disk(log)))]
+    clean(log)
+    short = [bytes(batch.data) for batch in split(everything(on_disk(log)))]
+    for node, folder in enumerate(folders, 1):
+        write_replica(folder, node, PLACE, values, 10)
+        write_log(folder, PLACE, short if node != 2 else whole)
+        if node != 2:
+            (folder / str(PLACE) / GAPS).touch()
+
+    def audited() -> tuple[int, str]:
+        result = CliRunner().invoke(root, ["audit", str(ledger), "--data-dir", str(tmp_path)])
+        return result.exit_code, result.output
+
+    code, told = audited()
+    assert code == 0, told
+    assert "orders is compacted: of each key the last record is owed" in told
+    write_log(folders[2], PLACE, split_without(read_log(folders[2] / str(PLACE)), 38))
+    (folders[2] / str(PLACE) / GAPS).touch()
+    code, told = audited()
+    assert code == 1
+    assert "lacks the last record of its key" in told
+
+
+def split_without(batches: list[bytes], offset: int) -> list[bytes]:
+    return [bytes(batch.data) for batch in split(without(b"".join(batches), offset))]
