@@ -19,6 +19,7 @@ from minikafka.types import NO_OFFSET, Offset, TopicPartition
 
 MEANINGS: Final[Mapping[str, str]] = {
     "two-owners": "two members had the same partition in one generation",
+    "read-outside": "a member read on though the group had told it that it belongs no more",
     "zombie-commit": "a commit was accepted from a member without which the group had gone on",
     "zombie-heartbeat": "a heartbeat of an old generation was answered as if the member still belonged",
     "zombie-sync": "an assignment of an old generation was given out",
@@ -49,6 +50,8 @@ class _Commit:
     offsets: Commits
     fence: int
     instance_is: str | None
+    copies: int = 1
+    """How often it was sent: what was sent twice may be heard twice, the second time late."""
 
 
 @dataclass(slots=True)
@@ -71,8 +74,8 @@ class _Group:
     """By op."""
     recorded: dict[TopicPartition, Offset] = field(default_factory=dict)
     """What is committed now."""
-    ever: dict[TopicPartition, dict[Offset, None]] = field(default_factory=dict)
-    """What ever was."""
+    ever: dict[TopicPartition, Counter[Offset]] = field(default_factory=dict)
+    """What ever was, and how often."""
     floor: dict[TopicPartition, Offset] = field(default_factory=dict)
     """What was acknowledged: to be found from now on."""
     processed: dict[TopicPartition, Counter[tuple[Offset, str]]] = field(default_factory=dict)
@@ -151,7 +154,10 @@ class GroupBook:
             )
 
     def handed(self, group: str, generation: int, process: str, partition: TopicPartition) -> None:
-        """A member was handed records, in what it took for its generation."""
+        """A member was handed records, in what it took for its generation (-1: it knew that it was out)."""
+        if generation < 0:
+            self._report("read-outside", f"{group}: {process} was handed records of {partition}")
+            return
         first = self._of(group).readers.setdefault((generation, partition), process)
         if first != process:
             self._report("two-owners", f"{group}: {first} and {process} read {partition} in generation {generation}")
@@ -164,7 +170,10 @@ class GroupBook:
         """A member asks; the same request may be sent again."""
         known = self._of(group)
         holder = known.instances.get(instance) if instance is not None else None
-        known.commits.setdefault(op, _Commit(member, instance, generation, offsets, known.fence, holder))
+        if op in known.commits:
+            known.commits[op].copies += 1
+        else:
+            known.commits[op] = _Commit(member, instance, generation, offsets, known.fence, holder)
 
     def commit_granted(
         self, op: int, group: str, partitions: Iterable[TopicPartition], *, is_log_known: bool = True
@@ -198,14 +207,17 @@ class GroupBook:
             known.floor.pop(partition, None)
             return
         before = known.recorded.get(partition, 0)
+        ever = known.ever.setdefault(partition, Counter())
         askers = [each for each in known.commits.values() if each.offsets.get(partition) == offset]
         if not askers:
             self._report("commit-unasked", f"{group}: {partition} at {offset}")
+        elif offset < before and 0 < ever[offset] < sum(each.copies for each in askers):
+            known.floor[partition] = offset  # the same request once more, which came late
         elif offset < before:
             who = ", ".join(dict.fromkeys(f"{each.member} in generation {each.generation}" for each in askers))
             self._report("commit-back", f"{group}: {partition} went from {before} to {offset}, asked for by {who}")
         known.recorded[partition] = offset
-        known.ever.setdefault(partition, {})[offset] = None
+        ever[offset] += 1
 
     def reset(self, group: str, partition: TopicPartition, offset: Offset) -> None:
         """Somebody set the group back on purpose: what it commits may be there, or anywhere after."""

@@ -76,6 +76,8 @@ class GroupOffsets:
         """What this consumer has committed last: not committed again by itself."""
         self._next_at = world.clock.now() + config.auto_commit_interval_ms / 1000
         self._auto: asyncio.Task[None] | None = None
+        self._turn = asyncio.Lock()
+        """One commit at a time: requests may overtake each other, and the older offset would be the last word."""
 
     # ---- looking up ----
 
@@ -102,6 +104,10 @@ class GroupOffsets:
 
     async def commit(self, spots: Mapping[TopicPartition, Spot]) -> None:
         """Commit exactly these. CommitFailed when the group has gone on without this member; RequestTimedOut."""
+        async with self._turn:
+            await self._commit(spots)
+
+    async def _commit(self, spots: Mapping[TopicPartition, Spot]) -> None:
         member = self._membership()
         if member is None:
             raise self._failed("it is not in the group now")

@@ -51,6 +51,8 @@ class CrewMember(ConsumerRebalanceListener):
         self._recorder = recorder
         self._book = book
         self._begins_at = at_s
+        self._reads_in = -1
+        """The generation that gave it what it reads; one that it has only joined may never come into force."""
         self._next: dict[TopicPartition, Offset] = {}
         """Behind what it was handed last."""
         self._uncommitted: dict[TopicPartition, Offset] = {}
@@ -133,7 +135,8 @@ class CrewMember(ConsumerRebalanceListener):
         if self._next.get(name, first) < min(first, start):
             self._recorder.seek(self.process, name.topic, name.partition, min(first, start))
         self._next[name] = records[-1].offset + 1
-        self._book.handed(self._group.name, self.generation, self.instance or self.process, name)
+        generation = self._reads_in if self.generation >= 0 else -1
+        self._book.handed(self._group.name, generation, self.instance or self.process, name)
         self._recorder.poll(
             self.process,
             name.topic,
@@ -179,6 +182,7 @@ class CrewMember(ConsumerRebalanceListener):
 
     def on_partitions_assigned(self, assigned: list[TopicPartition]) -> None:
         """Those that stay go on where they are."""
+        self._reads_in = self.generation
         self._recorder.assign(self.process, self.owned)
         for name in self.owned:
             if name not in assigned and name in self._next:

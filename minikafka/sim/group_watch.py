@@ -87,15 +87,17 @@ class GroupWatch(OfPartition):
                 self._on_answer[message.api](message.call, asked, answer, message.source)
 
     def _request(self, message: Message) -> None:
+        told = self._on_request.get(message.api)
         if message.call in self._asked:
-            return  # the same once more
+            if told is not None:
+                told(message.call, self._asked[message.call].request)
+            return
         request = decode_request(BY_NAME[message.api], message.body)
         # Whether a heartbeat is granted is for its broker to know; the others have the log to go by.
         broker = message.target if message.api == "Heartbeat" else None
         group = request.group_id
         owed = self.book.owed(group) if message.api == "OffsetFetch" else {}
         self._asked[message.call] = _Asked(request, self.book.fence(group, broker), owed)
-        told = self._on_request.get(message.api)
         if told is not None:
             told(message.call, request)
 

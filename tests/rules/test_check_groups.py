@@ -72,6 +72,17 @@ def test_two_owners_by_the_coordinator_and_by_what_they_read():
     assert same.kinds == []
 
 
+def test_whoever_is_out_reads_nothing():
+    """S31: what it had is another's; a zombie that has not heard of it yet is none of this."""
+    told = Told()
+    told.dealt(1, a=(P0,))
+    told.dealt(2, b=(P0,))
+    told.book.handed("g", 1, "a", P0)
+    assert told.kinds == []
+    told.book.handed("g", -1, "a", P0)
+    assert told.kinds == ["read-outside"]
+
+
 def test_a_zombies_commit():
     """S33: sent after a newer generation was given out; or by whoever had the instance before."""
     told = Told()
@@ -149,6 +160,20 @@ def test_offsets_go_forward_and_are_asked_for():
     reset.book.reset("g", P0, 0)
     reset.commit("a", 1, 3)
     assert reset.kinds == []
+
+
+def test_a_request_that_was_sent_twice_may_be_heard_late():
+    """S34: Kafka's requests have no numbers; the repetition is no finding, and is what will be found."""
+    told = Told()
+    told.commit("a", 1, 3)
+    told.book.commit_sent(1, "g", "a", 1, {P0: 3})
+    told.commit("a", 1, 5)
+    told.book.offset_recorded("g", P0, 3)
+    told.book.found("g", P0, 3, told.book.owed("g"))
+    assert told.kinds == []
+    told.book.offset_recorded("g", P0, 5)
+    told.book.offset_recorded("g", P0, 3)
+    assert told.kinds == ["commit-back"], "it was heard as often as it was sent"
 
 
 def test_an_acknowledged_commit_is_found_by_whoever_asks_later():

@@ -13,6 +13,7 @@ from minikafka.client.settings import ConsumerConfig
 from minikafka.client.structs import CommitFailed, WakeUp
 from minikafka.groups.records import OFFSETS_TOPIC, partition_of
 from minikafka.sim.cluster import SimCluster
+from minikafka.sim.verdicts import Deliver, Message, matching
 from minikafka.types import TopicPartition
 from tests.sim.cluster_kit import Client, facts_of, simulated
 from tests.sim.group_kit import Worker, shared
@@ -288,3 +289,57 @@ def test_a_zombies_commit_is_refused(cluster: SimCluster):
 
     cluster.run(story(), node="z")
     assert facts_of(cluster, "group_member_left")
+
+
+def test_commits_of_a_member_do_not_overtake_each_other(cluster: SimCluster):
+    """S34: while one is under way the next one waits, or the older offset would be the last word."""
+    under_way: Counter[str] = Counter()
+    most: Counter[str] = Counter()
+
+    def watch(message: Message, _verdict: object) -> None:
+        if message.api == "OffsetCommit":
+            member = message.source if message.kind == "request" else message.target
+            under_way[member] += 1 if message.kind == "request" else -1
+            most[member] = max(most[member], under_way[member])
+
+    settings = {"auto_commit_interval_ms": 100, "request_timeout_ms": 20_000}
+    first = Worker(cluster, "c0", commits=False, settings=settings)
+    cluster.until(lambda: len(first.numbers) == PARTITIONS, 60.0, "it to have all")
+    cluster.sim.network.observers.append(watch)
+    cluster.sim.network.rule(matching(Deliver(3.0), api="OffsetCommit", kind="request", count=1))
+    client = Client(cluster)
+    values = fill(client, 6)
+    cluster.until(lambda: under_way["c0"] == 1, 60.0, "it to commit")
+    values += fill(client, 6, first=100)
+    cluster.until(lambda: read_all([first], values), 60.0, "it to read on")
+    second = Worker(cluster, "c1", commits=False, settings=settings)
+    cluster.until(lambda: shared([first, second], PARTITIONS) and len(second.numbers) == 3, 60.0, "both to share")
+    assert most["c0"] == 1
+    assert sum(second.values.values()) == 0
+
+
+def kinds(cluster: SimCluster, node: str) -> list[str]:
+    """Of the events that one machine has told."""
+    return [event.kind for event in cluster.sim.journal if event.node == node]
+
+
+def test_whoever_is_put_out_before_it_takes_its_partitions_takes_none(cluster: SimCluster):
+    """KIP-429: told to give some up it works too long, and is out: what it was to keep is another's by then."""
+    settings = {
+        "partition_assignment_strategy": "cooperative-sticky",
+        "max_poll_interval_ms": 5_000,
+        "rebalance_timeout_ms": 3_000,
+    }
+    slow = Worker(cluster, "slow", settings=settings)
+    cluster.until(lambda: len(slow.numbers) == PARTITIONS, 60.0, "it to have all")
+    slow.work_s = 20.0
+    # It joins while it has nothing to do, and is handed records before it hears what it was given.
+    cluster.sim.network.rule(matching(Deliver(2.0), api="JoinGroup", kind="answer", target="slow", count=1))
+    other = Worker(cluster, "other", settings=settings)
+    cluster.until(lambda: "group_rejoin" in kinds(cluster, "slow"), 60.0, "the rebalance to begin")
+    fill(Client(cluster), 60)
+    cluster.until(lambda: "group_member_thrown_out" in kinds(cluster, "slow"), 60.0, "it to be out")
+    slow.work_s = 0.0
+    cluster.until(lambda: slow.numbers != [], 60.0, "it to have some again")
+    assert slow.consumer._member.generation > 0
+    cluster.until(lambda: shared([slow, other], PARTITIONS) and len(slow.numbers) == 3, 60.0, "both to share")
