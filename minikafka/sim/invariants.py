@@ -15,15 +15,13 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, TypeAlias
 
 from minikafka.broker.broker import Broker
-from minikafka.errors import KafkaStorageError, OffsetOutOfRange
-from minikafka.log.partition_log import PartitionLog
 from minikafka.quorum.image import MetadataImage, changes
 from minikafka.replication.leader import LeaderReplica
 from minikafka.replication.partition import Partition
 from minikafka.sim.cluster import SimCluster, node_name
+from minikafka.sim.held import Batch, batches_of, rows_of
 from minikafka.sim.world import Event
 from minikafka.types import NO_NODE, Epoch, NodeId, Offset, TopicId, TopicPartition
-from minikafka.wire.batch import RecordBatch, split
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,35 +39,6 @@ class Violation:
 
 Report: TypeAlias = Callable[[str, str], None]
 """(name, what)"""
-
-
-class Batch(NamedTuple):
-    """A batch as invariants compare it."""
-
-    base_offset: Offset
-    end_offset: Offset
-    epoch: Epoch
-    checksum: int
-
-    def __str__(self) -> str:
-        return f"@{self.base_offset}..{self.end_offset} e{self.epoch} crc {self.checksum:08x}"
-
-
-def batches_of(log: PartitionLog, start: Offset, end: Offset) -> list[Batch]:
-    """The batches of ``[start, end)``; nothing of a log that is closed or begins later."""
-    found: list[Batch] = []
-    offset = max(start, log.start_offset)
-    while offset < end:
-        try:
-            data = log.read(offset, max_bytes=1 << 20, end_offset=end)
-        except (KafkaStorageError, OffsetOutOfRange):
-            break
-        read: list[RecordBatch] = [batch for buffer in data.buffers for batch in split(buffer)]
-        if not read:
-            break
-        found.extend(Batch(batch.base_offset, batch.next_offset, batch.leader_epoch, batch.crc) for batch in read)
-        offset = read[-1].next_offset
-    return found
 
 
 class Exposed(NamedTuple):
@@ -265,7 +234,8 @@ class CommittedPrefixEqual(OfPartition):
             return
         exposed = self.exposed.setdefault(sight.key, {})
         exposing = self._exposing_epoch(sight)
-        for batch in batches_of(sight.partition.log, start, watermark):
+        is_compacted = sight.partition.config.compacts
+        for batch in rows_of(sight.partition.log, start, watermark, is_compacted=is_compacted):
             known = exposed.get(batch.base_offset)
             if known is not None and known.batch != batch:
                 report("exposed_record_changed", f"{sight.name} on {sight.life}: {batch}, exposed was {known.batch}")
@@ -299,9 +269,12 @@ class LeaderHoldsCommitted(OfPartition):
         leader = sight.leader
         if leader is None or not any(event.kind == "became_leader" for event in sight.events):
             return
-        log = leader.log
-        held = {batch.base_offset: batch for batch in batches_of(log, 0, log.end_offset)}
-        for batch, in_epoch in self._committed.of(sight.key):
+        log, is_compacted = leader.log, sight.partition.config.compacts
+        held = {batch.base_offset: batch for batch in rows_of(log, 0, log.end_offset, is_compacted=is_compacted)}
+        owed = self._committed.of(sight.key)
+        if is_compacted:
+            owed = still_owed(owed, held.values())
+        for batch, in_epoch in owed:
             is_owed = in_epoch < leader.epoch and batch.base_offset >= log.start_offset
             if is_owed and held.get(batch.base_offset) != batch:
                 report(
@@ -310,6 +283,17 @@ class LeaderHoldsCommitted(OfPartition):
                     f"{leader.me}, has {held.get(batch.base_offset, 'nothing')}",
                 )
                 return
+
+
+def still_owed(exposed: Iterable[Exposed], held: Iterable[Batch]) -> list[Exposed]:
+    """Of a compacted log: tombstones may be gone, and whatever a later record of its key replaces."""
+    exposed = list(exposed)
+    newest: dict[bytes | None, Offset] = {}
+    for record in (*(each.batch for each in exposed), *held):
+        newest[record.key] = max(record.base_offset, newest.get(record.key, record.base_offset))
+    return [
+        each for each in exposed if not each.batch.is_tombstone and newest[each.batch.key] == each.batch.base_offset
+    ]
 
 
 # ---- of the metadata -------------------------------------------------------------------------------------------------

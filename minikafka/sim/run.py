@@ -28,7 +28,8 @@ from minikafka.sim.cluster import BOOT_S, CLUSTER_ID, NotReached, SimCluster, no
 from minikafka.sim.crew import Crews
 from minikafka.sim.faults import Faults
 from minikafka.sim.group_plans import MEMBER_FAULTS
-from minikafka.sim.invariants import LOSSES, Batch, Watch, batches_of
+from minikafka.sim.held import Held, differing
+from minikafka.sim.invariants import LOSSES, Watch
 from minikafka.sim.loop import Livelock, SeededChoice
 from minikafka.sim.losses import Losses, unclean_topics
 from minikafka.sim.people import People
@@ -256,11 +257,15 @@ class Run:
         return replica.high_watermark if replica is not None else 0
 
     def _compare(self, name: TopicPartition) -> None:
-        """The replicas against each other, every byte; and each into the history."""
+        """The replicas against each other, every byte, or every key; and each into the history."""
         replicas: list[ReplicaBatches] = []
+        compacted: dict[NodeId, PartitionLog] = {}
         for node in self.cluster.living():
             replica = self.cluster.replica(node, name)
             if replica is None:
+                continue
+            if replica.config.compacts:
+                compacted[node] = replica.log
                 continue
             batches = list(_raw_batches(replica.log))
             replicas.append(
@@ -274,8 +279,6 @@ class Run:
                     is_compacted=replica.log.has_gaps,
                 )
             )
-            if name.topic == OFFSETS_TOPIC:
-                continue
             rows = [
                 (record.offset, batch.leader_epoch, value_id(record.value))
                 for batch in batches
@@ -292,31 +295,29 @@ class Run:
                 log_start=replica.log.start_offset,
                 rows=rows,
             )
+        differs = differing(compacted)
+        if differs is not None:
+            self.watch.report("replicas_differ", f"{name}: {differs}")
         for finding in compare_replicas(name, replicas).findings:
             self.watch.report("replicas_differ", f"{finding.place()}: {finding.sentence()}")
 
     def _recover(self) -> None:
         """Kill everybody; the logs that open from the disks are those that were there."""
-        before: dict[NodeId, dict[TopicPartition, list[Batch]]] = {}
-        starts: dict[NodeId, dict[TopicPartition, int]] = {}
+        before: dict[NodeId, dict[TopicPartition, Held]] = {}
         for node in self.cluster.living():
-            broker = self.cluster.brokers[node]
-            starts[node] = {name: log.start_offset for name, log in broker.logs.logs.items()}
-            before[node] = {
-                name: batches_of(log, log.start_offset, log.end_offset) for name, log in broker.logs.logs.items()
-            }
+            logs = self.cluster.brokers[node].logs.logs
+            before[node] = {name: Held(log, log.start_offset) for name, log in logs.items()}
         for node in self.cluster.nodes:
             self.cluster.crash(node)
-        for node, logs in sorted(before.items()):
+        for node, held in sorted(before.items()):
             world = self.sim.of(node_name(node))
             opened = self.cluster.run(self._open(node, world), node=node_name(node))
-            for name, batches in sorted(logs.items()):
-                log = opened.get(name)
+            for name, was in sorted(held.items()):
                 # The start may go back to where it was when it was last written down.
-                found = batches_of(log, starts[node][name], log.end_offset) if log is not None else []
-                if found != batches:
-                    told = f"{name} on broker {node}: {found}, before the kill {batches}"
-                    self.watch.report("recovery_differs", told)
+                log = opened.get(name)
+                differs = was.differs(log) if log is not None else "it is gone"
+                if differs:
+                    self.watch.report("recovery_differs", f"{name} on broker {node}: {differs}")
 
     async def _open(self, node: NodeId, world: World) -> LogDirectory:
         defaults = self.cluster.config_of(node).topic_defaults()
