@@ -19,7 +19,9 @@ Buffers: TypeAlias = Sequence[Buffer]
 """Going out: record batches are never joined or copied to be sent or written."""
 
 Handler: TypeAlias = Callable[[str, bytes], Awaitable[Buffers]]
-"""(api, whole body) -> answer. Never raises: errors are answers; what escapes stops the broker."""
+"""(api, whole body) -> answer. Never raises: errors are answers; what escapes stops the broker.
+
+The body may be a bytearray that nobody else holds: a large one is read from the socket into its place."""
 
 CAUSE: ContextVar[str] = ContextVar("CAUSE", default="")
 """Id of the request or timer that all of this happens for; the dispatcher sets it, events sinks read it (D9)."""

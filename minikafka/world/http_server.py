@@ -1,5 +1,8 @@
 """The server side of ``POST /rpc/{Api}``: a raw body in, buffers out, and other routes beside it.
 
+Plain requests of brokers and clients are answered by ``rpc_connection.py``; what that hands over, and all other routes,
+are this file's general server.
+
 Rules for this file:
 
 1. Bytes are admitted before a body is read: beyond ``queued.max.request.bytes`` the answer is 503 with Retry-After.
@@ -12,12 +15,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 import time
 from asyncio import Transport
 from collections.abc import Callable
 from email.utils import formatdate
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, cast
 
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
@@ -39,6 +43,7 @@ from minikafka.ports import Buffers, Handler
 from minikafka.rest.problems import PROBLEM_TYPE, problem_of
 from minikafka.types import Address
 from minikafka.wire.apis import MSGPACK, RPC_PATH
+from minikafka.world.rpc_connection import Answer, HangUp, Head, RpcConnection, answer_head, write_answer
 
 Doors: TypeAlias = Callable[[web.Application], None]
 """Mounts other routes (``/v1``, health, metrics) on the application that shares the port."""
@@ -66,8 +71,12 @@ class Interpose(Protocol):
     async def __call__(self, source: str, api: str, body: bytes, handler: Handler) -> Buffers: ...
 
 
+_NODE = re.compile(rb"(?:^|\n)%b:[ \t]*([^\r]*?)[ \t]*\r" % NODE_HEADER.encode(), re.IGNORECASE)
+
 # Where a request that came before the application keeps what it was made of.
 _PARTS: web.RequestKey[tuple[Any, ...]] = web.RequestKey("minikafka.parts", tuple)
+
+SEE_LOG = "the broker's log has the story"
 
 LOOPBACK = "127.0.0.1"
 BACKLOG = 1024
@@ -110,21 +119,8 @@ class RpcAnswer(web.StreamResponse):
         if transport is None or transport.is_closing():
             raise ConnectionResetError("the client left before the answer")
         size = sum(map(len, self._buffers))
-        connection = b"" if self._keep_alive else b"Connection: close\r\n"
-        head = b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\nContent-Length: %d\r\nDate: %b\r\n%b\r\n" % (
-            self._type.encode(),
-            size,
-            self._date,
-            connection,
-        )
-        if size < 4 * KIB:
-            transport.write(b"".join((head, *self._buffers)))
-        else:
-            # Not transport.writelines: before Python 3.12 asyncio joins there, and uvloop gathers these anyway.
-            transport.write(head)
-            for buffer in self._buffers:
-                if buffer:
-                    transport.write(buffer)
+        head = answer_head(self._type, size, self._date, keeps_alive=bool(self._keep_alive))
+        write_answer(transport, head, self._buffers, size)
         return None
 
     async def write_eof(self, data: bytes = b"") -> None:
@@ -179,6 +175,9 @@ class HttpServer:
         self._request_max_bytes = request_max_bytes
         self._queued_max_bytes = queued_max_bytes
         self._queued_bytes = 0
+        self._idle_timeout_s = idle_timeout_s
+        self._plain: dict[RpcConnection, asyncio.Transport] = {}
+        """Connections that have carried plain requests only."""
         self._busy: set[Any] = set()
         self._handling: set[asyncio.Task[Any]] = set()
         self._all_idle = asyncio.Event()
@@ -189,7 +188,7 @@ class HttpServer:
         self._routes = _OtherRoutes(doors, request_max_bytes) if doors is not None else None
         self._server = _Connections(
             self._on_request,
-            self._all_closed,
+            self._tell_closed,
             request_factory=self._make_request,
             access_log=None,
             keepalive_timeout=idle_timeout_s,
@@ -204,9 +203,9 @@ class HttpServer:
         if address.host == LOOPBACK:
             # No name to look up, which the loop would do on a thread.
             bound = socket.create_server((address.host, address.port), backlog=BACKLOG)
-            self._listener = await loop.create_server(self._server, sock=bound, backlog=BACKLOG)
+            self._listener = await loop.create_server(self._connection, sock=bound, backlog=BACKLOG)
         else:
-            self._listener = await loop.create_server(self._server, address.host, address.port, backlog=BACKLOG)
+            self._listener = await loop.create_server(self._connection, address.host, address.port, backlog=BACKLOG)
         name = self._listener.sockets[0].getsockname()
         self._address = Address(address.host, name[1])
 
@@ -223,7 +222,7 @@ class HttpServer:
     @property
     def connection_count(self) -> int:
         """Connections open now."""
-        return len(self._server.transports)
+        return len(self._server.transports) + len(self._plain)
 
     async def close(self) -> None:
         """Stop accepting, close idle connections now, and busy ones after their answer or CLOSE_GRACE_S."""
@@ -236,6 +235,8 @@ class HttpServer:
                 connection.close()  # after the answer that is under way
             else:
                 connection.force_close()
+        for plain in list(self._plain):
+            plain.close()
         if self._busy:
             self._all_idle.clear()
             try:
@@ -244,7 +245,10 @@ class HttpServer:
             except TimeoutError:
                 for connection in self._server.connections:
                     connection.force_close()
-        if self._server.transports:
+                for transport in list(self._plain.values()):
+                    transport.close()
+        if self.connection_count:
+            self._all_closed.clear()
             try:
                 async with asyncio.timeout(CLOSE_GRACE_S):
                     await self._all_closed.wait()
@@ -261,7 +265,7 @@ class HttpServer:
             handling.cancel()
 
     def _abort_connections(self) -> None:
-        for transport in list(self._server.transports):
+        for transport in [*self._server.transports, *self._plain.values()]:
             transport.abort()
 
     def _stop_listening(self) -> None:
@@ -269,6 +273,94 @@ class HttpServer:
         self._server.closing = True
         if self._listener is not None:
             self._listener.close()
+
+    # ------------------------------------------------------------------------------------- plain requests
+
+    def _connection(self) -> RpcConnection:
+        return RpcConnection(self)
+
+    @property
+    def first_request_timeout_s(self) -> float:
+        """See FIRST_REQUEST_TIMEOUT_S."""
+        return FIRST_REQUEST_TIMEOUT_S
+
+    @property
+    def idle_timeout_s(self) -> float:
+        """Between two requests of a connection."""
+        return self._idle_timeout_s
+
+    @property
+    def body_patience_s(self) -> float:
+        """After a part of the time that a body may take, the general server waits for the rest."""
+        return BODY_TIMEOUT_S / 6
+
+    def admit(self, size: int) -> bool:
+        """Rule 1; what is too large is refused by the general server."""
+        if size > self._request_max_bytes or not self._admits(size):
+            return False
+        self._queued_bytes += size
+        return True
+
+    def release(self, size: int) -> None:
+        """The request is answered, or gone."""
+        self._queued_bytes -= size
+
+    def http_date(self) -> bytes:
+        """Now, for the header."""
+        return self._http_date()
+
+    def general_protocol(self) -> asyncio.Protocol:
+        """For a connection that is more than plain requests."""
+        return self._server()
+
+    def opened(self, connection: RpcConnection, transport: asyncio.Transport) -> None:
+        """Somebody is there; a connection that is being accepted while the server closes is closed as it is made."""
+        self._plain[connection] = transport
+        if self._closing:
+            transport.abort()
+
+    def closed(self, connection: RpcConnection) -> None:
+        """They are gone, or handed over."""
+        self._plain.pop(connection, None)
+        self._tell_closed()
+
+    def _tell_closed(self) -> None:
+        if not self.connection_count:
+            self._all_closed.set()
+
+    def began(self, connection: RpcConnection, handling: asyncio.Task[None]) -> None:
+        """A request is being answered."""
+        self._busy.add(connection)
+        self._handling.add(handling)
+
+    def ended(self, connection: RpcConnection, handling: asyncio.Task[None]) -> None:
+        """It is, or its client has left."""
+        self._busy.discard(connection)
+        self._handling.discard(handling)
+        if self._closing and not self._busy:
+            self._all_idle.set()
+
+    async def rpc_answer(self, head: Head, body: bytes | bytearray) -> Answer | None:
+        """What the handler answers to a plain request; None: nothing at all. Raises HangUp."""
+        body = cast("bytes", body)  # whoever reads a body takes slices of it: nobody else holds this one
+        try:
+            if self._interpose is None:
+                return Answer(await self._handler(head.api, body))
+            found = _NODE.search(head.fields)
+            source = found[1].decode("latin-1") if found else ""
+            return Answer(await self._interpose(source, head.api, body, self._handler))
+        except NotAnswered as silence:
+            if silence.hang_up:
+                raise HangUp from silence
+            return None
+        except Exception as error:  # noqa: BLE001 - a handler never raises: whoever runs this loop decides what stops
+            self._tell_bug(RPC_PATH + head.api, error)
+            told = json.dumps(problem_of(UnknownServerError(SEE_LOG, outcome=UNKNOWN), status=500)).encode() + b"\n"
+            return Answer((told,), PROBLEM_TYPE, b"500 Internal Server Error", keeps_alive=False)
+
+    def _tell_bug(self, path: str, error: Exception) -> None:
+        context = {"message": f"handler of {path} raised", "exception": error}
+        asyncio.get_running_loop().call_exception_handler(context)
 
     # ------------------------------------------------------------------------------------- requests
 
@@ -352,9 +444,8 @@ class HttpServer:
         except ConnectionError:
             raise
         except Exception as error:  # noqa: BLE001 - a handler never raises: whoever runs this loop decides what stops
-            context = {"message": f"handler of {path} raised", "exception": error}
-            asyncio.get_running_loop().call_exception_handler(context)
-            return self._refuse(500, UnknownServerError("the broker's log has the story", outcome=UNKNOWN))
+            self._tell_bug(path, error)
+            return self._refuse(500, UnknownServerError(SEE_LOG, outcome=UNKNOWN))
         finally:
             self._queued_bytes -= held
         return RpcAnswer(buffers, content_type, self._http_date())
@@ -500,14 +591,14 @@ class _Connections(web.Server):
     """aiohttp's low-level server, which also knows its transports and says when the last one is gone."""
 
     def __init__(
-        self, handler: Any, all_closed: asyncio.Event, *, request_factory: Any, **connection_options: Any
+        self, handler: Any, tell_closed: Callable[[], None], *, request_factory: Any, **connection_options: Any
     ) -> None:
         super().__init__(handler, request_factory=request_factory, handler_cancellation=False, **connection_options)
         self._connection_options = connection_options
         self.closing = False
         self.transports: dict[Transport, None] = {}
         self._by_connection: dict[RequestHandler, Transport] = {}
-        self._all_closed = all_closed
+        self._tell_closed = tell_closed
 
     def __call__(self) -> RequestHandler:
         return _Connection(self, loop=asyncio.get_running_loop(), **self._connection_options)
@@ -516,7 +607,6 @@ class _Connections(web.Server):
         super().connection_made(handler, transport)
         self.transports[transport] = None
         self._by_connection[handler] = transport
-        self._all_closed.clear()
         if self.closing:
             transport.abort()
 
@@ -525,5 +615,4 @@ class _Connections(web.Server):
         transport = self._by_connection.pop(handler, None)
         if transport is not None:
             del self.transports[transport]
-        if not self.transports:
-            self._all_closed.set()
+        self._tell_closed()

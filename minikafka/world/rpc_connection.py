@@ -1,0 +1,358 @@
+"""The server's end of one connection, as long as it carries nothing but plain ``POST /rpc/{Api}`` with msgpack bodies.
+
+A general HTTP server costs more than half of what a small request costs (PERFORMANCE 1). What brokers and clients of
+this project send needs little of it: here a request is one match of its head, and its body is read from the socket into
+its place. Rules for this file:
+
+1. It answers only what it surely understands: a well-formed head with one Content-Length and nothing unusual, a body
+   that is admitted and comes soon. Everything else is *handed over*: the general server gets the connection with every
+   byte that was not answered yet, and keeps it. No refusal is written here.
+2. One request at a time: the next is looked at when the answer is written and the socket takes more.
+3. A handler is never cancelled by its client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+from minikafka.config import KIB
+from minikafka.ports import Buffers
+from minikafka.wire.apis import MSGPACK
+
+# Heads arrive here, and small bodies with them; a longer body gets a buffer of its own. Idle connections keep theirs.
+READ_SIZE = 4 * KIB
+
+# Below this size one joined write is cheaper than several.
+JOINED_SIZE = 4 * KIB
+
+_HEAD = re.compile(rb"POST /rpc/([A-Za-z]{1,64}) HTTP/1\.1\r\n((?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\r\n\0]*\r\n)+)\r\n")
+_UNUSUAL = re.compile(rb"(?:^|\n)(?:transfer-encoding|expect|upgrade|content-encoding)[ \t]*:", re.IGNORECASE)
+_LENGTH = re.compile(rb"(?:^|\n)content-length:[ \t]*(\d{1,12})[ \t]*\r", re.IGNORECASE)
+_LENGTHS = re.compile(rb"(?:^|\n)content-length", re.IGNORECASE)
+_TYPE = re.compile(rb"(?:^|\n)content-type:[ \t]*([^\r]*?)[ \t]*\r", re.IGNORECASE)
+_CONNECTION = re.compile(rb"(?:^|\n)connection:[ \t]*([^\r]*?)[ \t]*\r", re.IGNORECASE)
+_START = b"POST /rpc/"
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What the head of a plain request says."""
+
+    api: str
+    length: int
+    keeps_alive: bool
+    fields: bytes
+    """All header lines."""
+
+
+def head_of(data: bytes) -> Head | None:
+    """The head that ``data`` is, its empty line included; None when it is none, or asks for anything unusual."""
+    match = _HEAD.fullmatch(data)
+    if match is None:
+        return None
+    fields = match[2]
+    length = _LENGTH.search(fields)
+    if length is None or _UNUSUAL.search(fields) or len(_LENGTHS.findall(fields)) != 1:
+        return None
+    kinds, said = _TYPE.findall(fields), [each.lower() for each in _CONNECTION.findall(fields)]
+    if any(each != MSGPACK.encode() for each in kinds) or not set(said) <= {b"close", b"keep-alive"}:
+        return None
+    return Head(match[1].decode(), int(length[1]), b"close" not in said, fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What goes out."""
+
+    buffers: Buffers
+    content_type: str = MSGPACK
+    status: bytes = b"200 OK"
+    keeps_alive: bool = True
+
+
+def answer_head(content_type: str, size: int, date: bytes, *, keeps_alive: bool, status: bytes = b"200 OK") -> bytes:
+    """The head of an answer of ``size`` bytes."""
+    return b"HTTP/1.1 %b\r\nContent-Type: %b\r\nContent-Length: %d\r\nDate: %b\r\n%b\r\n" % (
+        status,
+        content_type.encode(),
+        size,
+        date,
+        b"" if keeps_alive else b"Connection: close\r\n",
+    )
+
+
+def write_answer(transport: asyncio.Transport, head: bytes, buffers: Buffers, size: int) -> None:
+    """One write, or one for each buffer when they are large: uvloop gathers them.
+
+    Not transport.writelines: before Python 3.12 asyncio joins there.
+    """
+    if size < JOINED_SIZE:
+        transport.write(b"".join((head, *buffers)))
+        return
+    transport.write(head)
+    for buffer in buffers:
+        if buffer:
+            transport.write(buffer)
+
+
+class Host(Protocol):
+    """What a connection needs of its server."""
+
+    @property
+    def first_request_timeout_s(self) -> float: ...
+
+    @property
+    def idle_timeout_s(self) -> float: ...
+
+    @property
+    def body_patience_s(self) -> float:
+        """A body that takes longer is handed over."""
+        ...
+
+    def admit(self, size: int) -> bool:
+        """Hold so many bytes of a body; False: there is no room."""
+        ...
+
+    def release(self, size: int) -> None:
+        """They are held no more."""
+        ...
+
+    async def rpc_answer(self, head: Head, body: bytes | bytearray) -> Answer | None:
+        """What the handler answers; None: nothing at all. Raises HangUp, and nothing else."""
+        ...
+
+    def http_date(self) -> bytes: ...
+
+    def general_protocol(self) -> asyncio.Protocol:
+        """The general server's end of a connection."""
+        ...
+
+    def opened(self, connection: RpcConnection, transport: asyncio.Transport) -> None: ...
+
+    def closed(self, connection: RpcConnection) -> None:
+        """It is gone, or the general server's."""
+        ...
+
+    def began(self, connection: RpcConnection, handling: asyncio.Task[None]) -> None: ...
+
+    def ended(self, connection: RpcConnection, handling: asyncio.Task[None]) -> None: ...
+
+
+class HangUp(Exception):
+    """The connection breaks without an answer."""
+
+
+class RpcConnection(asyncio.BufferedProtocol):
+    """One connection that was accepted."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._read = memoryview(bytearray(READ_SIZE))
+        self._read_size = 0
+        """Bytes in ``_read`` that belong to no request that is being answered."""
+        self._head: Head | None = None
+        """Of the request whose body is being read; ``_held`` bytes are admitted for it."""
+        self._head_bytes = b""
+        self._body: bytearray | None = None
+        self._body_size = 0
+        self._held = 0
+        self._handling: asyncio.Task[None] | None = None
+        self._is_full = False
+        self._closes = False
+        self._has_asked = False
+        self._quiet_since = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._patience: asyncio.TimerHandle | None = None
+
+    # ---- the transport's calls ---------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._quiet_since = self._loop.time()
+        self._look_at_the_time()
+        self._host.opened(self, self._transport)
+
+    def connection_lost(self, exc: BaseException | None) -> None:  # noqa: ARG002 - it is gone, for whatever reason
+        self._let_go()
+        self._host.closed(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the place is known, whatever would fit
+        if self._body is not None:
+            return memoryview(self._body)[self._body_size :]
+        return self._read[self._read_size :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._body is not None:
+            self._body_size += nbytes
+            if self._body_size == len(self._body):
+                self._answer(self._body)
+            return
+        self._read_size += nbytes
+        if self._handling is None and not self._is_full:
+            self._look()
+        elif self._read_size == READ_SIZE and self._transport is not None:
+            self._transport.pause_reading()
+
+    def pause_writing(self) -> None:
+        self._is_full = True
+
+    def resume_writing(self) -> None:
+        self._is_full = False
+        if self._handling is None:
+            self._go_on()
+
+    # ---- one request -------------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Is there a whole head? Begin with its request, or hand over what is none of ours."""
+        read = bytes(self._read[: self._read_size])
+        end = read.find(b"\r\n\r\n") + 4
+        if end < 4:
+            if not (read.startswith(_START) or _START.startswith(read)) or self._read_size == READ_SIZE:
+                self._hand_over()
+            return
+        head = head_of(read[:end])
+        if head is None or not self._host.admit(head.length):
+            self._hand_over()
+            return
+        self._has_asked = True
+        self._head, self._held = head, head.length
+        rest = self._read_size - end
+        if rest >= head.length:
+            stop = end + head.length
+            self._keep(stop)
+            self._answer(read[end:stop])
+            return
+        self._head_bytes = read[:end]
+        self._body = bytearray(head.length)
+        self._body[:rest] = self._read[end : self._read_size]
+        self._body_size, self._read_size = rest, 0
+        self._patience = self._loop.call_later(self._host.body_patience_s, self._hand_over)
+
+    def _keep(self, stop: int) -> None:
+        """What lies behind ``stop`` is the beginning of the next request."""
+        rest = self._read_size - stop
+        if rest:
+            self._read[:rest] = self._read[stop : self._read_size]
+        self._read_size = rest
+
+    def _answer(self, body: bytes | bytearray) -> None:
+        head = self._head
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+        self._body, self._head = None, None
+        if head is not None:
+            self._handling = self._loop.create_task(self._handle(head, body))
+            self._host.began(self, self._handling)
+
+    async def _handle(self, head: Head, body: bytes | bytearray) -> None:
+        handling, held = self._handling, self._held
+        self._held = 0
+        try:
+            answer = await self._host.rpc_answer(head, body)
+            if answer is not None:
+                self._write(head, answer)
+        except HangUp:
+            self.abort()
+        finally:
+            self._host.release(held)
+            self._handling = None
+            if handling is not None:
+                self._host.ended(self, handling)
+            self._quiet_since = self._loop.time()
+            if self._closes:
+                self.close()
+            elif not self._is_full:
+                self._go_on()
+
+    def _write(self, head: Head, answer: Answer) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return  # the client has left
+        if not (head.keeps_alive and answer.keeps_alive):
+            self._closes = True
+        size = sum(map(len, answer.buffers))
+        told = answer_head(
+            answer.content_type, size, self._host.http_date(), keeps_alive=not self._closes, status=answer.status
+        )
+        write_answer(transport, told, answer.buffers, size)
+
+    def _go_on(self) -> None:
+        """Look at what came meanwhile."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        was_full = self._read_size == READ_SIZE
+        if self._read_size:
+            self._look()
+        if was_full and self._transport is transport and not transport.is_closing():
+            transport.resume_reading()
+
+    # ---- the end -----------------------------------------------------------------------------------------------------
+
+    @property
+    def is_busy(self) -> bool:
+        """A request is being answered."""
+        return self._handling is not None
+
+    def close(self) -> None:
+        """After the answer that is under way."""
+        self._closes = True
+        if self._handling is None and self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """At once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _let_go(self) -> None:
+        """No timers, no bytes held for a body that will not come."""
+        for timer in (self._timer, self._patience):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._patience = None
+        if self._head is not None:
+            self._host.release(self._held)
+            self._head, self._body, self._held = None, None, 0
+        self._transport = None
+
+    def _look_at_the_time(self) -> None:
+        """Nobody may stay without asking: at first for a short time, between two requests for a long one."""
+        if self._transport is None:
+            return
+        idle_s = self._host.idle_timeout_s
+        first_s = min(self._host.first_request_timeout_s, idle_s)
+        left_s = self._quiet_since + (idle_s if self._has_asked else first_s) - self._loop.time()
+        if self._handling is not None or self._body is not None:
+            left_s = idle_s
+        if left_s <= 0:
+            self._transport.abort()
+        else:
+            # Asking may have made the limit a shorter one.
+            self._timer = self._loop.call_later(min(left_s, first_s), self._look_at_the_time)
+
+    def _hand_over(self) -> None:
+        """From here on the connection is the general server's, with every byte that was not answered."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if self._body is None:
+            unread = bytes(self._read[: self._read_size])
+        else:
+            unread = self._head_bytes + bytes(memoryview(self._body)[: self._body_size])
+        self._let_go()
+        self._host.closed(self)
+        protocol = self._host.general_protocol()
+        # Between the two, since uvloop reads into buffers or as chunks by what protocol it found when reading began.
+        transport.pause_reading()
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        transport.resume_reading()
+        protocol.data_received(unread)

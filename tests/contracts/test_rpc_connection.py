@@ -1,0 +1,272 @@
+"""The server's own end of plain /rpc connections: what it answers itself, and what it hands over, on both loops."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+import pytest
+import uvloop
+from aiohttp import web
+
+from minikafka.types import Address
+from minikafka.world import http_server
+from minikafka.world.http import HttpNetwork
+from minikafka.world.http_server import HttpServer
+from minikafka.world.rpc_connection import head_of
+
+ANY = Address("127.0.0.1", 0)
+PLAIN = b"POST /rpc/Echo HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b"
+
+Story = Callable[[HttpServer, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+class Echo:
+    """Answers what it got, ``times`` over; waits at the gate before it does."""
+
+    def __init__(self) -> None:
+        self.seen: list[bytes] = []
+        self.ended: list[bytes] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.times = 1
+
+    async def __call__(self, api: str, body: bytes) -> Sequence[bytes]:
+        self.seen.append(bytes(body))
+        await self.gate.wait()
+        self.ended.append(bytes(body))
+        return [bytes(body) * self.times]
+
+
+def doors(application: web.Application) -> None:
+    """One other route."""
+
+    async def hello(_: web.Request) -> web.Response:
+        return web.Response(text="hello")
+
+    application.router.add_get("/hello", hello)
+
+
+@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def play(request):
+    """Run a story with a server, its handler and a raw connection to it."""
+
+    def play(story: Callable[..., Awaitable[None]]) -> None:
+        async def told() -> None:
+            network, echo = HttpNetwork(doors=doors), Echo()
+            server = await network.serve(ANY, echo)
+            reader, writer = await asyncio.open_connection(*server.address)
+            try:
+                async with asyncio.timeout(20):
+                    await story(server, echo, reader, writer)
+            finally:
+                writer.close()
+                await network.close()
+
+        with asyncio.Runner(loop_factory=request.param) as runner:
+            runner.run(told())
+
+    return play
+
+
+async def answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+    """Status and body."""
+    head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+    size = int(head.partition("content-length: ")[2].partition("\r\n")[0])
+    return int(head.split()[1]), await reader.readexactly(size)
+
+
+async def until(met: Callable[[], bool]) -> None:
+    """Wait for it; the story's own timeout is the limit."""
+    while not met():  # noqa: ASYNC110 - the server has no events for tests
+        await asyncio.sleep(0.005)
+
+
+def plain(server: HttpServer) -> int:
+    """Connections that were not handed over."""
+    return len(server._plain)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        b"Content-Length: 3",
+        b"content-length:3\r\nContent-Type: application/vnd.msgpack",
+        b"X-Other: whatever, it: likes\r\nContent-Length: 3\r\nConnection: close",
+    ],
+)
+def test_a_plain_head(lines: bytes):
+    """What curl, brokers and clients of this project send."""
+    head = head_of(b"POST /rpc/Echo HTTP/1.1\r\n" + lines.replace(b"vnd.msgpack", b"msgpack") + b"\r\n\r\n")
+    assert head is not None
+    assert (head.api, head.length, head.keeps_alive) == ("Echo", 3, b"close" not in lines)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /rpc/Echo HTTP/1.1\r\nContent-Length: 3\r\n\r\n",
+        b"POST /rpc/Echo HTTP/1.0\r\nContent-Length: 3\r\n\r\n",
+        b"POST /rpc/Echo?x=1 HTTP/1.1\r\nContent-Length: 3\r\n\r\n",
+        b"POST /rpc/Echo HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"POST /rpc/Echo HTTP/1.1\r\n\r\n",
+        b"POST /rpc/Echo HTTP/1.1\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\n",
+        b"POST /rpc/Echo HTTP/1.1\r\nContent-Length: 3, 3\r\n\r\n",
+        b"POST /rpc/Echo HTTP/1.1\r\nContent-Length: -3\r\n\r\n",
+        b"POST /rpc/Echo HTTP/1.1\r\nContent-Length: +3\r\n\r\n",
+        b"POST /rpc/Echo HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"POST /rpc/Echo HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding : chunked\r\n\r\n",
+        b"POST /rpc/Echo HTTP/1.1\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n",
+        b"POST /rpc/Echo HTTP/1.1\r\nContent-Length: 3\r\nUpgrade: h2c\r\n\r\n",
+        b"POST /rpc/Echo HTTP/1.1\r\nContent-Length: 3\r\nContent-Type: application/json\r\n\r\n",
+        b"POST /rpc/Echo HTTP/1.1\r\nContent-Length: 3\r\nConnection: upgrade\r\n\r\n",
+        b"POST /rpc/Echo HTTP/1.1\r\nContent-Length: 3\r\n folded: line\r\n\r\n",
+        b"POST /rpc/Echo HTTP/1.1\r\nContent-Length: 3\r\nno colon\r\n\r\n",
+        b"POST /rpc/Echo HTTP/1.1\r\nContent-Length: 3\r\nX: a\0b\r\n\r\n",
+        b"POST /rpc/Echo HTTP/1.1\nContent-Length: 3\n\n",
+    ],
+)
+def test_a_head_that_is_not_plain(head: bytes):
+    """Two readings of one request are how requests are smuggled: whatever could be read twice is handed over."""
+    assert head_of(head) is None
+
+
+def test_requests_that_come_together_are_answered_in_order_one_at_a_time(play):
+    """HTTP/1.1 pipelining: a handler never runs beside another of the same connection."""
+
+    async def story(server, echo, reader, writer):
+        echo.gate.clear()
+        writer.write(b"".join(PLAIN % (2, b"%02d" % number) for number in range(40)))
+        await until(lambda: bool(echo.seen))
+        await asyncio.sleep(0.05)
+        assert echo.seen == [b"00"]
+        echo.gate.set()
+        assert [await answer(reader) for _ in range(40)] == [(200, b"%02d" % number) for number in range(40)]
+        assert plain(server) == 1
+
+    play(story)
+
+
+def test_more_requests_than_the_buffer_holds(play):
+    """Reading pauses while it is full, and goes on."""
+
+    async def story(server, echo, reader, writer):
+        echo.gate.clear()
+        bodies = [b"%05d" % number * 300 for number in range(200)]
+        for body in bodies:
+            writer.write(PLAIN % (len(body), body))
+        await asyncio.sleep(0.05)
+        assert len(echo.seen) == 1
+        echo.gate.set()
+        for body in bodies:
+            assert await answer(reader) == (200, body)
+        assert plain(server) == 1
+
+    play(story)
+
+
+def test_byte_by_byte(play):
+    """However the network cuts it."""
+
+    async def story(server, echo, reader, writer):
+        for byte in PLAIN % (5, b"hello"):
+            writer.write(bytes([byte]))
+            await asyncio.sleep(0.001)
+        assert await answer(reader) == (200, b"hello")
+        assert plain(server) == 1
+
+    play(story)
+
+
+def test_a_body_of_megabytes_and_the_next_request_behind_it(play):
+    """Read into its place; what follows it is not lost."""
+
+    async def story(server, echo, reader, writer):
+        body = bytes(range(256)) * 20_000
+        writer.write(PLAIN % (len(body), body) + PLAIN % (4, b"next"))
+        assert await answer(reader) == (200, body)
+        assert await answer(reader) == (200, b"next")
+        assert (plain(server), server.queued_bytes) == (1, 0)
+
+    play(story)
+
+
+def test_the_general_server_takes_over_with_every_byte(play):
+    """A door behind plain requests on one connection; from then on everything is the general server's."""
+
+    async def story(server, echo, reader, writer):
+        door = b"GET /hello HTTP/1.1\r\nHost: x\r\n\r\n"
+        writer.write(PLAIN % (3, b"one") + door + PLAIN % (3, b"two"))
+        told = [await answer(reader) for _ in range(3)]
+        assert told == [(200, b"one"), (200, b"hello"), (200, b"two")]
+        assert (plain(server), server.connection_count) == (0, 1)
+        writer.write(door)
+        assert await answer(reader) == (200, b"hello")
+
+    play(story)
+
+
+def test_a_slow_body_is_handed_over_and_answered(play, monkeypatch: pytest.MonkeyPatch):
+    """Its bytes are held by nobody in between, and none is lost."""
+    monkeypatch.setattr(http_server, "BODY_TIMEOUT_S", 0.6)
+
+    async def story(server, echo, reader, writer):
+        body = b"half" * 50_000
+        request = PLAIN % (len(body), body)
+        writer.write(request[:100_000])
+        await until(lambda: plain(server) == 0)
+        writer.write(request[100_000:])
+        assert await answer(reader) == (200, body)
+        assert server.queued_bytes == 0
+
+    play(story)
+
+
+def test_a_client_that_leaves_does_not_cancel_its_handler(play):
+    """What was asked is done; nobody is there to be told."""
+
+    async def story(server, echo, reader, writer):
+        echo.gate.clear()
+        writer.write(PLAIN % (3, b"bye"))
+        await until(lambda: bool(echo.seen))
+        writer.close()
+        await until(lambda: server.connection_count == 0)
+        echo.gate.set()
+        await until(lambda: bool(echo.ended))
+
+    play(story)
+
+
+def test_who_does_not_read_is_not_answered_on_and_on(play):
+    """The next request waits until the socket takes more: memory is bounded by one answer a connection."""
+
+    async def story(server, echo, reader, writer):
+        echo.times = 4_000_000
+        for _ in range(20):
+            writer.write(PLAIN % (4, b"1234"))
+        await asyncio.sleep(0.3)
+        assert len(echo.seen) <= 2
+        echo.times = 1
+        assert (await answer(reader))[1] == b"1234" * 4_000_000
+        while len(echo.seen) < 20:
+            await reader.read(1 << 20)
+
+    play(story)
+
+
+def test_connection_close_and_the_servers_own_end(play):
+    """Both end after the answer."""
+
+    async def story(server, echo, reader, writer):
+        echo.gate.clear()
+        writer.write(PLAIN % (1, b"x"))
+        await until(lambda: bool(echo.seen))
+        closing = asyncio.ensure_future(server.close())
+        await asyncio.sleep(0)
+        echo.gate.set()
+        assert await answer(reader) == (200, b"x")
+        assert await reader.read() == b""
+        await closing
+        assert server.connection_count == 0
+
+    play(story)
