@@ -40,6 +40,13 @@ def topics_described(
 ) -> Iterator[str]:
     """``kafka-topics --describe``; ``configs`` holds each topic's effective settings."""
     for topic in topics:
+        yield from topics_alone([topic], configs)
+        yield from partitions_described([topic])
+
+
+def topics_alone(topics: Iterable[DescribedTopic], configs: Mapping[str, Sequence[DescribedConfig]]) -> Iterator[str]:
+    """Its lines of topics, which stand alone with ``--topics-with-overrides``."""
+    for topic in topics:
         settings = ",".join(
             f"{each.name}={each.value}" for each in configs[topic.topic] if each.config_source != DEFAULT
         )
@@ -48,7 +55,6 @@ def topics_described(
             f"Topic: {topic.topic}\tTopicId: {topic.topic_id}\tPartitionCount: {len(topic.partitions)}"
             f"\tReplicationFactor: {factor}\tConfigs: {settings}"
         )
-        yield from partitions_described([topic])
 
 
 def partitions_described(topics: Iterable[DescribedTopic]) -> Iterator[str]:

@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "offsets": ("minikafka.cli.offsets", "Show where partitions begin and end."),
     "config": ("minikafka.cli.config", "Look at settings and where they come from; alter them at run time."),
     "reassign": ("minikafka.cli.reassign", "Move partitions to other brokers while they are in use."),
+    "explain": ("minikafka.cli.explain", "Say why a partition has this leader, this ISR, this high watermark."),
     "elect": ("minikafka.cli.elect", "Elect preferred leaders, or any where none is in sync."),
     "doctor": ("minikafka.cli.doctor", "Look for what is wrong with a cluster; say what to do."),
     "groups": ("minikafka.cli.groups", "Look at consumer groups; move and delete their offsets."),
@@ -33,6 +34,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "lab": ("minikafka.cli.lab", "Play the stories of replication step by step."),
     "sim": ("minikafka.cli.sim", "Run clusters from a seed; show any run step by step."),
     "chaos": ("minikafka.cli.chaos", "Hurt a cluster under load by a scenario; judge what came of it."),
+    "faults": ("minikafka.cli.faults", "Hurt the links between brokers, for tests."),
     "demo": ("minikafka.cli.demo", "Kill brokers under load; prove that nothing is lost."),
     "completion": ("minikafka.cli.completion", "Print what a shell needs to complete commands."),
 }

@@ -6,7 +6,7 @@ ISR, version (partition epoch), controller epoch. Its JSON is a contract, see do
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,6 +28,8 @@ from minikafka.cli.tables import (
 )
 from minikafka.cli.watching import show, watch_option
 from minikafka.client.structs import ConfigResource, NewTopic
+from minikafka.errors import TopicAlreadyExists, UnknownTopicOrPartition
+from minikafka.groups.records import OFFSETS_TOPIC
 from minikafka.replication.high_watermark import effective_min_isr
 from minikafka.types import NO_NODE, NodeId, TopicPartition
 from minikafka.wire.admin import DescribedConfig
@@ -43,6 +45,10 @@ PARTITION_COLUMNS = (
     "PartitionEpoch",
     "ControllerEpoch",
 )
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC})
+
+exclude_internal_option = click.option("--exclude-internal", is_flag=True, help="Leave out __consumer_offsets.")
+
 MOVING_COLUMNS = ("Adding", "Removing")
 """Where a reassignment is under way."""
 
@@ -75,15 +81,27 @@ Examples:
     default=None,
     help="Copies of each.  [the brokers' default.replication.factor]",
 )
+@click.option("--if-not-exists", is_flag=True, help="Leave a topic of that name as it is.")
 @config_option
 @bootstrap_option
 def create(
-    topic: str, partitions: int | None, replication_factor: int | None, config: tuple[str, ...], bootstrap: str
+    topic: str,
+    partitions: int | None,
+    replication_factor: int | None,
+    if_not_exists: bool,  # noqa: FBT001 - click's form
+    config: tuple[str, ...],
+    bootstrap: str,
 ) -> None:
     """Create TOPIC."""
     new = NewTopic(topic, partitions or -1, replication_factor or -1, topic_configs=parse_flags(config))
-    run(lambda: with_admin(bootstrap, lambda admin: admin.create_topics([new])))
-    click.echo(f"Created topic {topic}.")
+    try:
+        run(lambda: with_admin(bootstrap, lambda admin: admin.create_topics([new])))
+    except TopicAlreadyExists:
+        if not if_not_exists:
+            raise
+        click.echo(f"Topic {topic} exists.")
+    else:
+        click.echo(f"Created topic {topic}.")
 
 
 @command.command(
@@ -93,11 +111,13 @@ Examples:
   minikafka topics list -b 127.0.0.1:9092
   minikafka topics list -o json | jq -r '.topics[].topic'""",
 )
+@exclude_internal_option
 @bootstrap_option
 @kafka_output_option
-def list_(bootstrap: str, output: str) -> None:
+def list_(exclude_internal: bool, bootstrap: str, output: str) -> None:  # noqa: FBT001 - click's form
     """List the topics."""
     topics = run(lambda: with_admin(bootstrap, lambda admin: admin.describe_topics()))
+    topics = [each for each in topics if not (exclude_internal and each.topic in INTERNAL_TOPICS)]
     if output == "json":
         print_json({"topics": [_listed(topic) for topic in topics]})
     elif output == "kafka":
@@ -154,11 +174,15 @@ Examples:
 @click.option("--unavailable-partitions", is_flag=True, help="Only those without a living leader.")
 @click.option("--under-min-isr-partitions", is_flag=True, help="Only those that refuse acks=all.")
 @click.option("--at-min-isr-partitions", is_flag=True, help="Only those that the next loss would stop.")
+@click.option("--topics-with-overrides", is_flag=True, help="Only topics with settings of their own, and those alone.")
+@exclude_internal_option
 @bootstrap_option
 @kafka_output_option
 @watch_option
 def describe(topic: str | None, bootstrap: str, output: str, watch: bool, **wanted: bool) -> None:  # noqa: FBT001 - click's form
     """Show leaders, epochs and in-sync replicas of TOPIC, or of all topics."""
+    hidden = INTERNAL_TOPICS if wanted["exclude_internal"] else frozenset()
+    overridden = wanted["topics_with_overrides"]
     chosen = _Filter(
         wanted["under_replicated_partitions"],
         wanted["unavailable_partitions"],
@@ -167,9 +191,16 @@ def describe(topic: str | None, bootstrap: str, output: str, watch: bool, **want
     )
     show(
         lambda: with_admin(bootstrap, lambda admin: _describe(admin, topic, chosen, with_configs=output == "kafka")),
-        lambda found: _draw(found, output, filtered=bool(chosen)),
+        lambda found: _draw(
+            _without(found, hidden, overridden=overridden), output, filtered=bool(chosen), overridden=overridden
+        ),
         watch=watch,
     )
+
+
+def _without(found: _Described, hidden: Collection[str], *, overridden: bool) -> _Described:
+    topics = [each for each in found.topics if each.topic not in hidden and (each.config or not overridden)]
+    return replace(found, topics=topics)
 
 
 async def _describe(admin: AdminClient, topic: str | None, chosen: _Filter, *, with_configs: bool) -> _Described:
@@ -199,9 +230,16 @@ def _filtered(
     )
 
 
-def _draw(found: _Described, output: str, *, filtered: bool) -> None:
+def _draw(found: _Described, output: str, *, filtered: bool, overridden: bool) -> None:
     if output == "json":
         print_json(to_json(found.topics))
+    elif overridden and output == "kafka":
+        print_lines(kafka_layout.topics_alone(found.topics, found.configs))
+    elif overridden and not found.topics:
+        click.echo("No topic has settings of its own.")
+    elif overridden:
+        for each in found.topics:
+            click.echo(_head(each))
     elif output == "kafka" and filtered:
         print_lines(kafka_layout.partitions_described(found.topics))
     elif output == "kafka":
@@ -213,12 +251,16 @@ def _draw(found: _Described, output: str, *, filtered: bool) -> None:
             _draw_topic(each)
 
 
-def _draw_topic(topic: DescribedTopic) -> None:
+def _head(topic: DescribedTopic) -> str:
     configs = ",".join(f"{name}={value}" for name, value in sorted(topic.config.items()))
-    click.echo(
+    return (
         f"Topic: {topic.topic}  TopicId: {topic.topic_id}  PartitionCount: {len(topic.partitions)}"
         f"  ReplicationFactor: {_replication_factor(topic)}  Configs: {configs or '-'}"
     )
+
+
+def _draw_topic(topic: DescribedTopic) -> None:
+    click.echo(_head(topic))
     moving = any(each.adding_replicas or each.removing_replicas for each in topic.partitions)
     print_table(
         (*PARTITION_COLUMNS, *MOVING_COLUMNS) if moving else PARTITION_COLUMNS,
@@ -251,11 +293,18 @@ Examples:
   minikafka topics delete orders -b 127.0.0.1:9092"""
 )
 @click.argument("topic")
+@click.option("--if-exists", is_flag=True, help="It is no failure when there is none.")
 @bootstrap_option
-def delete(topic: str, bootstrap: str) -> None:
+def delete(topic: str, if_exists: bool, bootstrap: str) -> None:  # noqa: FBT001 - click's form
     """Delete TOPIC and all of its records."""
-    run(lambda: with_admin(bootstrap, lambda admin: admin.delete_topics([topic])))
-    click.echo(f"Deleted topic {topic}.")
+    try:
+        run(lambda: with_admin(bootstrap, lambda admin: admin.delete_topics([topic])))
+    except UnknownTopicOrPartition:
+        if not if_exists:
+            raise
+        click.echo(f"There is no topic {topic}.")
+    else:
+        click.echo(f"Deleted topic {topic}.")
 
 
 @command.command(

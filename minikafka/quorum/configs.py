@@ -25,6 +25,7 @@ from minikafka.config import (
     BROKER_NAME_OF,
     KNOWN_TO_KAFKA_ONLY,
     OF_THE_CLUSTER,
+    TOPIC_NAME_OF,
     BrokerConfig,
     TopicConfig,
     parse_broker,
@@ -81,8 +82,9 @@ class _Resource:
                 raise unknown_setting(setting, table(TopicConfig))
         elif setting in AT_RUN_TIME:
             if self.name != ALL_BROKERS and setting in OF_THE_CLUSTER:
+                also = ", or for a topic" if setting in TOPIC_NAME_OF else ""
                 raise InvalidConfig(
-                    f"{setting} is the cluster's: set it for all brokers (the empty resource name), or for a topic",
+                    f"{setting} is the cluster's: set it for all brokers (the empty resource name){also}",
                     setting=setting,
                 )
         elif setting in BROKER_NAME_OF:

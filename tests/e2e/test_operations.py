@@ -193,6 +193,62 @@ def test_a_broker_that_is_away_is_what_the_doctor_and_the_others_tell_of(cluster
     )
 
 
+def test_topics_that_are_there_already_and_that_are_not(cluster: LocalCluster):
+    """kafka-topics' --if-not-exists, --if-exists, --topics-with-overrides."""
+    create(cluster, "twice")
+    assert "TOPIC_ALREADY_EXISTS" in told(cluster, "topics", "create", "twice", code=1)
+    assert told(cluster, "topics", "create", "twice", "--if-not-exists") == "Topic twice exists.\n"
+    assert told(cluster, "topics", "create", "own", "--config", "retention.ms=5") == "Created topic own.\n"
+    lines = told(cluster, "topics", "describe", "--topics-with-overrides", "-o", "kafka").splitlines()
+    assert [line for line in lines if not line.startswith("Topic: ") or line.startswith("Topic: twice")] == []
+    assert [line.endswith("Configs: retention.ms=5") for line in lines if line.startswith("Topic: own\t")] == [True]
+    assert "Configs: retention.ms=5" in told(cluster, "topics", "describe", "own", "--topics-with-overrides")
+    assert told(cluster, "topics", "describe", "twice", "--topics-with-overrides") == (
+        "No topic has settings of its own.\n"
+    )
+    assert told(cluster, "topics", "delete", "own", "--if-exists") == "Deleted topic own.\n"
+    assert told(cluster, "topics", "delete", "own", "--if-exists") == "There is no topic own.\n"
+    assert "UNKNOWN_TOPIC_OR_PARTITION" in told(cluster, "topics", "delete", "own", code=1)
+
+
+def test_a_partition_is_explained(cluster: LocalCluster):
+    """D9 at the command line: the sentences of /v1's explain, with what led to them; JSON is its answer."""
+    create(cluster, "explained")
+    [partition] = described(cluster, "explained")
+    text = told(cluster, "explain", "explained-0").splitlines()
+    assert text[0] == "explained-0"
+    assert f"leader          broker {partition['leader']} leads epoch 0" in text[1]
+    assert any(line.startswith("isr             the ISR is") for line in text)
+    assert any(line.startswith("high watermark  ") for line in text)
+    assert as_json(cluster, "explain", "explained-0")["isr"]["isr"] == partition["isr"]
+    assert "is not a partition" in told(cluster, "explain", "explained", code=2)
+    assert "there is no topic" in told(cluster, "explain", "nobody-0", code=1)
+
+
+def test_faults_at_the_command_line():
+    """Set, listed with their hits, healed; what cannot be is told in the words of /v1/faults."""
+    with LocalCluster(2, config={**QUICK, "mk.testing.endpoints.enable": "true"}) as cluster:
+        fault = as_json(cluster, "faults", "add", "delay", "*>*", "--delay-ms", "1", "--for-ms", "60000", "--seed", "7")
+        assert (fault["broker"], fault["id"], fault["kind"], fault["seed"]) == (1, 1, "delay", 7)
+        assert told(cluster, "faults", "add", "drop", "1>2", "--api", "Vote", "--probability", "0.5").startswith(
+            "Set fault 1:2 (drop 1>2)"
+        )
+        until(lambda: as_json(cluster, "faults", "list")["faults"][0]["hits"] > 0)
+        assert "1:2" in told(cluster, "faults", "list")
+        assert told(cluster, "faults", "heal", "1:1") == "Healed 1.\n"
+        assert told(cluster, "faults", "heal") == "Healed 1.\n"
+        assert "FROM>TO" in told(cluster, "faults", "add", "cut", "2-1", code=1)
+        assert "did you mean" in told(cluster, "faults", "add", "cut", "2>1", "--api", "fetch", code=1)
+        assert "BROKER:NUMBER" in told(cluster, "faults", "heal", "7", code=2)
+        assert "no broker 9" in told(cluster, "faults", "heal", "9:1", code=2)
+
+
+def test_faults_need_the_testing_endpoints(cluster: LocalCluster):
+    """The sentence names the setting."""
+    assert "mk.testing.endpoints.enable=true" in told(cluster, "faults", "add", "cut", "2>1", code=1)
+    assert "mk.testing.endpoints.enable=true" in told(cluster, "faults", "list", code=1)
+
+
 def test_the_quorum_in_kafkas_layout(cluster: LocalCluster):
     """quorum describe --status and --replication."""
     status = told(cluster, "quorum", "describe", "--status", "-o", "kafka").splitlines()

@@ -1,0 +1,149 @@
+"""``minikafka faults``: hurt the links of a cluster that runs with ``mk.testing.endpoints.enable=true``.
+
+A fault is set at a broker, at one of the link's ends (docs/testing.md); ``add`` finds one that takes it. Numbers are
+per broker, so a fault is called BROKER:NUMBER.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from minikafka.cli.running import Commands, Failure, Misuse, run
+from minikafka.cli.tables import bootstrap_option, output_option, print_json, print_table
+from minikafka.cli.v1 import V1, Refusal
+from minikafka.world.faults import KINDS, MESSAGE_KINDS
+
+COLUMNS = ("Fault", "Kind", "Link", "Api", "Message", "Hits", "Active")
+
+
+@click.group(
+    cls=Commands,
+    epilog="""\b
+Examples:
+  minikafka faults add cut '2>1' --api Fetch
+  minikafka faults add drop '*>3' --probability 0.1 --for-ms 5000
+  minikafka faults list
+  minikafka faults heal 2:1
+  minikafka faults heal
+
+The brokers must run with mk.testing.endpoints.enable=true. Kinds and links: docs/testing.md.""",
+)
+def command() -> None:
+    """Cut, drop, delay, hold, duplicate or reorder messages between brokers, for tests."""
+
+
+@command.command(
+    epilog="""\b
+Examples:
+  minikafka faults add cut '2>1' --api Fetch
+  minikafka faults add delay '3<>broker' --delay-ms 200 --jitter-ms 50
+  minikafka faults add drop 'client>1' --api Produce --message answer --count 1"""
+)
+@click.argument("kind", type=click.Choice(KINDS))
+@click.argument("link")
+@click.option("--api", default=None, help="Only this one, such as Fetch.")
+@click.option("--message", type=click.Choice(MESSAGE_KINDS), default=None, help="Only these.")
+@click.option("--count", type=click.IntRange(1), default=None, help="Only the next so many.")
+@click.option("--probability", type=float, default=None, help="Strike each with this chance.")
+@click.option("--seed", type=click.IntRange(0), default=None, help="Of the chance; else made of the broker's mk.seed.")
+@click.option("--for-ms", type=float, default=None, help="End by itself after so long.")
+@click.option("--delay-ms", type=float, default=None, help="Of delay and reorder.")
+@click.option("--jitter-ms", type=float, default=None, help="Of delay: up to so much more.")
+@bootstrap_option
+@output_option
+def add(kind: str, link: str, bootstrap: str, output: str, **limits: Any) -> None:
+    """Set a fault of KIND on LINK ('2>1', '3<>broker', 'client>*'), until it is healed."""
+    asked = {name: value for name, value in limits.items() if value is not None}
+    document = {"kind": kind, "link": link, **asked}
+
+    async def set_it() -> tuple[int, dict[str, Any]]:
+        async with V1(bootstrap) as v1:
+            refusal: Refusal | None = None
+            for node, address in (await v1.brokers()).items():
+                try:
+                    told = await v1.of(address, "POST", "/v1/faults", document)
+                except Refusal as refused:
+                    if [each["pointer"] for each in refused.problem.get("errors", [])] != ["/link"]:
+                        raise
+                    refusal = refused
+                else:
+                    if told is not None:
+                        return node, told
+            raise refusal or Failure("no broker can be reached")
+
+    node, told = run(set_it)
+    if output == "json":
+        print_json({"broker": node, **told})
+    else:
+        click.echo(
+            f"Set fault {node}:{told['id']} ({kind} {link}); `minikafka faults heal {node}:{told['id']}` ends it."
+        )
+
+
+@command.command(
+    name="list",
+    epilog="""\b
+Examples:
+  minikafka faults list
+  minikafka faults list -o json | jq '.faults[].hits'""",
+)
+@bootstrap_option
+@output_option
+def list_(bootstrap: str, output: str) -> None:
+    """List the faults of all brokers, and what they struck."""
+
+    async def ask() -> list[dict[str, Any]]:
+        async with V1(bootstrap) as v1:
+            found = []
+            for node, address in (await v1.brokers()).items():
+                told = await v1.of(address, "GET", "/v1/faults")
+                found += [{"broker": node, **each} for each in (told or {"faults": []})["faults"]]
+            return found
+
+    faults = run(ask)
+    if output == "json":
+        print_json({"faults": faults})
+        return
+    rows = [
+        (f"{each['broker']}:{each['id']}", each["kind"], each["link"], each["api"], each["message"], each["hits"],
+         "yes" if each["active"] else "no")
+        for each in faults
+    ]  # fmt: skip
+    print_table(COLUMNS, rows)
+
+
+@command.command(
+    epilog="""\b
+Examples:
+  minikafka faults heal 2:1
+  minikafka faults heal"""
+)
+@click.argument("faults", nargs=-1, metavar="[BROKER:NUMBER]...")
+@bootstrap_option
+def heal(faults: tuple[str, ...], bootstrap: str) -> None:
+    """End these faults; without any, all of all brokers."""
+    named = [_named(each) for each in faults]
+
+    async def end() -> int:
+        async with V1(bootstrap) as v1:
+            brokers = await v1.brokers()
+            unknown = [node for node, _ in named if node not in brokers]
+            if unknown:
+                raise Misuse(f"there is no broker {unknown[0]}, only {', '.join(map(str, brokers))}")
+            for node, number in named:
+                await v1.of(brokers[node], "DELETE", f"/v1/faults/{number}")
+            if named:
+                return len(named)
+            answers = [await v1.of(address, "DELETE", "/v1/faults") for address in brokers.values()]
+            return sum(each["healed"] for each in answers if each is not None)
+
+    click.echo(f"Healed {run(end)}.")
+
+
+def _named(text: str) -> tuple[int, int]:
+    node, colon, number = text.partition(":")
+    if not colon or not node.isdigit() or not number.isdigit():
+        raise Misuse(f"{text!r}: BROKER:NUMBER is needed, as `minikafka faults list` tells them")
+    return int(node), int(number)
