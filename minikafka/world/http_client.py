@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import cast
 from urllib.parse import quote
 
@@ -26,6 +27,9 @@ from minikafka.wire.apis import MSGPACK, RPC_PATH
 
 # Heads, and answers that are small, arrive here; only a longer body gets a buffer of its own.
 READ_SIZE = 16 * KIB
+
+# Answers' heads differ in length and in the second of their date: most have been read before.
+HEADS_KEPT = 256
 
 # Below this size one joined write is cheaper than several.
 JOINED_SIZE = 4 * KIB
@@ -40,6 +44,15 @@ _STATUS = re.compile(rb"HTTP/1\.1 ([2-5]\d\d)[ \r]")
 
 Answer = tuple[int, bytes | bytearray]
 """Status and body."""
+
+
+@lru_cache(HEADS_KEPT)
+def _understood(head: bytes) -> tuple[int, int, bool] | None:
+    """Status, body size, and whether the connection goes on; None for an answer that breaks rule 1."""
+    status, length = _STATUS.match(head), _LENGTH.search(head, 0, len(head) - 2)
+    if status is None or length is None or _ENCODED.search(head):
+        return None
+    return int(status[1]), int(length[1]), _CLOSE.search(head) is None
 
 
 class _Connection(asyncio.BufferedProtocol):
@@ -151,13 +164,12 @@ class _Connection(asyncio.BufferedProtocol):
             if self._head_size == READ_SIZE:
                 self._fail(f"a head of more than {READ_SIZE} bytes")
             return
-        status, length = _STATUS.match(read, 0, end), _LENGTH.search(read, 0, end - 2)
-        if status is None or length is None or _ENCODED.search(read, 0, end):
+        understood = _understood(read[:end])
+        if understood is None:
             self._fail(f"an answer that is not understood: {read[:80]!r}")
             return
-        self._status = int(status[1])
-        self._keep_alive = _CLOSE.search(read, 0, end) is None
-        size, here = int(length[1]), self._head_size - end
+        self._status, size, self._keep_alive = understood
+        here = self._head_size - end
         if size > ANSWER_SIZE_MAX or here > size:
             self._fail(f"{size} bytes announced, {here} came with the head")
         elif here == size:

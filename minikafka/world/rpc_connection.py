@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol, cast
 
 from minikafka.config import KIB
@@ -24,6 +25,9 @@ from minikafka.wire.apis import MSGPACK
 
 # Heads arrive here, and small bodies with them; a longer body gets a buffer of its own. Idle connections keep theirs.
 READ_SIZE = 4 * KIB
+
+# A peer's heads differ in the body's length only: most have been read before.
+HEADS_KEPT = 256
 
 # Below this size one joined write is cheaper than several.
 JOINED_SIZE = 4 * KIB
@@ -48,6 +52,7 @@ class Head:
     """All header lines."""
 
 
+@lru_cache(HEADS_KEPT)
 def head_of(data: bytes) -> Head | None:
     """The head that ``data`` is, its empty line included; None when it is none, or asks for anything unusual."""
     match = _HEAD.fullmatch(data)
