@@ -7,12 +7,12 @@ has of an offset is the others' as well, and the last record of each key is ever
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from minikafka.errors import KafkaStorageError, OffsetOutOfRange
 from minikafka.log.partition_log import PartitionLog
-from minikafka.types import Epoch, NodeId, Offset
+from minikafka.types import Epoch, Offset
 from minikafka.wire.batch import RecordBatch, split
 from minikafka.wire.records import decode_batch
 
@@ -67,27 +67,6 @@ def latest(records: Iterable[Batch]) -> dict[bytes | None, Batch]:
     """The last of each key, but for tombstones: who has those has nothing."""
     last = {each.key: each for each in records}
     return {key: each for key, each in last.items() if not each.is_tombstone}
-
-
-def differing(logs: Mapping[NodeId, PartitionLog]) -> str | None:
-    """Where compacted replicas differ, as a sentence: in the last record of a key, or in what stands at one offset.
-
-    As far as all of them reach: what is above that is not compacted.
-    """
-    end = min((log.end_offset for log in logs.values()), default=0)
-    held = {node: records_of(log, log.start_offset, end) for node, log in logs.items()}
-    lasts = {node: latest(records) for node, records in held.items()}
-    standing: dict[Offset, tuple[NodeId, Batch]] = {}
-    for node, records in held.items():
-        for record in records:
-            first, known = standing.setdefault(record.base_offset, (node, record))
-            if known != record:
-                return f"broker {node} has {record}, broker {first} {known}"
-        for other, last in lasts.items():
-            for key, record in lasts[node].items():
-                if last.get(key) != record:
-                    return f"{key!r}: broker {node} has {record}, broker {other} {last.get(key, 'nothing')}"
-    return None
 
 
 class Held:
