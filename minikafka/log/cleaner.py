@@ -75,7 +75,10 @@ class Cleaner:
         facts_of: Callable[[Segment], SegmentFacts],
         clock_ms: Callable[[], int],
         pause: Pause,
+        on_swap: Callable[[Segment], None],
     ) -> None:
+        """``on_swap`` is told of each new segment at the moment when it takes its place in the log."""
+        self._on_swap = on_swap
         self._disk = disk
         self._folder = folder
         self._store = store
@@ -129,7 +132,7 @@ class Cleaner:
             is_installed = False
             try:
                 if await self._write(swap, offsets, dirty):
-                    is_installed = await swap.install()
+                    is_installed = await swap.install(self._on_swap)
                     if not is_installed:
                         raise _Interrupted
             finally:

@@ -616,6 +616,7 @@ class PartitionLog:
             facts_of=self._facts,
             clock_ms=clock_ms,
             pause=pause,
+            on_swap=lambda segment: self.tail.drop_before(segment.next_offset),
         )
         try:
             with self._reading():
@@ -627,7 +628,6 @@ class PartitionLog:
             cleaned.was_interrupted = True
         if not cleaned.was_interrupted and cleaned.end_offset != NO_OFFSET:
             self.clean_end = min(cleaned.end_offset, self.end_offset)
-        self.tail.drop_before(dirty.first_uncleanable)
         return cleaned
 
     def expire_producers(self, now_ms: int) -> int:

@@ -19,6 +19,8 @@ Why so, with a power cut that may keep any part of the names changed since the f
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from minikafka.log.durability import Durability
 from minikafka.log.names import CLEANED
 from minikafka.log.segment import Segment
@@ -79,12 +81,13 @@ class SegmentSwap:
         for path in self.cleaned.paths:
             self._disk.remove(path + CLEANED)
 
-    async def install(self) -> bool:
+    async def install(self, on_swap: Callable[[Segment], None]) -> bool:
         """Steps 1 to 4; False, and nothing is replaced, when the sources changed meanwhile. DiskFailed, DiskFull."""
         await self._write_out()
         if not self.sources.are_unchanged:
             return False
         self._store.begin_swap(self.cleaned, self.sources.segments)
+        on_swap(self.cleaned)
         await self._disk.sync_folder(self._folder)
         if self._store.is_swapping(self.cleaned):  # else a cut or restart of the log could not wait, and finished it
             self._store.rename_swap()

@@ -36,7 +36,8 @@ class Batch(NamedTuple):
 def batches_of(log: PartitionLog, start: Offset, end: Offset) -> list[Batch]:
     """The batches of ``[start, end)``; nothing of a log that is closed or begins later."""
     return [
-        Batch(batch.base_offset, batch.next_offset, batch.leader_epoch, batch.crc) for batch in _read(log, start, end)
+        Batch(batch.base_offset, batch.next_offset, batch.leader_epoch, batch.crc)
+        for batch in stored_batches(log, start, end)
     ]
 
 
@@ -56,7 +57,7 @@ def records_of(log: PartitionLog, start: Offset, end: Offset) -> list[Batch]:
             record.key,
             record.value is None,
         )
-        for batch in _read(log, start, end)
+        for batch in stored_batches(log, start, end)
         if not batch.is_control
         for record in decode_batch(batch)
         if start <= record.offset < end
@@ -88,7 +89,8 @@ class Held:
         return "" if same else told
 
 
-def _read(log: PartitionLog, start: Offset, end: Offset) -> list[RecordBatch]:
+def stored_batches(log: PartitionLog, start: Offset, end: Offset) -> list[RecordBatch]:
+    """The batches of ``[start, end)`` whole; nothing of a log that is closed or begins later."""
     found: list[RecordBatch] = []
     offset = max(start, log.start_offset)
     while offset < end:

@@ -19,7 +19,8 @@ from minikafka.quorum.image import MetadataImage, changes
 from minikafka.replication.leader import LeaderReplica
 from minikafka.replication.partition import Partition
 from minikafka.sim.cluster import SimCluster, node_name
-from minikafka.sim.held import Batch, batches_of, rows_of
+from minikafka.sim.compacted import KeyBook, lost_sequences
+from minikafka.sim.held import Batch, batches_of, records_of, rows_of
 from minikafka.sim.world import Event
 from minikafka.types import NO_NODE, Epoch, NodeId, Offset, TopicId, TopicPartition
 
@@ -55,7 +56,7 @@ Key: TypeAlias = tuple[TopicPartition, TopicId]
 class Sight:
     """One replica after a step that told something about it."""
 
-    __slots__ = ("brokers", "events", "image", "is_hearsay", "key", "leader", "life", "name", "partition")
+    __slots__ = ("brokers", "events", "image", "is_hearsay", "key", "leader", "life", "name", "partition", "time")
 
     def __init__(
         self, brokers: Mapping[NodeId, Broker], image: MetadataImage | None, event: Event, partition: Partition
@@ -65,6 +66,7 @@ class Sight:
         self.image = image
         """The newest that any of them has applied."""
         self.life = life_of(event)
+        self.time = event.time
         self.name = partition.partition
         self.key = (partition.partition, partition.topic_id)
         """A topic that was deleted and created anew is another one: its epochs and offsets begin again."""
@@ -220,6 +222,8 @@ class CommittedPrefixEqual(OfPartition):
 
     def __init__(self) -> None:
         self.exposed: dict[Key, dict[Offset, Exposed]] = {}
+        self.by_key: dict[Key, KeyBook] = {}
+        """Of what is compacted."""
         self._compared: dict[tuple[str, Key], Offset] = {}
 
     def look(self, sight: Sight, report: Report) -> None:
@@ -241,6 +245,8 @@ class CommittedPrefixEqual(OfPartition):
                 report("exposed_record_changed", f"{sight.name} on {sight.life}: {batch}, exposed was {known.batch}")
             elif known is None and exposing is not None:
                 exposed[batch.base_offset] = Exposed(batch, exposing)
+                if is_compacted:
+                    self.by_key.setdefault(sight.key, KeyBook()).note(batch, sight.time)
             elif known is None:
                 report(self.name, f"{sight.name} on {sight.life}: {batch} is below its watermark, no leader exposed it")
 
@@ -294,6 +300,32 @@ def still_owed(exposed: Iterable[Exposed], held: Iterable[Batch]) -> list[Expose
     return [
         each for each in exposed if not each.batch.is_tombstone and newest[each.batch.key] == each.batch.base_offset
     ]
+
+
+class CompactionKeepsLatest(OfPartition):
+    """After a round of compaction: what was exposed and is gone had to go; each producer's last sequence is there."""
+
+    name = "compaction_lost_record"
+
+    def __init__(self, committed: CommittedPrefixEqual) -> None:
+        self._committed = committed
+
+    def look(self, sight: Sight, report: Report) -> None:
+        book = self._committed.by_key.get(sight.key)
+        if book is None or not any(event.kind == "log_compacted" for event in sight.events):
+            return
+        log, watermark = sight.partition.log, sight.partition.high_watermark
+        retention_s = sight.partition.config.delete_retention_ms / 1000
+        held = {record.base_offset for record in records_of(log, log.start_offset, watermark)}
+        for record, _ in self._committed.of(sight.key):
+            if not log.start_offset <= record.base_offset < watermark or record.base_offset in held:
+                continue
+            if not book.may_be_gone(record, end=log.end_offset, time=sight.time, delete_retention_s=retention_s):
+                report(self.name, f"{sight.name} on {sight.life}: {record} of {record.key!r} is gone, hw {watermark}")
+                return
+        lost = lost_sequences(log, watermark)
+        if lost:
+            report("compaction_lost_sequence", f"{sight.name} on {sight.life}: of producers {lost}")
 
 
 # ---- of the metadata -------------------------------------------------------------------------------------------------
@@ -399,7 +431,13 @@ QUORUM_EVENTS = frozenset({"quorum_leader_elected", "quorum_hw_advanced", "quoru
 
 
 LOSSES = frozenset(
-    {"committed_record_lost", "exposed_record_changed", "committed_prefix_equal", "valid_high_watermark"}
+    {
+        "committed_record_lost",
+        "compaction_lost_record",
+        "exposed_record_changed",
+        "committed_prefix_equal",
+        "valid_high_watermark",
+    }
 )
 """What unsynced disks that lose their power all at once break; the history then says what clients have lost."""
 
@@ -427,6 +465,7 @@ class Watch:
             FetchIsDurable(),
             committed,
             LeaderHoldsCommitted(committed),
+            CompactionKeepsLatest(committed),
         ]
         self.committed = committed
         self._metadata = MetadataHolds()
