@@ -21,7 +21,7 @@ from minikafka.types import Address, Offset, TopicPartition
 
 Value = TypeVar("Value")
 
-EARLIEST_WORD, LATEST_WORD = "earliest", "latest"
+EARLIEST_WORD, LATEST_WORD, COMMITTED_WORD = "earliest", "latest", "committed"
 EARLIEST_OFFSET, LATEST_OFFSET = -2, -1
 """In offsets given as JSON."""
 
@@ -69,6 +69,7 @@ SOURCE_NAMES = (
     "fetchOffset.retryIntervalMs",
     "kafka.max.partition.fetch.bytes",
     "pushFilters",
+    "commitGroup",
 )
 SINK_NAMES = (*_SHARED, "topic", "exactlyOnce", "exactlyOnce.plan", "kafka.compression.type", "kafka.batch.size")
 ALSO_PASSED = frozenset({"path", "checkpointlocation", "querytimeout", "queryname"})
@@ -131,7 +132,14 @@ class ByTimestamp:
     """What to do when no record is so young: take the end, or fail."""
 
 
-Place: TypeAlias = ByWord | ByOffset | ByTimestamp
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByGroup:
+    """Where a consumer group has committed."""
+
+    group: str
+
+
+Place: TypeAlias = ByWord | ByOffset | ByTimestamp | ByGroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +164,8 @@ class SourceOptions:
     api_timeout_s: float
     fetch_size: int
     push_filters: bool
+    commit_group: str | None = None
+    """The group that is told of finished batches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,6 +260,7 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOption
         api_timeout_s=_or(given.count("kafka.default.api.timeout.ms"), DEFAULT_API_TIMEOUT_MS) / 1000,
         fetch_size=_or(given.count("kafka.max.partition.fetch.bytes"), FETCH_SIZE),
         push_filters=given.flag("pushFilters", default=False),
+        commit_group=_commit_group(given, streaming=streaming),
     )
 
 
@@ -358,6 +369,17 @@ def parse_partition_numbers(text: str) -> dict[TopicPartition, int]:
 # ---- from where, to where --------------------------------------------------------------------------------------------
 
 
+def _commit_group(given: _Given, *, streaming: bool) -> str | None:
+    group = given.text("commitGroup")
+    if group == "":
+        raise OptionError("option commitGroup is empty: give the group's name")
+    if group is not None and not streaming and (given.text("startingOffsets") or "").lower() != COMMITTED_WORD:
+        raise OptionError(
+            "option commitGroup: a batch query commits nothing; it only begins there, with startingOffsets=committed"
+        )
+    return group
+
+
 def _starting(given: _Given, *, streaming: bool) -> Place:
     strategy = (given.text("startingOffsetsByTimestampStrategy") or "error").lower()
     if strategy not in {"error", "latest"}:
@@ -365,6 +387,11 @@ def _starting(given: _Given, *, streaming: bool) -> Place:
     timed = _timed(given, "starting", latest_if_none=strategy == "latest")
     if timed is not None:
         return timed
+    if (given.text("startingOffsets") or "").lower() == COMMITTED_WORD:
+        group = given.text("commitGroup")
+        if not group:
+            raise OptionError("startingOffsets=committed needs commitGroup: where which group has committed?")
+        return ByGroup(group=group)
     default = LATEST_WORD if streaming else EARLIEST_WORD
     place = _worded(given, "startingOffsets", default)
     if not streaming:

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from minikafka.spark.client import Brokers, Topic
+from minikafka.spark.groups import Group, NothingCommitted
 from minikafka.spark.offsets import Position, StreamOffset
 from minikafka.spark.options import (
     EARLIEST_OFFSET,
     EARLIEST_WORD,
     LATEST_OFFSET,
+    ByGroup,
     ByOffset,
     ByTimestamp,
     ByWord,
@@ -84,7 +86,9 @@ def present_or_fail(brokers: Brokers, selection: Selection) -> Present:
 def resolve(
     brokers: Brokers, place: Place, partitions: tuple[TopicPartition, ...], option: str
 ) -> dict[TopicPartition, Position]:
-    """The offset that ``place`` means in each partition. OptionError, NoRecordAtTimestamp."""
+    """The offset that ``place`` means in each partition. OptionError, NoRecordAtTimestamp, NothingCommitted."""
+    if isinstance(place, ByGroup):
+        return _by_group(brokers, place, partitions)
     if isinstance(place, ByWord):
         time = EARLIEST if place.word == EARLIEST_WORD else LATEST
         return _positions(brokers, dict.fromkeys(partitions, time))
@@ -111,6 +115,20 @@ def _by_offset(
     asked = {name: words[offset] for name, offset in place.offsets.items() if offset in words}
     found = _positions(brokers, asked)
     return {name: found.get(name, Position(offset)) for name, offset in sorted(place.offsets.items())}
+
+
+def _by_group(
+    brokers: Brokers, place: ByGroup, partitions: tuple[TopicPartition, ...]
+) -> dict[TopicPartition, Position]:
+    """A partition for which nothing is committed is read from its beginning, as one that is new to a query."""
+    committed = Group(brokers, place.group).committed(partitions)
+    if not committed:
+        raise NothingCommitted(
+            f"group {place.group} has committed nothing for what is read: begin with startingOffsets=earliest, or "
+            "commit first (`minikafka groups describe` shows what it has)"
+        )
+    without = [name for name in partitions if name not in committed]
+    return committed | _positions(brokers, dict.fromkeys(without, EARLIEST))
 
 
 def _by_timestamp(

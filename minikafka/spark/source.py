@@ -37,8 +37,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, Suppor
 from minikafka.spark import plan
 from minikafka.spark.client import Brokers
 from minikafka.spark.decode import schema_text, to_arrow
+from minikafka.spark.groups import Group
 from minikafka.spark.offsets import Position, StreamOffset, from_json, limited, new_records
-from minikafka.spark.options import ByOffset, OptionError, SourceOptions, parse_sink, parse_source
+from minikafka.spark.options import ByGroup, ByOffset, OptionError, SourceOptions, parse_sink, parse_source
 from minikafka.spark.places import Present, present, present_or_fail, resolve
 from minikafka.spark.plan import OffsetRange, PartitionFacts
 from minikafka.spark.reading import RangeReader
@@ -238,6 +239,8 @@ class StreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._target: Mapping[TopicPartition, Position] | None = None
         self._latest: Mapping[TopicPartition, Position] = {}
         self._batch_at = time.monotonic()
+        self._group: Group | None = None
+        self._committed: Mapping[TopicPartition, Position] = {}
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return read_range(self._options, partition)
@@ -249,7 +252,7 @@ class StreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow)
             brokers = self._cluster()
             found = present_or_fail(brokers, self._options.selection)
             positions = resolve(brokers, self._options.starting, found.partitions, "startingOffsets")
-            if isinstance(self._options.starting, ByOffset):
+            if isinstance(self._options.starting, (ByOffset, ByGroup)):
                 for name, top in self._ends(found).items():
                     _refuse_beyond(name, positions[name].offset, top.offset, "startingOffsets")
             self._initial = StreamOffset(positions=positions, topic_ids=found.topic_ids, initial=True)
@@ -291,6 +294,9 @@ class StreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow)
         )
         same = replace(end, start=None) == replace(begin, initial=False, start=None)
         if same or _only_epochs_differ(begin, end):
+            if self._target is not None and not begin.initial:
+                # Trigger.AvailableNow ends here, and Spark would not say that its last batch is done.
+                self.commit(start)
             return self._unchanged(begin, start)
         if begin.initial:
             return end.to_json()
@@ -438,7 +444,14 @@ class StreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow)
         return self._brokers
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to do: offsets live in Spark's checkpoint."""
+        """A batch is done: its group is told, if there is one. The query itself lives by Spark's checkpoint."""
+        positions = from_json(end).positions
+        if self._options.commit_group is None or positions == self._committed:
+            return
+        if self._group is None:
+            self._group = Group(self._cluster(), self._options.commit_group)
+        self._group.commit(positions)
+        self._committed = positions
 
     def travelling(self) -> dict[str, Any]:
         """Tasks need no more than a fresh reader."""

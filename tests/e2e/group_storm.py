@@ -59,6 +59,7 @@ MEMBER_SETTINGS = {
 
 # What may happen next, and how often: a member dies, a member leaves in good order, a broker dies.
 DEEDS = ("member dies",) * 6 + ("member leaves",) * 2 + ("broker dies",) * 3
+WORK_S = 0.1
 PAUSE_S = (0.5, 3.0)
 ABSENT_S = (0.0, 4.0)
 
@@ -89,6 +90,9 @@ async def member(bootstrap: str, name: str, assignor: str, book: Path) -> None:
                 # One write each: whatever is in the file when the process dies was read.
                 lines.write("".join(f"{each.value.decode()}\n" for batch in found.values() for each in batch))
                 lines.flush()
+                if found:
+                    # The time in which a death leaves behind what will be read twice.
+                    await asyncio.sleep(WORK_S)
                 offsets = {partition: batch[-1].offset + 1 for partition, batch in found.items()}
                 try:
                     await consumer.commit(offsets)

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from minikafka.errors import BrokerNotAvailable, LeaderNotAvailable, NotController
-from minikafka.spark import client, places
+from minikafka.errors import (
+    BrokerNotAvailable,
+    CoordinatorNotAvailable,
+    LeaderNotAvailable,
+    NotController,
+    NotCoordinator,
+    UnknownMemberId,
+    UnknownTopicOrPartition,
+)
+from minikafka.spark import client, groups, places
 from minikafka.spark.client import Brokers, BrokersUnreachable
+from minikafka.spark.groups import CommitRefused, Group, NothingCommitted
 from minikafka.spark.offsets import Position, StreamOffset
-from minikafka.spark.options import Selection, parse_source
+from minikafka.spark.options import ByGroup, Selection, parse_source
 from minikafka.spark.places import NothingToRead
 from minikafka.spark.plan import (
     LogTruncated,
@@ -19,6 +28,7 @@ from minikafka.spark.plan import (
 )
 from minikafka.spark.reading import NotYetCommitted, RangeReader
 from minikafka.types import Address, TopicPartition
+from minikafka.wire import group_messages as g
 from minikafka.wire import messages as m
 from minikafka.wire.records import Record, build_batch
 
@@ -64,7 +74,8 @@ def script(monkeypatch):
         return answer
 
     asked = []
-    monkeypatch.setattr(client, "call", call)
+    for module in (client, groups):
+        monkeypatch.setattr(module, "call", call)
     monkeypatch.setattr(client.time, "sleep", lambda _: None)
     answers["asked"] = asked
     return answers
@@ -244,3 +255,72 @@ def test_a_partition_without_a_leader_ends_the_task_in_time(script):
     script[1]["Metadata"] = metadata(1, leader=-1)
     with pytest.raises(BrokersUnreachable, match=r"a-0: no answer within 0.001 s: .*no leader at present"):
         read(reader(**BRIEFLY))
+
+
+# ---- a group beside a query ------------------------------------------------------------------------------------------
+
+
+def coordinator(node):
+    """Any broker says that ``node`` coordinates every group."""
+    at = NODES[node]
+
+    def answer(request):
+        found = tuple(g.Coordinator(key=key, node_id=node, host=at.host, port=at.port) for key in request.keys)
+        return g.FindCoordinatorResponse(coordinators=found)
+
+    return answer
+
+
+def committed(offset, epoch=3):
+    return g.OffsetFetchResponse(
+        partitions=(g.FetchedOffset(topic="a", partition=0, offset=offset, leader_epoch=epoch),)
+    )
+
+
+def outcome(error=None):
+    told = {} if error is None else {"error_code": error.code, "error_message": error.message}
+    return g.OffsetCommitResponse(partitions=(g.PartitionOutcome(topic="a", partition=0, **told),))
+
+
+def test_a_query_begins_where_its_group_has_committed(script):
+    """Issue 6, item 5: with the epoch, so that a log that was cut is noticed; typed when nothing is committed."""
+    script[1]["FindCoordinator"] = coordinator(2)
+    script[2]["OffsetFetch"] = committed(7)
+    place = ByGroup(group="g")
+    assert places.resolve(brokers(), place, (A0,), "startingOffsets") == {A0: Position(7, 3)}
+    script[2]["OffsetFetch"] = committed(-1)
+    with pytest.raises(NothingCommitted, match="group g has committed nothing"):
+        places.resolve(brokers(), place, (A0,), "startingOffsets")
+
+
+def test_a_coordinator_that_moved_is_found_again(script):
+    """S32."""
+    script[1]["FindCoordinator"] = coordinator(1)
+    found = [NotCoordinator("moved"), committed(7)]
+    script[1]["OffsetFetch"] = lambda _: found.pop(0)
+    assert Group(brokers(timeout_s=5), "g").committed([A0]) == {A0: Position(7, 3)}
+    assert [api for _, api in script["asked"]] == ["FindCoordinator", "OffsetFetch"] * 2
+
+
+def test_an_absent_coordinator_does_not_stop_a_query_and_a_refusal_does(script, caplog, monkeypatch):
+    """Whoever watches sees an older place, which the next batch mends; a group of others is not fought over."""
+    monkeypatch.setattr(groups, "COMMIT_TIMEOUT_S", 0.05)
+    script[1]["FindCoordinator"] = g.FindCoordinatorResponse(
+        coordinators=(g.Coordinator(key="g", error_code=CoordinatorNotAvailable.code, error_message="electing"),)
+    )
+    Group(brokers(), "g").commit({A0: Position(5, 3)})
+    assert "group g shows an older place of this query" in caplog.text
+    script[1]["FindCoordinator"] = coordinator(1)
+    script[1]["OffsetCommit"] = UnknownMemberId("group g is Stable: only its members may commit")
+    with pytest.raises(CommitRefused, match=r"commitGroup=g: UNKNOWN_MEMBER_ID: .* give the query a group of its own"):
+        Group(brokers(), "g").commit({A0: Position(5, 3)})
+    script[1]["OffsetCommit"] = outcome(UnknownTopicOrPartition("deleted"))
+    Group(brokers(), "g").commit({A0: Position(5, 3)})
+    sent = []
+    script[1]["OffsetCommit"] = lambda request: sent.append(request) or outcome()
+    Group(brokers(), "g").commit({A0: Position(5, 3)})
+    assert sent == [
+        g.OffsetCommitRequest(
+            group_id="g", partitions=(g.CommitPartition(topic="a", partition=0, offset=5, leader_epoch=3),)
+        )
+    ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from minikafka.spark.options import (
+    ByGroup,
     ByOffset,
     ByTimestamp,
     ByWord,
@@ -144,3 +145,19 @@ def test_sink_options():
     assert parse_sink(declared, streaming=True).exactly_once
     with pytest.raises(OptionError, match="did you mean topic"):
         parse_sink({"kafka.bootstrap.servers": "a:1", "topics": "t"}, streaming=True)
+
+
+def test_a_query_may_begin_where_a_group_has_committed():
+    """Issue 6, item 5: commitGroup names the group; a batch query only begins there, it commits nothing."""
+    assert stream(commitGroup="g").commit_group == "g"
+    assert stream(commitGroup="g").starting == ByWord(word="latest")
+    assert stream(commitGroup="g", startingOffsets="Committed").starting == ByGroup(group="g")
+    assert batch(commitGroup="g", startingOffsets="committed").starting == ByGroup(group="g")
+    with pytest.raises(OptionError, match="startingOffsets=committed needs commitGroup"):
+        stream(startingOffsets="committed")
+    with pytest.raises(OptionError, match="commitGroup is empty"):
+        stream(commitGroup=" ")
+    with pytest.raises(OptionError, match="a batch query commits nothing"):
+        batch(commitGroup="g")
+    with pytest.raises(OptionError, match="did you mean commitGroup"):
+        stream(commitGruop="g")

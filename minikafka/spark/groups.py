@@ -1,0 +1,106 @@
+"""A consumer group beside a query: where it begins (``startingOffsets=committed``) and what is told of it.
+
+With ``commitGroup=G`` the offsets of finished batches are committed to the group G, so that whoever watches lag sees
+the job. The checkpoint stays the only memory of the query: what is committed decides nothing but where a *new* query
+begins.
+
+Rules for this file:
+
+1. A batch is committed when Spark says that it is done, never before.
+2. A query commits as somebody without membership: a group that has members, or has another query, is not fought over.
+   A group with members is refused by name (:class:`CommitRefused`).
+3. A coordinator that does not answer in COMMIT_TIMEOUT_S is no reason to stop: the next batch commits all again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from minikafka.errors import ProtocolError, UnknownTopicOrPartition
+from minikafka.spark.client import Brokers, BrokersUnreachable, call, failure_in
+from minikafka.spark.offsets import Position
+from minikafka.types import Address, TopicPartition
+from minikafka.wire import group_messages as g
+
+LOGGER = logging.getLogger("minikafka.spark")
+
+# The driver builds no batch meanwhile.
+COMMIT_TIMEOUT_S = 5.0
+
+
+class NothingCommitted(Exception):
+    """The group that a query was to begin at has committed nothing for what the query reads."""
+
+
+class CommitRefused(Exception):
+    """The group may not be committed to; the sentence has the coordinator's error."""
+
+
+class Group:
+    """One group's offsets, asked for and told synchronously."""
+
+    def __init__(self, brokers: Brokers, name: str) -> None:
+        self.name = name
+        self._brokers = brokers
+        self._coordinator: Address | None = None
+
+    def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Position]:
+        """What is committed; partitions without are left out. BrokersUnreachable, ProtocolError."""
+        asked = tuple(g.GroupPartition(topic=each.topic, partition=each.partition) for each in partitions)
+        response: g.OffsetFetchResponse = self._ask(
+            f"asking for the offsets of group {self.name}", g.OffsetFetchRequest(group_id=self.name, partitions=asked)
+        )
+        return {
+            TopicPartition(each.topic, each.partition): Position(each.offset, each.leader_epoch)
+            for each in response.partitions
+            if each.offset >= 0
+        }
+
+    def commit(self, positions: Mapping[TopicPartition, Position]) -> None:
+        """Tell the group how far the query is. CommitRefused; an absent coordinator is a warning in the log."""
+        request = g.OffsetCommitRequest(
+            group_id=self.name,
+            partitions=tuple(
+                g.CommitPartition(
+                    topic=name.topic, partition=name.partition, offset=each.offset, leader_epoch=each.epoch
+                )
+                for name, each in sorted(positions.items())
+            ),
+        )
+        try:
+            self._ask(f"committing to group {self.name}", request, timeout_s=COMMIT_TIMEOUT_S)
+        except BrokersUnreachable as absent:
+            LOGGER.warning("group %s shows an older place of this query: %s", self.name, absent)
+        except ProtocolError as error:
+            raise CommitRefused(
+                f"commitGroup={self.name}: {error.name}: {error.message}; give the query a group of its own"
+            ) from error
+
+    def _ask(self, what: str, request: Any, *, timeout_s: float | None = None) -> Any:
+        def attempt() -> Any:
+            if self._coordinator is None:
+                self._coordinator = self._find()
+            try:
+                response = call(self._coordinator, request)
+                for each in response.partitions:
+                    error = failure_in(each)
+                    # A topic that is gone has no place to tell of.
+                    if error is not None and not isinstance(error, UnknownTopicOrPartition):
+                        raise error
+            except ProtocolError as error:
+                if error.retriable:
+                    self._coordinator = None
+                raise
+            return response
+
+        return self._brokers.retrying(what, attempt, timeout_s=timeout_s)
+
+    def _find(self) -> Address:
+        response: g.FindCoordinatorResponse = self._brokers.ask_any(g.FindCoordinatorRequest(keys=(self.name,)))
+        found = response.coordinators[0]
+        error = failure_in(found)
+        if error is not None:
+            raise error
+        return Address(found.host, found.port)
