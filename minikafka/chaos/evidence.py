@@ -6,6 +6,7 @@ Used by the demo, by chaos, and by the end-to-end tests.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +18,10 @@ from minikafka.check import (
     Recorder,
     Verdict,
     compare_replicas,
+    merged,
     value_id,
 )
-from minikafka.check.history import Operation
+from minikafka.check.history import Assign, Operation, Poll, Seek
 from minikafka.check.recorder import header_line, to_line
 from minikafka.types import NodeId, Offset, TopicPartition
 from minikafka.world.replica_files import record_replica, replica_of
@@ -33,11 +35,17 @@ SILENCE_S = 20.0
 
 
 class Ledger:
-    """The history: written to a file line by line, and checked as it grows."""
+    """The history: written to a file line by line, and checked as it grows.
+
+    What readers were given on the way is held against the final read by itself: what somebody read once is no proof
+    that the log still has it.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.checker = Checker()
+        self.readers = Checker()
+        """Everything that was read, and nothing else."""
         self._file = path.open("w", encoding="utf-8")
         self._clock = asyncio.get_running_loop().time
         self._file.write(header_line())
@@ -45,7 +53,20 @@ class Ledger:
 
     def _keep(self, operation: Operation) -> None:
         self._file.write(to_line(operation))
+        if isinstance(operation, Poll | Assign | Seek):
+            self.readers.feed(operation)
+            if operation.process != READER:
+                return
         self.checker.feed(operation)
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """kind -> how many were found so far."""
+        return dict(Counter(self.checker.totals) + Counter(self.readers.totals))
+
+    def verdict(self) -> Verdict:
+        """On all of it; to be asked once."""
+        return merged(self.checker.verdict(), self.readers.verdict())
 
     def flush(self) -> None:
         """As a producer's ledger: everything recorded so far survives the end of this process."""
@@ -122,4 +143,4 @@ def judge(ledger: Ledger) -> Verdict:
     """The verdict on the whole; the history is closed."""
     ledger.recorder.expect(Expectations(idempotent=True, final_read_complete=True, replicas_complete=True))
     ledger.close()
-    return ledger.checker.verdict()
+    return ledger.verdict()

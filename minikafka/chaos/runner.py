@@ -167,7 +167,7 @@ class Run:
                 self._leaders[name] = each.leader
 
     def _progress(self) -> str:
-        figures, found = self._figures, self._ledger.checker.totals
+        figures, found = self._figures, self._ledger.totals
         wrong = f"; FOUND {', '.join(f'{kind} {count}' for kind, count in found.items())}" if found else ""
         return f"{figures.acknowledged:,} of {figures.sent:,} acknowledged, groups read {self._work.read:,}{wrong}"
 
@@ -284,7 +284,7 @@ class Run:
             # Nothing complete can be read: what the clients' own words show must do.
             self._ledger.recorder.expect(Expectations(idempotent=True))
             self._ledger.close()
-            outcome = self._judged(outcome, self._ledger.checker.verdict(), None)
+            outcome = self._judged(outcome, self._ledger.verdict(), None)
         return outcome
 
     @staticmethod

@@ -15,7 +15,7 @@ from minikafka.check.history import Expectations, HistoryError, read_history, va
 from minikafka.check.logs import LogBatch, ReplicaBatches
 from minikafka.check.recorder import HistoryWriter, Recorder
 from minikafka.check.replicas import compare_replicas
-from minikafka.check.verdict import Checker, Verdict, check_history, check_operations
+from minikafka.check.verdict import Checker, Verdict, check_history, check_operations, merged
 
 __all__ = [
     "Checker",
@@ -30,6 +30,7 @@ __all__ = [
     "check_history",
     "check_operations",
     "compare_replicas",
+    "merged",
     "read_history",
     "value_id",
 ]

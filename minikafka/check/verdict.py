@@ -6,8 +6,9 @@ exact. ``to_json`` is a contract: the CLI, the demo and the simulator print it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from minikafka.check.clients import Outcome, PollBook, SendBook
 from minikafka.check.findings import KINDS, Finding
@@ -202,6 +203,13 @@ class Checker:
         )
         findings = tuple(finding for kind in KINDS for finding in self._kept.get(kind.kind, ()))
         return Verdict(findings=findings, totals=dict(self._totals), counts=counts, expectations=self._expectations)
+
+
+def merged(one: Verdict, other: Verdict) -> Verdict:
+    """Both verdicts' findings, with the counts of the first: what readers show beside what producers were told."""
+    totals = Counter(one.totals) + Counter(other.totals)
+    findings = tuple(each for kind in KINDS for verdict in (one, other) for each in verdict.of(kind.kind))
+    return replace(one, findings=findings, totals=dict(totals))
 
 
 def check_operations(operations: Iterable[Operation], expectations: Expectations | None = None) -> Verdict:

@@ -17,8 +17,17 @@ from pathlib import Path
 
 import click
 
-from minikafka.check import Checker, Expectations, HistoryError, ReplicaBatches, Verdict, compare_replicas, value_id
-from minikafka.check.findings import KINDS, MISSING, Diverged, ReadAboveHw
+from minikafka.check import (
+    Checker,
+    Expectations,
+    HistoryError,
+    ReplicaBatches,
+    Verdict,
+    compare_replicas,
+    merged,
+    value_id,
+)
+from minikafka.check.findings import MISSING, Diverged, ReadAboveHw
 from minikafka.check.history import (
     Acknowledged,
     Assign,
@@ -164,7 +173,7 @@ def audit(ledgers: Sequence[Path], bootstrap: str | None, folders: Iterable[Path
             found = [finding] if compared.is_compacted else _record_by_record(nodes, holders, partition, finding)
             for each in found:
                 checker.report(each)
-    verdict = _both(checker.verdict(), readers.verdict(promised))
+    verdict = merged(checker.verdict(), readers.verdict(promised))
     return Audited(verdict=verdict, batches=batches, size=size, compacted=tuple(compacted))
 
 
@@ -240,12 +249,6 @@ class Readers:
         kept = Expectations(log_start=promised.log_start, compacted=promised.compacted)
         self._checker.feed(Expect(expectations=kept))
         return self._checker.verdict()
-
-
-def _both(one: Verdict, other: Verdict) -> Verdict:
-    totals = Counter(one.totals) + Counter(other.totals)
-    findings = tuple(each for kind in KINDS for verdict in (one, other) for each in verdict.of(kind.kind))
-    return replace(one, findings=findings, totals=dict(totals))
 
 
 def operations_of(ledgers: Sequence[Path]) -> Iterator[Operation]:
