@@ -6,6 +6,7 @@
 ``delete_records``   of a partition, ``value`` of what is committed; 1: up to the watermark, as ``-1`` says it
 ``topic_lives``      a topic is created, sent to, deleted and created anew (``lives.py``), ``value`` times, with
                      ``lasts_s`` of rest before and after each deletion
+``reassign`` ...     what is changed in a running cluster (``changes.py``)
 ===================  ==================================================================================================
 
 Rules for this file: clients are the production classes on machines of their own; who dies leaves no answer behind, so
@@ -23,15 +24,20 @@ from minikafka.client.admin import AdminClient
 from minikafka.errors import OffsetOutOfRange, ProtocolError, UnknownTopicOrPartition
 from minikafka.invariant import invariant
 from minikafka.ports import World
+from minikafka.sim.change_plans import CHANGE_FAULTS
+from minikafka.sim.changes import Changes
 from minikafka.sim.cluster import SimCluster
 from minikafka.sim.faults import At
 from minikafka.sim.lives import TopicLives, admin_config
-from minikafka.sim.plan import Fault, Plan
+from minikafka.sim.plan import Fault, Operation, Plan
 from minikafka.sim.workload import READ_WAIT_MS, SUCCESSOR, ConsumingClient, Reader, ReadingClient, SendingClient
 from minikafka.types import TopicPartition
 
 ADMIN: Final = "a"
 """Machines of administrators are ``a1``, ``a2`` and so on."""
+
+ENLARGER: Final = "e"
+"""Those of producers that send to partitions that were added."""
 
 
 class People:
@@ -45,6 +51,7 @@ class People:
         self.senders: list[SendingClient] = []
         self.readers: list[Reader] = []
         self.lives: list[TopicLives] = []
+        self.changes = Changes(cluster, self._admin_machine, self._send_now)
         self._plan = plan
         self._cluster = cluster
         self._recorder = recorder
@@ -58,6 +65,7 @@ class People:
             "kill_reader": self._kill_reader,
             "delete_records": self._delete_records,
             "topic_lives": self._topic_lives,
+            **dict.fromkeys(CHANGE_FAULTS, self.changes.begin),
         }
 
     def start(self, names: Sequence[TopicPartition]) -> None:
@@ -80,7 +88,8 @@ class People:
     def missing(self) -> str:
         """Who still waits for answers, or has not come to the end of what it does; empty: nobody."""
         waiting = [f"{each.name} waits for {each.unanswered} answers" for each in self.senders if each.unanswered]
-        return "; ".join([*waiting, *filter(None, (each.missing() for each in self.lives))])
+        living = [each.missing() for each in self.lives]
+        return "; ".join(filter(None, [*waiting, *living, self.changes.missing()]))
 
     def end(self) -> None:
         """Everything is put right: whoever is dead comes back at once, with what it has left to send."""
@@ -90,7 +99,11 @@ class People:
 
     # ---- producers ---------------------------------------------------------------------------------------------------
 
-    def _send_from(self, machine: str, operations: Sequence[Any]) -> None:
+    def _send_now(self, operations: Sequence[Operation]) -> None:
+        """From a new machine, at times from now on."""
+        self._send_from(self._process_on_new(ENLARGER), operations, self._cluster.sim.loop.time())
+
+    def _send_from(self, machine: str, operations: Sequence[Any], start_s: float | None = None) -> None:
         self.senders = [each for each in self.senders if each.machine != machine]
         self.senders.append(
             SendingClient(
@@ -100,7 +113,7 @@ class People:
                 self._recorder,
                 bootstrap=self._cluster.bootstrap,
                 settings={**self._plan.client_settings, **self._plan.clients.get(machine, {})},
-                start_s=self._start_s,
+                start_s=self._start_s if start_s is None else start_s,
             )
         )
 
@@ -180,8 +193,12 @@ class People:
     # ---- administrators ----------------------------------------------------------------------------------------------
 
     def _admin_machine(self) -> str:
-        self._processes[ADMIN] += 1
-        return f"{ADMIN}{self._processes[ADMIN]}"
+        return self._process_on_new(ADMIN)
+
+    def _process_on_new(self, kind: str) -> str:
+        """The next machine of a kind."""
+        self._processes[kind] += 1
+        return f"{kind}{self._processes[kind]}"
 
     def _delete_records(self, fault: Fault) -> bool:
         topic, _, number = fault.target.rpartition("-")

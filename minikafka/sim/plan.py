@@ -34,6 +34,7 @@ from random import Random
 from typing import Any, Final
 
 from minikafka.invariant import invariant
+from minikafka.sim.change_plans import ADD_PARTITIONS, CHANGE_FAULTS, drawn_changes
 from minikafka.sim.group_plans import PlannedGroup, drawn_group
 from minikafka.sim.pace import slower
 from minikafka.sim.whom import CONTROLLER, FOLLOWER, ISR, LEADER
@@ -349,7 +350,7 @@ LOOSE: Final = "loose"
 RISKY, SCRATCH = "risky", "scratch"
 """A topic whose leaders are elected uncleanly, and one that is deleted and created anew."""
 
-PEOPLE_FAULTS: Final = ("kill_producer", "kill_reader", "delete_records", "topic_lives")
+PEOPLE_FAULTS: Final = ("kill_producer", "kill_reader", "delete_records", "topic_lives", *CHANGE_FAULTS)
 """What happens to clients and topics; the rest happens to brokers, disks and links."""
 
 
@@ -523,6 +524,24 @@ def consumer_group(plan: Plan, random: Random) -> Plan:
     return _and_faults(plan, faults)
 
 
+def online_changes(plan: Plan, random: Random) -> Plan:
+    """Replicas move, a topic grows, its settings change. No move where a bit rots: what is sound might go."""
+    topic = plan.topics[0]
+    changes = drawn_changes(
+        random,
+        topic=topic.name,
+        partitions=topic.partitions,
+        brokers=plan.brokers,
+        duration_s=plan.duration_s,
+        may_move=all(fault.kind != "rot" for fault in plan.faults),
+    )
+    if any(each.kind == ADD_PARTITIONS for each in changes):
+        # Consumers find new partitions when they look the next time, in Kafka after five minutes.
+        groups = tuple(replace(each, settings={**each.settings, "metadata_max_age_ms": 1000}) for each in plan.groups)
+        plan = plan.with_(groups=groups)
+    return _and_faults(plan, [Fault(**each._asdict()) for each in changes])
+
+
 EXTRAS: Final = (
     (0.3, dying_clients),
     (0.25, loose_client),
@@ -535,5 +554,6 @@ EXTRAS: Final = (
     (0.3, files_only),
     (0.25, poor_links),
     (0.33, consumer_group),
+    (0.3, online_changes),
 )
 """How often each is drawn."""

@@ -1,0 +1,111 @@
+"""An administrator at work in a running cluster: moves replicas, adds partitions and sends to them, alters settings.
+
+==================  ===================================================================================================
+``reassign``        ``orders-0=4,2,3``: moved to these brokers; ``orders-0=``: a move is taken back
+``add_partitions``  ``orders=5``: the topic grows to that many; a producer of its own sends to what is new
+``alter_topic``     ``orders:segment.bytes=300``: set, and with nothing behind the equals sign taken back
+==================  ===================================================================================================
+
+Rules for this file: an administrator is the production client on a machine of its own, and asks again until it has an
+answer; a refusal is an answer. When a move is complete the cluster says (:meth:`Changes.missing`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from minikafka.client.admin import AdminClient
+from minikafka.client.structs import ConfigResource
+from minikafka.errors import InvalidPartitions, InvalidReplicaAssignment, NoReassignmentInProgress, ProtocolError
+from minikafka.ports import World
+from minikafka.sim.change_plans import ADD_PARTITIONS, ALTER_TOPIC, REASSIGN
+from minikafka.sim.cluster import SimCluster
+from minikafka.sim.lives import RETRY_S, admin_config
+from minikafka.sim.plan import Fault, Operation
+from minikafka.types import TopicPartition
+
+SENDS_EACH: Final = 8
+"""Records for each partition that was added."""
+
+REFUSALS: Final = (InvalidPartitions, InvalidReplicaAssignment, NoReassignmentInProgress)
+"""Answers: somebody else was there before, or a broker is not known."""
+
+
+class Changes:
+    """What administrators do in one run."""
+
+    def __init__(
+        self, cluster: SimCluster, machine: Callable[[], str], send: Callable[[list[Operation]], None]
+    ) -> None:
+        """``machine`` names a new machine, ``send`` lets a producer send these, at times from now on."""
+        self._cluster = cluster
+        self._machine = machine
+        self._send = send
+        self._at_work: dict[str, Fault] = {}
+        self._do: dict[str, Callable[[AdminClient, World, str], Awaitable[None]]] = {
+            REASSIGN: self._reassign,
+            ADD_PARTITIONS: self._add_partitions,
+            ALTER_TOPIC: self._alter_topic,
+        }
+
+    def begin(self, fault: Fault) -> bool:
+        """Somebody sets out to do it."""
+        machine = self._machine()
+        world = self._cluster.sim.of(machine)
+        self._at_work[machine] = fault
+        self._cluster.sim.spawn(machine, self._carry_out(machine, world, fault))
+        return True
+
+    def missing(self) -> str:
+        """Who has no answer yet, and what is under way; empty: nothing."""
+        waiting = [f"{machine} waits for {fault.kind} {fault.target}" for machine, fault in self._at_work.items()]
+        image = self._cluster.image()
+        moving = [] if image is None else [each for each in image.sorted_partitions() if each[1].assignment.under_way]
+        return "; ".join([*waiting, *(f"{topic.name}-{state.partition} is moved" for topic, state in moving)])
+
+    async def _carry_out(self, machine: str, world: World, fault: Fault) -> None:
+        while True:
+            try:
+                async with AdminClient(admin_config(self._cluster), world) as admin:
+                    await self._do[fault.kind](admin, world, fault.target)
+            except REFUSALS as error:
+                world.events(f"{fault.kind}_refused", target=fault.target, error=error.name)
+                break
+            except ProtocolError as error:
+                world.events("change_waits", change=fault.kind, target=fault.target, error=error.name)
+                await asyncio.sleep(RETRY_S)
+            else:
+                break
+        del self._at_work[machine]
+
+    async def _reassign(self, admin: AdminClient, world: World, target: str) -> None:
+        partition, _, brokers = target.partition("=")
+        topic, _, number = partition.rpartition("-")
+        nodes = [int(node) for node in brokers.split(",")] if brokers else None
+        [error] = (await admin.alter_partition_reassignments({TopicPartition(topic, int(number)): nodes})).values()
+        if error is not None:
+            raise error
+        world.events("move_begun" if nodes else "move_taken_back", replica_set=partition, nodes=brokers)
+
+    async def _add_partitions(self, admin: AdminClient, world: World, target: str) -> None:
+        topic, _, count = target.partition("=")
+        image = self._cluster.image()
+        known = image.topics.get(topic) if image is not None else None
+        before = len(known.partitions) if known is not None else int(count)
+        await admin.create_partitions({topic: int(count)}, wait=False)
+        world.events("topic_enlarged", topic=topic, count=int(count))
+        self._send(
+            [
+                Operation(at_s=round(number * 0.05, 4), client="", topic=topic, partition=partition)
+                for number in range(SENDS_EACH)
+                for partition in range(before, int(count))
+            ]
+        )
+
+    async def _alter_topic(self, admin: AdminClient, world: World, target: str) -> None:
+        topic, _, setting = target.partition(":")
+        name, _, value = setting.partition("=")
+        await admin.incremental_alter_configs([ConfigResource("topic", topic, {name: value or None})], wait=False)
+        world.events("topic_altered", topic=topic, setting=setting)
