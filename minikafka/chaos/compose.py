@@ -25,7 +25,7 @@ import aiohttp
 
 from minikafka.chaos import packet_rules
 from minikafka.chaos.commands import missing
-from minikafka.chaos.engine import IMAGE, docker, inspect, need_image, why_not
+from minikafka.chaos.engine import docker, image_name, inspect, need_image, why_not
 from minikafka.chaos.fleet import Fleet
 from minikafka.chaos.packet_rules import PacketRules, Rule, filter_of
 from minikafka.chaos.scenario import Scenario
@@ -201,7 +201,7 @@ class ComposeTarget:
     # ---- a life ------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        await need_image(IMAGE)
+        await need_image(image_name())
         self._addresses = {node: Address(LOOPBACK, self._ports.take()) for node in self.nodes}
         self._file.write_text(json.dumps(self._services(), indent=1), encoding="utf-8")
         self._http = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ASK_S))
@@ -249,7 +249,7 @@ class ComposeTarget:
             }
             given = [word for name, value in settings.items() for word in ("--config", f"{name}={value}")]
             services[f"n{node}"] = {
-                "image": IMAGE,
+                "image": image_name(),
                 "container_name": self._containers[node].name,
                 "hostname": f"n{node}",
                 "init": True,

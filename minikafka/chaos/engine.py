@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -19,7 +20,7 @@ ASK_S: Final = 20.0
 WORK_S: Final = 300.0
 """What builds and starts may have to fetch, unpack and install."""
 
-IMAGE: Final = f"minikafka:{minikafka.__version__}"
+IMAGE_VARIABLE: Final = "MINIKAFKA_IMAGE"
 SOURCES: Final = Path(minikafka.__file__).parents[1]
 
 
@@ -47,6 +48,11 @@ async def inspect(container: str) -> dict[str, Any]:
     """What the engine knows of a container. WorldError when there is none."""
     told: list[dict[str, Any]] = json.loads(await docker("container", "inspect", container))
     return told[0]
+
+
+def image_name() -> str:
+    """What containers run: MINIKAFKA_IMAGE, else what docker-compose.yml calls it."""
+    return os.environ.get(IMAGE_VARIABLE) or f"minikafka:{minikafka.__version__}"
 
 
 async def need_image(image: str) -> None:

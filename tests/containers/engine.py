@@ -53,15 +53,15 @@ class Engine:
         assert not check or done.returncode == 0, f"docker {' '.join(arguments)}\n{done.stdout}\n{done.stderr}"
         return done
 
-    def minikafka(self, *arguments: str, data: str = "") -> str:
-        """Run this tree's command line where ports are published; what it printed."""
+    def minikafka(self, *arguments: str, data: str = "", image: str = "", timeout_s: float = 120) -> str:
+        """Run this tree's command line where ports are published; what it printed. ``image``: of brokers that it runs."""
         done = subprocess.run(
             [*self.prefix, sys.executable, "-m", "minikafka", *arguments],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**self.environment, "PYTHONPATH": str(ROOT), "MINIKAFKA_IMAGE": image},
             input=data,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=timeout_s,
             check=False,
         )
         assert done.returncode == 0, f"minikafka {' '.join(arguments)}\n{done.stdout}\n{done.stderr}"

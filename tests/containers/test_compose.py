@@ -211,6 +211,27 @@ def test_killed_the_cluster_goes_on_and_back_it_is_in_sync(cluster: Cluster):
         assert offsets == list(range(len(offsets)))
 
 
+KILL_BROKER = """
+import os, signal
+for pid in filter(str.isdigit, os.listdir("/proc")):
+    with open(f"/proc/{pid}/cmdline", "rb") as file:
+        if b"serve" in file.read().split(b"\\0") and pid != "1":
+            os.kill(int(pid), signal.SIGKILL)
+"""
+
+
+def test_a_restart_policy_brings_a_crashed_broker_back(cluster: Cluster):
+    """FAULTS 3: the shipped file restarts nothing; who sets a policy gets a broker back that the engine did not stop."""
+    name = "kafka-2"
+    before = cluster.records("orders")
+    cluster.engine.docker("update", "--restart", "on-failure:3", cluster.container(name))
+    cluster.engine.docker("exec", cluster.container(name), "python", "-IS", "-c", KILL_BROKER)
+    cluster.until("it was restarted", lambda: cluster.inspect(name)["RestartCount"] == 1)
+    cluster.until("three in sync again", lambda: cluster.isrs(name, "orders") == [[1, 2, 3]] * 3)
+    cluster.engine.docker("update", "--restart", "no", cluster.container(name))
+    assert cluster.records("orders") == before
+
+
 def test_a_frozen_broker_is_replaced_and_comes_back_as_a_follower(cluster: Cluster):
     """FAULTS 3: docker pause; the others time out, and what it believed when it wakes harms nobody (zombie leader)."""
     create = ("topics", "create", "frozen", "--partitions", "1", "--replication-factor", "3", "-b", BOOTSTRAP)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -56,6 +58,22 @@ def test_it_says_what_containers_cannot(monkeypatch: pytest.MonkeyPatch):
     (told,) = lacks("compose", read(find("one-way-cut")))
     assert told.startswith("compose cannot make cut: only root")
     assert lacks("compose", read(find("zombie-leader"))) == ()
+
+
+def test_a_fault_that_it_lacks_ends_with_exit_code_2(tmp_path: Path):
+    """The command line, before anything is started, and with an engine that answers everything."""
+    client = tmp_path / "docker"
+    client.write_text("#!/bin/sh\nexit 0\n")
+    client.chmod(0o755)
+    done = subprocess.run(
+        [sys.executable, "-m", "minikafka", "chaos", "run", "power-loss-all", "--target", "compose"],
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "power-loss-all: compose cannot make power-loss: " in done.stderr
 
 
 def test_an_engine_must_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

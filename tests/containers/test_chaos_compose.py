@@ -1,0 +1,44 @@
+"""``minikafka chaos run --target compose``: a cluster from nothing, hurt and healed under load, and its verdict (S38)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.containers.conftest import IMAGE
+from tests.containers.engine import Engine
+
+pytestmark = [pytest.mark.containers, pytest.mark.slow, pytest.mark.timeout(400)]
+
+
+def played(engine: Engine, target: str, *options: str) -> dict[str, Any]:
+    """The report of the short tour on a target."""
+    run = ("chaos", "run", "kill-and-cut", "--target", target, "--seed", "5", "-o", "json")
+    told: dict[str, Any] = json.loads(engine.minikafka(*run, *options, image=IMAGE, timeout_s=300))
+    return told
+
+
+def test_killed_cut_and_healed_under_load(engine: Engine, tmp_path: Path):
+    """Issue 7, Must be shown: the compose cluster up from nothing, killed, cut and healed under load, verdict clean."""
+    before = engine.docker("ps", "--all", "--quiet").stdout
+    told = played(engine, "compose", "--keep", str(tmp_path))
+    assert told["verdict"] == "clean", told
+    wrong = ("lost", "duplicated", "reordered", "diverged")
+    assert {name: told[name] for name in wrong} == dict.fromkeys(wrong, 0)
+    assert told["acknowledged"] > 200
+    assert told["failovers"] >= 2
+    assert engine.docker("ps", "--all", "--quiet").stdout == before
+    assert "minikafka-chaos" not in engine.docker("volume", "ls", "--format", "{{.Name}}").stdout
+    assert "minikafka-chaos" not in engine.docker("network", "ls", "--format", "{{.Name}}").stdout
+    assert len(list(tmp_path.glob("broker-*/journal.jsonl"))) == 3
+
+
+def test_the_same_file_has_the_same_verdict_elsewhere(engine: Engine):
+    """Issue 7, Must be shown: unchanged in the simulator and on processes, as on compose above."""
+    for target in ("simulator", "processes"):
+        told = played(engine, target)
+        assert (told["target"], told["scenario"]) == (target, "kill-and-cut")
+        assert (told["verdict"], told["lost"], told["duplicated"], told["diverged"]) == ("clean", 0, 0, 0), told
