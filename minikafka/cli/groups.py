@@ -6,36 +6,21 @@ only for a group without members, and only with ``--execute``: without it the ne
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from minikafka import AdminClient
-from minikafka.cli.running import ANSWER_TIMEOUT_MS, Commands, run, somebody_listens
-from minikafka.cli.tables import bootstrap_option, output_option, print_json, print_table
-from minikafka.errors import InvalidRequest, NonEmptyGroup
+from minikafka.cli import kafka_groups
+from minikafka.cli.admin import with_admin
+from minikafka.cli.group_reset import reset_offsets
+from minikafka.cli.running import Commands, run
+from minikafka.cli.tables import bootstrap_option, kafka_output_option, print_json, print_lines, print_table
 from minikafka.groups.protocol import Assignment, by_topic
-from minikafka.groups.reset import Goal, duration_ms
-from minikafka.types import Offset, TopicPartition
+from minikafka.types import NodeId, Offset, TopicPartition
 from minikafka.wire.group_messages import DescribedGroup, DescribedMember
-from minikafka.wire.messages import EARLIEST, LATEST
-
-Result = TypeVar("Result")
-
-OFFSET_COLUMNS = (
-    "GROUP",
-    "TOPIC",
-    "PARTITION",
-    "CURRENT-OFFSET",
-    "LOG-END-OFFSET",
-    "LAG",
-    "CONSUMER-ID",
-    "HOST",
-    "CLIENT-ID",
-)
+from minikafka.wire.messages import LATEST
 
 
 @click.group(
@@ -59,13 +44,21 @@ Examples:
   minikafka groups list --state Stable -o json""",
 )
 @click.option(
-    "--state", "states", multiple=True, metavar="STATE", help="Only groups in this state; may be given again."
+    "--state",
+    "states",
+    multiple=True,
+    metavar="STATE",
+    help="Only these; with commas, or given again.",
 )
 @bootstrap_option
-@output_option
+@kafka_output_option
 def list_(states: tuple[str, ...], bootstrap: str, output: str) -> None:
     """List the groups of all coordinators."""
-    groups = run(lambda: _with_admin(bootstrap, lambda admin: admin.list_consumer_groups(states=states)))
+    wanted = [each.strip() for given in states for each in given.split(",")]
+    groups = run(lambda: with_admin(bootstrap, lambda admin: admin.list_consumer_groups(states=wanted)))
+    if output == "kafka":
+        print_lines(kafka_groups.listed(groups, with_states=bool(states)))
+        return
     if output == "json":
         rows = [{"group": each.group_id, "protocol_type": each.protocol_type, "state": each.state} for each in groups]
         print_json({"groups": rows})
@@ -81,16 +74,20 @@ Examples:
 )
 @click.argument("group")
 @bootstrap_option
-@output_option
+@kafka_output_option
 def describe(group: str, bootstrap: str, output: str) -> None:
     """Show committed offsets, log ends, lag and who reads what."""
-    found = run(lambda: _with_admin(bootstrap, lambda admin: described(admin, group)))
+    found = run(lambda: with_admin(bootstrap, lambda admin: described(admin, group)))
     if output == "json":
         print_json(found.to_json())
         return
-    if not found.group.members:
-        click.echo(f"Consumer group '{group}' has no active members.", err=True)
-    print_table(OFFSET_COLUMNS, found.rows())
+    told = kafka_groups.notice(found.group)
+    if told is not None:
+        click.echo(told if output == "kafka" else told.strip(), err=True)
+    if output == "kafka":
+        print_lines(found.kafka())
+        return
+    print_table(kafka_groups.OFFSETS, found.rows())
 
 
 @command.command(
@@ -101,20 +98,27 @@ Examples:
 @click.argument("group")
 @click.option("--verbose", is_flag=True, help="With the partitions of each member.")
 @bootstrap_option
-@output_option
+@kafka_output_option
 def members(group: str, verbose: bool, bootstrap: str, output: str) -> None:  # noqa: FBT001 - click's flag
     """Show the members of GROUP."""
-    found = run(lambda: _with_admin(bootstrap, lambda admin: admin.describe_consumer_groups([group])))[0]
+    found = run(lambda: with_admin(bootstrap, lambda admin: admin.describe_consumer_groups([group])))[0]
     if output == "json":
         print_json({"group": group, "members": [member_json(each) for each in found.members]})
         return
-    columns = ("GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS", *(("ASSIGNMENT",) if verbose else ()))
+    if output == "kafka":
+        told = kafka_groups.notice(found)
+        if told is not None:
+            click.echo(told, err=True)
+        assigned = {each.member_id: _partitions_of(each) for each in found.members}
+        print_lines(kafka_groups.members(found, assigned, verbose=verbose))
+        return
+    columns = (*kafka_groups.MEMBERS, *(("ASSIGNMENT",) if verbose else ()))
     rows = []
     for each in found.members:
         partitions = _partitions_of(each)
-        assigned = ", ".join(f"{topic}({','.join(map(str, part))})" for topic, part in by_topic(partitions).items())
+        shared = ", ".join(f"{topic}({','.join(map(str, part))})" for topic, part in by_topic(partitions).items())
         row = (group, each.member_id, each.client_host, each.client_id, len(partitions))
-        rows.append((*row, assigned) if verbose else row)
+        rows.append((*row, shared) if verbose else row)
     print_table(columns, rows)
 
 
@@ -125,14 +129,18 @@ Examples:
 )
 @click.argument("group")
 @bootstrap_option
-@output_option
+@kafka_output_option
 def state(group: str, bootstrap: str, output: str) -> None:
     """Show coordinator, state, generation and assignor of GROUP."""
 
-    async def look(admin: AdminClient) -> tuple[int, DescribedGroup]:
-        return await admin.find_coordinator(group), (await admin.describe_consumer_groups([group]))[0]
+    async def look(admin: AdminClient) -> tuple[NodeId, str, DescribedGroup]:
+        found = (await admin.describe_consumer_groups([group]))[0]
+        node = await admin.find_coordinator(group)
+        brokers = (await admin.describe_cluster())["brokers"]
+        address = next((f"{each['host']}:{each['port']}" for each in brokers if each["node_id"] == node), "?")
+        return node, address, found
 
-    coordinator, found = run(lambda: _with_admin(bootstrap, look))
+    coordinator, address, found = run(lambda: with_admin(bootstrap, look))
     if output == "json":
         print_json(
             {
@@ -144,91 +152,19 @@ def state(group: str, bootstrap: str, output: str) -> None:
                 "members": len(found.members),
             }
         )
-    else:
-        columns = ("GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "STATE", "GENERATION", "#MEMBERS")
-        print_table(
-            columns,
-            [(group, coordinator, found.protocol, found.state, found.generation_id, len(found.members))],
-        )
+        return
+    if output == "kafka":
+        told = kafka_groups.notice(found)
+        if told is not None:
+            click.echo(told, err=True)
+        print_lines(kafka_groups.state(found, f"{address}  ({coordinator})"))
+        return
+    print_table(
+        kafka_groups.STATE, [(group, f"{address} ({coordinator})", found.protocol, found.state, len(found.members))]
+    )
 
 
-@command.command(
-    name="reset-offsets",
-    epilog="""\b
-Examples:
-  minikafka groups reset-offsets billing --topic orders --to-earliest
-  minikafka groups reset-offsets billing --topic orders:0,2 --shift-by -100 --execute
-  minikafka groups reset-offsets billing --all-topics --to-datetime 2026-11-21T08:00:00+00:00 --execute""",
-)
-@click.argument("group")
-@click.option("--topic", "topics", multiple=True, metavar="TOPIC[:P,P]", help="May be given again.")
-@click.option("--all-topics", is_flag=True, help="All that the group has committed.")
-@click.option("--to-earliest", is_flag=True, help="To the first record that is kept.")
-@click.option("--to-latest", is_flag=True, help="Behind the last committed record.")
-@click.option("--to-current", is_flag=True, help="To what is committed now (or the latest).")
-@click.option("--to-offset", type=click.IntRange(0), default=None, metavar="N")
-@click.option("--shift-by", type=int, default=None, metavar="N", help="Forward, or back when negative.")
-@click.option("--to-datetime", default=None, metavar="ISO", help="First record at or after; without a zone: UTC.")
-@click.option("--by-duration", default=None, metavar="PnDTnHnMnS", help="Back from now (PT1H), or seconds.")
-@click.option("--execute", is_flag=True, help="Do it; without this it is only shown.")
-@bootstrap_option
-@output_option
-def reset_offsets(
-    group: str,
-    topics: tuple[str, ...],
-    all_topics: bool,  # noqa: FBT001 - click's flags
-    to_earliest: bool,  # noqa: FBT001
-    to_latest: bool,  # noqa: FBT001
-    to_current: bool,  # noqa: FBT001
-    to_offset: int | None,
-    shift_by: int | None,
-    to_datetime: str | None,
-    by_duration: str | None,
-    execute: bool,  # noqa: FBT001
-    bootstrap: str,
-    output: str,
-) -> None:
-    """Show where GROUP would go on, and with --execute let it."""
-    if bool(topics) == all_topics:
-        raise click.UsageError("either --topic (may be given again) or --all-topics is needed")
-    goals = {
-        "earliest": to_earliest,
-        "latest": to_latest,
-        "current": to_current,
-        "offset": to_offset is not None,
-        "shift": shift_by is not None,
-        "time": to_datetime is not None or by_duration is not None,
-    }
-    chosen = [name for name, given in goals.items() if given]
-    if len(chosen) != 1 or (to_datetime is not None and by_duration is not None):
-        raise click.UsageError(
-            "exactly one of --to-earliest, --to-latest, --to-current, --to-offset, --shift-by, "
-            "--to-datetime, --by-duration is needed"
-        )
-    goal = Goal(chosen[0], to_offset or 0, shift_by or 0, _time_ms(to_datetime, by_duration))
-
-    async def reset(admin: AdminClient) -> dict[TopicPartition, Offset]:
-        if execute:
-            await _check_empty(admin, group)
-        offsets = await new_offsets(admin, group, topics, goal)
-        if execute:
-            await admin.alter_consumer_group_offsets(group, offsets)
-        return offsets
-
-    offsets = run(lambda: _with_admin(bootstrap, reset))
-    if output == "json":
-        rows = [
-            {"group": group, "topic": each.topic, "partition": each.partition, "new_offset": offset}
-            for each, offset in offsets.items()
-        ]
-        print_json({"executed": execute, "offsets": rows})
-    else:
-        print_table(
-            ("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"),
-            [(group, each.topic, each.partition, offset) for each, offset in offsets.items()],
-        )
-        if not execute:
-            click.echo("Nothing was changed: add --execute.", err=True)
+command.add_command(reset_offsets)
 
 
 @command.command(
@@ -238,10 +174,14 @@ Examples:
 )
 @click.argument("group", nargs=-1, required=True)
 @bootstrap_option
-def delete(group: tuple[str, ...], bootstrap: str) -> None:
+@kafka_output_option
+def delete(group: tuple[str, ...], bootstrap: str, output: str) -> None:
     """Delete groups without members, with all that they committed."""
-    run(lambda: _with_admin(bootstrap, lambda admin: admin.delete_consumer_groups(group)))
-    click.echo(f"Deleted {', '.join(group)}.")
+    run(lambda: with_admin(bootstrap, lambda admin: admin.delete_consumer_groups(group)))
+    if output == "json":
+        print_json({"deleted": list(group)})
+    else:
+        click.echo(kafka_groups.deleted(group) if output == "kafka" else f"Deleted {', '.join(group)}.")
 
 
 # ---- what is shown ---------------------------------------------------------------------------------------------------
@@ -285,6 +225,13 @@ class Described:
                 for each in self.lags
             ],
         }
+
+    def kafka(self) -> list[str]:
+        """As Kafka's tool prints it."""
+        assigned = {each.member_id: _partitions_of(each) for each in self.group.members}
+        committed = {each.partition: each.committed for each in self.lags if each.committed is not None}
+        ends = {each.partition: each.log_end for each in self.lags}
+        return list(kafka_groups.offsets(self.group, assigned, committed, ends))
 
     def rows(self) -> list[tuple[object, ...]]:
         """Partitions with their readers; then members that read nothing."""
@@ -333,73 +280,3 @@ async def described(admin: AdminClient, name: str) -> Described:
         Lag(each, committed[each].offset if each in committed else None, ends[each].offset) for each in partitions
     )
     return Described(group, lags)
-
-
-# ---- new offsets -----------------------------------------------------------------------------------------------------
-
-
-def _time_ms(to_datetime: str | None, by_duration: str | None) -> int:
-    try:
-        if by_duration is not None:
-            return int(datetime.now(UTC).timestamp() * 1000) - duration_ms(by_duration)
-        return 0 if to_datetime is None else _moment_ms(to_datetime)
-    except ValueError as error:
-        raise click.UsageError(f"--{'by-duration' if by_duration is not None else 'to-datetime'} {error}") from error
-
-
-def _moment_ms(text: str) -> int:
-    """``2026-11-21T08:00:00.000``, with a zone or, as in Kafka, in UTC."""
-    try:
-        when = datetime.fromisoformat(text)
-    except ValueError:
-        raise ValueError(f"{text!r}: 2026-11-21T08:00:00.000 is the form, with a zone or in UTC") from None
-    return int((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)
-
-
-async def new_offsets(
-    admin: AdminClient, group: str, topics: tuple[str, ...], goal: Goal
-) -> dict[TopicPartition, Offset]:
-    """The offsets of a reset, each brought between the log's start and its end."""
-    committed = await admin.list_consumer_group_offsets(group)
-    partitions = [each for topic in topics for each in await _partitions(admin, topic)] or sorted(committed)
-    if not partitions:
-        raise InvalidRequest(f"group {group} has committed nothing: name a --topic")
-    starts = await admin.list_offsets(dict.fromkeys(partitions, EARLIEST))
-    ends = await admin.list_offsets(dict.fromkeys(partitions, LATEST))
-    times: Mapping[TopicPartition, Any] = {}
-    if goal.kind == "time":
-        times = await admin.list_offsets(dict.fromkeys(partitions, goal.time_ms))
-    found: dict[TopicPartition, Offset] = {}
-    for each in partitions:
-        at_time = times[each].offset if each in times and times[each].offset >= 0 else None
-        now = committed[each].offset if each in committed else None
-        found[each] = goal.of(start=starts[each].offset, end=ends[each].offset, committed=now, at_time=at_time)
-    return found
-
-
-async def _partitions(admin: AdminClient, text: str) -> list[TopicPartition]:
-    topic, _, numbers = text.partition(":")
-    known = [each.partition for each in (await admin.describe_topics([topic]))[0].partitions]
-    if not numbers:
-        return [TopicPartition(topic, number) for number in sorted(known)]
-    try:
-        wanted = sorted({int(number) for number in numbers.split(",")})
-    except ValueError as error:
-        raise InvalidRequest(f"--topic {text!r}: TOPIC or TOPIC:0,2 is the form") from error
-    unknown = [number for number in wanted if number not in known]
-    if unknown:
-        raise InvalidRequest(f"--topic {text!r}: {topic} has no partition {unknown[0]}")
-    return [TopicPartition(topic, number) for number in wanted]
-
-
-async def _check_empty(admin: AdminClient, group: str) -> None:
-    """Before anything is changed; the coordinator checks again."""
-    states = {each.group_id: each.state for each in await admin.list_consumer_groups()}
-    if states.get(group, "Empty") != "Empty":
-        raise NonEmptyGroup(f"group {group} is {states[group]}: stop its members first")
-
-
-async def _with_admin(bootstrap: str, work: Callable[[AdminClient], Awaitable[Result]]) -> Result:
-    await somebody_listens(bootstrap)
-    async with AdminClient(bootstrap_servers=bootstrap, default_api_timeout_ms=ANSWER_TIMEOUT_MS) as admin:
-        return await work(admin)

@@ -95,7 +95,7 @@ def test_two_members_share_and_commit_what_they_print(up: Up):
     assert more == ""
 
 
-def test_offsets_are_reset_shown_first_and_then_done(up: Up):
+def test_offsets_are_reset_shown_first_and_then_done(up: Up, tmp_path: Path):
     """Issue 6: dry run unless --execute; then the group reads again from there."""
     first = run("consume", "t", "-b", up.bootstrap, "--group", "again", "--exit-at-end", "--from-beginning")
     assert sorted(map(int, first.split())) == list(range(40))
@@ -107,9 +107,27 @@ def test_offsets_are_reset_shown_first_and_then_done(up: Up):
     assert sum(each["lag"] for each in described(up, "again")["offsets"]) == 8
     second = run("consume", "t", "-b", up.bootstrap, "--group", "again", "--exit-at-end")
     assert len(second.split()) == 8
+    kafka = run("groups", "describe", "again", "-b", up.bootstrap, "-o", "kafka").split("\n")
+    assert kafka[0] == ""
+    assert kafka[1].startswith("GROUP           TOPIC           PARTITION  CURRENT-OFFSET  LOG-END-OFFSET  LAG ")
+    assert len(kafka) == 2 + 4 + 1
+    assert kafka[2].startswith("again           t               0          ")
+    csv = tmp_path / "again.csv"
+    exported = run("groups", "reset-offsets", "again", "--topic", "t", "--to-earliest", "--export", "-b", up.bootstrap)
+    assert exported == "t,0,0\nt,1,0\nt,2,0\nt,3,0\n\n"
+    csv.write_text(exported)
+    from_file = ("groups", "reset-offsets", "again", "--from-file", str(csv), "--execute", "-b", up.bootstrap)
+    assert run(*from_file, "-o", "kafka").split("\n")[1] == "GROUP           TOPIC           PARTITION  NEW-OFFSET"
+    assert sum(each["lag"] for each in described(up, "again")["offsets"]) == 40
+    csv.write_text("t,0\n")
+    assert "line 1: 't,0': topic,partition,offset is needed" in run(*from_file, code=2)
+    assert "again" in run("groups", "list", "-o", "kafka", "-b", up.bootstrap).split("\n")
+    state = run("groups", "state", "again", "-o", "kafka", "-b", up.bootstrap).split("\n")
+    assert state[1].split() == ["GROUP", "COORDINATOR", "(ID)", "ASSIGNMENT-STRATEGY", "STATE", "#MEMBERS"]
     table = run("groups", "describe", "again", "-b", up.bootstrap)
     assert table.split()[:6] == ["GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG"]
-    run("groups", "delete", "again", "-b", up.bootstrap)
+    deleted = run("groups", "delete", "again", "-b", up.bootstrap, "-o", "kafka")
+    assert deleted == "Deletion of requested consumer groups ('again') was successful.\n"
     assert "GROUP_ID_NOT_FOUND" in run("groups", "describe", "again", "-b", up.bootstrap, code=1)
 
 

@@ -1,0 +1,214 @@
+"""``minikafka groups reset-offsets``: where a group goes on; shown first, done with ``--execute``.
+
+Rules for this file: nothing is changed without ``--execute``, and nothing while the group has members.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from minikafka import AdminClient
+from minikafka.cli import kafka_groups
+from minikafka.cli.admin import with_admin
+from minikafka.cli.running import run
+from minikafka.cli.tables import bootstrap_option, kafka_output_option, print_json, print_lines, print_table
+from minikafka.errors import InvalidRequest, NonEmptyGroup
+from minikafka.groups.reset import Goal, duration_ms
+from minikafka.types import Offset, TopicPartition
+from minikafka.wire.messages import EARLIEST, LATEST
+
+
+@click.command(
+    name="reset-offsets",
+    epilog="""\b
+Examples:
+  minikafka groups reset-offsets billing --topic orders --to-earliest
+  minikafka groups reset-offsets billing --topic orders:0,2 --shift-by -100 --execute
+  minikafka groups reset-offsets billing --all-topics --to-datetime 2026-11-21T08:00:00+00:00 --execute
+  minikafka groups reset-offsets billing --all-topics --to-current --export > billing.csv
+  minikafka groups reset-offsets billing --from-file billing.csv --execute""",
+)
+@click.argument("group")
+@click.option("--topic", "topics", multiple=True, metavar="TOPIC[:P,P]", help="May be given again.")
+@click.option("--all-topics", is_flag=True, help="All that the group has committed.")
+@click.option("--to-earliest", is_flag=True, help="To the first record that is kept.")
+@click.option("--to-latest", is_flag=True, help="Behind the last committed record.")
+@click.option("--to-current", is_flag=True, help="To what is committed now (or the latest).")
+@click.option("--to-offset", type=click.IntRange(0), default=None, metavar="N")
+@click.option("--shift-by", type=int, default=None, metavar="N", help="Forward, or back when negative.")
+@click.option("--to-datetime", default=None, metavar="ISO", help="First record at or after; without a zone: UTC.")
+@click.option("--by-duration", default=None, metavar="PnDTnHnMnS", help="Back from now (PT1H), or seconds.")
+@click.option(
+    "--from-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    default=None,
+    metavar="CSV",
+    help="To what --export has written: topic,partition,offset.",
+)
+@click.option("--export", is_flag=True, help="Print the new offsets as CSV.")
+@click.option("--execute", is_flag=True, help="Do it; without this it is only shown.")
+@bootstrap_option
+@kafka_output_option
+def reset_offsets(
+    group: str,
+    topics: tuple[str, ...],
+    all_topics: bool,  # noqa: FBT001 - click's flags
+    to_earliest: bool,  # noqa: FBT001
+    to_latest: bool,  # noqa: FBT001
+    to_current: bool,  # noqa: FBT001
+    to_offset: int | None,
+    shift_by: int | None,
+    to_datetime: str | None,
+    by_duration: str | None,
+    from_file: Path | None,
+    export: bool,  # noqa: FBT001
+    execute: bool,  # noqa: FBT001
+    bootstrap: str,
+    output: str,
+) -> None:
+    """Show where GROUP would go on, and with --execute let it."""
+    goals = {
+        "earliest": to_earliest,
+        "latest": to_latest,
+        "current": to_current,
+        "offset": to_offset is not None,
+        "shift": shift_by is not None,
+        "time": to_datetime is not None or by_duration is not None,
+        "file": from_file is not None,
+    }
+    chosen = [name for name, given in goals.items() if given]
+    if len(chosen) != 1 or (to_datetime is not None and by_duration is not None):
+        raise click.UsageError(
+            "exactly one of --to-earliest, --to-latest, --to-current, --to-offset, --shift-by, "
+            "--to-datetime, --by-duration, --from-file is needed"
+        )
+    if from_file is None and bool(topics) == all_topics:
+        raise click.UsageError("either --topic (may be given again) or --all-topics is needed")
+    if from_file is not None and (topics or all_topics):
+        raise click.UsageError("--from-file names the partitions itself: leave --topic and --all-topics out")
+    goal = Goal(chosen[0], to_offset or 0, shift_by or 0, _time_ms(to_datetime, by_duration))
+    planned = None if from_file is None else _read_csv(from_file)
+
+    async def reset(admin: AdminClient) -> dict[TopicPartition, Offset]:
+        if execute:
+            await _check_empty(admin, group)
+        offsets = await (new_offsets(admin, group, topics, goal) if planned is None else _within(admin, planned))
+        if execute:
+            await admin.alter_consumer_group_offsets(group, offsets)
+        return offsets
+
+    offsets = run(lambda: with_admin(bootstrap, reset))
+    if export:
+        print_lines(kafka_groups.exported(offsets))
+    elif output == "json":
+        rows = [
+            {"group": group, "topic": each.topic, "partition": each.partition, "new_offset": offset}
+            for each, offset in offsets.items()
+        ]
+        print_json({"executed": execute, "offsets": rows})
+    elif output == "kafka":
+        print_lines(kafka_groups.new_offsets(group, offsets))
+    else:
+        rows_shown = [(group, each.topic, each.partition, offset) for each, offset in offsets.items()]
+        print_table(kafka_groups.NEW_OFFSETS, rows_shown)
+    if not execute and output == "table" and not export:
+        click.echo("Nothing was changed: add --execute.", err=True)
+
+
+# ---- new offsets -----------------------------------------------------------------------------------------------------
+
+
+def _time_ms(to_datetime: str | None, by_duration: str | None) -> int:
+    try:
+        if by_duration is not None:
+            return int(datetime.now(UTC).timestamp() * 1000) - duration_ms(by_duration)
+        return 0 if to_datetime is None else _moment_ms(to_datetime)
+    except ValueError as error:
+        raise click.UsageError(f"--{'by-duration' if by_duration is not None else 'to-datetime'} {error}") from error
+
+
+def _moment_ms(text: str) -> int:
+    """``2026-11-21T08:00:00.000``, with a zone or, as in Kafka, in UTC."""
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{text!r}: 2026-11-21T08:00:00.000 is the form, with a zone or in UTC") from None
+    return int((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+async def new_offsets(
+    admin: AdminClient, group: str, topics: tuple[str, ...], goal: Goal
+) -> dict[TopicPartition, Offset]:
+    """The offsets of a reset, each brought between the log's start and its end."""
+    committed = await admin.list_consumer_group_offsets(group)
+    partitions = [each for topic in topics for each in await _partitions(admin, topic)] or sorted(committed)
+    if not partitions:
+        raise InvalidRequest(f"group {group} has committed nothing: name a --topic")
+    starts = await admin.list_offsets(dict.fromkeys(partitions, EARLIEST))
+    ends = await admin.list_offsets(dict.fromkeys(partitions, LATEST))
+    times: Mapping[TopicPartition, Any] = {}
+    if goal.kind == "time":
+        times = await admin.list_offsets(dict.fromkeys(partitions, goal.time_ms))
+    found: dict[TopicPartition, Offset] = {}
+    for each in partitions:
+        at_time = times[each].offset if each in times and times[each].offset >= 0 else None
+        now = committed[each].offset if each in committed else None
+        found[each] = goal.of(start=starts[each].offset, end=ends[each].offset, committed=now, at_time=at_time)
+    return found
+
+
+async def _partitions(admin: AdminClient, text: str) -> list[TopicPartition]:
+    topic, _, numbers = text.partition(":")
+    known = [each.partition for each in (await admin.describe_topics([topic]))[0].partitions]
+    if not numbers:
+        return [TopicPartition(topic, number) for number in sorted(known)]
+    try:
+        wanted = sorted({int(number) for number in numbers.split(",")})
+    except ValueError as error:
+        raise InvalidRequest(f"--topic {text!r}: TOPIC or TOPIC:0,2 is the form") from error
+    unknown = [number for number in wanted if number not in known]
+    if unknown:
+        raise InvalidRequest(f"--topic {text!r}: {topic} has no partition {unknown[0]}")
+    return [TopicPartition(topic, number) for number in wanted]
+
+
+def _read_csv(path: Path) -> dict[TopicPartition, Offset]:
+    """``topic,partition,offset`` a line, as ``--export`` writes it; empty lines are passed over."""
+    found: dict[TopicPartition, Offset] = {}
+    with path.open(encoding="utf-8", newline="") as lines:
+        for number, row in enumerate(csv.reader(lines), start=1):
+            if not row:
+                continue
+            try:
+                topic, partition, offset = row
+                found[TopicPartition(topic, int(partition))] = int(offset)
+            except ValueError:
+                raise click.UsageError(
+                    f"--from-file {path}, line {number}: {','.join(row)!r}: topic,partition,offset is needed"
+                ) from None
+    if not found:
+        raise click.UsageError(f"--from-file {path}: it is empty")
+    return found
+
+
+async def _within(admin: AdminClient, planned: Mapping[TopicPartition, Offset]) -> dict[TopicPartition, Offset]:
+    """What the file says, brought between the logs' starts and ends."""
+    starts = await admin.list_offsets(dict.fromkeys(planned, EARLIEST))
+    ends = await admin.list_offsets(dict.fromkeys(planned, LATEST))
+    return {
+        each: Goal("offset", offset=offset).of(start=starts[each].offset, end=ends[each].offset, committed=None)
+        for each, offset in sorted(planned.items())
+    }
+
+
+async def _check_empty(admin: AdminClient, group: str) -> None:
+    """Before anything is changed; the coordinator checks again."""
+    states = {each.group_id: each.state for each in await admin.list_consumer_groups()}
+    if states.get(group, "Empty") != "Empty":
+        raise NonEmptyGroup(f"group {group} is {states[group]}: stop its members first")
