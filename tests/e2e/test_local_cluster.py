@@ -6,6 +6,8 @@ import asyncio
 import io
 import json
 import urllib.request
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -23,6 +25,7 @@ from minikafka.wire.messages import (
     ProduceRequest,
 )
 from minikafka.wire.records import Record, build_batch
+from minikafka.world import local_cluster
 from minikafka.world.asking import Asker
 from minikafka.world.local_cluster import LocalCluster
 
@@ -193,3 +196,23 @@ def test_stopping_does_not_wait_for_a_controller_that_is_gone(tmp_path):
     with LocalCluster(3, tmp_path, {"mk.controlled.shutdown.max.wait.ms": "3600000"}):
         pass
     assert (tmp_path / "broker-3" / ".kafka_cleanshutdown").exists()
+
+
+@pytest.mark.parametrize(
+    "free, said, in_memory",
+    [(local_cluster.ROOM_MIN, None, True), (local_cluster.ROOM_MIN - 1, None, False), (1 << 40, "said", False)],
+)
+def test_temporary_files_are_in_memory_where_there_is_room(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, free: int, said: str | None, in_memory: bool
+):
+    """Half of a cluster's start was making files; a container has 64 MiB there, and who sets TMPDIR knows why."""
+    memory, elsewhere = tmp_path / "memory", tmp_path / "elsewhere"
+    memory.mkdir()
+    elsewhere.mkdir()
+    monkeypatch.setattr(local_cluster, "MEMORY", memory)
+    monkeypatch.setattr(local_cluster.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    monkeypatch.setattr(local_cluster.tempfile, "tempdir", str(elsewhere))
+    monkeypatch.delenv("TMPDIR", raising=False)
+    if said is not None:
+        monkeypatch.setenv("TMPDIR", said)
+    assert local_cluster.temporary_folder().parent == (memory if in_memory else elsewhere)
