@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -41,7 +41,7 @@ from minikafka.check.history import (
     read_history,
 )
 from minikafka.cli.running import FAILED, Failure
-from minikafka.cli.tables import output_option, print_json
+from minikafka.cli.tables import Decorated, output_option, print_json
 from minikafka.config import parse_bootstrap
 from minikafka.errors import CorruptMessage
 from minikafka.log.checkpoint import parse_meta_properties
@@ -60,6 +60,35 @@ READER = "audit"
 POLICY = "cleanup.policy"
 
 
+def compared_options(data_dir_help: str) -> Callable[[Decorated], Decorated]:
+    """``LEDGER... [-b BROKERS] [--data-dir DIR]...``: what an audit compares with what."""
+
+    def decorated(function: Decorated) -> Decorated:
+        for option in (
+            click.option(
+                "--data-dir",
+                "folders",
+                multiple=True,
+                type=click.Path(exists=True, file_okay=False, path_type=Path),
+                help=data_dir_help,
+            ),
+            click.option(
+                "-b", "--bootstrap-server", "bootstrap", default=None, help="Read the committed records from brokers."
+            ),
+            click.argument(
+                "ledgers",
+                metavar="LEDGER...",
+                nargs=-1,
+                required=True,
+                type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            ),
+        ):
+            function = option(function)
+        return function
+
+    return decorated
+
+
 @click.command(
     epilog="""\b
 Examples:
@@ -71,21 +100,7 @@ Examples:
 Several ledgers are judged as one history: give those of all producers of a topic, or the others' records are nobody's.
 Exit code 0: nothing found; 1: something is lost, duplicated, reordered, diverged or was read too early."""
 )
-@click.argument(
-    "ledgers",
-    metavar="LEDGER...",
-    nargs=-1,
-    required=True,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-)
-@click.option("-b", "--bootstrap-server", "bootstrap", default=None, help="Read the committed records from brokers.")
-@click.option(
-    "--data-dir",
-    "folders",
-    multiple=True,
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="A broker's data directory, or a folder of such; may be given again.",
-)
+@compared_options("A broker's data directory, or a folder of such; may be given again.")
 @output_option
 def command(ledgers: tuple[Path, ...], bootstrap: str | None, folders: tuple[Path, ...], output: str) -> None:
     """Compare what producers were told (LEDGER...) with what the logs hold."""

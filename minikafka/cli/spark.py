@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import click
 
-from minikafka.cli.audit import node_folders, partitions_in, segments_of
+from minikafka.cli.audit import compared_options, node_folders, partitions_in, segments_of
 from minikafka.cli.running import FAILED, Commands, Failure
 from minikafka.cli.tables import bootstrap_option, output_option, print_json, print_table
 from minikafka.spark.java import NoJava
@@ -213,21 +213,7 @@ Examples:
 Exit code 0: nothing found; 1: something is lost, duplicated, reordered, diverged or was read too early. The same
 without a JVM: minikafka audit.""",
 )
-@click.argument(
-    "ledgers",
-    metavar="LEDGER...",
-    nargs=-1,
-    required=True,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-)
-@click.option("-b", "--bootstrap-server", "bootstrap", default=None, help="Read the committed records from brokers.")
-@click.option(
-    "--data-dir",
-    "folders",
-    multiple=True,
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="A broker's data directory, or a folder of such; executors must see it; may be given again.",
-)
+@compared_options("A broker's data directory, or a folder of such; executors must see it; may be given again.")
 @master_option
 @output_option
 def audit_command(

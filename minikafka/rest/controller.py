@@ -20,7 +20,7 @@ from minikafka.errors import (
 )
 from minikafka.quorum.records import MetadataRecord, PartitionChange, decode
 from minikafka.rest.leaders import from_controller, leader_members
-from minikafka.rest.logs import FROM, LOG_BYTES_MAX, REPLICA, describe_log
+from minikafka.rest.logs import FROM, LOG, LOG_BYTES_MAX, REPLICA, describe_log, log_out
 from minikafka.rest.parameters import FORWARD, Integer
 from minikafka.rest.route import CONTROLLER_PROBLEMS, Answer, Route
 from minikafka.rest.schema import anything, flag, many, nullable, one_of, ref, shape, table, text, whole
@@ -103,12 +103,7 @@ async def get_controller_log(visit: Visit) -> Reply:
             next_offset = record.offset + 1
     return Reply(
         {
-            "replica": told.broker_id,
-            "role": told.role,
-            "leader_epoch": told.leader_epoch,
-            "log_start_offset": told.log_start_offset,
-            "high_watermark": told.high_watermark,
-            "log_end_offset": told.log_end_offset,
+            **log_out(told),
             "records": records,
             "next_offset": next_offset,
         }
@@ -219,12 +214,7 @@ ROUTES = (
             200: Answer(
                 description="The metadata log from there on.",
                 schema=shape(
-                    replica=ref("NodeId"),
-                    role=text("What the broker is in the quorum."),
-                    leader_epoch=ref("Epoch"),
-                    log_start_offset=ref("Offset"),
-                    high_watermark=ref("Offset"),
-                    log_end_offset=ref("Offset"),
+                    **LOG,
                     records=many(_RECORD),
                     next_offset=whole("Where the next request should begin."),
                 ),

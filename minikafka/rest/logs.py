@@ -24,7 +24,7 @@ from minikafka.rest.parameters import INT32_MAX, INT64_MAX, PARTITION, TOPIC, Fl
 from minikafka.rest.problems import Refused
 from minikafka.rest.records import record_out
 from minikafka.rest.route import Answer, Route
-from minikafka.rest.schema import flag, many, ref, shape, text, whole
+from minikafka.rest.schema import Schema, flag, many, ref, shape, text, whole
 from minikafka.rest.schemas import RECORD_EXAMPLE
 from minikafka.rest.visit import Reply, Visit
 from minikafka.types import NodeId, Offset, TopicPartition
@@ -117,10 +117,9 @@ async def describe_log(
     return told
 
 
-def _head_out(name: TopicPartition, told: DescribeLogResponse) -> dict[str, Any]:
+def log_out(told: DescribeLogResponse) -> dict[str, Any]:
+    """Whose log, and where it begins and ends."""
     return {
-        "topic": name.topic,
-        "partition": name.partition,
         "replica": told.broker_id,
         "role": told.role,
         "leader_epoch": told.leader_epoch,
@@ -128,6 +127,10 @@ def _head_out(name: TopicPartition, told: DescribeLogResponse) -> dict[str, Any]
         "high_watermark": told.high_watermark,
         "log_end_offset": told.log_end_offset,
     }
+
+
+def _head_out(name: TopicPartition, told: DescribeLogResponse) -> dict[str, Any]:
+    return {"topic": name.topic, "partition": name.partition, **log_out(told)}
 
 
 def _batch_out(batch: RecordBatch, high_watermark: Offset, form: str | None) -> dict[str, Any]:
@@ -176,15 +179,18 @@ def _records_out(batch: RecordBatch, form: str, told: dict[str, Any]) -> Iterabl
 
 # ---- the doors -------------------------------------------------------------------------------------------------------
 
-_HEAD = {
-    "topic": ref("TopicName"),
-    "partition": ref("PartitionNumber"),
+LOG: dict[str, Schema] = {
     "replica": ref("NodeId"),
     "role": text("What the broker is for this partition."),
     "leader_epoch": ref("Epoch"),
     "log_start_offset": ref("Offset"),
     "high_watermark": ref("Offset"),
     "log_end_offset": ref("Offset"),
+}
+_HEAD = {
+    "topic": ref("TopicName"),
+    "partition": ref("PartitionNumber"),
+    **LOG,
 }
 _BATCH = shape(
     "One record batch.",
