@@ -1,8 +1,8 @@
 """Chaos: faults on a running cluster under load, from a text file, and a verdict at the end.
 
-A *scenario* (``scenarios/*.toml``, docs/chaos.md) says what cluster, what load, which faults, and what may come of it.
-A *target* carries out its faults: ``simulator`` (virtual time, one process), ``processes`` (brokers of this machine),
-``netns``, ``compose``. The same file plays on each, or the target names the fault that it cannot make.
+A *scenario* (``scenarios/*.toml``, docs/chaos-scenarios.md) says what cluster, what load, which faults, and what may
+come of it. A *target* carries out its faults: ``simulator`` (virtual time, one process), ``processes`` (brokers of this
+machine), ``netns``, ``compose``. The same file plays on each, or the target names the fault that it cannot make.
 
 Rules for this package:
 

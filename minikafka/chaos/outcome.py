@@ -3,7 +3,8 @@
 The word is ``clean`` when no promise was broken: nothing was found but what the scenario's settings allow (that is
 named, with its reason), everything converged in time, and no broker ended by itself. Else it is ``damaged``.
 
-Rules for this file: it formats and counts, nothing is measured here; ``to_json`` is a contract (docs/chaos.md).
+Rules for this file: it formats and counts, nothing is measured here; ``to_json`` is a contract
+(docs/chaos-scenarios.md).
 """
 
 from __future__ import annotations

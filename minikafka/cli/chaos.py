@@ -1,4 +1,4 @@
-"""``minikafka chaos``: scenarios of faults under load, and their verdicts (docs/chaos.md).
+"""``minikafka chaos``: scenarios of faults under load, and their verdicts (docs/chaos-scenarios.md).
 
 Exit codes: 0 no promise was broken; 1 damaged, or it failed; 2 called wrongly, or the target lacks a fault.
 """
@@ -9,30 +9,17 @@ import shutil
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import click
 
-from minikafka.chaos.fields import seconds_of
 from minikafka.chaos.outcome import CLEAN
 from minikafka.chaos.play import PICTURE, check, play
 from minikafka.chaos.reading import find, library, read
 from minikafka.chaos.target import SIMULATOR, lacks, target_names
+from minikafka.cli.chaos_duration import Duration
+from minikafka.cli.chaos_kill import kill_command
 from minikafka.cli.running import FAILED, Commands, run
 from minikafka.cli.tables import output_option, print_json, print_table
-
-
-class Duration(click.ParamType[float]):
-    """A time with its unit, as in a scenario: ``90s``, ``10m``."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Seconds; a usage error for anything else."""
-        try:
-            return seconds_of(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
 
 
 @click.group(
@@ -41,7 +28,8 @@ class Duration(click.ParamType[float]):
 Examples:
   minikafka chaos list
   minikafka chaos run zombie-leader
-  minikafka chaos run storm --duration 10m -o json""",
+  minikafka chaos run storm --duration 10m -o json
+  minikafka chaos kill --compose minikafka --random --interval 30s""",
 )
 def command() -> None:
     """Hurt a cluster under load, by a scenario or at random, and judge what came of it."""
@@ -142,3 +130,6 @@ def _tell_files(folder: Path) -> None:
     if journals:
         shown = " ".join(map(str, journals))
         click.echo(f"step by step: minikafka sim show {shown} --html {folder / 'replay.html'}", err=True)
+
+
+command.add_command(kill_command)

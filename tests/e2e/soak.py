@@ -1,8 +1,9 @@
 """Everything that takes as long as one likes: ``python -m tests.e2e.soak --minutes 60`` (``make soak MINUTES=60``).
 
-In turns: kill -9 rounds with real processes, fresh seeds of the simulator, the search for planted bugs from seed 0 on.
-At the end, and after Ctrl-C, it says what it covered: kills and records, seeds and marks, bugs found. The first failure
-ends it with exit code 1; the seed is printed, and of real processes everything is kept.
+In turns: chaos on real processes (the scenario ``storm``: a kill, a freeze or a cut every five seconds at full load; then
+another scenario of the library), fresh seeds of the simulator, the search for planted bugs from seed 0 on. At the end, and
+after Ctrl-C, it says what it covered: the verdict and figures of chaos, seeds and marks, bugs found. The first failure ends
+it with exit code 1; the seed is printed, and of real processes everything is kept.
 """
 
 from __future__ import annotations
@@ -18,17 +19,22 @@ from pathlib import Path
 
 import uvloop
 
+from minikafka.chaos.figures import quantile
+from minikafka.chaos.outcome import CLEAN, COUNTED_AS, Outcome
+from minikafka.chaos.play import play
+from minikafka.chaos.reading import find, library, read
+from minikafka.chaos.target import lacks
 from minikafka.sim.plan import plan_of
 from minikafka.sim.run import run
-from tests.e2e.kill_loop import Outcome, kill_loop
 from tests.sim.planted_table import Hunt
 
 CYCLE_MINUTES = 20.0
 """A turn of all parts: a failure is found within that time, and a cluster's history does not grow with the hours."""
 
-SHARES = {"kills": 0.4, "seeds": 0.4, "hunt": 0.2}
-ROUNDS_MIN = 3
-"""Of real kills in a turn, however short: each role dies once."""
+SHARES = {"chaos": 0.4, "seeds": 0.4, "hunt": 0.2}
+STORM = "storm"
+STORM_S_MIN = 20.0
+"""However short the turn: some faults happen."""
 
 MARKS_SHOWN = ("fault_", "named_", "damage_", "disk_", "message_")
 
@@ -39,13 +45,58 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
+def _may_be_played(path: Path) -> bool:
+    scenario = read(path)
+    return not lacks("processes", scenario) and not scenario.expect.loss
+
+
+class ChaosTally:
+    """The figures of all chaos runs together."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+        self.acknowledged = 0
+        self.counts: Counter[str] = Counter()
+        self.failovers = 0
+        self.recoveries_s: list[float] = []
+        self.unrecovered = 0
+        self.available_s = 0.0
+        self.seconds = 0.0
+        """Of load: partitions times seconds."""
+
+    def add(self, outcome: Outcome) -> None:
+        """One run."""
+        figures = outcome.figures
+        self.runs += 1
+        self.acknowledged += figures.acknowledged
+        self.counts.update({member: outcome.count(member) for member in COUNTED_AS})
+        self.failovers += figures.failovers
+        told = [each.recovery_s for each in figures.recoveries]
+        self.recoveries_s += [each for each in told if each is not None]
+        self.unrecovered += told.count(None)
+        weight_s = outcome.duration_s * len(figures.names)
+        self.seconds += weight_s
+        self.available_s += weight_s * (figures.availability(outcome.duration_s) or 0.0)
+
+    def __str__(self) -> str:
+        if not self.runs:
+            return "nothing yet"
+        counts = ", ".join(f"{member} {self.counts[member]}" for member in COUNTED_AS)
+        p50, p99 = quantile(self.recoveries_s, 0.5) or 0.0, quantile(self.recoveries_s, 0.99) or 0.0
+        return (
+            f"{self.runs} runs, {self.acknowledged:,} records acknowledged, {counts};"
+            f" {len(self.recoveries_s) + self.unrecovered} faults, {self.failovers} failovers,"
+            f" recovery p50 {p50:.2f} s, p99 {p99:.2f} s, availability {100 * self.available_s / self.seconds:.2f} %"
+        )
+
+
 class Soak:
     """What was covered so far."""
 
-    def __init__(self, seed: int, rate: float) -> None:
-        self.kills = 0
-        self.stretches = 0
-        self.acknowledged = 0
+    def __init__(self, seed: int) -> None:
+        self.chaos = ChaosTally()
+        self.others = [path for path in library() if path.stem != STORM and _may_be_played(path)]
+        """Scenarios that are played beside the storm, in turn: those that may not lose anything."""
         self.runs = 0
         self.first_seed = self.next_seed = seed
         self.virtual_s = 0.0
@@ -53,44 +104,39 @@ class Soak:
         self.marks: Counter[str] = Counter()
         self.hunt = Hunt(say)
         self.hunted = 0
-        self._rate = rate
 
     def turn(self, minutes: float) -> bool:
         """Each part for its share; was all well?"""
         return (
-            self.kill_and_restart(minutes * SHARES["kills"])
+            self.real_chaos(minutes * SHARES["chaos"])
             and self.fresh_seeds(minutes * SHARES["seeds"])
             and self.planted_bugs(minutes * SHARES["hunt"])
         )
 
-    def kill_and_restart(self, minutes: float) -> bool:
-        """Real processes: one cluster, its brokers killed in turn under load, and its verdict."""
+    def real_chaos(self, minutes: float) -> bool:
+        """Real processes: the storm for its time, then one more scenario of the library."""
+        other = self.others[self.chaos.runs // 2 % len(self.others)]
+        return self._play(find(STORM), max(STORM_S_MIN, 60 * minutes)) and self._play(other, None)
+
+    def _play(self, path: Path, duration_s: float | None) -> bool:
         folder = Path(tempfile.mkdtemp(prefix="minikafka-soak-"))
-        seed = self.first_seed + self.stretches
-        say(f"kill -9 of real processes, seed {seed}, in {folder}")
+        seed = self.first_seed + self.chaos.runs
+        say(f"chaos: {path.stem} on real processes, seed {seed}, in {folder}")
+        scenario = read(path)
         try:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                outcome = runner.run(self._stretch(folder, minutes, seed))
+                work = play(scenario, "processes", seed=seed, folder=folder, duration_s=duration_s)
+                outcome = runner.run(work)
         except KeyboardInterrupt:
             shutil.rmtree(folder)
             raise
-        say(str(outcome))
-        self.acknowledged += outcome.verdict.counts.acknowledged
-        if not outcome.well:
+        say(outcome.render())
+        self.chaos.add(outcome)
+        if outcome.verdict != CLEAN:
             say(f"NOT WELL: seed {seed}, everything is kept in {folder}")
             return False
         shutil.rmtree(folder)
         return True
-
-    async def _stretch(self, folder: Path, minutes: float, seed: int) -> Outcome:
-        self.stretches += 1
-        before, ends_at = self.kills, time.monotonic() + 60 * minutes
-
-        def go_on(played: int) -> bool:
-            self.kills = before + played
-            return played < ROUNDS_MIN or time.monotonic() < ends_at
-
-        return await kill_loop(folder, go_on=go_on, seed=seed, rate=self._rate, say=say)
 
     def fresh_seeds(self, minutes: float) -> bool:
         """The simulator, seed after seed that nobody has seen."""
@@ -122,7 +168,7 @@ class Soak:
         shown = ", ".join(f"{name} {count:,}" for name, count in marks.items())
         outcomes = ", ".join(f"{name} {count:,}" for name, count in sorted(self.outcomes.items()))
         lines = [
-            f"real processes: {self.kills} kills in {self.stretches} clusters, {self.acknowledged:,} records acknowledged",
+            f"chaos on real processes: {self.chaos}",
             f"simulator: {self.runs} seeds from {self.first_seed} on, {self.virtual_s:,.0f} virtual seconds; {outcomes}",
             f"marks: {len(self.marks)} kinds of event; {shown}",
             f"planted bugs: {len(self.hunt.found)} found in {self.hunt.seeds} runs, not found: "
@@ -133,12 +179,11 @@ class Soak:
 
 def main() -> int:
     """Exit code 0 when all was well, 1 when not, 130 after Ctrl-C."""
-    parser = argparse.ArgumentParser(description="kills, seeds and planted bugs for as long as you like")
+    parser = argparse.ArgumentParser(description="chaos, seeds and planted bugs for as long as you like")
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=None, help="the first (default: the time)")
-    parser.add_argument("--rate", type=float, default=300.0, help="records a second, for each of three producers")
     options = parser.parse_args()
-    soak = Soak(int(time.time()) if options.seed is None else options.seed, options.rate)
+    soak = Soak(int(time.time()) if options.seed is None else options.seed)
     ends_at = time.monotonic() + 60 * options.minutes
     code = 0
     try:

@@ -1,0 +1,78 @@
+"""``minikafka chaos``: list for people and programs, and kill for people who only want to kill a broker (S38)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from click.testing import CliRunner
+
+from minikafka.chaos.reading import library
+from minikafka.cli import chaos_kill
+from minikafka.cli.root import root
+
+
+def told(*arguments: str, code: int = 0):
+    result = CliRunner().invoke(root, ["chaos", *arguments])
+    assert result.exit_code == code, (result.output, result.exception)
+    return result
+
+
+def test_the_list_tells_what_each_teaches_and_where_it_can_be_played():
+    """Issue 7 Build 1: `chaos list`; a fault that a target lacks keeps the scenario off it."""
+    rows = json.loads(told("list", "-o", "json").stdout)["scenarios"]
+    assert [row["name"] for row in rows] == [path.stem for path in library()]
+    targets = {row["name"]: row["targets"] for row in rows}
+    assert {"simulator", "processes"} <= set(targets["kill-loop"])
+    assert "processes" not in targets["power-loss-all"]
+    assert "zombie-leader" in told("list").stdout
+
+
+@pytest.fixture
+def sleepers() -> Iterator[list[subprocess.Popen]]:
+    """Processes that may be killed."""
+    started = [subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) for _ in range(3)]
+    yield started
+    for each in started:
+        each.kill()
+        each.wait()
+
+
+def test_one_process_is_killed_and_no_other(sleepers):
+    """Without --interval it is one kill, of one that was named."""
+    pids = [str(each.pid) for each in sleepers[:2]]
+    output = told("kill", "--pid", pids[0], "--pid", pids[1], "--random", "--seed", "3").stdout
+    dead = [each for each in sleepers if each.poll() is None]
+    killed = next(pid for pid in pids if f"killed {pid}, one of 2" in output)
+    victim = next(each for each in sleepers if str(each.pid) == killed)
+    assert victim.wait(10) == -9
+    assert sleepers[2].poll() is None
+    assert len(dead) >= 2
+
+
+def test_nobody_to_kill_and_nobody_named():
+    """It says so, and does not look for victims itself."""
+    assert "give --pid" in told("kill", code=2).stderr
+    assert "nobody to kill" in told("kill", "--pid", "4194303", code=1).stderr
+
+
+def test_containers_are_killed_in_turn_and_started_again(monkeypatch):
+    """Issue 7: of a compose project; docker does not restart what was killed by hand, so this does."""
+    asked: list[tuple[str, ...]] = []
+
+    def docker(*command: str) -> str:
+        asked.append(command)
+        return '"kafka-2"\n"kafka-1"\n' if command[1] == "ps" else ""
+
+    monkeypatch.setattr(chaos_kill, "command_output", docker)
+    output = told("kill", "--compose", "mine", "--interval", "1ms", "--down", "1ms", "--count", "3").stdout
+    assert [each[1:] for each in asked if each[1] != "ps"] == [
+        (verb, *rest, name)
+        for name in ("kafka-1", "kafka-2", "kafka-1")
+        for verb, rest in (("kill", ("--signal", "KILL")), ("start", ()))
+    ]
+    assert "label=com.docker.compose.project=mine" in asked[0]
+    assert output.count("started kafka-1") == 2
