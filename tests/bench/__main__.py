@@ -58,8 +58,8 @@ def plan(*, quick: bool) -> dict[str, Callable[[], Awaitable[list[Row]]]]:
         "memory": lambda: rows.memory_rows(ceiling=2.0),
         "spark": lambda: spark_rows.spark_rows(
             rounds=3,
-            rows_100=1_000_000 if quick else 2_000_000,
-            rows_1k=300_000 if quick else 600_000,
+            rows_100=1_000_000 if quick else 1_500_000,
+            rows_1k=300_000 if quick else 450_000,
         ),
     }
 
