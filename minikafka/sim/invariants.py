@@ -309,13 +309,15 @@ class CompactionKeepsLatest(OfPartition):
 
     def __init__(self, committed: CommittedPrefixEqual) -> None:
         self._committed = committed
+        self.calendars_are_right = True
+        """False: a broker's clock may say that a tombstone's time is over whenever it likes."""
 
     def look(self, sight: Sight, report: Report) -> None:
         book = self._committed.by_key.get(sight.key)
         if book is None or not any(event.kind == "log_compacted" for event in sight.events):
             return
         log, watermark = sight.partition.log, sight.partition.high_watermark
-        retention_s = sight.partition.config.delete_retention_ms / 1000
+        retention_s = sight.partition.config.delete_retention_ms / 1000 if self.calendars_are_right else 0.0
         held = {record.base_offset for record in records_of(log, log.start_offset, watermark)}
         for record, _ in self._committed.of(sight.key):
             if not log.start_offset <= record.base_offset < watermark or record.base_offset in held:
@@ -456,6 +458,7 @@ class Watch:
         """Replicas whose disk is damaged: what they show is a fault's doing."""
         self.were_rotten: Container[TopicPartition] = ()
         committed = CommittedPrefixEqual()
+        self.compaction = CompactionKeepsLatest(committed)
         self._of_partitions: list[OfPartition] = [
             OneLeaderPerEpoch(),
             HwWithinLog(),
@@ -465,7 +468,7 @@ class Watch:
             FetchIsDurable(),
             committed,
             LeaderHoldsCommitted(committed),
-            CompactionKeepsLatest(committed),
+            self.compaction,
         ]
         self.committed = committed
         self._metadata = MetadataHolds()

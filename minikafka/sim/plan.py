@@ -35,6 +35,7 @@ from typing import Any, Final
 
 from minikafka.invariant import invariant
 from minikafka.sim.change_plans import ADD_PARTITIONS, CHANGE_FAULTS, drawn_changes
+from minikafka.sim.compaction_plans import TOMBSTONE, compacted, drawn_key, drawn_settings
 from minikafka.sim.group_plans import PlannedGroup, drawn_group
 from minikafka.sim.pace import slower
 from minikafka.sim.whom import CONTROLLER, FOLLOWER, ISR, LEADER
@@ -75,6 +76,8 @@ class Operation:
     client: str
     topic: str
     partition: int
+    key: str = ""
+    """None if empty; see ``compaction_plans.py``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -542,6 +545,28 @@ def online_changes(plan: Plan, random: Random) -> Plan:
     return _and_faults(plan, [Fault(**each._asdict()) for each in changes])
 
 
+def compacted_topic(plan: Plan, random: Random) -> Plan:
+    """The first topic is compacted: its records have keys, and some of them delete theirs.
+
+    Not beside damage, which stops compaction until a restart, nor beside a group, which would miss what is replaced.
+    """
+    settings, keys = drawn_settings(random), random.choice((2, 5, 12))
+
+    def keyed(operation: Operation) -> Operation:
+        key = drawn_key(random, keys)
+        # Tombstones have no value that tells whose they are, and what a loose producer doubles must be told.
+        return replace(operation, key=key.removeprefix(TOMBSTONE) if operation.client == LOOSE else key)
+
+    if plan.groups or any(fault.kind == "rot" for fault in plan.faults):
+        return plan
+    topic = plan.topics[0]
+    operations = tuple(
+        keyed(operation) if operation.topic == topic.name else operation for operation in plan.operations
+    )
+    topics = (replace(topic, configs=compacted(topic.configs)), *plan.topics[1:])
+    return plan.with_(topics=topics, operations=operations, settings={**plan.settings, **settings})
+
+
 EXTRAS: Final = (
     (0.3, dying_clients),
     (0.25, loose_client),
@@ -555,5 +580,6 @@ EXTRAS: Final = (
     (0.25, poor_links),
     (0.33, consumer_group),
     (0.3, online_changes),
+    (0.3, compacted_topic),
 )
 """How often each is drawn."""

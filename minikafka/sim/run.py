@@ -89,6 +89,8 @@ class Run:
         if not plan.within_budget:
             self.watch.forgiven = LOSSES
         self.watch.may_be_unclean = unclean_topics(plan)
+        clocks_jump = any(fault.kind == "jump_clock" for fault in plan.faults)
+        self.watch.compaction.calendars_are_right = not plan.skew_s and not clocks_jump
         self.report = Report(plan=plan)
         self.schedule = Schedule()
         self.checker = Checker()
@@ -327,7 +329,14 @@ class Run:
 
     def checker_verdict(self, *, complete: bool) -> None:
         """What the history says: each kind of finding is a violation of its name, but for losses that are allowed."""
-        self._recorder.expect(Expectations(idempotent=True, final_read_complete=complete, replicas_complete=complete))
+        compacted = {topic.name for topic in self.plan.topics if "compact" in topic.configs.get("cleanup.policy", "")}
+        promised = Expectations(
+            idempotent=True,
+            final_read_complete=complete,
+            replicas_complete=complete,
+            compacted=frozenset(compacted),
+        )
+        self._recorder.expect(promised)
         for finding in self.checker.verdict().findings:
             told = f"{finding.place()}: {finding.sentence()}"
             if self.losses.allows(finding):

@@ -30,6 +30,7 @@ from minikafka.errors import (
     WorldError,
 )
 from minikafka.ports import World
+from minikafka.sim.compaction_plans import TOMBSTONE
 from minikafka.sim.plan import Operation
 from minikafka.sim.world import SimWorld
 from minikafka.types import Address, Offset, TopicPartition
@@ -91,11 +92,15 @@ class SendingClient:
         while self.left:
             await asyncio.sleep(max(0.0, self._start_s + self.left[0].at_s - self._world.clock.now()))
             operation = self.left.pop(0)
-            value = f"{self.name}.{number}"
+            name = operation.key.removeprefix(TOMBSTONE)
+            value = None if name != operation.key else f"{self.name}.{number}".encode()
             number += 1
-            op = self._recorder.send(self.name, operation.topic, value, partition=operation.partition)
+            op = self._recorder.send(
+                self.name, operation.topic, value_id(value), key=name or None, partition=operation.partition
+            )
+            key = name.encode() if name else None
             try:
-                future = await producer.send(operation.topic, value.encode(), partition=operation.partition)
+                future = await producer.send(operation.topic, value, key=key, partition=operation.partition)
             except ProtocolError as error:
                 self._failed(op, error)
             else:
@@ -236,20 +241,21 @@ class ReadingClient:
     def _take(self, answer: FetchedPartition) -> None:
         name = TopicPartition(answer.topic, answer.partition)
         position = self.positions[name]
+        batches = [batch for buffer in answer.records for batch in split(buffer)]
         try:
             records = [
                 (record.offset, value_id(record.value))
-                for buffer in answer.records
-                for batch in split(buffer)
+                for batch in batches
                 for record in decode_batch(verify(batch.data))
                 if record.offset >= position
             ]
         except (CorruptMessage, InvalidRecord) as error:
             self._world.events("damage_refused_by_reader", partition=str(name), position=position, why=error.message)
             return
-        if not records:
+        if not batches:
             return
-        self.positions[name] = records[-1][0] + 1
+        # Compaction may have left a batch fewer records than it spans, or none.
+        self.positions[name] = max(position, batches[-1].next_offset)
         self._recorder.poll(
             self.name,
             name.topic,
