@@ -10,9 +10,10 @@ to: Ctrl-C, SIGTERM, a reader that leaves. All of these are exit code 0.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -57,6 +58,10 @@ come as key_b64 and value_b64."""
 @click.option("--exit-at-end", is_flag=True, help="End where the topic ended when this began.")
 @click.option("--group", default=None, metavar="GROUP", help="Read as a member of this consumer group.")
 @click.option("--assignor", type=click.Choice(list(ASSIGNORS)), default=None, help="How the group shares.  [range]")
+@click.option("--instance-id", default=None, metavar="ID", help="Of a static member (group.instance.id).")
+@click.option(
+    "--session-timeout-ms", type=click.IntRange(1), default=None, metavar="MS", help="Of the member.  [10000]"
+)
 @click.option("--client-id", default=None, metavar="NAME", help="What tools show of this consumer.")
 @click.option("-f", "--format", "format_", default=None, metavar="FORMAT", help="kcat's letters.  [default: '%s\\n']")
 @click.option(
@@ -77,6 +82,8 @@ def command(
     exit_at_end: bool,  # noqa: FBT001
     group: str | None,
     assignor: str | None,
+    instance_id: str | None,
+    session_timeout_ms: int | None,
     client_id: str | None,
     format_: str | None,
     ledger: Path | None,
@@ -89,9 +96,17 @@ def command(
         printer = _printer(format_, output)
     except BadFormat as error:
         raise click.UsageError(str(error)) from error
-    if assignor is not None and group is None:
-        raise click.UsageError("--assignor needs a --group")
-    reading = Reading(topic, bootstrap, from_beginning, max_records, exit_at_end, printer, group, assignor, client_id)
+    membership: dict[str, Any] = {
+        "partition_assignment_strategy": assignor,
+        "group_instance_id": instance_id,
+        "session_timeout_ms": session_timeout_ms,
+        # A third of the session, where the usual three seconds are too long for it.
+        "heartbeat_interval_ms": None if session_timeout_ms is None else max(1, min(3_000, session_timeout_ms // 3)),
+    }
+    membership = {name: value for name, value in membership.items() if value is not None}
+    if membership and group is None:
+        raise click.UsageError("--assignor, --instance-id and --session-timeout-ms need a --group")
+    reading = Reading(topic, bootstrap, from_beginning, max_records, exit_at_end, printer, group, membership, client_id)
     if output == "table":
         sys.stdout.buffer.write(_columns("PARTITION", "OFFSET", "TIMESTAMP", "KEY", "VALUE"))
     if ledger is None:
@@ -126,7 +141,8 @@ class Reading:
     exit_at_end: bool
     printer: Printer
     group: str | None = None
-    assignor: str | None = None
+    membership: Mapping[str, Any] = field(default_factory=dict)
+    """What the consumer is told besides the group."""
     client_id: str | None = None
     printed: int = 0
     ledger: LedgerFile | None = None
@@ -141,7 +157,7 @@ class Reading:
             default_api_timeout_ms=ANSWER_TIMEOUT_MS,
             group_id=self.group,
             client_id=self.client_id,
-            **({} if self.assignor is None else {"partition_assignment_strategy": self.assignor}),
+            **self.membership,
         )
         read = self._read(consumer) if self.group is None else self._share(consumer)
         try:
