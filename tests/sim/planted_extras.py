@@ -13,8 +13,9 @@ from minikafka.client.admin import AdminClient
 from minikafka.log import partition_log
 from minikafka.log.log_directory import LogDirectory
 from minikafka.log.partition_log import PartitionLog
+from minikafka.quorum.assignment import Assignment
 from minikafka.replication.follower import FollowerReplica
-from minikafka.sim.plan import SCRATCH, Fault, Plan, plan_of, short_logs
+from minikafka.sim.plan import SCRATCH, Fault, Plan, online_changes, plan_of, short_logs
 from minikafka.types import TopicPartition
 from minikafka.wire.batch import RecordBatch
 from minikafka.wire.messages import InitProducerIdResponse, MetadataRequest
@@ -47,6 +48,11 @@ def with_lives(seed: int) -> Plan:
 def with_short_logs(seed: int) -> Plan:
     """Retention and DeleteRecords among crashes."""
     return short_logs(plan_of(seed, kinds=("crash", "isolate")), Random(f"{seed}/short"))
+
+
+def with_moves(seed: int) -> Plan:
+    """Replicas move among crashes; the topic grows, its settings change."""
+    return online_changes(plan_of(seed, kinds=("crash",)), Random(f"{seed}/moves"))
 
 
 # ---- what is put in place of a rule ----------------------------------------------------------------------------------
@@ -86,6 +92,10 @@ def start_ignored(original: Callable[..., bool]) -> Callable[..., bool]:
         return original(self, leader_high_watermark, 0)
 
     return on_durable
+
+
+def complete_at_once(self: Assignment, _isr: object) -> Assignment:
+    return Assignment(replicas=self.target) if self.under_way else self
 
 
 async def one_for_all(self: ProducerIds, request: Any) -> InitProducerIdResponse:
@@ -136,6 +146,15 @@ EXTRA_CLUSTERS = (
         patches=[(FollowerReplica, "on_durable", start_ignored(FollowerReplica.on_durable))],
         make=with_short_logs,
         drawn="short_logs",
+        seed=0,
+    ),
+    Planted(
+        name="moved_before_caught_up",
+        story="a reassignment is complete at once: old replicas go, whatever the new ones have (KIP-455)",
+        caught_by=("isr_within_replicas", *LOSS, "valid_high_watermark", "not_converged"),
+        patches=[(Assignment, "settled", complete_at_once)],
+        make=with_moves,
+        drawn="online_changes",
         seed=0,
     ),
     Planted(
