@@ -11,11 +11,11 @@ from __future__ import annotations
 import difflib
 import functools
 import math
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from minikafka.addresses import PLAINTEXT, is_loopback, parse_listeners, parse_voters
 from minikafka.errors import InvalidConfig
 from minikafka.types import Address, Listener, NodeId
 
@@ -444,10 +444,6 @@ class BrokerConfig:
         )
 
 
-PLAINTEXT = "PLAINTEXT"
-FOREIGN_PROTOCOLS = frozenset({"SSL", "SASL_PLAINTEXT", "SASL_SSL", "HTTPS"})
-EVERY_INTERFACE = "0.0.0.0"  # noqa: S104 - what Kafka's `PLAINTEXT://:9092` means; refused without mk.insecure
-
 KNOWN_TO_KAFKA_ONLY = frozenset(
     """
     advertised.host.name authorizer.class.name background.threads broker.id broker.id.generation.enable
@@ -597,11 +593,6 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(filter(None, (each.strip().upper() for each in text.split(","))))
 
 
-def is_loopback(host: str) -> bool:
-    """Does ``host`` name this machine only? A name that is not a loopback address is not."""
-    return host in ("localhost", "::1", "[::1]") or host.startswith("127.")
-
-
 def parse_topic(settings: Mapping[str, str], *, base: TopicConfig | None = None) -> TopicConfig:
     """Lay a topic's own settings over the broker's defaults; raises InvalidConfig naming the setting."""
     known = table(TopicConfig)
@@ -646,55 +637,3 @@ def environment_variables(environment: Mapping[str, str]) -> dict[str, str]:
                     name = OWN_PREFIX + name
                 found[name] = variable
     return found
-
-
-@functools.lru_cache(256)  # asked again and again, and small
-def parse_listeners(text: str, setting: str) -> tuple[Listener, ...]:
-    """``NAME://host:port,...`` as listeners; no host: every interface. Raises InvalidConfig.
-
-    Without ``NAME://`` it is ``PLAINTEXT://``. Names are free, but for those of protocols that are not spoken here.
-    """
-    found: dict[str, Listener] = {}
-    for part in filter(None, (each.strip() for each in text.split(","))):
-        name, separator, rest = part.partition("://")
-        if not separator:
-            name, rest = PLAINTEXT, part
-        name = name.upper()
-        host, colon, port = rest.rpartition(":")
-        if not colon or not port.isdigit() or int(port) > 65535 or not re.fullmatch(r"[A-Z0-9_.-]+", name):
-            raise InvalidConfig(f"{setting}={part!r}: {PLAINTEXT}://host:port is needed", setting=setting)
-        if name in FOREIGN_PROTOCOLS:
-            raise InvalidConfig(f"{setting}={part!r}: there is no TLS and no SASL, say {PLAINTEXT}", setting=setting)
-        if name in found:
-            raise InvalidConfig(f"{setting} names {name} twice", setting=setting)
-        found[name] = Listener(name, Address(host.strip("[]") or EVERY_INTERFACE, int(port)))
-    return tuple(found.values())
-
-
-def parse_voters(text: str) -> dict[NodeId, Address]:
-    """``1@a:9092,2@b:9092`` as a sorted mapping; raises InvalidConfig."""
-    voters: dict[NodeId, Address] = {}
-    for part in filter(None, (each.strip() for each in text.split(","))):
-        node, at, address = part.partition("@")
-        host, colon, port = address.rpartition(":")
-        if not at or not colon or not node.isdigit() or not port.isdigit():
-            raise InvalidConfig(
-                f"controller.quorum.voters: {part!r} is not id@host:port", setting="controller.quorum.voters"
-            )
-        if int(node) in voters:
-            raise InvalidConfig(f"controller.quorum.voters names node {node} twice", setting="controller.quorum.voters")
-        voters[int(node)] = Address(host.strip("[]"), int(port))
-    return dict(sorted(voters.items()))
-
-
-def parse_bootstrap(text: str) -> tuple[Address, ...]:
-    """``host:port,host:port`` (``http://`` is allowed) as addresses; raises InvalidConfig."""
-    addresses = []
-    for part in filter(None, (each.strip() for each in text.split(","))):
-        host, colon, port = part.removeprefix("http://").rstrip("/").rpartition(":")
-        if not colon or not host or not port.isdigit() or int(port) > 65535:
-            raise InvalidConfig(f"bootstrap servers: {part!r} is not host:port", setting="bootstrap.servers")
-        addresses.append(Address(host.strip("[]"), int(port)))
-    if not addresses:
-        raise InvalidConfig("bootstrap servers: at least one host:port is needed", setting="bootstrap.servers")
-    return tuple(addresses)

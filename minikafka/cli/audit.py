@@ -17,6 +17,7 @@ from pathlib import Path
 
 import click
 
+from minikafka.addresses import parse_bootstrap
 from minikafka.check import (
     Checker,
     Expectations,
@@ -42,7 +43,6 @@ from minikafka.check.history import (
 )
 from minikafka.cli.running import FAILED, Failure
 from minikafka.cli.tables import Decorated, output_option, print_json
-from minikafka.config import parse_bootstrap
 from minikafka.errors import CorruptMessage
 from minikafka.log.checkpoint import parse_meta_properties
 from minikafka.log.names import LOG, META_PROPERTIES, offset_name, offsets_in, partition_of

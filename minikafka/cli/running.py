@@ -18,7 +18,7 @@ from typing import Any, NoReturn, TypeVar
 import click
 import uvloop
 
-from minikafka.config import parse_bootstrap
+from minikafka.addresses import parse_bootstrap
 from minikafka.errors import (
     InvalidConfig,
     NetworkException,

@@ -11,8 +11,8 @@ from typing import Any, Self
 
 import aiohttp
 
+from minikafka.addresses import parse_bootstrap
 from minikafka.cli.running import CONNECT_TIMEOUT_S, Failure
-from minikafka.config import parse_bootstrap
 from minikafka.types import Address
 
 ANSWER_TIMEOUT_S = 20.0

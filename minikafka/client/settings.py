@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from minikafka.config import parse_bootstrap
+from minikafka.addresses import parse_bootstrap
 from minikafka.errors import InvalidConfig, InvalidGroupId, UnsupportedCompressionType
 from minikafka.groups.assignors import Assignor, RangeAssignor, RoundRobinAssignor
 from minikafka.groups.sticky import CooperativeStickyAssignor, StickyAssignor

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from minikafka.config import parse_listeners
+from minikafka.addresses import parse_listeners
 from minikafka.errors import DuplicateBrokerRegistration, InconsistentClusterId, InvalidConfig, InvalidRequest
 from minikafka.quorum.alter_partition import checked_broker
 from minikafka.quorum.decision import ClusterPolicy, Decision

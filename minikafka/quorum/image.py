@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
-from minikafka.config import parse_listeners
+from minikafka.addresses import parse_listeners
 from minikafka.invariant import invariant
 from minikafka.quorum.assignment import Assignment
 from minikafka.quorum.records import (

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
-from minikafka.config import parse_bootstrap
+from minikafka.addresses import parse_bootstrap
 from minikafka.errors import InvalidConfig
 from minikafka.types import Address, Offset, TopicPartition
 

@@ -9,8 +9,8 @@ import asyncio
 from types import TracebackType
 from typing import Any, Self
 
+from minikafka.addresses import parse_bootstrap
 from minikafka.client.caller import Caller
-from minikafka.config import parse_bootstrap
 from minikafka.errors import NetworkException, ProtocolError
 from minikafka.types import Address
 from minikafka.world.real import RealWorld, real_world

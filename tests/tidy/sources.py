@@ -17,6 +17,7 @@ FLOORS = {
     "errors": 0,
     "invariant": 0,
     "config": 0,
+    "addresses": 0,
     "wire": 1,
     "ports": 1,
     "log": 2,
