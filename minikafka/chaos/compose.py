@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Final
 import aiohttp
 
 from minikafka.chaos import packet_rules
-from minikafka.chaos.commands import missing
+from minikafka.chaos.commands import forbidden, missing
 from minikafka.chaos.engine import docker, image_name, inspect, need_image, why_not
 from minikafka.chaos.fleet import Fleet
 from minikafka.chaos.packet_rules import PacketRules, Rule, filter_of
@@ -173,9 +173,7 @@ class ComposeTarget:
         if what not in MAKES:
             return "the engine's containers share the disks, the power and the calendar of their machine"
         if what in LINK_FAULTS:
-            if os.geteuid() != 0:
-                return "only root of the engine's machine may rule packets of containers"
-            return missing(packet_rules.NEEDS)
+            return forbidden("rule packets of the engine's containers") or missing(packet_rules.NEEDS)
         return None
 
     @property

@@ -24,7 +24,6 @@ import fcntl
 import os
 import struct
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -32,7 +31,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from minikafka.chaos.commands import missing, run
+from minikafka.chaos.commands import forbidden, missing, run
 from minikafka.errors import WorldError
 
 SHUTDOWN: Final = 0x8004587D
@@ -59,12 +58,8 @@ NEEDS: Final[Mapping[str, str]] = {
 
 def why_not() -> str | None:
     """Why no disk can be made here, as a sentence; None: it can."""
-    if sys.platform != "linux":
-        return "loop devices and ext4 are Linux's"
-    if os.geteuid() != 0:
-        return "only root may mount a disk"
-    if (absent := missing(NEEDS)) is not None:
-        return absent
+    if (reason := forbidden("mount a disk") or missing(NEEDS)) is not None:
+        return reason
     return None if Path("/dev/loop-control").exists() else "this kernel has no loop devices"
 
 

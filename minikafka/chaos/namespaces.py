@@ -17,14 +17,13 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
-from minikafka.chaos.commands import missing, run
+from minikafka.chaos.commands import forbidden, missing, run
 from minikafka.chaos.packet_rules import NEEDS as RULES_NEED
 from minikafka.chaos.packet_rules import Filter, PacketRules
 from minikafka.errors import InvalidConfig, WorldError
@@ -42,11 +41,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def why_not() -> str | None:
     """Why no network can be made here, as a sentence; None: it can."""
-    if sys.platform != "linux":
-        return "network namespaces are Linux's"
-    if os.geteuid() != 0:
-        return "only root may make network namespaces"
-    return missing(NEEDS)
+    return forbidden("make network namespaces") or missing(NEEDS)
 
 
 def _os_error() -> OSError:

@@ -9,10 +9,9 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from typing import Final
 
-from minikafka.chaos.commands import missing
+from minikafka.chaos.commands import forbidden, missing
 from minikafka.errors import WorldError
 
 SYNCS: Final = "fsync,fdatasync"
@@ -20,11 +19,7 @@ SYNCS: Final = "fsync,fdatasync"
 
 def why_not() -> str | None:
     """Why no call can be changed here, as a sentence; None: it can."""
-    if sys.platform != "linux":
-        return "strace is Linux's"
-    if os.geteuid() != 0:
-        return "only root may change the system calls of any process"
-    return missing({"strace": "strace"})
+    return forbidden("change the system calls of any process") or missing({"strace": "strace"})
 
 
 class Injection:

@@ -14,9 +14,9 @@ from tests.containers.engine import Engine
 pytestmark = [pytest.mark.containers, pytest.mark.slow, pytest.mark.timeout(400)]
 
 
-def played(engine: Engine, target: str, *options: str) -> dict[str, Any]:
-    """The report of the short tour on a target."""
-    run = ("chaos", "run", "kill-and-cut", "--target", target, "--seed", "5", "-o", "json")
+def played(engine: Engine, target: str, *options: str, scenario: str = "kill-and-cut") -> dict[str, Any]:
+    """The report of a run on a target."""
+    run = ("chaos", "run", scenario, "--target", target, "--seed", "5", "-o", "json")
     told: dict[str, Any] = json.loads(engine.minikafka(*run, *options, image=IMAGE, timeout_s=300))
     return told
 
@@ -34,6 +34,15 @@ def test_killed_cut_and_healed_under_load(engine: Engine, tmp_path: Path):
     assert "minikafka-chaos" not in engine.docker("volume", "ls", "--format", "{{.Name}}").stdout
     assert "minikafka-chaos" not in engine.docker("network", "ls", "--format", "{{.Name}}").stdout
     assert len(list(tmp_path.glob("broker-*/journal.jsonl"))) == 3
+
+
+def test_paused_disconnected_stopped_and_slow(engine: Engine):
+    """FAULTS 3, the rest of them: each broker is struck, comes back, and all replicas are the same at the end."""
+    told = played(engine, "compose", scenario=str(Path(__file__).with_name("tour.toml")))
+    assert told["verdict"] == "clean", told
+    assert told["spared"] == []
+    assert told["failovers"] >= 3
+    assert [each["what"].split()[0] for each in told["faults"]] == ["pause", "isolate", "stop", "loss", "delay"]
 
 
 def test_the_same_file_has_the_same_verdict_elsewhere(engine: Engine):

@@ -52,9 +52,18 @@ def test_no_network_without_root_or_tools(monkeypatch: pytest.MonkeyPatch):
     scenario = read(find("power-loss-all"))
     assert lacks("netns", scenario) == ("netns cannot be used here: only root may make network namespaces",)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr("minikafka.chaos.commands.ADMIN_RIGHTS", 0)
     monkeypatch.setattr(shutil, "which", lambda command: None if command == "mkfs.ext4" else f"/sbin/{command}")
     assert lacks("netns", scenario) == ("netns cannot make power-loss: not installed: mkfs.ext4 (package e2fsprogs)",)
     assert NetnsTarget.lacks("cut") is None
+
+
+def test_root_of_a_container_is_told_what_it_lacks(monkeypatch: pytest.MonkeyPatch):
+    """No rights, no network: said before anything is started, and not by the first command that fails."""
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(Path, "read_text", lambda path, encoding: "Name:\tpython\nCapEff:\t00000000a80425fb\n")
+    told = "root here may not make network namespaces: it lacks CAP_SYS_ADMIN or CAP_NET_ADMIN, as in a container"
+    assert NetnsTarget.lacks("") == told
 
 
 def test_a_command_that_fails_says_what_it_said():
