@@ -59,6 +59,8 @@ MEMBER_SETTINGS = {
 
 # What may happen next, and how often: a member dies, a member leaves in good order, a broker dies.
 DEEDS = ("member dies",) * 6 + ("member leaves",) * 2 + ("broker dies",) * 3
+FIRST_DEEDS = ("member dies", "broker dies", "member dies")
+"""However short the storm is, these happen."""
 WORK_S = 0.1
 PAUSE_S = (0.5, 3.0)
 ABSENT_S = (0.0, 4.0)
@@ -221,9 +223,10 @@ class Storm:
     async def rage(self, seconds: float) -> None:
         """Deeds at random; each is made good after a while, by itself."""
         until = time.monotonic() + seconds
-        while time.monotonic() < until:
+        first = list(FIRST_DEEDS)
+        while first or time.monotonic() < until:
             await asyncio.sleep(self.random.uniform(*PAUSE_S))
-            deed = self.random.choice(DEEDS)
+            deed = first.pop(0) if first else self.random.choice(DEEDS)
             if deed == "broker dies":
                 if not self.broker_is_down:
                     self._repair(self._broker_dies(self.random.choice(sorted(self.cluster.brokers))))
