@@ -21,7 +21,7 @@ from minikafka.sim.group_plans import AFTER, AUTO, CYCLE, PlannedGroup
 from minikafka.sim.workload import READ_PAUSE_S, SUCCESSOR
 from minikafka.types import Offset, TopicPartition
 
-POLL_MS = 400
+POLL_MS = 1000
 POLLS_PER_COMMIT = 3
 """Of the style ``after``."""
 

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
+from minikafka.groups.records import OFFSETS_TOPIC
 from minikafka.invariant import invariant
 from minikafka.sim.cluster import SimCluster, node_name
 from minikafka.sim.plan import FSYNC, Fault, Plan
@@ -101,6 +102,7 @@ class Faults:
             self._pause(fault, nodes)
             return
         self.marks[f"fault_{fault.kind}"] += 1
+        self.marks["coordinator_hit"] += OFFSETS_TOPIC in fault.target
         self._begin[fault.kind](fault, nodes)
 
     def _is_too_much(self, fault: Fault, nodes: tuple[NodeId, ...]) -> bool:

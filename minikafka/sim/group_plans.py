@@ -115,6 +115,7 @@ def drawn_group(random: Random, duration_s: float, topic: str) -> DrawnGroup:
         "max_poll_interval_ms": random.choice((1500, 2500)) if not is_calm else 10_000,
         "rebalance_timeout_ms": random.choice((1500, 2500)) if not is_calm else 10_000,
         "default_api_timeout_ms": 5000,
+        "fetch_max_wait_ms": 500,
         "auto_commit_interval_ms": random.choice((100, 700)),
         "partition_assignment_strategy": random.choice(STRATEGIES),
         "max_poll_records": random.choice((2, 10, 500)),
@@ -165,4 +166,7 @@ def _faults(random: Random, duration_s: float, group: PlannedGroup) -> list[Draw
         at_s, kind = round(random.uniform(0.5, duration_s), 3), random.choice(COORDINATOR_FAULTS)
         target = random.choice((coordinator, coordinator, "controller"))
         faults.append(DrawnFault(at_s, kind, target, round(random.expovariate(1.0) + 0.1, 3)))
+    if group.static:
+        at_s, target = round(random.uniform(0.5, duration_s), 3), random.choice(group.static)
+        faults.append(DrawnFault(at_s, "twin_member", target, round(random.uniform(0.3, 3.0), 3)))
     return faults

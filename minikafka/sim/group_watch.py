@@ -21,6 +21,7 @@ from minikafka.log.partition_log import PartitionLog
 from minikafka.sim.cluster import SimCluster, node_name
 from minikafka.sim.invariants import OfPartition, Report, Sight, Watch
 from minikafka.sim.verdicts import Message
+from minikafka.sim.world import Event
 from minikafka.types import Offset, TopicId, TopicPartition
 from minikafka.wire.apis import BY_NAME
 from minikafka.wire.batch import split
@@ -71,7 +72,12 @@ class GroupWatch(OfPartition):
             "OffsetFetch": self._fetched,
         }
         cluster.sim.network.observers.append(self._on_message)
+        cluster.sim.observers.append(self._on_event)
         watch.also(self)
+
+    def _on_event(self, event: Event) -> None:
+        if event.kind == "group_coordinator_loaded" and event.facts["groups"]:
+            self.marks["group_taken_over"] += 1
 
     # ---- the wire ----------------------------------------------------------------------------------------------------
 

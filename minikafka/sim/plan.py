@@ -578,7 +578,7 @@ EXTRAS: Final = (
     (0.25, rotten_bits),
     (0.3, files_only),
     (0.25, poor_links),
-    (0.33, consumer_group),
+    (0.25, consumer_group),
     (0.3, online_changes),
     (0.3, compacted_topic),
 )
