@@ -165,6 +165,8 @@ class FollowerReplica:
             # (KAFKA-14704).
             leaders = EpochEnd(answer.diverging_epoch.epoch, answer.diverging_epoch.end_offset)
             return CutTo(self.truncation.on_diverging(self.log, leaders))
+        if answer.has_gaps:
+            self.log.note_gaps()
         batches = tuple(batch for buffer in answer.records for batch in split(memoryview(buffer)))
         return Extend(batches, answer.high_watermark, answer.log_start_offset)
 

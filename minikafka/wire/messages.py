@@ -153,6 +153,8 @@ class FetchedPartition(Failed):
     snapshot_id: EpochEndOffset | None = None
     """The metadata log no longer reaches back so far: fetch this snapshot."""
     current_leader: CurrentLeader | None = None
+    has_gaps: bool = False
+    """Our own: compaction has left offsets out of this log, whatever its ``cleanup.policy`` is now."""
     records: Records = ()
 
 

@@ -12,6 +12,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from aiokafka.record.memory_records import MemoryRecords
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -160,9 +161,8 @@ def test_nothing_unsynced_makes_a_synced_value_go():
     for key in "abcde":
         put(log, (key, "late" + "x" * 60))
     log.roll()
-    synced = log.synced_end
     clean(log)
-    assert {key for offset, key, _ in rows(log) if offset < synced} == set("abcde")
+    assert {key for offset, key, _ in rows(log) if offset < 10} == set("abcde")
 
 
 def test_tombstones_go_after_their_time():
@@ -259,10 +259,16 @@ def test_the_end_of_the_log_survives_when_its_last_batch_is_emptied():
     log.roll()
     run(log.sync())
     clean(log, now_ms=TIME + 9000)
+    log.clean_end = None  # the checkpoint is lost: all is dirty once more, and the last tombstone's time is over
+    clean(log, now_ms=TIME + 99_000)
+    assert rows(log) == []
     run(log.sync())
     end = log.end_offset
     assert open_log(disk, COMPACT, recovery_point=log.recovery_point).end_offset == end == 6
     assert open_log(disk, COMPACT, clean=True).end_offset == end
+    follower = open_log(MemoryDisk(), COMPACT)
+    follower.append_as_follower(split(everything(on_disk(log))))
+    assert follower.end_offset == end
 
 
 def test_old_records_without_a_key_go_and_are_counted():
@@ -412,6 +418,44 @@ def test_a_follower_copies_gaps_and_says_so():
         assert rows(again) == rows(leader)
         assert not again.report.dropped
     assert not open_log(MemoryDisk(), plain).has_gaps
+
+
+def test_kafkas_own_parser_reads_cleaned_segments():
+    """An independent check: aiokafka reads the files as one sequence of record sets, and finds the same records."""
+    disk = MemoryDisk()
+    log = filled(disk)
+    clean(log)
+    found = []
+    for name in disk.names("orders-0"):
+        if name.endswith(".log"):
+            records = MemoryRecords(disk.read_file(f"orders-0/{name}"))
+            while records.has_next():
+                batch = records.next_batch()
+                assert batch.validate_crc()
+                found += [(each.offset, each.key.decode(), each.value.decode()) for each in batch]
+    assert found == rows(log)
+
+
+def test_a_new_segment_is_on_disk_before_it_takes_the_old_ones_place():
+    """S1: its bytes and both its indexes are synced, and the folder, before the first file is renamed."""
+    disk = RenamesWatched()
+    log = filled(disk)
+    clean(log)
+    assert disk.renamed
+    assert [path for path in disk.renamed if path not in disk.synced] == []
+
+
+class RenamesWatched(MemoryDisk):
+    """Notes what is renamed to ``.swap``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.renamed: list[str] = []
+
+    def replace(self, source: str, target: str) -> None:
+        if target.endswith(".swap"):
+            self.renamed.append(source)
+        super().replace(source, target)
 
 
 # ---- crashes ---------------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from minikafka.sim.run import run
 from minikafka.sim.shrink import shrink
 from tests.sim.bug import SEEDED, Bug
 from tests.sim.planted import PLANTED, Planted
+from tests.sim.planted_compaction import COMPACTION
 from tests.sim.planted_extras import EXTRA_CLUSTERS, EXTRA_DRILLS
 from tests.sim.planted_groups import GROUP_CLUSTERS, GROUP_DRILLS
 from tests.sim.planted_kafka import KAFKA
@@ -32,7 +33,7 @@ from tests.sim.planted_own import OWN
 CLUSTERS: Final = (*PLANTED, *EXTRA_CLUSTERS, *GROUP_CLUSTERS)
 """Hunted with plans of the simulator."""
 
-RULES: Final = (*KAFKA, *OWN, *EXTRA_DRILLS, *GROUP_DRILLS)
+RULES: Final = (*KAFKA, *OWN, *EXTRA_DRILLS, *GROUP_DRILLS, *COMPACTION)
 """Hunted on smaller grounds, or told by directed tests."""
 
 HERE = Path(__file__).parent

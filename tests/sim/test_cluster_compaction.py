@@ -9,6 +9,7 @@ from typing import Any
 from minikafka.broker.peer import call
 from minikafka.client.consumer import Consumer
 from minikafka.client.settings import ConsumerConfig
+from minikafka.client.structs import ConfigResource
 from minikafka.errors import InvalidRecord, ProtocolError, WorldError
 from minikafka.groups.records import OFFSETS_TOPIC
 from minikafka.sim.cluster import SimCluster
@@ -108,6 +109,32 @@ def test_a_consumer_reads_over_the_gaps_and_a_new_follower_copies_them() -> None
         assert len(offsets) < 200
         assert {record.key: record.value for record in read} == latest
         client.run(consumer.stop())
+
+
+def test_a_topic_that_is_compacted_no_more_keeps_its_gaps() -> None:
+    """cleanup.policy=delete from now on: brokers start with the gaps, and a broker with an empty disk copies them."""
+    with simulated(brokers=4, voters=3, **SOON) as cluster:
+        cluster.create_topic("orders", **COMPACT)
+        cluster.settle()
+        client = Client(cluster)
+        latest = put(client, 80)
+        cluster.run_for(5.0)
+        change = {"cleanup.policy": "delete"}
+        client.run(client.admin.alter_configs([ConfigResource("topic", "orders", configs=change)]))
+        cluster.run_for(1.0)
+        state = cluster.partition(ORDERS)
+        assert state is not None
+        if 4 not in state.replicas:
+            moved = [4, *state.replicas[:2]]
+            client.run(client.admin.alter_partition_reassignments({ORDERS: moved}))
+            cluster.settle(60.0)
+        for node in cluster.nodes[:3]:
+            cluster.crash(node)
+            cluster.restart(node)
+            cluster.settle(60.0)
+        cluster.run_for(5.0)
+        assert latest_of(held(cluster, 4)) == latest
+        assert len(held(cluster, 4)) < 60
 
 
 def test_a_power_cut_of_all_brokers_loses_no_latest_value() -> None:

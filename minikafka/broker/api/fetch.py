@@ -291,6 +291,7 @@ def _data(partition: Partition, leader: LeaderReplica, data: LogSlice | None) ->
         last_stable_offset=leader.high_watermark,
         log_start_offset=leader.log.start_offset,
         log_end_offset=leader.log.end_offset,
+        has_gaps=leader.log.has_gaps,
         records=data.buffers if data is not None else (),
     )
     return _Read(answer, data.size if data is not None else 0, urgent=False, seat=partition, leader=leader)

@@ -1,0 +1,129 @@
+"""Planted bugs of log compaction: each takes one small rule away (KAFKA-FACTS 1.5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from minikafka.log import cleaner
+from minikafka.log.compaction import DirtyRange
+from minikafka.log.partition_log import PartitionLog
+from minikafka.log.swap import SegmentSwap
+from minikafka.wire.batch import RecordBatch
+from minikafka.wire.rewrite import RecordSlice
+from tests.rules.test_cleaner import (
+    test_a_new_segment_is_on_disk_before_it_takes_the_old_ones_place as new_segment_is_synced_first,
+)
+from tests.rules.test_cleaner import test_a_producer_goes_on_after_its_records_are_gone as producer_goes_on
+from tests.rules.test_cleaner import (
+    test_nothing_at_or_above_the_high_watermark_is_touched as nothing_above_the_watermark,
+)
+from tests.rules.test_cleaner import test_nothing_unsynced_makes_a_synced_value_go as nothing_unsynced_counts
+from tests.rules.test_cleaner import (
+    test_the_end_of_the_log_survives_when_its_last_batch_is_emptied as end_of_the_log_survives,
+)
+from tests.rules.test_cleaner import test_tombstones_go_after_their_time as tombstones_go_after_their_time
+from tests.sim.bug import Bug
+
+
+def up_to_the_end(original: Callable[..., DirtyRange]) -> Callable[..., DirtyRange]:
+    def dirty_range(self: PartitionLog, *, high_watermark: int, now_ms: int) -> DirtyRange:
+        return original(self, high_watermark=self.synced_end, now_ms=now_ms)
+
+    return dirty_range
+
+
+class NothingIsUnsynced:
+    """The log says that all of it is durable."""
+
+    def __get__(self, log: PartitionLog, owner: object) -> int:
+        return log.end_offset
+
+
+def values_only(original: Callable[..., bool]) -> Callable[..., bool]:
+    def stays(record: RecordSlice, batch: RecordBatch, *rest: Any, **options: Any) -> bool:
+        return record.has_value and original(record, batch, *rest, **options)
+
+    return stays
+
+
+def nobody_sends(*_: object) -> bool:
+    return False
+
+
+def header_of_nothing(batch: RecordBatch) -> bytes:
+    return b""
+
+
+def last_may_go(original: Callable[..., None]) -> Callable[..., None]:
+    """An emptied batch is not written."""
+
+    def append(self: Any, segment: Any, data: bytes) -> None:
+        if data:
+            original(self, segment, data)
+
+    return append
+
+
+async def indexes_only(self: SegmentSwap) -> None:
+    """The log file's sync is left out."""
+    for path in self.cleaned.index_paths:
+        file = self._disk.open(path + ".cleaned")
+        await file.sync()
+        file.close()
+
+
+def _bug(name: str, story: str, told_in: Callable[[], None], *patches: tuple[Any, str, Any], source: str = "") -> Bug:
+    return Bug(
+        name=name,
+        source=source or "ours",
+        area="compaction",
+        story=story,
+        patches=patches,
+        ground="drill",
+        told_in=told_in,
+    )
+
+
+COMPACTION: tuple[Bug, ...] = (
+    _bug(
+        "cleaner_passes_the_watermark",
+        "compaction lets a value go for one that is not committed yet (S2)",
+        nothing_above_the_watermark,
+        (PartitionLog, "dirty_range", up_to_the_end(PartitionLog.dirty_range)),
+    ),
+    _bug(
+        "cleaner_counts_what_is_not_synced",
+        "compaction lets a synced value go for one that a power cut may take",
+        nothing_unsynced_counts,
+        (PartitionLog, "synced_end", NothingIsUnsynced()),
+    ),
+    _bug(
+        "tombstones_go_at_once",
+        "the first cleaning drops tombstones: who reads slowly never hears of the deletion",
+        tombstones_go_after_their_time,
+        (cleaner, "stays", values_only(cleaner.stays)),
+        source="KIP-534",
+    ),
+    _bug(
+        "last_sequence_is_cleaned_away",
+        "nothing is left of a producer's last batch: its repetition is written a second time",
+        producer_goes_on,
+        (cleaner, "_holds_last_sequence", nobody_sends),
+    ),
+    _bug(
+        "end_of_the_log_is_cleaned_away",
+        "the last batch goes with its records, and the log's end with it",
+        end_of_the_log_survives,
+        (cleaner, "emptied", header_of_nothing),
+        (cleaner.Cleaner, "_append", last_may_go(cleaner.Cleaner._append)),
+        source="KAFKA-17076",
+    ),
+    _bug(
+        "swap_before_sync",
+        "the new segment takes the old ones' place before its bytes are on disk",
+        new_segment_is_synced_first,
+        (SegmentSwap, "_write_out", indexes_only),
+    ),
+)
+"""Told by directed tests: a rule of the log plays alone."""
