@@ -6,6 +6,7 @@ draws new ones, and many more, for a long look.
 
 from __future__ import annotations
 
+import gc
 import os
 
 from hypothesis import HealthCheck, settings
@@ -15,3 +16,11 @@ settings.register_profile(
 )
 settings.register_profile("explore", deadline=None, max_examples=2_000, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays to the end. The simulator looks for lost tasks after every run, and need
+    not look through all that.
+    """
+    gc.collect()
+    gc.freeze()
