@@ -73,13 +73,29 @@ def test_a_killed_leader_under_load_by_the_command_line(tmp_path: Path):
     assert {"leader_elected", "fault_set"} <= {entry.kind for entry in journal.entries}
 
 
-@pytest.mark.parametrize("name, is_lossy", [("zombie-leader", False), ("vanlightly-isolated-leader-acks1", True)])
-async def test_one_file_has_the_same_verdict_on_both_targets(name: str, is_lossy: bool, tmp_path: Path):
+LOOSE = """
+[cluster]
+topics = [{ name = "orders", partitions = 1 }]
+[load]
+duration = "8s"
+producers = [{ count = 2, rate = 50, acks = "1" }]
+[[steps]]
+what = "isolate"
+whom = "leader:orders-0"
+at = "2s"
+for = "5s"
+[expect]
+loss = "acks=1"
+"""
+
+
+@pytest.mark.parametrize("is_lossy", [False, True])
+async def test_one_file_has_the_same_verdict_on_both_targets(is_lossy: bool, tmp_path: Path):
     """Issue 7, Must be shown: unchanged in simulator and processes, the same word; what may be lost is lost on both."""
-    scenario = read(find(name))
-    real = await played(find(name), tmp_path / "real")
+    path = scenario_file(tmp_path, "loose", LOOSE) if is_lossy else find("zombie-leader")
+    real = await played(path, tmp_path / "real")
     (tmp_path / "simulated").mkdir()
-    simulated = await asyncio.to_thread(simulator.play, scenario, seed=1, folder=tmp_path / "simulated")
+    simulated = await asyncio.to_thread(simulator.play, read(path), seed=1, folder=tmp_path / "simulated")
     assert real.verdict == simulated.verdict == "clean", real.render()
     assert (real.count("lost") > 0, simulated.count("lost") > 0) == (is_lossy, is_lossy)
     assert set(real.findings) == set(simulated.findings)
@@ -135,33 +151,35 @@ ISOLATED = """
 [cluster]
 topics = [{ name = "orders", partitions = 1, configs = { "min.insync.replicas" = "2" } }]
 [load]
-duration = "10s"
+duration = "8s"
 producers = [{ count = 8, rate = 15 }]
 groups = [{ name = "readers" }]
 [[steps]]
 what = "isolate"
 whom = "leader:orders-0"
 at = "2s"
-for = "6s"
+for = "5s"
+[expect]
+converge = "15s"
 """
 LOST_ANSWERS = """
 [cluster]
 topics = [{ name = "orders", partitions = 1, configs = { "min.insync.replicas" = "2" } }]
 [load]
-duration = "8s"
+duration = "6s"
 producers = [{ count = 2, rate = 60 }]
 [[steps]]
 what = "loss"
 whom = "leader:orders-0"
 to = "client"
 at = "1s"
-for = "5s"
+for = "4s"
 share = 0.3
 """
 
 CAUGHT = [
     ("hw_ignores_isr", ISOLATED, {"lost-write"}),
-    ("read_above_watermark", ISOLATED, {"read-above-hw", "inconsistent-offsets"}),
+    ("divergence_unseen", ISOLATED, {"not converged"}),
     ("retries_duplicate", LOST_ANSWERS, {"duplicate"}),
 ]
 
@@ -180,8 +198,8 @@ async def test_planted_damage_is_caught(bug: str, text: str, kinds: set[str], tm
     """Issue 7, Must be shown: brokers built with a bug of the simulator's are found out on real processes too."""
     outcome = await played(scenario_file(tmp_path, "caught", text), tmp_path / "run", made=planted(bug))
     assert outcome.verdict == "damaged", outcome.render()
-    assert kinds & outcome.damage.keys(), outcome.render()
-    assert outcome.examples
+    found = {*outcome.damage, *(["not converged"] if outcome.missing else [])}
+    assert kinds <= found, outcome.render()
 
 
 @pytest.mark.parametrize("text", [ISOLATED, LOST_ANSWERS], ids=["isolated", "lost answers"])
