@@ -48,6 +48,7 @@ from minikafka.wire.group_messages import (
     NO_GENERATION,
     GroupProtocol,
     HeartbeatRequest,
+    JoinedMember,
     JoinGroupRequest,
     JoinGroupResponse,
     LeaveGroupRequest,
@@ -251,8 +252,11 @@ class Member:
     async def _sync(self, joined: JoinGroupResponse) -> SyncGroupResponse:
         assignments: tuple[MemberAssignment, ...] = ()
         self._dealt = {}
-        if joined.members and not joined.skip_assignment:
-            assignments = await self._deal(joined)
+        if joined.members:
+            members = [_group_member(each) for each in joined.members]
+            self._dealt = await self._counts(members)
+            if not joined.skip_assignment:
+                assignments = self._deal(joined, members, self._dealt)
         request = SyncGroupRequest(
             group_id=self._coordinator.group,
             generation_id=joined.generation_id,
@@ -270,25 +274,21 @@ class Member:
             raise error
         return response
 
-    async def _deal(self, joined: JoinGroupResponse) -> tuple[MemberAssignment, ...]:
+    async def _counts(self, members: Sequence[GroupMember]) -> dict[str, int]:
+        """How many partitions the group's topics have: a leader joins again when that changes (KIP-814)."""
+        topics = sorted({topic for member in members for topic in member.subscription.topics})
+        self._follow(topics)
+        await self._metadata.refreshed(self._world.clock.now() + self._config.default_api_timeout_ms / 1000)
+        return {topic: self._count(topic) for topic in topics}
+
+    def _deal(
+        self, joined: JoinGroupResponse, members: Sequence[GroupMember], counts: dict[str, int]
+    ) -> tuple[MemberAssignment, ...]:
         """The leader's part (S30)."""
         assignor = next((each for each in self._assignors if each.name == joined.protocol_name), None)
         if assignor is None:
             raise UnknownServerError(f"the coordinator chose {joined.protocol_name}, which this member does not speak")
-        members = [
-            GroupMember(
-                member_id=each.member_id,
-                instance_id=each.group_instance_id,
-                subscription=Subscription.unpacked(each.metadata),
-            )
-            for each in joined.members
-        ]
-        topics = sorted({topic for member in members for topic in member.subscription.topics})
-        self._follow(topics)
-        await self._metadata.refreshed(self._world.clock.now() + self._config.default_api_timeout_ms / 1000)
-        counts = {topic: self._count(topic) for topic in topics}
         dealt = assignor.assign(counts, members)
-        self._dealt = counts
         self._world.events(
             "group_assigned",
             group=self._coordinator.group,
@@ -430,3 +430,11 @@ class Member:
         except ProtocolError as error:
             # Its session will end by itself.
             self._world.events("group_leave_unanswered", group=self._coordinator.group, why=error.message)
+
+
+def _group_member(joined: JoinedMember) -> GroupMember:
+    return GroupMember(
+        member_id=joined.member_id,
+        instance_id=joined.group_instance_id,
+        subscription=Subscription.unpacked(joined.metadata),
+    )

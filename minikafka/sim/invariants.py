@@ -180,6 +180,8 @@ class ValidHighWatermark(OfPartition):
         state = image.partition(sight.name)
         if state is None or state.leader_epoch != leader.epoch:
             return
+        if state.partition_epoch < leader.partition_epoch:
+            return  # its ISR was answered by a controller that is gone, the record has not come round yet
         if image.topics[sight.name.topic].topic_id != sight.partition.topic_id:
             return
         for node in state.isr:

@@ -343,3 +343,16 @@ def test_whoever_is_put_out_before_it_takes_its_partitions_takes_none(cluster: S
     cluster.until(lambda: slow.numbers != [], 60.0, "it to have some again")
     assert slow.consumer._member.generation > 0
     cluster.until(lambda: shared([slow, other], PARTITIONS) and len(slow.numbers) == 3, 60.0, "both to share")
+
+
+def test_a_static_leader_that_came_back_sees_new_partitions(cluster: SimCluster):
+    """KIP-814: it deals nothing when it returns, and looks after the group's topics all the same (seed 8089)."""
+    settings = {"group_instance_id": "i", "session_timeout_ms": 30_000, "metadata_max_age_ms": 2_000}
+    worker = Worker(cluster, "s", settings=settings)
+    cluster.until(lambda: shared([worker], PARTITIONS), 60.0, "it to have all")
+    worker.kill()
+    worker.start()
+    cluster.until(lambda: shared([worker], PARTITIONS), 60.0, "it to be back")
+    client = Client(cluster)
+    client.run(client.admin.create_partitions({"orders": 9}))
+    cluster.until(lambda: shared([worker], 9), 60.0, "nine to be its own")
