@@ -540,7 +540,9 @@ def online_changes(plan: Plan, random: Random) -> Plan:
     )
     if any(each.kind == ADD_PARTITIONS for each in changes):
         # Consumers find new partitions when they look the next time, in Kafka after five minutes.
-        groups = tuple(replace(each, settings={**each.settings, "metadata_max_age_ms": 1000}) for each in plan.groups)
+        # A static leader that was away meanwhile sees them with the next rebalance only, as in Kafka (KIP-814).
+        age = {"metadata_max_age_ms": 1000}
+        groups = tuple(replace(each, static=(), settings={**each.settings, **age}) for each in plan.groups)
         plan = plan.with_(groups=groups)
     return _and_faults(plan, [Fault(**each._asdict()) for each in changes])
 
