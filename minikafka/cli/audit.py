@@ -130,7 +130,8 @@ def show(audited: Audited, seconds: float, output: str) -> None:
             "may differ in what later records have replaced"
         )
     if audited.batches:
-        click.echo(f"replicas: {audited.batches:,} batches, {audited.size / 1e6:,.1f} MB each, byte by byte")
+        how = "" if audited.compacted else ", byte by byte"
+        click.echo(f"replicas: {audited.batches:,} batches, {audited.size / 1e6:,.1f} MB each{how}")
     click.echo(f"{seconds:.1f} s")
 
 
