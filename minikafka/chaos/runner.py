@@ -103,6 +103,7 @@ class Run:
         try:
             await self._work.close()
         finally:
+            self._ledger.close()
             await self._target.close()
 
     async def _create_topics(self) -> None:
