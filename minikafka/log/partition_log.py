@@ -144,11 +144,13 @@ class PartitionLog:
         return log
 
     def _opened(self, *, is_new: bool, wrote_metadata: bool) -> None:
-        if is_new:
+        if is_new or not self.report.clean:
             self._durability.created()
         if not self._store.active.size:
             invariant(self._store.active.file.size() == 0, "an empty segment has an empty file", log=self)
-        if wrote_metadata:
+        if wrote_metadata or (self.topic_id != NO_TOPIC_ID and not self.report.clean):
+            # A process that was killed may have left it, and the name of the folder, in the page cache. Without its
+            # topic's id a log is nobody's.
             self._durability.replaced(f"{self._folder}/{PARTITION_METADATA}")
         if self._store.restarted_at is not None:
             self._durability.start_moved()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +12,7 @@ from minikafka.config import TopicConfig
 from minikafka.log.names import offset_name, offsets_in
 from minikafka.log.partition_log import PartitionLog
 from minikafka.wire.batch import split
-from tests.rules.log_words import SMALL, everything, fill, on_disk, open_log, values
+from tests.rules.log_words import SMALL, TOPIC_ID, everything, fill, on_disk, open_log, values
 from tests.rules.memory_disk import MemoryDisk, run
 
 NAMES = "abcdefghijklmnopqrst"
@@ -256,6 +257,21 @@ def test_a_log_begun_anew_survives_kill_9():
     assert disk.exists("saved")
     assert not [name for name in disk.names("orders-0") if name.endswith(".start")]
     assert log.synced_end == 501
+
+
+def test_a_killed_brokers_topic_id_survives_a_later_power_cut():
+    """S26, DESIGN D6: the process that made a log was killed before its first sync. What the next one synced with the
+    first records is the topic's id too: without it the log would be taken for another topic's, and set aside.
+    """
+    for seed in range(20):
+        disk = MemoryDisk()
+        open_log(disk, topic_id=TOPIC_ID)
+        log = open_log(disk, topic_id=None)  # after a kill -9: all that was written is seen, nothing of it is synced
+        fill(log, "tea")
+        run(log.sync())
+        disk.power_cut(Random(seed))
+        log = open_log(disk, topic_id=None)
+        assert (log.topic_id, values(log)) == (TOPIC_ID, ["tea"])
 
 
 def test_leftovers_are_removed():
