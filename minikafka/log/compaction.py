@@ -27,7 +27,11 @@ from minikafka.wire.rewrite import RecordSlice, delete_horizon
 
 _DIGEST_SIZE = 16
 MAP_ENTRY_SIZE = 160
-"""Bytes of memory that one key takes in an :class:`OffsetMap`: digest, offset and its place in the dict (measured)."""
+"""Bytes of memory that one key takes in an :class:`OffsetMap`: digest, offset and its place in the dict.
+
+Measured with tracemalloc on CPython 3.11: 141 at most, and 19 by which the allocator rounds up; for the moment in
+which the dict grows 30 more.
+"""
 
 Name = TypeVar("Name")
 
@@ -145,8 +149,9 @@ def dirty_range(
     first_dirty = checkpoint if checkpoint is not None and start_offset <= checkpoint <= end else start_offset
     sealed = segments[:-1]
     limit = min(committed_end, segments[-1].base_offset)
-    for segment in sealed:
-        if segment.end_offset > first_dirty and segment.newest_ms > now_ms - config.min_compaction_lag_ms > 0:
+    # Without a lag times do not matter: a record that says it is of tomorrow is compacted today, as in Kafka.
+    for segment in sealed if config.min_compaction_lag_ms else ():
+        if segment.end_offset > first_dirty and segment.newest_ms > now_ms - config.min_compaction_lag_ms:
             limit = min(limit, segment.base_offset)
             break
     dirty = []

@@ -89,6 +89,16 @@ def test_the_lag_keeps_what_is_young():
     assert found(young, COMPACT).first_uncleanable == 30
 
 
+def test_without_a_lag_records_of_the_future_are_compacted():
+    """min.compaction.lag.ms=0 looks at no timestamp (LogCleanerManager): one wrong clock must not stop compaction."""
+    assert found([LOG[0], segment(10, 20, newest=NOW + 1), *LOG[2:]]).first_uncleanable == 30
+
+
+def test_a_lag_longer_than_the_clock_keeps_everything():
+    """The largest value is how compaction is put off for good."""
+    assert found(config=replace(COMPACT, min_compaction_lag_ms=2**63 - 1)).dirty_bytes == 0
+
+
 def test_what_is_older_than_the_longest_lag_is_overdue():
     """max.compaction.lag.ms (KIP-354); records without a timestamp never are."""
     config = replace(COMPACT, max_compaction_lag_ms=NOW - 400)
