@@ -206,7 +206,8 @@ class GroupManager:
     def _tick(self) -> None:
         now = self._world.clock.now()
         for shard in list(self._shards.values()):
-            # A broker that may have been replaced must not end anybody's session.
+            # Also without a session with the controller: should another coordinate by then, what is decided here is
+            # never committed, and members stand in its log as they were.
             if shard.is_loaded and shard.coordinator.next_deadline() <= now:
                 with shard.step() as step:
                     shard.coordinator.tick(step)

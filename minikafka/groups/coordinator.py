@@ -354,9 +354,10 @@ class GroupCoordinator:
             gone = self._offsets.expired(group, step.wall_ms, self._settings.offsets_retention_ms)
             is_over = group.state is State.EMPTY and set(gone) == set(self._offsets.known(group.group_id))
             is_old = step.wall_ms - group.state_timestamp_ms >= self._settings.offsets_retention_ms
-            if gone or (is_over and is_old and group.generation):
+            with_group = is_over and not group.pending  # somebody who was given a member id is about to join
+            if gone or (with_group and is_old and group.generation):
                 self._events("group_offsets_expired", group=group.group_id, partitions=[str(each) for each in gone])
-                self._erase(group, gone, step, with_group=is_over and not group.pending)
+                self._erase(group, gone, step, with_group=with_group)
 
     def topics_deleted(self, topics: Iterable[str], step: Step) -> None:
         """What was committed for partitions that are no more is forgotten."""

@@ -252,3 +252,19 @@ def test_groups_are_listed_by_state():
         ("g", "consumer", "Stable"),
     ]
     assert [each.group_id for each in desk.coordinator.list_groups(ListGroupsRequest(states=("stable",)))] == ["g"]
+
+
+def test_an_empty_group_that_somebody_is_about_to_join_is_not_deleted():
+    """Nothing left to expire, and a member id given out: it stays, and nothing is written (a write has records)."""
+    desk = Desk(GroupSettings(initial_rebalance_delay_ms=0, session_timeout_ms_max=100 * 86_400_000))
+    (member,) = desk.stable(1)
+    desk.leave(member)
+    desk.pass_time(8 * DAY_S - 1_000)
+    assert desk.state() == "Dead"
+    (member,) = desk.stable(1)
+    desk.leave(member)
+    desk.join(session_ms=30 * 86_400_000)
+    desk.pass_time(8 * DAY_S)
+    assert desk.state() == "Empty"
+    desk.pass_time(30 * DAY_S)
+    assert desk.state() == "Dead"
