@@ -196,6 +196,10 @@ class Consumer:
         if self._member is not None:
             member, self._member = self._member, None
             self._own(member.stop(), "consumer-leave")
+            if self._coordinator is not None:  # what is assigned by hand from now on is committed for no member
+                self._offsets = GroupOffsets(
+                    self.config, self._running_world(), self._coordinator, self._positions, Membership
+                )
         self._positions.assign(())
         self._follow()
 

@@ -204,11 +204,12 @@ class Member:
             joined = await self._join()
             self.generation = joined.generation_id
             synced = await self._sync(joined)
+            self._is_joining = False
+            await self._take(Assignment.unpacked(synced.assignment).partitions)
         except BaseException:
+            # Also when nobody could say where to begin: else it would beat for partitions that nobody reads.
             self._must_join.set()
             raise
-        self._is_joining = False
-        await self._take(Assignment.unpacked(synced.assignment).partitions)
 
     async def _join(self) -> JoinGroupResponse:
         config = self._config
@@ -436,5 +437,5 @@ def _group_member(joined: JoinedMember) -> GroupMember:
     return GroupMember(
         member_id=joined.member_id,
         instance_id=joined.group_instance_id,
-        subscription=Subscription.unpacked(joined.metadata),
+        subscription=Subscription.readable(joined.metadata),
     )

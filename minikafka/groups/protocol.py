@@ -52,6 +52,14 @@ class Subscription:
         rack = read.text_or_none() if version >= 3 else None
         return cls(topics=topics, user_data=user_data, owned=owned, generation=generation, rack=rack)
 
+    @classmethod
+    def readable(cls, packed: bytes) -> Subscription:
+        """What cannot be read subscribes to nothing: for who deals, so that the other members do not suffer for it."""
+        try:
+            return cls.unpacked(packed)
+        except ValueError:
+            return cls(topics=())
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:

@@ -236,7 +236,11 @@ def _dealt(host: Host, joined: g.JoinGroupResponse) -> tuple[g.MemberAssignment,
     """The leader's part (S30), with the partition counts that it was made from in its own assignment."""
     assignor = ASSIGNORS[joined.protocol_name or ""]
     members = [
-        GroupMember(member_id=each.member_id, instance_id=each.group_instance_id, subscription=_subscription(each))
+        GroupMember(
+            member_id=each.member_id,
+            instance_id=each.group_instance_id,
+            subscription=Subscription.readable(each.metadata),
+        )
         for each in joined.members
     ]
     topics = sorted({topic for member in members for topic in member.subscription.topics})
@@ -252,14 +256,6 @@ def _dealt(host: Host, joined: g.JoinGroupResponse) -> tuple[g.MemberAssignment,
         )
         for member, partitions in dealt.items()
     )
-
-
-def _subscription(member: g.JoinedMember) -> Subscription:
-    """What cannot be read subscribes to nothing: the others shall not suffer for it."""
-    try:
-        return Subscription.unpacked(member.metadata)
-    except ValueError:
-        return Subscription(topics=())
 
 
 def _count(host: Host, topic: str) -> int:

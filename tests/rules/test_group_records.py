@@ -160,3 +160,13 @@ def test_bytes_that_are_no_subscription_raise_one_error(packed_bytes: bytes):
     for kind in (Subscription, Assignment):
         with contextlib.suppress(ValueError):
             kind.unpacked(packed_bytes)
+
+
+@pytest.mark.parametrize("packed", [b"", b"\0", b"\xff\xff", b"\0\3garbage"])
+def test_a_subscription_that_cannot_be_read_is_of_nothing_for_who_deals(packed):
+    """One member from another program must not end the members that lead the group."""
+    with pytest.raises(ValueError, match=r".*"):
+        Subscription.unpacked(packed)
+    assert Subscription.readable(packed) == Subscription(topics=())
+    good = Subscription(topics=("t",))
+    assert Subscription.readable(good.packed()) == good

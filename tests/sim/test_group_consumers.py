@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 
 from minikafka.client.consumer import Consumer
+from minikafka.client.group_offsets import GroupOffsets
 from minikafka.client.settings import ConsumerConfig
 from minikafka.client.structs import CommitFailed, WakeUp
+from minikafka.errors import RequestTimedOut
 from minikafka.groups.records import OFFSETS_TOPIC, partition_of
 from minikafka.sim.cluster import SimCluster
 from minikafka.sim.verdicts import Deliver, Message, matching
@@ -356,3 +358,45 @@ def test_a_static_leader_that_came_back_sees_new_partitions(cluster: SimCluster)
     client = Client(cluster)
     client.run(client.admin.create_partitions({"orders": 9}))
     cluster.until(lambda: shared([worker], 9), 60.0, "nine to be its own")
+
+
+def test_a_member_that_cannot_learn_where_to_begin_joins_again(cluster: SimCluster, monkeypatch):
+    """S31: it was given partitions, and nobody could say what was committed: they must not stand still for ever."""
+    late = iter([True])
+    committed = GroupOffsets.committed
+
+    async def too_late_once(self: GroupOffsets, partitions: Iterable[TopicPartition]) -> dict:
+        if next(late, False):
+            raise RequestTimedOut("group g: no coordinator answered in time")
+        return await committed(self, partitions)
+
+    monkeypatch.setattr(GroupOffsets, "committed", too_late_once)
+    worker = Worker(cluster, "c0")
+    values = fill(Client(cluster), 12)
+    cluster.until(lambda: read_all([worker], values), 60.0, "all to be read")
+    assert next(late, None) is None
+    worker.end()
+
+
+def test_who_unsubscribes_and_assigns_commits_for_no_member(cluster: SimCluster):
+    """S34: a consumer that was a member, and reads by hand now, may still commit to the empty group."""
+    partition = TopicPartition("orders", 1)
+    config = ConsumerConfig(
+        bootstrap_servers=cluster.bootstrap, group_id="u", auto_offset_reset="earliest", enable_auto_commit=False
+    )
+    world = cluster.sim.of("u")
+
+    async def story() -> None:
+        consumer = Consumer(config, world)
+        consumer.subscribe(["orders"])
+        await consumer.start()
+        while not consumer.assignment():
+            await consumer.getmany(timeout_ms=500)
+        consumer.unsubscribe()
+        consumer.assign([partition])
+        await asyncio.sleep(2.0)
+        await consumer.commit({partition: 1})
+        assert await consumer.committed(partition) == 1
+        await consumer.stop()
+
+    cluster.run(story(), node="u")
