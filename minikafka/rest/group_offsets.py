@@ -85,7 +85,13 @@ async def get_offsets(visit: Visit) -> Reply:
 def commits_in(members: Members, faults: list[Fault]) -> tuple[g.CommitPartition, ...]:
     """The body's ``offsets``; faults are noted."""
     found: list[g.CommitPartition] = []
-    for at, given in enumerate(members.list("offsets")[:PARTITION_COUNT_MAX]):
+    entries = members.list("offsets")
+    if len(entries) > PARTITION_COUNT_MAX:
+        members.wrong(
+            "offsets", f"{len(entries)} entries, {PARTITION_COUNT_MAX} at most: commit them in several requests"
+        )
+        return ()
+    for at, given in enumerate(entries):
         path = pointer("offsets", at)
         if type(given) is not dict:
             faults.append({"pointer": path, "detail": f"an object is needed, not {shown(given)}"})
