@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from minikafka.errors import ProtocolError, UnknownTopicOrPartition
-from minikafka.spark.client import Brokers, BrokersUnreachable, call, failure_in
+from minikafka.spark.client import CALL_TIMEOUT_S, Brokers, BrokersUnreachable, call, failure_in
 from minikafka.spark.offsets import Position
 from minikafka.types import Address, TopicPartition
 from minikafka.wire import group_messages as g
@@ -83,7 +83,7 @@ class Group:
             if self._coordinator is None:
                 self._coordinator = self._find()
             try:
-                response = call(self._coordinator, request)
+                response = call(self._coordinator, request, timeout_s=timeout_s or CALL_TIMEOUT_S)
                 for each in response.partitions:
                     error = failure_in(each)
                     # A topic that is gone has no place to tell of.
