@@ -16,6 +16,7 @@ import click
 from minikafka import AdminClient
 from minikafka.cli import kafka_groups
 from minikafka.cli.admin import with_admin
+from minikafka.cli.group_choice import partitions_named
 from minikafka.cli.running import run
 from minikafka.cli.tables import bootstrap_option, kafka_output_option, print_json, print_lines, print_table
 from minikafka.errors import InvalidRequest, NonEmptyGroup
@@ -147,7 +148,7 @@ async def new_offsets(
 ) -> dict[TopicPartition, Offset]:
     """The offsets of a reset, each brought between the log's start and its end."""
     committed = await admin.list_consumer_group_offsets(group)
-    partitions = [each for topic in topics for each in await _partitions(admin, topic)] or sorted(committed)
+    partitions = [each for topic in topics for each in await partitions_named(admin, topic)] or sorted(committed)
     if not partitions:
         raise InvalidRequest(f"group {group} has committed nothing: name a --topic")
     starts = await admin.list_offsets(dict.fromkeys(partitions, EARLIEST))
@@ -161,21 +162,6 @@ async def new_offsets(
         now = committed[each].offset if each in committed else None
         found[each] = goal.of(start=starts[each].offset, end=ends[each].offset, committed=now, at_time=at_time)
     return found
-
-
-async def _partitions(admin: AdminClient, text: str) -> list[TopicPartition]:
-    topic, _, numbers = text.partition(":")
-    known = [each.partition for each in (await admin.describe_topics([topic]))[0].partitions]
-    if not numbers:
-        return [TopicPartition(topic, number) for number in sorted(known)]
-    try:
-        wanted = sorted({int(number) for number in numbers.split(",")})
-    except ValueError as error:
-        raise InvalidRequest(f"--topic {text!r}: TOPIC or TOPIC:0,2 is the form") from error
-    unknown = [number for number in wanted if number not in known]
-    if unknown:
-        raise InvalidRequest(f"--topic {text!r}: {topic} has no partition {unknown[0]}")
-    return [TopicPartition(topic, number) for number in wanted]
 
 
 def _read_csv(path: Path) -> dict[TopicPartition, Offset]:

@@ -1,26 +1,33 @@
-"""``minikafka groups``: list, describe, members, state, reset-offsets, delete; columns are kafka-consumer-groups'.
+"""``minikafka groups``: list, describe, members and state; columns are kafka-consumer-groups'.
 
-Lag is the log's end (high watermark) minus what is committed; a partition without a commit has none. Offsets are reset
-only for a group without members, and only with ``--execute``: without it the new offsets are shown and nothing changes.
+Lag is the log's end (high watermark) minus what is committed; a partition without a commit has none. What changes
+groups is in ``group_reset.py`` and ``group_delete.py``. With ``--all-groups`` the JSON is ``{"groups": [...]}``,
+of what it prints for one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from minikafka import AdminClient
 from minikafka.cli import kafka_groups
 from minikafka.cli.admin import with_admin
+from minikafka.cli.group_choice import check_choice, chosen, group_or_all
+from minikafka.cli.group_delete import delete, delete_offsets
 from minikafka.cli.group_reset import reset_offsets
 from minikafka.cli.running import Commands, run
 from minikafka.cli.tables import bootstrap_option, kafka_output_option, print_json, print_lines, print_table
+from minikafka.errors import GroupIdNotFound
 from minikafka.groups.protocol import Assignment, by_topic
 from minikafka.types import NodeId, Offset, TopicPartition
 from minikafka.wire.group_messages import DescribedGroup, DescribedMember
 from minikafka.wire.messages import LATEST
+
+Found = TypeVar("Found")
 
 
 @click.group(
@@ -30,6 +37,7 @@ Examples:
   minikafka groups list
   minikafka groups describe billing
   minikafka groups reset-offsets billing --topic orders --to-earliest --execute
+  minikafka groups delete-offsets billing --topic orders
   minikafka groups delete billing""",
 )
 def command() -> None:
@@ -70,121 +78,160 @@ def list_(states: tuple[str, ...], bootstrap: str, output: str) -> None:
     epilog="""\b
 Examples:
   minikafka groups describe billing -b 127.0.0.1:9092
+  minikafka groups describe --all-groups
   minikafka groups describe billing -o json | jq '[.offsets[].lag] | add'"""
 )
-@click.argument("group")
+@group_or_all
 @bootstrap_option
 @kafka_output_option
-def describe(group: str, bootstrap: str, output: str) -> None:
+def describe(group: str | None, all_groups: bool, bootstrap: str, output: str) -> None:  # noqa: FBT001 - click's flag
     """Show committed offsets, log ends, lag and who reads what."""
-    found = run(lambda: with_admin(bootstrap, lambda admin: described(admin, group)))
+    found = _asked(described, group, bootstrap, all_groups=all_groups)
     if output == "json":
-        print_json(found.to_json())
+        _print_groups([each.to_json() for each in found], all_groups=all_groups)
         return
-    told = kafka_groups.notice(found.group)
-    if told is not None:
-        click.echo(told if output == "kafka" else told.strip(), err=True)
-    if output == "kafka":
-        print_lines(found.kafka())
-        return
-    print_table(kafka_groups.OFFSETS, found.rows())
+    for each in found:
+        _print_notice(each.group, output)
+        if output == "kafka":
+            print_lines(each.kafka())
+    if output == "table":
+        print_table(kafka_groups.OFFSETS, [row for each in found for row in each.rows()])
 
 
 @command.command(
     epilog="""\b
 Examples:
-  minikafka groups members billing --verbose"""
+  minikafka groups members billing --verbose
+  minikafka groups members --all-groups"""
 )
-@click.argument("group")
+@group_or_all
 @click.option("--verbose", is_flag=True, help="With the partitions of each member.")
 @bootstrap_option
 @kafka_output_option
-def members(group: str, verbose: bool, bootstrap: str, output: str) -> None:  # noqa: FBT001 - click's flag
+def members(
+    group: str | None,
+    all_groups: bool,  # noqa: FBT001 - click's flags
+    verbose: bool,  # noqa: FBT001
+    bootstrap: str,
+    output: str,
+) -> None:
     """Show the members of GROUP."""
-    found = run(lambda: with_admin(bootstrap, lambda admin: admin.describe_consumer_groups([group])))[0]
+    found = _asked(_group, group, bootstrap, all_groups=all_groups)
     if output == "json":
-        print_json({"group": group, "members": [member_json(each) for each in found.members]})
-        return
-    if output == "kafka":
-        told = kafka_groups.notice(found)
-        if told is not None:
-            click.echo(told, err=True)
-        assigned = {each.member_id: _partitions_of(each) for each in found.members}
-        print_lines(kafka_groups.members(found, assigned, verbose=verbose))
-        return
-    columns = (*kafka_groups.MEMBERS, *(("ASSIGNMENT",) if verbose else ()))
-    rows = []
-    for each in found.members:
-        partitions = _partitions_of(each)
-        shared = ", ".join(f"{topic}({','.join(map(str, part))})" for topic, part in by_topic(partitions).items())
-        row = (group, each.member_id, each.client_host, each.client_id, len(partitions))
-        rows.append((*row, shared) if verbose else row)
-    print_table(columns, rows)
+        rows = [{"group": each.group_id, "members": [member_json(one) for one in each.members]} for each in found]
+        _print_groups(rows, all_groups=all_groups)
+    elif output == "kafka":
+        for each in found:
+            _print_notice(each, output)
+            assigned = {one.member_id: _partitions_of(one) for one in each.members}
+            print_lines(kafka_groups.members(each, assigned, verbose=verbose))
+    else:
+        columns = (*kafka_groups.MEMBERS, *(("ASSIGNMENT",) if verbose else ()))
+        print_table(columns, [row for each in found for row in _member_rows(each, verbose=verbose)])
 
 
 @command.command(
     epilog="""\b
 Examples:
-  minikafka groups state billing -o json"""
+  minikafka groups state billing -o json
+  minikafka groups state --all-groups"""
 )
-@click.argument("group")
+@group_or_all
 @bootstrap_option
 @kafka_output_option
-def state(group: str, bootstrap: str, output: str) -> None:
+def state(group: str | None, all_groups: bool, bootstrap: str, output: str) -> None:  # noqa: FBT001 - click's flag
     """Show coordinator, state, generation and assignor of GROUP."""
-
-    async def look(admin: AdminClient) -> tuple[NodeId, str, DescribedGroup]:
-        found = (await admin.describe_consumer_groups([group]))[0]
-        node = await admin.find_coordinator(group)
-        brokers = (await admin.describe_cluster())["brokers"]
-        address = next((f"{each['host']}:{each['port']}" for each in brokers if each["node_id"] == node), "?")
-        return node, address, found
-
-    coordinator, address, found = run(lambda: with_admin(bootstrap, look))
+    found = _asked(_standing, group, bootstrap, all_groups=all_groups)
     if output == "json":
-        print_json(
-            {
-                "group": group,
-                "coordinator": coordinator,
-                "state": found.state,
-                "generation": found.generation_id,
-                "assignment_strategy": found.protocol,
-                "members": len(found.members),
-            }
-        )
-        return
-    if output == "kafka":
-        told = kafka_groups.notice(found)
-        if told is not None:
-            click.echo(told, err=True)
-        print_lines(kafka_groups.state(found, f"{address}  ({coordinator})"))
-        return
-    print_table(
-        kafka_groups.STATE, [(group, f"{address} ({coordinator})", found.protocol, found.state, len(found.members))]
-    )
+        _print_groups([each.to_json() for each in found], all_groups=all_groups)
+    elif output == "kafka":
+        for each in found:
+            _print_notice(each.group, output)
+            print_lines(kafka_groups.state(each.group, f"{each.address}  ({each.coordinator})"))
+    else:
+        print_table(kafka_groups.STATE, [each.row() for each in found])
 
 
 command.add_command(reset_offsets)
-
-
-@command.command(
-    epilog="""\b
-Examples:
-  minikafka groups delete billing"""
-)
-@click.argument("group", nargs=-1, required=True)
-@bootstrap_option
-@kafka_output_option
-def delete(group: tuple[str, ...], bootstrap: str, output: str) -> None:
-    """Delete groups without members, with all that they committed."""
-    run(lambda: with_admin(bootstrap, lambda admin: admin.delete_consumer_groups(group)))
-    if output == "json":
-        print_json({"deleted": list(group)})
-    else:
-        click.echo(kafka_groups.deleted(group) if output == "kafka" else f"Deleted {', '.join(group)}.")
+command.add_command(delete_offsets)
+command.add_command(delete)
 
 
 # ---- what is shown ---------------------------------------------------------------------------------------------------
+
+
+def _asked(
+    about: Callable[[AdminClient, str], Awaitable[Found]], group: str | None, bootstrap: str, *, all_groups: bool
+) -> list[Found]:
+    """``about`` of the group that was named, or of each that there is but those that went meanwhile."""
+    check_choice(group, all_groups=all_groups)
+
+    async def ask(admin: AdminClient) -> list[Found]:
+        found = []
+        for name in await chosen(admin, group):
+            try:
+                found.append(await about(admin, name))
+            except GroupIdNotFound:
+                if not all_groups:
+                    raise
+        return found
+
+    return run(lambda: with_admin(bootstrap, ask))
+
+
+def _print_groups(told: list[dict[str, Any]], *, all_groups: bool) -> None:
+    print_json({"groups": told} if all_groups else told[0])
+
+
+def _print_notice(group: DescribedGroup, output: str) -> None:
+    told = kafka_groups.notice(group)
+    if told is not None:
+        click.echo(told if output == "kafka" else told.strip(), err=True)
+
+
+async def _group(admin: AdminClient, name: str) -> DescribedGroup:
+    return (await admin.describe_consumer_groups([name]))[0]
+
+
+def _member_rows(group: DescribedGroup, *, verbose: bool) -> Iterator[tuple[object, ...]]:
+    for each in group.members:
+        partitions = _partitions_of(each)
+        row = (group.group_id, each.member_id, each.client_host, each.client_id, len(partitions))
+        shared = ", ".join(f"{topic}({','.join(map(str, part))})" for topic, part in by_topic(partitions).items())
+        yield (*row, shared) if verbose else row
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A group, and who coordinates it."""
+
+    group: DescribedGroup
+    coordinator: NodeId
+    address: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The contract of ``groups state -o json``."""
+        return {
+            "group": self.group.group_id,
+            "coordinator": self.coordinator,
+            "state": self.group.state,
+            "generation": self.group.generation_id,
+            "assignment_strategy": self.group.protocol,
+            "members": len(self.group.members),
+        }
+
+    def row(self) -> tuple[object, ...]:
+        group = self.group
+        coordinator = f"{self.address} ({self.coordinator})"
+        return group.group_id, coordinator, group.protocol, group.state, len(group.members)
+
+
+async def _standing(admin: AdminClient, name: str) -> Standing:
+    found = await _group(admin, name)
+    node = await admin.find_coordinator(name)
+    brokers = (await admin.describe_cluster())["brokers"]
+    address = next((f"{each['host']}:{each['port']}" for each in brokers if each["node_id"] == node), "?")
+    return Standing(found, node, address)
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +318,7 @@ def _partitions_of(member: DescribedMember) -> tuple[TopicPartition, ...]:
 
 async def described(admin: AdminClient, name: str) -> Described:
     """The group and its lag: all that is committed or assigned."""
-    group = (await admin.describe_consumer_groups([name]))[0]
+    group = await _group(admin, name)
     committed = await admin.list_consumer_group_offsets(name)
     assigned = {part for member in group.members for part in _partitions_of(member)}
     partitions = sorted(assigned | committed.keys())

@@ -135,6 +135,18 @@ def deleted(groups: Sequence[str]) -> str:
     return "Deletion of requested consumer groups ('" + "', '".join(groups) + "') was successful."
 
 
+def offsets_deleted(group: str, partitions: Sequence[TopicPartition]) -> Iterator[str]:
+    """``--delete-offsets``; ``partitions`` sorted."""
+    topics = ", ".join(by_topic(partitions))
+    yield f"Request succeed for deleting offsets with topic {topics} group {group}"
+    yield ""
+    for topic, partition, status in (
+        ("TOPIC", "PARTITION", "STATUS"),
+        *((each.topic, str(each.partition), "Successful") for each in partitions),
+    ):
+        yield f"{topic:<30} {partition:<15} {status:<15}"
+
+
 def _table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], mins: Sequence[int], *, fixed: Sequence[int] = ()
 ) -> Iterator[str]:

@@ -126,6 +126,23 @@ def test_offsets_are_reset_shown_first_and_then_done(up: Up, tmp_path: Path):
     assert state[1].split() == ["GROUP", "COORDINATOR", "(ID)", "ASSIGNMENT-STRATEGY", "STATE", "#MEMBERS"]
     table = run("groups", "describe", "again", "-b", up.bootstrap)
     assert table.split()[:6] == ["GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG"]
+    every = json.loads(run("groups", "describe", "--all-groups", "-b", up.bootstrap, "-o", "json"))["groups"]
+    assert described(up, "again") in every
+    for about in ("members", "state"):
+        told = json.loads(run("groups", about, "--all-groups", "-b", up.bootstrap, "-o", "json"))["groups"]
+        assert json.loads(run("groups", about, "again", "-b", up.bootstrap, "-o", "json")) in told
+    assert "\nagain " in run("groups", "describe", "--all-groups", "-b", up.bootstrap, "-o", "kafka")
+    forget = ("groups", "delete-offsets", "again", "-b", up.bootstrap, "--topic")
+    assert json.loads(run(*forget, "t:1,3", "-o", "json")) == {
+        "group": "again",
+        "deleted": [{"topic": "t", "partitions": [1, 3]}],
+    }
+    committed = [each for each in described(up, "again")["offsets"] if each["committed"] is not None]
+    assert [each["partition"] for each in committed] == [0, 2]
+    assert run(*forget, "t:0", "-o", "kafka").startswith(
+        "Request succeed for deleting offsets with topic t group again"
+    )
+    assert "has no partition 7" in run(*forget, "t:7", code=1)
     deleted = run("groups", "delete", "again", "-b", up.bootstrap, "-o", "kafka")
     assert deleted == "Deletion of requested consumer groups ('again') was successful.\n"
     assert "GROUP_ID_NOT_FOUND" in run("groups", "describe", "again", "-b", up.bootstrap, code=1)

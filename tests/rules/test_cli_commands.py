@@ -123,7 +123,8 @@ def test_the_table_of_commands_names_their_modules():
 def test_the_commands_of_the_issue_exist():
     """Issue 2 item 7, the synopsis; issue 3 item 5."""
     wanted = """up serve topics/create topics/list topics/describe topics/delete produce consume quorum/describe log/dump
-        log/verify groups/list groups/describe groups/members groups/state groups/reset-offsets groups/delete lab/list lab/run lab/compare demo""".split()
+        log/verify groups/list groups/describe groups/members groups/state groups/reset-offsets groups/delete-offsets
+        groups/delete lab/list lab/run lab/compare demo""".split()
     assert {tuple(each.split("/")) for each in wanted} <= set(paths())
 
 
@@ -138,6 +139,11 @@ def test_the_commands_of_the_issue_exist():
         ("consume", "t", "-f", "%z"),
         ("consume", "t", "-f", "%s", "-o", "json"),
         ("consume", "t", "--assignor", "range"),
+        ("groups", "describe"),
+        ("groups", "describe", "g", "--all-groups"),
+        ("groups", "delete"),
+        ("groups", "delete", "g", "--all-groups"),
+        ("groups", "delete-offsets", "g"),
         ("groups", "reset-offsets", "g", "--to-earliest"),
         ("groups", "reset-offsets", "g", "--topic", "t"),
         ("groups", "reset-offsets", "g", "--topic", "t", "--to-earliest", "--to-latest"),

@@ -132,3 +132,15 @@ def test_reset_export_and_delete():
     ]
     assert list(layout.exported({O0: 5, O1: 10})) == ["orders,0,5", "orders,1,10", ""]
     assert layout.deleted(["a", "b"]) == "Deletion of requested consumer groups ('a', 'b') was successful."
+
+
+def test_delete_offsets():
+    """A sentence, an empty line, a table; topics and partitions in order."""
+    assert list(layout.offsets_deleted("billing", [O0, O2, T0])) == [
+        "Request succeed for deleting offsets with topic orders, t group billing",
+        "",
+        "TOPIC                          PARTITION       STATUS         ",
+        "orders                         0               Successful     ",
+        "orders                         2               Successful     ",
+        "t                              0               Successful     ",
+    ]
