@@ -479,6 +479,7 @@ class Watch:
         self._nodes = {node_name(node): node for node in cluster.nodes}
         self._names: dict[str, TopicPartition] = {}
         self._told: list[Event] = []
+        self._begun_anew: dict[str, Offset] = {}
         cluster.sim.observers.append(self._on_event)
         cluster.sim.loop.after_step.append(self._after_step)
 
@@ -502,6 +503,13 @@ class Watch:
     def _on_event(self, event: Event) -> None:
         if event.node in self._nodes and ("partition" in event.facts or event.kind in QUORUM_EVENTS):
             self._told.append(event)
+            if event.kind == "log_restarted":
+                name, offset = str(event.facts["partition"]), int(event.facts["new"])
+                self._begun_anew[name] = max(offset, self._begun_anew.get(name, 0))
+
+    def begun_anew_at(self, name: TopicPartition) -> Offset:
+        """The highest offset at which a replica began its log, since the leader's starts there; else 0."""
+        return self._begun_anew.get(str(name), 0)
 
     def may_have_lost(self, name: TopicPartition) -> bool:
         """Was its leader elected uncleanly, as its topic allows? What that lost is the history's to name."""

@@ -3,6 +3,9 @@
 - Records sent with acks=0 or acks=1 may be lost, doubled and reordered; never those of other producers beside them.
 - A topic with ``unclean.leader.election.enable`` may lose what was acknowledged, once such an election took place; its
   replicas must still become equal, so ``diverged`` is never allowed.
+- A record that is deleted (retention, DeleteRecords) before its producer was told of it may be written once more: a
+  replica that begins its log behind it has never heard of that producer, and takes its retry for a first send when it
+  leads. Kafka's does so too (KIP-360: an unknown producer's sequence is believed).
 
 Rule for this file: whatever is not allowed here is a violation.
 """
@@ -24,7 +27,7 @@ from minikafka.check.findings import (
     Unseen,
 )
 from minikafka.sim.plan import Plan
-from minikafka.types import TopicPartition
+from minikafka.types import Offset, TopicPartition
 
 OF_LOOSE_RECORDS: Final = (LostWrite, Unseen, Duplicate, NonmonotonicSend, AcknowledgedMissingOnReplica)
 """What acks=0 and acks=1, without idempotence, do not promise."""
@@ -44,9 +47,16 @@ UNCLEAN_SETTING: Final = "unclean.leader.election.enable"
 class Losses:
     """What one plan allows."""
 
-    def __init__(self, plan: Plan, may_have_lost: Callable[[TopicPartition], bool]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        may_have_lost: Callable[[TopicPartition], bool],
+        begun_anew_at: Callable[[TopicPartition], Offset] = lambda _: 0,
+    ) -> None:
         self._may_have_lost = may_have_lost
         """Has the partition had an unclean election, as its topic allows?"""
+        self._begun_anew_at = begun_anew_at
+        """Where a replica began its log behind what was deleted."""
         self._loose = tuple(machine for machine, settings in plan.clients.items() if _acks(settings) in (0, 1))
         self._standing: dict[TopicPartition, Counter[str]] = {}
 
@@ -58,6 +68,8 @@ class Losses:
         """Is it a loss that the settings allow?"""
         name = TopicPartition(finding.topic, finding.partition)
         if self._may_have_lost(name) and self._is_of_an_unclean_election(name, finding):
+            return True
+        if isinstance(finding, Duplicate) and self._is_of_a_deletion(name, finding):
             return True
         if isinstance(finding, InconsistentOffsets):
             # Several believe in this offset: without the answers to loose producers there is one value at most.
@@ -71,6 +83,11 @@ class Losses:
             # Read at one place before it was lost there, and sent again to another: once, as far as it stands.
             return self._standing.get(name, Counter())[finding.value] <= 1
         return isinstance(finding, OF_UNCLEAN_PARTITIONS)
+
+    def _is_of_a_deletion(self, name: TopicPartition, finding: Duplicate) -> bool:
+        *before, _ = sorted(offset for _, offset in finding.places)
+        is_one_partition = {partition for partition, _ in finding.places} == {name.partition}
+        return is_one_partition and all(offset < self._begun_anew_at(name) for offset in before)
 
     def _is_answer_to_loose(self, value: str, who: str) -> bool:
         return who.startswith("the answer to") and self._is_loose(value)

@@ -94,7 +94,7 @@ class Run:
         self.report = Report(plan=plan)
         self.schedule = Schedule()
         self.checker = Checker()
-        self.losses = Losses(plan, self.watch.may_have_lost)
+        self.losses = Losses(plan, self.watch.may_have_lost, self.watch.begun_anew_at)
         self._recorder = Recorder(self._record, self.sim.loop.time)
         self.faults = Faults(plan, self.cluster, self.schedule.at, self.report.faults.append)
         self.watch.rotten, self.watch.were_rotten = self.faults.rot.rotten, self.faults.rot.were_rotten

@@ -210,6 +210,16 @@ def test_a_double_that_still_stands_is_no_loss() -> None:
     assert not losses.allows(twice)
 
 
+def test_a_double_of_what_was_deleted_is_allowed_where_a_replica_began_behind_it() -> None:
+    """KIP-360: a replica that never saw the producer's records takes a retry for a first send (seed 845)."""
+    twice = Duplicate(topic="orders", partition=0, offset=16, value="p1.1", places=((0, 16), (0, 17)), sends=1)
+    for begun_anew_at, allowed in ((0, False), (16, False), (17, True)):
+        losses = Losses(Plan(seed=0), lambda name: False, lambda name, at=begun_anew_at: at)  # type: ignore[misc]
+        assert losses.allows(twice) is allowed
+    elsewhere = Duplicate(topic="orders", partition=0, offset=1, value="p1.1", places=((0, 1), (1, 2)), sends=1)
+    assert not Losses(Plan(seed=0), lambda name: False, lambda name: 99).allows(elsewhere)
+
+
 # ---- topics ----------------------------------------------------------------------------------------------------------
 
 
