@@ -504,7 +504,7 @@ class Watch:
         if event.node in self._nodes and ("partition" in event.facts or event.kind in QUORUM_EVENTS):
             self._told.append(event)
             if event.kind == "log_restarted":
-                name, offset = str(event.facts["partition"]), int(event.facts["new"])
+                name, offset = str(event.facts["partition"]), int(str(event.facts["new"]))
                 self._begun_anew[name] = max(offset, self._begun_anew.get(name, 0))
 
     def begun_anew_at(self, name: TopicPartition) -> Offset:
