@@ -504,8 +504,8 @@ class Watch:
         if event.node in self._nodes and ("partition" in event.facts or event.kind in QUORUM_EVENTS):
             self._told.append(event)
             if event.kind == "log_restarted":
-                name, offset = str(event.facts["partition"]), int(str(event.facts["new"]))
-                self._begun_anew[name] = max(offset, self._begun_anew.get(name, 0))
+                name = str(event.facts["partition"])
+                self._begun_anew[name] = max(_number(event, "new"), self._begun_anew.get(name, 0))
 
     def begun_anew_at(self, name: TopicPartition) -> Offset:
         """The highest offset at which a replica began its log, since the leader's starts there; else 0."""
