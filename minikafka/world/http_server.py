@@ -71,7 +71,7 @@ class Interpose(Protocol):
     async def __call__(self, source: str, api: str, body: bytes, handler: Handler) -> Buffers: ...
 
 
-_NODE = re.compile(rb"(?:^|\n)%b:[ \t]*([^\r]*?)[ \t]*\r" % NODE_HEADER.encode(), re.IGNORECASE)
+_NODE = re.compile(rb"(?:^|\n)%b:([^\r]*)\r" % NODE_HEADER.encode(), re.IGNORECASE)
 
 # Where a request that came before the application keeps what it was made of.
 _PARTS: web.RequestKey[tuple[Any, ...]] = web.RequestKey("minikafka.parts", tuple)
@@ -340,14 +340,15 @@ class HttpServer:
         if self._closing and not self._busy:
             self._all_idle.set()
 
-    async def rpc_answer(self, head: Head, body: bytes | bytearray) -> Answer | None:
+    async def rpc_answer(self, caller: RpcConnection, head: Head, body: bytes | bytearray) -> Answer | None:
         """What the handler answers to a plain request; None: nothing at all. Raises HangUp."""
+        CALLER.set(caller)
         body = cast("bytes", body)  # whoever reads a body takes slices of it: nobody else holds this one
         try:
             if self._interpose is None:
                 return Answer(await self._handler(head.api, body))
             found = _NODE.search(head.fields)
-            source = found[1].decode("latin-1") if found else ""
+            source = found[1].decode("latin-1").strip() if found else ""
             return Answer(await self._interpose(source, head.api, body, self._handler))
         except NotAnswered as silence:
             if silence.hang_up:

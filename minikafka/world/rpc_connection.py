@@ -36,8 +36,10 @@ _HEAD = re.compile(rb"POST /rpc/([A-Za-z]{1,64}) HTTP/1\.1\r\n((?:[!#$%&'*+.^_`|
 _UNUSUAL = re.compile(rb"(?:^|\n)(?:transfer-encoding|expect|upgrade|content-encoding)[ \t]*:", re.IGNORECASE)
 _LENGTH = re.compile(rb"(?:^|\n)content-length:[ \t]*(\d{1,12})[ \t]*\r", re.IGNORECASE)
 _LENGTHS = re.compile(rb"(?:^|\n)content-length", re.IGNORECASE)
-_TYPE = re.compile(rb"(?:^|\n)content-type:[ \t]*([^\r]*?)[ \t]*\r", re.IGNORECASE)
-_CONNECTION = re.compile(rb"(?:^|\n)connection:[ \t]*([^\r]*?)[ \t]*\r", re.IGNORECASE)
+# Spaces around a value are stripped afterwards: an expression that tries where they end takes their count's square.
+_TYPE = re.compile(rb"(?:^|\n)content-type:([^\r]*)\r", re.IGNORECASE)
+_CONNECTION = re.compile(rb"(?:^|\n)connection:([^\r]*)\r", re.IGNORECASE)
+_SPACES = b" \t"
 _START = b"POST /rpc/"
 
 
@@ -62,7 +64,8 @@ def head_of(data: bytes) -> Head | None:
     length = _LENGTH.search(fields)
     if length is None or _UNUSUAL.search(fields) or len(_LENGTHS.findall(fields)) != 1:
         return None
-    kinds, said = _TYPE.findall(fields), [each.lower() for each in _CONNECTION.findall(fields)]
+    kinds = [each.strip(_SPACES) for each in _TYPE.findall(fields)]
+    said = [each.strip(_SPACES).lower() for each in _CONNECTION.findall(fields)]
     if any(each != MSGPACK.encode() for each in kinds) or not set(said) <= {b"close", b"keep-alive"}:
         return None
     return Head(match[1].decode(), int(length[1]), b"close" not in said, fields)
@@ -125,7 +128,7 @@ class Host(Protocol):
         """They are held no more."""
         ...
 
-    async def rpc_answer(self, head: Head, body: bytes | bytearray) -> Answer | None:
+    async def rpc_answer(self, caller: RpcConnection, head: Head, body: bytes | bytearray) -> Answer | None:
         """What the handler answers; None: nothing at all. Raises HangUp, and nothing else."""
         ...
 
@@ -260,7 +263,7 @@ class RpcConnection(asyncio.BufferedProtocol):
         handling, held = self._handling, self._held
         self._held = 0
         try:
-            answer = await self._host.rpc_answer(head, body)
+            answer = await self._host.rpc_answer(self, head, body)
             if answer is not None:
                 self._write(head, answer)
         except HangUp:
@@ -302,9 +305,10 @@ class RpcConnection(asyncio.BufferedProtocol):
     # ---- the end -----------------------------------------------------------------------------------------------------
 
     @property
-    def is_busy(self) -> bool:
-        """A request is being answered."""
-        return self._handling is not None
+    def remote(self) -> str | None:
+        """The address of the other end; None when it has left."""
+        name = None if self._transport is None else self._transport.get_extra_info("peername")
+        return str(name[0]) if name else None
 
     def close(self) -> None:
         """After the answer that is under way."""
@@ -359,5 +363,7 @@ class RpcConnection(asyncio.BufferedProtocol):
         transport.pause_reading()
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
+        if transport.is_closing():
+            return  # the server is, and takes nobody in any more
         transport.resume_reading()
         protocol.data_received(unread)

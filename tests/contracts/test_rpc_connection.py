@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import time
 from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 import uvloop
 from aiohttp import web
 
+from minikafka.broker.listeners import caller_host
 from minikafka.types import Address
 from minikafka.world import http_server
 from minikafka.world.http import HttpNetwork
@@ -25,6 +28,7 @@ class Echo:
     """Answers what it got, ``times`` over; waits at the gate before it does."""
 
     def __init__(self) -> None:
+        self.callers: list[str] = []
         self.seen: list[bytes] = []
         self.ended: list[bytes] = []
         self.gate = asyncio.Event()
@@ -33,6 +37,7 @@ class Echo:
 
     async def __call__(self, api: str, body: bytes) -> Sequence[bytes]:
         self.seen.append(bytes(body))
+        self.callers.append(caller_host())
         await self.gate.wait()
         self.ended.append(bytes(body))
         return [bytes(body) * self.times]
@@ -93,6 +98,7 @@ def plain(server: HttpServer) -> int:
         b"Content-Length: 3",
         b"content-length:3\r\nContent-Type: application/vnd.msgpack",
         b"X-Other: whatever, it: likes\r\nContent-Length: 3\r\nConnection: close",
+        b"Content-Type: \t application/vnd.msgpack \r\nContent-Length:\t3 \r\nConnection:  Keep-Alive \t",
     ],
 )
 def test_a_plain_head(lines: bytes):
@@ -129,6 +135,47 @@ def test_a_plain_head(lines: bytes):
 def test_a_head_that_is_not_plain(head: bytes):
     """Two readings of one request are how requests are smuggled: whatever could be read twice is handed over."""
     assert head_of(head) is None
+
+
+def test_a_head_full_of_spaces_is_read_in_one_pass():
+    """Whoever sends it pays: no field makes an expression try each place where its value might end."""
+    head = b"POST /rpc/Echo HTTP/1.1\r\nContent-Length: 3\r\n%b: a" + b" " * 200_000 + b"b\r\n\r\n"
+    for name in (b"Content-Type", b"Connection", b"Content-Length-"):
+        began = time.process_time()
+        assert head_of(head % name) is None
+        assert time.process_time() - began < 1.0  # some 40 s when it takes the square
+
+
+def test_a_handler_learns_who_asks_on_plain_connections_and_on_others(play):
+    """Groups tell where their members are (Kafka's HOST): /127.0.0.1, whichever protocol read the request."""
+
+    async def story(server, echo, reader, writer):
+        writer.write(PLAIN % (3, b"one"))
+        assert await answer(reader) == (200, b"one")
+        assert plain(server) == 1
+        writer.write((PLAIN % (3, b"two")).replace(b"Host: x", b"Content-Type: application/x-msgpack"))
+        assert await answer(reader) == (200, b"two")
+        assert plain(server) == 0
+        assert echo.callers == ["/127.0.0.1", "/127.0.0.1"]
+
+    play(story)
+
+
+def test_who_is_handed_over_while_the_server_closes_is_closed(play):
+    """No reading begins again on a connection that is gone; on uvloop that would be an error of the loop."""
+
+    async def story(server, echo, reader, writer):
+        errors: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+        await until(lambda: plain(server) == 1)
+        server._stop_listening()
+        writer.write(b"GET /hello HTTP/1.1\r\nHost: x\r\n\r\n")
+        with contextlib.suppress(ConnectionResetError):
+            assert await reader.read() == b""
+        await until(lambda: server.connection_count == 0)
+        assert errors == []
+
+    play(story)
 
 
 def test_requests_that_come_together_are_answered_in_order_one_at_a_time(play):
