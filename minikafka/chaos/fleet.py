@@ -11,7 +11,9 @@ Rules for this file:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Protocol
 
 from minikafka.errors import WorldError
@@ -53,6 +55,7 @@ class Fleet:
         self._down: dict[NodeId, set[int]] = {node: set() for node in brokers}
         self._still: dict[NodeId, set[int]] = {node: set() for node in brokers}
         self._starting = {node: asyncio.Lock() for node in brokers}
+        self._returning: Counter[NodeId] = Counter()
 
     async def kill(self, nodes: Iterable[NodeId], by: int) -> None:
         """kill -9, all at once, and wait until they are gone."""
@@ -76,7 +79,18 @@ class Fleet:
         hit = tuple(nodes)
         for node in hit:
             self._down[node].discard(by)
-        await asyncio.gather(*(self._start(node) for node in hit))
+        with self.returning(hit):
+            await asyncio.gather(*(self._start(node) for node in hit))
+
+    @contextmanager
+    def returning(self, nodes: Iterable[NodeId]) -> Iterator[None]:
+        """What struck them is being put right: that they do not run is no surprise yet."""
+        hit = tuple(nodes)
+        self._returning.update(hit)
+        try:
+            yield
+        finally:
+            self._returning.subtract(hit)
 
     async def hold_still(self, nodes: Iterable[NodeId], by: int) -> None:
         """Freeze them, all at once."""
@@ -94,7 +108,8 @@ class Fleet:
 
     def is_missed(self, node: NodeId) -> bool:
         """Does it not run though nobody holds it down or is about to start it?"""
-        return not (self.brokers[node].is_running or self._down[node] or self._starting[node].locked())
+        is_expected = self._down[node] or self._returning[node] or self._starting[node].locked()
+        return not (self.brokers[node].is_running or is_expected)
 
     async def heal(self) -> None:
         """Nobody holds anybody any more: all go on, and all run. WorldError; BrokerDied when one does not."""

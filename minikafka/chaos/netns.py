@@ -204,7 +204,8 @@ class NetnsTarget:
     async def end(self, hit: Hit) -> None:
         if self._hits.pop(hit.strike.number, None) is None:
             return
-        await self._put_right(hit)
+        with self._fleet.returning(hit.nodes):
+            await self._put_right(hit)
 
     async def _put_right(self, hit: Hit) -> None:
         number = hit.strike.number

@@ -11,7 +11,7 @@ broker that is frozen or dead is told later.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -62,6 +62,8 @@ class Wanted:
     full: dict[int, None] = field(default_factory=dict)
     delays_ms: dict[int, float] = field(default_factory=dict)
     failing: dict[int, None] = field(default_factory=dict)
+    returning: int = 0
+    """How often it is being put right just now: whoever lies dead for a fault that has ended is no surprise yet."""
     ahead_ms: int = 0
     told_links: dict[tuple[int, int], int] = field(default_factory=dict)
     """What this incarnation of its process knows: the fault's number there."""
@@ -132,7 +134,7 @@ class ProcessTarget:
     def _is_explained(self, node: NodeId) -> bool:
         """Did a fault end it, or a disk that a fault has spoilt?"""
         wanted = self._wanted[node]
-        return bool(wanted.down or wanted.full or wanted.failing or self._telling[node].locked())
+        return bool(wanted.down or wanted.full or wanted.failing or wanted.returning or self._telling[node].locked())
 
     async def start(self) -> None:
         self._http = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ASK_S))
@@ -156,13 +158,24 @@ class ProcessTarget:
 
     async def end(self, hit: Hit) -> None:
         self._forget(hit)
-        await asyncio.gather(*(self._put_right(node) for node in self._touched(hit)))
+        await self._put_all_right(self._touched(hit))
 
     async def heal(self) -> None:
         for wanted in self._wanted.values():
             for of_hits in (wanted.down, wanted.frozen, wanted.links, wanted.full, wanted.delays_ms, wanted.failing):
                 of_hits.clear()
-        await asyncio.gather(*(self._put_right(node) for node in self._wanted))
+        await self._put_all_right(self._wanted)
+
+    async def _put_all_right(self, nodes: Iterable[NodeId]) -> None:
+        """Nobody may look between the end of a fault and the beginning of what ends it (see :meth:`died`)."""
+        hit = tuple(nodes)
+        for node in hit:
+            self._wanted[node].returning += 1
+        try:
+            await asyncio.gather(*(self._put_right(node) for node in hit))
+        finally:
+            for node in hit:
+                self._wanted[node].returning -= 1
 
     async def _put_right(self, node: NodeId) -> None:
         """Let the broker live as it shall: thawed, started, and told what is still wrong with it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 from pathlib import Path
@@ -14,6 +15,7 @@ from minikafka.chaos.netns import NetnsTarget
 from minikafka.chaos.packet_rules import Filter, rules_text
 from minikafka.chaos.reading import find, read
 from minikafka.chaos.target import lacks
+from minikafka.chaos.timeline import Hit, Strike
 from minikafka.errors import WorldError
 from minikafka.types import Address
 from minikafka.world.cluster_files import lay_out, write
@@ -122,6 +124,38 @@ async def test_who_lets_go_last_starts_the_broker():
     assert brokers[1].is_running is False
     await hands.let_up([1], by=2)
     assert brokers[1].told == ["kill", "stop", "start"]
+
+
+async def test_who_is_about_to_be_started_is_not_missed():
+    """A look between the end of a fault and the start is no obituary: it would be a false `damaged`."""
+    hands, brokers = fleet(2)
+    await hands.kill([1], by=1)
+    brokers[2].is_running = False
+    assert [hands.is_missed(node) for node in (1, 2)] == [False, True]
+    rising = asyncio.ensure_future(hands.let_up([1], by=1))
+    while not rising.done():
+        assert not hands.is_missed(1)
+        await asyncio.sleep(0)
+    assert brokers[1].is_running
+    brokers[1].is_running = False
+    assert hands.is_missed(1)
+
+
+async def test_whom_a_full_disk_stopped_is_not_missed_while_room_is_made(tmp_path: Path):
+    """Making room takes a while, and the fault is in force no more."""
+    target = NetnsTarget(read(find("disk-full-leader")), tmp_path, lambda _: None)
+    target._fleet, brokers = fleet()
+    target._brokers = brokers  # type: ignore[assignment]  # stand-ins
+    hit = Hit(strike=Strike(number=1, at_s=0.0, what="disk-full", whom="n1"), nodes=(1,))
+    await target.begin(hit)
+    brokers[1].is_running = False
+    assert target.died() == {}
+    ending = asyncio.ensure_future(target.end(hit))
+    while not ending.done():
+        assert target.died() == {}
+        await asyncio.sleep(0)
+    await ending
+    assert brokers[1].is_running
 
 
 async def test_a_broker_that_is_held_still_is_so_again_after_a_start():
