@@ -116,6 +116,10 @@ class Figures:
         """Faults from which some partition has not recovered."""
         return tuple(self._open)
 
+    def silent_since(self, at_s: float) -> tuple[TopicPartition, ...]:
+        """Who has acknowledged nothing from then on."""
+        return tuple(name for name in self.names if self._last[name] < at_s)
+
     # ---- afterwards --------------------------------------------------------------------------------------------------
 
     def per_second(self) -> list[int]:

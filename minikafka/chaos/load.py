@@ -84,19 +84,22 @@ class Sender:
             await self._answered.wait()
 
     async def _send(self, value: bytes, partition: int) -> None:
-        work = self._work
+        work, name = self._work, TopicPartition(self._settings.topic, partition)
         sent_s = work.now()
         work.figures.sent += 1
+        work.waiting[name] += 1
         try:
-            future = await self.producer.send(self._settings.topic, value, partition=partition)
+            future = await self.producer.send(name.topic, value, partition=partition)
         except ProtocolError as error:
+            work.waiting[name] -= 1
             work.refused(error)
             return
         self.under_way += 1
-        future.add_done_callback(partial(self._told, sent_s))
+        future.add_done_callback(partial(self._told, name, sent_s))
 
-    def _told(self, sent_s: float, future: asyncio.Future[RecordMetadata]) -> None:
+    def _told(self, name: TopicPartition, sent_s: float, future: asyncio.Future[RecordMetadata]) -> None:
         self.under_way -= 1
+        self._work.waiting[name] -= 1
         self._answered.set()
         error = None if future.cancelled() else future.exception()
         if future.cancelled():
@@ -104,9 +107,8 @@ class Sender:
         if error is not None:
             self._work.refused(error)
             return
-        place = future.result()
         at_s = self._work.now()
-        self._work.figures.on_acknowledged(TopicPartition(place.topic, place.partition), at_s, at_s - sent_s)
+        self._work.figures.on_acknowledged(name, at_s, at_s - sent_s)
 
 
 class Member:
@@ -174,6 +176,8 @@ class Work:
         self.stopping = False
         self.read = 0
         """Records that groups were given."""
+        self.waiting: Counter[TopicPartition] = Counter()
+        """Records without an answer, by where they are to go."""
         self.troubles: Counter[str] = Counter()
         """Errors that clients were told, by name."""
         self._clock = clock

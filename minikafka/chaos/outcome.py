@@ -9,7 +9,8 @@ Rules for this file: it formats and counts, nothing is measured here; ``to_json`
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -29,6 +30,9 @@ COUNTED_AS: Final[Mapping[str, tuple[str, ...]]] = {
 """Member of the JSON -> kinds of finding; all others are in ``findings`` only."""
 
 EXAMPLES_MAX: Final = 5
+
+COLUMNS_MAX: Final = 60
+BARS: Final = "·▁▂▃▄▅▆▇█"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -172,6 +176,8 @@ class Outcome:
         if p50 is not None and p99 is not None:
             faults = f"{len(figures.recoveries)} faults, {figures.failovers} failovers"
             lines.append(f"  {faults}; recovery p50 {p50:.2f} s, p99 {p99:.2f} s")
+        if rates := figures.per_second():
+            lines.append(f"  acknowledged per second, 0 to {max(rates):,}: {strip(rates)}")
         available = figures.availability(self.duration_s)
         told = [f"{name.replace('_', ' ')} {value:g} ms" for name, value in latencies.items() if value is not None]
         if told:
@@ -184,6 +190,15 @@ class Outcome:
             told = [f"{name} {count:,}" for name, count in sorted(self.troubles.items())]
             lines.append(f"  clients were told: {', '.join(told)}")
         return lines
+
+
+def strip(rates: Sequence[int]) -> str:
+    """Throughput over time in one line: a bar for each second, or for each few; a dot where there was nothing."""
+    each_s = max(1, math.ceil(len(rates) / COLUMNS_MAX))
+    spans = [rates[at : at + each_s] for at in range(0, len(rates), each_s)]
+    means = [sum(span) / len(span) for span in spans]
+    highest = max(means, default=0.0)
+    return "".join(BARS[math.ceil(mean / highest * (len(BARS) - 1))] if mean else BARS[0] for mean in means)
 
 
 def _rounded(value: float | None, digits: int = 3) -> float | None:

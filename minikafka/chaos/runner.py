@@ -234,11 +234,15 @@ class Run:
         while self._figures.open and self._work.now() < deadline_s:
             self._look()
             await asyncio.sleep(LOOK_S)
+        stuck = [str(name) for name in self._figures.silent_since(healed_s) if self._work.waiting[name]]
+        late = self._work.now() >= deadline_s
         answered = await self._work.finish(max(1.0, min(ANSWERS_S, deadline_s - self._work.now() + 1.0)))
         settled = await self._seen(_settled(self._names), max(1.0, deadline_s - self._work.now()))
         self._look()
         if settled is None:
             self._missing = self._lacks()
+        elif late and stuck:
+            self._missing = f"all replicas are in sync, but {', '.join(stuck)} acknowledged nothing any more"
         elif not answered:
             self._say("some records have no answer; they count as unknown")
         return self._outcome(None if self._missing else self._work.now() - healed_s)

@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from minikafka.chaos.figures import Figures, quantile
-from minikafka.chaos.outcome import Outcome
+from minikafka.chaos.outcome import Outcome, strip
 from minikafka.chaos.picture import picture
 from minikafka.chaos.reading import scenario_of
 from minikafka.types import TopicPartition
@@ -22,6 +22,15 @@ def figures(*acknowledged: tuple[TopicPartition, float]) -> Figures:
     for name, at_s in acknowledged:
         made.on_acknowledged(name, at_s, 0.01)
     return made
+
+
+def test_throughput_over_time_is_a_line_of_bars():
+    """Issue 7 Build 1, as a picture, for a terminal; the SVG has it with the faults."""
+    assert strip([]) == ""
+    assert strip([0, 0]) == "··"
+    assert strip([80, 40, 0, 1, 80]) == "█▄·▁█"
+    assert strip([8] * 600 + [0] * 600) == "█" * 30 + "·" * 30
+    assert len(strip([1] * 61)) == 31
 
 
 def test_a_quantile_is_one_of_the_values():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,30 @@ import pytest
 from minikafka.chaos.processes import ProcessTarget
 from minikafka.chaos.reading import find, read
 from minikafka.chaos.runner import Run
+from minikafka.chaos.scenario import Expectation
+from minikafka.chaos.timeline import Hit, Strike
+from minikafka.chaos.watch import ClusterState
 from minikafka.errors import WorldError
+from minikafka.types import TopicPartition
+
+
+class InSync:
+    """A watch that sees nothing wrong."""
+
+    state = ClusterState()
+
+    async def until(self, condition: object, timeout_s: float) -> float:
+        return 0.0
+
+
+class Unhurt(ProcessTarget):
+    """Its brokers are not there, and nobody misses them."""
+
+    async def heal(self) -> None:
+        """Nothing to do."""
+
+    def died(self) -> dict[int, str]:
+        return {}
 
 
 class NeverReady(ProcessTarget):
@@ -23,6 +48,43 @@ class NeverReady(ProcessTarget):
     async def close(self) -> None:
         self.closed = True
         await super().close()
+
+
+async def test_who_is_about_to_be_started_has_not_died(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A look between the end of a kill and the start of the broker is no obituary: it would be a false `damaged`."""
+    target = ProcessTarget(read(find("kill-loop")), tmp_path, lambda _: None)
+    hit = Hit(strike=Strike(number=1, at_s=0.0, what="kill", whom="n1"), nodes=(1,))
+    go_on = asyncio.Event()
+
+    async def put_right(_: int) -> None:
+        await go_on.wait()
+
+    monkeypatch.setattr(target, "_put_right", put_right)
+    await target.begin(hit)
+    assert sorted(target.died()) == [2, 3]  # nobody has started any of them
+    ending = asyncio.ensure_future(target.end(hit))
+    for _ in range(3):
+        await asyncio.sleep(0)
+        assert sorted(target.died()) == [2, 3]
+    go_on.set()
+    await ending
+    assert sorted(target.died()) == [1, 2, 3]
+    await target.close()
+
+
+@pytest.mark.parametrize("waiting", [0, 1])
+async def test_a_partition_that_takes_nothing_any_more_is_damage(waiting: int, tmp_path: Path):
+    """In sync and silent for good, with records that wait for it: no cluster that has recovered is like that."""
+    scenario = replace(read(find("majority-loss")), expect=Expectation(converge_s=0.3))
+    target = Unhurt(scenario, tmp_path, lambda _: None)
+    run = Run(scenario, target, seed=1, duration_s=None, folder=tmp_path, say=lambda _: None)
+    run._watch = InSync()  # type: ignore[assignment]  # a stand-in
+    run._figures.began(1, "kill n1", 0.0)
+    run._work.waiting[TopicPartition("orders", 1)] = waiting
+    outcome = await run._peace()
+    assert ("orders-1 acknowledged nothing" in outcome.missing) == bool(waiting)
+    run._ledger.close()
+    await target.close()
 
 
 async def test_a_cluster_that_does_not_start_leaves_nothing_open(tmp_path: Path):
