@@ -27,7 +27,7 @@ from minikafka.cli.demo_stream import Stream
 from minikafka.cli.demo_verdict import to_json
 from minikafka.cli.demo_view import Screen, Shown
 from minikafka.cli.flights import FLIGHT_COUNT, FlightsMissing, flights
-from minikafka.cli.running import FAILED, Failure, Signals, first_of, run_until_asked
+from minikafka.cli.running import FAILED, Failure, Interrupted, Signals, first_of, run_until_asked
 from minikafka.cli.spark import print_flights
 from minikafka.cli.tables import console
 from minikafka.client.structs import NewTopic
@@ -91,14 +91,14 @@ def command(no_spark: bool, fast: bool, data_dir: Path | None) -> None:  # noqa:
 
 
 async def _demo(demo: Demo, signals: Signals) -> bool:
-    """The whole demo; is the verdict good? Failure when it was interrupted."""
+    """The whole demo; is the verdict good? Interrupted when it was."""
     told: list[bool] = []
 
     async def play() -> None:
         told.append(await demo.run())
 
     if await first_of(play(), signals.asked.wait()) != 0:
-        raise Failure("interrupted")
+        raise Interrupted("interrupted")
     return told[0]
 
 

@@ -17,7 +17,15 @@ import click
 
 from minikafka import Producer
 from minikafka.cli.lines import lines_of
-from minikafka.cli.running import ANSWER_TIMEOUT_MS, FAILED, Signals, first_of, run_until_asked, somebody_listens
+from minikafka.cli.running import (
+    ANSWER_TIMEOUT_MS,
+    FAILED,
+    INTERRUPTED,
+    Signals,
+    first_of,
+    run_until_asked,
+    somebody_listens,
+)
 from minikafka.cli.tables import bootstrap_option, console, print_json
 from minikafka.errors import UNKNOWN, MessageTooLarge, ProtocolError
 
@@ -61,7 +69,9 @@ def command(
     print_json(tally.summary())
     for name, count in sorted(tally.errors.items()):
         click.echo(f"minikafka: {count} records: {name}", err=True)
-    if tally.acknowledged < tally.sent or tally.interrupted:
+    if tally.interrupted:
+        raise click.exceptions.Exit(INTERRUPTED)
+    if tally.acknowledged < tally.sent:
         raise click.exceptions.Exit(FAILED)
 
 

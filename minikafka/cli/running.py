@@ -1,8 +1,8 @@
 """How a command runs and ends: the loop, signals, exit codes, sentences on standard error.
 
-Exit codes: 0 done; 1 it failed, or was interrupted; 2 it was called wrongly. An error is one sentence on standard
-error, with what to do next; a traceback is a bug in minikafka. Rules for this file: every command goes through
-:class:`Commands`, so that no exception finds another way out.
+Exit codes: 0 done; 1 it failed; 2 it was called wrongly; 130 it was interrupted, as shells have it. An error is one
+sentence on standard error, with what to do next; a traceback is a bug in minikafka. Rules for this file: every command
+goes through :class:`Commands`, so that no exception finds another way out.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ Result = TypeVar("Result")
 
 FAILED = 1
 MISUSED = 2
+INTERRUPTED = 130
+"""128 and the number of SIGINT: what a shell tells of whoever ended by Ctrl-C."""
 
 # A person waits at the other end: a cluster that has not answered by then is told to be silent.
 ANSWER_TIMEOUT_MS = 15_000
@@ -64,6 +66,12 @@ class Misuse(Failure):
     exit_code = MISUSED
 
 
+class Interrupted(Failure):
+    """Ctrl-C, or SIGTERM, came before it was done."""
+
+    exit_code = INTERRUPTED
+
+
 class Commands(click.Group):
     """A group whose commands fail with sentences; ``-h`` is help, as ``--help`` is."""
 
@@ -91,10 +99,8 @@ def told_as_sentences() -> Any:
         _leave_quietly()
     except OSError as error:
         raise Failure(str(error)) from error
-    except asyncio.CancelledError:
-        raise Failure("interrupted") from None
-    except KeyboardInterrupt:
-        raise Failure("interrupted") from None
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        raise Interrupted("interrupted") from None
 
 
 def _sentence(error: Exception, text: str) -> str:

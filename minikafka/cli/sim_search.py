@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from minikafka.cli.running import Failure, Misuse
+from minikafka.cli.running import Interrupted, Misuse
 from minikafka.cli.tables import config_option, console, output_option, print_json
 from minikafka.sim.search import FAULTS, OPERATIONS, Found, Search, asked_for, search
 
@@ -51,7 +51,7 @@ def search_command(config: tuple[str, ...], seeds: int, start: int, out: Path | 
         with _progress() as progress:
             search(result, seeds=seeds, start=start, progress=progress)
     except KeyboardInterrupt:
-        raise Failure(f"interrupted; of {result.tried} seeds tried none lost an acknowledged record") from None
+        raise Interrupted(f"interrupted; of {result.tried} seeds tried none lost an acknowledged record") from None
     found = result.found
     if found is not None and out is not None:
         out.write_text(found.plan.to_json(), encoding="utf-8")

@@ -139,7 +139,7 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path: Path):
     assert len(children) >= 2
     process.send_signal(signal.SIGINT)
     output, said = process.communicate(timeout=60)
-    assert (process.returncode, output) == (1, "")
+    assert (process.returncode, output) == (130, "")
     assert said.endswith("minikafka: interrupted\n")
     assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
     assert list(tmp_path.iterdir()) == []

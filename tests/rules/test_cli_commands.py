@@ -178,8 +178,6 @@ def test_nobody_there_is_a_sentence_that_says_what_to_do():
         (Unreachable("no route"), "no route; check -b"),
         (OutcomeUnknown("it broke"), "it broke; look before you send again"),
         (OSError(28, "No space left on device"), "No space left on device"),
-        (asyncio.CancelledError(), "interrupted"),
-        (KeyboardInterrupt(), "interrupted"),
     ],
 )
 def test_an_expected_error_becomes_a_sentence(error, words):
@@ -198,6 +196,23 @@ def test_an_expected_error_becomes_a_sentence(error, words):
     assert result.exit_code == 1
     assert words in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), KeyboardInterrupt()])
+def test_who_is_interrupted_says_so_as_shells_expect(error):
+    """130 is 128 and SIGINT: a loop of a shell script ends there, where 1 would be one more failure."""
+
+    @click.group(cls=Commands)
+    def group() -> None:
+        """A group that is interrupted."""
+
+    @group.command()
+    def wait() -> None:
+        """Wait."""
+        raise error
+
+    result = CliRunner().invoke(group, ["wait"])
+    assert (result.exit_code, result.stderr) == (130, "minikafka: interrupted\n")
 
 
 def test_a_bug_is_not_hidden():

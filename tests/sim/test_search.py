@@ -221,7 +221,7 @@ def test_ctrl_c_ends_the_search_with_a_sentence():
         it.stderr.readline()  # the first seed is being tried
         it.send_signal(signal.SIGINT)
         rest, out = it.stderr.read(), it.communicate()[0]
-    assert it.returncode == 1
+    assert it.returncode == 130
     assert out == ""
     assert "Traceback" not in rest
     assert rest.splitlines()[-1].startswith("minikafka: interrupted; of ")
