@@ -40,8 +40,16 @@ def why_not() -> str | None:
 
 
 async def docker(*arguments: str, data: str = "", timeout_s: float = WORK_S) -> str:
-    """What the docker client printed. WorldError."""
-    return await asyncio.to_thread(run, "docker", *arguments, data=data, timeout_s=timeout_s)
+    """What the docker client printed. WorldError.
+
+    It has ended when this ends, after a cancellation too: what is taken down next is not put up beside that.
+    """
+    asked = asyncio.ensure_future(asyncio.to_thread(run, "docker", *arguments, data=data, timeout_s=timeout_s))
+    try:
+        return await asyncio.shield(asked)
+    finally:
+        if not asked.done():
+            await asyncio.gather(asked, return_exceptions=True)
 
 
 async def inspect(container: str) -> dict[str, Any]:

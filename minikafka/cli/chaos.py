@@ -1,6 +1,7 @@
 """``minikafka chaos``: scenarios of faults under load, and their verdicts (docs/chaos-scenarios.md).
 
-Exit codes: 0 no promise was broken; 1 damaged, or it failed; 2 called wrongly, or the target lacks a fault.
+Exit codes: 0 no promise was broken; 1 damaged, or it failed; 2 called wrongly, or the target lacks a fault; 130
+interrupted.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import shutil
 import tempfile
 import time
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -21,6 +23,9 @@ from minikafka.cli.chaos_kill import kill_command
 from minikafka.cli.running import FAILED, Commands, run
 from minikafka.cli.tables import output_option, print_json, print_table
 
+JOURNALS: Final = ("journal.jsonl", "broker-*/journal.jsonl", "plan.json")
+"""What the replay page is made of: one journal of all brokers' processes, one of each host or container, a plan."""
+
 
 @click.group(
     cls=Commands,
@@ -29,7 +34,7 @@ Examples:
   minikafka chaos list
   minikafka chaos run zombie-leader
   minikafka chaos run storm --duration 10m -o json
-  minikafka chaos kill --compose minikafka --random --interval 30s""",
+  minikafka chaos kill --random --interval 30s""",
 )
 def command() -> None:
     """Hurt a cluster under load, by a scenario or at random, and judge what came of it."""
@@ -75,7 +80,7 @@ Examples:
   minikafka chaos run mine.toml -o json
 
 Exit code 0: clean, no promise was broken (losses that the scenario's settings allow are named); 1: damaged;
-2: the file is wrong, or the target cannot make one of its faults.""",
+2: the file is wrong, or the target cannot make one of its faults; 130: interrupted.""",
 )
 @click.argument("scenario")
 @click.option("--target", default="processes", show_default=True, help="simulator, processes, netns or compose.")
@@ -126,7 +131,7 @@ def _say(text: str) -> None:
 
 def _tell_files(folder: Path) -> None:
     click.echo(f"history, report.json and {PICTURE}: {folder}", err=True)
-    journals = [*sorted(folder.glob("*journal*.jsonl")), *folder.glob("plan.json")]
+    journals = [path for form in JOURNALS for path in sorted(folder.glob(form))]
     if journals:
         shown = " ".join(map(str, journals))
         click.echo(f"step by step: minikafka sim show {shown} --html {folder / 'replay.html'}", err=True)

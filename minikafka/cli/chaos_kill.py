@@ -22,6 +22,9 @@ from minikafka.chaos.commands import run as command_output
 from minikafka.cli.chaos_duration import Duration
 from minikafka.cli.running import Failure, run
 
+PROJECT: Final = "minikafka"
+"""What docker-compose.yml calls itself."""
+
 PROJECT_LABEL: Final = "com.docker.compose.project"
 ROLE_LABEL: Final = "com.minikafka.role=broker"
 
@@ -93,8 +96,8 @@ class Containers:
     "kill",
     epilog="""\b
 Examples:
-  minikafka chaos kill --compose minikafka --random --interval 30s
-  minikafka chaos kill --compose minikafka --down 10s
+  minikafka chaos kill --random --interval 30s
+  minikafka chaos kill --compose mine --down 10s
   minikafka chaos kill --pid 4711 --pid 4712 --pid 4713 --random --interval 1m --count 2
 
 Without --interval one broker is killed, once. Containers are started again after --down; processes are not.""",
@@ -102,7 +105,9 @@ Without --interval one broker is killed, once. Containers are started again afte
 @click.option(
     "--pid", "pids", type=click.IntRange(min=2), multiple=True, help="A broker's process; may be given again."
 )
-@click.option("--compose", "project", default=None, metavar="PROJECT", help="The brokers of a compose project.")
+@click.option(
+    "--compose", "project", default=None, metavar="PROJECT", help="The brokers of a compose project.  [minikafka]"
+)
 @click.option("--random", "is_random", is_flag=True, help="Draw who is next, instead of one after the other.")
 @click.option("--interval", "interval_s", type=Duration(), default=None, help="Again and again, as 30s.")
 @click.option("--down", "down_s", type=Duration(), default=5.0, help="Start a container again after this.  [5s]")
@@ -118,9 +123,9 @@ def kill_command(
     seed: int | None,
 ) -> None:
     """Kill one broker, or one every --interval, with SIGKILL."""
-    if bool(pids) == (project is not None):
-        raise click.UsageError("give --pid (several, if you like), or --compose PROJECT")
-    victims: Victims = Processes(pids) if pids else Containers(str(project))
+    if pids and project is not None:
+        raise click.UsageError("give --pid (several, if you like), or --compose PROJECT, not both")
+    victims: Victims = Processes(pids) if pids else Containers(project or PROJECT)
     kills = count if count is not None else 1 if interval_s is None else None
     random = Random(seed) if is_random else None  # noqa: S311 - who is next needs no secret
     run(lambda: kill_on(victims, random, interval_s or 0.0, down_s, kills))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -85,6 +87,28 @@ def test_an_engine_must_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     assert "`docker compose version` fails" in (engine.why_not.__wrapped__() or "")
     client.unlink()
     assert engine.why_not.__wrapped__() == "not installed: docker (package docker.io)"
+
+
+async def test_a_command_of_the_engine_is_waited_for_after_ctrl_c(monkeypatch: pytest.MonkeyPatch):
+    """Else `compose down` could run beside the `compose up` that was interrupted, and leave its containers."""
+    begun, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def run(*_: object, **__: object) -> str:
+        begun.set()
+        go_on.wait(10)
+        ended.set()
+        return ""
+
+    monkeypatch.setattr(engine, "run", run)
+    asking = asyncio.ensure_future(engine.docker("compose", "up"))
+    await asyncio.to_thread(begun.wait, 10)
+    asking.cancel()
+    await asyncio.sleep(0.05)
+    assert not asking.done()
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    assert ended.is_set()
 
 
 def test_packets_are_ruled_where_they_arrive_or_leave_for_a_client(target: ComposeTarget):

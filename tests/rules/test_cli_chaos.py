@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from minikafka.chaos.reading import library
-from minikafka.cli import chaos_kill
+from minikafka.cli import chaos, chaos_kill
 from minikafka.cli.root import root
 
 
@@ -29,6 +29,19 @@ def test_the_list_tells_what_each_teaches_and_where_it_can_be_played():
     assert {"simulator", "processes"} <= set(targets["kill-loop"])
     assert "processes" not in targets["power-loss-all"]
     assert "zombie-leader" in told("list").stdout
+
+
+@pytest.mark.parametrize(
+    "names", [("journal.jsonl",), ("broker-1/journal.jsonl", "broker-2/journal.jsonl"), ("plan.json",)]
+)
+def test_a_kept_run_says_how_to_make_the_replay_page(names: tuple[str, ...], tmp_path, capsys):
+    """Issue 7 Build 1: of the journal of all processes, of those of hosts and containers, of the simulator's plan."""
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    chaos._tell_files(tmp_path)
+    shown = " ".join(str(tmp_path / name) for name in names)
+    assert f"minikafka sim show {shown} --html {tmp_path / 'replay.html'}" in capsys.readouterr().err
 
 
 @pytest.fixture
@@ -53,9 +66,14 @@ def test_one_process_is_killed_and_no_other(sleepers):
     assert len(dead) >= 2
 
 
-def test_nobody_to_kill_and_nobody_named():
-    """It says so, and does not look for victims itself."""
-    assert "give --pid" in told("kill", code=2).stderr
+def test_nobody_to_kill(monkeypatch):
+    """It says so; with nobody named it is the project of docker-compose.yml, by its label, and nothing else."""
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(chaos_kill, "command_output", lambda *command: asked.append(command) or "")
+    assert "nobody to kill" in told("kill", "--random", "--interval", "30s", code=1).stderr
+    assert [each[1] for each in asked] == ["ps"]
+    assert "label=com.docker.compose.project=minikafka" in asked[0]
+    assert "not both" in told("kill", "--pid", "4194303", "--compose", "mine", code=2).stderr
     assert "nobody to kill" in told("kill", "--pid", "4194303", code=1).stderr
 
 
