@@ -15,9 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import os
-import shutil
-import tempfile
 import threading
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
@@ -27,7 +24,6 @@ from typing import TYPE_CHECKING, Any, Self, TextIO, TypeVar
 import uvloop
 
 from minikafka.broker.broker import Broker
-from minikafka.config import GIB
 from minikafka.errors import BrokerNotAvailable
 from minikafka.testing.hands import ClusterEvents, ClusterFaults, ClusterWaits, FaultHandle
 from minikafka.types import NodeId
@@ -36,6 +32,7 @@ from minikafka.world.events import WARNING
 from minikafka.world.instruments import Instruments, seeded_faults
 from minikafka.world.lives import Lives
 from minikafka.world.local_broker import LocalBroker
+from minikafka.world.temporary import TemporaryFolder
 
 if TYPE_CHECKING:
     from minikafka.testing.sync import SyncCluster
@@ -44,28 +41,11 @@ Result = TypeVar("Result")
 
 READY_TIMEOUT_S = 60.0
 
-MEMORY = Path("/dev/shm")  # noqa: S108 - only mkdtemp makes anything there
-"""Linux's files in memory: a file is made thirty times as fast as on many disks, and a cluster begins with forty."""
-
-ROOM_MIN = 1 * GIB
-"""Less may be free there (containers have 64 MiB): then temporary files are where they always are."""
-
-
-def temporary_folder() -> Path:
-    """A new folder for what is thrown away: in memory where there is room, unless TMPDIR says where."""
-    in_memory = (
-        "TMPDIR" not in os.environ
-        and MEMORY.is_dir()
-        and os.access(MEMORY, os.W_OK | os.X_OK)
-        and shutil.disk_usage(MEMORY).free >= ROOM_MIN
-    )
-    return Path(tempfile.mkdtemp(prefix="minikafka-", dir=MEMORY if in_memory else None))
-
 
 class LocalCluster:
     """``brokers`` brokers in this process. Use it as a context manager (``with`` or ``async with``), or start and stop.
 
-    ``data_dir`` None: a temporary one (:func:`temporary_folder`), removed by ``stop``; nothing in it is synced to disk.
+    ``data_dir`` None: a temporary one (``temporary.py``), removed by ``stop``; nothing in it is synced to disk.
     ``config`` has settings by Kafka's names for every broker. ``log_stream`` gets the brokers' warnings; None: nobody.
     """
 
@@ -77,9 +57,9 @@ class LocalCluster:
         *,
         log_stream: TextIO | None = None,
     ) -> None:
-        self._temporary = temporary_folder() if data_dir is None else None
+        self._temporary = TemporaryFolder() if data_dir is None else None
         self._ports = Ports()
-        self.data_dir = self._temporary or Path(data_dir or ".")
+        self.data_dir = self._temporary.path if self._temporary is not None else Path(data_dir or ".")
         self._log_stream = log_stream
         self._nodes: dict[NodeId, LocalBroker] = {}
         self._starting: set[NodeId] = set()
@@ -312,7 +292,7 @@ class LocalCluster:
     def _clean_up(self) -> None:
         self._ports.release()
         if self._temporary is not None:
-            shutil.rmtree(self._temporary, ignore_errors=True)
+            self._temporary.remove()
 
 
 class _Nobody:

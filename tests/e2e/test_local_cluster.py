@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import os
+import subprocess
+import sys
 import urllib.request
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,9 +28,10 @@ from minikafka.wire.messages import (
     ProduceRequest,
 )
 from minikafka.wire.records import Record, build_batch
-from minikafka.world import local_cluster
+from minikafka.world import temporary
 from minikafka.world.asking import Asker
 from minikafka.world.local_cluster import LocalCluster
+from minikafka.world.temporary import TemporaryFolder
 
 pytestmark = pytest.mark.e2e
 
@@ -200,7 +204,7 @@ def test_stopping_does_not_wait_for_a_controller_that_is_gone(tmp_path):
 
 @pytest.mark.parametrize(
     "free, said, in_memory",
-    [(local_cluster.ROOM_MIN, None, True), (local_cluster.ROOM_MIN - 1, None, False), (1 << 40, "said", False)],
+    [(temporary.ROOM_MIN, None, True), (temporary.ROOM_MIN - 1, None, False), (1 << 40, "said", False)],
 )
 def test_temporary_files_are_in_memory_where_there_is_room(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, free: int, said: str | None, in_memory: bool
@@ -209,10 +213,47 @@ def test_temporary_files_are_in_memory_where_there_is_room(
     memory, elsewhere = tmp_path / "memory", tmp_path / "elsewhere"
     memory.mkdir()
     elsewhere.mkdir()
-    monkeypatch.setattr(local_cluster, "MEMORY", memory)
-    monkeypatch.setattr(local_cluster.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
-    monkeypatch.setattr(local_cluster.tempfile, "tempdir", str(elsewhere))
+    monkeypatch.setattr(temporary, "MEMORY", memory)
+    monkeypatch.setattr(temporary.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    monkeypatch.setattr(temporary.tempfile, "tempdir", str(elsewhere))
     monkeypatch.delenv("TMPDIR", raising=False)
     if said is not None:
         monkeypatch.setenv("TMPDIR", said)
-    assert local_cluster.temporary_folder().parent == (memory if in_memory else elsewhere)
+    folder = TemporaryFolder()
+    assert folder.path.parent == (memory if in_memory else elsewhere)
+    folder.remove()
+    folder.remove()
+    assert [*memory.iterdir(), *elsewhere.iterdir()] == []
+
+
+def test_what_a_killed_process_left_in_memory_is_removed_by_the_next(tmp_path: Path):
+    """kill -9 cleans nothing up, and these files are memory. Who lives keeps his, and what is not ours stays."""
+    program = (
+        "import pathlib, sys, time; from minikafka.world import temporary;"
+        "temporary.MEMORY, temporary.ROOM_MIN = pathlib.Path(sys.argv[1]), 0;"
+        "print(temporary.TemporaryFolder().path, flush=True); time.sleep(60)"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "TMPDIR"}
+    (tmp_path / "minikafka-other").mkdir()
+
+    def owner() -> tuple[subprocess.Popen[str], Path]:
+        command = [sys.executable, "-c", program, str(tmp_path)]
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        return process, Path(process.stdout.readline().strip())
+
+    processes = []
+    try:
+        processes += [owner(), owner()]
+        (dead, left), (_, kept) = processes
+        (left / "broker-1").mkdir()
+        (left / "broker-1" / "00000000000000000000.log").write_bytes(b"x")
+        dead.kill()
+        dead.wait()
+        processes.append(owner())
+        assert not left.exists()
+        assert sorted(tmp_path.iterdir()) == sorted([tmp_path / "minikafka-other", kept, processes[2][1]])
+    finally:
+        for process, _ in processes:
+            process.kill()
+            process.communicate()
