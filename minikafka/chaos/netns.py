@@ -229,10 +229,14 @@ class NetnsTarget:
             await self._put_right(hit)
         await self._fleet.heal()
 
+    @property
+    def _dark(self) -> set[NodeId]:
+        """Who has no power."""
+        return {node for hit in self._hits.values() if hit.what == POWER_LOSS for node in hit.nodes}
+
     def _filters(self) -> Iterator[tuple[Passage, Filter]]:
-        dark = {node for hit in self._hits.values() if hit.what == POWER_LOSS for node in hit.nodes}
         ends: tuple[End, ...] = (*self._nodes, CLIENT_END)
-        for one in sorted(dark):
+        for one in sorted(self._dark):
             for other in ends:
                 yield Passage(host_of(one), host_of(other)), Filter(drops=True)
                 yield Passage(host_of(other), host_of(one)), Filter(drops=True)
@@ -253,7 +257,7 @@ class NetnsTarget:
 
     async def _give_power(self, hit: Hit) -> None:
         for node in hit.nodes:
-            if not any(other.what == POWER_LOSS and node in other.nodes for other in self._hits.values()):
+            if node not in self._dark:
                 await asyncio.to_thread(self._disks[node].revive)
         await asyncio.to_thread(self._fill_disks)
         await self._set_filters()
@@ -261,6 +265,8 @@ class NetnsTarget:
     def _fill_disks(self) -> None:
         full = {node for hit in self._hits.values() if hit.what == DISK_FULL for node in hit.nodes}
         for node, disk in self._disks.items():
+            if node in self._dark:
+                continue  # it can neither be written to nor be read; when its power is back this is asked again
             if node in full:
                 disk.fill()
             else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -156,6 +157,37 @@ async def test_whom_a_full_disk_stopped_is_not_missed_while_room_is_made(tmp_pat
         await asyncio.sleep(0)
     await ending
     assert brokers[1].is_running
+
+
+class FakeDisk:
+    """Remembers what was done to it."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def fill(self) -> None:
+        self.told.append("fill")
+
+    def free(self) -> None:
+        self.told.append("free")
+
+    def revive(self) -> None:
+        self.told.append("revive")
+
+
+async def test_a_disk_without_power_is_left_alone_while_others_are_put_right(tmp_path: Path):
+    """Every call on it would fail; what else is wrong with it is made so again when its power is back."""
+    target = NetnsTarget(read(find("power-loss-all")), tmp_path, lambda _: None)
+    disks = {node: FakeDisk() for node in (1, 2)}
+    target._disks = disks  # type: ignore[assignment]  # stand-ins
+    strike = Strike(number=1, at_s=0.0, what="power-loss", whom="n1")
+    dark, full = (1, Hit(strike=strike, nodes=(1,))), Hit(strike=replace(strike, what="disk-full"), nodes=(1, 2))
+    target._hits = dict([dark, (2, full)])
+    target._fill_disks()
+    assert (disks[1].told, disks[2].told) == ([], ["fill"])
+    del target._hits[1]
+    await target._give_power(dark[1])
+    assert (disks[1].told, disks[2].told) == (["revive", "fill"], ["fill", "fill"])
 
 
 async def test_a_broker_that_is_held_still_is_so_again_after_a_start():
