@@ -309,9 +309,9 @@ class HttpServer:
         """Now, for the header."""
         return self._http_date()
 
-    def general_protocol(self) -> asyncio.Protocol:
-        """For a connection that is more than plain requests."""
-        return self._server()
+    def general_protocol(self) -> asyncio.Protocol | None:
+        """For a connection that is more than plain requests; None for one that came too late."""
+        return None if self._closing else self._server()
 
     def opened(self, connection: RpcConnection, transport: asyncio.Transport) -> None:
         """Somebody is there; a connection that is being accepted while the server closes is closed as it is made."""

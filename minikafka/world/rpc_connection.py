@@ -134,8 +134,8 @@ class Host(Protocol):
 
     def http_date(self) -> bytes: ...
 
-    def general_protocol(self) -> asyncio.Protocol:
-        """The general server's end of a connection."""
+    def general_protocol(self) -> asyncio.Protocol | None:
+        """The general server's end of a connection; None: it closes, and takes nobody in any more."""
         ...
 
     def opened(self, connection: RpcConnection, transport: asyncio.Transport) -> None: ...
@@ -356,14 +356,15 @@ class RpcConnection(asyncio.BufferedProtocol):
             unread = bytes(self._read[: self._read_size])
         else:
             unread = self._head_bytes + bytes(memoryview(self._body)[: self._body_size])
+        protocol = self._host.general_protocol()
+        if protocol is None:
+            transport.abort()
+            return
         self._let_go()
         self._host.closed(self)
-        protocol = self._host.general_protocol()
         # Between the two, since uvloop reads into buffers or as chunks by what protocol it found when reading began.
         transport.pause_reading()
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
-        if transport.is_closing():
-            return  # the server is, and takes nobody in any more
         transport.resume_reading()
         protocol.data_received(unread)

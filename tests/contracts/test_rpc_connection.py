@@ -153,7 +153,7 @@ def test_a_handler_learns_who_asks_on_plain_connections_and_on_others(play):
         writer.write(PLAIN % (3, b"one"))
         assert await answer(reader) == (200, b"one")
         assert plain(server) == 1
-        writer.write((PLAIN % (3, b"two")).replace(b"Host: x", b"Content-Type: application/x-msgpack"))
+        writer.write((PLAIN % (3, b"two")).replace(b"Host: x", b"Host: x\r\nContent-Type: text/plain"))
         assert await answer(reader) == (200, b"two")
         assert plain(server) == 0
         assert echo.callers == ["/127.0.0.1", "/127.0.0.1"]
