@@ -16,13 +16,16 @@ import click
 from minikafka import AdminClient
 from minikafka.cli import kafka_groups
 from minikafka.cli.admin import with_admin
-from minikafka.cli.group_choice import partitions_named
+from minikafka.cli.group_choice import check_choice, chosen, group_or_all, partitions_named
 from minikafka.cli.running import run
 from minikafka.cli.tables import bootstrap_option, kafka_output_option, print_json, print_lines, print_table
 from minikafka.errors import InvalidRequest, NonEmptyGroup
 from minikafka.groups.reset import Goal, duration_ms
 from minikafka.types import Offset, TopicPartition
 from minikafka.wire.messages import EARLIEST, LATEST
+
+Resets = dict[str, dict[TopicPartition, Offset]]
+"""By group: where it goes on."""
 
 
 @click.command(
@@ -32,10 +35,11 @@ Examples:
   minikafka groups reset-offsets billing --topic orders --to-earliest
   minikafka groups reset-offsets billing --topic orders:0,2 --shift-by -100 --execute
   minikafka groups reset-offsets billing --all-topics --to-datetime 2026-11-21T08:00:00+00:00 --execute
+  minikafka groups reset-offsets --all-groups --all-topics --to-latest
   minikafka groups reset-offsets billing --all-topics --to-current --export > billing.csv
   minikafka groups reset-offsets billing --from-file billing.csv --execute""",
 )
-@click.argument("group")
+@group_or_all
 @click.option("--topic", "topics", multiple=True, metavar="TOPIC[:P,P]", help="May be given again.")
 @click.option("--all-topics", is_flag=True, help="All that the group has committed.")
 @click.option("--to-earliest", is_flag=True, help="To the first record that is kept.")
@@ -57,9 +61,10 @@ Examples:
 @bootstrap_option
 @kafka_output_option
 def reset_offsets(
-    group: str,
+    group: str | None,
+    all_groups: bool,  # noqa: FBT001 - click's flags
     topics: tuple[str, ...],
-    all_topics: bool,  # noqa: FBT001 - click's flags
+    all_topics: bool,  # noqa: FBT001
     to_earliest: bool,  # noqa: FBT001
     to_latest: bool,  # noqa: FBT001
     to_current: bool,  # noqa: FBT001
@@ -73,52 +78,68 @@ def reset_offsets(
     bootstrap: str,
     output: str,
 ) -> None:
-    """Show where GROUP would go on, and with --execute let it."""
-    goals = {
-        "earliest": to_earliest,
-        "latest": to_latest,
-        "current": to_current,
-        "offset": to_offset is not None,
-        "shift": shift_by is not None,
-        "time": to_datetime is not None or by_duration is not None,
-        "file": from_file is not None,
-    }
-    chosen = [name for name, given in goals.items() if given]
-    if len(chosen) != 1 or (to_datetime is not None and by_duration is not None):
-        raise click.UsageError(
-            "exactly one of --to-earliest, --to-latest, --to-current, --to-offset, --shift-by, "
-            "--to-datetime, --by-duration, --from-file is needed"
-        )
+    """Show where GROUP would go on, and with --execute let it; with --all-groups all, if none has members."""
+    check_choice(group, all_groups=all_groups)
+    if all_groups and (export or from_file is not None):
+        raise click.UsageError("--export and --from-file are of one group: name it")
+    kind = _picked(
+        ("earliest", to_earliest),
+        ("latest", to_latest),
+        ("current", to_current),
+        ("offset", to_offset is not None),
+        ("shift", shift_by is not None),
+        ("time", to_datetime is not None),
+        ("time", by_duration is not None),
+        ("file", from_file is not None),
+    )
     if from_file is None and bool(topics) == all_topics:
         raise click.UsageError("either --topic (may be given again) or --all-topics is needed")
     if from_file is not None and (topics or all_topics):
         raise click.UsageError("--from-file names the partitions itself: leave --topic and --all-topics out")
-    goal = Goal(chosen[0], to_offset or 0, shift_by or 0, _time_ms(to_datetime, by_duration))
+    goal = Goal(kind, to_offset or 0, shift_by or 0, _time_ms(to_datetime, by_duration))
     planned = None if from_file is None else _read_csv(from_file)
 
-    async def reset(admin: AdminClient) -> dict[TopicPartition, Offset]:
+    async def reset(admin: AdminClient) -> Resets:
+        groups = await chosen(admin, group)
         if execute:
-            await _check_empty(admin, group)
-        offsets = await (new_offsets(admin, group, topics, goal) if planned is None else _within(admin, planned))
+            await _check_empty(admin, groups)
+        found = {}
+        for each in groups:
+            offsets = await (new_offsets(admin, each, topics, goal) if planned is None else _within(admin, planned))
+            if offsets:
+                found[each] = offsets
+            elif group is not None:
+                raise InvalidRequest(f"group {group} has committed nothing: name a --topic")
         if execute:
-            await admin.alter_consumer_group_offsets(group, offsets)
-        return offsets
+            for each, offsets in found.items():
+                await admin.alter_consumer_group_offsets(each, offsets)
+        return found
 
-    offsets = run(lambda: with_admin(bootstrap, reset))
+    _print(run(lambda: with_admin(bootstrap, reset)), output, export=export, executed=execute)
+
+
+def _picked(*goals: tuple[str, bool]) -> str:
+    given = [name for name, is_given in goals if is_given]
+    if len(given) != 1:
+        raise click.UsageError(
+            "exactly one of --to-earliest, --to-latest, --to-current, --to-offset, --shift-by, "
+            "--to-datetime, --by-duration, --from-file is needed"
+        )
+    return given[0]
+
+
+def _print(resets: Resets, output: str, *, export: bool, executed: bool) -> None:
+    rows = [(group, *each, offset) for group, offsets in resets.items() for each, offset in offsets.items()]
     if export:
-        print_lines(kafka_groups.exported(offsets))
+        print_lines(line for offsets in resets.values() for line in kafka_groups.exported(offsets))
     elif output == "json":
-        rows = [
-            {"group": group, "topic": each.topic, "partition": each.partition, "new_offset": offset}
-            for each, offset in offsets.items()
-        ]
-        print_json({"executed": execute, "offsets": rows})
+        names = ("group", "topic", "partition", "new_offset")
+        print_json({"executed": executed, "offsets": [dict(zip(names, row, strict=True)) for row in rows]})
     elif output == "kafka":
-        print_lines(kafka_groups.new_offsets(group, offsets))
+        print_lines(kafka_groups.new_offsets(resets))
     else:
-        rows_shown = [(group, each.topic, each.partition, offset) for each, offset in offsets.items()]
-        print_table(kafka_groups.NEW_OFFSETS, rows_shown)
-    if not execute and output == "table" and not export:
+        print_table(kafka_groups.NEW_OFFSETS, rows)
+    if not executed and output == "table" and not export:
         click.echo("Nothing was changed: add --execute.", err=True)
 
 
@@ -146,11 +167,11 @@ def _moment_ms(text: str) -> int:
 async def new_offsets(
     admin: AdminClient, group: str, topics: tuple[str, ...], goal: Goal
 ) -> dict[TopicPartition, Offset]:
-    """The offsets of a reset, each brought between the log's start and its end."""
+    """The offsets of a reset, each brought between the log's start and its end; none of a group without commits."""
     committed = await admin.list_consumer_group_offsets(group)
     partitions = [each for topic in topics for each in await partitions_named(admin, topic)] or sorted(committed)
     if not partitions:
-        raise InvalidRequest(f"group {group} has committed nothing: name a --topic")
+        return {}
     starts = await admin.list_offsets(dict.fromkeys(partitions, EARLIEST))
     ends = await admin.list_offsets(dict.fromkeys(partitions, LATEST))
     times: Mapping[TopicPartition, Any] = {}
@@ -193,8 +214,9 @@ async def _within(admin: AdminClient, planned: Mapping[TopicPartition, Offset]) 
     }
 
 
-async def _check_empty(admin: AdminClient, group: str) -> None:
+async def _check_empty(admin: AdminClient, groups: list[str]) -> None:
     """Before anything is changed; the coordinator checks again."""
     states = {each.group_id: each.state for each in await admin.list_consumer_groups()}
-    if states.get(group, "Empty") != "Empty":
-        raise NonEmptyGroup(f"group {group} is {states[group]}: stop its members first")
+    for group in groups:
+        if states.get(group, "Empty") != "Empty":
+            raise NonEmptyGroup(f"group {group} is {states[group]}: stop its members first")

@@ -116,9 +116,13 @@ def state(group: DescribedGroup, coordinator: str) -> Iterator[str]:
     yield from _table(STATE, [row], (WIDTH_MIN, 25, 20, 20, 0), fixed=(2, 3))
 
 
-def new_offsets(group: str, offsets: Mapping[TopicPartition, Offset]) -> Iterator[str]:
-    """``--reset-offsets``."""
-    rows = [(group, name.topic, str(name.partition), str(offset)) for name, offset in offsets.items()]
+def new_offsets(resets: Mapping[str, Mapping[TopicPartition, Offset]]) -> Iterator[str]:
+    """``--reset-offsets``, by group."""
+    rows = [
+        (group, name.topic, str(name.partition), str(offset))
+        for group, offsets in resets.items()
+        for name, offset in offsets.items()
+    ]
     yield from _table(NEW_OFFSETS, rows, (WIDTH_MIN, WIDTH_MIN, 10, 0), fixed=(2,))
 
 

@@ -132,6 +132,10 @@ def test_offsets_are_reset_shown_first_and_then_done(up: Up, tmp_path: Path):
         told = json.loads(run("groups", about, "--all-groups", "-b", up.bootstrap, "-o", "json"))["groups"]
         assert json.loads(run("groups", about, "again", "-b", up.bootstrap, "-o", "json")) in told
     assert "\nagain " in run("groups", "describe", "--all-groups", "-b", up.bootstrap, "-o", "kafka")
+    all_reset = ("groups", "reset-offsets", "--all-groups", "--all-topics", "--to-latest", "--execute")
+    reset_all = json.loads(run(*all_reset, "-b", up.bootstrap, "-o", "json"))["offsets"]
+    assert {each["group"] for each in reset_all} >= {"again"}
+    assert sum(each["lag"] for each in described(up, "again")["offsets"]) == 0
     forget = ("groups", "delete-offsets", "again", "-b", up.bootstrap, "--topic")
     assert json.loads(run(*forget, "t:1,3", "-o", "json")) == {
         "group": "again",

@@ -124,11 +124,12 @@ def test_state():
 
 def test_reset_export_and_delete():
     """CSV as --from-file reads it, with the empty line behind it."""
-    assert list(layout.new_offsets("billing", {O0: 5, O1: 10})) == [
+    assert list(layout.new_offsets({"billing": {O0: 5, O1: 10}, "b": {T0: 3}})) == [
         "",
         "GROUP           TOPIC           PARTITION  NEW-OFFSET",
         "billing         orders          0          5",
         "billing         orders          1          10",
+        "b               t               0          3",
     ]
     assert list(layout.exported({O0: 5, O1: 10})) == ["orders,0,5", "orders,1,10", ""]
     assert layout.deleted(["a", "b"]) == "Deletion of requested consumer groups ('a', 'b') was successful."
