@@ -53,7 +53,7 @@ def commands_of_the_readme() -> list[list[str]]:
     """The curl commands of the tour, as a shell would split them."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     found = re.findall(r"^\$ (curl .*?(?:\\\n.*?)*)$", readme, flags=re.MULTILINE)
-    return [shlex.split(each.replace("\\\n", " ")) for each in found]
+    return [shlex.split(each.replace("\\\n", " "), comments=True) for each in found]
 
 
 def run_curl(arguments: list[str], base: str) -> tuple[int, Any]:
@@ -78,9 +78,9 @@ def run_curl(arguments: list[str], base: str) -> tuple[int, Any]:
             return error.code, json.loads(error.read())
 
 
-def test_the_readmes_first_produce_and_fetch_work_as_they_stand(cluster):
-    """A newcomer's first three commands, literally, in order, without a pause."""
-    create_topic, produce, fetch = commands_of_the_readme()
+def test_the_readmes_commands_with_curl_work_as_they_stand(cluster):
+    """A newcomer's first three commands, literally, in order, without a pause; and a member with curl alone."""
+    create_topic, produce, fetch, join = commands_of_the_readme()
     base = urls_of(cluster)[0]
     status, topic = run_curl(create_topic, base)
     assert (status, topic["topic"], topic["partition_count"]) == (201, "orders", 3)
@@ -95,6 +95,9 @@ def test_the_readmes_first_produce_and_fetch_work_as_they_stand(cluster):
     assert read["high_watermark"] == read["next_offset"] == 1
     status, problem = run_curl(create_topic, base)
     assert (status, problem["error"], problem["outcome"]) == (409, "TOPIC_ALREADY_EXISTS", "not_written")
+    status, member = run_curl(join, base)
+    assert (status, member["generation"]) == (200, 1)
+    assert member["assignment"] == [{"topic": "orders", "partitions": [0, 1, 2]}]
 
 
 async def test_any_broker_serves_any_partition(cluster, http):
