@@ -506,7 +506,7 @@ def _parsed_fraction(name: str, text: str, low: float, high: float | None) -> fl
         number = float(text)
     except ValueError:
         number = math.nan
-    if not low <= number <= (LONG_MAX if high is None else high):  # nan is not either
+    if not low <= number <= (float(LONG_MAX) if high is None else high):  # nan is not either
         upper = "" if high is None else f" and at most {high}"
         raise InvalidConfig(f"{name}={text!r}: a number of at least {low}{upper} is needed", setting=name)
     return number
