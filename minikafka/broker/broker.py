@@ -220,6 +220,20 @@ class Broker:
             pause=lambda: asyncio.sleep(0),
         )
         await self._listeners.open(world.network, self.handle)
+        self._make_control()
+        self._make_data()
+        self._handlers.update(self._handler_table())
+        self.metadata.subscribe(self.chronicle.on_image)
+        self.metadata.subscribe(self.settings.on_image)
+        self.metadata.subscribe(self._on_image)
+        self.metadata.subscribe_leader(lambda *_: self.lifecycle.on_news())
+        self._open = True
+        await self._begin()
+        world.events("broker_started", node=self.node_id, address=str(self.address), cluster_id=self.cluster_id)
+
+    def _make_control(self) -> None:
+        """The quorum, its controller, and this broker's standing with it."""
+        world, config = self.world, self.config
         self.voters = config.voters if config.controller_quorum_voters else {config.node_id: self.address}
         self.metadata = MetadataCache(self.cluster_id, world.events)
         self.quorum = QuorumDriver(
@@ -254,6 +268,10 @@ class Broker:
             controller_heard_at=self.quorum.majority_heard_at,
             leads_any=lambda: any(isinstance(each.role, LeaderReplica) for each in self.partitions.values()),
         )
+
+    def _make_data(self) -> None:
+        """The replicas, and what is served from them."""
+        world, config = self.world, self.config
         self.replicas = ReplicaManager(
             self.settings,
             world,
@@ -279,22 +297,18 @@ class Broker:
         )
         self.metadata_api = MetadataApi(self.settings, world, self.metadata, self.quorum, self.ask_controller)
         self.admin_api = AdminApi(config, lambda: self.image, self._origins)
-        self._handlers.update(self._handler_table())
-        self.metadata.subscribe(self.chronicle.on_image)
-        self.metadata.subscribe(self.settings.on_image)
-        self.metadata.subscribe(self._on_image)
-        self.metadata.subscribe_leader(lambda *_: self.lifecycle.on_news())
-        self._open = True
+
+    async def _begin(self) -> None:
+        """All that goes on by itself."""
         await self.quorum.start()
         await self.controller.start()
         Caretaker(self.replicas, self.settings, on_disk_failure=self._fail_in_order).start(self._tasks.spawn)
         self.cleaner = LogCleaner(self.replicas, self.settings)
-        if config.log_cleaner_enable:
+        if self.config.log_cleaner_enable:
             self._tasks.spawn(self.cleaner.run(), "log-cleaner")
         self._tasks.spawn(self.replicas.isr_proposer.run(), "isr-proposer")
         self._tasks.spawn(self.groups.run(), "groups")
         self._tasks.spawn(self.lifecycle.run(), "lifecycle")
-        world.events("broker_started", node=self.node_id, address=str(self.address), cluster_id=self.cluster_id)
 
     def _cluster_id(self) -> str:
         """From the settings, else from the data directory, else, for a cluster of one, made up now."""
