@@ -1,4 +1,4 @@
-"""Addresses as settings have them: listeners, voters, bootstrap servers.
+"""Addresses as settings have them: listeners, voters, bootstrap servers, names and origins of the HTTP door.
 
 Rules for this file: text in, addresses out; a text that is none is InvalidConfig with the setting's name and the form.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Mapping
 
 from minikafka.errors import InvalidConfig
 from minikafka.types import Address, Listener, NodeId
@@ -46,6 +47,11 @@ def parse_listeners(text: str, setting: str) -> tuple[Listener, ...]:
 
 def parse_voters(text: str) -> dict[NodeId, Address]:
     """``1@a:9092,2@b:9092`` as a sorted mapping; raises InvalidConfig."""
+    return dict(_voters(text))
+
+
+@functools.lru_cache(256)  # as above
+def _voters(text: str) -> Mapping[NodeId, Address]:
     voters: dict[NodeId, Address] = {}
     for part in filter(None, (each.strip() for each in text.split(","))):
         node, at, address = part.partition("@")
@@ -58,6 +64,28 @@ def parse_voters(text: str) -> dict[NodeId, Address]:
             raise InvalidConfig(f"controller.quorum.voters names node {node} twice", setting="controller.quorum.voters")
         voters[int(node)] = Address(host.strip("[]"), int(port))
     return dict(sorted(voters.items()))
+
+
+def parse_host_names(text: str, setting: str) -> frozenset[str]:
+    """``a.example, .b.example`` in lower case (a leading dot: all below it; ``*``: any); raises InvalidConfig."""
+    names = []
+    for part in filter(None, (each.strip().lower() for each in text.split(","))):
+        if part != "*" and not re.fullmatch(r"\.?[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?", part):
+            raise InvalidConfig(f"{setting}={part!r}: a host name without a port is needed, or *", setting=setting)
+        names.append(part)
+    return frozenset(names)
+
+
+def parse_origins(text: str, setting: str) -> frozenset[str]:
+    """``http://localhost:5173, https://a.example`` in lower case; raises InvalidConfig."""
+    origins = []
+    for part in filter(None, (each.strip().lower() for each in text.split(","))):
+        if not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/?#@\s*]+", part):
+            raise InvalidConfig(
+                f"{setting}={part!r}: scheme://host or scheme://host:port is needed, without a path", setting=setting
+            )
+        origins.append(part)
+    return frozenset(origins)
 
 
 def parse_bootstrap(text: str) -> tuple[Address, ...]:

@@ -65,9 +65,12 @@ class File(Protocol):
     def close(self) -> None: ...
 
 
+_NO_NAMES = frozenset({"", ".", ".."})
+
+
 def checked_path(path: str) -> str:
     """``path`` if it stays inside the data directory; ValueError otherwise. The empty path is the directory itself."""
-    if path and any(part in {"", ".", ".."} for part in path.split("/")):
+    if path and not _NO_NAMES.isdisjoint(path.split("/")):
         raise ValueError(f"not a path inside the data directory: {path!r}")
     return path
 

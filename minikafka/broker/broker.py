@@ -16,23 +16,14 @@ from dataclasses import replace
 from typing import Any
 
 from minikafka.broker.api.admin import AdminApi
-from minikafka.broker.api.describe import handle_api_versions, handle_describe_producers, handle_describe_replicas
-from minikafka.broker.api.describe_log import handle_describe_log
-from minikafka.broker.api.explain import handle_explain_partition
-from minikafka.broker.api.fetch import handle_fetch
 from minikafka.broker.api.metadata import MetadataApi
-from minikafka.broker.api.offsets import (
-    handle_delete_records,
-    handle_list_offsets,
-    handle_offset_for_leader_epoch,
-)
-from minikafka.broker.api.produce import handle_produce
 from minikafka.broker.api.producer_ids import ProducerIds
 from minikafka.broker.caretaker import Caretaker
 from minikafka.broker.chronicle import Chronicle
 from minikafka.broker.controller_driver import ControllerDriver
 from minikafka.broker.dispatch import ApiHandler, Dispatcher
 from minikafka.broker.group_manager import GroupManager
+from minikafka.broker.handlers import handler_table
 from minikafka.broker.lifecycle import Lifecycle
 from minikafka.broker.listeners import Listeners
 from minikafka.broker.live_settings import LiveSettings
@@ -57,36 +48,14 @@ from minikafka.ports import Buffers, World
 from minikafka.quorum.image import MetadataImage
 from minikafka.replication.leader import LeaderReplica
 from minikafka.replication.partition import Partition
-from minikafka.types import METADATA_PARTITION, METADATA_TOPIC, Address, NodeId, TopicPartition
+from minikafka.types import METADATA_PARTITION, Address, Epoch, NodeId, TopicPartition
 from minikafka.wire.codec import find_api
-from minikafka.wire.messages import (
-    DescribeReplicasRequest,
-    DescribeReplicasResponse,
-    FetchRequest,
-    ProduceRequest,
-    ProduceResponse,
-)
 
 METADATA_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 """Kafka's fixed id of the metadata topic: the UUID 1."""
 
 METADATA_LOG_CONFIG = TopicConfig(retention_ms=-1, max_message_bytes=100 * MIB)
 """Snapshots alone shorten the metadata log, and the quorum bounds its batches itself."""
-
-QUORUM_APIS = ("Vote", "BeginQuorumEpoch", "EndQuorumEpoch", "FetchSnapshot", "DescribeQuorum")
-CONTROLLER_APIS = (
-    "BrokerRegistration",
-    "BrokerHeartbeat",
-    "AlterPartition",
-    "CreateTopics",
-    "DeleteTopics",
-    "ElectLeaders",
-    "CreatePartitions",
-    "AlterConfigs",
-    "IncrementalAlterConfigs",
-    "AlterPartitionReassignments",
-    "AllocateProducerIds",
-)
 
 
 class Broker:
@@ -222,11 +191,23 @@ class Broker:
         await self._listeners.open(world.network, self.handle)
         self._make_control()
         self._make_data()
-        self._handlers.update(self._handler_table())
+        self._handlers.update(
+            handler_table(
+                self.replicas,
+                self.quorum,
+                self.controller,
+                lifecycle=self.lifecycle,
+                metadata=self.metadata_api,
+                admin=self.admin_api,
+                producer_ids=self.producer_ids,
+                groups=self.groups,
+                chronicle=self.chronicle,
+            )
+        )
         self.metadata.subscribe(self.chronicle.on_image)
         self.metadata.subscribe(self.settings.on_image)
         self.metadata.subscribe(self._on_image)
-        self.metadata.subscribe_leader(lambda *_: self.lifecycle.on_news())
+        self.metadata.subscribe_leader(self._on_leader)
         self._open = True
         await self._begin()
         world.events("broker_started", node=self.node_id, address=str(self.address), cluster_id=self.cluster_id)
@@ -279,7 +260,7 @@ class Broker:
             spawn=self._tasks.spawn,
             controller=self.controller_address,
             image=lambda: self.image,
-            broker_epoch=lambda: self.lifecycle.broker_epoch,
+            broker_epoch=lambda: self.lifecycle.latest_broker_epoch,
             address_of=self.address_of,
             on_storage_failure=self._on_storage_failure,
         )
@@ -302,7 +283,10 @@ class Broker:
         """All that goes on by itself."""
         await self.quorum.start()
         await self.controller.start()
-        Caretaker(self.replicas, self.settings, on_disk_failure=self._fail_in_order).start(self._tasks.spawn)
+        caretaker = Caretaker(
+            self.replicas, self.settings, on_disk_failure=self._fail_in_order, spawn=self._tasks.spawn
+        )
+        self._tasks.spawn(caretaker.run(), "caretaker")
         self.cleaner = LogCleaner(self.replicas, self.settings)
         if self.config.log_cleaner_enable:
             self._tasks.spawn(self.cleaner.run(), "log-cleaner")
@@ -328,29 +312,6 @@ class Broker:
     def _new_id(self) -> str:
         return base64.urlsafe_b64encode(self.world.random.randbytes(16)).decode().rstrip("=")
 
-    def _handler_table(self) -> dict[str, ApiHandler]:
-        handlers: dict[str, ApiHandler] = {
-            "Produce": self._produce,
-            "Fetch": self._fetch,
-            "ListOffsets": lambda request: handle_list_offsets(self.replicas, request),
-            "OffsetForLeaderEpoch": lambda request: handle_offset_for_leader_epoch(self.replicas, request),
-            "DeleteRecords": lambda request: handle_delete_records(self.replicas, request),
-            "Metadata": self.metadata_api.handle_metadata,
-            "DescribeTopicPartitions": self.metadata_api.handle_describe_topics,
-            "DescribeConfigs": self.admin_api.handle_describe_configs,
-            "ListPartitionReassignments": self.admin_api.handle_list_reassignments,
-            "DescribeProducers": lambda request: handle_describe_producers(self.replicas, request),
-            "InitProducerId": self.producer_ids.handle_init_producer_id,
-            "ApiVersions": handle_api_versions,
-            "DescribeReplicas": self._describe_replicas,
-            "DescribeLog": lambda request: handle_describe_log(self.replicas, self.quorum, request),
-            "ExplainPartition": lambda request: handle_explain_partition(self.replicas, self.chronicle, request),
-        }
-        handlers.update(self.groups.handlers())
-        handlers.update(dict.fromkeys(QUORUM_APIS, self.quorum.handle))
-        handlers.update(dict.fromkeys(CONTROLLER_APIS, self.controller.handle))
-        return handlers
-
     # ---- requests ----------------------------------------------------------------------------------------------------
 
     async def handle(self, api: str, body: bytes) -> Buffers:
@@ -360,17 +321,6 @@ class Broker:
     async def answer(self, api: str, request: object) -> Any:
         """The same handlers, typed. Raises ProtocolError for a failure of the whole request."""
         return await self.dispatcher.answer(find_api(api), request)
-
-    async def _produce(self, request: ProduceRequest) -> ProduceResponse:
-        return await handle_produce(self.replicas, request, session_alive=self.lifecycle.session_alive)
-
-    async def _fetch(self, request: FetchRequest) -> Any:
-        if any(each.topic == METADATA_TOPIC for each in request.partitions):
-            return await self.quorum.handle(request)
-        return await handle_fetch(self.replicas, request)
-
-    async def _describe_replicas(self, request: DescribeReplicasRequest) -> DescribeReplicasResponse:
-        return await handle_describe_replicas(self.replicas, request, broker_epoch=self.broker_epoch)
 
     async def ask_controller(self, request: object) -> object | None:
         """One call to the active controller; None when none is known or it does not answer."""
@@ -387,10 +337,16 @@ class Broker:
 
     # ---- news --------------------------------------------------------------------------------------------------------
 
-    def _on_image(self, _old: MetadataImage, _new: MetadataImage) -> None:
+    def _on_image(self, _old: MetadataImage, new: MetadataImage) -> None:
         self._take_roles()
-        self.lifecycle.on_news()
+        if not self.is_ready or not new.alive(self.node_id) or new.is_anybody_leaving():
+            # A heartbeat now gets this broker in or out, or tells who leaves that it is known here.
+            self.lifecycle.on_news()
         self._moved()
+
+    def _on_leader(self, leader_id: NodeId, _epoch: Epoch, _i_lead: bool) -> None:  # noqa: FBT001 - as all are called
+        if leader_id in self.voters:
+            self.lifecycle.on_news()
 
     def _take_roles(self) -> None:
         """Bring the replicas to the present image; the first time only when it holds this incarnation's registration.
@@ -486,6 +442,19 @@ class Broker:
             await self._end(clean=False)
 
     async def _end(self, *, clean: bool) -> None:
+        """Whatever goes wrong, it ends: who waits for that would keep the port and the data directory for ever."""
+        try:
+            await self._end_in_order(clean=clean)
+        except Exception as error:
+            self.failure = self.failure or f"stopping failed: {type(error).__name__}: {error}"
+            self.world.events("broker_stopped", node=self.node_id, clean=False, why=self.failure)
+            await self._tasks.cancel_all()
+            raise
+        finally:
+            self._stopped.set()
+            self._state_moved.set()
+
+    async def _end_in_order(self, *, clean: bool) -> None:
         opened, self._open = self._open, False
         if opened:
             self.groups.close()
@@ -506,5 +475,3 @@ class Broker:
         self.world.events(
             "broker_stopped", node=self.node_id, clean=clean and self.failure is None, why=self.failure or ""
         )
-        self._stopped.set()
-        self._state_moved.set()

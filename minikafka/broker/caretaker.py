@@ -1,13 +1,17 @@
 """Work that is due from time to time: ISR checks, checkpoints, retention, syncs by time, unlinking.
 
-Each kind has its own interval and its own small loop; each does what rules decide and reports failures of the disk.
+Each kind has its own interval, from the end of one turn to the beginning of the next, and each turn is a task of its
+own: a slow one holds up nothing else. Between turns one task waits for all of them, since most brokers of a test never
+live to see the first. Each does what rules decide and reports failures of the disk.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from minikafka.errors import DiskFailed, DiskFull, KafkaStorageError
@@ -26,70 +30,94 @@ FLUSH_CHECK_S = 1.0
 RETENTION_FIRST_S = 30.0
 
 
+@dataclass(slots=True, eq=False)
+class _Duty:
+    """One kind of work."""
+
+    name: str
+    interval_s: Callable[[], float]
+    """Asked whenever it counts: settings move at run time."""
+    work: Callable[[], Awaitable[None]]
+    pause_max_s: float = math.inf
+    """Of the pause before the first turn."""
+    idle_since: float = 0.0
+    """The end of the last turn, at first the start; on the loop's clock."""
+    is_at_work: bool = False
+
+    def due_at(self) -> float:
+        """When its next turn begins; never while one is under way."""
+        return math.inf if self.is_at_work else self.idle_since + min(self.interval_s(), self.pause_max_s)
+
+
 class Caretaker:
     """The periodic work of one broker."""
 
-    def __init__(self, replicas: ReplicaManager, live: LiveSettings, *, on_disk_failure: Callable[[str], None]) -> None:
-        self.replicas = replicas
-        self._live = live
-        self._on_disk_failure = on_disk_failure
-        self._last_sync: dict[TopicPartition, float] = {}
-
-    def start(self, spawn: Spawn) -> None:
-        """Begin all the loops."""
-        live, config = self._live, self._live.started_with
-
-        def fixed(interval_s: float) -> Callable[[], float]:
-            return lambda: interval_s
-
-        spawn(self._every(lambda: live.now.replica_lag_time_max_ms / 2000, self._shrink), "isr-check")
-        spawn(
-            self._every(
-                lambda: config.replica_high_watermark_checkpoint_interval_ms / 1000, self.checkpoint_watermarks
-            ),
-            "hw-checkpoint",
-        )
-        spawn(
-            self._every(
-                lambda: config.log_flush_offset_checkpoint_interval_ms / 1000, self._checkpoint_recovery_points
-            ),
-            "recovery-point-checkpoint",
-        )
-        spawn(
-            self._every(
-                lambda: config.log_flush_start_offset_checkpoint_interval_ms / 1000, self._checkpoint_log_starts
-            ),
-            "log-start-checkpoint",
-        )
-        spawn(
-            self._every(lambda: live.now.log_retention_check_interval_ms / 1000, self._retain, first=RETENTION_FIRST_S),
-            "retention",
-        )
-        spawn(self._every(fixed(FLUSH_CHECK_S), self._sync), "flush")
-        spawn(self._every(fixed(max(0.001, config.log_segment_delete_delay_ms / 1000 / 2)), self._unlink), "unlink")
-
-    async def _every(
-        self, interval_s: Callable[[], float], work: Callable[[], Awaitable[None]], *, first: float | None = None
+    def __init__(
+        self, replicas: ReplicaManager, live: LiveSettings, *, on_disk_failure: Callable[[str], None], spawn: Spawn
     ) -> None:
-        await self._pause(interval_s if first is None else lambda: min(interval_s(), first))
-        while True:
-            try:
-                await work()
-            except (DiskFailed, DiskFull) as error:
-                self._on_disk_failure(str(error))
-                return
-            await self._pause(interval_s)
+        self.replicas = replicas
+        self._on_disk_failure = on_disk_failure
+        self._spawn = spawn
+        self._last_sync: dict[TopicPartition, float] = {}
+        self._news = asyncio.Event()
+        """A turn has ended, or a setting has moved."""
+        live.subscribe(lambda _: self._news.set())
+        config = live.started_with
+        unlink_s = max(0.001, config.log_segment_delete_delay_ms / 1000 / 2)
+        self._duties = (
+            _Duty("isr-check", lambda: live.now.replica_lag_time_max_ms / 2000, self._shrink),
+            _Duty(
+                "hw-checkpoint",
+                lambda: config.replica_high_watermark_checkpoint_interval_ms / 1000,
+                self.checkpoint_watermarks,
+            ),
+            _Duty(
+                "recovery-point-checkpoint",
+                lambda: config.log_flush_offset_checkpoint_interval_ms / 1000,
+                self._checkpoint_recovery_points,
+            ),
+            _Duty(
+                "log-start-checkpoint",
+                lambda: config.log_flush_start_offset_checkpoint_interval_ms / 1000,
+                self._checkpoint_log_starts,
+            ),
+            _Duty(
+                "retention",
+                lambda: live.now.log_retention_check_interval_ms / 1000,
+                self._retain,
+                pause_max_s=RETENTION_FIRST_S,
+            ),
+            _Duty("flush", lambda: FLUSH_CHECK_S, self._sync),
+            _Duty("unlink", lambda: unlink_s, self._unlink),
+        )
 
-    async def _pause(self, interval_s: Callable[[], float]) -> None:
-        """As long as the setting says; when it moves meanwhile, as long as it says then."""
+    async def run(self) -> None:
+        """Begin each turn when it is due, for as long as the broker runs."""
         loop = asyncio.get_running_loop()
-        began = loop.time()
-        while (left_s := began + interval_s() - loop.time()) > 0:
-            try:
-                async with asyncio.timeout(left_s):
-                    await self._live.until_moved()
-            except TimeoutError:
-                return
+        for duty in self._duties:
+            duty.idle_since = loop.time()
+        while True:
+            now = loop.time()
+            for duty in self._duties:
+                if duty.due_at() <= now:
+                    duty.is_at_work = True
+                    self._spawn(self._take_turn(duty), duty.name)
+            self._news.clear()
+            next_at = min(duty.due_at() for duty in self._duties)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(None if next_at == math.inf else next_at):
+                    await self._news.wait()
+
+    async def _take_turn(self, duty: _Duty) -> None:
+        try:
+            await duty.work()
+        except (DiskFailed, DiskFull) as error:
+            self._on_disk_failure(str(error))
+            return  # the broker stops: there is no next turn
+        duty.pause_max_s = math.inf
+        duty.idle_since = asyncio.get_running_loop().time()
+        duty.is_at_work = False
+        self._news.set()
 
     async def _shrink(self) -> None:
         self.replicas.shrink_isrs()
@@ -117,7 +145,9 @@ class Caretaker:
 
     async def _retain_one(self, partition: Partition, now_ms: int) -> None:
         log = partition.log
-        log.expire_producers(now_ms)
+        # By the monotonic clock: a calendar that jumps ahead must not make everybody look idle for a day, for who is
+        # forgotten may write a batch twice.
+        log.expire_producers(int(self.replicas.clock.now() * 1000))
         expired = log.expired_segments(now_ms, partition.high_watermark)
         if not isinstance(partition.role, LeaderReplica):
             # Followers take the leader's log start; they delete only what it has let go.

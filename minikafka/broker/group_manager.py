@@ -27,8 +27,8 @@ from minikafka.errors import (
 )
 from minikafka.groups.coordinator import GroupCoordinator, Standing
 from minikafka.groups.limits import check_group_id
-from minikafka.groups.rebalance import GroupSettings
 from minikafka.groups.records import OFFSETS_TOPIC, partition_of
+from minikafka.groups.settings import GroupSettings
 from minikafka.ports import World
 from minikafka.quorum.image import MetadataImage
 from minikafka.replication.leader import LeaderReplica
@@ -133,18 +133,25 @@ class GroupManager:
             if partition is not shard.partition or partition.role is not shard.leader:
                 del self._shards[name]
                 shard.end()
+        if old.topics is not new.topics:
+            # Before shards begin: the leader before them has heard of these deletions, and what it let be committed
+            # since is of the topics that have the names now.
+            gone = [each.name for each in old.topics.values() if not _is_there(new, each.name, each.topic_id)]
+            self._forget_topics(gone)
         topic = new.topics.get(OFFSETS_TOPIC)
         for number in range(len(topic.partitions) if topic is not None else 0):
             name = TopicPartition(OFFSETS_TOPIC, number)
             partition = self._replicas.partitions.get(name)
             if partition is not None and isinstance(partition.role, LeaderReplica) and name not in self._shards:
                 self._begin(name, partition.role)
-        if old.topics is not new.topics:
-            gone = [each.name for each in old.topics.values() if not _is_there(new, each.name, each.topic_id)]
-            self._forget_topics(gone)
 
     def _begin(self, name: TopicPartition, leader: LeaderReplica) -> None:
-        coordinator = GroupCoordinator(self._settings, new_member_id=self._new_member_id, events=self._world.events)
+        coordinator = GroupCoordinator(
+            self._settings,
+            new_member_id=self._new_member_id,
+            events=self._world.events,
+            topic_exists=lambda topic: topic in self._image().topics,
+        )
         self._shards[name] = GroupShard(
             self._replicas,
             self._replicas.partitions[name],
@@ -159,9 +166,11 @@ class GroupManager:
         if not topics:
             return
         for shard in list(self._shards.values()):
-            if shard.is_loaded:
-                with shard.step() as step:
-                    shard.coordinator.topics_deleted(topics, step)
+            if not shard.is_loaded:
+                shard.coordinator.topics_deleted_unloaded(topics)
+                continue
+            with shard.step() as step:
+                shard.coordinator.topics_deleted(topics, step)
 
     def _new_member_id(self, name: str) -> str:
         return f"{name}-{self._world.random.randbytes(16).hex()}"

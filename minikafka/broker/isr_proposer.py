@@ -33,7 +33,7 @@ from minikafka.errors import (
 from minikafka.ports import World
 from minikafka.replication.leader import LeaderReplica, Proposal
 from minikafka.replication.partition import Partition
-from minikafka.types import Address, TopicPartition
+from minikafka.types import Address, TopicId, TopicPartition
 from minikafka.wire.messages import (
     AlteredPartition,
     AlterPartitionItem,
@@ -111,7 +111,10 @@ class IsrProposer:
         request = AlterPartitionRequest(
             broker_id=self.config.node_id,
             broker_epoch=self._broker_epoch(),
-            partitions=tuple(_item(partition, proposal) for partition, _, proposal in sending.values()),
+            partitions=tuple(
+                item_of(partition.partition, partition.topic_id, proposal)
+                for partition, _, proposal in sending.values()
+            ),
         )
         deadline = self.world.clock.now() + self.config.controller_quorum_request_timeout_ms / 1000
         try:
@@ -162,11 +165,12 @@ class IsrProposer:
         return False
 
 
-def _item(partition: Partition, proposal: Proposal) -> AlterPartitionItem:
+def item_of(name: TopicPartition, topic_id: TopicId, proposal: Proposal) -> AlterPartitionItem:
+    """A proposal as the controller is asked (KIP-497)."""
     return AlterPartitionItem(
-        topic=partition.partition.topic,
-        topic_id=partition.topic_id,
-        partition=partition.partition.partition,
+        topic=name.topic,
+        topic_id=topic_id,
+        partition=name.partition,
         leader_epoch=proposal.leader_epoch,
         partition_epoch=proposal.partition_epoch,
         new_isr=tuple(

@@ -67,6 +67,10 @@ class Lifecycle:
         self.incarnation_id = incarnation_id
         self.previous_broker_epoch = previous_broker_epoch
         self.broker_epoch = NO_BROKER_EPOCH
+        self.latest_broker_epoch = NO_BROKER_EPOCH
+        """What fetches speak for: also when it is over, until there is a newer one. Without any they would not be
+        compared with who is registered now, which may be another process (KIP-903).
+        """
         self.is_fenced = True
         self.refused: str | None = None
         """Why the controller does not let this broker in; told to people who wait."""
@@ -98,7 +102,7 @@ class Lifecycle:
         return self.world.clock.now() - self._session_from <= self.config.broker_session_timeout_ms / 1000
 
     def on_news(self) -> None:
-        """The controller or the metadata has moved: a heartbeat now may get further."""
+        """The controller or the metadata has moved: a heartbeat now may get further, or get somebody else further."""
         self._news.set()
 
     def leave(self) -> None:
@@ -137,7 +141,8 @@ class Lifecycle:
             return
 
     async def _register(self) -> bool:
-        if self._controller() is None:
+        controller = self._controller()
+        if controller is None:
             return False
         sent = self.world.clock.now()
         request = BrokerRegistrationRequest(
@@ -164,12 +169,15 @@ class Lifecycle:
             return False
         self.refused = None
         self._refusals = 0
-        self.broker_epoch = response.broker_epoch
+        self.broker_epoch = self.latest_broker_epoch = response.broker_epoch
         self.world.events("registered", node=self.config.node_id, broker_epoch=self.broker_epoch)
         if not response.is_fenced:
             self._resumes_at = self.broker_epoch + 1
             self._begin_session(sent)
             self._set_fenced(fenced=False)
+            if self._controller() == controller and not self._wants_to_leave:
+                # What has moved meanwhile was this registration: there is nothing that a heartbeat could add.
+                self._news.clear()
         self._on_change()
         return not self.is_fenced
 

@@ -1,12 +1,11 @@
 """This broker's settings as they count now: what it was started with, and over it what was set at run time (KIP-226).
 
-Who keeps the object asks ``now`` whenever it needs a value; who must act when a value moves waits for
-:meth:`LiveSettings.until_moved` or subscribes. What counts is decided by ``quorum/defaults.py``.
+Who keeps the object asks ``now`` whenever it needs a value; who must act when a value moves subscribes. What counts is
+decided by ``quorum/defaults.py``.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 from minikafka.config import BrokerConfig, to_settings
@@ -24,16 +23,11 @@ class LiveSettings:
         self.now = started_with
         """The settings that count; a new object when one of them moves."""
         self._events = events
-        self._moved = asyncio.Event()
         self._subscribers: list[Callable[[BrokerConfig], None]] = []
 
     def subscribe(self, tell: Callable[[BrokerConfig], None]) -> None:
         """Be told of the settings whenever one of them has moved."""
         self._subscribers.append(tell)
-
-    async def until_moved(self) -> None:
-        """Return when a setting has moved, the next time."""
-        await self._moved.wait()
 
     def on_image(self, old: MetadataImage, new: MetadataImage) -> None:
         """The metadata says something else. What this build cannot read changes nothing, and is told."""
@@ -52,5 +46,3 @@ class LiveSettings:
         self._events("settings_changed", node=settings.node_id, settings=changed)
         for tell in self._subscribers:
             tell(settings)
-        moved, self._moved = self._moved, asyncio.Event()
-        moved.set()

@@ -121,6 +121,26 @@ class MetadataFollower:
     async def _fetch_snapshot(self, ask: FetchAsk, snapshot: EpochEnd) -> None:
         """Get the leader's snapshot and begin anew behind it; when anything goes wrong, the next fetch asks again."""
         file = self._snapshots.begin(snapshot)
+        try:
+            if not await self._fetch_parts(ask, snapshot, file):
+                await self._pause(fetching.on_fetch_failed(self._core, self._world.clock.now()))
+                return
+            try:
+                payloads = self._snapshots.read_part(snapshot)
+            except CorruptMessage as error:
+                self._world.events(
+                    "snapshot_damaged", end_offset=snapshot.end_offset, epoch=snapshot.epoch, reason=str(error)
+                )
+                return
+            await self._begin_behind(snapshot, file, payloads)
+        finally:
+            file.close()
+        self._world.events(
+            "snapshot_fetched", end_offset=snapshot.end_offset, epoch=snapshot.epoch, records=len(payloads)
+        )
+
+    async def _fetch_parts(self, ask: FetchAsk, snapshot: EpochEnd, file: File) -> bool:
+        """All of it, part by part; False: give it up."""
         size = -1
         while file.size() != size:
             request = FetchSnapshotRequest(
@@ -134,23 +154,10 @@ class MetadataFollower:
             if not isinstance(response, FetchSnapshotResponse) or not fetching.on_snapshot_chunk(
                 self._core, ask, response, position=file.size(), now=self._world.clock.now()
             ):
-                file.close()
-                await self._pause(fetching.on_fetch_failed(self._core, self._world.clock.now()))
-                return
+                return False
             file.append(response.unaligned_records)
             size = response.size
-        try:
-            payloads = self._snapshots.read_part(snapshot)
-        except CorruptMessage as error:
-            self._world.events(
-                "snapshot_damaged", end_offset=snapshot.end_offset, epoch=snapshot.epoch, reason=str(error)
-            )
-            file.close()
-            return
-        await self._begin_behind(snapshot, file, payloads)
-        self._world.events(
-            "snapshot_fetched", end_offset=snapshot.end_offset, epoch=snapshot.epoch, records=len(payloads)
-        )
+        return True
 
     async def _begin_behind(self, snapshot: EpochEnd, file: File, payloads: Sequence[bytes]) -> None:
         """Keep the snapshot and empty the log; it goes on at the snapshot's end, and so does the listener, without an

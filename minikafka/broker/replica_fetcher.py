@@ -300,7 +300,7 @@ class _LeaderLoop:
 
     async def _obey(self, asking: Mapping[TopicPartition, _Asked], response: FetchResponse) -> None:
         """Apply the answer partition by partition; syncs run together, each before its own acknowledgement."""
-        extended: list[tuple[Partition, FollowerReplica, Extend]] = []
+        extended: list[tuple[Partition, FollowerReplica, Extend, Flusher]] = []
         heard: dict[TopicPartition, None] = {}
         for answer in response.partitions:
             size = sum(map(len, answer.records))
@@ -316,16 +316,17 @@ class _LeaderLoop:
             self.leader_ends[name] = answer.log_end_offset
             step = self._apply(name, asked.role, answer, asked.fetch)
             if step is not None:
-                extended.append((partition, asked.role, step))
+                # Taken now: while the others have their turn, this topic may be deleted.
+                extended.append((partition, asked.role, step, self.owner.flushers[name]))
         syncing = [
-            self.owner.flushers[partition.partition].durable(partition.log.end_offset)
-            for partition, _, step in extended
+            flusher.durable(partition.log.end_offset)
+            for partition, _, step, flusher in extended
             if step.batches and partition.config.syncs_before_acknowledging
         ]
         if syncing:
             # A log whose sync failed has told so itself and is offline now: its role below is another one.
             await asyncio.gather(*syncing, return_exceptions=True)
-        for partition, role, step in extended:
+        for partition, role, step, _ in extended:
             if partition.role is role:
                 heard[partition.partition] = None
                 if role.on_durable(step.leader_high_watermark, step.leader_start_offset):

@@ -21,7 +21,7 @@ from minikafka.chaos.figures import Figures
 from minikafka.chaos.scenario import Group, Load, Producers
 from minikafka.check import value_id
 from minikafka.client.producer import Producer
-from minikafka.client.settings import ConsumerConfig, ProducerConfig, build
+from minikafka.client.settings import ProducerConfig, build
 from minikafka.client.structs import ConsumerRebalanceListener, RecordMetadata
 from minikafka.errors import NOT_WRITTEN, ProtocolError
 from minikafka.types import TopicPartition
@@ -138,7 +138,6 @@ class Member:
             "session_timeout_ms": 6_000,
             "heartbeat_interval_ms": 1_000,
         }
-        build(ConsumerConfig, {"bootstrap_servers": self._bootstrap, **settings})
         consumer = Consumer(bootstrap_servers=self._bootstrap, **settings)
         consumer.subscribe([self._group.topic], listener=_Told(self, consumer))
         async with consumer:

@@ -32,6 +32,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from minikafka.chaos.commands import forbidden, missing, run
+from minikafka.config import MIB
 from minikafka.errors import WorldError
 
 SHUTDOWN: Final = 0x8004587D
@@ -39,7 +40,6 @@ SHUTDOWN: Final = 0x8004587D
 WITHOUT_JOURNAL: Final = struct.pack("I", 2)
 """EXT4_GOING_FLAGS_NOLOGFLUSH."""
 
-MIB: Final = 1 << 20
 LAID_OUT: Final = ("-E", "lazy_itable_init=0,lazy_journal_init=0")
 BALLAST: Final = "ballast"
 BALLAST_BYTES_MIN: Final = 4096

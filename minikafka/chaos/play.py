@@ -14,7 +14,7 @@ from typing import Final
 from minikafka.chaos.outcome import Outcome
 from minikafka.chaos.picture import picture
 from minikafka.chaos.runner import Run
-from minikafka.chaos.scenario import Scenario
+from minikafka.chaos.scenario import DURATION_S_MAX, DURATION_S_MIN, Scenario
 from minikafka.chaos.target import CannotMake, Target, lacks, target_class
 
 REPORT: Final = "report.json"
@@ -22,10 +22,12 @@ PICTURE: Final = "throughput.svg"
 
 
 def check(scenario: Scenario, target: str, duration_s: float | None) -> None:
-    """CannotMake when the target lacks a fault, or the load would be over before the scenario is."""
+    """CannotMake when the target lacks a fault, or the load would be over before the scenario is, or not in a week."""
     missing = lacks(target, scenario)
     if missing:
         raise CannotMake(f"{scenario.name}: {'; '.join(missing)}", scenario=scenario.name)
+    if duration_s is not None and not DURATION_S_MIN <= duration_s <= DURATION_S_MAX:
+        raise CannotMake(f"--duration {duration_s:g}s: from 1s to 7d is possible, as in a file", scenario=scenario.name)
     if duration_s is not None and duration_s < scenario.fixed_s():
         raise CannotMake(
             f"--duration {duration_s:g}s: {scenario.name} has faults until {scenario.fixed_s():g} s, its load"

@@ -201,7 +201,7 @@ class ProcessTarget:
     def _note(self, hit: Hit) -> None:
         number, strike = hit.strike.number, hit.strike
         for place, link in enumerate(hit.links):
-            self._wanted[_where(link)].links[number, place] = _spec(hit, link)
+            self._wanted[_where(link)].links[number, place] = _spec(hit, link, strike.seed + place)
         for node in hit.nodes:
             wanted = self._wanted[node]
             if hit.what in {KILL, STOP}:
@@ -290,14 +290,15 @@ def _where(link: tuple[End, End]) -> NodeId:
     return target if source == CLIENT_END else source
 
 
-def _spec(hit: Hit, link: tuple[End, End]) -> Spec:
-    """The fault as /v1/faults takes it: lost packets are silence, not broken connections."""
+def _spec(hit: Hit, link: tuple[End, End], seed: int) -> Spec:
+    """The fault as /v1/faults takes it: lost packets are silence, not broken connections. Each link draws by itself."""
     source, target = (CLIENT if end == CLIENT_END else str(end) for end in link)
     spec: Spec = {"kind": "drop", "link": f"{source}>{target}"}
     if hit.what == DELAY:
-        spec |= {"kind": "delay", "delay_ms": hit.strike.delay_s * 1000, "jitter_ms": hit.strike.jitter_s * 1000}
+        jitter_ms = hit.strike.jitter_s * 1000
+        spec |= {"kind": "delay", "delay_ms": hit.strike.delay_s * 1000, "jitter_ms": jitter_ms, "seed": seed}
     elif hit.what == LOSS:
-        spec |= {"probability": hit.strike.share, "seed": hit.strike.number}
+        spec |= {"probability": hit.strike.share, "seed": seed}
     elif hit.what not in {ISOLATE, CUT}:
         raise WorldError(f"{hit.what} is no fault of links")
     return spec

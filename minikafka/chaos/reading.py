@@ -6,12 +6,15 @@ guessed.
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
 from typing import Final
 
 from minikafka.chaos.fields import ScenarioError, Table, parse
 from minikafka.chaos.losses import REASONS
 from minikafka.chaos.scenario import (
+    DURATION_S_MAX,
+    DURATION_S_MIN,
     SHORT_SESSIONS,
     Cluster,
     Expectation,
@@ -35,7 +38,6 @@ BROKERS_MAX: Final = 9
 """Each is a process of some 60 MB; more brokers make no more kinds of fault."""
 
 RATE_MAX: Final = 20_000.0
-DURATION_S_MAX: Final = 7 * 86_400.0
 BY_S_MAX: Final = 366 * 86_400.0
 DELAY_S_MAX: Final = 60.0
 
@@ -57,14 +59,20 @@ def find(name: str) -> Path:
         return path
     path = LIBRARY / f"{name}{SUFFIX}"
     if not path.is_file():
-        known = ", ".join(each.stem for each in library())
-        raise ScenarioError(f"there is no scenario {name!r}; the library has {known}", field="")
+        known = [each.stem for each in library()]
+        near = difflib.get_close_matches(name, known, n=3)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"the library has {', '.join(known)}"
+        raise ScenarioError(f"there is no scenario {name!r}; {hint}", field="")
     return path
 
 
 def read(path: Path) -> Scenario:
     """The scenario of a file. ScenarioError, OSError."""
-    return scenario_of(path, path.read_text(encoding="utf-8"))
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ScenarioError(f"{path}: this is no text: {error}", field="") from error
+    return scenario_of(path, text)
 
 
 def scenario_of(path: Path, text: str) -> Scenario:
@@ -122,7 +130,7 @@ def _load(table: Table) -> Load:
         groups=tuple(_group(each) for each in table.tables("groups")),
     )
     table.done()
-    if not 1 <= load.duration_s <= DURATION_S_MAX:
+    if not DURATION_S_MIN <= load.duration_s <= DURATION_S_MAX:
         raise table.wrong("duration", f"{load.duration_s:g} s: from 1s to 7d is possible")
     return load
 

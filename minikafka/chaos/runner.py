@@ -77,6 +77,8 @@ class Run:
         self._spared: list[str] = []
         self._restart: tuple[float, float] | None = None
         self._missing = ""
+        self._deeds: dict[asyncio.Task[None], None] = {}
+        """What the target is doing to the cluster now."""
 
     async def run(self) -> Outcome:
         """All of it. WorldError when the cluster cannot be started or a fault cannot be carried out."""
@@ -134,11 +136,26 @@ class Run:
         striking = [asyncio.ensure_future(self._strike(each)) for each in strikes]
         try:
             await self._until(self._duration_s, striking)
-        finally:
             for task in striking:
                 task.cancel()
             await asyncio.gather(*striking, return_exceptions=True)
+            await asyncio.gather(*self._deeds)  # begun before the end, and not to be left halfway
+        finally:
+            under_way = [*striking, *self._deeds]
+            for task in under_way:
+                task.cancel()
+            await asyncio.gather(*under_way, return_exceptions=True)
         return await self._peace()
+
+    async def _whole(self, deed: Coroutine[Any, Any, None]) -> None:
+        """To its end, also when its strike ends before with the load: half a fault cannot be put right.
+
+        A system call's injection, say, would be begun by a thread and known to nobody.
+        """
+        doing = asyncio.ensure_future(deed)
+        self._deeds[doing] = None
+        doing.add_done_callback(self._deeds.pop)
+        await asyncio.shield(doing)
 
     async def _until(self, at_s: float, striking: Iterable[asyncio.Task[None]]) -> None:
         """Watch until that time of the load, and until a rolling restart that is under way has ended."""
@@ -197,10 +214,10 @@ class Run:
         if strike.what in {RESTART, ROLLING_RESTART}:
             await self._restart_all(hit, recovery)
             return
-        await self._target.begin(hit)
+        await self._whole(self._target.begin(hit))
         if FAULTS[strike.what].lasts:
             await asyncio.sleep(self._duration_s if strike.lasts_s is None else strike.lasts_s)
-            await self._target.end(hit)
+            await self._whole(self._target.end(hit))
         recovery.healed_s = self._work.now()
 
     async def _restart_all(self, hit: Hit, recovery: Recovery) -> None:
@@ -212,8 +229,8 @@ class Run:
             self._restart = (began_s, -1.0)
         for nodes in [(node,) for node in hit.nodes] if rolling else [hit.nodes]:
             one = Hit(strike=stop, nodes=nodes)
-            await self._target.begin(one)
-            await self._target.end(one)
+            await self._whole(self._target.begin(one))
+            await self._whole(self._target.end(one))
             if rolling and await self._seen(_all_in_sync(self._names), STEP_S) is None:
                 raise WorldError(f"broker {nodes[0]} is not in sync {STEP_S:.0f} s after its restart: {self._lacks()}")
         recovery.healed_s = self._work.now()

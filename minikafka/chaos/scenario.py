@@ -23,6 +23,10 @@ SHORT_SESSIONS: Final = {
 """Settings of every scenario's cluster, under its own: with Kafka's times (sessions of nine seconds, fetches that are
 given up after thirty) a run would mostly wait."""
 
+DURATION_S_MIN: Final = 1.0
+DURATION_S_MAX: Final = 7 * 86_400.0
+"""Of a load: a week. Its history, a line a record, is judged in memory; more is a slip of the unit."""
+
 FLUSH_EACH: Final = "log.flush.interval.messages"
 UNCLEAN: Final = "unclean.leader.election.enable"
 

@@ -22,6 +22,9 @@ LAST_S: Final = 2.0
 """A step that repeats begins no new fault so shortly before the load ends: there would be nothing to see."""
 
 
+SEED_BITS: Final = 31
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strike:
     """One fault to come. ``whom`` and ``to`` hold no drawn words any more: only what a view resolves."""
@@ -40,6 +43,8 @@ class Strike:
     jitter_s: float = 0.0
     share: float = 0.0
     by_s: float = 0.0
+    seed: int = 0
+    """Of what is drawn for each message (``loss``, ``delay`` with jitter), where the target can be told so."""
 
     def __str__(self) -> str:
         to = f">{self.to}" if self.to else ""
@@ -82,9 +87,10 @@ def strikes_of(scenario: Scenario, seed: int, duration_s: float | None = None) -
     length_s = scenario.load.duration_s if duration_s is None else duration_s
     found: list[tuple[float, int, Strike]] = []
     for index, step in enumerate(scenario.steps):
-        random = Random(f"{seed}/chaos/{index}")
+        random, seeds = Random(f"{seed}/chaos/{index}"), Random(f"{seed}/chaos/{index}/messages")
         brokers = scenario.cluster.brokers
-        found += [(at_s, index, _strike(step, at_s, random, brokers)) for at_s in _times(step, random, length_s)]
+        strikes = [_strike(step, at_s, random, brokers) for at_s in _times(step, random, length_s)]
+        found += [(each.at_s, index, replace(each, seed=seeds.getrandbits(SEED_BITS))) for each in strikes]
     found.sort(key=lambda each: each[:2])
     return tuple(replace(strike, number=number) for number, (_, _, strike) in enumerate(found, start=1))
 

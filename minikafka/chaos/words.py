@@ -101,8 +101,6 @@ DISK_FAULTS: Final = frozenset({POWER_LOSS, DISK_FULL, FSYNC_FAIL, SLOW_DISK})
 ONE: Final = "one"
 MINORITY: Final = "minority"
 MAJORITY: Final = "majority"
-DRAWN: Final = (ONE, MINORITY, MAJORITY)
-"""Whom the seed chooses: one broker, the largest minority, the smallest majority."""
 
 WHOM: Final[Mapping[str, str]] = {
     ONE: "a broker that the seed draws",

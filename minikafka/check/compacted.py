@@ -3,7 +3,9 @@
 - What two of them hold at one offset is the same record, from the same leader epoch.
 - A record that one of them lacks has a successor: some replica has a later one of its key below the watermark of the
   one that lacks it. Tombstones, whose time may be over, and records without a key may be gone as well.
-- A tombstone goes after all that it deletes: who lacks it has no earlier record of its key.
+- A tombstone goes after all that it deletes: who lacks it has no earlier record of its key. Who never had it, for it
+  was gone when it came to copy it (``ReplicaBatches.missed``), may have one that all others lack, though some replica
+  still has the tombstone.
 
 So the last value of every key is on every replica. Rules for this file: two passes in log order; of each key a digest
 and an offset per replica are held, of the records one at a time.
@@ -38,6 +40,7 @@ class _Walk:
 
     def __init__(self, replica: ReplicaBatches) -> None:
         self.replica = replica
+        self.missed = {_digest(key): offset for key, offset in replica.missed.items()}
         self.last_of_key: dict[bytes, Offset] = {}
         """Below this replica's watermark, by the word of all replicas."""
         self.held_of_key: dict[bytes, Offset] = {}
@@ -62,6 +65,11 @@ class _Walk:
                     if low <= record.offset < high:
                         yield _row(batch, record, header)
 
+    def note(self, row: _Row) -> None:
+        """Some replica has this record: below this one's watermark it may be the last of its key."""
+        if row.key is not None and row.offset < self.replica.high_watermark:
+            self.last_of_key[row.key] = max(row.offset, self.last_of_key.get(row.key, NO_OFFSET))
+
     def begin(self) -> None:
         self.batch_count = self.size = 0
         self._rows = self.rows()
@@ -76,15 +84,25 @@ class _Walk:
         """Is there a reason that a record which another replica has is not here?"""
         if row.key is None or self.last_of_key.get(row.key, NO_OFFSET) > row.offset:
             return True
-        return not row.has_value and row.key not in self.held_of_key
+        return not row.has_value and (
+            row.key not in self.held_of_key or self.missed.get(row.key, NO_OFFSET) >= row.offset
+        )
+
+    def is_alone_with(self, row: _Row) -> bool:
+        """Is it known why this replica still has a record that was deleted elsewhere?"""
+        return row.key is not None and self.missed.get(row.key, NO_OFFSET) > row.offset
 
 
 def _row(batch: LogBatch, record: RecordSlice, header: RecordBatch) -> _Row:
     # Offset delta, key, value, headers: what compaction copies; the timestamp delta is counted from another base.
     content = hashlib.blake2b(record.tail, digest_size=12, salt=record.timestamp.to_bytes(8, signed=True))
     content.update(header.timestamp_type.to_bytes(1))
-    key = None if record.key is None else hashlib.blake2b(record.key, digest_size=16).digest()
+    key = None if record.key is None else _digest(record.key)
     return _Row(record.offset, batch.leader_epoch, key, record.has_value, content.digest())
+
+
+def _digest(key: bytes | memoryview) -> bytes:
+    return hashlib.blake2b(key, digest_size=16).digest()
 
 
 def compare_compacted(partition: TopicPartition, replicas: Sequence[ReplicaBatches]) -> Comparison:
@@ -92,10 +110,8 @@ def compare_compacted(partition: TopicPartition, replicas: Sequence[ReplicaBatch
     walks = [_Walk(replica) for replica in sorted(replicas, key=lambda replica: replica.node)]
     for walk in walks:
         for row in walk.rows():
-            if row.key is not None:
-                for other in walks:
-                    if row.offset < other.replica.high_watermark:
-                        other.last_of_key[row.key] = max(row.offset, other.last_of_key.get(row.key, NO_OFFSET))
+            for other in walks:
+                other.note(row)
     for walk in walks:
         walk.begin()
     findings: list[Diverged] = []
@@ -126,6 +142,8 @@ def _strays(offset: Offset, here: Sequence[_Walk], due: Sequence[_Walk]) -> list
     model = camps.most_common(1)[0][0]
     row = next(row for row in rows if (row.epoch, row.content) == model)
     strays = [w for w in here if w.current is not None and (w.current.epoch, w.current.content) != model]
+    if all(walk.is_alone_with(row) for walk in here):
+        return strays
     return strays + [w for w in due if w not in here and not w.may_lack(row) and row.offset == offset]
 
 

@@ -163,6 +163,8 @@ class Shifted(Finding):
     count: int
     values: tuple[str, str]
     """The first and the last."""
+    processes: tuple[str, ...]
+    """Who sent them, each once, sorted."""
 
     def sentence(self) -> str:
         first, last = self.values

@@ -59,7 +59,7 @@ class Judge:
         self._places: dict[str, Places] = {}
         self._log_starts: dict[TopicPartition, Offset] = {}
         self._covered: dict[TopicPartition, Stretches] = {}
-        self._may_be_gone = Replaced((), sends, {}).may_be_gone
+        self._replaced = Replaced((), sends, {}, {})
         self._lost_ops: set[int] = set()
         self.read_distinct = 0
         self.duplicates = 0
@@ -80,7 +80,8 @@ class Judge:
             self._log_starts[partition] = self._log_start(partition)
             self._covered[partition] = Stretches(self._reads(partition).covered)
             self._collect_sightings(partition)
-        self._may_be_gone = Replaced(self._expectations.compacted, self._sends, self._places).may_be_gone
+        ends = {each: self._end(each) for each in self._partitions} if self._expectations.final_read_complete else {}
+        self._replaced = Replaced(self._expectations.compacted, self._sends, self._places, ends)
         self._outcomes()
         for partition in self._partitions:
             self._add_acknowledgements(partition)
@@ -143,7 +144,7 @@ class Judge:
                 self._lost(record, (), NO_OFFSET)
             return
         partition = record.place
-        if offset < self._log_starts[partition] or self._may_be_gone(partition, offset):
+        if offset < self._log_starts[partition] or self._replaced.need_not_stand(record, partition, offset):
             return
         logs = self._replicas.partitions.get(partition)
         holders: tuple[NodeId, ...] = ()
@@ -229,6 +230,12 @@ class Judge:
         lowest = min((log.log_start for log in logs.values()), default=0)
         return max(lowest, self._expectations.log_start.get(partition, 0))
 
+    def _end(self, partition: TopicPartition) -> Offset:
+        """Where the log ends by the word of readers and replicas, once all of it was read."""
+        read_up_to = max((end for _, end in self._reads(partition).covered), default=0)
+        logs = self._replicas.partitions.get(partition, {})
+        return max([read_up_to, *(log.high_watermark for log in logs.values())])
+
     # -- places ------------------------------------------------------------------------------------------------------
 
     def _duplicates(self) -> None:
@@ -289,6 +296,7 @@ class Judge:
                     distance=stretch.distance,
                     count=len(stretch.offsets),
                     values=(acknowledged[first].value, acknowledged[last].value),
+                    processes=tuple(sorted({acknowledged[offset].process for offset in stretch.offsets})),
                 )
             )
         return moved
@@ -437,7 +445,7 @@ class Judge:
         for gap in reads.gaps:
             first = bisect_left(offsets, max(gap.start, log_start))
             skipped = offsets[first : bisect_left(offsets, gap.end)]
-            skipped = [offset for offset in skipped if not self._may_be_gone(partition, offset)]
+            skipped = [offset for offset in skipped if not self._replaced.may_be_gone(partition, offset)]
             if skipped:
                 finding = IntPollSkip if gap.inside else PollSkip
                 self._report(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from minikafka.check.findings import Diverged
 from minikafka.types import Epoch, NodeId, Offset
@@ -29,6 +29,12 @@ class ReplicaBatches:
     batches: Iterable[LogBatch]
     is_compacted: bool = False
     """Has compaction left offsets out, here or where it was copied from?"""
+    missed: Mapping[bytes, Offset] = field(default_factory=dict)
+    """Tombstones that were gone elsewhere when this replica came to copy them: key -> offset of the last.
+
+    An older record of such a key stays here alone: in Kafka too a replica that is away for longer than
+    ``delete.retention.ms`` does not learn what was deleted meanwhile.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from minikafka.chaos.target import SIMULATOR, lacks, target_names
 from minikafka.cli.chaos_duration import Duration
 from minikafka.cli.chaos_kill import kill_command
 from minikafka.cli.running import FAILED, Commands, run
-from minikafka.cli.tables import output_option, print_json, print_table
+from minikafka.cli.tables import list_output_option, output_option, print_json, print_table
 
 JOURNALS: Final = ("journal.jsonl", "broker-*/journal.jsonl", "plan.json")
 """What the replay page is made of: one journal of all brokers' processes, one of each host or container, a plan."""
@@ -48,7 +48,7 @@ Examples:
   minikafka chaos list mine.toml -o json""",
 )
 @click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@output_option
+@list_output_option
 def list_command(files: tuple[Path, ...], output: str) -> None:
     """Show the scenarios of the library (or of FILES), what each teaches, and where it can be played."""
     scenarios = [read(path) for path in files or library()]
@@ -67,6 +67,7 @@ def list_command(files: tuple[Path, ...], output: str) -> None:
     print_table(
         ("SCENARIO", "FAULTS", "TARGETS", "TEACHES"),
         [(row["name"], ",".join(row["faults"]), ",".join(row["targets"]), row["teaches"]) for row in rows],
+        output,
     )
 
 

@@ -21,6 +21,7 @@ import click
 from minikafka.chaos.commands import run as command_output
 from minikafka.cli.chaos_duration import Duration
 from minikafka.cli.running import Failure, run
+from minikafka.errors import WorldError
 
 PROJECT: Final = "minikafka"
 """What docker-compose.yml calls itself."""
@@ -78,8 +79,13 @@ class Containers:
         self._filters = ("--filter", f"label={PROJECT_LABEL}={project}", "--filter", f"label={ROLE_LABEL}")
 
     def living(self) -> Sequence[str]:
-        """Names, sorted. WorldError when no engine answers."""
-        told = command_output("docker", "ps", "--format", "{{json .Names}}", *self._filters)
+        """Names, sorted. Failure when no engine answers."""
+        try:
+            told = command_output("docker", "ps", "--format", "{{json .Names}}", *self._filters)
+        except WorldError as error:
+            raise Failure(
+                f"no containers can be listed: {error}; a broker of `minikafka up` is killed by its number: --pid"
+            ) from error
         return sorted(json.loads(line) for line in told.splitlines())
 
     def kill(self, victim: str) -> None:

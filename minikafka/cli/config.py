@@ -21,7 +21,7 @@ from minikafka.cli.tables import (
     bootstrap_option,
     config_option,
     kafka_output_option,
-    output_option,
+    list_output_option,
     print_json,
     print_lines,
     print_table,
@@ -71,7 +71,7 @@ Nothing is started and nobody is asked: it is what `minikafka serve` would run w
 @click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @config_option
 @click.option("--changed", is_flag=True, help="Only what differs from its default.")
-@output_option
+@list_output_option
 def show(file: Path | None, config: tuple[str, ...], changed: bool, output: str) -> None:  # noqa: FBT001 - click's form
     """Show every setting of a broker that FILE, the environment and --config give, and where each comes from.
 
@@ -91,7 +91,7 @@ def show(file: Path | None, config: tuple[str, ...], changed: bool, output: str)
         ]
         print_json({"settings": settings, "notices": list(parsed.notices)})
         return
-    print_table(("Setting", "Value", "Origin"), [(name, value, origin) for name, value, origin, _ in shown])
+    print_table(("Setting", "Value", "Origin"), [(name, value, origin) for name, value, origin, _ in shown], output)
     for notice in parsed.notices:
         click.echo(notice, err=True)
 
@@ -155,8 +155,8 @@ def _draw(resource: ConfigResource, found: DescribedConfigs, output: str, *, eve
             resource_type=found.resource_type, resource_name=found.resource_name, configs=tuple(configs)
         )
         print_lines(kafka_layout.configs_described(kind, chosen, everything=everything))
-    elif configs:
-        print_table(("Setting", "Value", "Source", "Otherwise"), [_row(each) for each in configs])
+    elif configs or output == "tsv":
+        print_table(("Setting", "Value", "Source", "Otherwise"), [_row(each) for each in configs], output)
     else:
         click.echo("Nothing was altered at run time; --all shows every setting.")
 
@@ -234,6 +234,8 @@ def alter(
         print_json({"type": kind, "name": resource.name, "altered": sorted(changes), "dry_run": dry_run})
     elif output == "kafka":
         click.echo(kafka_layout.configs_altered(kind, resource.name))
+    elif output == "tsv":
+        print_table(("Type", "Name", "Setting"), [(kind, resource.name, name) for name in sorted(changes)], output)
     else:
         whose = f"{kind} {resource.name}" if resource.name else "all brokers"
         click.echo(f"{'Would alter' if dry_run else 'Altered'} {', '.join(sorted(changes))} of {whose}.")

@@ -1,14 +1,17 @@
-"""``minikafka consume``: a topic's records on standard output, in kcat's formats, as JSON lines or as columns.
+"""``minikafka consume``: a topic's records on standard output, in kcat's formats, as JSON, as columns or with tabs.
 
 Without ``--group`` it reads all partitions and commits nothing. With one it is a member: it shares the partitions,
 begins where the group has committed, and commits what it has printed.
 
-It ends at ``--max-records``, at ``--exit-at-end`` (the high watermarks as they were when it began), or when it is told
-to: Ctrl-C, SIGTERM, a reader that leaves. All of these are exit code 0.
+It ends at ``--max-records``, at ``--exit-at-end`` (the high watermarks as they were when it began), after
+``--timeout-ms`` without a record, or when it is told to: Ctrl-C, SIGTERM, a reader that leaves. All of these are exit
+code 0.
 """
 
 from __future__ import annotations
 
+import asyncio
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,10 +20,11 @@ from typing import Any
 
 import click
 
-from minikafka import Consumer
+from minikafka import Consumer, OffsetAndTimestamp
 from minikafka.check import value_id
-from minikafka.cli.formats import DEFAULT_FORMAT, LETTERS, BadFormat, Readable, parse_format, to_json_line
+from minikafka.cli.formats import DEFAULT_FORMAT, LETTERS, BadFormat, Readable, parse_format, to_json_line, to_tsv_line
 from minikafka.cli.running import ANSWER_TIMEOUT_MS, Signals, first_of, run_until_asked, somebody_listens
+from minikafka.cli.starts import BEGINNING, END, FORMS, Start, parse_start
 from minikafka.cli.tables import bootstrap_option
 from minikafka.client.settings import ASSIGNORS
 from minikafka.errors import UnknownTopicOrPartition
@@ -29,6 +33,7 @@ from minikafka.world.ledger_file import LedgerFile
 
 POLL_TIMEOUT_MS = 500
 POLL_RECORDS_MAX = 5_000
+COLUMNS = ("PARTITION", "OFFSET", "TIMESTAMP", "KEY", "VALUE")
 PROCESS = "consumer"
 """This command's name in a ledger."""
 
@@ -41,6 +46,9 @@ Examples:
   minikafka consume orders -b 127.0.0.1:9092 --from-beginning --exit-at-end -f '%p %o %k %s\\n'
   minikafka consume orders -b 127.0.0.1:9092 --from-beginning --max-records 10 -o json
   minikafka consume orders -b 127.0.0.1:9092
+  minikafka consume orders --partition 2 --offset 41 --max-records 1
+  minikafka consume orders --offset -10 --exit-at-end
+  minikafka consume orders --offset 2026-11-21T08:00Z --timeout-ms 5000
   minikafka consume orders --group billing --assignor cooperative-sticky --from-beginning -o json
 
 \b
@@ -54,8 +62,23 @@ come as key_b64 and value_b64."""
 @click.argument("topic")
 @bootstrap_option
 @click.option("--from-beginning", is_flag=True, help="From the first record that is kept.  [only new ones]")
-@click.option("--max-records", type=click.IntRange(min=0), default=None, metavar="N", help="End after N records.")
+@click.option("--offset", "start", default=None, metavar="WHERE", help=f"Begin at {FORMS}, in each partition.")
+@click.option(
+    "--partition", "only", type=click.IntRange(0), multiple=True, metavar="P", help="Only this; may be given again."
+)
+@click.option(
+    "--max-records",
+    "--max-messages",
+    "max_records",
+    type=click.IntRange(min=0),
+    default=None,
+    metavar="N",
+    help="End after N records.",
+)
 @click.option("--exit-at-end", is_flag=True, help="End where the topic ended when this began.")
+@click.option(
+    "--timeout-ms", type=click.IntRange(1), default=None, metavar="MS", help="End when none came for so long."
+)
 @click.option("--group", default=None, metavar="GROUP", help="Read as a member of this consumer group.")
 @click.option("--assignor", type=click.Choice(list(ASSIGNORS)), default=None, help="How the group shares.  [range]")
 @click.option("--instance-id", default=None, metavar="ID", help="Of a static member (group.instance.id).")
@@ -72,14 +95,21 @@ come as key_b64 and value_b64."""
     help="Append what was read, with the high watermarks, for `minikafka audit`.  [nowhere]",
 )
 @click.option(
-    "-o", "--output", type=click.Choice(["table", "json"]), default=None, help="Columns, or a JSON object a line."
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json", "tsv"]),
+    default=None,
+    help="Columns, a JSON object a line, or tabs.",
 )
 def command(
     topic: str,
     bootstrap: str,
     from_beginning: bool,  # noqa: FBT001 - click passes flags so
+    start: str | None,
+    only: tuple[int, ...],
     max_records: int | None,
     exit_at_end: bool,  # noqa: FBT001
+    timeout_ms: int | None,
     group: str | None,
     assignor: str | None,
     instance_id: str | None,
@@ -92,9 +122,16 @@ def command(
     """Print the records of TOPIC, as they come."""
     if format_ is not None and output is not None:
         raise click.UsageError("-f and -o are two ways to say the same: keep one of them")
+    if start is not None and from_beginning:
+        raise click.UsageError("--from-beginning and --offset are two ways to say the same: keep one of them")
+    if group is not None and (only or start is not None):
+        raise click.UsageError(
+            "a --group says which partitions and where: --partition and --offset are for readers alone"
+        )
     try:
+        begin = parse_start(start) if start is not None else BEGINNING if from_beginning else END
         printer = _printer(format_, output)
-    except BadFormat as error:
+    except (BadFormat, ValueError) as error:
         raise click.UsageError(str(error)) from error
     membership: dict[str, Any] = {
         "partition_assignment_strategy": assignor,
@@ -106,9 +143,12 @@ def command(
     membership = {name: value for name, value in membership.items() if value is not None}
     if membership and group is None:
         raise click.UsageError("--assignor, --instance-id and --session-timeout-ms need a --group")
-    reading = Reading(topic, bootstrap, from_beginning, max_records, exit_at_end, printer, group, membership, client_id)
+    ending = Ending(max_records, exit_at_end, timeout_ms)
+    reading = Reading(topic, bootstrap, begin, only, ending, printer, group, membership, client_id)
     if output == "table":
-        sys.stdout.buffer.write(_columns("PARTITION", "OFFSET", "TIMESTAMP", "KEY", "VALUE"))
+        sys.stdout.buffer.write(_columns(*COLUMNS))
+    elif output == "tsv":
+        sys.stdout.buffer.write("\t".join(COLUMNS).encode() + b"\n")
     if ledger is None:
         run_until_asked(reading.run)
         return
@@ -119,6 +159,8 @@ def command(
 def _printer(format_: str | None, output: str | None) -> Printer:
     if output == "json":
         return to_json_line
+    if output == "tsv":
+        return to_tsv_line
     if output == "table":
         cells = [parse_format(letter) for letter in ("%p", "%o", "%D", "%k", "%s")]
         return lambda record: _columns(*(cell(record).decode(errors="replace") for cell in cells))
@@ -130,21 +172,33 @@ def _columns(partition: str, offset: str, timestamp: str, key: str, value: str) 
     return f"{partition:>9}  {offset:>10}  {timestamp:<29}  {key:<16}  {value}".rstrip().encode() + b"\n"
 
 
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """When to stop without being told."""
+
+    max_records: int | None
+    at_end: bool
+    timeout_ms: int | None
+
+
 @dataclass(slots=True)
 class Reading:
     """One run of the command."""
 
     topic: str
     bootstrap: str
-    from_beginning: bool
-    max_records: int | None
-    exit_at_end: bool
+    begin: Start
+    only: Sequence[int]
+    """These partitions; none: all."""
+    ending: Ending
     printer: Printer
     group: str | None = None
     membership: Mapping[str, Any] = field(default_factory=dict)
     """What the consumer is told besides the group."""
     client_id: str | None = None
     printed: int = 0
+    last_s: float = 0.0
+    """When a record came last, or reading began."""
     ledger: LedgerFile | None = None
 
     async def run(self, signals: Signals) -> None:
@@ -152,7 +206,7 @@ class Reading:
         consumer = Consumer(
             self.topic,
             bootstrap_servers=self.bootstrap,
-            auto_offset_reset="earliest" if self.from_beginning else "latest",
+            auto_offset_reset="latest" if self.begin == END else "earliest",
             max_poll_records=POLL_RECORDS_MAX,
             default_api_timeout_ms=ANSWER_TIMEOUT_MS,
             group_id=self.group,
@@ -169,29 +223,61 @@ class Reading:
     async def _read(self, consumer: Consumer) -> None:
         await somebody_listens(self.bootstrap)
         await consumer.start()
-        numbers = consumer.partitions_for_topic(self.topic) or ()
-        partitions = [TopicPartition(self.topic, number) for number in sorted(numbers)]
-        if not partitions:
-            raise UnknownTopicOrPartition(f"there is no topic {self.topic}")
+        partitions = self._partitions(consumer)
         consumer.unsubscribe()
         consumer.assign(partitions)
         if self.ledger is not None:
             self.ledger.recorder.assign(PROCESS, partitions)
-        ends = await consumer.end_offsets(partitions) if self.exit_at_end else {}
-        if self.from_beginning:
-            await consumer.seek_to_beginning(*partitions)
-        elif ends:
-            for partition, end in ends.items():
-                consumer.seek(partition, end)
-        else:
-            await consumer.seek_to_end(*partitions)
+        ends = await consumer.end_offsets(partitions) if self.ending.at_end else {}
+        await self._seek(consumer, partitions, ends)
+        self.last_s = asyncio.get_running_loop().time()
         while not self._enough and not (ends and await self._at_end(consumer, ends)):
-            left = None if self.max_records is None else self.max_records - self.printed
-            records = await consumer.getmany(timeout_ms=POLL_TIMEOUT_MS, max_records=left)
+            records = await self._polled(consumer)
             for partition, batch in records.items():
                 self._print(partition, batch, ends)
                 self._note(partition, batch, consumer.highwater(partition))
             sys.stdout.buffer.flush()
+
+    def _partitions(self, consumer: Consumer) -> list[TopicPartition]:
+        numbers = consumer.partitions_for_topic(self.topic) or frozenset()
+        if not numbers:
+            raise UnknownTopicOrPartition(f"there is no topic {self.topic}")
+        missing = sorted(set(self.only) - numbers)
+        if missing:
+            raise UnknownTopicOrPartition(f"{self.topic} has {len(numbers)} partitions, and no {missing[0]}")
+        return [TopicPartition(self.topic, number) for number in sorted(set(self.only) or numbers)]
+
+    async def _seek(
+        self, consumer: Consumer, partitions: Sequence[TopicPartition], ends: Mapping[TopicPartition, Offset]
+    ) -> None:
+        """The two ends need no answer first: one partition without a leader does not keep back the others."""
+        if self.begin == BEGINNING:
+            await consumer.seek_to_beginning(*partitions)
+            return
+        if self.begin == END and not ends:
+            await consumer.seek_to_end(*partitions)
+            return
+        ends = ends or await consumer.end_offsets(partitions)
+        begins = await consumer.beginning_offsets(partitions)
+        moments: Mapping[TopicPartition, OffsetAndTimestamp | None] = {}
+        if self.begin.kind == "time":
+            moments = await consumer.offsets_for_times(dict.fromkeys(partitions, self.begin.number))
+        found = {name: moment.offset for name, moment in moments.items() if moment is not None}
+        for name in partitions:
+            consumer.seek(name, self.begin.within(name, begins[name], ends[name], found.get(name)))
+
+    async def _polled(self, consumer: Consumer) -> Mapping[TopicPartition, Sequence[Readable]]:
+        """The next records; it waits no longer than for the end of ``--timeout-ms``."""
+        most, timeout_ms = self.ending.max_records, self.ending.timeout_ms
+        loop = asyncio.get_running_loop()
+        wait_ms = POLL_TIMEOUT_MS
+        if timeout_ms is not None:
+            left_ms = timeout_ms - (loop.time() - self.last_s) * 1000
+            wait_ms = max(1, min(wait_ms, math.ceil(left_ms)))
+        records = await consumer.getmany(timeout_ms=wait_ms, max_records=None if most is None else most - self.printed)
+        if records:
+            self.last_s = loop.time()
+        return records
 
     async def _share(self, consumer: Consumer) -> None:
         """As a member: what was printed is committed by itself, and when it ends."""
@@ -200,14 +286,14 @@ class Reading:
         if not consumer.partitions_for_topic(self.topic):
             raise UnknownTopicOrPartition(f"there is no topic {self.topic}")
         ends: dict[TopicPartition, int] = {}
+        self.last_s = asyncio.get_running_loop().time()
         while not self._enough:
-            left = None if self.max_records is None else self.max_records - self.printed
-            records = await consumer.getmany(timeout_ms=POLL_TIMEOUT_MS, max_records=left)
+            records = await self._polled(consumer)
             for partition, batch in records.items():
                 self._print(partition, batch, {})
             sys.stdout.buffer.flush()
             mine = consumer.assignment()
-            if self.exit_at_end and mine:
+            if self.ending.at_end and mine:
                 ends |= await consumer.end_offsets([each for each in mine if each not in ends])
                 if await self._at_end(consumer, {each: ends[each] for each in consumer.assignment() & ends.keys()}):
                     return
@@ -229,7 +315,10 @@ class Reading:
 
     @property
     def _enough(self) -> bool:
-        return self.max_records is not None and self.printed >= self.max_records
+        most, timeout_ms = self.ending.max_records, self.ending.timeout_ms
+        if timeout_ms is not None and asyncio.get_running_loop().time() - self.last_s >= timeout_ms / 1000:
+            return True
+        return most is not None and self.printed >= most
 
     async def _at_end(self, consumer: Consumer, ends: dict[TopicPartition, int]) -> bool:
         for partition, end in ends.items():

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from minikafka.cli.flights import Flight
+from minikafka.config import DAY_MS
 from minikafka.errors import WorldError
 from minikafka.spark.jobs.flights import LATE_MINUTES
 
 JOB_TIMEOUT_S = 300.0
-DAY_MS = 86_400_000
 
 LEFT_OUT = "Spark is not installed, so its job over the flights is left out (pip install 'minikafka[spark]')"
 

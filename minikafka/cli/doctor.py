@@ -10,7 +10,7 @@ import click
 from minikafka.cli.doctor_checks import ERROR, NOTE, WARNING, ClusterFacts, Finding, directory_findings, findings
 from minikafka.cli.doctor_facts import directory_of, gather
 from minikafka.cli.running import FAILED, run, somebody_listens
-from minikafka.cli.tables import bootstrap_option, output_option, print_json
+from minikafka.cli.tables import bootstrap_option, list_output_option, print_json, print_table
 
 ORDER = {ERROR: 0, WARNING: 1, NOTE: 2}
 
@@ -33,7 +33,7 @@ Exit codes: 0 nothing is broken, 1 something is (--strict: or may soon be), 2 ca
 @click.option("--offline", is_flag=True, help="Look at FILE ... only; ask nobody.")
 @click.option("--strict", is_flag=True, help="Warnings fail as well.")
 @bootstrap_option
-@output_option
+@list_output_option
 def command(files: tuple[Path, ...], offline: bool, strict: bool, bootstrap: str, output: str) -> None:  # noqa: FBT001 - click's form
     """Look for what is wrong with a cluster; say what to do."""
     found: list[Finding] = []
@@ -48,6 +48,9 @@ def command(files: tuple[Path, ...], offline: bool, strict: bool, bootstrap: str
     broken = any(each.level == ERROR or (strict and each.level == WARNING) for each in found)
     if output == "json":
         print_json({"ok": not broken, "brokers": asked, "findings": [asdict(each) for each in found]})
+    elif output == "tsv":
+        rows = [(each.level, each.where, each.what, each.do) for each in found]
+        print_table(("Level", "Where", "What", "Do"), rows, output)
     else:
         _draw(found, asked, len(files))
     if broken:

@@ -86,8 +86,9 @@ def _elect(
         print_json({"election": kind, "partitions": [_to_json(name, each) for name, each in sorted(answers.items())]})
     elif output == "kafka":
         print_lines(kafka_layout.leaders_elected(kind, answers))
-    elif answers:
-        print_table(("Partition", "Election"), [(str(name), _shown(each)) for name, each in sorted(answers.items())])
+    elif answers or output == "tsv":
+        rows = [(str(name), _shown(each)) for name, each in sorted(answers.items())]
+        print_table(("Partition", "Election"), rows, output)
     else:
         click.echo("No partition needs an election.")
     if any(each is not None and not isinstance(each, ElectionNotNeeded) for each in answers.values()):

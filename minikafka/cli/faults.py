@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from minikafka.cli.running import Commands, Failure, Misuse, run
-from minikafka.cli.tables import bootstrap_option, output_option, print_json, print_table
+from minikafka.cli.tables import bootstrap_option, list_output_option, print_json, print_table
 from minikafka.cli.v1 import V1, Refusal
 from minikafka.world.faults import KINDS, MESSAGE_KINDS
 
@@ -52,7 +52,7 @@ Examples:
 @click.option("--delay-ms", type=float, default=None, help="Of delay and reorder.")
 @click.option("--jitter-ms", type=float, default=None, help="Of delay: up to so much more.")
 @bootstrap_option
-@output_option
+@list_output_option
 def add(kind: str, link: str, bootstrap: str, output: str, **limits: Any) -> None:
     """Set a fault of KIND on LINK ('2>1', '3<>broker', 'client>*'), until it is healed."""
     asked = {name: value for name, value in limits.items() if value is not None}
@@ -76,6 +76,8 @@ def add(kind: str, link: str, bootstrap: str, output: str, **limits: Any) -> Non
     node, told = run(set_it)
     if output == "json":
         print_json({"broker": node, **told})
+    elif output == "tsv":
+        print_table(COLUMNS, [_row(node, told)], output)
     else:
         click.echo(
             f"Set fault {node}:{told['id']} ({kind} {link}); `minikafka faults heal {node}:{told['id']}` ends it."
@@ -90,7 +92,7 @@ Examples:
   minikafka faults list -o json | jq '.faults[].hits'""",
 )
 @bootstrap_option
-@output_option
+@list_output_option
 def list_(bootstrap: str, output: str) -> None:
     """List the faults of all brokers, and what they struck."""
 
@@ -106,12 +108,12 @@ def list_(bootstrap: str, output: str) -> None:
     if output == "json":
         print_json({"faults": faults})
         return
-    rows = [
-        (f"{each['broker']}:{each['id']}", each["kind"], each["link"], each["api"], each["message"], each["hits"],
-         "yes" if each["active"] else "no")
-        for each in faults
-    ]  # fmt: skip
-    print_table(COLUMNS, rows)
+    print_table(COLUMNS, [_row(each["broker"], each) for each in faults], output)
+
+
+def _row(node: int, fault: dict[str, Any]) -> tuple[object, ...]:
+    told = (fault[name] for name in ("kind", "link", "api", "message", "hits"))
+    return (f"{node}:{fault['id']}", *told, "yes" if fault["active"] else "no")
 
 
 @command.command(

@@ -119,6 +119,26 @@ def parse_format(text: str) -> Callable[[Readable], bytes]:
     return lambda record: b"".join(piece(record) for piece in pieces)
 
 
+_TSV_ESCAPES = ((b"\\", rb"\\"), (b"\t", rb"\t"), (b"\n", rb"\n"), (b"\r", rb"\r"))
+TSV_NULL = rb"\N"
+"""A missing key or value with ``-o tsv``, as in PostgreSQL's COPY; a text is never that, its backslash is doubled."""
+
+
+def to_tsv_line(record: Readable) -> bytes:
+    """Partition, offset, timestamp, key and value with tabs between; the bytes of key and value, escaped."""
+    place = "\t".join((str(record.partition), str(record.offset), _iso(record)))
+    return b"\t".join((place.encode(), _tsv_cell(record.key), _tsv_cell(record.value))) + b"\n"
+
+
+def _tsv_cell(data: bytes | None) -> bytes:
+    if data is None:
+        return TSV_NULL
+    cell = bytes(data)
+    for character, escape in _TSV_ESCAPES:
+        cell = cell.replace(character, escape)
+    return cell
+
+
 def text_or_base64(name: str, data: bytes | None) -> dict[str, str | None]:
     """``{name: text}`` where the bytes are UTF-8 (null for null), else ``{name_b64: base64}``."""
     if data is None:

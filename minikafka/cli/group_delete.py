@@ -9,8 +9,8 @@ from minikafka.cli import kafka_groups
 from minikafka.cli.admin import with_admin
 from minikafka.cli.group_choice import all_groups_option, check_choice, chosen, partitions_named
 from minikafka.cli.running import Failure, run
-from minikafka.cli.tables import bootstrap_option, kafka_output_option, print_json, print_lines
-from minikafka.errors import GroupIdNotFound, NonEmptyGroup, ProtocolError
+from minikafka.cli.tables import bootstrap_option, kafka_output_option, print_json, print_lines, print_table
+from minikafka.errors import UNKNOWN, ProtocolError
 from minikafka.groups.protocol import by_topic
 from minikafka.types import TopicPartition
 
@@ -35,7 +35,7 @@ def delete(group: tuple[str, ...], all_groups: bool, bootstrap: str, output: str
         for name in await chosen(admin, *group):
             try:
                 await admin.delete_consumer_groups([name])
-            except (NonEmptyGroup, GroupIdNotFound) as error:
+            except ProtocolError as error:
                 refused[name] = error
             else:
                 gone.append(name)
@@ -44,12 +44,19 @@ def delete(group: tuple[str, ...], all_groups: bool, bootstrap: str, output: str
     gone, refused = run(lambda: with_admin(bootstrap, work))
     if output == "json" and (gone or not refused):
         print_json({"deleted": gone})
+    elif output == "tsv" and (gone or not refused):
+        print_table(("GROUP",), [(name,) for name in gone], output)
     elif gone:
         click.echo(kafka_groups.deleted(gone) if output == "kafka" else f"Deleted {', '.join(gone)}.")
     elif not refused:
         click.echo("There are no groups.", err=True)
     if refused:
-        raise Failure("not deleted: " + "; ".join(f"{error.name}: {error.message}" for error in refused.values()))
+        raise Failure("not deleted: " + "; ".join(_why(name, error) for name, error in refused.items()))
+
+
+def _why(group: str, error: ProtocolError) -> str:
+    maybe = f" ({group} may be deleted all the same: look before you do it again)" if error.outcome == UNKNOWN else ""
+    return f"{error.name}: {error.message}{maybe}"
 
 
 @click.command(
@@ -79,5 +86,7 @@ def delete_offsets(group: str, topics: tuple[str, ...], bootstrap: str, output: 
         print_json({"group": group, "deleted": told})
     elif output == "kafka":
         print_lines(kafka_groups.offsets_deleted(group, partitions))
+    elif output == "tsv":
+        print_table(("GROUP", "TOPIC", "PARTITION"), [(group, *each) for each in partitions], output)
     else:
         click.echo(f"{group} has nothing committed any more for {', '.join(map(str, partitions))}.")

@@ -17,9 +17,9 @@ from minikafka import AdminClient
 from minikafka.cli import kafka_groups
 from minikafka.cli.admin import with_admin
 from minikafka.cli.group_choice import check_choice, chosen, group_or_all, partitions_named
-from minikafka.cli.running import run
+from minikafka.cli.running import Failure, run
 from minikafka.cli.tables import bootstrap_option, kafka_output_option, print_json, print_lines, print_table
-from minikafka.errors import InvalidRequest, NonEmptyGroup
+from minikafka.errors import InvalidRequest, NonEmptyGroup, ProtocolError
 from minikafka.groups.reset import Goal, duration_ms
 from minikafka.types import Offset, TopicPartition
 from minikafka.wire.messages import EARLIEST, LATEST
@@ -111,11 +111,27 @@ def reset_offsets(
             elif group is not None:
                 raise InvalidRequest(f"group {group} has committed nothing: name a --topic")
         if execute:
-            for each, offsets in found.items():
-                await admin.alter_consumer_group_offsets(each, offsets)
+            await _move(admin, found)
         return found
 
     _print(run(lambda: with_admin(bootstrap, reset)), output, export=export, executed=execute)
+
+
+async def _move(admin: AdminClient, found: Resets) -> None:
+    """One group after the other; when one fails, the sentence says which were moved."""
+    moved: list[str] = []
+    for each, offsets in found.items():
+        try:
+            await admin.alter_consumer_group_offsets(each, offsets)
+        except ProtocolError as error:
+            if not moved:
+                raise
+            left = [name for name in found if name not in moved and name != each]
+            raise Failure(
+                f"{each}: {error.name}: {error.message}; moved before: {', '.join(moved)}; "
+                f"not tried: {', '.join(left) or 'none'}"
+            ) from error
+        moved.append(each)
 
 
 def _picked(*goals: tuple[str, bool]) -> str:
@@ -138,8 +154,8 @@ def _print(resets: Resets, output: str, *, export: bool, executed: bool) -> None
     elif output == "kafka":
         print_lines(kafka_groups.new_offsets(resets))
     else:
-        print_table(kafka_groups.NEW_OFFSETS, rows)
-    if not executed and output == "table" and not export:
+        print_table(kafka_groups.NEW_OFFSETS, rows, output)
+    if not executed and output in ("table", "tsv") and not export:
         click.echo("Nothing was changed: add --execute.", err=True)
 
 
@@ -188,7 +204,8 @@ async def new_offsets(
 def _read_csv(path: Path) -> dict[TopicPartition, Offset]:
     """``topic,partition,offset`` a line, as ``--export`` writes it; empty lines are passed over."""
     found: dict[TopicPartition, Offset] = {}
-    with path.open(encoding="utf-8", newline="") as lines:
+    # What is no text becomes a line that is no topic,partition,offset, and is told with its number.
+    with path.open(encoding="utf-8", errors="replace", newline="") as lines:
         for number, row in enumerate(csv.reader(lines), start=1):
             if not row:
                 continue

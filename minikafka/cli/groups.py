@@ -21,9 +21,9 @@ from minikafka.cli.group_delete import delete, delete_offsets
 from minikafka.cli.group_reset import reset_offsets
 from minikafka.cli.running import Commands, run
 from minikafka.cli.tables import bootstrap_option, kafka_output_option, print_json, print_lines, print_table
-from minikafka.errors import GroupIdNotFound
+from minikafka.errors import GroupIdNotFound, UnknownTopicOrPartition
 from minikafka.groups.protocol import Assignment, by_topic
-from minikafka.types import NodeId, Offset, TopicPartition
+from minikafka.types import NO_NODE, NodeId, Offset, TopicPartition
 from minikafka.wire.group_messages import DescribedGroup, DescribedMember
 from minikafka.wire.messages import LATEST
 
@@ -71,7 +71,8 @@ def list_(states: tuple[str, ...], bootstrap: str, output: str) -> None:
         rows = [{"group": each.group_id, "protocol_type": each.protocol_type, "state": each.state} for each in groups]
         print_json({"groups": rows})
     else:
-        print_table(("GROUP", "PROTOCOL-TYPE", "STATE"), [(g.group_id, g.protocol_type, g.state) for g in groups])
+        found = [(each.group_id, each.protocol_type, each.state) for each in groups]
+        print_table(("GROUP", "PROTOCOL-TYPE", "STATE"), found, output)
 
 
 @command.command(
@@ -94,8 +95,8 @@ def describe(group: str | None, all_groups: bool, bootstrap: str, output: str) -
         _print_notice(each.group, output)
         if output == "kafka":
             print_lines(each.kafka())
-    if output == "table":
-        print_table(kafka_groups.OFFSETS, [row for each in found for row in each.rows()])
+    if output in ("table", "tsv"):
+        print_table(kafka_groups.OFFSETS, [row for each in found for row in each.rows()], output)
 
 
 @command.command(
@@ -127,7 +128,7 @@ def members(
             print_lines(kafka_groups.members(each, assigned, verbose=verbose))
     else:
         columns = (*kafka_groups.MEMBERS, *(("ASSIGNMENT",) if verbose else ()))
-        print_table(columns, [row for each in found for row in _member_rows(each, verbose=verbose)])
+        print_table(columns, [row for each in found for row in _member_rows(each, verbose=verbose)], output)
 
 
 @command.command(
@@ -149,7 +150,7 @@ def state(group: str | None, all_groups: bool, bootstrap: str, output: str) -> N
             _print_notice(each.group, output)
             print_lines(kafka_groups.state(each.group, f"{each.address}  ({each.coordinator})"))
     else:
-        print_table(kafka_groups.STATE, [each.row() for each in found])
+        print_table(kafka_groups.STATE, [each.row() for each in found], output)
 
 
 command.add_command(reset_offsets)
@@ -236,15 +237,15 @@ async def _standing(admin: AdminClient, name: str) -> Standing:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """One partition as ``describe`` shows it; None: nothing is committed."""
+    """One partition as ``describe`` shows it; None: nothing is committed, nobody knows the log's end."""
 
     partition: TopicPartition
     committed: Offset | None
-    log_end: Offset
+    log_end: Offset | None
 
     @property
     def lag(self) -> int | None:
-        return None if self.committed is None else max(0, self.log_end - self.committed)
+        return None if self.committed is None or self.log_end is None else max(0, self.log_end - self.committed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +278,7 @@ class Described:
         """As Kafka's tool prints it."""
         assigned = {each.member_id: _partitions_of(each) for each in self.group.members}
         committed = {each.partition: each.committed for each in self.lags if each.committed is not None}
-        ends = {each.partition: each.log_end for each in self.lags}
+        ends = {each.partition: each.log_end for each in self.lags if each.log_end is not None}
         return list(kafka_groups.offsets(self.group, assigned, committed, ends))
 
     def rows(self) -> list[tuple[object, ...]]:
@@ -288,7 +289,7 @@ class Described:
         for each in self.lags:
             reader = readers.get(each.partition)
             who = (reader.member_id, reader.client_host, reader.client_id) if reader else ("", "", "")
-            rows.append((name, *each.partition, _dash(each.committed), each.log_end, _dash(each.lag), *who))
+            rows.append((name, *each.partition, _dash(each.committed), _dash(each.log_end), _dash(each.lag), *who))
         idle = [member for member in self.group.members if not _partitions_of(member)]
         rows += [(name, "", "", "", "", "", m.member_id, m.client_host, m.client_id) for m in idle]
         return rows
@@ -322,8 +323,26 @@ async def described(admin: AdminClient, name: str) -> Described:
     committed = await admin.list_consumer_group_offsets(name)
     assigned = {part for member in group.members for part in _partitions_of(member)}
     partitions = sorted(assigned | committed.keys())
-    ends = await admin.list_offsets(dict.fromkeys(partitions, LATEST)) if partitions else {}
+    led = await _led(admin, partitions)
+    ends = await admin.list_offsets(dict.fromkeys(led, LATEST)) if led else {}
     lags = tuple(
-        Lag(each, committed[each].offset if each in committed else None, ends[each].offset) for each in partitions
+        Lag(
+            each,
+            committed[each].offset if each in committed else None,
+            ends[each].offset if each in ends else None,
+        )
+        for each in partitions
     )
     return Described(group, lags)
+
+
+async def _led(admin: AdminClient, partitions: list[TopicPartition]) -> list[TopicPartition]:
+    """Those that exist and have a leader: of the others nobody can tell the end, and nobody is waited for."""
+    led: set[TopicPartition] = set()
+    for name in by_topic(partitions):
+        try:
+            (topic,) = await admin.describe_topics([name])
+        except UnknownTopicOrPartition:
+            continue
+        led.update(TopicPartition(name, each.partition) for each in topic.partitions if each.leader != NO_NODE)
+    return [each for each in partitions if each in led]

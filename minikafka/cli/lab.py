@@ -17,12 +17,13 @@ from rich.text import Text
 
 from minikafka.cli.lab_json import compared_as_json, run_as_json
 from minikafka.cli.running import FAILED, Commands, Misuse
-from minikafka.cli.tables import console, output_option, print_json, print_table
+from minikafka.cli.tables import console, list_output_option, output_option, print_json, print_table
 from minikafka.client.settings import ASSIGNORS
 from minikafka.lab import compare as comparing
 from minikafka.lab import rebalance, rebalance_text, table
 from minikafka.lab.catalogue import ALIASES, find, names, references, story
-from minikafka.lab.player import Run, ScenarioError
+from minikafka.lab.command import ScenarioError
+from minikafka.lab.played import Run
 from minikafka.lab.scenario import Scenario
 from minikafka.lab.truncation import TRUNCATIONS
 
@@ -53,14 +54,14 @@ Examples:
   minikafka lab list
   minikafka lab list -o json | jq -r '.scenarios[].scenario'""",
 )
-@output_option
+@list_output_option
 def list_(output: str) -> None:
     """The stories of the library."""
     scenarios = [find(name) for name in names()]
-    if output == "table":
+    if output != "json":
         rows = [(_shown_name(each), ",".join(references(each)), story(each)) for each in scenarios]
         rows.append((rebalance.NAME, ",".join(rebalance.REFERENCES), rebalance.STORY))
-        print_table(("scenario", "see", "story"), rows)
+        print_table(("scenario", "see", "story"), rows, output)
         return
     told = [
         {

@@ -12,7 +12,7 @@ from typing import Any
 from minikafka.lab.causes import RULES, changes_of
 from minikafka.lab.compare import Comparison
 from minikafka.lab.fate import Difference, LostRecord
-from minikafka.lab.player import Run, Step, View
+from minikafka.lab.played import Run, Step, View
 from minikafka.lab.scenario import Scenario
 from minikafka.lab.table import truncation_of
 from minikafka.types import NO_OFFSET

@@ -58,7 +58,7 @@ def command(topic: str | None, time: str, bootstrap: str, output: str) -> None:
         print_lines(kafka_layout.offsets({name: each.offset for name, each in found.items()}))
     else:
         rows = [(name.topic, name.partition, each.offset, each.leader_epoch) for name, each in found.items()]
-        print_table(("Topic", "Partition", "Offset", "LeaderEpoch"), rows)
+        print_table(("Topic", "Partition", "Offset", "LeaderEpoch"), rows, output)
 
 
 def _to_json(name: TopicPartition, each: ListedOffset) -> dict[str, object]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from typing import Any
 import click
 
 from minikafka import Producer
+from minikafka.cli.admin import with_admin
+from minikafka.cli.line_records import LineForm, parse_header
 from minikafka.cli.lines import lines_of
 from minikafka.cli.running import (
     ANSWER_TIMEOUT_MS,
@@ -30,6 +33,7 @@ from minikafka.cli.tables import bootstrap_option, console, print_json
 from minikafka.errors import UNKNOWN, MessageTooLarge, ProtocolError
 
 PROGRESS_INTERVAL_S = 1.0
+HINT_AFTER_S = 1.0
 
 
 @click.command(
@@ -38,6 +42,8 @@ Examples:
   printf 'ann:tea\\nbob:milk\\n' | minikafka produce orders -b 127.0.0.1:9092 --key-separator :
   seq 100000 | minikafka produce numbers -b 127.0.0.1:9092 --acks 1
   minikafka produce orders -b 127.0.0.1:9092 --rate 100 < orders.txt
+  echo tea | minikafka produce orders --key ann --header trace=7 --partition 2
+  minikafka consume orders --from-beginning --exit-at-end -o json | minikafka produce copies --json
   minikafka produce orders -b 127.0.0.1:9092 --ledger orders.jsonl < orders.txt    then: minikafka audit
 
 The last line of output is {"sent":2,"acknowledged":2,"failed":0,"unknown":0}; the exit code is 0 only if all
@@ -48,6 +54,11 @@ were acknowledged."""
 @click.option(
     "--key-separator", metavar="S", default=None, help="A line is KEY S VALUE; a line without S has no key.  [no keys]"
 )
+@click.option("--key", "-k", metavar="K", default=None, help="The key of lines that have none.")
+@click.option("--header", "-H", "headers", multiple=True, metavar="NAME=VALUE", help="Of each; may be given again.")
+@click.option("--null-marker", metavar="S", default=None, help="A key or value that is just S is null.  [none is]")
+@click.option("--json", "is_json", is_flag=True, help="Lines are records as `consume -o json` prints them.")
+@click.option("--partition", "-p", type=click.IntRange(0), default=None, metavar="P", help="Not by key, but to this.")
 @click.option(
     "--acks", type=click.Choice(["all", "1", "0"]), default="all", show_default=True, help="Who must have a record."
 )
@@ -60,12 +71,18 @@ were acknowledged."""
     help="Append what was acknowledged where, failed or is unknown, for `minikafka audit`.  [nowhere]",
 )
 def command(
-    topic: str, bootstrap: str, key_separator: str | None, acks: str, rate: float | None, ledger: Path | None
+    topic: str,
+    bootstrap: str,
+    partition: int | None,
+    acks: str,
+    rate: float | None,
+    ledger: Path | None,
+    **form: Any,
 ) -> None:
     """Send standard input to TOPIC, one record a line."""
-    separator = key_separator.encode() if key_separator else None
     tally = Tally(promised=acks != "0")
-    run_until_asked(lambda signals: _produce(tally, topic, bootstrap, separator, acks, rate, ledger, signals))
+    sending = Sending(topic, bootstrap, _form(**form), partition, acks, rate, ledger)
+    run_until_asked(lambda signals: _produce(tally, sending, signals))
     print_json(tally.summary())
     for name, count in sorted(tally.errors.items()):
         click.echo(f"minikafka: {count} records: {name}", err=True)
@@ -73,6 +90,37 @@ def command(
         raise click.exceptions.Exit(INTERRUPTED)
     if tally.acknowledged < tally.sent:
         raise click.exceptions.Exit(FAILED)
+
+
+def _form(
+    key_separator: str | None, key: str | None, headers: tuple[str, ...], null_marker: str | None, *, is_json: bool
+) -> LineForm:
+    if is_json and (key_separator or key is not None or headers or null_marker is not None):
+        raise click.UsageError("--json lines say key and headers themselves: leave the other options out")
+    try:
+        named = tuple(map(parse_header, headers))
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    return LineForm(
+        separator=key_separator.encode() if key_separator else None,
+        key=None if key is None else key.encode(),
+        null_marker=None if null_marker is None else null_marker.encode(),
+        headers=named,
+        is_json=is_json,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """What the command was asked for."""
+
+    topic: str
+    bootstrap: str
+    form: LineForm
+    partition: int | None
+    acks: str
+    rate: float | None
+    ledger: Path | None
 
 
 @dataclass(slots=True)
@@ -110,55 +158,67 @@ class Tally:
             self.acknowledged += 1
 
 
-async def _produce(
-    tally: Tally,
-    topic: str,
-    bootstrap: str,
-    separator: bytes | None,
-    acks: str,
-    rate: float | None,
-    ledger: Path | None,
-    signals: Signals,
-) -> None:
+async def _produce(tally: Tally, asked: Sending, signals: Signals) -> None:
     producer = Producer(
-        bootstrap_servers=bootstrap,
-        ledger=ledger,
-        acks="all" if acks == "all" else int(acks),
+        bootstrap_servers=asked.bootstrap,
+        ledger=asked.ledger,
+        acks="all" if asked.acks == "all" else int(asked.acks),
         default_api_timeout_ms=ANSWER_TIMEOUT_MS,
     )
-    await somebody_listens(bootstrap)
+    await somebody_listens(asked.bootstrap)
     await producer.start()
     showing = asyncio.ensure_future(_show(tally))
+    hinting: asyncio.Task[None] | None = None
     try:
-        sending = _send_all(producer, topic, separator, rate, tally)
+        sending = _send_all(producer, asked, tally)
         tally.interrupted = await first_of(sending, signals.asked.wait()) != 0
+        if tally.interrupted:
+            hinting = asyncio.ensure_future(_hint(tally))
         await first_of(producer.flush(), signals.urged.wait())
     finally:
         showing.cancel()
+        if hinting is not None:
+            hinting.cancel()
         await first_of(producer.stop(), signals.urged.wait())
 
 
-async def _send_all(producer: Producer, topic: str, separator: bytes | None, rate: float | None, tally: Tally) -> None:
+async def _send_all(producer: Producer, asked: Sending, tally: Tally) -> None:
+    topic, rate, partition, record_of = asked.topic, asked.rate, asked.partition, asked.form.record
     loop = asyncio.get_running_loop()
     started = loop.time()
     async for lines in lines_of(sys.stdin.fileno()):
+        if tally.sent == 0 and lines:
+            await _tell_if_new(topic, asked.bootstrap)
         for line in lines:
             if rate is not None:
                 await asyncio.sleep(max(0.0, started + tally.sent / rate - loop.time()))
-            key, found, value = line.partition(separator) if separator else (b"", b"", line)
-            record = value if found or not separator else line, key if found else None
             tally.sent += 1
             try:
-                future = await producer.send(topic, *record)
+                value, key, timestamp_ms, headers = record_of(line, tally.sent)
+                future = await producer.send(topic, value, key, partition, timestamp_ms, headers)
             except MessageTooLarge as error:
                 tally.refused(error)
             except ProtocolError as error:
-                # Neither the topic nor room for more: the lines after it would fare the same, each after a minute.
+                # No such line, topic or partition, or no room: the lines after it would fare the same.
                 tally.refused(error)
                 return
             else:
                 future.add_done_callback(tally.answered)
         await asyncio.sleep(0)
+
+
+async def _tell_if_new(topic: str, bootstrap: str) -> None:
+    """A mistyped name makes a topic where brokers create what they are asked for, and nobody would notice."""
+    with suppress(ProtocolError):  # no word on it: the send itself tells what is wrong
+        if topic not in await with_admin(bootstrap, lambda admin: admin.list_topics()):
+            click.echo(f"minikafka: there is no topic {topic} yet; brokers may create it now", err=True)
+
+
+async def _hint(tally: Tally) -> None:
+    """Whoever pressed Ctrl-C while brokers are silent learns why nothing happens."""
+    await asyncio.sleep(HINT_AFTER_S)
+    count = tally.summary()["unknown"]
+    click.echo(f"minikafka: waiting for the answers to {count} records; Ctrl-C again gives them up", err=True)
 
 
 async def _show(tally: Tally) -> None:

@@ -45,6 +45,8 @@ def describe(status: bool, replication: bool, bootstrap: str, output: str, watch
     """Show leader, epoch, high watermark and replicas of the metadata log."""
     if status and replication:
         raise Misuse("--status or --replication, not both; without either both are shown")
+    if output == "tsv" and not (status or replication):
+        raise Misuse("-o tsv prints one table: say --status or --replication")
     show(
         lambda: with_admin(bootstrap, lambda admin: admin.describe_quorum()),
         lambda told: _draw(told, output, status=status or not replication, replication=replication or not status),
@@ -63,13 +65,14 @@ def _draw(told: DescribeQuorumResponse, output: str, *, status: bool, replicatio
         print_table(
             ("ClusterId", "LeaderId", "LeaderEpoch", "HighWatermark", "MaxFollowerLag"),
             [(told.cluster_id, told.leader_id, told.leader_epoch, told.high_watermark, "-" if lag is None else lag)],
+            output,
         )
     if status and replication:
         click.echo()
     if replication and output == "kafka":
         print_lines(kafka_layout.quorum_replication(told, now_ms=time.time_ns() // 1_000_000))
     elif replication:
-        print_table(REPLICA_COLUMNS, [_row(each) for each in (*told.voters, *told.observers)])
+        print_table(REPLICA_COLUMNS, [_row(each) for each in (*told.voters, *told.observers)], output)
 
 
 def to_json(told: DescribeQuorumResponse) -> dict[str, Any]:

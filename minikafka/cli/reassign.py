@@ -96,10 +96,11 @@ preferred leaders are spread evenly."""
 @click.option(
     "-o",
     "--output",
-    type=click.Choice(["json", "table", "kafka"]),
+    type=click.Choice(["json", "table", "tsv", "kafka"]),
     default="json",
     show_default=True,
-    help="The plan as the JSON that `execute` reads; a table of what would move; or as Kafka's tool prints it.",
+    help="The plan as the JSON that `execute` reads; a table of what would move, for people or with tabs; or what "
+    "Kafka's tool prints.",
 )
 def generate(
     topics: tuple[str, ...],
@@ -128,8 +129,8 @@ def generate(
         click.echo(kafka_layout.assignment_json(proposed))
     else:
         rows = [(str(name), current[name], proposed[name]) for name in proposed if current[name] != proposed[name]]
-        if rows:
-            print_table(("Partition", "Replicas", "Proposed"), rows)
+        if rows or output == "tsv":
+            print_table(("Partition", "Replicas", "Proposed"), rows, output)
         else:
             click.echo("Nothing would move.")
 
@@ -188,7 +189,7 @@ def execute(
         print_lines(kafka_layout.reassignment_started(before, list(wanted)))
     else:
         rows = [(str(name), before.get(name), wanted[name]) for name in sorted(wanted)]
-        print_table(("Partition", "Replicas", "Target"), rows)
+        print_table(("Partition", "Replicas", "Target"), rows, output)
     if wait:
         run(lambda: _until_complete(bootstrap, list(wanted)))
         if output == "table":
@@ -275,7 +276,7 @@ def _draw_status(told: _Status, wanted: dict[TopicPartition, tuple[NodeId, ...]]
             else kafka_layout.reassignments_verified(wanted, current, ongoing)
         )
         print_lines(lines)
-    elif progress:
+    elif progress or output == "tsv":
         print_table(
             ("Partition", "Replicas", "Adding", "Removing", "WaitsFor", "RecordsLeft"),
             [
@@ -289,11 +290,13 @@ def _draw_status(told: _Status, wanted: dict[TopicPartition, tuple[NodeId, ...]]
                 )
                 for each in progress
             ],
+            output,
         )
     else:
         click.echo("No reassignment is under way.")
-    for name in others if output == "table" else ():
-        click.echo(f"{name} is on {kafka_layout.ids(current.get(name, ()))}, and nothing moves it.")
+    for name in others if output in ("table", "tsv") else ():
+        where = kafka_layout.ids(current.get(name, ()))
+        click.echo(f"{name} is on {where}, and nothing moves it.", err=output == "tsv")
     if wanted is not None and (progress or others):
         raise click.exceptions.Exit(1)
 
@@ -376,6 +379,8 @@ def cancel(partitions: tuple[str, ...], everything: bool, bootstrap: str, output
         print_json({"cancelled": [{"topic": each.topic, "partition": each.partition} for each in sorted(ended)]})
     elif output == "kafka":
         click.echo(kafka_layout.reassignment_cancelled(ended))
+    elif output == "tsv":
+        print_table(("Partition",), [(str(each),) for each in sorted(ended)], output)
     else:
         click.echo(f"Cancelled: {', '.join(map(str, sorted(ended)))}." if ended else "None of them is under way.")
 

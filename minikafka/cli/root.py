@@ -5,13 +5,14 @@ Rules for this file: commands are imported when they are asked for (a broker mus
 
 from __future__ import annotations
 
+import difflib
 import importlib
 from typing import Any
 
 import click
 
 from minikafka import __version__
-from minikafka.cli.running import Commands
+from minikafka.cli.running import Commands, fill_standard_streams
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("minikafka.cli.up", "Start a cluster of several brokers on this machine."),
@@ -58,6 +59,16 @@ class LazyCommands(Commands):
         command = importlib.import_module(COMMANDS[cmd_name][0]).command
         return command if isinstance(command, click.Command) else None
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click's, which looks for similar names only among commands that it has loaded."""
+        name = args[0]
+        if name not in COMMANDS and name not in ALIASES and not name.startswith("-") and not ctx.resilient_parsing:
+            near = difflib.get_close_matches(name, COMMANDS, n=1)
+            ctx.fail(f"No such command {name!r}." + (f" Did you mean {near[0]!r}?" if near else ""))
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
             formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
@@ -72,7 +83,7 @@ Examples:
   printf 'ann:tea\\nbob:milk\\n' | minikafka produce orders -b 127.0.0.1:9092 --key-separator :
   minikafka consume orders -b 127.0.0.1:9092 --from-beginning --exit-at-end -f '%p %o %k %s\\n'
 
-Exit codes: 0 done, 1 failed, 2 called wrongly.""",
+Exit codes: 0 done, 1 failed, 2 called wrongly, 130 interrupted.""",
 )
 @click.version_option(__version__, prog_name="minikafka", message="%(prog)s %(version)s")
 def root() -> None:
@@ -81,4 +92,5 @@ def root() -> None:
 
 def main(arguments: list[str] | None = None) -> Any:
     """Run the command line; ends in SystemExit."""
+    fill_standard_streams()
     return root(args=arguments, prog_name="minikafka")

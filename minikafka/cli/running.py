@@ -8,6 +8,7 @@ goes through :class:`Commands`, so that no exception finds another way out.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import sys
@@ -49,6 +50,21 @@ NEXT_STEPS: tuple[tuple[type[Exception], str], ...] = (
     (TopicAlreadyExists, "choose another name, or delete it first"),
 )
 """What to do next, by class of error; the first that fits is told."""
+
+
+def fill_standard_streams() -> None:
+    """Descriptors 0 to 2 that are closed (``<&-``, some daemons) become /dev/null.
+
+    Else the next file or socket would get their numbers, and uvloop ends the process when it is to close one of those.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest free number is this one: those below it are open by now.
+            os.open(os.devnull, os.O_RDWR)
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))
 
 
 class Failure(click.ClickException):
@@ -98,7 +114,7 @@ def told_as_sentences() -> Any:
     except BrokenPipeError:
         _leave_quietly()
     except OSError as error:
-        raise Failure(str(error)) from error
+        raise Failure(_told_by_the_system(error)) from error
     except (asyncio.CancelledError, KeyboardInterrupt):
         raise Interrupted("interrupted") from None
 
@@ -108,6 +124,17 @@ def _sentence(error: Exception, text: str) -> str:
         if isinstance(error, kind):
             return f"{text}; {step}"
     return text
+
+
+def _told_by_the_system(error: OSError) -> str:
+    """Which file, and what is wrong with it; without a name it was the output that could not be written."""
+    if type(error).__str__ is not OSError.__str__ or error.errno is None or error.strerror is None:
+        return str(error)  # it has words of its own
+    if error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF):
+        return f"the output cannot be written: {error.strerror}"
+    return error.strerror
 
 
 def _leave_quietly() -> NoReturn:

@@ -16,6 +16,7 @@ import javaproperties
 from minikafka.config import (
     KNOWN_TO_KAFKA_ONLY,
     BrokerConfig,
+    environment_overruled,
     environment_settings,
     environment_variables,
     parse_broker,
@@ -87,6 +88,11 @@ def broker_settings(path: Path | None, environment: Mapping[str, str], flags: It
     origins |= {name: f"env {variable}" for name, variable in by_variable.items()}
     origins |= dict.fromkeys(by_flag, "flag --config")
     known = table(BrokerConfig)
+    notices = [
+        f"{name}: {variable} says otherwise than {winner}, which counts"
+        for name, winner, variable in environment_overruled(environment)
+        if name in known
+    ]
     return BrokerSettings(
-        parsed.config, parsed.notices, {name: origin for name, origin in origins.items() if name in known}
+        parsed.config, (*parsed.notices, *notices), {name: origin for name, origin in origins.items() if name in known}
     )

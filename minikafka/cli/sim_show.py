@@ -11,7 +11,8 @@ from pathlib import Path
 import click
 
 from minikafka.cli.running import Failure, Misuse
-from minikafka.sim.plan import Plan, plan_of
+from minikafka.sim.plan import Plan
+from minikafka.sim.seeds import plan_of
 from minikafka.ui import table
 from minikafka.ui.journal import BadJournal, Journal, read_journals, write_journal
 from minikafka.ui.page import NothingToShow, page_of, replay_of
@@ -87,9 +88,8 @@ def _plan(named: tuple[str, ...]) -> Plan | None:
     path = Path(named[0])
     if path.suffix != ".json" or not path.is_file():
         return None
-    text = path.read_text(encoding="utf-8")
     try:
-        return Plan.from_json(text)
+        return Plan.from_json(path.read_text(encoding="utf-8"))
     except (ValueError, KeyError, TypeError) as error:
         if isinstance(error, json.JSONDecodeError):
             return None  # several lines of JSON: a journal with an unusual name

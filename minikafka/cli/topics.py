@@ -25,6 +25,7 @@ from minikafka.cli.tables import (
     print_json,
     print_lines,
     print_table,
+    shown,
 )
 from minikafka.cli.watching import show, watch_option
 from minikafka.client.structs import ConfigResource, NewTopic
@@ -49,6 +50,7 @@ INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC})
 
 exclude_internal_option = click.option("--exclude-internal", is_flag=True, help="Leave out __consumer_offsets.")
 
+TOPIC_COLUMNS = ("Topic", "TopicId", "PartitionCount", "ReplicationFactor", "Configs")
 MOVING_COLUMNS = ("Adding", "Removing")
 """Where a reassignment is under way."""
 
@@ -126,6 +128,7 @@ def list_(exclude_internal: bool, bootstrap: str, output: str) -> None:  # noqa:
         print_table(
             ("Topic", "PartitionCount", "ReplicationFactor"),
             [(topic.topic, len(topic.partitions), _replication_factor(topic)) for topic in topics],
+            output,
         )
 
 
@@ -235,6 +238,11 @@ def _draw(found: _Described, output: str, *, filtered: bool, overridden: bool) -
         print_json(to_json(found.topics))
     elif overridden and output == "kafka":
         print_lines(kafka_layout.topics_alone(found.topics, found.configs))
+    elif overridden and output == "tsv":
+        print_table(TOPIC_COLUMNS, [_topic_row(each) for each in found.topics], output)
+    elif output == "tsv":
+        rows = [(topic.topic, *_row(each), *_moving(each)) for topic in found.topics for each in topic.partitions]
+        print_table(("Topic", *PARTITION_COLUMNS, *MOVING_COLUMNS), rows, output)
     elif overridden and not found.topics:
         click.echo("No topic has settings of its own.")
     elif overridden:
@@ -252,11 +260,12 @@ def _draw(found: _Described, output: str, *, filtered: bool, overridden: bool) -
 
 
 def _head(topic: DescribedTopic) -> str:
-    configs = ",".join(f"{name}={value}" for name, value in sorted(topic.config.items()))
-    return (
-        f"Topic: {topic.topic}  TopicId: {topic.topic_id}  PartitionCount: {len(topic.partitions)}"
-        f"  ReplicationFactor: {_replication_factor(topic)}  Configs: {configs or '-'}"
-    )
+    return "  ".join(f"{name}: {shown(cell)}" for name, cell in zip(TOPIC_COLUMNS, _topic_row(topic), strict=True))
+
+
+def _topic_row(topic: DescribedTopic) -> tuple[object, ...]:
+    configs = [f"{name}={value}" for name, value in sorted(topic.config.items())]
+    return topic.topic, topic.topic_id, len(topic.partitions), _replication_factor(topic), configs
 
 
 def _draw_topic(topic: DescribedTopic) -> None:
@@ -333,7 +342,7 @@ def delete_records(topic: str, before: tuple[str, ...], bootstrap: str, output: 
     elif output == "kafka":
         print_lines(kafka_layout.records_deleted(found))
     else:
-        print_table(("Partition", "LowWatermark"), [(name.partition, offset) for name, offset in found.items()])
+        print_table(("Partition", "LowWatermark"), [(name.partition, offset) for name, offset in found.items()], output)
 
 
 def _before(topic: str, text: str) -> tuple[TopicPartition, int]:

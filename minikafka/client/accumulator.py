@@ -103,7 +103,8 @@ class Accumulator(Generic[Sink]):
     ) -> bool:
         """Add one record of at most ``size`` bytes; True when the sender should look.
 
-        The caller has checked ``size`` against max.request.size and buffer.memory.
+        The caller has checked ``size`` against max.request.size and buffer.memory. A record that the codec refuses
+        (TypeError, ValueError, OverflowError) leaves nothing behind.
         """
         batch = queue.open
         look = False
@@ -111,8 +112,13 @@ class Accumulator(Generic[Sink]):
             batch = self._open(queue, now)
             look = True
         builder = batch.builder
-        batch.waiters.append((sink, builder.record_count, 1, timestamp))
-        builder.append(timestamp, key, value, headers)
+        index = builder.record_count
+        try:
+            builder.append(timestamp, key, value, headers)
+        except BaseException:
+            self._discard_empty(batch)
+            raise
+        batch.waiters.append((sink, index, 1, timestamp))
         batch.size += size
         self.size += size
         return look or batch.size >= self._batch_size
@@ -130,7 +136,8 @@ class Accumulator(Generic[Sink]):
         """Add rows from ``start`` to one batch, ``room`` bytes at most, until it is full; how many: at least one.
 
         ``ends[i]`` is the size of all rows up to and with row i. The rows are all there, nothing is gained by waiting:
-        the batch is filled up to max.request.size before another one begins.
+        the batch is filled up to max.request.size before another one begins. The caller has seen to it that the codec
+        takes every row.
         """
         before = ends[start - 1] if start else 0
         batch = queue.open
@@ -138,7 +145,11 @@ class Accumulator(Generic[Sink]):
             batch = self._open(queue, now)
         end = max(start + 1, bisect_right(ends, before + min(room, queue.size_max - batch.size)))
         first = batch.builder.record_count
-        taken = batch.builder.extend(rows, start, end)
+        try:
+            taken = batch.builder.extend(rows, start, end)
+        except BaseException:
+            self._discard_empty(batch)
+            raise
         invariant(taken == end - start, "a builder without limit took fewer rows", taken=taken, given=end - start)
         batch.waiters.append((sink, first, taken, rows[start][0]))
         size = ends[end - 1] - before
@@ -171,6 +182,15 @@ class Accumulator(Generic[Sink]):
         queue.open = batch
         self._active[queue] = None
         return batch
+
+    def _discard_empty(self, batch: Batch[Sink]) -> None:
+        """A batch that was opened for what could not be added: nobody would ask for it to be sent."""
+        if batch.record_count:
+            return
+        queue = batch.queue
+        queue.batches.remove(batch)
+        queue.open = None
+        self._finished(batch)
 
     # ---------------------------------------------------------------------------------------- draining
 

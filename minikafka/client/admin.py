@@ -23,6 +23,7 @@ from minikafka.client.metadata import Metadata
 from minikafka.client.operations import Operations
 from minikafka.client.settings import AdminConfig
 from minikafka.client.structs import NewTopic
+from minikafka.client.tasks import Step, in_turn
 from minikafka.errors import (
     NOT_WRITTEN,
     UNKNOWN,
@@ -54,12 +55,14 @@ class AdminClient(Operations, GroupOperations):
         self._world_source = world
         self._resources = AsyncExitStack()
         self._parts: tuple[World, Metadata, Leaders, Backoff, Caller] | None = None
+        self._closed = False
         self._changed_at = NO_OFFSET
         """How far the metadata log reached with this client's latest change."""
 
     async def start(self) -> None:
         """Connect to the cluster. NetworkException when no bootstrap server answers in default_api_timeout_ms."""
-        invariant(self._parts is None, "an admin client starts once")
+        if self._parts is not None:
+            raise InvalidRequest("an admin client starts once: make a new one")
         source = self._world_source
         world = source if isinstance(source, World) else await self._resources.enter_async_context(source)
         caller = Caller(world)
@@ -74,9 +77,9 @@ class AdminClient(Operations, GroupOperations):
 
     async def close(self) -> None:
         """End and close."""
-        if self._parts is not None:
-            await self._parts[1].stop()
-        await self._resources.aclose()
+        self._closed = True
+        steps: list[Step] = [] if self._parts is None else [self._parts[1].stop]
+        await in_turn(*steps, self._resources.aclose)
 
     stop = close
 
@@ -126,9 +129,10 @@ class AdminClient(Operations, GroupOperations):
                 )
             )
 
-        response: m.CreateTopicsResponse = await self._change(
-            request, deadline, happened=happened, repeated=TopicAlreadyExists
-        )
+        if validate_only:  # nothing can have happened: to ask again is all that a lost answer takes
+            response: m.CreateTopicsResponse = await self._change(request, deadline)
+        else:
+            response = await self._change(request, deadline, happened=happened, repeated=TopicAlreadyExists)
         _raise_first(response.topics)
         if wait and not validate_only:
             await self._wait_for([each.name for each in new_topics], response.metadata_offset, deadline)
@@ -290,40 +294,58 @@ class AdminClient(Operations, GroupOperations):
                 )
             )
 
-        await self._leaders().ask(partitions, make, deadline=deadline)
+        try:
+            await self._leaders().ask(partitions, make, deadline=deadline)
+        except ProtocolError as error:
+            raise _not_yet_seen(topics, f": {error.message}") from error
+
+    async def _answer_about(self, topics: Sequence[str]) -> m.MetadataResponse | None:
+        """Whoever answers; None: for a moment nobody does, which is no word on what was changed."""
+        try:
+            return await self._metadata().ask_once(tuple(topics))
+        except NetworkException:
+            return None
 
     async def _wait_for_brokers(
         self, offset: Offset, deadline: float, met: Callable[[m.MetadataResponse], bool], topics: Sequence[str]
     ) -> m.MetadataResponse:
         """Until every broker that can be reached reflects ``offset`` of the metadata log, and ``met`` holds there."""
-        world, metadata, _, backoff, caller = self._started()
-        request = m.MetadataRequest(topics=tuple(topics))
+        world, _, _, backoff, _ = self._started()
         attempts = 0
         while True:
-            answer = await metadata.ask_once(tuple(topics))
-            good = met(answer)
-            for each in answer.brokers if good else ():
-                node = metadata.address(each.node_id)
-                if node is None:
-                    continue
-                patience = min(deadline, world.clock.now() + self.config.request_timeout_ms / 1000)
-                try:
-                    told: m.MetadataResponse = await caller.call(node, request, deadline=patience)
-                except ProtocolError as error:
-                    # A broker that is down learns of the topic when it is back.
-                    good = good and isinstance(error, NetworkException) and each.node_id not in _leaders_in(answer)
-                    continue
-                good = good and met(told) and told.metadata_offset >= offset
-            if good:
+            answer = await self._answer_about(topics)
+            if answer is not None and met(answer) and await self._all_show(answer, topics, offset, deadline, met):
                 return answer
             attempts += 1
             pause_s = backoff.pause_s(min(attempts, 3))
             if world.clock.now() + pause_s >= deadline:
-                raise RequestTimedOut(
-                    f"the change of {', '.join(topics) or 'the settings'} is done, but not all brokers show it yet",
-                    outcome=WRITTEN,
-                )
+                raise _not_yet_seen(topics)
             await asyncio.sleep(pause_s)
+
+    async def _all_show(
+        self,
+        answer: m.MetadataResponse,
+        topics: Sequence[str],
+        offset: Offset,
+        deadline: float,
+        met: Callable[[m.MetadataResponse], bool],
+    ) -> bool:
+        """Does each broker of ``answer`` say the same? One that is down learns of it when it is back."""
+        world, metadata, _, _, caller = self._started()
+        request = m.MetadataRequest(topics=tuple(topics))
+        good = True
+        for each in answer.brokers:
+            node = metadata.address(each.node_id)
+            if node is None:
+                continue
+            patience = min(deadline, world.clock.now() + self.config.request_timeout_ms / 1000)
+            try:
+                told: m.MetadataResponse = await caller.call(node, request, deadline=patience)
+            except ProtocolError as error:
+                good = good and isinstance(error, NetworkException) and each.node_id not in _leaders_in(answer)
+                continue
+            good = good and met(told) and told.metadata_offset >= offset
+        return good
 
     # ------------------------------------------------------------------------------------------------------ calling
 
@@ -411,8 +433,8 @@ class AdminClient(Operations, GroupOperations):
     # ------------------------------------------------------------------------------------------------------ helpers
 
     def _started(self) -> tuple[World, Metadata, Leaders, Backoff, Caller]:
-        if self._parts is None:
-            raise InvalidRequest("the admin client is not started")
+        if self._parts is None or self._closed:
+            raise InvalidRequest(f"the admin client {'was closed' if self._closed else 'is not started'}")
         return self._parts
 
     def _coordinator(self, group: str) -> Coordinator:
@@ -447,6 +469,14 @@ def _as_wire(topic: NewTopic) -> m.NewTopic:
             for partition, brokers in sorted((topic.replica_assignments or {}).items())
         ),
         configs={name: str(value) for name, value in (topic.topic_configs or {}).items()},
+    )
+
+
+def _not_yet_seen(topics: Sequence[str], why: str = "") -> RequestTimedOut:
+    """The controller has recorded the change: whatever goes wrong from then on, it was written."""
+    return RequestTimedOut(
+        f"the change of {', '.join(topics) or 'the settings'} is done, but not all brokers show it yet{why}",
+        outcome=WRITTEN,
     )
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from minikafka.client.caller import Caller
 from minikafka.client.cluster_view import Leader, Update
@@ -22,8 +22,9 @@ from minikafka.client.group_member import Member
 from minikafka.client.group_offsets import GroupOffsets, Membership, Spot
 from minikafka.client.leaders import Leaders, as_dict
 from minikafka.client.metadata import Metadata
+from minikafka.client.partition_state import PartitionState
 from minikafka.client.poll_gate import PollGate
-from minikafka.client.positions import EARLIEST, LATEST, NEVER, PartitionState, Positions
+from minikafka.client.positions import EARLIEST, LATEST, NEVER, Positions
 from minikafka.client.settings import ConsumerConfig
 from minikafka.client.structs import (
     ConsumerRebalanceListener,
@@ -32,6 +33,8 @@ from minikafka.client.structs import (
     OffsetAndTimestamp,
     WakeUp,
 )
+from minikafka.client.subscription import Subscription
+from minikafka.client.tasks import Step, Tasks, in_turn
 from minikafka.errors import InvalidGroupId, InvalidRequest, ProtocolError, RequestTimedOut
 from minikafka.invariant import invariant
 from minikafka.ports import World
@@ -59,16 +62,13 @@ class Consumer:
         self._offsets: GroupOffsets | None = None
         self._coordinator: Coordinator | None = None
         self._gate: PollGate | None = None
-        self._listener: ConsumerRebalanceListener | None = None
-        self._pattern: re.Pattern[str] | None = None
-        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._subscription = Subscription()
+        self._tasks = Tasks(self._task_failed)
         self._group_topics: tuple[str, ...] = ()
         """What the leader of a group must know of besides its own topics."""
         self._broken: BaseException | None = None
         self._woken = False
         self._stopped = False
-        self._subscribed: dict[str, None] = {}
-        self._assigned_by_hand = False
         self._opened = 0
         self._positions = Positions(
             reset_policy=config.auto_offset_reset,
@@ -84,7 +84,8 @@ class Consumer:
 
     async def start(self) -> None:
         """Connect to the cluster. NetworkException when no bootstrap server answers in default_api_timeout_ms."""
-        invariant(self._world is None, "a consumer starts once")
+        if self._world is not None:
+            raise InvalidRequest("a consumer starts once: make a new one")
         source = self._world_source
         self._world = world = source if isinstance(source, World) else await self._resources.enter_async_context(source)
         try:
@@ -98,9 +99,9 @@ class Consumer:
             self._gate = PollGate(world.clock.now)
             if self.config.group_id is not None:
                 self._enter_group(self.config.group_id, world, metadata)
-            if self._pattern is not None:
-                await self._match_topics(self._pattern)
-            if self._subscribed or self._pattern is not None:
+            if self._subscription.pattern is not None:
+                await self._match_topics(self._subscription.pattern)
+            if self._subscription:
                 self._join()
             elif self._offsets is not None:
                 await self._begin_where_committed(list(self._positions.states))
@@ -110,19 +111,21 @@ class Consumer:
 
     async def stop(self) -> None:
         """End what is under way and close; who waits for a record gets an error, ``async for`` ends."""
+        if self._stopped:
+            return
         self._stopped = True
-        await self._end_tasks()
+        steps: list[Step] = [lambda: self._tasks.end(but="consumer-leave")]
         if self._member is not None:
-            await self._member.stop()
+            steps.append(self._member.stop)
         elif self._offsets is not None:
             if self.config.enable_auto_commit:
-                await self._offsets.commit_positions()
-            await self._offsets.stop()
+                steps.append(self._offsets.commit_positions)
+            steps.append(self._offsets.stop)
         if self._fetcher is not None:
-            await self._fetcher.stop()
+            steps.append(self._fetcher.stop)
         if self._metadata is not None:
-            await self._metadata.stop()
-        await self._resources.aclose()
+            steps.append(self._metadata.stop)
+        await in_turn(*steps, self._resources.aclose)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -140,15 +143,13 @@ class Consumer:
 
         With a ``group_id`` the others begin where the group has committed; nobody else is kept from reading them.
         """
-        if self._is_subscribed:
-            raise InvalidRequest("the consumer is subscribed to topics: unsubscribe() before assign()")
-        self._assigned_by_hand = True
+        self._subscription.choose_by_hand()
         wanted = as_dict(partitions)
         new = [each for each in wanted if each not in self._positions.states]
         self._positions.assign(wanted, held=self.config.group_id is not None)
         self._follow()
         if self._offsets is not None:
-            self._own(self._begin_where_committed(new), "consumer-committed")
+            self._tasks.spawn(self._begin_where_committed(new), "consumer-committed")
 
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions that are read now."""
@@ -164,51 +165,36 @@ class Consumer:
 
         With a ``group_id`` the group shares their partitions, and ``listener`` is told what comes and goes (S31).
         """
-        if isinstance(topics, str):
-            raise InvalidRequest(f"subscribe takes a list of topics: [{topics!r}]")
-        if self._assigned_by_hand:
-            raise InvalidRequest("the consumer has partitions assigned: unsubscribe() before subscribe()")
-        if listener is not None and not isinstance(listener, ConsumerRebalanceListener):
-            raise InvalidRequest(f"listener={listener!r}: a ConsumerRebalanceListener is needed")
-        subscribed = dict.fromkeys(topics)
-        if bool(subscribed) == (pattern is not None):
-            raise InvalidRequest("subscribe needs at least one topic, or a pattern, and not both")
-        try:
-            self._pattern = None if pattern is None else re.compile(pattern)
-        except re.error as error:
-            raise InvalidRequest(f"pattern={pattern!r} is no regular expression: {error}") from error
-        self._subscribed = subscribed
-        self._listener = listener
+        self._subscription.choose(topics, pattern, listener)
         self._subscription_changed()
         if self._fetcher is not None:
             self._join()
 
     def subscription(self) -> frozenset[str]:
         """The topics subscribed to; of a pattern those that match at present."""
-        return frozenset(self._subscribed)
+        return frozenset(self._subscription.topics)
 
     def unsubscribe(self) -> None:
         """Read nothing, however it was chosen; a member leaves its group."""
-        self._subscribed = {}
-        self._pattern = None
-        self._listener = None
-        self._assigned_by_hand = False
         if self._member is not None:
             member, self._member = self._member, None
-            self._own(member.stop(), "consumer-leave")
-            if self._coordinator is not None:  # what is assigned by hand from now on is committed for no member
+            member.cancel()
+            self._tasks.spawn(member.stop(), "consumer-leave")
+            if self._coordinator is not None:
+                # What is assigned by hand from now on is committed for no member, but what its listener commits last.
                 self._offsets = GroupOffsets(
-                    self.config, self._running_world(), self._coordinator, self._positions, Membership
+                    self.config,
+                    self._running_world(),
+                    self._coordinator,
+                    self._positions,
+                    lambda: (member.membership() if member.is_giving_up else None) or Membership(),
                 )
+        self._subscription.clear()
         self._positions.assign(())
         self._follow()
 
-    @property
-    def _is_subscribed(self) -> bool:
-        return bool(self._subscribed) or self._pattern is not None
-
     def _topics_wanted(self) -> list[str]:
-        own = list(self._subscribed) or sorted({partition.topic for partition in self._positions.states})
+        own = list(self._subscription.topics) or sorted({partition.topic for partition in self._positions.states})
         return list(dict.fromkeys((*own, *self._group_topics)))
 
     def _follow(self) -> None:
@@ -224,7 +210,7 @@ class Consumer:
         self._follow()
 
     def _on_metadata(self, _update: Update) -> None:
-        if self._is_subscribed and self.config.group_id is None:
+        if self._subscription and self.config.group_id is None:
             self._assign_subscribed()
 
     def _assign_subscribed(self) -> None:
@@ -232,7 +218,7 @@ class Consumer:
             view = self._metadata.view
             self._positions.assign(
                 TopicPartition(topic, index)
-                for topic in self._subscribed
+                for topic in self._subscription.topics
                 for index in range(view.partition_count(topic) or 0)
             )
 
@@ -245,8 +231,8 @@ class Consumer:
 
     def _join(self) -> None:
         """Become a member, if there is a group; find topics, if there is a pattern."""
-        if self._pattern is not None and not any(task.get_name() == "topic-pattern" for task in self._tasks):
-            self._own(self._keep_matching(), "topic-pattern")
+        if self._subscription.pattern is not None and not self._tasks.runs("topic-pattern"):
+            self._tasks.spawn(self._keep_matching(), "topic-pattern")
         if self._coordinator is None or self._member is not None:
             return
         fetcher, metadata, gate = self._fetcher, self._metadata, self._gate
@@ -259,8 +245,8 @@ class Consumer:
             self._coordinator,
             self._positions,
             gate,
-            topics=lambda: list(self._subscribed),
-            listener=lambda: self._listener,
+            topics=lambda: list(self._subscription.topics),
+            listener=lambda: self._subscription.listener,
             follow=self._follow_group,
             tell=self._tell,
         )
@@ -277,8 +263,8 @@ class Consumer:
             self._fetcher.tell()
 
     async def _keep_matching(self) -> None:
-        while self._pattern is not None:
-            await self._match_topics(self._pattern)
+        while self._subscription.pattern is not None:
+            await self._match_topics(self._subscription.pattern)
             await asyncio.sleep(self.config.metadata_max_age_ms / 1000)
 
     async def _match_topics(self, pattern: re.Pattern[str]) -> None:
@@ -290,9 +276,7 @@ class Consumer:
             self._running_world().events("topics_not_listed", why=error.message)
             return
         names = [each.name for each in response.topics if not each.error_code and not each.is_internal]
-        matching = dict.fromkeys(name for name in sorted(names) if pattern.fullmatch(name))
-        if matching != self._subscribed and pattern is self._pattern:
-            self._subscribed = matching
+        if self._subscription.match(pattern, names):
             self._subscription_changed()
 
     async def _begin_where_committed(self, partitions: list[TopicPartition]) -> None:
@@ -322,7 +306,8 @@ class Consumer:
         Returns when the group's coordinator has them committed. Raises CommitFailed when the group has gone on without
         this member, RequestTimedOut (outcome *unknown*: it may be committed) after default_api_timeout_ms.
         """
-        self._running()
+        if self._member is None or not self._member.is_giving_up:
+            self._running()
         group_offsets = self._in_group()
         if offsets is None:
             spots = {name: Spot(*spot) for name, spot in self._positions.consumed().items()}
@@ -575,23 +560,9 @@ class Consumer:
 
     # ------------------------------------------------------------------------------------------------------ helpers
 
-    def _own(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        task = asyncio.get_running_loop().create_task(work, name=name)
-        self._tasks[task] = None
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        del self._tasks[task]
-        if not task.cancelled() and task.exception() is not None:
-            self._broken = task.exception()
-            self._tell()
-
-    async def _end_tasks(self) -> None:
-        tasks = list(self._tasks)
-        for task in tasks:
-            if task.get_name() != "consumer-leave":
-                task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    def _task_failed(self, error: BaseException) -> None:
+        self._broken = error
+        self._tell()
 
     def _fetch_on(self, fetcher: Fetcher) -> None:
         if self._positions.opened != self._opened:

@@ -29,6 +29,9 @@ from minikafka.wire.group_messages import FindCoordinatorRequest, FindCoordinato
 
 LOOK_AGAIN = (NotCoordinator, CoordinatorNotAvailable, CoordinatorLoadInProgress, NetworkException)
 
+FIND_PATIENCE_MS = 3_000
+"""How long one broker may take to say who coordinates, the first time round; twice as long in each round after that."""
+
 ErrorOf = Callable[[Any], ProtocolError | None]
 """What is wrong with an answer as a whole."""
 
@@ -45,6 +48,8 @@ class Coordinator:
         self._backoff = Backoff(world.random, base_ms=config.retry_backoff_ms, max_ms=config.retry_backoff_max_ms)
         self._address: Address | None = None
         self._node: NodeId = NO_NODE
+        self._rounds = 0
+        """How often all brokers were asked in vain."""
 
     async def ask(
         self, request: Any, *, deadline: float, patience_ms: int | None = None, error_of: ErrorOf = error_in
@@ -98,8 +103,10 @@ class Coordinator:
     async def _find(self, deadline: float) -> Address:
         """Ask one broker after the other. CoordinatorNotAvailable when none knows it yet."""
         last: ProtocolError = CoordinatorNotAvailable(f"group {self.group}: no broker is known")
+        # One that is silent must not take a member's whole session.
+        patience_ms = min(self._config.request_timeout_ms, FIND_PATIENCE_MS * 2 ** min(self._rounds, 10))
         for address in self._metadata.any_addresses():
-            until = min(deadline, self._world.clock.now() + self._config.request_timeout_ms / 1000)
+            until = min(deadline, self._world.clock.now() + patience_ms / 1000)
             try:
                 response: FindCoordinatorResponse = await self._caller.call(
                     address, FindCoordinatorRequest(keys=(self.group,)), deadline=until
@@ -110,9 +117,11 @@ class Coordinator:
             (found,) = response.coordinators
             refusal = error_in(found)
             if refusal is None:
+                self._rounds = 0
                 self._address, self._node = Address(found.host, found.port), found.node_id
                 return self._address
             if isinstance(refusal, InvalidGroupId):
                 raise refusal
             last = refusal
+        self._rounds += 1
         raise CoordinatorNotAvailable(last.message, outcome=last.outcome)

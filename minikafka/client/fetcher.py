@@ -8,14 +8,15 @@ partitions that became hungry while the first is parked. Every task is owned; a 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
 from typing import Any
 
 from minikafka.client.caller import Backoff, error_in
 from minikafka.client.cluster_view import Leader, Update
 from minikafka.client.metadata import Metadata
-from minikafka.client.positions import EARLIEST, NEVER, PartitionState, Positions
+from minikafka.client.partition_state import PartitionState
+from minikafka.client.positions import EARLIEST, NEVER, Positions
 from minikafka.client.settings import ConsumerConfig
+from minikafka.client.tasks import Tasks
 from minikafka.errors import NetworkException, OffsetNotAvailable, ProtocolError, UnknownServerError
 from minikafka.ports import World
 from minikafka.types import NO_NODE, NodeId, TopicPartition
@@ -44,18 +45,15 @@ class Fetcher:
         self.wake = self._wake.set
         """Look again: positions changed, or records were taken."""
         self._changed: asyncio.Future[None] | None = None
-        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._tasks = Tasks(self._break)
         self._fetches_of: dict[NodeId, int] = {}
         metadata.listeners.append(self._on_metadata)
 
     def start(self) -> None:
-        self._own(self._run(), "consumer-fetcher")
+        self._tasks.spawn(self._run(), "consumer-fetcher")
 
     async def stop(self) -> None:
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.end()
         self.tell()
 
     async def changed(self, deadline: float) -> bool:
@@ -87,17 +85,7 @@ class Fetcher:
 
     # -------------------------------------------------------------------------------------------------- the tasks
 
-    def _own(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        task = asyncio.get_running_loop().create_task(work, name=name)
-        self._tasks[task] = None
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        del self._tasks[task]
-        if not task.cancelled() and task.exception() is not None:
-            self._break(task.exception())
-
-    def _break(self, error: BaseException | None) -> None:
+    def _break(self, error: BaseException) -> None:
         if self.broken is None:
             self.broken = error
             self._world.events("consumer_broken", error=repr(error))
@@ -109,13 +97,13 @@ class Fetcher:
             self._wake.clear()
             wanted = self._positions.wanted(self._leader_of, self._world.clock.now())
             for node, states in wanted.resets.items():
-                self._own(self._reset(node, self._asked(states)), "consumer-reset")
+                self._tasks.spawn(self._reset(node, self._asked(states)), "consumer-reset")
             for node, states in wanted.validations.items():
-                self._own(self._validate(node, self._asked(states)), "consumer-validate")
+                self._tasks.spawn(self._validate(node, self._asked(states)), "consumer-validate")
             for node, states in wanted.fetches.items():
                 if self._fetches_of.get(node, 0) < FETCHES_PER_NODE_MAX:
                     self._fetches_of[node] = self._fetches_of.get(node, 0) + 1
-                    self._own(self._fetch(node, self._asked(states)), "consumer-fetch")
+                    self._tasks.spawn(self._fetch(node, self._asked(states)), "consumer-fetch")
             if wanted.leaderless:
                 self._metadata.refresh_soon()
             self.tell()

@@ -9,7 +9,8 @@
   what is another's is given up afterwards, and then it joins once more.
 - Nothing is taken away while the application works on records (``poll_gate.py``).
 - Heartbeats go on by themselves. An application that does not ask for records for max_poll_interval_ms has its member
-  leave; it joins again with the next call.
+  leave. Whoever was thrown out, or left like that, joins again with the next call: until then nothing that the
+  application works on can be committed.
 
 Errors that no joining again can help end the consumer: its next call raises them.
 """
@@ -31,6 +32,7 @@ from minikafka.client.poll_gate import PollGate
 from minikafka.client.positions import Positions
 from minikafka.client.settings import ConsumerConfig
 from minikafka.client.structs import ConsumerRebalanceListener
+from minikafka.client.tasks import in_turn
 from minikafka.errors import (
     IllegalGeneration,
     MemberIdRequired,
@@ -43,7 +45,7 @@ from minikafka.errors import (
 from minikafka.groups.assignors import COOPERATIVE, Assignor, GroupMember
 from minikafka.groups.protocol import PROTOCOL_TYPE, Assignment, Subscription
 from minikafka.ports import World
-from minikafka.types import TopicPartition
+from minikafka.types import Epoch, Offset, TopicPartition
 from minikafka.wire.group_messages import (
     NO_GENERATION,
     GroupProtocol,
@@ -101,7 +103,15 @@ class Member:
         self._is_cooperative = all(each.rebalance == COOPERATIVE for each in self._assignors)
         self._must_join = asyncio.Event()
         self._must_join.set()
+        self.is_giving_up = False
+        """It is stopping, and its listener is told so: the last moment for a commit."""
+        self._is_cancelled = False
+        self._reached: dict[TopicPartition, tuple[Offset, Epoch]] = {}
+        """Where it stood when it was cancelled: the consumer may read something else by hand since."""
         self._is_joining = False
+        self._awaits_poll = False
+        """It joins when the application asks for records, not before: what that works on may be another's by now, and
+        would be committed in the name of a member that has the partition anew."""
         self._was_owned: tuple[Partitions, int] = ((), NO_GENERATION)
         """What an eager member had, for assignors that remember."""
         self._dealt: dict[str, int] = {}
@@ -125,27 +135,49 @@ class Member:
             task.add_done_callback(self._ended)
             self._tasks.append(task)
 
+    def cancel(self) -> None:
+        """Begin nothing any more, and hold nothing up; :meth:`stop` does the rest."""
+        if self._is_cancelled:
+            return
+        self._is_cancelled = True
+        for task in self._tasks:
+            task.cancel()
+        if self._on_metadata in self._metadata.listeners:
+            self._metadata.listeners.remove(self._on_metadata)
+        listener = self._listener()  # whoever subscribes next has one of its own
+        self._listener = lambda: listener
+        self._reached = self._positions.consumed()
+        self._gate.release()
+
     async def stop(self) -> None:
         """Commit, give up everything and leave, so that the others need not wait for the session to end.
 
         A static member does not leave: it is expected back (KIP-345).
         """
-        for task in self._tasks:
-            task.cancel()
+        self.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._on_metadata in self._metadata.listeners:
-            self._metadata.listeners.remove(self._on_metadata)
         if self.generation != NO_GENERATION and self._config.enable_auto_commit:
             with suppress(TimeoutError):
                 async with asyncio.timeout(LEAVE_WAIT_S):
-                    await self.offsets.commit_positions()
+                    await self.offsets.commit_reached(self._reached)
         await self.offsets.stop()
-        if self.owned:
-            await self._call(lambda listener, gone: listener.on_partitions_revoked(gone), self.owned)
-        if self.member_id and self._config.group_instance_id is None:
-            await self._leave("the consumer was closed")
-        self.owned = ()
-        self.generation = NO_GENERATION
+        await in_turn(self._give_up_all, self._say_goodbye)
+
+    async def _give_up_all(self) -> None:
+        self.is_giving_up = True
+        try:
+            if self.owned:
+                await self._call(lambda listener, gone: listener.on_partitions_revoked(gone), self.owned)
+        finally:
+            self.is_giving_up = False
+
+    async def _say_goodbye(self) -> None:
+        try:
+            if self.member_id and self._config.group_instance_id is None:
+                await self._leave(self.member_id, "the consumer was closed")
+        finally:
+            self.owned = ()
+            self.generation = NO_GENERATION
 
     def rejoin(self, why: str) -> None:
         """Join again as soon as the application's work allows."""
@@ -183,14 +215,20 @@ class Member:
                 await self._thrown_out(error.name, forget_id=isinstance(error, UnknownMemberId))
             except (RebalanceInProgress, RequestTimedOut) as error:
                 self._world.events("group_join_again", group=self._coordinator.group, why=error.message)
+            except Exception as error:
+                # No joining again helps: the others shall not wait until its session ends.
+                self._fail(error)
+                await self._leave_for_good(error)
+                raise
             finally:
                 self._is_joining = False
             self._gate.release()
             self._tell()
 
     async def _join_once(self) -> None:
-        if self.owned:
+        if self.owned or self._awaits_poll:
             await self._gate.hold()
+        self._awaits_poll = False
         self._must_join.clear()
         try:
             if self.owned and not self._is_cooperative:
@@ -205,7 +243,7 @@ class Member:
             self.generation = joined.generation_id
             synced = await self._sync(joined)
             self._is_joining = False
-            await self._take(Assignment.unpacked(synced.assignment).partitions)
+            await self._take(Assignment.given(synced.assignment).partitions)
         except BaseException:
             # Also when nobody could say where to begin: else it would beat for partitions that nobody reads.
             self._must_join.set()
@@ -340,17 +378,17 @@ class Member:
         self._positions.assign(self.owned)
         self.offsets.forget(partitions)
 
-    async def _thrown_out(self, why: str, *, forget_id: bool, join_again: bool = True) -> None:
+    async def _thrown_out(self, why: str, *, forget_id: bool, awaits_poll: bool = False) -> None:
         """The group has gone on without this member: what it had may be another's already."""
         lost = self.owned
+        self._awaits_poll = self._awaits_poll or awaits_poll or bool(lost)
         self._world.events("group_member_thrown_out", group=self._coordinator.group, member=self.member_id, why=why)
         self.generation = NO_GENERATION
         if forget_id:
             self.member_id = ""
         self._was_owned = (), NO_GENERATION
         self._drop(lost)
-        if join_again:
-            self._must_join.set()
+        self._must_join.set()
         if lost:
             await self._call(lambda listener, gone: listener.on_partitions_lost(gone), lost)
 
@@ -381,8 +419,10 @@ class Member:
                 now - self._gate.last_poll_at > self._config.max_poll_interval_ms / 1000
             )
             if polls_late:
-                await self._leave(f"no poll for max_poll_interval_ms={self._config.max_poll_interval_ms}")
-                await self._leave_until_polled()
+                # First out, then goodbye: should the application ask meanwhile, it joins under an id of its own.
+                member_id = self.member_id
+                await self._thrown_out("it did not poll in time", forget_id=True, awaits_poll=True)
+                await self._leave(member_id, f"no poll for max_poll_interval_ms={self._config.max_poll_interval_ms}")
             else:
                 await self._beat_once()
 
@@ -413,18 +453,15 @@ class Member:
         else:
             self._fail(error)
 
-    async def _leave_until_polled(self) -> None:
-        """Its partitions are free for the others; it joins again when the application asks for records."""
-        was_to_join = self._must_join.is_set()
-        await self._thrown_out("it did not poll in time", forget_id=True, join_again=False)
-        if was_to_join:
-            return  # the rebalance that it was late for waits for the same
-        await self._gate.hold()
-        self._gate.release()
-        self._must_join.set()
+    async def _leave_for_good(self, error: Exception) -> None:
+        """A static member stays until its session ends: another process may have its place already."""
+        member_id = self.member_id
+        await self._thrown_out("it failed", forget_id=True)
+        if member_id and self._config.group_instance_id is None:
+            await self._leave(member_id, f"it failed: {type(error).__name__}")
 
-    async def _leave(self, why: str) -> None:
-        leaving = LeavingMember(member_id=self.member_id, group_instance_id=self._config.group_instance_id, reason=why)
+    async def _leave(self, member_id: str, why: str) -> None:
+        leaving = LeavingMember(member_id=member_id, group_instance_id=self._config.group_instance_id, reason=why)
         request = LeaveGroupRequest(group_id=self._coordinator.group, members=(leaving,))
         try:
             await self._coordinator.ask(request, deadline=self._world.clock.now() + LEAVE_WAIT_S)

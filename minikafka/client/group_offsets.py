@@ -172,7 +172,11 @@ class GroupOffsets:
 
     async def commit_positions(self) -> None:
         """The consumer ends: what was handed out counts as done with."""
-        await self._by_itself(self._positions.consumed())
+        await self.commit_reached(self._positions.consumed())
+
+    async def commit_reached(self, reached: Mapping[TopicPartition, tuple[Offset, Epoch]]) -> None:
+        """As :meth:`commit_positions`, of positions that were noted."""
+        await self._by_itself(reached)
 
     async def _by_itself(self, reached: Mapping[TopicPartition, tuple[Offset, Epoch]]) -> None:
         spots = {partition: Spot(*spot) for partition, spot in reached.items()}

@@ -14,17 +14,22 @@ from typing import Any
 from minikafka.client.caller import error_in
 from minikafka.client.coordinator import LOOK_AGAIN, Coordinator
 from minikafka.client.leaders import as_dict
-from minikafka.client.structs import OffsetAndMetadata
+from minikafka.client.structs import OffsetAndMetadata, OffsetsPartlyChanged
 from minikafka.errors import (
+    UNKNOWN,
     CoordinatorLoadInProgress,
     GroupIdNotFound,
+    GroupSubscribedToTopic,
     InvalidRequest,
     NonEmptyGroup,
     ProtocolError,
     UnknownMemberId,
+    UnknownTopicOrPartition,
 )
+from minikafka.groups.protocol import Subscription, by_topic
 from minikafka.types import NO_OFFSET, NodeId, Offset, TopicPartition
 from minikafka.wire import group_messages as g
+from minikafka.wire.messages import DescribedTopic
 
 LOADING_PAUSE_MS = 100
 """Until a coordinator that still reads its log is asked again."""
@@ -110,7 +115,12 @@ class GroupOperations(ABC):
     # ---- changing ----
 
     async def alter_consumer_group_offsets(self, group_id: str, offsets: Mapping[TopicPartition, Offset]) -> None:
-        """Commit for a group that has no members. Raises NonEmptyGroup while it has some: nothing is changed then."""
+        """Commit for a group that has no members.
+
+        Raises NonEmptyGroup while it has some, UnknownTopicOrPartition when one of the partitions is not there: nothing
+        is changed then. OffsetsPartlyChanged says of each what became of it, should one go just then.
+        """
+        await self._check_there(as_dict(offsets))
         request = g.OffsetCommitRequest(
             group_id=group_id,
             partitions=tuple(
@@ -122,17 +132,42 @@ class GroupOperations(ABC):
             response = await self._ask_group(group_id, request)
         except UnknownMemberId as error:
             raise NonEmptyGroup(f"{error.message}: stop its members first") from error
-        refusal = _first(response.partitions)
-        if refusal is not None:
-            raise refusal
+        _raise_refused(group_id, "committed", response.partitions)
 
     async def delete_consumer_group_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
-        """Forget what a group has committed for these, of topics that no member reads."""
-        asked = tuple(g.GroupPartition(topic=topic, partition=number) for topic, number in as_dict(partitions))
+        """Forget what a group has committed for these, of topics that no member reads.
+
+        Raises GroupSubscribedToTopic when a member reads one of the topics: nothing is forgotten then.
+        OffsetsPartlyChanged says of each what became of it, should somebody begin to read just then.
+        """
+        wanted = as_dict(partitions)
+        await self._check_unread(group_id, wanted)
+        asked = tuple(g.GroupPartition(topic=topic, partition=number) for topic, number in wanted)
         response = await self._ask_group(group_id, g.OffsetDeleteRequest(group_id=group_id, partitions=asked))
-        refusal = _first(response.partitions)
-        if refusal is not None:
-            raise refusal
+        _raise_refused(group_id, "forgotten", response.partitions)
+
+    async def _check_there(self, partitions: Iterable[TopicPartition]) -> None:
+        missing: list[str] = []
+        for topic, numbers in by_topic(partitions).items():
+            try:
+                (found,) = await self.describe_topics([topic])
+            except UnknownTopicOrPartition:
+                missing.append(topic)
+                continue
+            known = [each.partition for each in found.partitions]
+            missing += [f"{topic}-{number}" for number in numbers if number not in known]
+        if missing:
+            raise UnknownTopicOrPartition(f"there is no {', no '.join(missing)}: nothing was committed")
+
+    async def _check_unread(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
+        (group,) = await self.describe_consumer_groups([group_id])
+        read = {topic for member in group.members for topic in Subscription.readable(member.metadata).topics}
+        refused = [topic for topic in by_topic(partitions) if topic in read]
+        if refused:
+            raise GroupSubscribedToTopic(
+                f"members of group {group_id} read {', '.join(refused)}: nothing was forgotten; leave them out, or "
+                "stop the members"
+            )
 
     async def delete_consumer_groups(self, group_ids: Sequence[str]) -> None:
         """Delete groups without members, offsets and all. The first error is raised; those before it are gone.
@@ -174,6 +209,9 @@ class GroupOperations(ABC):
     # ---- the admin client's ----
 
     @abstractmethod
+    async def describe_topics(self, topics: Sequence[str] | None = None) -> list[DescribedTopic]: ...
+
+    @abstractmethod
     def _coordinator(self, group: str) -> Coordinator: ...
 
     @abstractmethod
@@ -184,6 +222,29 @@ class GroupOperations(ABC):
 
     @abstractmethod
     def _deadline(self, timeout_ms: int | None) -> float: ...
+
+
+def _raise_refused(group: str, what: str, outcomes: Sequence[g.PartitionOutcome]) -> None:
+    """Raise what was refused: its own error when nothing was changed, else OffsetsPartlyChanged."""
+    refused: dict[TopicPartition, ProtocolError] = {}
+    done: list[TopicPartition] = []
+    for each in outcomes:
+        partition, error = TopicPartition(each.topic, each.partition), error_in(each)
+        if error is None:
+            done.append(partition)
+        else:
+            refused[partition] = error
+    if not refused:
+        return
+    first = next(iter(refused.values()))
+    told = "; ".join(f"{partition}: {error.name}: {error.message}" for partition, error in refused.items())
+    if done:
+        raise OffsetsPartlyChanged(
+            f"group {group}: {what}: {', '.join(map(str, done))}; not {what}: {told}", done=done, refused=refused
+        )
+    unknown = any(error.outcome == UNKNOWN for error in refused.values())
+    message = first.message if len(refused) == 1 else told
+    raise type(first)(message, outcome=UNKNOWN if unknown else first.outcome, **first.facts)
 
 
 def _first(items: Iterable[Any]) -> ProtocolError | None:

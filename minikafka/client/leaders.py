@@ -10,7 +10,14 @@ from minikafka.client.caller import Backoff, error_in
 from minikafka.client.cluster_view import Leader
 from minikafka.client.metadata import Metadata
 from minikafka.client.settings import ClientConfig
-from minikafka.errors import LeaderNotAvailable, NetworkException, ProtocolError, RequestTimedOut, UnknownServerError
+from minikafka.errors import (
+    UNKNOWN,
+    LeaderNotAvailable,
+    NetworkException,
+    ProtocolError,
+    RequestTimedOut,
+    UnknownServerError,
+)
 from minikafka.ports import World
 from minikafka.types import NO_NODE, TopicPartition
 
@@ -32,10 +39,11 @@ class Leaders:
     ) -> dict[TopicPartition, Any]:
         """One successful answer per partition.
 
-        Raises the first error that a retry cannot help, RequestTimedOut at ``deadline`` (with the outcome of the
-        last attempt).
+        Raises the first error that a retry cannot help, RequestTimedOut at ``deadline``. Its outcome is unknown once
+        any attempt's was: a later refusal says nothing of an earlier one.
         """
         answers: dict[TopicPartition, Any] = {}
+        unsure: dict[TopicPartition, None] = {}
         attempts = 0
         for topic in dict.fromkeys(partition.topic for partition in items):
             self._metadata.follow(topic)
@@ -44,16 +52,20 @@ class Leaders:
             errors = await self._round(missing, make, answers, deadline)
             if not errors:
                 return {partition: answers[partition] for partition in items}
+            unsure |= dict.fromkeys(partition for partition, error in errors.items() if error.outcome == UNKNOWN)
             for partition, error in errors.items():
                 if not error.retriable:
-                    raise type(error)(f"{partition}: {error.message}", outcome=error.outcome, **error.facts)
+                    outcome = UNKNOWN if partition in unsure else error.outcome
+                    raise type(error)(f"{partition}: {error.message}", outcome=outcome, **error.facts)
             self._metadata.refresh_soon()
             attempts += 1
             pause_s = self._backoff.pause_s(attempts)
             if self._world.clock.now() + pause_s >= deadline:
                 partition, error = next(iter(errors.items()))
                 raise RequestTimedOut(
-                    f"{partition}: no leader answered in time: {error.message}", outcome=error.outcome, last=error.name
+                    f"{partition}: no leader answered in time: {error.message}",
+                    outcome=UNKNOWN if partition in unsure else error.outcome,
+                    last=error.name,
                 )
             await asyncio.sleep(pause_s)
 

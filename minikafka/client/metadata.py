@@ -74,12 +74,14 @@ class Metadata:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="client-metadata")
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
-        self._release(RequestTimedOut("the client was stopped"))
+        task, self._task = self._task, None
+        try:
+            if task is not None:
+                task.cancel()
+                # Not `await task`: there nobody could tell its cancellation from the caller's own.
+                await asyncio.gather(task, return_exceptions=True)
+        finally:
+            self._release(RequestTimedOut("the client was stopped"))
 
     # ---------------------------------------------------------------------------------------- what is wanted
 

@@ -14,83 +14,29 @@ Rules for this file:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from minikafka.client.cluster_view import Leader
+from minikafka.client.partition_state import PartitionState
 from minikafka.client.settings import Deserializer
 from minikafka.client.structs import ConsumerRecord, LogTruncation, NoOffsetForPartition
 from minikafka.errors import CorruptMessage, OffsetOutOfRange, ProtocolError
 from minikafka.types import NO_EPOCH, NO_NODE, NO_OFFSET, Epoch, NodeId, Offset, TopicPartition
 from minikafka.wire.batch import RecordBatch, split, verify
 from minikafka.wire.messages import EpochAnswer, FetchedPartition, ListedOffset
-from minikafka.wire.records import decode_batch
+from minikafka.wire.records import RecordView, records_of
+
+# Of an opened batch so many records are made at a time: few enough that those of one poll are gone before Python has
+# looked for garbage among them, which costs three times what making them does.
+RECORDS_AT_ONCE = 250
 
 EARLIEST, LATEST, NONE = "earliest", "latest", "none"
 NEVER = float("inf")
 
 LeaderOf = Callable[[TopicPartition], Leader]
-
-
-@dataclass(slots=True, eq=False)
-class PartitionState:
-    """One assigned partition."""
-
-    partition: TopicPartition
-    version: int
-    """Rises at each seek and reset; an answer asked for under another version is stale."""
-    position: Offset | None = None
-    """Offset of the next record to hand out; None until a reset finds one."""
-    reset: str | None = None
-    """``earliest`` or ``latest`` while the position has to be looked up."""
-    fetch_offset: Offset = NO_OFFSET
-    """Where the next fetch begins: behind everything that is buffered."""
-    fetch_epoch: Epoch = NO_EPOCH
-    """Leader epoch of the last fetched batch, -1 if unknown: what a new leader has to confirm."""
-    validated_epoch: Epoch = NO_EPOCH
-    """The leader epoch under which the fetch offset is known to be right."""
-    batches: deque[RecordBatch] = field(default_factory=deque)
-    """Fetched and not opened."""
-    buffered_size: int = 0
-    records: list[ConsumerRecord] = field(default_factory=list)
-    """The opened batch."""
-    cursor: int = 0
-    opened_end: Offset = NO_OFFSET
-    """The offset after the opened batch; -1 when none is open."""
-    opened_epoch: Epoch = NO_EPOCH
-    """Leader epoch of the batch that was opened last: of the record before the position."""
-    processed: tuple[Offset, Epoch] | None = None
-    """Position and epoch when the application last asked for records: what it is done with."""
-    paused: bool = False
-    busy: bool = False
-    """A fetch, reset or validation is under way."""
-    retry_at: float = 0.0
-    error: ProtocolError | None = None
-    """To be raised once everything before it has been handed out."""
-    out_of_range: bool = False
-    high_watermark: Offset | None = None
-    last_stable_offset: Offset | None = None
-    log_start_offset: Offset | None = None
-
-    @property
-    def has_buffered(self) -> bool:
-        return self.cursor < len(self.records) or bool(self.batches)
-
-    def drop_buffered(self) -> None:
-        self.batches.clear()
-        self.records = []
-        self.cursor = 0
-        self.buffered_size = 0
-        self.opened_end = NO_OFFSET
-        self.error = None
-        self.out_of_range = False
-
-    def __repr__(self) -> str:
-        flags = "".join(
-            f" {name}" for name, on in (("paused", self.paused), ("busy", self.busy), ("error", self.error)) if on
-        )
-        return f"<position {self.partition} at={self.position} fetch={self.fetch_offset} e{self.fetch_epoch}{flags}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,7 +338,7 @@ class Positions:
             if state.paused or (only is not None and state.partition not in only):
                 self._ready.rotate(-1)
                 continue
-            while left and self._open_next(state):
+            while left and self._has_next(state, taken):
                 end = len(state.records) if left < 0 else min(len(state.records), state.cursor + left)
                 found = state.records[state.cursor : end] if state.cursor or end < len(state.records) else state.records
                 left -= len(found) if left > 0 else 0
@@ -425,7 +371,7 @@ class Positions:
                 record = state.records[state.cursor]
                 self._handed[state.partition] = state
                 self._advance(state, state.cursor + 1)
-                if not state.records:
+                if state.opened is None:
                     self._ready.rotate(-1)
                 return record
             if state.error is not None:
@@ -434,49 +380,78 @@ class Positions:
         return None
 
     def _advance(self, state: PartitionState, cursor: int) -> None:
+        state.position = state.records[cursor - 1].offset + 1
         if cursor < len(state.records):
             state.cursor = cursor
-            state.position = state.records[cursor - 1].offset + 1
             return
-        state.records = []
-        state.cursor = 0
-        # Behind the last record a batch may have lost more to compaction.
-        state.position = state.opened_end
-        state.opened_end = NO_OFFSET
+        state.records, state.cursor = [], 0
+        if state.opened is not None and not state.unmade_count:
+            # Behind the last record a batch may have lost more to compaction.
+            state.position = state.opened.next_offset
+            state.close()
+
+    def _has_next(self, state: PartitionState, taken: Collection[TopicPartition]) -> bool:
+        """As :meth:`_open_next`; what a deserializer raises waits until what was ``taken`` before it is handed out."""
+        try:
+            return self._open_next(state)
+        except Exception:
+            if not taken:
+                raise
+            return False  # nothing was passed over: it is raised by the next call
 
     def _open_next(self, state: PartitionState) -> bool:
         """Open batches until one has a record to hand out; False at the end of the buffer or at an error."""
         while state.cursor >= len(state.records):
-            if not state.batches:
-                return False
-            batch = state.batches[0]
-            try:
-                if self._check_crcs:
-                    verify(batch.data)
-                records = [] if batch.is_control else self._records(state, batch)
-            except ProtocolError as error:
-                state.drop_buffered()
-                state.fetch_offset = state.position if state.position is not None else batch.base_offset
-                state.error = self._corrupt(state, error, batch.base_offset, batch.next_offset)
-                return False
-            state.batches.popleft()
-            self.opened += 1
-            state.opened_epoch = batch.leader_epoch
-            state.buffered_size -= batch.size
-            state.records, state.cursor, state.opened_end = records, 0, batch.next_offset
-            if not records:
-                self._advance(state, 0)
+            batch = state.opened
+            if batch is None:
+                if not state.batches or not self._open(state, state.batches[0]):
+                    return False
+            elif state.unmade_count:
+                self._make_some(state, batch)
+            else:
+                state.position = batch.next_offset
+                state.close()
         return True
 
-    def _records(self, state: PartitionState, batch: RecordBatch) -> list[ConsumerRecord]:
-        """The batch's records from the position on. Hot: once per record."""
+    def _open(self, state: PartitionState, batch: RecordBatch) -> bool:
+        """Begin with a batch; False when it cannot be read: that is the state's error then."""
+        try:
+            if self._check_crcs:
+                verify(batch.data)
+            state.unmade = iter(()) if batch.is_control else records_of(batch)
+        except ProtocolError as error:
+            state.drop_buffered()
+            state.fetch_offset = state.position if state.position is not None else batch.base_offset
+            state.error = self._corrupt(state, error, batch.base_offset, batch.next_offset)
+            return False
+        state.unmade_count = 0 if batch.is_control else batch.record_count
+        state.opened = state.batches.popleft()
+        state.opened_epoch = batch.leader_epoch
+        state.buffered_size -= batch.size
+        self.opened += 1
+        return True
+
+    def _make_some(self, state: PartitionState, batch: RecordBatch) -> None:
+        """The next records of the opened batch. After what a deserializer raises it is as if it were not opened yet."""
+        count = min(RECORDS_AT_ONCE, state.unmade_count)
+        try:
+            state.records, state.cursor = self._records(state, islice(state.unmade, count)), 0
+        except BaseException:
+            state.close()
+            state.batches.appendleft(batch)
+            state.buffered_size += batch.size
+            raise
+        state.unmade_count -= count
+
+    def _records(self, state: PartitionState, some: Iterable[RecordView]) -> list[ConsumerRecord]:
+        """Of these records those from the position on. Hot: once per record."""
         topic, partition = state.partition
         position = state.position if state.position is not None else 0
         key_of, value_of = self._key_of, self._value_of
         new = tuple.__new__
         records: list[ConsumerRecord] = []
         append = records.append
-        for each in decode_batch(batch):
+        for each in some:
             offset = each.offset
             if offset < position:
                 continue
@@ -502,7 +477,7 @@ class Positions:
                         None,
                         key_size,
                         value_size,
-                        each.headers,
+                        each.headers or (),
                     ),
                 )
             )

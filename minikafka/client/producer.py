@@ -18,14 +18,17 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self, cast
 
 from minikafka.client.accumulator import Accumulator
+from minikafka.client.batch_to_send import NO_HEADERS, BatchToSend
 from minikafka.client.batches import RECORD_OVERHEAD_MAX, record_size
 from minikafka.client.caller import Caller
 from minikafka.client.ledger import AckLedger, LedgerSink
 from minikafka.client.metadata import Metadata
 from minikafka.client.partitioner import KeyHashes, choose_sticky
+from minikafka.client.sendable import UNFIT, check_rows, unfit
 from minikafka.client.sender import Part, Queue, Sender, Waiting
 from minikafka.client.settings import Partitioner, ProducerConfig
 from minikafka.client.structs import RecordMetadata, SentRecords
+from minikafka.client.tasks import Step, in_turn
 from minikafka.errors import (
     NOT_WRITTEN,
     InvalidRequest,
@@ -38,10 +41,8 @@ from minikafka.errors import (
 from minikafka.invariant import invariant
 from minikafka.ports import World
 from minikafka.wire.batch import HEADER_SIZE
-from minikafka.wire.records import BatchBuilder, Headers, PlainRows, Row, Rows
+from minikafka.wire.records import Headers, PlainRows, Row, Rows
 
-# A tuple, or every row of a `send_many` would be one more object for the garbage collector to walk.
-NO_HEADERS: Headers = ()
 # A list is what the compiled codec takes without a conversion; nobody changes it.
 NO_HEADERS_LISTED: Headers = []
 
@@ -59,55 +60,6 @@ class SentPart(NamedTuple):
     """Which of the records that were given, in order."""
     partition: int
     future: asyncio.Future[SentRecords]
-
-
-class AppendedRecord(NamedTuple):
-    """What ``BatchToSend.append`` tells."""
-
-    offset: int
-    """Place in the batch."""
-    size: int
-    timestamp: int
-
-
-class BatchToSend:
-    """A batch that the application fills itself; aiokafka's BatchBuilder."""
-
-    def __init__(self, *, compression: str, size_max: int, wall_ms: int, rows: list[Row] | None = None) -> None:
-        self.rows = rows
-        """What it holds, for a ledger; None: there is none."""
-        self.builder = BatchBuilder(compression=compression, size_limit=size_max)
-        self.first_timestamp = wall_ms
-        self._wall_ms = wall_ms
-        self._closed = False
-
-    def append(
-        self, *, timestamp: int | None, key: bytes | None, value: bytes | None, headers: Headers = NO_HEADERS
-    ) -> AppendedRecord | None:
-        """Add a record; None when the batch is full or closed."""
-        if self._closed:
-            return None
-        before = self.builder.size
-        at = self.builder.record_count
-        when = self._wall_ms if timestamp is None else timestamp
-        if not self.builder.append(when, key, value, headers):
-            return None
-        if at == 0:
-            self.first_timestamp = when
-        if self.rows is not None:
-            self.rows.append((when, key, value, headers))
-        return AppendedRecord(at, self.builder.size - before, when)
-
-    def close(self) -> None:
-        """No more records."""
-        self._closed = True
-
-    def record_count(self) -> int:
-        return self.builder.record_count
-
-    def size(self) -> int:
-        """Bytes so far, uncompressed."""
-        return self.builder.size
 
 
 class Producer:
@@ -157,7 +109,8 @@ class Producer:
 
     async def start(self) -> None:
         """Connect to the cluster. NetworkException when no bootstrap server answers in default_api_timeout_ms."""
-        invariant(self._world is None, "a producer starts once")
+        if self._world is not None:
+            raise InvalidRequest("a producer starts once: make a new one")
         source = self._world_source
         world = source if isinstance(source, World) else await self._resources.enter_async_context(source)
         try:
@@ -197,14 +150,15 @@ class Producer:
 
     async def _close(self) -> None:
         self._topics = {}
+        steps: list[Step] = []
         if self._sender is not None:
-            await self._sender.stop()
+            steps.append(self._sender.stop)
         if self._ledger is not None:
             # The last outcomes reach the ledger through callbacks of their futures.
-            await asyncio.sleep(0)
+            steps.append(lambda: asyncio.sleep(0))
         if self._metadata is not None:
-            await self._metadata.stop()
-        await self._resources.aclose()
+            steps.append(self._metadata.stop)
+        await in_turn(*steps, self._resources.aclose)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -229,51 +183,60 @@ class Producer:
         """Buffer one record and return the future of its RecordMetadata.
 
         Waits for metadata and for buffer memory, ``max_block_ms`` at most: then RequestTimedOut or
-        UnknownTopicOrPartition, not written. MessageTooLarge for a record beyond ``max_request_size``. The future
-        fails with a ProtocolError whose ``outcome`` says what is known: ``not_written`` or ``unknown``.
+        UnknownTopicOrPartition, not written. MessageTooLarge for a record beyond ``max_request_size``, InvalidRequest
+        for one that is not bytes. The future fails with a ProtocolError whose ``outcome`` says what is known:
+        ``not_written`` or ``unknown``.
         """
         if self._key_of is not None:
             key = self._key_of(key)
         if self._value_of is not None:
             value = self._value_of(value)
-        if headers:
-            size = record_size(key, value, headers)
-        else:
-            headers = NO_HEADERS_LISTED
-            size = RECORD_OVERHEAD_MAX
-            if key is not None:
-                size += len(key)
-            if value is not None:
-                size += len(value)
-        accumulator = self._accumulator
-        queues = self._topics.get(topic)
         try:
-            if size > self._record_size_max:
-                raise self._too_large(size)
-            if queues is None or accumulator.size + size > self._buffer_memory:
-                queues = await self._admitted(topic, size)
-            if partition is None:
-                partition = self._partition(topic, queues, key, size)
-            elif not 0 <= partition < len(queues):
-                queues = await self._with_partition(topic, partition)
-        except ProtocolError as error:
-            self._note_refused(topic, partition, [(0, key, value, headers)], error)
+            if headers:
+                size = record_size(key, value, headers)
+            else:
+                headers = NO_HEADERS_LISTED
+                size = RECORD_OVERHEAD_MAX
+                if key is not None:
+                    size += len(key)
+                if value is not None:
+                    size += len(value)
+            accumulator = self._accumulator
+            queues = self._topics.get(topic)
+            try:
+                if size > self._record_size_max:
+                    raise self._too_large(size)
+                if queues is None or accumulator.size + size > self._buffer_memory:
+                    queues = await self._admitted(topic, size)
+                if partition is None:
+                    partition = self._partition(topic, queues, key, size)
+                elif not 0 <= partition < len(queues):
+                    queues = await self._with_partition(topic, partition)
+            except ProtocolError as error:
+                self._note_refused(topic, partition, [(0, key, value, headers)], error)
+                raise
+            future: asyncio.Future[RecordMetadata] = self._create_future()
+            if self._ledger is not None:
+                # What stands there as sent must not be refused by the codec afterwards.
+                if (wrong := unfit(key, value, headers, timestamp_ms)) is not None:
+                    raise wrong
+                self._ledger.follow(self._ledger.sent(topic, partition, ((key, value),)), future)
+            if accumulator.append(
+                queues[partition],
+                future,
+                self._wall_ms() if timestamp_ms is None else timestamp_ms,
+                key,
+                value,
+                headers,
+                size,
+                self._now(),
+            ):
+                self._running().wake()
+            return future
+        except UNFIT as error:
+            if (wrong := unfit(key, value, headers, timestamp_ms, partition=partition)) is not None:
+                raise wrong from error
             raise
-        future: asyncio.Future[RecordMetadata] = self._create_future()
-        if self._ledger is not None:
-            self._ledger.follow(self._ledger.sent(topic, partition, ((key, value),)), future)
-        if accumulator.append(
-            queues[partition],
-            future,
-            self._wall_ms() if timestamp_ms is None else timestamp_ms,
-            key,
-            value,
-            headers,
-            size,
-            self._now(),
-        ):
-            self._running().wake()
-        return future
 
     async def send_and_wait(
         self,
@@ -297,8 +260,8 @@ class Producer:
         """Buffer many records at a fraction of ``send``'s price; one future per part, not per record.
 
         A record is a value (bytes), or a tuple (key, value[, headers[, timestamp_ms]]). Records of one partition keep
-        their order. MessageTooLarge is raised before anything is buffered; a part for which memory stayed full, or
-        whose metadata stayed unknown, has a failed future (not written).
+        their order. MessageTooLarge, and InvalidRequest for what is not bytes, are raised before anything is buffered;
+        a part for which memory stayed full, or whose metadata stayed unknown, has a failed future (not written).
         """
         now_ms = self._running_world().clock.wall_ms() if timestamp_ms is None else timestamp_ms
         given = list(records)
@@ -308,6 +271,7 @@ class Producer:
         rows: Rows = PlainRows(now_ms, cast("list[bytes]", given)) if plain else [_row(each, now_ms) for each in given]
         if self._key_of is not None or self._value_of is not None:
             rows = [self._serialized(row) for row in rows]
+        check_rows(rows)
         try:
             return await self._send_many(topic, rows, partition)
         except ProtocolError as error:
@@ -505,6 +469,8 @@ class Producer:
     async def _known(self, topic: str, count: int, deadline: float) -> list[Queue]:
         """The topic's queues once it has at least ``count`` partitions (S27)."""
         metadata, sender = self._running_metadata(), self._running()
+        if not isinstance(topic, str):
+            raise InvalidRequest(f"topic: a str is needed, not {type(topic).__name__}", field="topic")
         metadata.follow(topic)
         while True:
             queues = sender.queues(topic)
@@ -517,6 +483,7 @@ class Producer:
             try:
                 await metadata.refreshed(deadline)
             except RequestTimedOut:
+                self._running()
                 waited = f"after max_block_ms={self.config.max_block_ms}"
                 if queues is not None:
                     raise UnknownTopicOrPartition(

@@ -18,6 +18,7 @@ from minikafka.client.cluster_view import Update
 from minikafka.client.metadata import Metadata
 from minikafka.client.settings import ProducerConfig
 from minikafka.client.structs import RecordMetadata, SentRecords
+from minikafka.client.tasks import Tasks
 from minikafka.errors import NOT_WRITTEN, UNKNOWN, NetworkException, ProtocolError, RequestTimedOut, UnknownServerError
 from minikafka.ports import World
 from minikafka.types import NO_EPOCH, NO_NODE, Epoch, NodeId, TopicPartition
@@ -135,7 +136,7 @@ class Sender:
         self._wake = asyncio.Event()
         self.wake: Callable[[], None] = self._wake.set
         """Look again: something was added, or is urgent."""
-        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._tasks = Tasks(self._break)
         self._main: asyncio.Task[None] | None = None
         self._identity_task: asyncio.Task[None] | None = None
         self._flushes: list[tuple[int, asyncio.Future[None]]] = []
@@ -143,15 +144,14 @@ class Sender:
         metadata.listeners.append(self._on_metadata)
 
     def start(self) -> None:
-        self._main = self._own(self._run(), "producer-sender")
+        self._main = self._tasks.spawn(self._run(), "producer-sender")
 
     async def stop(self) -> None:
         """Cancel what is in flight and tell whoever still waits."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self._tell_all("the producer was stopped")
+        try:
+            await self._tasks.end()
+        finally:
+            self._tell_all("the producer was stopped")
 
     # ---------------------------------------------------------------------------------------- for the producer
 
@@ -222,18 +222,7 @@ class Sender:
 
     # ---------------------------------------------------------------------------------------- the tasks
 
-    def _own(self, work: object, name: str) -> asyncio.Task[None]:
-        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work, name=name)  # type: ignore[arg-type]
-        self._tasks[task] = None
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        del self._tasks[task]
-        if not task.cancelled() and task.exception() is not None:
-            self._break(task.exception())
-
-    def _break(self, error: BaseException | None) -> None:
+    def _break(self, error: BaseException) -> None:
         if self.broken is None:
             self.broken = error
             self.topics.clear()
@@ -251,11 +240,11 @@ class Sender:
             for failure in drained.failures:
                 self._refuse(failure.batch, failure.error)
             for call in drained.calls:
-                self._own(self._produce(call), "producer-call")
+                self._tasks.spawn(self._produce(call), "producer-call")
             if drained.leaderless:
                 self._metadata.refresh_soon()
             if drained.wants_identity and self._identity_task is None:
-                self._identity_task = self._own(self._init_producer_id(), "producer-identity")
+                self._identity_task = self._tasks.spawn(self._init_producer_id(), "producer-identity")
             self._settle()
             if drained.deadline == NEVER:
                 await wake.wait()

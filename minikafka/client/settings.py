@@ -12,14 +12,13 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from minikafka.addresses import parse_bootstrap
+from minikafka.config import KIB, MIB
 from minikafka.errors import InvalidConfig, InvalidGroupId, UnsupportedCompressionType
-from minikafka.groups.assignors import Assignor, RangeAssignor, RoundRobinAssignor
+from minikafka.groups.assignors import DEFAULT_STRATEGY, Assignor, RangeAssignor, RoundRobinAssignor
 from minikafka.groups.sticky import CooperativeStickyAssignor, StickyAssignor
 from minikafka.types import Address
 from minikafka.wire.batch import CODEC_NAMES
 
-KIB = 1024
-MIB = 1024 * 1024
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 
 Bootstrap: TypeAlias = str | Sequence[str]
@@ -201,7 +200,7 @@ class ConsumerConfig(ClientConfig):
     heartbeat_interval_ms: int = 3_000
     rebalance_timeout_ms: int | None = None
     """How long the group waits for this member to join a rebalance; None: max_poll_interval_ms."""
-    partition_assignment_strategy: Strategy = ("range", "cooperative-sticky")
+    partition_assignment_strategy: Strategy = DEFAULT_STRATEGY
     """Assignors by name (range, roundrobin, sticky, cooperative-sticky) or as objects; the favourite first (S30)."""
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from minikafka.errors import IllegalGeneration, OffsetOutOfRange
+from minikafka.errors import UNKNOWN, IllegalGeneration, OffsetOutOfRange, Outcome, ProtocolError
 from minikafka.types import Epoch, NodeId, Offset, TopicPartition
 from minikafka.wire.records import Headers
 
@@ -23,6 +23,7 @@ __all__ = [
     "NoOffsetForPartition",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
+    "OffsetsPartlyChanged",
     "Reassignment",
     "RecordMetadata",
     "SentRecords",
@@ -76,6 +77,7 @@ class ConsumerRecord(NamedTuple):
     """-1 without a key."""
     serialized_value_size: int
     headers: Headers
+    """In order; the empty tuple when there are none."""
 
 
 class OffsetAndMetadata(NamedTuple):
@@ -172,6 +174,28 @@ class WakeUp(Exception):
 
 class CommitFailed(IllegalGeneration):
     """The group has gone on without this member: nothing was committed, its partitions may be another's now."""
+
+
+class OffsetsPartlyChanged(ProtocolError):
+    """Of several partitions the group's offsets were changed in some and not in others.
+
+    ``done`` are those that were changed, ``refused`` has the error of each of the others, with its own outcome. The
+    outcome of the whole is *unknown*, for it is none of the other two.
+    """
+
+    name = "OFFSETS_PARTLY_CHANGED"
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        outcome: Outcome = UNKNOWN,
+        done: Sequence[TopicPartition] = (),
+        refused: Mapping[TopicPartition, ProtocolError] | None = None,
+    ) -> None:
+        super().__init__(message, outcome=outcome)
+        self.done = tuple(done)
+        self.refused = dict(refused or {})
 
 
 class LogTruncation(OffsetOutOfRange):

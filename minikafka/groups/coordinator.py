@@ -33,8 +33,9 @@ from minikafka.errors import (
 from minikafka.groups.group import Group, State, Ticket
 from minikafka.groups.limits import check_commit, check_group_id, metadata_refusal
 from minikafka.groups.offsets import CommittedOffsets
-from minikafka.groups.rebalance import GroupSettings, Rebalance
+from minikafka.groups.rebalance import Rebalance
 from minikafka.groups.records import CommittedOffset, GroupRecord, GroupsRecord, OffsetRecord
+from minikafka.groups.settings import GroupSettings
 from minikafka.groups.step import Step, Write, as_coordinator, is_unknown
 from minikafka.ports import Events
 from minikafka.types import TopicPartition
@@ -73,9 +74,19 @@ class Standing(NamedTuple):
 class GroupCoordinator:
     """All groups of one partition."""
 
-    def __init__(self, settings: GroupSettings, *, new_member_id: Callable[[str], str], events: Events) -> None:
+    def __init__(
+        self,
+        settings: GroupSettings,
+        *,
+        new_member_id: Callable[[str], str],
+        events: Events,
+        topic_exists: Callable[[str], bool] = lambda _: True,
+    ) -> None:
         self._settings = settings
         self._events = events
+        self._topic_exists = topic_exists
+        self._gone_unloaded: dict[str, None] = {}
+        """Topics that were deleted while the log was being read; another of the same name may be there by now."""
         self._rebalance = Rebalance(settings, new_member_id=new_member_id, events=events)
         self._groups: dict[str, Group] = {}
         self._offsets = CommittedOffsets()
@@ -101,6 +112,9 @@ class GroupCoordinator:
         for group in self._groups.values():
             group.started(step.now)
             self._plan(group)
+        # Nobody coordinated when these went, or whoever did was not heard to the end.
+        self.topics_deleted([*self._gone_unloaded, *self._missing_topics()], step)
+        self._gone_unloaded.clear()
         self._expiry_at = step.now + self._settings.expiry_interval_ms / 1000
         self._events("group_coordinator_loaded", groups=len(self._groups))
 
@@ -350,6 +364,7 @@ class GroupCoordinator:
 
     def expire_offsets(self, step: Step) -> None:
         """Forget what is too old; an empty group of which nothing is left is deleted."""
+        self.topics_deleted(self._missing_topics(), step)  # those whose tombstones were refused
         for group in list(self._groups.values()):
             gone = self._offsets.expired(group, step.wall_ms, self._settings.offsets_retention_ms)
             is_over = group.state is State.EMPTY and set(gone) == set(self._offsets.known(group.group_id))
@@ -358,6 +373,14 @@ class GroupCoordinator:
             if gone or (with_group and is_old and group.generation):
                 self._events("group_offsets_expired", group=group.group_id, partitions=[str(each) for each in gone])
                 self._erase(group, gone, step, with_group=with_group)
+
+    def topics_deleted_unloaded(self, topics: Iterable[str]) -> None:
+        """As :meth:`topics_deleted`, before the log was read to its end: :meth:`loaded` will do it."""
+        self._gone_unloaded.update(dict.fromkeys(topics))
+
+    def _missing_topics(self) -> list[str]:
+        names = {each.topic for group in self._groups for each in self._offsets.of(group)}
+        return sorted(name for name in names if not self._topic_exists(name))
 
     def topics_deleted(self, topics: Iterable[str], step: Step) -> None:
         """What was committed for partitions that are no more is forgotten."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from minikafka.errors import InconsistentGroupProtocol
 from minikafka.groups.packing import Packer, Unpacker
 from minikafka.types import TopicPartition
 
@@ -82,6 +83,21 @@ class Assignment:
         read = Unpacker(packed)
         _version(read)
         return cls(partitions=_unpack_partitions(read), user_data=read.data_or_none())
+
+    @classmethod
+    def given(cls, packed: bytes) -> Assignment:
+        """As the member reads it whom the leader gave it, each partition once.
+
+        INCONSISTENT_GROUP_PROTOCOL for bytes that are no assignment: joining again would bring the same.
+        """
+        try:
+            found = cls.unpacked(packed)
+        except ValueError as error:
+            raise InconsistentGroupProtocol(
+                f"the {len(packed)} bytes that the group's leader assigned are no assignment ({error}): stop the "
+                "member that leads, or give this one a group or an assignor of its own"
+            ) from error
+        return cls(partitions=tuple(dict.fromkeys(found.partitions)), user_data=found.user_data)
 
 
 def _version(read: Unpacker) -> int:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from minikafka.errors import (
     CoordinatorNotAvailable,
@@ -27,40 +27,30 @@ from minikafka.errors import (
     RebalanceInProgress,
     UnknownMemberId,
 )
+from minikafka.groups.answers import failed_join, failed_sync, joined, synced
 from minikafka.groups.group import Group, Member, State, Ticket
 from minikafka.groups.limits import check_join
+from minikafka.groups.settings import GroupSettings
 from minikafka.groups.step import Step, Write, as_coordinator, is_unknown
 from minikafka.ports import Events
 from minikafka.wire.group_messages import (
     HeartbeatRequest,
     HeartbeatResponse,
-    JoinedMember,
     JoinGroupRequest,
-    JoinGroupResponse,
     LeaveGroupRequest,
     LeaveGroupResponse,
     LeavingMember,
     LeftMember,
     SyncGroupRequest,
-    SyncGroupResponse,
 )
 
 NEW_MEMBER_JOIN_TIMEOUT_S = 300.0
 """A first join that is parked this long is given up: its client is gone (Kafka's bound)."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupSettings:
-    """What a coordinator's broker was configured with; Kafka's defaults."""
-
-    session_timeout_ms_min: int = 6_000
-    session_timeout_ms_max: int = 1_800_000
-    initial_rebalance_delay_ms: int = 3_000
-    group_size_max: int = 2**31 - 1
-    offset_metadata_size_max: int = 4_096
-    offsets_retention_ms: int = 7 * 86_400_000
-    expiry_interval_ms: int = 600_000
-    """How often offsets are looked at for their age."""
+PENDING_MAX = 1_000
+"""Member ids of one group that were given out and not joined with. Kafka has no such bound: group.max.size counts who
+has joined. A client that only ever asks for ids would fill the coordinator's memory for as long as its session lasts.
+"""
 
 
 class Rebalance:
@@ -78,7 +68,7 @@ class Rebalance:
         self.check_join(request)
         if group.state is State.DEAD:
             raise CoordinatorNotAvailable(f"group {group.group_id} is being deleted")
-        known = request.member_id in group.members
+        known = request.member_id in group.members or request.group_instance_id in group.static
         if not known and len(group.members) >= self._settings.group_size_max:
             raise GroupMaxSizeReached(
                 f"group {group.group_id} has {len(group.members)} members, which is group.max.size: raise it, or let "
@@ -110,9 +100,14 @@ class Rebalance:
         new_id = self._new_member_id(request.group_instance_id or request.client_id or "consumer")
         if request.group_instance_id is None:
             # The id first, so that a join that is sent twice does not leave a ghost (KIP-394).
+            if len(group.pending) >= PENDING_MAX:
+                raise CoordinatorNotAvailable(
+                    f"group {group.group_id} has given out {PENDING_MAX} member ids that nobody has joined with yet: "
+                    "join again in a while, and join with the id that you are given"
+                )
             group.pending[new_id] = step.now + request.session_timeout_ms / 1000
             error = MemberIdRequired("join again with this member id")
-            step.answer(ticket, _failed_join(error, member_id=new_id))
+            step.answer(ticket, failed_join(error, member_id=new_id))
             return
         old_id = group.static.get(request.group_instance_id)
         if old_id is None:
@@ -154,12 +149,9 @@ class Rebalance:
 
     def _park_join(self, member: Member, ticket: Ticket, request: JoinGroupRequest, step: Step) -> None:
         if member.join_ticket is not None:
-            step.answer(member.join_ticket, _failed_join(RebalanceInProgress("the member has joined again since")))
+            step.answer(member.join_ticket, failed_join(RebalanceInProgress("the member has joined again since")))
         member.join_ticket = ticket
-        member.protocols = request.protocols
-        member.session_timeout_ms = request.session_timeout_ms
-        member.rebalance_timeout_ms = request.rebalance_timeout_ms
-        member.client_id, member.client_host = request.client_id, request.client_host
+        _take_word(member, request)
 
     def _replace_static(
         self, group: Group, old_id: str, new_id: str, ticket: Ticket, request: JoinGroupRequest, step: Step
@@ -175,19 +167,25 @@ class Rebalance:
             self._park_join(member, ticket, request, step)
             self._rebalance_or_go_on(group, step, f"{member.instance_id} came back")
             return
+        # Its new process may have other times, and other assignors beside the group's.
+        before = replace(member)
+        _take_word(member, request)
+        member.expires_at = step.now + member.session_timeout_ms / 1000
         generation = group.generation
 
         def committed(then: Step) -> None:
             still = group.members.get(new_id)
             if still is not None and group.generation == generation:
-                then.answer(ticket, self._joined(group, still, skip_assignment=group.leader == new_id))
+                then.answer(ticket, joined(group, still, skip_assignment=group.leader == new_id))
             else:
-                then.answer(ticket, _failed_join(RebalanceInProgress("the group is rebalancing"), member_id=new_id))
+                then.answer(ticket, failed_join(RebalanceInProgress("the group is rebalancing"), member_id=new_id))
 
         def refused(error: ProtocolError, then: Step) -> None:
-            then.answer(ticket, _failed_join(as_coordinator(error)))
+            then.answer(ticket, failed_join(as_coordinator(error)))
             if not is_unknown(error) and new_id in group.members:
-                group.rename(new_id, old_id)
+                still = group.rename(new_id, old_id)
+                _take_word(still, before)
+                still.expires_at = min(still.expires_at, before.expires_at)
 
         assignments = {each.member_id: each.assignment for each in group.members.values()}
         step.writes.append(Write((group.record(assignments, step.wall_ms),), committed, refused))
@@ -254,14 +252,14 @@ class Rebalance:
             ticket, member.join_ticket = member.join_ticket, None
             member.is_new = False
             self._heard(member, step)
-            step.answer(ticket, self._joined(group, member))
+            step.answer(ticket, joined(group, member))
 
     def _elect_joined_leader(self, group: Group) -> bool:
         """Of those who came; False: nobody did."""
-        joined = [member.member_id for member in group.members.values() if member.join_ticket is not None]
-        if joined and group.leader not in joined:
-            group.leader = joined[0]
-        return bool(joined)
+        came = [member.member_id for member in group.members.values() if member.join_ticket is not None]
+        if came and group.leader not in came:
+            group.leader = came[0]
+        return bool(came)
 
     def _become_empty(self, group: Group, step: Step, why: str) -> None:
         group.protocol, group.leader = None, None
@@ -294,10 +292,10 @@ class Rebalance:
             group.sync_ends_at = math.inf
         if group.state is State.STABLE:
             self._heard(member, step)
-            step.answer(ticket, self._synced(group, member))
+            step.answer(ticket, synced(group, member))
             return
         if member.sync_ticket is not None:
-            step.answer(member.sync_ticket, _failed_sync(RebalanceInProgress("the member has synced again since")))
+            step.answer(member.sync_ticket, failed_sync(RebalanceInProgress("the member has synced again since")))
         member.sync_ticket = ticket
         if member.member_id == group.leader and group.assigning != group.generation:
             group.assigning = group.generation
@@ -329,7 +327,7 @@ class Rebalance:
         ticket, member.sync_ticket = member.sync_ticket, None
         if ticket is not None:
             self._heard(member, step)
-            step.answer(ticket, self._synced(group, member))
+            step.answer(ticket, synced(group, member))
 
     def _drop_assignments(self, group: Group, error: ProtocolError, step: Step) -> None:
         for member in group.members.values():
@@ -337,7 +335,7 @@ class Rebalance:
             ticket, member.sync_ticket = member.sync_ticket, None
             if ticket is not None:
                 self._heard(member, step)
-                step.answer(ticket, _failed_sync(error))
+                step.answer(ticket, failed_sync(error))
 
     # ------------------------------------------------------------------------------------------------- heartbeat, leave
 
@@ -443,38 +441,13 @@ class Rebalance:
             self._let_go(member, error, step)
 
     def _let_go(self, member: Member, error: ProtocolError, step: Step) -> None:
-        step.answer(member.join_ticket, _failed_join(error))
-        step.answer(member.sync_ticket, _failed_sync(error))
+        step.answer(member.join_ticket, failed_join(error))
+        step.answer(member.sync_ticket, failed_sync(error))
         member.join_ticket = member.sync_ticket = None
 
     def _answer_join(self, group: Group, member: Member, ticket: Ticket, step: Step) -> None:
         self._heard(member, step)
-        step.answer(ticket, self._joined(group, member))
-
-    def _joined(self, group: Group, member: Member, *, skip_assignment: bool = False) -> JoinGroupResponse:
-        protocol = group.protocol or ""
-        leads = group.leader == member.member_id and (group.state is State.COMPLETING or skip_assignment)
-        return JoinGroupResponse(
-            generation_id=group.generation,
-            protocol_type=group.protocol_type,
-            protocol_name=protocol,
-            leader=group.leader or "",
-            member_id=member.member_id,
-            skip_assignment=skip_assignment,
-            members=tuple(
-                JoinedMember(
-                    member_id=each.member_id, group_instance_id=each.instance_id, metadata=each.metadata(protocol)
-                )
-                for each in group.members.values()
-            )
-            if leads
-            else (),
-        )
-
-    def _synced(self, group: Group, member: Member) -> SyncGroupResponse:
-        return SyncGroupResponse(
-            protocol_type=group.protocol_type, protocol_name=group.protocol, assignment=member.assignment
-        )
+        step.answer(ticket, joined(group, member))
 
     def _move(self, group: Group, state: State, step: Step, why: str) -> None:
         old, group.state = group.state, state
@@ -501,13 +474,13 @@ def _check_generation(group: Group, generation: int) -> None:
         )
 
 
+def _take_word(member: Member, request: JoinGroupRequest | Member) -> None:
+    """What the member says of itself counts from now on."""
+    member.protocols = request.protocols
+    member.session_timeout_ms = request.session_timeout_ms
+    member.rebalance_timeout_ms = request.rebalance_timeout_ms
+    member.client_id, member.client_host = request.client_id, request.client_host
+
+
 def _metadata(request: JoinGroupRequest, protocol: str) -> bytes | None:
     return next((each.metadata for each in request.protocols if each.name == protocol), None)
-
-
-def _failed_join(error: ProtocolError, *, member_id: str = "") -> JoinGroupResponse:
-    return JoinGroupResponse(error_code=error.code, error_message=error.message, member_id=member_id)
-
-
-def _failed_sync(error: ProtocolError) -> SyncGroupResponse:
-    return SyncGroupResponse(error_code=error.code, error_message=error.message)

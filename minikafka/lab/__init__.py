@@ -11,6 +11,7 @@ Rules for this package:
    production brokers and consumers, and knows the loop that the rest of the lab does without.
 4. A rule that production must not have (truncation to the high watermark) stands in ``truncation.py`` and nowhere else.
 
-Read a file in ``scenarios/`` first, then scenario.py (its form), player.py (its commands), stage.py (the postman),
-node.py (one broker), control.py (who elects), table.py (what is printed). rebalance.py stands by itself.
+Read a file in ``scenarios/`` first, then scenario.py (its form), verbs.py (its commands), player.py (how they become
+steps), stage.py (the postman), node.py (one broker), control.py (who elects), table.py (what is printed). rebalance.py
+stands by itself.
 """

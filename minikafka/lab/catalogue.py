@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from minikafka.lab.player import ScenarioError
+from minikafka.lab.command import ScenarioError
 from minikafka.lab.scenario import Scenario, library, read
 
 ALIASES: Final[Mapping[str, str]] = {"data-loss": "s22_data_loss", "divergence": "s23_divergence"}

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from minikafka.lab.player import Step, Told, View
+from minikafka.lab.played import Step, Told, View
 from minikafka.types import NO_OFFSET, Offset
 
 RULES: Final[Mapping[str, str]] = {

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from minikafka.lab.player import Run, Step
+from minikafka.lab.played import Run, Step
 from minikafka.lab.scenario import Scenario
 from minikafka.lab.table import ABSENT, cells
 

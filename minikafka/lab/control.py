@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Protocol, TypeVar
 
+from minikafka.broker.isr_proposer import item_of
 from minikafka.config import TopicConfig, to_settings
 from minikafka.errors import BY_CODE, FencedLeaderEpoch, InvalidUpdateVersion, ProtocolError
 from minikafka.invariant import invariant
@@ -24,12 +25,10 @@ from minikafka.replication.leader import PartitionState, Proposal
 from minikafka.types import NO_NODE, NodeId, TopicId, TopicPartition
 from minikafka.wire.messages import (
     AlteredPartition,
-    AlterPartitionItem,
     AlterPartitionRequest,
     BrokerHeartbeatRequest,
     BrokerRegistrationRequest,
     CreateTopicsRequest,
-    IsrMember,
     NewTopic,
     ReplicaAssignment,
 )
@@ -223,19 +222,8 @@ class QuorumControl:
         self._commit(self._controller.elect_leaderless(self._image))
 
     def alter(self, sender: NodeId, sender_epoch: int, proposal: Proposal) -> AlteredPartition:
-        item = AlterPartitionItem(
-            topic=PARTITION.topic,
-            topic_id=TOPIC_ID,
-            partition=PARTITION.partition,
-            leader_epoch=proposal.leader_epoch,
-            partition_epoch=proposal.partition_epoch,
-            new_isr=tuple(
-                IsrMember(broker_id=node, broker_epoch=epoch)
-                for node, epoch in zip(proposal.isr, proposal.broker_epochs, strict=True)
-            ),
-            recovered=True,
-        )
-        request = AlterPartitionRequest(broker_id=sender, broker_epoch=sender_epoch, partitions=(item,))
+        asked = item_of(PARTITION, TOPIC_ID, proposal)
+        request = AlterPartitionRequest(broker_id=sender, broker_epoch=sender_epoch, partitions=(asked,))
         try:
             return self._commit(self._controller.alter_partition(self._image, request)).partitions[0]
         except ProtocolError as error:

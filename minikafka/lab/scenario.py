@@ -20,7 +20,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from minikafka.lab.player import Run, play
+from minikafka.lab.command import ScenarioError
+from minikafka.lab.played import Run
+from minikafka.lab.player import play
 from minikafka.lab.table import rendered
 
 LIBRARY = Path(__file__).parent / "scenarios"
@@ -73,7 +75,11 @@ def read(path: Path) -> Scenario:
     """Read one file."""
     head: list[str] = []
     runs: list[tuple[tuple[tuple[str, str], ...], list[str]]] = []
-    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ScenarioError(f"{path}: this is no text: {error}") from error
+    for line in text.splitlines(keepends=True):
         if line.split(" ")[0].strip() == RULE:
             pairs = [word.partition("=") for word in line.split()[1:]]
             runs.append((tuple((name, text) for name, _, text in pairs), []))

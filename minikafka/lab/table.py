@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
 from minikafka.lab.causes import RULES, changes_of, reasons
-from minikafka.lab.player import Run, Step, View
+from minikafka.lab.played import Run, Step, View
 from minikafka.types import NO_OFFSET, Offset
 
 HEAD = ("step", "what happened", "replica", "LEO", "remote LEO", "HW", "ISR", "epoch")

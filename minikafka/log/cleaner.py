@@ -18,8 +18,9 @@ from minikafka.config import TopicConfig
 from minikafka.errors import CorruptMessage
 from minikafka.log.compaction import DirtyRange, OffsetMap, SegmentFacts, grouped, is_opaque, stays
 from minikafka.log.durability import Durability
+from minikafka.log.epochs import EpochCache
 from minikafka.log.producer_state import ProducerState
-from minikafka.log.recovery import Damage, scan
+from minikafka.log.scan import Damage, scan
 from minikafka.log.segment import RELATIVE_MAX, Segment
 from minikafka.log.segment_store import SegmentStore
 from minikafka.log.swap import SegmentSwap, Sources
@@ -71,6 +72,7 @@ class Cleaner:
         store: SegmentStore,
         durability: Durability,
         config: TopicConfig,
+        epochs: EpochCache,
         *,
         facts_of: Callable[[Segment], SegmentFacts],
         clock_ms: Callable[[], int],
@@ -84,6 +86,7 @@ class Cleaner:
         self._store = store
         self._durability = durability
         self._config = config
+        self._epochs = epochs
         self._facts_of = facts_of
         self._clock_ms = clock_ms
         self._pause = pause
@@ -169,7 +172,11 @@ class Cleaner:
         found = list(slices(batch))
         kept = [record for record in found if stays(record, batch, offsets, now_ms=now_ms)]
         self.cleaned.keyless += sum(r.key is None for r in found) - sum(r.key is None for r in kept)
-        if not kept and not _holds_last_sequence(batch, self._store.producers, dirty.first_uncleanable):
+        if not (
+            kept
+            or self._epochs.begins(batch.leader_epoch, batch.base_offset)
+            or _holds_last_sequence(batch, self._store.producers, dirty.first_uncleanable)
+        ):
             return None
         horizon = None
         is_mapped = batch.next_offset <= offsets.end_offset
@@ -189,7 +196,7 @@ class Cleaner:
             last_offset=batch.last_offset,
             max_timestamp=batch.newest_timestamp,
             offset_of_max=batch.last_offset,
-            interval=self._config.index_interval_bytes,
+            index_interval_bytes=self._config.index_interval_bytes,
         )
         self.cleaned.bytes_after += batch.size
         self.cleaned.records_after += batch.record_count

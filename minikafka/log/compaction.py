@@ -10,6 +10,9 @@ Rules for this file:
 3. A tombstone stays until ``delete.retention.ms`` after it was first cleaned; then it goes like a value.
 4. The last batch of each segment that is written stays, if need be without records: the log's end, and where the next
    segment begins, survive (KAFKA-17076). So does the last batch of each producer, which holds its last sequence.
+5. The first batch of each leader epoch stays as well. Differs from Kafka: who has only the batches, a copy or a log
+   that is recovered, would else believe that the epoch before it ended later, and tell a replica with foreign records
+   to keep them (S21).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ checkpoint file whenever a method returns True.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 
 from minikafka.types import NO_EPOCH, UNDEFINED_EPOCH_END, Epoch, EpochEnd, Offset
@@ -96,6 +96,11 @@ class EpochCache:
         """The epoch that covers ``offset``; NO_EPOCH below all."""
         covering = bisect_right(self._starts, offset) - 1
         return self._epochs[covering] if covering >= 0 else NO_EPOCH
+
+    def begins(self, epoch: Epoch, offset: Offset) -> bool:
+        """Is ``offset`` where ``epoch`` begins?"""
+        found = bisect_left(self._starts, offset)
+        return found < len(self._starts) and (self._epochs[found], self._starts[found]) == (epoch, offset)
 
     def __repr__(self) -> str:
         return f"<epochs {' '.join(f'{epoch}@{start}' for epoch, start in self.entries) or 'none'}>"

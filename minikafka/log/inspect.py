@@ -29,7 +29,7 @@ from minikafka.log.names import (
     partition_of,
 )
 from minikafka.log.producer_state import BadSnapshot, parse_snapshot
-from minikafka.log.recovery import Damage, scan
+from minikafka.log.scan import Damage, scan
 from minikafka.log.segment import RELATIVE_MAX
 from minikafka.ports import Disk
 from minikafka.types import NO_EPOCH, Epoch, Offset, TopicPartition

@@ -8,6 +8,8 @@ Rules for this file:
 3. A format newer than ours is refused with a sentence.
 4. Checkpoints name partitions, not topic ids: before a log is created under a name that had another log, that name is
    taken out of them. Else the new log would have the old one's start, watermark and recovery point after a kill -9.
+5. A clean stop has named every log in its recovery points. Who then comes back without one of them has lost records,
+   whoever took its folder away: to the controller that is an unclean stop.
 """
 
 from __future__ import annotations
@@ -66,7 +68,8 @@ class LogDirectory:
         self.was_clean = False
         """Did the last stop write the clean-shutdown marker?"""
         self.previous_broker_epoch = NO_BROKER_EPOCH
-        """The broker epoch of the last clean stop, -1 after an unclean one: what a registration tells (KIP-966)."""
+        """The broker epoch of the last clean stop, -1 after an unclean one or when a log is gone since: what a
+        registration tells (KIP-966)."""
         self._disk = disk
         self._config_of = config_of
         self._events = events
@@ -134,6 +137,7 @@ class LogDirectory:
             self._logs[partition].clean_end = clean_ends.get(partition)
             if pause is not None:
                 await pause()
+        self._look_for_lost_logs(points)
         named = {*(points or {}), *(starts or {}), *self._high_watermarks, *clean_ends}
         self._former.update(dict.fromkeys(sorted(named - self._logs.keys())))
         self._share_tails()
@@ -151,6 +155,15 @@ class LogDirectory:
         self.previous_broker_epoch = parse_clean_shutdown(self._disk.read_file(CLEAN_SHUTDOWN))
         self._disk.remove(CLEAN_SHUTDOWN)
         await self._disk.sync_folder("")
+
+    def _look_for_lost_logs(self, points: Mapping[TopicPartition, Offset] | None) -> None:
+        """Without its folder a replica holds nothing: it must not count as one that can be elected (KIP-966)."""
+        if not self.was_clean:
+            return
+        lost = None if points is None else sorted(points.keys() - self._logs.keys())
+        if lost is None or lost:
+            self.previous_broker_epoch = NO_BROKER_EPOCH
+            self._events("logs_lost", partitions=None if lost is None else list(map(str, lost)))
 
     def _read_offsets(self, name: str) -> dict[TopicPartition, Offset] | None:
         """None when the checkpoint is missing or cannot be read; ours is never empty, though Kafka's may be."""
@@ -317,6 +330,7 @@ class LogDirectory:
         for partition in sorted(self._logs):
             log = self._logs[partition]
             try:
+                await log.settle()
                 log.prepare_close()
                 await log.sync()
             except (KafkaStorageError, DiskFailed, DiskFull) as error:

@@ -8,37 +8,33 @@ Rules for this file:
 3. A leader stamps base offset and epoch; a follower stores bytes as they came (D4).
 4. Epoch cache and indexes are replaced as whole files at once (they survive kill -9) and synced by ``sync``.
 
-Read segment.py, then durability.py, then recovery.py.
+Read segment.py, then durability.py, then recovery.py; health.py says when nothing may be written any more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from minikafka.config import LONG_MAX, TopicConfig
-from minikafka.errors import (
-    NOT_WRITTEN,
-    UNKNOWN,
-    CorruptMessage,
-    DiskFailed,
-    DiskFull,
-    KafkaStorageError,
-    OffsetOutOfRange,
-)
+from minikafka.errors import CorruptMessage, DiskFailed, DiskFull, OffsetOutOfRange
 from minikafka.invariant import invariant
-from minikafka.log import compaction, timestamps
-from minikafka.log.checkpoint import BadCheckpoint, format_epochs, format_partition_metadata, parse_partition_metadata
+from minikafka.log import compaction
+from minikafka.log.checkpoint import BadCheckpoint, format_partition_metadata, parse_partition_metadata
 from minikafka.log.cleaner import Cleaned, Cleaner, Pause
 from minikafka.log.compaction import DirtyRange
+from minikafka.log.disk_reader import DiskReader
 from minikafka.log.durability import Durability
+from minikafka.log.epoch_checkpoint import EpochCheckpoint
+from minikafka.log.health import LogHealth
 from minikafka.log.limits import check_limits, uses_append_time
-from minikafka.log.names import GAPS, LEADER_EPOCH_CHECKPOINT, LOG, PARTITION_METADATA
-from minikafka.log.recovery import LoadedLog, load, may_have_gaps
+from minikafka.log.loaded import LoadedLog
+from minikafka.log.names import GAPS, LOG, PARTITION_METADATA
+from minikafka.log.recovery import load, may_have_gaps
 from minikafka.log.retention import SegmentAge, expired_count
 from minikafka.log.segment import Segment
 from minikafka.log.segment_store import SegmentStore
+from minikafka.log.swap import settle
 from minikafka.log.tail import COPIED_SIZE_MAX, LogSlice, MemoryTail
 from minikafka.log.timestamps import TimestampHit
 from minikafka.ports import Buffer, Disk, Events, no_events
@@ -96,9 +92,10 @@ class PartitionLog:
         self._store = store
         self._durability = durability
         self._start_offset = loaded.start_offset
-        self._failure: str | None = None
+        self._health = LogHealth(partition, events)
+        self._reader = DiskReader(partition, store, self._health, events)
+        self._epoch_checkpoint = EpochCheckpoint(disk, self._folder, loaded.epochs, durability, self._health)
         self._sync_failure: str | None = None
-        self._closed = False
 
     @classmethod
     def open(
@@ -156,11 +153,14 @@ class PartitionLog:
             self._durability.start_moved()
         if not self.report.clean:
             self._durability.folder_changed()
-            if not self._epochs_are_saved():
-                self._save_epochs()
+            if not self._epoch_checkpoint.is_right:
+                self._epoch_checkpoint.save()
             for segment in self._store.segments[:-1]:
                 if segment.is_dirty:
                     self._store.save_indexes(segment)
+        self._tell_opened(is_new=is_new)
+
+    def _tell_opened(self, *, is_new: bool) -> None:
         for dropped in self.report.dropped:
             self._events(
                 "torn_tail_dropped",
@@ -226,7 +226,7 @@ class PartitionLog:
     @property
     def failure(self) -> str | None:
         """Why it takes no more appends; None while it does."""
-        return self._failure
+        return self._health.failure
 
     def describe(self) -> str:
         """One fixed-width line for transcripts and traces."""
@@ -250,7 +250,7 @@ class PartitionLog:
         RecordListTooLarge, InvalidTimestamp, OutOfOrderSequenceNumber, InvalidProducerEpoch; KafkaStorageError once
         the log has failed.
         """
-        self._check_writable()
+        self._health.check_writable()
         invariant(leader_epoch >= self.last_epoch, "leader epochs never fall along a log", epoch=leader_epoch, log=self)
         check_limits(batch, self.config, wall_ms=wall_ms, log=self._folder)
         duplicate = self.producers.check(batch)
@@ -275,7 +275,7 @@ class PartitionLog:
             self._roll(base_offset)
         self._write(data, size=size, last_offset=last_offset, max_timestamp=max_timestamp, offset_of_max=last_offset)
         if self.epochs.assign(leader_epoch, base_offset):
-            self._save_epochs()
+            self._epoch_checkpoint.save()
         self.producers.note(batch, base_offset=base_offset, timestamp=max_timestamp)
         self.tail.append(base_offset=base_offset, next_offset=last_offset + 1, buffers=data, size=size)
         return AppendInfo(base_offset, last_offset, append_time)
@@ -285,7 +285,7 @@ class PartitionLog:
 
         Raises CorruptMessage or InvalidRecord before anything is written; KafkaStorageError once the log has failed.
         """
-        self._check_writable()
+        self._health.check_writable()
         first_offset = expected = self.end_offset
         for batch in batches:
             verify(batch.data)
@@ -323,7 +323,7 @@ class PartitionLog:
         try:
             self._disk.replace_file(path, b"")
         except (DiskFull, DiskFailed) as error:
-            raise self._fail("marker of gaps", error) from error
+            raise self._health.failed("marker of gaps", error) from error
         self._durability.replaced(path)
         self.has_gaps = True
 
@@ -341,7 +341,7 @@ class PartitionLog:
             changed |= self.epochs.assign(batch.leader_epoch, batch.base_offset)
             self.producers.note(batch, base_offset=batch.base_offset, timestamp=batch.max_timestamp)
         if changed:
-            self._save_epochs()
+            self._epoch_checkpoint.save()
 
     def _write(
         self, data: Sequence[Buffer], *, size: int, last_offset: Offset, max_timestamp: int, offset_of_max: Offset
@@ -353,14 +353,14 @@ class PartitionLog:
                 last_offset=last_offset,
                 max_timestamp=max_timestamp,
                 offset_of_max=offset_of_max,
-                interval=self.config.index_interval_bytes,
+                index_interval_bytes=self.config.index_interval_bytes,
             )
         except (DiskFull, DiskFailed) as error:
-            raise self._fail("append", error) from error
+            raise self._health.failed("append", error) from error
 
     def roll(self) -> None:
         """Seal the active segment, unless it is empty."""
-        self._check_writable()
+        self._health.check_writable()
         if self._store.active.size:
             self._roll(self.end_offset)
 
@@ -370,7 +370,7 @@ class PartitionLog:
         try:
             rolled = self._store.roll(base_offset, size_max=self.config.max_message_bytes)
         except (DiskFull, DiskFailed) as error:
-            raise self._fail("roll", error) from error
+            raise self._health.failed("roll", error) from error
         if rolled:
             self._events("segment_rolled", partition=str(self.partition), base=base_offset, sealed_size=sealed_size)
 
@@ -397,35 +397,7 @@ class PartitionLog:
         held = self.tail.read(offset, end_offset=end, max_bytes=max_bytes, min_one_batch=min_one_batch)
         if held is not None:
             return held
-        with self._reading():
-            return self._read_from_disk(offset, end=end, max_bytes=max_bytes, min_one_batch=min_one_batch)
-
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        """A failing disk is KafkaStorageError; damaged bytes are CorruptMessage, to who reads there and nobody else.
-
-        A rotten batch must not take the log offline for all that is still whole.
-        """
-        if self._closed:  # opening a file by its old name might make the folder anew
-            raise KafkaStorageError(f"{self._folder}: {self._failure}")
-        try:
-            yield
-        except DiskFailed as error:
-            raise KafkaStorageError(f"{self._folder}: read failed: {error}") from error
-        except CorruptMessage as error:
-            self._events("damage_read", partition=str(self.partition), why=error.message)
-            raise CorruptMessage(f"{self._folder}: the log is damaged here: {error.message}") from error
-
-    def _read_from_disk(self, offset: Offset, *, end: Offset, max_bytes: int, min_one_batch: bool) -> LogSlice:
-        for segment in self._store.segments[self._store.number_of(offset) :]:
-            if offset >= segment.next_offset:
-                continue
-            extent = segment.extent(offset, end_offset=end, max_bytes=max_bytes, min_one_batch=min_one_batch)
-            if extent is None:
-                break
-            data = segment.read(extent.position, extent.size)
-            return LogSlice((data,), extent.size, extent.first_offset, extent.next_offset)
-        return LogSlice((), 0, offset, offset)
+        return self._reader.read(offset, end=end, max_bytes=max_bytes, min_one_batch=min_one_batch)
 
     def offset_for_timestamp(self, timestamp: int, end_offset: Offset | None = None) -> TimestampHit | None:
         """The first record at or after ``timestamp`` (ms) below ``end_offset`` (default: LEO); None: no such.
@@ -433,16 +405,12 @@ class PartitionLog:
         The one read path besides compaction that opens records.
         """
         end = self.end_offset if end_offset is None else min(end_offset, self.end_offset)
-        with self._reading():
-            return timestamps.first_at_or_after(
-                self._store.segments, timestamp, start_offset=self._start_offset, end_offset=end
-            )
+        return self._reader.first_at_or_after(timestamp, start=self._start_offset, end=end)
 
     def max_timestamp_offset(self, end_offset: Offset | None = None) -> TimestampHit | None:
         """The first record with the largest timestamp below ``end_offset`` (ListOffsets -3); None: no records."""
         end = self.end_offset if end_offset is None else min(end_offset, self.end_offset)
-        with self._reading():
-            return timestamps.first_newest(self._store.segments, start_offset=self._start_offset, end_offset=end)
+        return self._reader.first_newest(start=self._start_offset, end=end)
 
     # ------------------------------------------------------------------------------------- epochs
 
@@ -453,30 +421,15 @@ class PartitionLog:
     def assign_epoch(self, epoch: Epoch, start_offset: Offset) -> None:
         """A new leader's epoch begins, even without records (KAFKA-7415)."""
         invariant(start_offset <= self.end_offset, "an epoch begins within the log", start=start_offset, log=self)
-        self._check_writable()
+        self._health.check_writable()
         if self.epochs.assign(epoch, start_offset):
-            self._save_epochs()
-
-    def _epochs_are_saved(self) -> bool:
-        """A file that is right is not written anew: torn by the next power cut it could not be told from the batches,
-        of which compaction may have taken the first of an epoch.
-        """
-        path = f"{self._folder}/{LEADER_EPOCH_CHECKPOINT}"
-        return self._disk.exists(path) and self._disk.read_file(path) == format_epochs(self.epochs.entries)
-
-    def _save_epochs(self) -> None:
-        path = f"{self._folder}/{LEADER_EPOCH_CHECKPOINT}"
-        try:
-            self._disk.replace_file(path, format_epochs(self.epochs.entries))
-        except (DiskFull, DiskFailed) as error:
-            raise self._fail("epoch checkpoint", error) from error
-        self._durability.replaced(path)
+            self._epoch_checkpoint.save()
 
     # ------------------------------------------------------------------------------------- cutting
 
     def truncate_to(self, offset: Offset) -> int:
         """Keep whole batches below ``offset``; how many offsets went. KafkaStorageError when the disk fails."""
-        self._check_writable()
+        self._health.check_writable()
         old_end = self.end_offset
         if offset < old_end and offset <= self._start_offset:
             self._restart(offset)  # nothing that can be read is left
@@ -487,7 +440,7 @@ class PartitionLog:
                 self._restart(self._start_offset)
         # Always: an epoch that began at the end without records must go as well (KAFKA-10706).
         if self.epochs.truncate_from_end(min(offset, self.end_offset)):
-            self._save_epochs()
+            self._epoch_checkpoint.save()
         if self.end_offset < old_end:
             self._events("log_truncated", partition=str(self.partition), old=old_end, new=self.end_offset)
         return old_end - self.end_offset
@@ -496,14 +449,14 @@ class PartitionLog:
         try:
             self._store.cut(offset)
         except (DiskFull, DiskFailed, CorruptMessage) as error:
-            raise self._fail("truncation", error) from error
+            raise self._health.failed("truncation", error) from error
         if self.clean_end is not None:
             self.clean_end = min(self.clean_end, self.end_offset)
         self.tail.truncate(self.end_offset)
 
     def restart_at(self, offset: Offset) -> None:
         """Drop all and begin an empty log at ``offset``. ``synced_end`` is 0 until the next sync."""
-        self._check_writable()
+        self._health.check_writable()
         self._restart(offset)
 
     def _restart(self, offset: Offset) -> None:
@@ -511,12 +464,12 @@ class PartitionLog:
         try:
             self._store.restart(offset)
         except (DiskFull, DiskFailed) as error:
-            raise self._fail("restart", error) from error
+            raise self._health.failed("restart", error) from error
         self._start_offset = offset
         self.clean_end = None
         self.tail.clear()
         self.epochs.clear()
-        self._save_epochs()
+        self._epoch_checkpoint.save()
         self._events("log_restarted", partition=str(self.partition), old=old_end, new=offset)
 
     # ------------------------------------------------------------------------------------- the start
@@ -526,11 +479,11 @@ class PartitionLog:
         invariant(offset <= self.end_offset, "the log start is within the log", offset=offset, log=self)
         if offset <= self._start_offset:
             return False
-        self._check_writable()
+        self._health.check_writable()
         self._start_offset = offset
         self._durability.start_moved()
         if self.epochs.truncate_from_start(offset):
-            self._save_epochs()
+            self._epoch_checkpoint.save()
         self._events("log_start_raised", partition=str(self.partition), start=offset)
         return True
 
@@ -568,7 +521,7 @@ class PartitionLog:
         end = doomed[-1].next_offset
         self.raise_start(end)
         await self._durability.save_start()
-        self._check_writable()
+        self._health.check_writable()
         renamed = []
         # Meanwhile the log may have been cut or begun anew: only what is still its oldest part goes.
         while held[0] in doomed and len(held) > 1 and held[1].base_offset <= end:
@@ -607,7 +560,7 @@ class PartitionLog:
         ``memory_bytes`` bounds the map of keys. Raises CorruptMessage, after which what stands before the damage may
         be cleaned, and KafkaStorageError. A full disk is no error: the round is put off.
         """
-        self._check_writable()
+        self._health.check_writable()
         self.note_gaps()
         cleaner = Cleaner(
             self._disk,
@@ -615,13 +568,14 @@ class PartitionLog:
             self._store,
             self._durability,
             self.config,
+            self.epochs,
             facts_of=self._facts,
             clock_ms=clock_ms,
             pause=pause,
             on_swap=lambda segment: self.tail.drop_before(segment.next_offset),
         )
         try:
-            with self._reading():
+            with self._reader.reading():
                 cleaned = await cleaner.clean(dirty, memory_bytes=memory_bytes)
         except DiskFull as error:
             # Nothing was replaced by what could not be written; deletions elsewhere may make room.
@@ -633,7 +587,7 @@ class PartitionLog:
         return cleaned
 
     def expire_producers(self, now_ms: int) -> int:
-        """Forget producers idle for ``producer.id.expiration.ms``; how many."""
+        """Forget producers idle for ``producer.id.expiration.ms``; how many. ``now_ms`` is of the monotonic clock."""
         return self.producers.expire(now_ms=now_ms, idle_max_ms=self.config.producer_id_expiration_ms)
 
     # ------------------------------------------------------------------------------------- durability
@@ -644,14 +598,14 @@ class PartitionLog:
         Right also when the log is appended to, rolled or cut meanwhile, and when several run at once. DiskFailed is
         fatal for this log: the system may have dropped what it could not write.
         """
-        if self._closed:
+        if self._health.is_closed:
             return
         if self._sync_failure is not None:
             raise DiskFailed(self._sync_failure)
         try:
             await self._durability.sync(self.end_offset, self._store.segments)
         except (DiskFailed, DiskFull) as error:
-            self._sync_failure = self._fail("sync", error).message
+            self._sync_failure = self._health.failed("sync", error).message
             raise
         invariant(self.synced_end <= max(self.end_offset, 0), "nothing beyond the end is synced", log=self)
         self._store.roll_is_put_off = False
@@ -662,9 +616,22 @@ class PartitionLog:
         """The checkpoint on disk may say ``offset`` from now on; with ``done`` it says nothing else any more."""
         self._store.disk_recovery_point = offset if done else max(offset, self._store.disk_recovery_point)
 
+    async def settle(self) -> None:
+        """Finish what a round of compaction was swapping in when it was interrupted, each step durable before the next:
+        a power cut must not leave the old segments' removal without the new one. KafkaStorageError.
+        """
+        self._health.check_writable()
+        try:
+            await settle(self._disk, self._folder, self._store)
+        except (DiskFull, DiskFailed) as error:
+            raise self._health.failed("swap", error) from error
+
     def prepare_close(self) -> None:
-        """Write what a clean stop leaves: the last indexes and a producer snapshot; then ``sync``, ``close``."""
-        self._check_writable()
+        """Write what a clean stop leaves: the last indexes and a producer snapshot; then ``sync``, ``close``.
+
+        When compaction may have been interrupted, :meth:`settle` comes before it.
+        """
+        self._health.check_writable()
         if self.report.clean and self._durability.is_idle(self._store.segments):
             return  # as it was found
         try:
@@ -672,8 +639,8 @@ class PartitionLog:
             self._store.save_indexes(self._store.active)
             self._store.take_snapshot()
         except (DiskFull, DiskFailed) as error:
-            raise self._fail("closing", error) from error
-        self._save_epochs()
+            raise self._health.failed("closing", error) from error
+        self._epoch_checkpoint.save()
 
     def close(self) -> None:
         """Let go of the files; unsynced data stays in the page cache. Nothing can be read or written afterwards."""
@@ -681,23 +648,10 @@ class PartitionLog:
 
     def retire(self, reason: str) -> None:
         """Take the log out of service: its folder may be renamed now. Nothing is left to wait for a sync."""
-        self._failure = self._failure or reason
-        self._closed = True
+        self._health.retire(reason)
         self._durability.abandon(self.end_offset)
         self.tail.clear()
         self._store.close()
-
-    def _check_writable(self) -> None:
-        if self._failure is not None:
-            raise KafkaStorageError(f"{self._folder}: {self._failure}")
-
-    def _fail(self, doing: str, error: Exception) -> KafkaStorageError:
-        if self._failure is None:
-            self._failure = f"{doing} failed: {error}"
-            self._events("log_failed", partition=str(self.partition), doing=doing, error=str(error))
-        # A roll comes before the write, a full disk leaves the file as it was; all else may have reached the file.
-        not_written = doing == "roll" or (doing == "append" and isinstance(error, DiskFull))
-        return KafkaStorageError(f"{self._folder}: {self._failure}", outcome=NOT_WRITTEN if not_written else UNKNOWN)
 
 
 def _read_topic_id(disk: Disk, path: str) -> TopicId:

@@ -3,26 +3,24 @@
 Rules for this file:
 
 1. After a clean stop the files are believed. After any other stop every segment from the one that holds the recovery
-   point on is walked batch by batch: length, checksum, offsets, epochs. The file is cut at the first batch that does
-   not fit, later segments are dropped, indexes and epochs are made anew from the batches.
+   point on is walked batch by batch (``scan.py``). The file is cut at the first batch that does not fit, later
+   segments are dropped, indexes and epochs are made anew from the batches.
 2. Segments must follow one another without a hole. A hole or a missing beginning means that a name was lost with the
    power: what comes after it is dropped, unless what comes before it was already deleted by retention, or a
    ``.start`` file says that the log was begun anew there (after a kill -9 the checkpoint may not say so yet).
 3. A compacted log has gaps between offsets. Segments that compaction was replacing are finished being replaced: a
    ``.log.swap`` takes its name, a segment below the end of the one before it goes (``swap.py``).
-4. Everything dropped is in the :class:`RecoveryReport`, with the reason.
+4. Everything dropped is in the ``RecoveryReport``, with the reason.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-
 from minikafka.config import TopicConfig
-from minikafka.errors import CorruptMessage, ProtocolError
+from minikafka.errors import CorruptMessage
 from minikafka.log.checkpoint import BadCheckpoint, parse_epochs
 from minikafka.log.epochs import EpochCache
 from minikafka.log.index import OffsetIndex, TimeIndex
+from minikafka.log.loaded import Dropped, LoadedLog, RecoveryReport
 from minikafka.log.names import (
     CLEANED,
     DELETED,
@@ -39,106 +37,17 @@ from minikafka.log.names import (
     offset_of,
     offsets_in,
 )
-from minikafka.log.producer_state import BadSnapshot, ProducerState
+from minikafka.log.producer_replay import replay_producers
+from minikafka.log.producer_state import ProducerState
+from minikafka.log.scan import Damage, scan
 from minikafka.log.segment import RELATIVE_MAX, Segment, headers
-from minikafka.ports import Disk, File
-from minikafka.types import NO_EPOCH, Epoch, Offset
-from minikafka.wire.batch import HEADER_SIZE, LENGTH_END, RecordBatch, verify
-
-_CHUNK_SIZE = 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dropped:
-    """Bytes that the opened log does not have any more."""
-
-    path: str
-    position: int
-    size: int
-    reason: str
-    below_recovery_point: bool
-    """True is damage to what was once synced; False is what a power cut may leave."""
-
-
-@dataclass(slots=True, kw_only=True)
-class RecoveryReport:
-    """How a log was opened."""
-
-    clean: bool
-    checked_count: int = 0
-    """Batches whose checksum was computed."""
-    dropped: list[Dropped] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    """What was rebuilt, in words."""
-
-
-@dataclass(slots=True, kw_only=True)
-class LoadedLog:
-    """What :func:`load` found."""
-
-    segments: list[Segment]
-    epochs: EpochCache
-    producers: ProducerState
-    snapshots: list[Offset]
-    start_offset: Offset
-    trusted_end: Offset
-    """Everything below was surely synced. After an unclean stop: the base of the first segment that was walked, for
-    that one may have been cut below the recovery point and written anew, which a kill -9 does not undo."""
-    restarted_at: Offset | None
-    """The log begins where only a ``.start`` file says that it does."""
-    has_gaps: bool
-    """Compaction has left offsets out, here or where it was copied from: a file says so."""
-    report: RecoveryReport
-
-
-class Damage(Exception):
-    """The walk over a segment stops here."""
-
-    def __init__(self, position: int, reason: str) -> None:
-        super().__init__(reason)
-        self.position = position
-        self.reason = reason
+from minikafka.ports import Disk
+from minikafka.types import NO_EPOCH, Offset
 
 
 def may_have_gaps(config: TopicConfig) -> bool:
     """Only compaction leaves offsets out; anywhere else a gap is damage (the base offset has no checksum)."""
     return config.compacts
-
-
-def scan(
-    file: File, *, size: int, first_offset: Offset, last_offset_max: Offset, epoch: Epoch, gaps: bool
-) -> Iterator[tuple[int, RecordBatch]]:
-    """(position, batch) from the file's beginning, each checked against its checksum and the one before it.
-
-    Raises :class:`Damage` at the first that does not fit, or is cut by ``size``.
-    """
-    position, expected = 0, first_offset
-    chunk, chunk_start = b"", 0
-    while position < size:
-        at = position - chunk_start
-        if len(chunk) - at < HEADER_SIZE:
-            chunk, chunk_start, at = file.read(position, _CHUNK_SIZE), position, 0
-        if len(chunk) < HEADER_SIZE:
-            raise Damage(position, f"{len(chunk)} bytes are no header")
-        length = int.from_bytes(chunk[at + 8 : at + LENGTH_END], signed=True) + LENGTH_END
-        if length < HEADER_SIZE:
-            raise Damage(position, f"batchLength: {length - LENGTH_END}")
-        if position + length > size:
-            raise Damage(position, f"a batch of {length} bytes is cut after {size - position}")
-        if at + length > len(chunk):
-            chunk, chunk_start, at = file.read(position, max(length, _CHUNK_SIZE)), position, 0
-        try:
-            batch = verify(memoryview(chunk)[at : at + length])
-        except ProtocolError as error:
-            raise Damage(position, error.message) from error
-        fits = batch.base_offset >= expected if gaps else batch.base_offset == expected
-        if not fits or batch.last_offset > last_offset_max:
-            raise Damage(position, f"offsets {batch.base_offset}..{batch.last_offset} where {expected} was expected")
-        if batch.leader_epoch < epoch:
-            raise Damage(position, f"leader epoch {batch.leader_epoch} after {epoch}")
-        yield position, batch
-        expected, epoch = batch.next_offset, batch.leader_epoch
-        position += length
 
 
 class _Loader:
@@ -395,7 +304,7 @@ class _Loader:
                     last_offset=batch.last_offset,
                     max_timestamp=batch.newest_timestamp,
                     offset_of_max=batch.last_offset,
-                    interval=self.config.index_interval_bytes,
+                    index_interval_bytes=self.config.index_interval_bytes,
                 )
                 if batch.leader_epoch > self.epochs.latest:
                     self.epochs.assign(batch.leader_epoch, batch.base_offset)
@@ -446,45 +355,6 @@ class _Loader:
                 kept.append(offset)
         replay_producers(self.disk, self.folder, self.segments, state, kept, end=end, clean=self.clean)
         return state, kept
-
-
-def replay_producers(
-    disk: Disk,
-    folder: str,
-    segments: list[Segment],
-    state: ProducerState,
-    snapshots: list[Offset],
-    *,
-    end: Offset,
-    clean: bool = False,
-) -> None:
-    """Rebuild ``state`` as of ``end``; removes snapshots that cannot be read, from disk and from ``snapshots``."""
-    state.clear()
-    start = segments[0].base_offset
-    had_snapshot = False
-    while snapshots and not had_snapshot:
-        path = f"{folder}/{offset_name(snapshots[-1], SNAPSHOT)}"
-        try:
-            state.load_snapshot(disk.read_file(path))
-        except BadSnapshot:
-            disk.remove(path)
-            snapshots.pop()
-        else:
-            had_snapshot = True
-            start = max(start, snapshots[-1])
-    if clean and not had_snapshot:
-        return  # Kafka: a clean stop without a snapshot had no producers
-    for segment in segments:
-        if segment.next_offset <= start:
-            continue
-        found = segment.locate(max(start, segment.base_offset))
-        if found is None:
-            continue
-        for _, header in headers(segment.file, found[0], segment.size):
-            if header.base_offset >= end:
-                return
-            if header.base_offset >= start:
-                state.note(header, base_offset=header.base_offset, timestamp=header.max_timestamp)
 
 
 def load(

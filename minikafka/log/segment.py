@@ -141,11 +141,18 @@ class Segment:
     # ------------------------------------------------------------------------------------- writing
 
     def append(
-        self, data: Buffers, *, size: int, last_offset: Offset, max_timestamp: int, offset_of_max: Offset, interval: int
+        self,
+        data: Buffers,
+        *,
+        size: int,
+        last_offset: Offset,
+        max_timestamp: int,
+        offset_of_max: Offset,
+        index_interval_bytes: int,
     ) -> None:
-        """One gathered write of a batch set; ``interval`` is index.interval.bytes. DiskFull, DiskFailed.
+        """One gathered write of a batch set. DiskFull, DiskFailed.
 
-        The set is indexed, by its last offset and first byte, when more than ``interval`` bytes came before it.
+        The set is indexed, by its last offset and first byte, when more than ``index_interval_bytes`` came before it.
         """
         self.file.append(data)
         self.note(
@@ -153,18 +160,20 @@ class Segment:
             last_offset=last_offset,
             max_timestamp=max_timestamp,
             offset_of_max=offset_of_max,
-            interval=interval,
+            index_interval_bytes=index_interval_bytes,
         )
         self.writes += 1
 
-    def note(self, *, size: int, last_offset: Offset, max_timestamp: int, offset_of_max: Offset, interval: int) -> None:
+    def note(
+        self, *, size: int, last_offset: Offset, max_timestamp: int, offset_of_max: Offset, index_interval_bytes: int
+    ) -> None:
         """Take a batch set into the books that lies at the end of the file; also what recovery does."""
         if self._first_timestamp is None:
             self._first_timestamp = max_timestamp
         if max_timestamp > self.max_timestamp:
             self.max_timestamp = max_timestamp
             self.offset_of_max_timestamp = offset_of_max
-        if self.bytes_since_index > interval:
+        if self.bytes_since_index > index_interval_bytes:
             self.index.append(last_offset, self.size)
             self.time_index.append_if_later(self.max_timestamp, self.offset_of_max_timestamp)
             self.bytes_since_index = 0

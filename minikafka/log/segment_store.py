@@ -11,8 +11,9 @@ from minikafka.config import TopicConfig
 from minikafka.errors import KafkaStorageError
 from minikafka.invariant import invariant
 from minikafka.log.durability import Durability
+from minikafka.log.loaded import LoadedLog
 from minikafka.log.names import CLEANED, DELETED, LOG, RESTARTED, SNAPSHOT, SWAP, offset_name
-from minikafka.log.recovery import LoadedLog, replay_producers
+from minikafka.log.producer_replay import replay_producers
 from minikafka.log.segment import RELATIVE_MAX, Segment
 from minikafka.ports import Disk
 from minikafka.types import Offset
@@ -230,9 +231,14 @@ class SegmentStore:
         self._swap = cleaned, sources[1:]
         self._durability.folder_changed()
 
+    @property
+    def swapping(self) -> Segment | None:
+        """What is in memory, and not yet alone on disk."""
+        return self._swap[0] if self._swap is not None and not self.is_closed else None
+
     def is_swapping(self, segment: Segment) -> bool:
         """Is it in memory, and not yet alone on disk?"""
-        return self._swap is not None and self._swap[0] is segment and not self.is_closed
+        return self.swapping is segment
 
     def rename_swap(self) -> None:
         """Step 3: over the old file of the same name."""

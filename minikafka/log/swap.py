@@ -51,6 +51,19 @@ class Sources:
         return all(one is other for one, other in zip(held[number:], self.segments, strict=False))
 
 
+async def settle(disk: Disk, folder: str, store: SegmentStore) -> None:
+    """What is left of steps 2 to 4 of a swap that has begun, in their order; nothing when there is none."""
+    swapping = store.swapping
+    if swapping is None:
+        return
+    await disk.sync_folder(folder)
+    if store.is_swapping(swapping):  # else a cut or restart of the log could not wait, and finished it
+        store.rename_swap()
+        await disk.sync_folder(folder)
+    if store.is_swapping(swapping):
+        store.finish_swap()
+
+
 class SegmentSwap:
     """Writes and installs the segment that replaces ``sources``; dropped when something else happens to them first."""
 
@@ -83,17 +96,13 @@ class SegmentSwap:
 
     async def install(self, on_swap: Callable[[Segment], None]) -> bool:
         """Steps 1 to 4; False, and nothing is replaced, when the sources changed meanwhile. DiskFailed, DiskFull."""
+        await settle(self._disk, self._folder, self._store)  # of a swap before it, which a full disk may have stopped
         await self._write_out()
         if not self.sources.are_unchanged:
             return False
         self._store.begin_swap(self.cleaned, self.sources.segments)
         on_swap(self.cleaned)
-        await self._disk.sync_folder(self._folder)
-        if self._store.is_swapping(self.cleaned):  # else a cut or restart of the log could not wait, and finished it
-            self._store.rename_swap()
-            await self._disk.sync_folder(self._folder)
-        if self._store.is_swapping(self.cleaned):
-            self._store.finish_swap()
+        await settle(self._disk, self._folder, self._store)
         return True
 
     async def _write_out(self) -> None:

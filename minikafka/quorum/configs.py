@@ -11,8 +11,8 @@ about partitions rest on them:
   in a minimum of 1 and commits alone; 4. 1 dies, 2 is elected, and what was acknowledged is gone.
 - unclean.leader.election.enable. Set to true, partitions without a leader get one in the same batch.
 
-Which settings of brokers may change, and which of them are the cluster's and not one broker's, stands in ``config.py``:
-``AT_RUN_TIME``, ``OF_THE_CLUSTER``.
+Which settings of brokers may change, and which of them are the cluster's and not one broker's, stands in
+``config/names.py``: ``AT_RUN_TIME``, ``OF_THE_CLUSTER``.
 """
 
 from __future__ import annotations

@@ -168,6 +168,10 @@ class MetadataImage:
         broker = self.brokers.get(node)
         return broker is not None and not broker.fenced
 
+    def is_anybody_leaving(self) -> bool:
+        """Does a broker in controlled shutdown wait for the others to have read that its leaders have moved?"""
+        return any(broker.in_controlled_shutdown and not broker.fenced for broker in self.brokers.values())
+
     def eligible_brokers(self) -> tuple[NodeId, ...]:
         """Sorted ids of the brokers that may lead (S18: brokers sorted)."""
         return tuple(node for node in sorted(self.brokers) if self.brokers[node].eligible)

@@ -225,7 +225,10 @@ class _Layout:
             checks = self.checks.get(name)
             if checks is None:
                 raise UnsupportedVersion(f"{self.kind.__name__} has no field {name!r} that this build knows")
-            if not any(check(value) for check in checks):
+            for check in checks:
+                if check(value):
+                    break
+            else:
                 raise CorruptMessage(f"{self.kind.__name__}.{name} cannot be {value!r}")
             values[name] = tuple(value) if isinstance(value, list) else value
         try:

@@ -5,7 +5,6 @@ SyncGroup and OffsetFetch. When the coordinator makes this member the leader, th
 assignors that the Python client uses. From then on the member says that it lives (heartbeat), commits, and leaves;
 409 REBALANCE_IN_PROGRESS asks it to join again, with its member id.
 
-- A join that has not ended when ``max_wait_ms`` is over is 409 with the member's id: its place is kept, join again.
 - The door keeps nothing between two calls. What the partitions were when it dealt them is kept in the leader's own
   assignment, so that the leader's heartbeat, at whichever broker, sees that a topic has grown (S31).
 - Between giving up and joining again a member with a cooperative assignor names what it keeps in ``owned``; what is in
@@ -14,8 +13,6 @@ assignors that the Python client uses. From then on the member says that it live
 
 from __future__ import annotations
 
-import asyncio
-import json
 from typing import Any
 
 from minikafka.client.settings import ASSIGNORS
@@ -26,16 +23,21 @@ from minikafka.errors import (
     InconsistentGroupProtocol,
     InvalidRequest,
     InvalidSessionTimeout,
-    MemberIdRequired,
-    NetworkException,
     ProtocolError,
     RebalanceInProgress,
     UnknownMemberId,
     UnknownTopicOrPartition,
 )
-from minikafka.groups.assignors import COOPERATIVE, GroupMember
-from minikafka.groups.protocol import PROTOCOL_TYPE, Assignment, Subscription
-from minikafka.rest.coordinators import from_coordinator, look_up
+from minikafka.rest.coordinators import from_coordinator
+from minikafka.rest.group_joining import (
+    MAX_WAIT_MS,
+    REBALANCE_MS_DEFAULT,
+    RESETS,
+    SESSION_MS_DEFAULT,
+    counts_dealt,
+    partition_count,
+    post_member,
+)
 from minikafka.rest.group_offsets import (
     COMMIT_ANSWERS,
     COMMIT_BODY,
@@ -52,240 +54,16 @@ from minikafka.rest.group_parts import (
     PARTITIONS,
     PARTITIONS_EXAMPLE,
     document_of,
-    partitions_in,
-    partitions_out,
 )
 from minikafka.rest.groups import COORDINATOR_PROBLEMS
-from minikafka.rest.host import WAIT_MS_MAX, Host
-from minikafka.rest.leaders import failure_of, unknown_topic
-from minikafka.rest.members import Members, nearest, shown
-from minikafka.rest.parameters import FORWARD, INT32_MAX, Integer
-from minikafka.rest.problems import Fault, Refused, unacceptable
+from minikafka.rest.leaders import failure_of
+from minikafka.rest.members import Members
+from minikafka.rest.parameters import FORWARD, INT32_MAX
+from minikafka.rest.problems import Fault, unacceptable
 from minikafka.rest.route import Answer, Route, json_body
 from minikafka.rest.schema import flag, many, nullable, one_of, ref, shape, text, whole
 from minikafka.rest.visit import Reply, Visit
-from minikafka.types import TopicPartition
 from minikafka.wire import group_messages as g
-from minikafka.wire.messages import EARLIEST, LATEST
-
-# Kafka's session.timeout.ms: a person types slower than a program beats, and may ask for more.
-SESSION_MS_DEFAULT = 45_000
-REBALANCE_MS_DEFAULT = 60_000
-ASSIGNORS_DEFAULT = ("range",)
-RESETS = {"earliest": EARLIEST, "latest": LATEST}
-
-MAX_WAIT_MS = Integer(
-    name="max_wait_ms",
-    description="How long to wait for the rebalance to end; then 409, with the member's id to join again with.",
-    default=WAIT_MS_MAX,
-    low=0,
-    high=WAIT_MS_MAX,
-)
-
-
-# ---- joining ---------------------------------------------------------------------------------------------------------
-
-
-class Wish:
-    """What a body says about a member."""
-
-    def __init__(self, document: dict[str, Any], host: Host, client_host: str) -> None:
-        faults: list[Fault] = []
-        members = Members(document, "", faults)
-        self.topics = _topics_in(members)
-        self.member_id = members.text("member_id")
-        self.instance_id = members.text("group_instance_id") or None
-        self.client_id = members.text("client_id") or "http"
-        self.client_host = client_host
-        self.assignors = _assignors_in(members)
-        self.session_ms = members.integer("session_timeout_ms", SESSION_MS_DEFAULT, low=-INT32_MAX, high=INT32_MAX)
-        self.rebalance_ms = members.integer("rebalance_timeout_ms", REBALANCE_MS_DEFAULT, low=1, high=INT32_MAX)
-        self.generation = members.integer("generation", -1, low=-1, high=INT32_MAX)
-        self.owned = tuple(partitions_in(members, "owned", faults))
-        self.reset = members.text("auto_offset_reset") or "latest"
-        if self.reset not in RESETS:
-            members.wrong("auto_offset_reset", f"one of {', '.join(RESETS)} is needed, not {shown(self.reset)}")
-        members.done()
-        if faults:
-            raise unacceptable(faults)
-        for topic in self.topics:
-            if topic not in host.image.topics:
-                raise unknown_topic(topic)
-
-    def request(self, group: str) -> g.JoinGroupRequest:
-        """As JoinGroup."""
-        return g.JoinGroupRequest(
-            group_id=group,
-            session_timeout_ms=self.session_ms,
-            rebalance_timeout_ms=self.rebalance_ms,
-            member_id=self.member_id,
-            group_instance_id=self.instance_id,
-            protocol_type=PROTOCOL_TYPE,
-            protocols=tuple(self._protocol(each) for each in self.assignors),
-            client_id=self.client_id,
-            client_host=self.client_host,
-        )
-
-    def _protocol(self, name: str) -> g.GroupProtocol:
-        assignor = ASSIGNORS[name]
-        cooperative = assignor.rebalance == COOPERATIVE
-        subscription = Subscription(
-            topics=self.topics,
-            user_data=assignor.user_data(self.owned, self.generation),
-            owned=self.owned if cooperative else (),
-            generation=self.generation if cooperative else g.NO_GENERATION,
-        )
-        return g.GroupProtocol(name=name, metadata=subscription.packed())
-
-
-def _topics_in(members: Members) -> tuple[str, ...]:
-    given = members.list("topics")
-    if not given or any(type(each) is not str or not each for each in given):
-        members.wrong("topics", f"a list of topic names is needed, not {shown(given)}")
-        return ()
-    return tuple(dict.fromkeys(given))
-
-
-def _assignors_in(members: Members) -> tuple[str, ...]:
-    given = members.any("assignors")
-    if given is None:
-        return ASSIGNORS_DEFAULT
-    known = ", ".join(ASSIGNORS)
-    if type(given) is not list or not given:
-        members.wrong("assignors", f"a list of some of {known} is needed, not {shown(given)}")
-        return ASSIGNORS_DEFAULT
-    for each in given:
-        if type(each) is not str or each not in ASSIGNORS:
-            members.wrong("assignors", f"one of {known} is needed, not {shown(each)}{nearest(str(each), ASSIGNORS)}")
-            return ASSIGNORS_DEFAULT
-    return tuple(dict.fromkeys(given))
-
-
-async def post_member(visit: Visit) -> Reply:
-    """Join the group, or join again; answers when the group has shared out the partitions anew.
-
-    The first call has no ``member_id``; the answer has it, and every later call needs it.
-    """
-    group = visit[GROUP]
-    document, note = await document_of(visit)
-    wish = Wish(document, visit.host, f"/{visit.http.remote}" if visit.http.remote else "")
-    until = visit.host.world.clock.now() + visit[MAX_WAIT_MS] / 1000
-    try:
-        # Whoever waits is let go here, also when the coordinator is this broker itself.
-        async with asyncio.timeout(visit[MAX_WAIT_MS] / 1000):
-            joined, assigned = await _assigned(visit, group, wish, until)
-    except (TimeoutError, NetworkException) as late:
-        raise _not_yet(group, wish) from late
-    revoked = [each for each in wish.owned if each not in assigned.partitions]
-    return Reply(
-        {
-            "group": group,
-            "member_id": joined.member_id,
-            "generation": joined.generation_id,
-            "assignor": joined.protocol_name,
-            "leads": joined.leader == joined.member_id,
-            "assignment": partitions_out(assigned.partitions),
-            "committed": await _beginnings(visit, group, assigned.partitions, wish.reset),
-            "revoked": partitions_out(revoked),
-            "session_timeout_ms": wish.session_ms,
-            **note,
-        }
-    )
-
-
-def _not_yet(group: str, wish: Wish) -> Refused:
-    """Time is up: the coordinator waits for somebody else."""
-    again = f"join again with member_id {wish.member_id}" if wish.member_id else "join again"
-    error = RebalanceInProgress(
-        f"group {group} waits for its other members to join, or for its leader; your place is kept: {again}"
-    )
-    return Refused(error, member_id=wish.member_id or None)
-
-
-async def _assigned(visit: Visit, group: str, wish: Wish, until: float) -> tuple[g.JoinGroupResponse, Assignment]:
-    """Join, deal if this member leads, and sync; again while others make the group rebalance meanwhile."""
-    while True:
-        joined: g.JoinGroupResponse = await from_coordinator(
-            visit, group, wish.request(group), failed=_join_failed, until=until
-        )
-        wish.member_id = joined.member_id
-        if joined.error_code == MemberIdRequired.code:
-            continue
-        request = g.SyncGroupRequest(
-            group_id=group,
-            generation_id=joined.generation_id,
-            member_id=joined.member_id,
-            group_instance_id=wish.instance_id,
-            protocol_type=joined.protocol_type,
-            protocol_name=joined.protocol_name,
-            assignments=_dealt(visit.host, joined) if joined.members and not joined.skip_assignment else (),
-        )
-        try:
-            synced: g.SyncGroupResponse = await from_coordinator(visit, group, request, until=until)
-        except RebalanceInProgress:
-            continue
-        return joined, Assignment.unpacked(synced.assignment)
-
-
-def _join_failed(response: g.JoinGroupResponse) -> g.JoinGroupResponse | None:
-    """The id that a newcomer is given first comes as an error (KIP-394)."""
-    return response if response.error_code not in (0, MemberIdRequired.code) else None
-
-
-def _dealt(host: Host, joined: g.JoinGroupResponse) -> tuple[g.MemberAssignment, ...]:
-    """The leader's part (S30), with the partition counts that it was made from in its own assignment."""
-    assignor = ASSIGNORS[joined.protocol_name or ""]
-    members = [
-        GroupMember(
-            member_id=each.member_id,
-            instance_id=each.group_instance_id,
-            subscription=Subscription.readable(each.metadata),
-        )
-        for each in joined.members
-    ]
-    topics = sorted({topic for member in members for topic in member.subscription.topics})
-    counts = {topic: _count(host, topic) for topic in topics}
-    dealt = assignor.assign({topic: count for topic, count in counts.items() if count}, members)
-    told = json.dumps(counts, separators=(",", ":")).encode()
-    return tuple(
-        g.MemberAssignment(
-            member_id=member,
-            assignment=Assignment(
-                partitions=tuple(partitions), user_data=told if member == joined.member_id else None
-            ).packed(),
-        )
-        for member, partitions in dealt.items()
-    )
-
-
-def _count(host: Host, topic: str) -> int:
-    image = host.image.topics.get(topic)
-    return len(image.partitions) if image is not None else 0
-
-
-async def _beginnings(
-    visit: Visit, group: str, partitions: tuple[TopicPartition, ...], reset: str
-) -> list[dict[str, Any]]:
-    """Where to begin in each partition: where the group has committed, else by ``auto_offset_reset`` (S35)."""
-    if not partitions:
-        return []
-    asked = tuple(g.GroupPartition(topic=each.topic, partition=each.partition) for each in partitions)
-    response: g.OffsetFetchResponse = await from_coordinator(
-        visit, group, g.OffsetFetchRequest(group_id=group, partitions=asked)
-    )
-    offsets = {TopicPartition(each.topic, each.partition): each.offset for each in response.partitions}
-    without = [each for each in partitions if offsets.get(each, -1) < 0]
-    found = await look_up(visit, dict.fromkeys(without, RESETS[reset]))
-    return [
-        {
-            "topic": each.topic,
-            "partition": each.partition,
-            "offset": offsets[each] if each not in without else None,
-            "begin": found.get(each) if each in without else offsets[each],
-        }
-        for each in sorted(partitions)
-    ]
-
 
 # ---- living, committing, leaving -------------------------------------------------------------------------------------
 
@@ -294,7 +72,12 @@ async def post_heartbeat(visit: Visit) -> Reply:
     """Say that the member lives; 409 REBALANCE_IN_PROGRESS: it is to join again."""
     group, member = visit[GROUP], visit[MEMBER]
     document, note = await document_of(visit)
-    generation, instance_id = _standing(document)
+    faults: list[Fault] = []
+    members = Members(document, "", faults)
+    generation, instance_id = _standing(members, document)
+    members.done()
+    if faults:
+        raise unacceptable(faults)
     request = g.HeartbeatRequest(
         group_id=group, generation_id=generation, member_id=member, group_instance_id=instance_id
     )
@@ -303,17 +86,11 @@ async def post_heartbeat(visit: Visit) -> Reply:
     return Reply({"group": group, "member_id": member, "generation": generation, **note})
 
 
-def _standing(document: dict[str, Any]) -> tuple[int, str | None]:
-    faults: list[Fault] = []
-    members = Members(document, "", faults)
+def _standing(members: Members, document: dict[str, Any]) -> tuple[int, str | None]:
+    """Generation and instance id; what is wrong with them is noted."""
     if "generation" not in document:
         members.wrong("generation", "is missing; the answer to the join has it")
-    generation = members.integer("generation", -1, low=0, high=INT32_MAX)
-    instance_id = members.text("group_instance_id") or None
-    members.done()
-    if faults:
-        raise unacceptable(faults)
-    return generation, instance_id
+    return members.integer("generation", -1, low=0, high=INT32_MAX), members.text("group_instance_id") or None
 
 
 async def _check_counts(visit: Visit, group: str, member: str, generation: int) -> None:
@@ -325,22 +102,11 @@ async def _check_counts(visit: Visit, group: str, member: str, generation: int) 
     if found.error_code or found.leader != member or found.generation_id != generation:
         return
     own = next((each for each in found.members if each.member_id == member), None)
-    for topic, count in _counts_of(own).items():
-        if _count(visit.host, topic) != count:
+    for topic, count in counts_dealt(own).items():
+        if partition_count(visit.host, topic) != count:
             raise RebalanceInProgress(
-                f"{topic} has {_count(visit.host, topic)} partitions, {count} were shared out: join again"
+                f"{topic} has {partition_count(visit.host, topic)} partitions, {count} were shared out: join again"
             )
-
-
-def _counts_of(member: g.DescribedMember | None) -> dict[str, Any]:
-    """What :func:`_dealt` left; nothing when a client has dealt, which looks after it itself."""
-    if member is None:
-        return {}
-    try:
-        told = json.loads(Assignment.unpacked(member.assignment).user_data or b"{}")
-    except ValueError:
-        return {}
-    return told if isinstance(told, dict) else {}
 
 
 async def put_member_offsets(visit: Visit) -> Reply:
@@ -348,10 +114,7 @@ async def put_member_offsets(visit: Visit) -> Reply:
     document, note = await document_of(visit)
     faults: list[Fault] = []
     members = Members(document, "", faults)
-    if "generation" not in document:
-        members.wrong("generation", "is missing; the answer to the join has it")
-    generation = members.integer("generation", -1, low=0, high=INT32_MAX)
-    instance_id = members.text("group_instance_id") or None
+    generation, instance_id = _standing(members, document)
     partitions = commits_in(members, faults)
     members.done()
     if faults:

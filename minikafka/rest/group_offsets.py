@@ -199,8 +199,13 @@ async def post_reset(visit: Visit) -> Reply:
                 for each, offset in new.items()
             ),
         )
-        if (await committed(visit, request, {})).status != 200:
-            raise RequestTimedOut("some partitions were reset and others not: look at the offsets", outcome=UNKNOWN)
+        done = await committed(visit, request, {})
+        if done.status != 200:
+            refused = [f"{each['topic']}-{each['partition']}" for each in done.body["offsets"] if "problem" in each]
+            raise RequestTimedOut(
+                f"{', '.join(refused)} could not be reset, the other partitions were: look at the offsets",
+                outcome=UNKNOWN,
+            )
     offsets = [
         {
             "topic": each.topic,

@@ -48,6 +48,13 @@ FROM = Integer(
     low=0,
     high=INT64_MAX,
 )
+TO = Integer(
+    name="to",
+    description="Only batches that begin before this offset; left out: to the log's end.",
+    default=-1,
+    low=0,
+    high=INT64_MAX,
+)
 MAX_BATCHES = Integer(name="max_batches", description="No more batches than this.", default=50, low=1, high=500)
 RECORDS = Flag(name="records", description="Show the records of each batch.")
 
@@ -63,7 +70,7 @@ async def get_log(visit: Visit) -> Reply:
     batches: list[dict[str, Any]] = []
     next_offset = max(visit[FROM], told.log_start_offset)
     for batch in iterate(b"".join(told.records)):
-        if len(batches) == visit[MAX_BATCHES]:
+        if len(batches) == visit[MAX_BATCHES] or (visit.gives(TO) and batch.base_offset >= visit[TO]):
             break
         batches.append(_batch_out(batch, told.high_watermark, form if visit[RECORDS] else None))
         next_offset = batch.next_offset
@@ -236,7 +243,7 @@ ROUTES = (
         path="/v1/topics/{topic}/partitions/{partition}/log",
         handler=get_log,
         tag="partitions",
-        parameters=(TOPIC, PARTITION, REPLICA, FROM, MAX_BATCHES, RECORDS, FORMAT),
+        parameters=(TOPIC, PARTITION, REPLICA, FROM, TO, MAX_BATCHES, RECORDS, FORMAT),
         answers={
             200: Answer(
                 description="The log from there on.",

@@ -43,6 +43,7 @@ The protocol between brokers is at `POST /rpc/{Api}`, which takes JSON as well w
 
 STATUS_WORDS = {
     400: "The request cannot be understood.",
+    403: "A web page of another origin, or an unknown `Host`.",
     404: "There is no such thing.",
     406: "It cannot be said in a type that `Accept` takes.",
     408: "The body did not come in time.",
@@ -58,9 +59,12 @@ STATUS_WORDS = {
     507: "The disk failed.",
 }
 
+INSTANCE = "/v1/topics/orders#2.1763778900123.17"
+
 # Of any route; and of those that read a body.
 COMMON: dict[int, tuple[ProtocolError, ...]] = {
     400: (InvalidRequest("parameter ofset: no such parameter here; did you mean 'offset'?"),),
+    403: (InvalidRequest("Host 'evil.example' is not a name that this broker knows"),),
     406: (InvalidRequest("Accept 'text/html': this answer can only be application/json or application/msgpack"),),
     503: (BrokerNotAvailable("the broker is starting or has stopped"),),
 }
@@ -200,7 +204,10 @@ def _problems(status: int, errors: list[ProtocolError], examples: dict[str, Any]
     references = {}
     for error in errors:
         name = f"{slug_of(type(error))}-{status}"
-        examples[name] = {"summary": title_of(type(error)), "value": problem_of(error, status=status)}
+        examples[name] = {
+            "summary": title_of(type(error)),
+            "value": problem_of(error, status=status, instance=INSTANCE),
+        }
         references[name] = {"$ref": f"#/components/examples/{name}"}
     return {"description": f"{STATUS_WORDS[status]} {names}", "content": _problem_content(references)}
 

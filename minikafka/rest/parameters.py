@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
+from minikafka.errors import InvalidRequest, ProtocolError
 from minikafka.rest.members import nearest, shown
 from minikafka.rest.problems import Fault, malformed
 
@@ -36,6 +37,8 @@ class Parameter(ABC, Generic[Value]):
     default: Value
     place: Place = "query"
     example: Any = None
+    error: type[ProtocolError] = InvalidRequest
+    """What a text that is no value is refused with."""
 
     @abstractmethod
     def read(self, text: str) -> Value:
@@ -158,6 +161,7 @@ def values_of(
     """Name -> value of every declared parameter; 400 for all that is wrong at once, unknown query names included."""
     values: dict[str, Any] = {}
     faults: list[Fault] = []
+    errors: list[type[ProtocolError]] = []
     for each in parameters:
         given = _given(each, path, query, headers)
         if len(given) > 1:
@@ -166,10 +170,13 @@ def values_of(
             values[each.name] = each.read(given[0]) if given else each.default
         except Wrong as wrong:
             faults.append({"parameter": each.name, "detail": str(wrong)})
+            errors.append(each.error)
     faults.extend(_strangers(query, {each.name for each in parameters if each.place == "query"}))
     if faults:
         first = faults[0]
-        raise malformed(f"parameter {first['parameter']}: {first['detail']}", faults)
+        # Kafka's own error when that is all that is wrong.
+        error = errors[0] if len(faults) == 1 == len(errors) else InvalidRequest
+        raise malformed(f"parameter {first['parameter']}: {first['detail']}", faults, error=error)
     return values
 
 

@@ -13,12 +13,16 @@ from typing import Any, TypeAlias
 from minikafka import errors as kafka
 from minikafka.errors import BY_CODE, UNKNOWN, InvalidRequest, ProtocolError
 from minikafka.rest.hints import HINTS, Hint
+from minikafka.types import NodeId
 
 PROBLEM_TYPE = "application/problem+json"
 PROBLEM_PAGES = "/docs/problems/"
 
 # After this many seconds a retry of what is retriable makes sense: elections take about one.
 RETRY_AFTER_S = 1
+
+# Long addresses are cut: the number is what matters.
+INSTANCE_PATH_LENGTH_MAX = 200
 
 # Nobody repairs more than this at once.
 VALIDATION_ERROR_COUNT_MAX = 20
@@ -124,6 +128,21 @@ Fault: TypeAlias = dict[str, Any]
 """One thing that is wrong with a request: ``pointer`` (RFC 6901), ``parameter`` or ``line``, and ``detail``."""
 
 
+class Occurrences:
+    """Numbers the problems that one broker's doors tell, for ``instance`` (RFC 9457, 3.1.5)."""
+
+    def __init__(self, node: NodeId = 0, since_ms: int = 0) -> None:
+        self._prefix = f"{node}.{since_ms}"
+        self._count = 0
+
+    def next(self, path: str) -> str:
+        """What was asked for, and which problem: ``/v1/topics#2.1763778900123.17`` is broker 2's seventeenth since
+        its start at that time (ms since 1970).
+        """
+        self._count += 1
+        return f"{path[:INSTANCE_PATH_LENGTH_MAX]}#{self._prefix}.{self._count}"
+
+
 class Refused(Exception):
     """An error whose status, headers or members are set where it is raised."""
 
@@ -142,9 +161,16 @@ class Refused(Exception):
         self.members = members
 
 
-def malformed(detail: str, faults: Sequence[Fault] = (), *, status: int = 400, **members: Any) -> Refused:
+def malformed(
+    detail: str,
+    faults: Sequence[Fault] = (),
+    *,
+    status: int = 400,
+    error: type[ProtocolError] = InvalidRequest,
+    **members: Any,
+) -> Refused:
     """A request that cannot be understood; nothing was done."""
-    refused = Refused(InvalidRequest(detail), status=status, **members)
+    refused = Refused(error(detail), status=status, **members)
     if faults:
         refused.members["errors"] = list(faults[:VALIDATION_ERROR_COUNT_MAX])
     return refused
@@ -165,14 +191,20 @@ def status_of(error: ProtocolError) -> int:
     return status
 
 
-def problem_of(error: ProtocolError, *, status: int | None = None, **members: object) -> dict[str, Any]:
-    """The members of the problem: RFC 9457's first, Kafka's next, then the facts of this case."""
+def problem_of(
+    error: ProtocolError, *, status: int | None = None, instance: str | None = None, **members: object
+) -> dict[str, Any]:
+    """The members of the problem: RFC 9457's first, Kafka's next, then the facts of this case.
+
+    Without ``instance``, which only a whole answer of ``/v1`` has, there is none.
+    """
     kind = type(error)
     problem: dict[str, Any] = {
         "type": PROBLEM_PAGES + slug_of(kind),
         "title": title_of(kind),
         "status": status_of(error) if status is None else status,
         "detail": error.message,
+        **({} if instance is None else {"instance": instance}),
         "error": error.name,
         "error_code": error.code,
         "message": error.message,

@@ -23,6 +23,7 @@ from minikafka.errors import (
     UNKNOWN,
     CorruptMessage,
     InvalidProducerEpoch,
+    InvalidRequiredAcks,
     InvalidTimestamp,
     MessageTooLarge,
     NotEnoughReplicas,
@@ -67,6 +68,7 @@ ACKS_PARAMETER = Choice(
     description="Who must have the records before the answer: `all` in-sync replicas, the leader (`1`), nobody (`0`).",
     options=tuple(ACKS),
     default="all",
+    error=InvalidRequiredAcks,
 )
 TIMEOUT_MS = Integer(
     name="timeout_ms",
@@ -435,6 +437,7 @@ RECORDS_BODY = Body(
 PROBLEMS = (
     *LEADER_PROBLEMS,
     CorruptMessage,
+    InvalidRequiredAcks,
     InvalidTimestamp,
     MessageTooLarge,
     NotEnoughReplicas,

@@ -61,8 +61,22 @@ async def respond(route: Route, visit: Visit, streams: Streams) -> web.StreamRes
 
 
 def refuse(visit: Visit, refused: Refused) -> web.Response:
-    """The problem."""
-    problem = problem_of(refused.error, status=refused.status, **refused.members)
+    """The problem. What the client is not to blame for is told as an event too, by the same ``instance``."""
+    if refused.status >= 500:
+        visit.host.world.events(
+            "problem_told",
+            instance=visit.instance,
+            method=visit.http.method,
+            status=refused.status,
+            error=refused.error.name,
+            detail=refused.error.message,
+            outcome=refused.error.outcome,
+        )
+    return _problem(visit, refused)
+
+
+def _problem(visit: Visit, refused: Refused) -> web.Response:
+    problem = problem_of(refused.error, status=refused.status, instance=visit.instance, **refused.members)
     headers = refused.headers
     if refused.status in (429, 503):
         headers = {"Retry-After": str(RETRY_AFTER_S), **headers}
@@ -109,13 +123,14 @@ def _response(visit: Visit, body: Any, status: int, headers: Mapping[str, str], 
 def _bug(visit: Visit, error: Exception) -> web.Response:
     visit.host.world.events(
         "rest_failed",
+        instance=visit.instance,
         method=visit.http.method,
         path=visit.http.path,
         error=f"{type(error).__name__}: {error}",
         traceback="".join(traceback.format_exception(error)),
     )
     told = UnknownServerError("the broker failed; its log has the story", outcome=UNKNOWN)
-    return refuse(visit, Refused(told, status=500))
+    return _problem(visit, Refused(told, status=500))
 
 
 # ---- streams ---------------------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ from minikafka.rest import (
 )
 from minikafka.rest.body import Admission
 from minikafka.rest.host import Host
-from minikafka.rest.problems import PROBLEM_TYPE, Refused, malformed, problem_of
+from minikafka.rest.problems import PROBLEM_TYPE, Occurrences, Refused, malformed, problem_of
 from minikafka.rest.respond import Streams, refuse, respond
 from minikafka.rest.route import Route
 from minikafka.rest.visit import Metrics, Visit
@@ -94,9 +94,11 @@ class Doors:
         self._host: Host | None = None
         self._admission = Admission()
         self._streams = Streams()
+        self._occurrences = Occurrences()
 
     def open_to(self, host: Host) -> None:
         """From now on the requests are for this broker, which has been started."""
+        self._occurrences = Occurrences(host.node_id, host.world.clock.wall_ms())
         self._host = host
 
     def close(self) -> None:
@@ -121,7 +123,7 @@ class Doors:
         async def on_request(http: web.Request) -> web.StreamResponse:
             if self._host is None:
                 return _closed()
-            visit = Visit(http, self._host, self._admission, self._instruments, self._metrics)
+            visit = Visit(http, self._host, self._admission, self._instruments, self._metrics, self._occurrences)
             if route is None or not is_there(route, self._host):
                 return refuse(visit, _nothing_there(http, self._host))
             return await respond(route, visit, self._streams)

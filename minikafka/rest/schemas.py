@@ -109,6 +109,10 @@ SCHEMAS: dict[str, Schema] = {
             "title": text("The same for all errors of this kind."),
             "status": whole("The HTTP status.", minimum=400, maximum=599),
             "detail": text("What happened this time."),
+            "instance": text(
+                "Which problem this is: what was asked for, then broker, start and number; events have it too.",
+                format="uri-reference",
+            ),
             "error": {
                 "type": "string",
                 "enum": sorted(each.name for each in BY_CODE.values()),

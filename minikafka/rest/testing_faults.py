@@ -140,6 +140,14 @@ async def delete_faults(visit: Visit) -> Reply:
     return Reply({"healed": instruments_of(visit).faults.clear()})
 
 
+async def post_reset(visit: Visit) -> Reply:
+    """Heal all faults, by the name that Toxiproxy's users know.
+
+    The same as `DELETE /v1/faults`.
+    """
+    return await delete_faults(visit)
+
+
 def _fault(visit: Visit) -> Fault:
     number = visit[FAULT]
     fault = instruments_of(visit).faults.active.get(number)
@@ -195,6 +203,7 @@ _FAULT = shape(
     hits=whole("How many messages it struck."),
     active=flag("It will strike again."),
 )
+_HEALED = Answer(description="All are healed.", schema=shape(healed=whole("How many.")), example={"healed": 1})
 _EXAMPLE = {
     "id": 1,
     "kind": "cut",
@@ -240,9 +249,15 @@ ROUTES = (
         handler=delete_faults,
         tag="testing",
         testing=True,
-        answers={
-            200: Answer(description="All are healed.", schema=shape(healed=whole("How many.")), example={"healed": 1})
-        },
+        answers={200: _HEALED},
+    ),
+    Route(
+        method="POST",
+        path="/v1/faults:reset",
+        handler=post_reset,
+        tag="testing",
+        testing=True,
+        answers={200: _HEALED},
     ),
     Route(
         method="GET",

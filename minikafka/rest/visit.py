@@ -12,6 +12,7 @@ from minikafka.rest.accept import Accept
 from minikafka.rest.body import Admission
 from minikafka.rest.host import Host
 from minikafka.rest.parameters import Parameter
+from minikafka.rest.problems import Occurrences
 from minikafka.types import NodeId
 from minikafka.world.instruments import Instruments
 
@@ -64,6 +65,7 @@ class Visit:
         admission: Admission,
         instruments: Instruments | None = None,
         metrics: Metrics | None = None,
+        occurrences: Occurrences | None = None,
     ) -> None:
         self.http = http
         self.host = host
@@ -71,6 +73,8 @@ class Visit:
         self.accept = Accept(http.headers.getall("Accept", ()))
         self.instruments = instruments
         """What tests act with; there when the testing endpoints are enabled."""
+        self._occurrences = occurrences or Occurrences()
+        self._instance: str | None = None
         self.metrics = metrics
         """What this broker counts."""
         self.values: dict[str, Any] = {}
@@ -78,6 +82,13 @@ class Visit:
         self.wants_msgpack = False
         self.served_by: list[NodeId] = []
         self.leaders: list[NodeId] = []
+
+    @property
+    def instance(self) -> str:
+        """Which problem this is, if it becomes one."""
+        if self._instance is None:
+            self._instance = self._occurrences.next(self.http.rel_url.raw_path)
+        return self._instance
 
     def __getitem__(self, parameter: Parameter[Value]) -> Value:
         """What the request says for a parameter that its route declares."""

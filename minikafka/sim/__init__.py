@@ -7,9 +7,9 @@ Rules: one seed, one trace, under any PYTHONHASHSEED; every method that would re
 Not shown here: the aiohttp adapter, the real disk, threads, and other processes' schedulers; these have the contract
 suites and the end-to-end tests.
 
-Read cluster.py (a cluster and the language about it), plan.py (what a run does, and the fault budget), run.py (its
-phases), invariants.py (what is watched), then faults.py and workload.py.
+Read cluster.py (a cluster and the language about it), plan.py (what a run does, and the fault budget), seeds.py and
+extras.py (how a seed draws it), run.py (its phases), watch.py and invariants.py (what is watched), then faults.py and
+workload.py.
 
-Modelled and not yet drawn by plans: rotten bits, swizzled clogs, links of limited bandwidth, clients that die, topics
-that are deleted, DeleteRecords and retention under faults, unclean elections, acks below all.
+Modelled and not drawn by seeds: swizzled clogs, links that are late (chaos scenarios have them).
 """

@@ -17,8 +17,9 @@ from typing import Final
 import click
 
 from minikafka.sim.campaign import Campaign, Progress, Task, interruptible, run_tasks
-from minikafka.sim.plan import Plan, plan_of
+from minikafka.sim.plan import Plan
 from minikafka.sim.run import Run, run
+from minikafka.sim.seeds import plan_of
 from minikafka.sim.shrink import shrink
 
 INTERRUPTED: Final = 130
@@ -27,6 +28,10 @@ INTERRUPTED: Final = 130
 
 def _tasks(seed: int | None, seeds: int | None, start: int, files: tuple[str, ...], *, plain: bool) -> list[Task]:
     numbers = [seed] if seed is not None else range(start, start + (seeds or 0))
+    for name in files:
+        Plan.read(Path(name))  # before the first of them is run
+    if seeds is not None and seeds < 1 and not files and seed is None:
+        raise click.UsageError(f"--seeds {seeds}: at least 1 is needed")
     tasks = [Task(file=name) for name in files] + [Task(seed=number, plain=plain) for number in numbers]
     if not tasks:
         raise click.UsageError("say --seed N, --seeds N, or name a plan's file")
@@ -36,10 +41,12 @@ def _tasks(seed: int | None, seeds: int | None, start: int, files: tuple[str, ..
 def _one_plan(seed: int | None, file: str | None) -> Plan:
     if (seed is None) == (file is None):
         raise click.UsageError("say either --seed N or a plan's file")
-    return plan_of(seed) if seed is not None else Plan.from_json(Path(str(file)).read_text())
+    return plan_of(seed) if seed is not None else Plan.read(Path(str(file)))
 
 
-@click.group()
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"]}
+)  # as below `minikafka`: click keeps what it saw first
 def main() -> None:
     """The deterministic simulator: whole clusters in one process, under virtual time, from a seed."""
 

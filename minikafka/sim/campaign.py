@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple, TextIO
 
-from minikafka.sim.plan import Plan, plain_plan_of, plan_of
+from minikafka.sim.plan import Plan
 from minikafka.sim.report import Report
 from minikafka.sim.run import run
+from minikafka.sim.seeds import plain_plan_of, plan_of
 
 REDRAWN_EVERY_S: Final = 0.25
 """The line of progress on a screen."""
@@ -41,7 +42,7 @@ class Task:
     def plan(self) -> Plan:
         """Read it, or draw it."""
         if self.file:
-            return Plan.from_json(Path(self.file).read_text())
+            return Plan.read(Path(self.file))
         return plain_plan_of(self.seed) if self.plain else plan_of(self.seed)
 
     @property

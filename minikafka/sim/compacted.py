@@ -20,12 +20,16 @@ class KeyBook:
     def __init__(self) -> None:
         self._offsets: dict[bytes | None, list[Offset]] = {}
         self._times: dict[Offset, float] = {}
+        self.tombstones: dict[Offset, bytes] = {}
+        """Their keys."""
 
     def note(self, record: Batch, time: float) -> None:
         """``record`` was exposed at ``time``, in virtual seconds."""
         offsets = self._offsets.setdefault(record.key, [])
         offsets.insert(bisect_right(offsets, record.base_offset), record.base_offset)
         self._times[record.base_offset] = time
+        if record.is_tombstone and record.key is not None:
+            self.tombstones[record.base_offset] = record.key
 
     def may_be_gone(self, record: Batch, *, end: Offset, time: float, delete_retention_s: float) -> bool:
         """May a log that goes up to ``end`` lack it at ``time``?"""

@@ -27,8 +27,8 @@ from minikafka.sim.crew_member import CrewMember
 from minikafka.sim.faults import At
 from minikafka.sim.group_plans import PlannedGroup
 from minikafka.sim.group_watch import GroupWatch
-from minikafka.sim.invariants import Watch
 from minikafka.sim.plan import Fault, Plan
+from minikafka.sim.watch import Watch
 from minikafka.sim.workload import SUCCESSOR
 from minikafka.types import Offset, TopicPartition
 

@@ -18,7 +18,7 @@ from minikafka.client.structs import ConsumerRebalanceListener, ConsumerRecord
 from minikafka.errors import CorruptMessage, FencedInstanceId, ProtocolError
 from minikafka.sim.cluster import SimCluster
 from minikafka.sim.group_plans import AFTER, AUTO, CYCLE, PlannedGroup
-from minikafka.sim.workload import READ_PAUSE_S, SUCCESSOR
+from minikafka.sim.workload import READ_PAUSE_S, SUCCESSOR, started
 from minikafka.types import Offset, TopicPartition
 
 POLL_MS = 1000
@@ -87,7 +87,7 @@ class CrewMember(ConsumerRebalanceListener):
 
     async def _run(self) -> None:
         await asyncio.sleep(max(0.0, self._begins_at - self._world.clock.now()))
-        self.consumer = consumer = await self._started()
+        self.consumer = consumer = await started(self._subscribed)
         try:
             while not self.is_ending:
                 await self._poll(consumer)
@@ -98,16 +98,10 @@ class CrewMember(ConsumerRebalanceListener):
         await consumer.stop()
         self.has_ended = True
 
-    async def _started(self) -> Consumer:
-        while True:
-            consumer = Consumer(self._config, self._world)
-            consumer.subscribe([self._group.topic], listener=self)
-            try:
-                await consumer.start()
-            except ProtocolError:
-                await asyncio.sleep(0.1)
-            else:
-                return consumer
+    def _subscribed(self) -> Consumer:
+        consumer = Consumer(self._config, self._world)
+        consumer.subscribe([self._group.topic], listener=self)
+        return consumer
 
     async def _poll(self, consumer: Consumer) -> None:
         try:

@@ -170,16 +170,22 @@ class Faults:
     # ---- processes and machines --------------------------------------------------------------------------------------
 
     def _crash(self, fault: Fault, nodes: tuple[NodeId, ...]) -> None:
-        if self._damaged and (self._wiped or self._plan.policy != FSYNC):
-            if not self._cluster.is_settled():
-                self.marks["crash_spared"] += 1
-                self._pause(fault, tuple(node for node in nodes if node not in self._damaged))
-                return
-            self._damaged.clear()
-            self._wiped = False
+        if self._is_spared(fault, nodes, "crash_spared"):
+            return
         for node in nodes:
             self._cluster.crash(node)
         self._restart_later(fault, nodes)
+
+    def _is_spared(self, fault: Fault, nodes: tuple[NodeId, ...], mark: str) -> bool:
+        """While a machine that lost what it had is not whole again no other process dies: it is stopped and resumed."""
+        if self._damaged and (self._wiped or self._plan.policy != FSYNC):
+            if not self._cluster.is_settled():
+                self.marks[mark] += 1
+                self._pause(fault, tuple(node for node in nodes if node not in self._damaged))
+                return True
+            self._damaged.clear()
+            self._wiped = False
+        return False
 
     def _restart_later(self, fault: Fault, nodes: tuple[NodeId, ...]) -> None:
         def restart() -> None:
@@ -306,6 +312,9 @@ class Faults:
         self._later(fault, fast_again)
 
     def _fail_sync(self, fault: Fault, nodes: tuple[NodeId, ...]) -> None:
+        """The process ends by its next sync."""
+        if self._is_spared(fault, nodes, "fail_sync_spared"):
+            return
         for node in nodes:
             self._disks_failed.add(node)
             self._cluster.sim.disk(node_name(node)).fail_next_sync()
@@ -313,6 +322,8 @@ class Faults:
 
     def _disk_full(self, fault: Fault, nodes: tuple[NodeId, ...]) -> None:
         """No room for anything more; whoever stopped for it is started when there is room again."""
+        if self._is_spared(fault, nodes, "disk_full_spared"):
+            return
         disks = [self._cluster.sim.disk(node_name(node)) for node in nodes]
         self._disks_failed.update(nodes)
         for disk in disks:

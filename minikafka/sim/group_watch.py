@@ -14,17 +14,17 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from minikafka.check.groups import GroupBook
-from minikafka.errors import KafkaStorageError, OffsetOutOfRange
 from minikafka.groups.protocol import Assignment
 from minikafka.groups.records import OFFSETS_TOPIC, OffsetRecord, partition_of, unpacked
 from minikafka.log.partition_log import PartitionLog
 from minikafka.sim.cluster import SimCluster, node_name
-from minikafka.sim.invariants import OfPartition, Report, Sight, Watch
+from minikafka.sim.held import stored_batches
+from minikafka.sim.sight import OfPartition, Report, Sight
 from minikafka.sim.verdicts import Message
+from minikafka.sim.watch import Watch
 from minikafka.sim.world import Event
 from minikafka.types import Offset, TopicId, TopicPartition
 from minikafka.wire.apis import BY_NAME
-from minikafka.wire.batch import split
 from minikafka.wire.codec import decode_request, decode_response
 from minikafka.wire.group_messages import (
     HeartbeatRequest,
@@ -164,19 +164,11 @@ class GroupWatch(OfPartition):
 
     def _read_on(self, log: PartitionLog, start: Offset, end: Offset) -> Offset:
         offset = max(start, log.start_offset)
-        while offset < end:
-            try:
-                part = log.read(offset, max_bytes=1 << 20, end_offset=end)
-            except (KafkaStorageError, OffsetOutOfRange):
-                break
-            if not part.size:
-                break
-            for buffer in part.buffers:
-                for batch in split(buffer):
-                    for record in decode_batch(batch) if not batch.is_control else ():
-                        if record.offset >= offset:
-                            self._replay(record.key, record.value)
-            offset = part.next_offset
+        for batch in stored_batches(log, start, end):
+            for record in decode_batch(batch) if not batch.is_control else ():
+                if record.offset >= offset:
+                    self._replay(record.key, record.value)
+            offset = batch.next_offset
         return offset
 
     def _replay(self, key: bytes | None, value: bytes | None) -> None:

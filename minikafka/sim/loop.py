@@ -21,8 +21,8 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import gc
-import hashlib
 import heapq
+import logging
 import sys
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextlib import contextmanager
@@ -33,6 +33,9 @@ from typing import Any, TypeVar
 
 from minikafka.invariant import invariant
 from minikafka.sim.tasks import NODE, Incarnation, SimFuture, SimHandle, SimTask, current_node, name_of
+from minikafka.sim.trace import Trace
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -73,28 +76,6 @@ class Failure:
     node: str
     message: str
     error: BaseException | None
-
-
-class Trace:
-    """A running sha256 over everything that happened, and the lines themselves when asked for."""
-
-    def __init__(self, *, keep_lines: bool = False) -> None:
-        self.lines: list[str] | None = [] if keep_lines else None
-        self.fresh: list[str] = []
-        """Where a line is added."""
-        self._hash = hashlib.sha256()
-
-    def digest(self) -> None:
-        """Take over what is fresh."""
-        self._hash.update("\n".join([*self.fresh, ""]).encode())
-        if self.lines is not None:
-            self.lines.extend(self.fresh)
-        self.fresh.clear()
-
-    def hexdigest(self) -> str:
-        """The hash so far: equal for equal runs. :attr:`lines` are complete up to here."""
-        self.digest()
-        return self._hash.hexdigest()
 
 
 class SeededChoice:
@@ -499,14 +480,21 @@ class SimLoop(_Base):  # type: ignore[misc]
 
 
 def _close_coroutine(coro: object) -> None:
-    """Close a coroutine even if its ``finally`` awaits; errors of an abandoned coroutine concern nobody."""
+    """Close a coroutine even if its ``finally`` awaits; errors of an abandoned coroutine concern nobody.
+
+    From the innermost outwards, as often as a clean-up begins something new: one that is let go while it still awaits
+    is closed by Python itself, which has a word to say about that.
+    """
     for _ in range(CLOSE_ROUNDS):
+        chain: list[object] = [coro]
+        while hasattr(awaited := getattr(chain[-1], "cr_await", None), "close"):
+            chain.append(awaited)
         try:
-            coro.close()  # type: ignore[attr-defined]
-        except RuntimeError:
-            continue  # it awaited again while closing
-        except Exception:  # noqa: BLE001 - a fenced port refused its clean-up, as it should
-            return
+            for each in reversed(chain):
+                each.close()  # type: ignore[attr-defined]
+        except Exception as error:  # noqa: BLE001 - it awaited again, or a fenced port refused its clean-up, as it should
+            logger.debug("closing an abandoned %s: %r", name_of(coro), error)
+            continue
         return
 
 

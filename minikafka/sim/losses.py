@@ -1,11 +1,16 @@
 """Which findings are what was asked for: loss under settings that allow it. They are named, and are no violations.
 
 - Records sent with acks=0 or acks=1 may be lost, doubled and reordered; never those of other producers beside them.
+  Of a doubled one the copy that was acknowledged may be the one that is lost, or deleted before anybody read it: the
+  other one stands where nobody was told.
 - A topic with ``unclean.leader.election.enable`` may lose what was acknowledged, once such an election took place; its
-  replicas must still become equal, so ``diverged`` is never allowed.
+  replicas must still become equal, so ``diverged`` is never allowed. A second such election may bring back the first
+  one's loss beside its retry: a record stands at most as often as there were such elections.
 - A record that is deleted (retention, DeleteRecords) before its producer was told of it may be written once more: a
   replica that begins its log behind it has never heard of that producer, and takes its retry for a first send when it
   leads. Kafka's does so too (KIP-360: an unknown producer's sequence is believed).
+- A record whose request a link delivered twice may stand though its producer was told *not written*: one copy was
+  written, and the other one's refusal was heard first (``doubled.py``).
 
 Rule for this file: whatever is not allowed here is a violation.
 """
@@ -13,10 +18,11 @@ Rule for this file: whatever is not allowed here is a violation.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any, Final
 
 from minikafka.check.findings import (
+    AbortedRead,
     AcknowledgedMissingOnReplica,
     Duplicate,
     Finding,
@@ -24,6 +30,7 @@ from minikafka.check.findings import (
     LostWrite,
     NonmonotonicPoll,
     NonmonotonicSend,
+    Shifted,
     Unseen,
 )
 from minikafka.sim.plan import Plan
@@ -36,6 +43,7 @@ OF_UNCLEAN_PARTITIONS: Final = (
     LostWrite,
     Unseen,
     InconsistentOffsets,
+    Shifted,
     NonmonotonicPoll,
     NonmonotonicSend,
 )
@@ -50,13 +58,16 @@ class Losses:
     def __init__(
         self,
         plan: Plan,
-        may_have_lost: Callable[[TopicPartition], bool],
+        may_have_lost: Callable[[TopicPartition], int],
         begun_anew_at: Callable[[TopicPartition], Offset] = lambda _: 0,
+        doubled: Container[str] = (),
     ) -> None:
         self._may_have_lost = may_have_lost
-        """Has the partition had an unclean election, as its topic allows?"""
+        """How many unclean elections has the partition had, as its topic allows?"""
         self._begun_anew_at = begun_anew_at
         """Where a replica began its log behind what was deleted."""
+        self._doubled = doubled
+        """The values of records whose produce request arrived twice."""
         self._loose = tuple(machine for machine, settings in plan.clients.items() if _acks(settings) in (0, 1))
         self._standing: dict[TopicPartition, Counter[str]] = {}
 
@@ -71,17 +82,21 @@ class Losses:
             return True
         if isinstance(finding, Duplicate) and self._is_of_a_deletion(name, finding):
             return True
+        if isinstance(finding, AbortedRead) and finding.value in self._doubled:
+            return True
         if isinstance(finding, InconsistentOffsets):
             # Several believe in this offset: without the answers to loose producers there is one value at most.
             claims = {value for value, who in finding.values if not self._is_answer_to_loose(value, who)}
             return len(claims) <= 1
+        if isinstance(finding, Shifted):
+            return all(self._is_loose(process) for process in finding.processes)
         value = str(getattr(finding, "value", "") or getattr(finding, "process", ""))
         return isinstance(finding, OF_LOOSE_RECORDS) and self._is_loose(value)
 
     def _is_of_an_unclean_election(self, name: TopicPartition, finding: Finding) -> bool:
         if isinstance(finding, Duplicate):
-            # Read at one place before it was lost there, and sent again to another: once, as far as it stands.
-            return self._standing.get(name, Counter())[finding.value] <= 1
+            # Read at one place before it was lost there, and sent again to another.
+            return self._standing.get(name, Counter())[finding.value] <= self._may_have_lost(name)
         return isinstance(finding, OF_UNCLEAN_PARTITIONS)
 
     def _is_of_a_deletion(self, name: TopicPartition, finding: Duplicate) -> bool:

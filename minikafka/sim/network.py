@@ -141,6 +141,8 @@ class SimNetwork:
         """(kind, node, facts): told of what is done to links."""
         self.marks: Counter[str] = Counter()
         """What profiles did to messages: proof that they did."""
+        self.doubled: list[Message] = []
+        """The requests that profiles sent twice."""
         self.profile = LinkProfile()
         """For links without a profile of their own."""
         self.unpowered: set[str] = set()
@@ -272,6 +274,7 @@ class SimNetwork:
         duplicate = (link.profile or self.profile).duplicate
         if duplicate and link.stream("duplicate").random() < duplicate:
             self.marks["message_duplicated"] += 1
+            self.doubled.append(message)
             self._send(link, message, call.caller, arrive, broken)
 
     def _arrive(self, call: _Call, message: Message, bound: _Listener | None) -> None:

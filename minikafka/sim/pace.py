@@ -13,10 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    from minikafka.sim.plan import Plan
+from minikafka.sim.plan import Plan
 
 PACE: Final = 3.0
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from minikafka.sim.invariants import Violation
 from minikafka.sim.plan import Plan
+from minikafka.sim.sight import Violation
 
 
 @dataclass(slots=True, kw_only=True)

@@ -126,11 +126,14 @@ class Rot:
     # ---- where a bit may flip ----------------------------------------------------------------------------------------
 
     def _places(self, node: NodeId) -> Iterator[tuple[TopicPartition, _Place]]:
-        """Batches of user partitions that are committed, synced, and not in memory alone."""
-        disk = self._disk(node)
+        """Batches of user partitions that are committed, synced, not in memory alone, and in sync elsewhere."""
+        disk, image = self._disk(node), self._cluster.image()
         for name in self._cluster.partition_names():
             replica = self._cluster.replica(node, name)
             if replica is None or replica.failed or (node, name) in self.rotten:
+                continue
+            state = None if image is None else image.partition(name)
+            if state is None or not set(state.isr) - {node}:
                 continue
             for base in offsets_in(disk.names(str(name)), LOG):
                 path = f"{name}/{offset_name(base, LOG)}"
@@ -179,13 +182,14 @@ class Rot:
         cluster.restart(node)
 
     def _can_be_spared(self, node: NodeId) -> bool:
+        """Has what it holds another in-sync replica? What is placed here alone is sound, and waits for its return."""
         image = self._cluster.image()
         if image is None:
             return False
         return all(
             self._sound(state.isr, TopicPartition(topic.name, state.partition), (node,))
             for topic, state in image.sorted_partitions()
-            if node in state.replicas
+            if node in state.replicas and set(state.replicas) != {node}
         )
 
 

@@ -26,16 +26,18 @@ from minikafka.log.partition_log import PartitionLog
 from minikafka.ports import World
 from minikafka.sim.cluster import BOOT_S, CLUSTER_ID, NotReached, SimCluster, node_name
 from minikafka.sim.crew import Crews
+from minikafka.sim.doubled import DoubledRecords
+from minikafka.sim.extras import PEOPLE_FAULTS
 from minikafka.sim.faults import Faults
 from minikafka.sim.group_plans import MEMBER_FAULTS
 from minikafka.sim.held import Held
-from minikafka.sim.invariants import LOSSES, Watch
 from minikafka.sim.loop import Livelock, SeededChoice
 from minikafka.sim.losses import Losses, unclean_topics
 from minikafka.sim.people import People
-from minikafka.sim.plan import PEOPLE_FAULTS, Fault, Plan
+from minikafka.sim.plan import Fault, Plan
 from minikafka.sim.report import Report
 from minikafka.sim.verdicts import LinkProfile
+from minikafka.sim.watch import LOSSES, Watch
 from minikafka.sim.world import SimWorld
 from minikafka.types import NodeId, Offset, TopicPartition
 from minikafka.wire.batch import RecordBatch, split
@@ -94,7 +96,9 @@ class Run:
         self.report = Report(plan=plan)
         self.schedule = Schedule()
         self.checker = Checker()
-        self.losses = Losses(plan, self.watch.may_have_lost, self.watch.begun_anew_at)
+        self.losses = Losses(
+            plan, self.watch.may_have_lost, self.watch.begun_anew_at, DoubledRecords(self.sim.network.doubled)
+        )
         self._recorder = Recorder(self._record, self.sim.loop.time)
         self.faults = Faults(plan, self.cluster, self.schedule.at, self.report.faults.append)
         self.watch.rotten, self.watch.were_rotten = self.faults.rot.rotten, self.faults.rot.were_rotten
@@ -249,7 +253,13 @@ class Run:
                 self.watch.report("created_topic_missing", f"{lives.topic} was created, and is not in the metadata")
         for name in names:
             self._compare(name)
-        self.crews.judge(self._held)
+        # Whoever began at a log's start missed nothing, though a leader after it may begin earlier.
+        self.crews.judge(
+            {
+                name: [row for row in rows if row[0] >= self.watch.deleted_below(name)]
+                for name, rows in self._held.items()
+            }
+        )
         self._recover()
         self.checker_verdict(complete=True)
         self._check()
@@ -275,6 +285,7 @@ class Run:
                         LogBatch(each.base_offset, each.last_offset, each.leader_epoch, each.data) for each in batches
                     ],
                     is_compacted=replica.log.has_gaps,
+                    missed=self.watch.tombstones_missed.of(node_name(node), name),
                 )
             )
             if name.topic == OFFSETS_TOPIC:

@@ -36,6 +36,12 @@ FAULTS: Final = 3
 DURATION_S: Final = 5.0
 SHRINK_RUNS_MAX: Final = 120
 
+STEPS_WANTED: Final = 6
+"""Faults and sends of a story that is easily read."""
+
+SEEDS_FOR_A_SHORTER: Final = 10
+"""So many more are tried when a story cannot be cut down to that: some losses need a long run-up, most do not."""
+
 # A link slow enough that a leader can die between its answer to the producer and its followers' next fetch.
 DELAY_MEAN_S: Final = 0.004
 
@@ -242,6 +248,11 @@ class Found:
     runs: int
     """How many runs cutting it down took."""
 
+    @property
+    def steps(self) -> int:
+        """Faults and sends."""
+        return len(self.plan.faults) + len(self.plan.operations)
+
 
 @dataclass(slots=True, kw_only=True)
 class Search:
@@ -258,19 +269,29 @@ Progress = Callable[[str], None]
 
 
 def search(result: Search, *, seeds: int, start: int = 0, progress: Progress = lambda _: None) -> Search:
-    """Try seeds one by one until one loses an acknowledged record; then cut that one down.
+    """Try seeds one by one until one loses an acknowledged record; cut it down, and a few more if it stays long.
 
-    ``result`` is filled in as it goes: whoever interrupts the search still knows what was tried.
+    The shortest story is kept. ``result`` is filled in as it goes: whoever interrupts the search still knows what was
+    tried.
     """
+    end = start + seeds
     for seed in range(start, start + seeds):
+        if seed >= end:
+            break
         progress(f"seed {seed}: {result.tried} of {seeds} tried")
         plan = plan_for(seed, result.asked)
         names = {each.name for each in StoryRun(plan).run().violations}
         result.tried += 1
         if LostWrite.kind in names:
-            result.found = cut_down(plan, result.asked, progress)
-            break
-        result.others.update(sorted(names))
+            found = cut_down(plan, result.asked, progress)
+            if result.found is None:
+                end = min(end, seed + 1 + SEEDS_FOR_A_SHORTER)
+            if result.found is None or found.steps < result.found.steps:
+                result.found = found
+            if result.found.steps <= STEPS_WANTED:
+                break
+        else:
+            result.others.update(sorted(names))
     return result
 
 

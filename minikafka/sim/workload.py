@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from minikafka.broker.peer import call
 from minikafka.check import Recorder, value_id
@@ -60,6 +60,21 @@ SUCCESSOR = "~"
 """``p1~2`` is the second process on the machine p1."""
 
 
+Client = TypeVar("Client", Producer, Consumer)
+
+
+async def started(make: Callable[[], Client]) -> Client:
+    """A client, as soon as any broker answers; each attempt is a new one of ``make``."""
+    while True:
+        client = make()
+        try:
+            await client.start()
+        except ProtocolError:
+            await asyncio.sleep(0.1)
+        else:
+            return client
+
+
 class SendingClient:
     """One producer and the sends that a plan has for it."""
 
@@ -87,7 +102,7 @@ class SendingClient:
         sim.spawn(self.machine, self._run())
 
     async def _run(self) -> None:
-        producer = await self._started()
+        producer = await started(lambda: Producer(self._config, self._world))
         number = 0
         while self.left:
             await asyncio.sleep(max(0.0, self._start_s + self.left[0].at_s - self._world.clock.now()))
@@ -105,17 +120,6 @@ class SendingClient:
                 self._failed(op, error)
             else:
                 future.add_done_callback(self._on_outcome(op))
-
-    async def _started(self) -> Producer:
-        """A producer, as soon as any broker answers."""
-        while True:
-            producer = Producer(self._config, self._world)
-            try:
-                await producer.start()
-            except ProtocolError:
-                await asyncio.sleep(0.1)
-            else:
-                return producer
 
     def _on_outcome(self, op: int) -> Callable[[asyncio.Future[RecordMetadata]], None]:
         def on_outcome(future: asyncio.Future[RecordMetadata]) -> None:
@@ -303,7 +307,7 @@ class ConsumingClient:
         sim.spawn(self.machine, self._run())
 
     async def _run(self) -> None:
-        consumer = await self._started()
+        consumer = await started(lambda: Consumer(self._config, self._world))
         consumer.assign(self._partitions)
         for name, position in self.positions.items():
             consumer.seek(name, position)
@@ -333,13 +337,3 @@ class ConsumingClient:
         start = consumer._positions.states[name].log_start_offset or 0
         if self.positions.get(name, 0) < min(first, start):
             self._recorder.seek(self.name, name.topic, name.partition, min(first, start))
-
-    async def _started(self) -> Consumer:
-        while True:
-            consumer = Consumer(self._config, self._world)
-            try:
-                await consumer.start()
-            except ProtocolError:
-                await asyncio.sleep(0.1)
-            else:
-                return consumer

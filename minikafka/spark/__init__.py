@@ -13,7 +13,8 @@ client. What it does not know: asyncio, the asynchronous clients, brokers from i
     decode.py    record batches to Arrow                  pyarrow
     source.py    the readers                              pyspark
     sink.py      the writers                              pyspark
-    audit.py     a ledger against what the logs hold      pyspark; audit_local.py without it
+    audit.py     a ledger against what the logs hold      pyspark
+    evidence.py  what its joins leave over, as findings   pure
     jobs/        flights, archive, audit
 
 Read docs/spark.md first.

@@ -146,7 +146,7 @@ class Audit:
         known = (
             acknowledged.where("sends = 1 and places = 1 and place.partition = partition and offset is not null")
             .withColumn("distance", f.col("place.offset") - f.col("offset"))
-            .select(*PLACE, "value", "here", "distance")
+            .select(*PLACE, "value", "process", "here", "distance")
         )
         if known.where("distance != 0").isEmpty():
             return known.where("false").select("topic", "value")
@@ -163,6 +163,7 @@ class Audit:
                 f.count("*").alias("count_"),
                 f.min_by("value", "offset").alias("first_value"),
                 f.max_by("value", "offset").alias("last_value"),
+                f.array_sort(f.collect_set("process")).alias("processes"),
                 f.max("here").alias("here"),
             )
             # A record alone at another's place is a swap.

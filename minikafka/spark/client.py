@@ -3,7 +3,8 @@
 Rules for this file:
 
 1. One connection per process and broker, kept for the next call and dropped on any error: a late answer can never be
-   taken for another call's. Spark's workers live through many tasks, so the connections do too.
+   taken for another call's. Spark's workers live through many tasks, so the connections do too: to the end of the
+   process. A fork shares none with its parent.
 2. No threads, no asyncio: a task of Spark is a plain loop in a process of its own.
 3. What went wrong below HTTP is NetworkException; :meth:`Brokers.retrying` retries what can be retried until its time
    is up, and then says so by name.
@@ -11,6 +12,7 @@ Rules for this file:
 
 from __future__ import annotations
 
+import atexit
 import http.client
 import os
 import random
@@ -38,6 +40,8 @@ Result = TypeVar("Result")
 
 CONNECT_TIMEOUT_S = 5.0
 CALL_TIMEOUT_S = 15.0
+ASK_TIMEOUT_S = 3.0
+"""For what any broker can answer: after so long the next one is asked."""
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.05, 1.0
 
 
@@ -45,29 +49,39 @@ class BrokersUnreachable(Exception):
     """The time for retries is up: no broker answered, or no leader was there; the sentence has the last error."""
 
 
-_connections: dict[tuple[int, Address], http.client.HTTPConnection] = {}
-"""(process, broker) -> a connection that waits for its next call. A fork must not share its parent's."""
+_connections: dict[Address, http.client.HTTPConnection] = {}
+"""Broker -> a connection that waits for its next call."""
 
 
 def call(address: Address, request: object, *, timeout_s: float = CALL_TIMEOUT_S) -> Any:
     """The typed answer of one broker. NetworkException when there is none; the answer's own error when it is one."""
     api = BY_REQUEST[type(request)].name
     buffers = encode_request(request)
-    place = (os.getpid(), address)
-    connection = _connections.pop(place, None)
+    connection = _connections.pop(address, None)
     if connection is None:
-        connection = http.client.HTTPConnection(address.host, address.port, timeout=CONNECT_TIMEOUT_S)
+        patience_s = min(CONNECT_TIMEOUT_S, timeout_s)
+        connection = http.client.HTTPConnection(address.host, address.port, timeout=patience_s)
         try:
             connection.connect()
+        except TimeoutError as error:
+            raise NetworkException(
+                f"{api} to {address}: no connection, silent for {patience_s:g} s", outcome=NOT_WRITTEN
+            ) from error
         except OSError as error:
             raise NetworkException(f"{api} to {address}: no connection: {error}", outcome=NOT_WRITTEN) from error
     try:
         body = _exchange(connection, api, buffers, timeout_s)
         response = decode_response(api, body)
+    except TimeoutError as error:
+        connection.close()
+        raise NetworkException(f"{api} to {address}: no answer, silent for {timeout_s:g} s", outcome=UNKNOWN) from error
     except (OSError, http.client.HTTPException, ProtocolError) as error:
         connection.close()
         raise NetworkException(f"{api} to {address}: no answer: {error!r}", outcome=UNKNOWN) from error
-    _connections[place] = connection
+    except BaseException:  # a task of Spark that is killed, Ctrl-C: the answer may still come
+        connection.close()
+        raise
+    _connections[address] = connection
     refusal = failure_in(response)
     if isinstance(refusal, BrokerNotAvailable):
         raise NetworkException(f"{api} to {address}: {refusal.message}", outcome=refusal.outcome) from refusal
@@ -93,10 +107,13 @@ def _exchange(connection: http.client.HTTPConnection, api: str, buffers: Sequenc
 
 
 def close_all() -> None:
-    """Close the connections of this process."""
-    for place in list(_connections):
-        if place[0] == os.getpid():
-            _connections.pop(place).close()
+    """Close the connections of this process. In a fork this lets go of its parent's, which go on there."""
+    while _connections:
+        _connections.popitem()[1].close()
+
+
+atexit.register(close_all)
+os.register_at_fork(after_in_child=close_all)
 
 
 def failure_in(answer: m.Failed) -> ProtocolError | None:
@@ -132,6 +149,8 @@ class Brokers:
         self._known: tuple[Address, ...] = ()
         self._seen = ("", NO_OFFSET)
         """Cluster id and end of the newest metadata that any broker has told."""
+        self._silent: dict[Address, None] = {}
+        """Who did not answer when last asked what any broker can answer."""
         self._leaders: dict[TopicPartition, Leader] = {}
         self._topics: dict[str, Topic] = {}
 
@@ -158,17 +177,33 @@ class Brokers:
         """Ask anew before the next call."""
         self._leaders.clear()
 
-    def ask_any(self, request: object) -> Any:
-        """The first answer of any broker; NetworkException when none gives one.
+    def ask_any(
+        self,
+        request: object,
+        *,
+        timeout_s: float = ASK_TIMEOUT_S,
+        failure: Callable[[Any], ProtocolError | None] = failure_in,
+    ) -> Any:
+        """The first answer of any broker; NetworkException, with what each of them did, when none gives one.
 
-        Metadata older than what this object has seen is no answer: that broker is behind the others, or just started.
+        Who is silent for ``timeout_s`` is passed over, and asked last until it answers. An answer whose ``failure``
+        can be retried is passed over too, any other failure is raised. Metadata older than what this object
+        has seen is no answer: that broker is behind the others, or just started.
         """
-        told: ProtocolError = NetworkException("no bootstrap servers")
-        for address in dict.fromkeys((*self._known, *self._bootstrap)):
+        told: list[ProtocolError] = []
+        for address in sorted(dict.fromkeys((*self._known, *self._bootstrap)), key=lambda each: each in self._silent):
             try:
-                response = call(address, request)
+                response = call(address, request, timeout_s=timeout_s)
             except NetworkException as error:
-                told = error
+                told.append(error)
+                self._silent[address] = None
+                continue
+            self._silent.pop(address, None)
+            refusal = failure(response)
+            if refusal is not None and not refusal.retriable:
+                raise refusal
+            if refusal is not None:
+                told.append(NetworkException(f"{address}: {refusal.name}: {refusal.message}", outcome=refusal.outcome))
                 continue
             if not isinstance(response, m.MetadataResponse):
                 return response
@@ -176,8 +211,11 @@ class Brokers:
             if cluster_id != response.cluster_id or response.metadata_offset >= offset:
                 self._seen = (response.cluster_id, response.metadata_offset)
                 return response
-            told = NetworkException(f"{address} knows the metadata to {response.metadata_offset}, not to {offset}")
-        raise told
+            told.append(
+                NetworkException(f"{address} knows the metadata to {response.metadata_offset}, not to {offset}")
+            )
+        outcome = UNKNOWN if any(each.outcome == UNKNOWN for each in told) else NOT_WRITTEN
+        raise NetworkException("; ".join(each.message for each in told) or "no bootstrap servers", outcome=outcome)
 
     def _ask_controller(self, request: m.MetadataRequest) -> m.MetadataResponse:
         """The active controller's answer: it has all that was ever recorded, any other broker may lack the end."""

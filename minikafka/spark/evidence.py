@@ -81,6 +81,7 @@ def shifted(row: Any) -> Finding:
         distance=row.distance,
         count=row.count_,
         values=(row.first_value, row.last_value),
+        processes=tuple(row.processes),
     )
 
 

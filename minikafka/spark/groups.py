@@ -29,6 +29,9 @@ LOGGER = logging.getLogger("minikafka.spark")
 # The driver builds no batch meanwhile.
 COMMIT_TIMEOUT_S = 5.0
 
+FIND_SHARE = 5
+"""Each broker that is asked for the coordinator has this part of the time for a request."""
+
 
 class NothingCommitted(Exception):
     """The group that a query was to begin at has committed nothing for what the query reads."""
@@ -79,11 +82,14 @@ class Group:
             ) from error
 
     def _ask(self, what: str, request: Any, *, timeout_s: float | None = None) -> Any:
+        patience_s = timeout_s or CALL_TIMEOUT_S
+
         def attempt() -> Any:
             if self._coordinator is None:
-                self._coordinator = self._find()
+                # A silent broker may take a part of the time only: the others, and the coordinator, need some too.
+                self._coordinator = self._find(patience_s / FIND_SHARE)
             try:
-                response = call(self._coordinator, request, timeout_s=timeout_s or CALL_TIMEOUT_S)
+                response = call(self._coordinator, request, timeout_s=patience_s)
                 for each in response.partitions:
                     error = failure_in(each)
                     # A topic that is gone has no place to tell of.
@@ -97,10 +103,11 @@ class Group:
 
         return self._brokers.retrying(what, attempt, timeout_s=timeout_s)
 
-    def _find(self) -> Address:
-        response: g.FindCoordinatorResponse = self._brokers.ask_any(g.FindCoordinatorRequest(keys=(self.name,)))
+    def _find(self, timeout_s: float) -> Address:
+        response: g.FindCoordinatorResponse = self._brokers.ask_any(
+            g.FindCoordinatorRequest(keys=(self.name,)),
+            timeout_s=timeout_s,
+            failure=lambda answer: failure_in(answer.coordinators[0]),
+        )
         found = response.coordinators[0]
-        error = failure_in(found)
-        if error is not None:
-            raise error
         return Address(found.host, found.port)

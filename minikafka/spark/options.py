@@ -248,7 +248,9 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOption
         fail_on_data_loss=given.flag("failOnDataLoss", default=True),
         max_offsets_per_trigger=most,
         min_offsets_per_trigger=least,
-        max_trigger_delay_s=_or(given.parsed("maxTriggerDelay", parse_duration_ms, "a time such as 15m"), 900_000)
+        max_trigger_delay_s=_or(
+            given.parsed("maxTriggerDelay", parse_duration_ms, "a time such as 15m"), MAX_TRIGGER_DELAY_MS
+        )
         / 1000,
         min_partitions=given.count("minPartitions"),
         max_records_per_partition=given.count("maxRecordsPerPartition"),

@@ -17,17 +17,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 from minikafka.client.structs import ConsumerRecord, RecordMetadata
 from minikafka.errors import RequestTimedOut
 from minikafka.testing.hands import WAIT_TIMEOUT_S, ClusterFaults, ClusterWaits, FaultInHand
 from minikafka.types import NodeId, Offset, TopicPartition
-from minikafka.world.clients import Consumer, Producer
+from minikafka.world.clients import AdminClient, Consumer, Producer
 
 if TYPE_CHECKING:
     from minikafka.world.local_cluster import LocalCluster
+
+CLOSE_S: Final = 1.0
+"""What records without an answer get: their brokers may be dead, and a producer would try for two minutes."""
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
@@ -142,10 +146,9 @@ class SyncCluster:
     async def _producer(self, acks: str) -> Producer:
         producer = self._producers.get(acks)
         if producer is None:
-            producer = self._producers[acks] = Producer(
-                bootstrap_servers=self.bootstrap, acks="all" if acks == "all" else int(acks)
-            )
+            producer = Producer(bootstrap_servers=self.bootstrap, acks="all" if acks == "all" else int(acks))
             await producer.start()
+            self._producers[acks] = producer  # not before: one that could not start is no use to the next call
         return producer
 
     def consume(
@@ -159,14 +162,16 @@ class SyncCluster:
     ) -> list[ConsumerRecord]:
         """The first ``count`` records from ``offset`` (None: the beginning) of one partition, or of all.
 
-        RequestTimedOut when fewer come; its fact ``seen`` has those.
+        RequestTimedOut when fewer come, with those as its fact ``seen``, or when there is no such topic by then.
         """
 
         async def read() -> list[ConsumerRecord]:
             got: list[ConsumerRecord] = []
+            await self.cluster.wait.topic(topic, timeout_s=timeout_s)
+            numbers = {partition} if partition is not None else await self._partitions(topic)
+            wanted = [TopicPartition(topic, number) for number in sorted(numbers)]
             async with Consumer(bootstrap_servers=self.bootstrap) as consumer:
-                numbers = {partition} if partition is not None else await self._partitions(topic)
-                wanted = [TopicPartition(topic, number) for number in sorted(numbers)]
+                # At once: a moment later it would ask about the topic after its pause between two metadata requests.
                 consumer.assign(wanted)
                 if offset is None:
                     await consumer.seek_to_beginning(*wanted)
@@ -186,7 +191,10 @@ class SyncCluster:
         return self.run(read)
 
     async def _partitions(self, topic: str) -> frozenset[int]:
-        return await (await self._producer("all")).partitions_for(topic)
+        # Not as a producer, which would have a mistyped topic created.
+        async with AdminClient(bootstrap_servers=self.bootstrap) as admin:
+            (described,) = await admin.describe_topics([topic])
+        return frozenset(each.partition for each in described.partitions)
 
     def kill(self, node: NodeId) -> None:
         """As :meth:`LocalCluster.kill`."""
@@ -204,4 +212,6 @@ class SyncCluster:
         """On the brokers' loop: end the producers; what they still hold is given up."""
         producers, self._producers = list(self._producers.values()), {}
         for producer in producers:
-            await producer.stop()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_S):
+                    await producer.stop()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import errno
+import functools
 import os
 import socket
 from collections.abc import Mapping
@@ -26,6 +27,8 @@ PROPERTIES = "broker.properties"
 
 # More than this in one go is a slip of the keyboard: each broker is a process of some 60 MB.
 BROKERS_MAX = 50
+
+PORT_MAX = 65_535
 
 OWNED = frozenset({"node.id", "cluster.id", "controller.quorum.voters", "listeners", "log.dirs"})
 """What makes a broker this broker of this cluster: not to be overridden for all of them alike."""
@@ -65,7 +68,7 @@ class Ports:
         self._held.clear()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BrokerFiles:
     """One broker of the cluster, as its file says."""
 
@@ -85,7 +88,11 @@ class BrokerFiles:
         return self.folder / "broker.log"
 
     def config(self) -> BrokerConfig:
-        """The checked settings."""
+        """The checked settings; InvalidConfig."""
+        return self._config
+
+    @functools.cached_property
+    def _config(self) -> BrokerConfig:
         return parse_broker(self.settings).config
 
     def owned(self) -> dict[str, str]:
@@ -131,6 +138,7 @@ def prepare(
     ``config`` goes into each broker's file, also of an existing cluster. ``base_port`` is broker 1's port and the
     others follow; 0: any free ones. Raises InvalidConfig, and then nothing was written.
     """
+    config = _as_text(config)
     for name in sorted(OWNED & config.keys()):
         raise InvalidConfig(f"{name} is set for each broker by itself: leave it out", setting=name)
     if brokers is not None and not 1 <= brokers <= BROKERS_MAX:
@@ -147,6 +155,11 @@ def prepare(
         cluster = _lay_out(data_dir, ports, brokers=brokers or 3, base_port=base_port, config=config)
     write(cluster)
     return cluster
+
+
+def _as_text(config: Mapping[str, object]) -> dict[str, str]:
+    """Settings as they stand in a file; Python's numbers and truths are taken too: ``{"num.partitions": 3}``."""
+    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in config.items()}
 
 
 def write(cluster: ClusterFiles) -> None:
@@ -194,7 +207,8 @@ def join(
 
 def _existing(data_dir: Path) -> list[BrokerFiles]:
     found = []
-    for path in data_dir.glob(f"broker-*/{PROPERTIES}"):
+    # Absolute, as in a new cluster: `serve` with this file must find the same folder from wherever it is called.
+    for path in data_dir.absolute().glob(f"broker-*/{PROPERTIES}"):
         settings = javaproperties.loads(path.read_text(encoding="iso-8859-1"))
         parsed = parse_broker(settings).config
         found.append(BrokerFiles(parsed.node_id, path, parsed.listener, settings))
@@ -217,6 +231,12 @@ def _adopt(found: list[BrokerFiles], ports: Ports, *, base_port: int, config: Ma
 
 
 def _lay_out(data_dir: Path, ports: Ports, *, brokers: int, base_port: int, config: Mapping[str, str]) -> ClusterFiles:
+    last = base_port + brokers - 1
+    if last > PORT_MAX:
+        raise InvalidConfig(
+            f"--base-port {base_port}: {brokers} brokers need the ports up to {last}; {PORT_MAX} is the last there is",
+            setting="listeners",
+        )
     nodes = range(1, brokers + 1)
     addresses = {node: Address(LOOPBACK, ports.take(base_port + node - 1 if base_port else 0)) for node in nodes}
     return lay_out(data_dir, addresses, config=config)

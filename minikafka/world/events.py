@@ -8,11 +8,11 @@ records; one that is called a secret is not written anywhere.
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from io import TextIOWrapper
 from pathlib import Path
@@ -33,6 +33,7 @@ LEVELS: dict[str, int] = {
     "role_given_up": DEBUG,
     "fault_hit": DEBUG,
     "log_opened": DEBUG,
+    "problem_told": DEBUG,
     # Something that an operator may have to look at.
     "isr_shrunk": WARNING,
     "broker_fenced": WARNING,
@@ -51,6 +52,7 @@ LEVELS: dict[str, int] = {
     "compaction_put_off": WARNING,
     "snapshot_damaged": WARNING,
     "checkpoint_unreadable": WARNING,
+    "logs_lost": WARNING,
     "unclean_close": WARNING,
     "damage_read": WARNING,
     "topic_config_unusable": WARNING,
@@ -64,9 +66,6 @@ LEVELS: dict[str, int] = {
 
 SECRET_WORDS = ("password", "secret", "token", "credential")
 HIDDEN = "[hidden]"
-
-# What `explain` can look back at without a journal.
-RECENT_EVENTS = 2_000
 
 
 def plain(value: object) -> object:
@@ -96,9 +95,14 @@ def journal_entry(kind: str, facts: Mapping[str, object], *, node: str, wall_ns:
         entry["cause"] = cause
     for name, value in facts.items():
         # A fact never hides one of the words above.
-        shown = HIDDEN if any(word in name for word in SECRET_WORDS) else plain(value)
+        shown = HIDDEN if _is_secret(name) else plain(value)
         entry[f"{name}_" if name in entry or name == "cause" else name] = shown
     return entry
+
+
+@functools.lru_cache(1024)  # facts have a few hundred names
+def _is_secret(name: str) -> bool:
+    return any(word in name for word in SECRET_WORDS)
 
 
 def level_of(kind: str, facts: Mapping[str, object]) -> int:
@@ -149,8 +153,6 @@ class EventLog:
         journal_path: str = "",
         wall_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        self.recent: deque[dict[str, object]] = deque(maxlen=RECENT_EVENTS)
-        """The last events, newest last."""
         self.observers: list[Callable[[str, Mapping[str, object]], None]] = []
         """Told of every event (metrics count them)."""
         self._node = node
@@ -169,20 +171,15 @@ class EventLog:
         """Tell one event."""
         for observer in self.observers:
             observer(kind, facts)
-        level = level_of(kind, facts)
-        shown = self._stream is not None and level >= self.level
-        if not shown and self._journal is None and level < INFO:
+        shown = self._stream is not None and level_of(kind, facts) >= self.level
+        if not shown and self._journal is None:
             return
         entry = journal_entry(kind, facts, node=self._node, wall_ns=self._wall_ns(), cause=CAUSE.get())
-        self.recent.append(entry)
         if self._journal is not None:
             self._journal.write(as_json(entry))
         if shown and self._stream is not None:
             self._stream.write(self._render(entry))
             self._stream.flush()
-
-    def __iter__(self) -> Iterator[dict[str, object]]:
-        return iter(tuple(self.recent))
 
     def close(self) -> None:
         """Close the journal; later events are not kept in it."""

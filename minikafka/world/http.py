@@ -12,6 +12,7 @@ import asyncio
 from minikafka.config import MIB
 from minikafka.errors import OutcomeUnknown, Unreachable
 from minikafka.ports import Buffers, Handler
+from minikafka.rest.gate import Gate
 from minikafka.types import Address
 from minikafka.world.http_client import HttpClient
 from minikafka.world.http_server import NODE_HEADER, Doors, HttpServer, Translate
@@ -30,7 +31,8 @@ class HttpNetwork:
     """One process's end of the network: any number of servers, one pool of client connections.
 
     ``doors`` mounts other routes on every server; ``translate`` lets ``/rpc`` take JSON. Both may be set later, before
-    :meth:`serve`. ``links`` is where faults strike, in tests. Sizes are in bytes.
+    :meth:`serve`. ``gate`` says who may ask; without one, whoever uses an address or a name of loopback. ``links`` is
+    where faults strike, in tests. Sizes are in bytes.
     """
 
     def __init__(
@@ -38,6 +40,7 @@ class HttpNetwork:
         *,
         doors: Doors | None = None,
         translate: Translate | None = None,
+        gate: Gate | None = None,
         request_max_bytes: int = 100 * MIB,
         queued_max_bytes: int = 64 * MIB,
         idle_timeout_s: float = SERVER_IDLE_S,
@@ -45,6 +48,7 @@ class HttpNetwork:
     ) -> None:
         self.doors = doors
         self.translate = translate
+        self._gate = gate
         self._request_max_bytes = request_max_bytes
         self._queued_max_bytes = queued_max_bytes
         self._idle_timeout_s = idle_timeout_s
@@ -84,6 +88,7 @@ class HttpNetwork:
             doors=self.doors,
             translate=self.translate,
             interpose=self._links.serve if self._links is not None else None,
+            gate=self._gate,
             request_max_bytes=self._request_max_bytes,
             queued_max_bytes=self._queued_max_bytes,
             idle_timeout_s=self._idle_timeout_s,

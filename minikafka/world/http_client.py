@@ -207,7 +207,9 @@ class HttpClient:
         return await connection.exchange(head % size, body, size, deadline)
 
     def _new_head(self, peer: Address, api: str) -> bytes:
-        host = f"[{peer.host}]" if ":" in peer.host else peer.host.encode("idna").decode()
+        host = f"[{peer.host}]" if ":" in peer.host else peer.host
+        if not host.isascii():
+            host = host.encode("idna").decode()
         path = quote(RPC_PATH + api)
         head = f"POST {path} HTTP/1.1\r\nHost: {host}:{peer.port}\r\nContent-Type: {MSGPACK}\r\n{self._more}"
         head = head.replace("%", "%%")

@@ -5,7 +5,8 @@ are this file's general server.
 
 Rules for this file:
 
-1. Bytes are admitted before a body is read: beyond ``queued.max.request.bytes`` the answer is 503 with Retry-After.
+1. Bytes are admitted before a body is read, or, of one without a length, as they come: beyond
+   ``queued.max.request.bytes`` the answer is 503 with Retry-After.
    Small bodies always pass: a follower's fetch frees the memory that parked produce requests hold.
 2. An answer's buffers are handed to the transport as they are, never joined.
 3. A handler is never cancelled by its client or by :meth:`HttpServer.close`.
@@ -19,11 +20,11 @@ import re
 import socket
 import time
 from asyncio import Transport
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from email.utils import formatdate
 from typing import Any, Protocol, TypeAlias, cast
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.streams import StreamReader
@@ -40,6 +41,8 @@ from minikafka.errors import (
     UnknownServerError,
 )
 from minikafka.ports import Buffers, Handler
+from minikafka.rest.accept import MSGPACK_TYPES
+from minikafka.rest.gate import PREFLIGHT_ANSWER, Asked, Gate
 from minikafka.rest.problems import PROBLEM_TYPE, problem_of
 from minikafka.types import Address
 from minikafka.wire.apis import MSGPACK, RPC_PATH
@@ -51,7 +54,13 @@ Doors: TypeAlias = Callable[[web.Application], None]
 Translate: TypeAlias = Callable[[Handler], Handler]
 """Makes a handler of JSON bodies from the handler of msgpack bodies."""
 
+Share: TypeAlias = Callable[[web.Request, web.StreamResponse], Awaitable[None]]
+"""Adds to an answer's headers before they go out."""
+
 JSON = "application/json"
+
+# What `curl -d` says of JSON: taken as such. That no web page can send it is the gate's part.
+FORM = "application/x-www-form-urlencoded"
 
 NODE_HEADER = "Mk-Node-Id"
 """Tells which broker calls, where faults may be set (world/faults.py)."""
@@ -93,6 +102,9 @@ BODY_TIMEOUT_S = 30.0
 # A connection whose first request has not begun by then is closed: whoever connects has something to ask.
 FIRST_REQUEST_TIMEOUT_S = 30.0
 
+# Clients call a broker by few names.
+HOSTS_KEPT = 64
+
 # Of what could not be read, so much is shown to its sender.
 DETAIL_LENGTH_MAX = 200
 
@@ -119,7 +131,8 @@ class RpcAnswer(web.StreamResponse):
         if transport is None or transport.is_closing():
             raise ConnectionResetError("the client left before the answer")
         size = sum(map(len, self._buffers))
-        head = answer_head(self._type, size, self._date, keeps_alive=bool(self._keep_alive))
+        more = "".join(f"{name}: {value}\r\n" for name, value in self.headers.items()).encode()
+        head = answer_head(self._type, size, self._date, keeps_alive=bool(self._keep_alive), more=more)
         write_answer(transport, head, self._buffers, size)
         return None
 
@@ -145,13 +158,29 @@ class Silence(web.StreamResponse):
         """Nothing: nothing was begun."""
 
 
-def refusal(status: int, error: ProtocolError, **headers: str) -> web.Response:
+def refusal(
+    status: int, error: ProtocolError, members: Mapping[str, Any] | None = None, **headers: str
+) -> web.Response:
     """A problem (RFC 9457) of HTTP itself; errors of the protocol are 200 answers with Kafka's code."""
     return web.Response(
         status=status,
-        body=json.dumps(problem_of(error, status=status)).encode() + b"\n",
+        body=json.dumps(problem_of(error, status=status, **(members or {}))).encode() + b"\n",
         headers={name.replace("_", "-"): value for name, value in headers.items()},
         content_type=PROBLEM_TYPE,
+    )
+
+
+def asked_of(request: web.BaseRequest) -> Asked:
+    """What the rule for who may ask needs to know."""
+    headers = request.headers
+    return Asked(
+        method=request.method,
+        hosts=headers.getall("Host", ()),
+        needs_host=request.version >= HttpVersion11,
+        origin=headers.get("Origin"),
+        site=headers.get("Sec-Fetch-Site"),
+        is_link=headers.get("Sec-Fetch-Mode") == "navigate" and headers.get("Sec-Fetch-Dest") == "document",
+        asks_before=request.method == "OPTIONS" and "Access-Control-Request-Method" in headers,
     )
 
 
@@ -165,12 +194,16 @@ class HttpServer:
         doors: Doors | None = None,
         translate: Translate | None = None,
         interpose: Interpose | None = None,
+        gate: Gate | None = None,
         request_max_bytes: int,
         queued_max_bytes: int,
         idle_timeout_s: float,
     ) -> None:
         self._handler = handler
         self._interpose = interpose
+        self._gate = gate or Gate()
+        self._hosts: set[bytes] = set()
+        """Values of ``Host`` that the gate knows."""
         self._json_handler = translate(handler) if translate is not None else None
         self._request_max_bytes = request_max_bytes
         self._queued_max_bytes = queued_max_bytes
@@ -185,7 +218,7 @@ class HttpServer:
         self._closing = False
         self._date = (0, b"")
         self._listener: asyncio.Server | None = None
-        self._routes = _OtherRoutes(doors, request_max_bytes) if doors is not None else None
+        self._routes = _OtherRoutes(doors, request_max_bytes, self._share) if doors is not None else None
         self._server = _Connections(
             self._on_request,
             self._tell_closed,
@@ -199,6 +232,7 @@ class HttpServer:
 
     async def listen(self, address: Address) -> None:
         """Bind; OSError when the port is in use."""
+        self._gate = self._gate.at(address.host)
         loop = asyncio.get_running_loop()
         if address.host == LOOPBACK:
             # No name to look up, which the loop would do on a thread.
@@ -301,6 +335,17 @@ class HttpServer:
         self._queued_bytes += size
         return True
 
+    def knows(self, host: bytes) -> bool:
+        """Is this a name that the gate lets in? Any other is looked at by the general server, which says why not."""
+        if host in self._hosts:
+            return True
+        if not self._gate.knows(host.decode("latin-1")):
+            return False
+        if len(self._hosts) >= HOSTS_KEPT:
+            self._hosts.clear()
+        self._hosts.add(host)
+        return True
+
     def release(self, size: int) -> None:
         """The request is answered, or gone."""
         self._queued_bytes -= size
@@ -390,15 +435,29 @@ class HttpServer:
         if handling is not None:
             self._handling.add(handling)
         try:
+            asked = asked_of(request)
+            refused = self._gate.refusal(asked)
+            if refused is not None:
+                return self._refuse(refused.status, refused.error, refused.members)
+            if asked.asks_before:
+                return web.Response(status=204, headers={**PREFLIGHT_ANSWER, **self._gate.sharing(asked.origin)})
             if self._routes is not None and (_PARTS in request or isinstance(request, web.Request)):
-                return await self._routes.on_request(request)
-            return await self._on_rpc(request)
+                response = await self._routes.on_request(request)
+            else:
+                response = await self._on_rpc(request)
+            if not response.prepared:  # a stream is, and has shared before its head went out
+                await self._share(request, response)
+            return response
         finally:
             self._busy.discard(connection)
             if handling is not None:
                 self._handling.discard(handling)
             if self._closing and not self._busy:
                 self._all_idle.set()
+
+    async def _share(self, request: web.BaseRequest, response: web.StreamResponse) -> None:
+        """Pages of allowed origins may read the answer."""
+        response.headers.update(self._gate.sharing(request.headers.get("Origin")))
 
     async def _on_rpc(self, request: web.BaseRequest) -> web.StreamResponse:
         path = request.path
@@ -408,10 +467,14 @@ class HttpServer:
             return self._refuse(405, InvalidRequest("/rpc takes POST"), Allow="POST")
         CALLER.set(request)
         handler, content_type = self._handler, MSGPACK
-        if request.headers.get("Content-Type", MSGPACK).startswith(JSON):
+        given = request.headers.get("Content-Type", MSGPACK).partition(";")[0].strip().lower()
+        if given in (JSON, FORM):
             if self._json_handler is None:
                 return self._refuse(415, InvalidRequest("this server's /rpc speaks msgpack"))
             handler, content_type = self._json_handler, JSON
+        elif given not in MSGPACK_TYPES:
+            told = f"Content-Type {given[:80]!r} cannot be read here, only {JSON} and {MSGPACK}"
+            return self._refuse(415, InvalidRequest(told), {"accepted": [JSON, MSGPACK]})
         length = request.content_length
         if length is not None and length > self._request_max_bytes:
             return self._too_large(length)
@@ -419,18 +482,28 @@ class HttpServer:
             return self._busy_now()
         held = length or 0
         self._queued_bytes += held
+
+        def grown(size: int) -> None:
+            """So much of the body has come. More than was announced: a chunked one is admitted as it comes."""
+            nonlocal held
+            if size > self._request_max_bytes:
+                raise BodyTooLarge(size)
+            if size > held:
+                if not self._admits(size, held=held):
+                    raise NoRoom
+                self._queued_bytes += size - held
+                held = size
+
         try:
             content = request.content
             if content.is_eof():
                 body = content.read_nowait()
+                grown(len(body))
             else:
                 if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
                     request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
                 async with asyncio.timeout(BODY_TIMEOUT_S):
-                    body = await read_whole(content, self._request_max_bytes)
-            if len(body) > held:  # chunked: its size was not announced
-                self._queued_bytes += len(body) - held
-                held = len(body)
+                    body = await read_whole(content, grown)
             api = path[len(RPC_PATH) :]
             if self._interpose is None:
                 buffers = await handler(api, body)
@@ -440,6 +513,8 @@ class HttpServer:
             return Silence(hang_up=told.hang_up)
         except BodyTooLarge as error:
             return self._too_large(error.size)
+        except NoRoom:
+            return self._busy_now()
         except TimeoutError:
             return self._refuse(408, InvalidRequest(f"the body was not complete after {BODY_TIMEOUT_S:g} s"))
         except ConnectionError:
@@ -451,10 +526,10 @@ class HttpServer:
             self._queued_bytes -= held
         return RpcAnswer(buffers, content_type, self._http_date())
 
-    def _admits(self, size: int) -> bool:
-        if size <= ALWAYS_ADMITTED_SIZE or self._queued_bytes == 0:
-            return True
-        return self._queued_bytes + size <= self._queued_max_bytes
+    def _admits(self, size: int, *, held: int = 0) -> bool:
+        """Rule 1, for a body of ``size`` bytes, of which ``held`` are counted already."""
+        others = self._queued_bytes - held
+        return size <= ALWAYS_ADMITTED_SIZE or others == 0 or others + size <= self._queued_max_bytes
 
     def _too_large(self, size: int) -> web.Response:
         limit = f"socket.request.max.bytes is {self._request_max_bytes}"
@@ -466,8 +541,10 @@ class HttpServer:
         )
         return self._refuse(503, BrokerNotAvailable(detail), Retry_After="1")
 
-    def _refuse(self, status: int, error: ProtocolError, **headers: str) -> web.Response:
-        response = refusal(status, error, **headers)
+    def _refuse(
+        self, status: int, error: ProtocolError, members: Mapping[str, Any] | None = None, **headers: str
+    ) -> web.Response:
+        response = refusal(status, error, members, **headers)
         response.force_close()
         return response
 
@@ -483,8 +560,9 @@ class _OtherRoutes:
     brokers and clients talk to never pays for it.
     """
 
-    def __init__(self, doors: Doors, request_max_bytes: int) -> None:
+    def __init__(self, doors: Doors, request_max_bytes: int, share: Share) -> None:
         self._doors = doors
+        self._share = share
         self._request_max_bytes = request_max_bytes
         self._opening = asyncio.Lock()
         self._runner: web.AppRunner | None = None
@@ -507,6 +585,7 @@ class _OtherRoutes:
     async def _open(self) -> Callable[..., web.BaseRequest]:
         application = web.Application(client_max_size=self._request_max_bytes)
         self._doors(application)
+        application.on_response_prepare.append(self._share)
         runner = self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0)
         await runner.setup()
         server: Any = runner.server
@@ -535,15 +614,18 @@ class BodyTooLarge(Exception):
         self.size = size
 
 
-async def read_whole(content: StreamReader, limit: int | None = None) -> bytes:
-    """The rest of a body, joined once; BodyTooLarge beyond ``limit`` bytes."""
+class NoRoom(Exception):
+    """A body of unknown length grew beyond what can be held."""
+
+
+async def read_whole(content: StreamReader, grown: Callable[[int], None]) -> bytes:
+    """The rest of a body, joined once; ``grown`` is told its size after each part, and may raise."""
     chunks: list[bytes] = []
     size = 0
     while not content.at_eof():
         chunk, _ = await content.readchunk()
         size += len(chunk)
-        if limit is not None and size > limit:
-            raise BodyTooLarge(size)
+        grown(size)
         chunks.append(chunk)
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 

@@ -1,7 +1,8 @@
 """A ledger's file: lines are appended, and whole ones survive ``kill -9``.
 
 Rules for this file: nothing is kept back after :meth:`LedgerFile.flush` (the page cache has it; a power failure may
-take it); a file that is there already is gone on with, its cut last line taken off; one writer at a time.
+take it); a ledger that is there already is gone on with, its cut last line taken off; a file of something else is left
+alone; one writer at a time.
 """
 
 from __future__ import annotations
@@ -14,14 +15,18 @@ from types import TracebackType
 from typing import BinaryIO, Self
 
 from minikafka.check import HistoryWriter
+from minikafka.check.recorder import header_line
 from minikafka.errors import InvalidConfig
 
 _SEND = b'{"type":"send",'
+_LINE = b'{"type"'
+"""How each line of a history begins."""
+_FIRST_LINE_MAX = 1 << 10
 _CHUNK = 1 << 20
 
 
 class LedgerFile:
-    """A context manager; InvalidConfig when another writer has the file, OSError when it cannot be written."""
+    """A context manager; InvalidConfig when another writer has the file, or when it is no ledger; OSError."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -37,6 +42,11 @@ class LedgerFile:
             raise InvalidConfig(
                 f"ledger {self._path} is being written by another producer: give each its own"
             ) from error
+        file.seek(0)
+        first = file.readline(_FIRST_LINE_MAX)
+        if not (first.startswith(_LINE) or header_line().encode().startswith(first)):
+            file.close()
+            raise InvalidConfig(f"{self._path} is a file of something else, and no ledger: choose another name")
         file.seek(0)
         lines = sends = size = 0
         for line in _whole_lines(file):

@@ -118,7 +118,11 @@ class LocalBroker:
 
     async def stop(self) -> None:
         """Controlled shutdown: leaders move, all is flushed, the clean-shutdown marker is written."""
-        await self.broker.stop()
+        try:
+            await self.broker.stop()
+        except BaseException:
+            await self.kill()  # nothing of it stays
+            raise
         for door in self._doors or ():
             door.close()
         self._loop_lag.stop()

@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Any, Self, TextIO, TypeVar
 import uvloop
 
 from minikafka.broker.broker import Broker
-from minikafka.errors import BrokerNotAvailable
+from minikafka.errors import BrokerNotAvailable, InvalidConfig
+from minikafka.invariant import invariant
 from minikafka.testing.hands import ClusterEvents, ClusterFaults, ClusterWaits, FaultHandle
 from minikafka.types import NodeId
 from minikafka.world.cluster_files import BrokerFiles, ClusterFiles, Ports, prepare
@@ -66,6 +67,9 @@ class LocalCluster:
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._sync: SyncCluster | None = None
+        self._callers: dict[asyncio.Task[Any], None] = {}
+        """What other threads and loops wait for."""
+        self._ends = False
         try:
             self.files: ClusterFiles = prepare(self.data_dir, self._ports, brokers=brokers, config=config or {})
         except BaseException:
@@ -108,20 +112,40 @@ class LocalCluster:
 
     def run(self, work: Callable[[], Coroutine[Any, Any, Result]], timeout_s: float | None = None) -> Result:
         """Run a coroutine on the brokers' loop and return its result; TimeoutError after ``timeout_s``."""
-        if self._loop is None:
-            raise BrokerNotAvailable("the cluster is not started")
-        future = asyncio.run_coroutine_threadsafe(work(), self._loop)
+        future = self._begun(work)
         try:
             return future.result(timeout_s)
-        except concurrent.futures.TimeoutError:
+        except concurrent.futures.CancelledError:
+            raise BrokerNotAvailable("the cluster was stopped meanwhile") from None
+        except BaseException:  # its time is up, or somebody pressed Ctrl-C here
             future.cancel()
             raise
 
     async def on_loop(self, work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
         """As :meth:`run`, for coroutines of any other loop, or of the brokers' own."""
+        future = self._begun(work)
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            mine = asyncio.current_task()
+            if self._ends and (mine is None or not mine.cancelling()):
+                raise BrokerNotAvailable("the cluster was stopped meanwhile") from None
+            raise
+
+    def _begun(self, work: Callable[[], Coroutine[Any, Any, Result]]) -> concurrent.futures.Future[Result]:
         if self._loop is None:
             raise BrokerNotAvailable("the cluster is not started")
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(), self._loop))
+
+        async def owned() -> Result:
+            task = asyncio.current_task()
+            invariant(task is not None, "a coroutine of a loop without a task")
+            self._callers[task] = None  # type: ignore[index]  # the invariant above
+            try:
+                return await work()
+            finally:
+                del self._callers[task]  # type: ignore[arg-type]  # as above
+
+        return asyncio.run_coroutine_threadsafe(owned(), self._loop)
 
     def at_once(self, work: Callable[[], Result]) -> Result:
         """Call a function on the brokers' loop and return its result; here, when the cluster is not started."""
@@ -158,6 +182,8 @@ class LocalCluster:
         """Start all brokers and wait until each is ready. When one is not, all are stopped again."""
         if self._thread is not None:
             return
+        if self._ends:
+            self._begin_again()
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="minikafka-brokers", daemon=True)
         self._thread.start()
@@ -167,8 +193,20 @@ class LocalCluster:
             self.stop()
             raise
 
+    def _begin_again(self) -> None:
+        """After :meth:`stop`: its ports were let go, and may be somebody else's now. InvalidConfig."""
+        if self._temporary is not None:
+            raise InvalidConfig("the files of this temporary cluster are gone: make a new one, or give it a data_dir")
+        self.files = prepare(self.data_dir, self._ports, config={})
+        self._sync = None
+        self._ends = False
+
     def stop(self) -> None:
-        """Controlled shutdown of every broker; then the thread ends and temporary files go."""
+        """Controlled shutdown of every broker; then the thread ends and temporary files go.
+
+        Whoever still waits for something that the cluster does gets BrokerNotAvailable.
+        """
+        self._ends = True
         if self._thread is None or self._loop is None:
             self._clean_up()
             return
@@ -269,17 +307,23 @@ class LocalCluster:
         anybody whose files are thrown away: nobody will miss a leader.
         """
         self.instruments.faults.clear()
+        waiting = [task for task in self._callers if task is not asyncio.current_task()]
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
         if self._sync is not None:
             await self._sync.close()
         nodes, self._nodes = dict(self._nodes), {}
         ending = {asyncio.ensure_future(node.stop()) for node in nodes.values()}
+        ended: list[asyncio.Task[None]] = []
         while ending:
             if 2 * len(ending) <= len(self.files.brokers) or self._temporary is not None:
                 for node in nodes.values():
                     node.hurry()
             done, ending = await asyncio.wait(ending, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
+            ended += done
+        for task in ended:
+            task.result()
 
     # ---- files -------------------------------------------------------------------------------------------------------
 

@@ -134,6 +134,7 @@ class OsFile:
 
     def close(self) -> None:
         """Close it, after a sync that is still under way."""
+        self._disk.forget(self)
         with self._lock:
             if self._open:
                 self._open = False
@@ -158,7 +159,10 @@ class OsDisk:
         self.faults = faults
         """What tests have done to this machine; None: they cannot."""
         self._root = os.path.abspath(root)
+        self._inside = os.path.join(self._root, "")
         self._threads: dict[str, ThreadPoolExecutor] = {}
+        self._files: dict[OsFile, None] = {}
+        """Open, in order of their opening."""
         self._numbers = itertools.count(1)
         self._unsynced_parents: set[str] = set()
         """Folders in which this process made folders that no sync has made durable yet."""
@@ -185,23 +189,32 @@ class OsDisk:
     def _full(self, path: str) -> str:
         if self.fenced:
             raise DiskFailed(f"{path}: this incarnation is dead")
-        return os.path.join(self._root, checked_path(path)) if path else self._root
+        return self._inside + checked_path(path) if path else self._root
 
     # ------------------------------------------------------------------------------------- files and names
 
     def open(self, path: str) -> OsFile:
         """Open a file for reading and appending; made, with its folders, when missing."""
-        full = self._full(path)
-        flags = os.O_CREAT | os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
         try:
-            try:
-                descriptor = os.open(full, flags, 0o644)
-            except FileNotFoundError:
-                self._make_folder(os.path.dirname(path))
-                descriptor = os.open(full, flags, 0o644)
+            descriptor = self._opened(path, os.O_CREAT | os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
         except OSError as error:
             _fail(error, path)
-        return OsFile(self, path, descriptor)
+        file = OsFile(self, path, descriptor)
+        self._files[file] = None
+        return file
+
+    def forget(self, file: OsFile) -> None:
+        """It is closed."""
+        self._files.pop(file, None)
+
+    def _opened(self, path: str, flags: int) -> int:
+        """A descriptor of the file; its folders are made when they are missing. OSError."""
+        full = self._full(path)
+        try:
+            return os.open(full, flags, 0o644)
+        except FileNotFoundError:
+            self._make_folder(os.path.dirname(path))
+            return os.open(full, flags, 0o644)
 
     def _make_folder(self, folder: str) -> None:
         if folder and not os.path.isdir(os.path.join(self._root, folder)):
@@ -259,16 +272,10 @@ class OsDisk:
         """Runs on the loop or on a thread; it raises OSError."""
         target, source = self._full(path), self._full(temporary)
         folder = os.path.dirname(path)
-        self._make_folder(folder)
         try:
             if self.faults is not None:
                 self.faults.before_write()
-            with open(source, "wb") as file:
-                file.write(data)
-                if durable:
-                    file.flush()
-                    self._before_sync()
-                    os.fsync(file.fileno())
+            self._write_new(temporary, data, durable=durable)
             if self.fenced:
                 raise DiskFailed(f"{path}: this incarnation is dead")
             os.replace(source, target)
@@ -278,6 +285,19 @@ class OsDisk:
             raise
         if durable:
             self._sync_folders(folder)
+
+    def _write_new(self, path: str, data: bytes, *, durable: bool) -> None:
+        """A file of its own for ``data``, and of nothing that may stand there; OSError."""
+        descriptor = self._opened(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
+        try:
+            written = 0
+            while written < len(data):
+                written += os.write(descriptor, data[written:] if written else data)
+            if durable:
+                self._before_sync()
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
     def replace(self, source: str, target: str) -> None:
         """Rename a file or folder; FileNotFoundError when there is none."""
@@ -349,8 +369,13 @@ class OsDisk:
         self._lock_descriptor = descriptor
 
     def fence(self) -> None:
-        """Let nothing of this incarnation reach the files any more, and give the directory to the next one."""
+        """Let nothing of this incarnation reach the files any more, and give the directory to the next one.
+
+        Whoever had files open will not close them: the process lives on.
+        """
         self.fenced = True
+        for file in list(self._files):
+            file.close()
         self.close()
 
     def close(self) -> None:

@@ -24,6 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
+from minikafka.config import KIB
 from minikafka.errors import WorldError
 from minikafka.types import Address, NodeId
 from minikafka.world.cluster_files import BrokerFiles, ClusterFiles, Ports, prepare
@@ -36,6 +37,7 @@ LAUNCHER = ("-m", "minikafka")
 """What the interpreter is told to run a broker; tests start brokers with planted bugs."""
 
 READY_TIMEOUT_S = 60.0
+LAST_WORDS_SIZE = 16 * KIB
 
 
 class BrokerDied(WorldError):
@@ -87,6 +89,7 @@ class BrokerProcess:
         """Start the process; :meth:`wait_ready` tells when it serves."""
         if self.is_running:
             raise BrokerDied(f"broker {self.node_id} runs already")
+        self.let_go()  # of one that has ended by itself
         reading, self._lifeline = os.pipe()
         serve = (*self._launcher, "serve", str(self.files.path), "--parent-fd", str(reading))
         command = [*self._prefix, sys.executable, *serve]
@@ -103,6 +106,9 @@ class BrokerProcess:
                     start_new_session=True,
                     env=broker_environment(os.environ),
                 )
+        except BaseException:
+            self.let_go()  # whatever was begun ends with it
+            raise
         finally:
             os.close(reading)
 
@@ -130,7 +136,7 @@ class BrokerProcess:
         code = self.returncode
         how = "was not started" if code is None else f"ended with {_told(code)}"
         try:
-            lines = self.files.log_path.read_text(errors="replace").strip().splitlines()
+            lines = _end_of(self.files.log_path).strip().splitlines()
         except FileNotFoundError:
             lines = []
         last = f", saying: {lines[-1]}" if lines and code is not None and code > 0 else ""
@@ -141,7 +147,7 @@ class BrokerProcess:
         if self._process is None:
             raise ProcessLookupError(f"broker {self.node_id} was not started")
         code = await self._process.wait()
-        self._drop_lifeline()
+        self.let_go()
         return code
 
     def send_signal(self, number: signal.Signals) -> None:
@@ -178,10 +184,18 @@ class BrokerProcess:
         """SIGCONT."""
         self.send_signal(signal.SIGCONT)
 
-    def _drop_lifeline(self) -> None:
+    def let_go(self) -> None:
+        """Close this end of what tells the process that its parent is there: one that still runs ends itself."""
         if self._lifeline is not None:
             os.close(self._lifeline)
             self._lifeline = None
+
+
+def _end_of(path: Path) -> str:
+    """The last LAST_WORDS_SIZE bytes: logs grow long, and chaos asks several times a second."""
+    with path.open("rb") as log:
+        log.seek(max(0, log.seek(0, os.SEEK_END) - LAST_WORDS_SIZE))
+        return log.read().decode(errors="replace")
 
 
 def _told(code: int) -> str:
@@ -272,8 +286,12 @@ class ProcessCluster:
 
     async def stop(self) -> None:
         """SIGTERM to all at once, wait for all; then let go of ports and temporary files."""
-        await stop_all(self.brokers.values())
-        self._clean_up()
+        try:
+            await stop_all(self.brokers.values())
+        finally:
+            for broker in self.brokers.values():
+                broker.let_go()
+            self._clean_up()
 
     def _clean_up(self) -> None:
         self._ports.release()

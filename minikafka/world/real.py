@@ -17,6 +17,7 @@ from typing import Any, NoReturn, Self, TextIO, cast
 from minikafka.config import BrokerConfig
 from minikafka.errors import DiskFailed
 from minikafka.ports import Disk, World
+from minikafka.rest.gate import Gate
 from minikafka.world.clock import SystemClock
 from minikafka.world.events import INFO, EventLog, as_json, as_text
 from minikafka.world.http import HttpNetwork
@@ -103,7 +104,8 @@ def real_world(
     level = log_level if log_level is not None else INFO if config is None else LEVEL_NAMES[config.log_level]
     if config is None:
         return RealWorld(data_dir=data_dir, network=HttpNetwork(), events=EventLog(stream=log_stream, level=level))
-    limits: dict[str, Any] = {
+    options: dict[str, Any] = {
+        "gate": Gate.of(config),
         "request_max_bytes": config.socket_request_max_bytes,
         "queued_max_bytes": config.queued_max_request_bytes,
         "idle_timeout_s": config.connections_max_idle_ms / 1000,
@@ -122,7 +124,7 @@ def real_world(
         links = LinkEnd(instruments.faults, node, name_of=instruments.name_of, events=events)
     return RealWorld(
         data_dir=data_dir if data_dir is not None else config.log_dirs,
-        network=HttpNetwork(doors=doors, translate=translate, links=links, **limits),
+        network=HttpNetwork(doors=doors, translate=translate, links=links, **options),
         events=events,
         syncs=syncs,
         faults=None if instruments is None else instruments.machine(str(config.node_id)),

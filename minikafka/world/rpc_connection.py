@@ -4,9 +4,10 @@ A general HTTP server costs more than half of what a small request costs (PERFOR
 this project send needs little of it: here a request is one match of its head, and its body is read from the socket into
 its place. Rules for this file:
 
-1. It answers only what it surely understands: a well-formed head with one Content-Length and nothing unusual, a body
-   that is admitted and comes soon. Everything else is *handed over*: the general server gets the connection with every
-   byte that was not answered yet, and keeps it. No refusal is written here.
+1. It answers only what it surely understands: a well-formed head with one Content-Length, one Host that is known and
+   nothing unusual (what a browser says of a page is: rest/gate.py), a body that is admitted and comes soon. Everything
+   else is *handed over*: the general server gets the connection with every byte that was not answered yet, and keeps
+   it. No refusal is written here.
 2. One request at a time: the next is looked at when the answer is written and the socket takes more.
 3. A handler is never cancelled by its client.
 """
@@ -33,12 +34,11 @@ HEADS_KEPT = 256
 JOINED_SIZE = 4 * KIB
 
 _HEAD = re.compile(rb"POST /rpc/([A-Za-z]{1,64}) HTTP/1\.1\r\n((?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\r\n\0]*\r\n)+)\r\n")
-_UNUSUAL = re.compile(rb"(?:^|\n)(?:transfer-encoding|expect|upgrade|content-encoding)[ \t]*:", re.IGNORECASE)
-_LENGTH = re.compile(rb"(?:^|\n)content-length:[ \t]*(\d{1,12})[ \t]*\r", re.IGNORECASE)
-_LENGTHS = re.compile(rb"(?:^|\n)content-length", re.IGNORECASE)
-# Spaces around a value are stripped afterwards: an expression that tries where they end takes their count's square.
-_TYPE = re.compile(rb"(?:^|\n)content-type:([^\r]*)\r", re.IGNORECASE)
-_CONNECTION = re.compile(rb"(?:^|\n)connection:([^\r]*)\r", re.IGNORECASE)
+# What only the general server takes, or refuses: there the gate is asked about what a browser says of a page.
+_UNUSUAL = frozenset({b"transfer-encoding", b"expect", b"upgrade", b"content-encoding", b"origin"})
+_UNUSUAL_BEGINNINGS = (b"sec-fetch-", b"content-length")
+LENGTH_DIGITS_MAX = 12
+_MSGPACK = MSGPACK.encode()
 _SPACES = b" \t"
 _START = b"POST /rpc/"
 
@@ -50,6 +50,7 @@ class Head:
     api: str
     length: int
     keeps_alive: bool
+    host: bytes
     fields: bytes
     """All header lines."""
 
@@ -61,14 +62,33 @@ def head_of(data: bytes) -> Head | None:
     if match is None:
         return None
     fields = match[2]
-    length = _LENGTH.search(fields)
-    if length is None or _UNUSUAL.search(fields) or len(_LENGTHS.findall(fields)) != 1:
+    length = host = None
+    keeps_alive = True
+    for line in fields.split(b"\r\n"):
+        name, _, value = line.partition(b":")
+        name = name.lower()
+        if name == b"content-length":
+            value = value.strip(_SPACES)
+            if length is not None or not value.isdigit() or len(value) > LENGTH_DIGITS_MAX:
+                return None
+            length = int(value)
+        elif name == b"host":
+            if host is not None:
+                return None
+            host = value.strip(_SPACES)
+        elif name == b"content-type":
+            if value.strip(_SPACES) != _MSGPACK:
+                return None
+        elif name == b"connection":
+            said = value.strip(_SPACES).lower()
+            if said not in (b"close", b"keep-alive"):
+                return None
+            keeps_alive = keeps_alive and said != b"close"
+        elif name in _UNUSUAL or name.startswith(_UNUSUAL_BEGINNINGS):
+            return None
+    if length is None or host is None:
         return None
-    kinds = [each.strip(_SPACES) for each in _TYPE.findall(fields)]
-    said = [each.strip(_SPACES).lower() for each in _CONNECTION.findall(fields)]
-    if any(each != MSGPACK.encode() for each in kinds) or not set(said) <= {b"close", b"keep-alive"}:
-        return None
-    return Head(match[1].decode(), int(length[1]), b"close" not in said, fields)
+    return Head(match[1].decode(), length, keeps_alive, host, fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +101,17 @@ class Answer:
     keeps_alive: bool = True
 
 
-def answer_head(content_type: str, size: int, date: bytes, *, keeps_alive: bool, status: bytes = b"200 OK") -> bytes:
-    """The head of an answer of ``size`` bytes."""
-    return b"HTTP/1.1 %b\r\nContent-Type: %b\r\nContent-Length: %d\r\nDate: %b\r\n%b\r\n" % (
+def answer_head(
+    content_type: str, size: int, date: bytes, *, keeps_alive: bool, status: bytes = b"200 OK", more: bytes = b""
+) -> bytes:
+    """The head of an answer of ``size`` bytes; ``more`` are header lines with their ends."""
+    return b"HTTP/1.1 %b\r\nContent-Type: %b\r\nContent-Length: %d\r\nDate: %b\r\n%b%b\r\n" % (
         status,
         content_type.encode(),
         size,
         date,
         b"" if keeps_alive else b"Connection: close\r\n",
+        more,
     )
 
 
@@ -122,6 +145,10 @@ class Host(Protocol):
 
     def admit(self, size: int) -> bool:
         """Hold so many bytes of a body; False: there is no room."""
+        ...
+
+    def knows(self, host: bytes) -> bool:
+        """Is this value of ``Host`` a name that the server goes by?"""
         ...
 
     def release(self, size: int) -> None:
@@ -225,7 +252,7 @@ class RpcConnection(asyncio.BufferedProtocol):
                 self._hand_over()
             return
         head = head_of(read[:end])
-        if head is None or not self._host.admit(head.length):
+        if head is None or not self._host.knows(head.host) or not self._host.admit(head.length):
             self._hand_over()
             return
         self._has_asked = True

@@ -1,5 +1,7 @@
 """`make bench`: prints each figure beside a bare aiohttp server and client doing the same transfer in the same run.
 
+The part ``kafka`` prints them beside Apache Kafka. It needs Java 17, and fetches Kafka's jars once.
+
 Usage: python -m tests.bench [--quick] [-o table|json] [--only WORD] [--write-docs] [--from FILE]
 """
 
@@ -12,6 +14,7 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -23,6 +26,7 @@ from minikafka.world.process import exec_with_malloc_environment
 from tests.bench import (
     failover_rows,
     group_rows,
+    kafka_rows,
     latency_rows,
     local,
     report,
@@ -61,12 +65,12 @@ def plan(*, quick: bool) -> dict[str, Callable[[], Awaitable[list[Row]]]]:
             rows_100=1_000_000 if quick else 1_500_000,
             rows_1k=300_000 if quick else 450_000,
         ),
+        "kafka": lambda: kafka_rows.kafka_rows(kafka_rows.QUICK if quick else kafka_rows.WHOLE),
     }
 
 
-async def measure(only: str, *, quick: bool) -> list[Row]:
-    """Run the chosen measurements one after the other; nothing else should run on the machine."""
-    done: list[Row] = []
+async def measure(only: str, *, quick: bool, done: list[Row]) -> None:
+    """Run the chosen measurements one after the other, into ``done``; nothing else should run on the machine."""
     for name, work in plan(quick=quick).items():
         if only in name:
             began = time.perf_counter()
@@ -74,7 +78,6 @@ async def measure(only: str, *, quick: bool) -> list[Row]:
             sys.stderr.flush()
             done += await work()
             sys.stderr.write(f"{time.perf_counter() - began:.0f} s\n")
-    return done
 
 
 def commit() -> str:
@@ -90,19 +93,31 @@ def commit() -> str:
 def run(*, only: str, quick: bool) -> dict[str, Any]:
     """Measure, and say where and how."""
     began, load_before, at = time.perf_counter(), os.getloadavg()[0], commit()
-    done = uvloop.run(measure(only, quick=quick))
-    return {
-        "commit": at,
-        "quick": quick,
-        "cores": os.cpu_count(),
-        "load_before": load_before,
-        "seconds": round(time.perf_counter() - began),
-        "versions": {
-            "Python": platform.python_version(),
-            **{name: importlib.metadata.version(name) for name in PACKAGES},
-        },
-        "rows": [row.as_json() for row in done],
-    }
+    done: list[Row] = []
+
+    def told() -> dict[str, Any]:
+        return {
+            "commit": at,
+            "quick": quick,
+            "cores": os.cpu_count(),
+            "load_before": load_before,
+            "seconds": round(time.perf_counter() - began),
+            "versions": {
+                "Python": platform.python_version(),
+                **{name: importlib.metadata.version(name) for name in PACKAGES},
+            },
+            "rows": [row.as_json() for row in done],
+        }
+
+    try:
+        uvloop.run(measure(only, quick=quick, done=done))
+    except Exception:
+        # A quarter of an hour of rows is not to be lost with the one that failed.
+        with tempfile.NamedTemporaryFile("w", prefix="minikafka-bench-", suffix=".json", delete=False) as kept:
+            json.dump(told(), kept)
+        sys.stderr.write(f"\nwhat was measured before is in {kept.name}: see --from\n")
+        raise
+    return told()
 
 
 def main() -> None:

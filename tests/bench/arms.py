@@ -18,9 +18,9 @@ from minikafka.ports import Network
 from minikafka.types import Address
 from minikafka.wire.messages import FetchPartition, FetchRequest, MetadataRequest, ProducePartition, ProduceRequest
 from minikafka.world.processes import ProcessCluster
+from tests.bench.loads import PARTITIONS
 
 DEADLINE_S = 30.0
-PARTITIONS = 4
 
 # Topics come and go within a run: their files are unlinked soon, so that the next ones get pages that were used before.
 CONFIG = {"log.segment.delete.delay.ms": "500"}
@@ -45,7 +45,8 @@ async def bare_server() -> AsyncIterator[tuple[int, int]]:
 async def cluster(brokers: int) -> AsyncIterator[ProcessCluster]:
     """Broker processes on loopback, in a temporary directory."""
     with tempfile.TemporaryDirectory(prefix="minikafka-bench-") as folder:
-        async with ProcessCluster(brokers=brokers, data_dir=Path(folder), config=CONFIG) as running:
+        config = {**CONFIG, "min.insync.replicas": str((brokers + 1) // 2)}
+        async with ProcessCluster(brokers=brokers, data_dir=Path(folder), config=config) as running:
             yield running
 
 

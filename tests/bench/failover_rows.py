@@ -34,11 +34,8 @@ async def failover_rows(*, rounds: int) -> list[Row]:
     session_s = BrokerConfig().broker_session_timeout_ms / 1000
     rows = []
     async with cluster(BROKERS) as running:
-        for name, hurt in (
-            ("kill -9 of a leader, to the next ack", _killed),
-            ("SIGTERM to a leader, longest wait for an ack", _stopped),
-        ):
-            seconds = [await _failover(running, f"{hurt.__name__}{number}", hurt) for number in range(rounds)]
+        for name, hurt in HURTS:
+            seconds = [await failover(running, f"{hurt.__name__}{number}", hurt) for number in range(rounds)]
             median = statistics.median(seconds)
             note = f"{min(seconds):.2f} to {max(seconds):.2f} s; bare: broker.session.timeout.ms"
             ratio = median / session_s
@@ -46,7 +43,7 @@ async def failover_rows(*, rounds: int) -> list[Row]:
     return rows
 
 
-async def _failover(running: ProcessCluster, topic: str, hurt: Hurt) -> float:
+async def failover(running: ProcessCluster, topic: str, hurt: Hurt) -> float:
     """Hurt the leader of a topic of one partition; everything is whole again afterwards."""
     async with (
         AdminClient(bootstrap_servers=running.bootstrap) as admin,
@@ -79,6 +76,12 @@ async def _stopped(running: ProcessCluster, producer: Producer, topic: str, lead
         longest = max(longest, time.perf_counter() - began)
     await stopping
     return longest
+
+
+HURTS: tuple[tuple[str, Hurt], ...] = (
+    ("kill -9 of a leader, to the next ack", _killed),
+    ("SIGTERM to a leader, longest wait for an ack", _stopped),
+)
 
 
 async def idle_rows(*, seconds: float) -> list[Row]:

@@ -12,13 +12,12 @@ import statistics
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import NamedTuple
 
-from tests.bench.arms import PARTITIONS
+from tests.bench.loads import PARTITIONS, SMALL_LANES, OneAtATime, SmallRequests
 from tests.bench.measure import CpuMeter, Row, Run, Step, closed_loop, in_turn
 from tests.bench.rows import KIB, Both, batch_of, both, small_batch
 
 LOAD_MB_S = 20
 LOAD_SIZE = 256 * KIB
-SMALL_LANES = 32
 
 Measured = Callable[[], Awaitable[Run]]
 
@@ -85,13 +84,10 @@ def one_at_a_time(sides: Both, topic: str, acks: int, count: int) -> tuple[Measu
     """The two arms of a latency row."""
     batch = batch_of(KIB + 16)
 
-    async def ours() -> Run:
-        return await closed_loop(lambda _: sides.ours.produce(topic, 0, batch, acks), count=count, concurrency=1)
-
     async def bare() -> Run:
         return await closed_loop(lambda _: sides.bare.post(batch), count=count, concurrency=1)
 
-    return ours, bare
+    return OneAtATime(sides.ours, topic, batch, acks=acks, count=count), bare
 
 
 def under(step: Step, measured: Measured) -> Measured:
@@ -133,25 +129,19 @@ async def _awaited(step: Awaitable[object]) -> None:
 async def rate_rows(*, rounds: int, count: int) -> list[Row]:
     """Requests of one record of 100 B a second, 32 in flight: what a request costs, beside its bytes."""
     batch = small_batch(100)
-    cpu: list[list[float]] = [[], []]
+    cpu: list[float] = []
     async with both(1) as sides:
         await sides.ours.create("r", 1)
 
-        async def ours() -> float:
-            meter = CpuMeter(sides.ours.pids)
-            run = await closed_loop(
-                lambda lane: sides.ours.produce("r", lane % PARTITIONS, batch, 1), count=count, concurrency=SMALL_LANES
-            )
-            cpu[0].append(meter.lap() * 1e6 / count)
-            return run.per_second
+        ours = SmallRequests(sides.ours, "r", batch, acks=1, count=count)
 
         async def bare() -> float:
             meter = CpuMeter([sides.bare_pid])
             run = await closed_loop(lambda _: sides.bare.post(batch), count=count, concurrency=SMALL_LANES)
-            cpu[1].append(meter.lap() * 1e6 / count)
+            cpu.append(meter.lap() * 1e6 / count)
             return run.per_second
 
         pair = await in_turn(ours, bare, rounds=rounds)
-    note = f"servers' CPU {min(cpu[0]):.0f} / {min(cpu[1]):.0f} µs a request"
+    note = f"servers' CPU {ours.cpu_us:.0f} / {min(cpu):.0f} µs a request"
     name = f"small requests, acks=1 RF 1, 100 B, c={SMALL_LANES}"
     return [Row(name, "requests/s", pair.ours, pair.bare, pair.ratio, note=note)]

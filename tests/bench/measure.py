@@ -11,6 +11,9 @@ from pathlib import Path
 
 import psutil
 
+BARE = "bare aiohttp"
+KAFKA = "Apache Kafka"
+
 Step = Callable[[int], Awaitable[object]]
 """One operation; its argument is the lane (0 to concurrency - 1) that does it."""
 
@@ -92,6 +95,8 @@ class Row:
     note: str = ""
     same_work: bool = True
     """Does the yardstick do the same? False: it only gives the figure a scale, and the picture leaves the row out."""
+    beside: str = BARE
+    """The yardstick's name; Kafka's with its version."""
 
     @property
     def reached(self) -> bool | None:
@@ -113,6 +118,7 @@ class Row:
             "reached": self.reached,
             "note": self.note,
             "same_work": self.same_work,
+            "beside": self.beside,
         }
 
 

@@ -15,6 +15,7 @@ from xml.sax.saxutils import escape
 from rich.console import Console
 from rich.table import Table
 
+from tests.bench.measure import BARE, KAFKA
 from tests.tidy.sources import ROOT
 
 RESULT = ROOT / "docs/bench.json"
@@ -34,6 +35,19 @@ README_ROWS = (
     "pytest, 50 tests, a 3-broker cluster each",
 )
 """What a newcomer wants to know; the rest is in docs/performance.md."""
+
+README_KAFKA_ROWS = (
+    "produce acks=1 RF 1, 1000 KiB, c=4",
+    "produce acks=all RF 3, 1000 KiB, c=4",
+    "fetch 1000 KiB, c=4",
+    "p50 acks=all RF 3, one 1 KiB record, c=1",
+    "small requests, acks=1 RF 1, 100 B, c=32",
+    "start to first acknowledged record, 3 brokers",
+    "resident memory, idle broker",
+)
+"""The same, beside Apache Kafka; a kept run that could not measure it has none of them."""
+
+NO_KAFKA = "Apache Kafka was not measured in this run: it needs Java 17 and its jars."
 
 Result = dict[str, Any]
 Line = dict[str, Any]
@@ -55,18 +69,34 @@ def verdict(line: Line) -> str:
     return "" if line["reached"] is None else "reached" if line["reached"] else "MISSED"
 
 
+def by_yardstick(result: Result) -> tuple[list[Line], list[Line]]:
+    """The rows beside a bare server (or what their note says), and those beside Apache Kafka."""
+    lines = result["rows"]
+    is_kafka = [line.get("beside", BARE).startswith(KAFKA) for line in lines]
+    return (
+        [line for line, it_is in zip(lines, is_kafka, strict=True) if not it_is],
+        [line for line, it_is in zip(lines, is_kafka, strict=True) if it_is],
+    )
+
+
 def show(result: Result) -> str:
-    """A table for a terminal."""
-    table = Table(title="minikafka beside bare aiohttp (medians of rounds in turn)")
-    for heading in ("row", "unit", "ours", "bare", "ratio", "floor", "", "note"):
-        table.add_column(heading, justify="right" if heading in ("ours", "bare", "ratio", "floor") else "left")
-    for line in result["rows"]:
-        cells = (line["name"], line["unit"], figure(line["ours"]), figure(line["bare"]), f"{line['ratio']:.3g}")
-        table.add_row(*cells, bound(line), verdict(line), line["note"])
+    """A table for a terminal, and one more for the rows beside Kafka."""
     console = Console(width=150)
     with console.capture() as captured:
-        console.print(table)
+        for lines in filter(None, by_yardstick(result)):
+            console.print(_table(lines))
     return f"{captured.get()}{provenance(result)}\n"
+
+
+def _table(lines: list[Line]) -> Table:
+    beside = lines[0].get("beside", BARE)
+    table = Table(title=f"minikafka beside {beside} (medians of rounds in turn)")
+    for heading in ("row", "unit", "ours", "bare" if beside == BARE else "Kafka", "ratio", "floor", "", "note"):
+        table.add_column(heading, justify="right" if heading not in ("row", "unit", "", "note") else "left")
+    for line in lines:
+        cells = (line["name"], line["unit"], figure(line["ours"]), figure(line["bare"]), f"{line['ratio']:.3g}")
+        table.add_row(*cells, bound(line), verdict(line), line["note"])
+    return table
 
 
 def provenance(result: Result) -> str:
@@ -98,35 +128,52 @@ def kept() -> Result:
 
 def with_sections(text: str, result: Result) -> str:
     """The document with its generated sections made anew; ValueError when a marker has no end."""
-    for what, section in (("all", _all_rows(result)), ("a few", _a_few_rows(result))):
+    bare, kafka = by_yardstick(result)
+    sections = {
+        "all": [provenance(result), "", *_all_rows(bare, "bare")],
+        "a few": _a_few_rows(bare, README_ROWS, "beside it"),
+        "beside Kafka": [NO_KAFKA],
+        "a few beside Kafka": [NO_KAFKA],
+    }
+    if kafka:
+        told = standing(kafka)
+        sections["beside Kafka"] = [told, "", *_all_rows(kafka, "Kafka")]
+        sections["a few beside Kafka"] = [*_a_few_rows(kafka, README_KAFKA_ROWS, "Kafka"), "", told]
+    for what, section in sections.items():
         begin = BEGIN.format(what=what)
         if begin in text:
             before, _, rest = text.partition(begin)
             _, end, after = rest.partition(END)
             if not end:
                 raise ValueError(f"{begin} has no {END}")
-            text = f"{before}{begin}\n{section}\n{END}{after}"
+            text = "\n".join((before + begin, "", *section, "", END + after))
     return text
 
 
-def _all_rows(result: Result) -> str:
-    lines = ["", provenance(result), "", "| row | ours | bare | ratio | floor | |", "|---|---:|---:|---:|---|---|"]
-    for line in result["rows"]:
+def standing(kafka: list[Line]) -> str:
+    """In how many of the rows beside Kafka we are ahead, and which Kafka it was."""
+    ahead = sum(line["ratio"] >= 1 if line["bound"] == "at least" else line["ratio"] <= 1 for line in kafka)
+    return f"{kafka[0]['beside']}: minikafka is ahead in {ahead} of {len(kafka)} rows."
+
+
+def _all_rows(lines: list[Line], yardstick: str) -> list[str]:
+    table = [f"| row | ours | {yardstick} | ratio | floor | |", "|---|---:|---:|---:|---|---|"]
+    for line in lines:
         ours, bare = (f"{figure(line[arm])} {line['unit']}" for arm in ("ours", "bare"))
         told = "; ".join(filter(None, (verdict(line), line["note"])))
-        lines.append(f"| {line['name']} | {ours} | {bare} | {line['ratio']:.3g} | {bound(line)} | {told} |")
-    return "\n".join([*lines, ""])
+        table.append(f"| {line['name']} | {ours} | {bare} | {line['ratio']:.3g} | {bound(line)} | {told} |")
+    return table
 
 
-def _a_few_rows(result: Result) -> str:
-    known = {line["name"]: line for line in result["rows"]}
-    lines = ["", "| | minikafka | beside it | ratio |", "|---|---:|---:|---:|"]
-    for name in README_ROWS:
+def _a_few_rows(lines: list[Line], names: tuple[str, ...], yardstick: str) -> list[str]:
+    known = {line["name"]: line for line in lines}
+    table = [f"| | minikafka | {yardstick} | ratio |", "|---|---:|---:|---:|"]
+    for name in names:
         if name in known:
             line = known[name]
             ours, bare = (f"{figure(line[arm])} {line['unit']}" for arm in ("ours", "bare"))
-            lines.append(f"| {name} | {ours} | {bare} | {line['ratio']:.3g} |")
-    return "\n".join([*lines, ""])
+            table.append(f"| {name} | {ours} | {bare} | {line['ratio']:.3g} |")
+    return table
 
 
 # ---- the picture -----------------------------------------------------------------------------------------------------
@@ -137,7 +184,7 @@ LOWEST, HIGHEST = 0.02, 2.0
 
 def picture(result: Result) -> str:
     """Bars of what share of the bare side's speed each row reaches, on a logarithmic scale; longer is better."""
-    lines = [line for line in result["rows"] if line["same_work"]]
+    lines = [line for line in by_yardstick(result)[0] if line["same_work"]]
     height = TOP + HEIGHT_OF_ROW * len(lines) + 24
     frame = f'width="{WIDTH}" height="{height}"'
     title = "Speed beside a bare aiohttp server doing the same transfer (1 = as fast; logarithmic)"

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
 import aiohttp
@@ -20,12 +19,12 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from minikafka import Producer
 from minikafka.wire.records import Record, build_batch
 from minikafka.world.real import real_world
-from tests.bench.arms import PARTITIONS, Bare, Ours, bare_server, cluster
+from tests.bench.arms import Bare, Ours, bare_server, cluster
+from tests.bench.loads import CONCURRENCY, Reading, Writing
 from tests.bench.measure import CpuMeter, Row, closed_loop, in_turn
 
 KIB = 1024
 BATCH_SIZES = (256 * KIB, 1000 * KIB)
-CONCURRENCY = 4
 
 
 @dataclass(frozen=True)
@@ -49,10 +48,15 @@ async def both(brokers: int) -> AsyncIterator[Both]:
         yield Both(Ours(real.network, running), Bare(session, port), bare_pid)
 
 
+def records_in(size: int) -> int:
+    """How many records :func:`batch_of` puts into a batch."""
+    return size // (KIB + 16)
+
+
 def batch_of(size: int) -> bytes:
     """A batch of about ``size`` bytes of 1 KiB records."""
     now_ms = time.time_ns() // 1_000_000
-    return build_batch([Record(0, now_ms, 0, None, bytes(KIB)) for _ in range(size // (KIB + 16))])
+    return build_batch([Record(0, now_ms, 0, None, bytes(KIB)) for _ in range(records_in(size))])
 
 
 def small_batch(size: int) -> bytes:
@@ -67,31 +71,9 @@ async def produce_rows(brokers: int, *, acks: int, floor: float, rounds: int, me
         for size in BATCH_SIZES:
             batch = batch_of(size)
             count = megabytes * 1_000_000 // len(batch)
-            megabytes_sent = count * len(batch) / 1e6
-            numbers = itertools.count()
-            cpu_ours: list[float] = []
-            cpu_bare: list[float] = []
-
-            async def measure_ours() -> float:
-                topic = f"t{size}.{next(numbers)}"  # noqa: B023 - called within this round of the loop
-                await sides.ours.create(topic, brokers)
-                meter = CpuMeter(sides.ours.pids)
-                run = await closed_loop(
-                    lambda lane: sides.ours.produce(topic, lane % PARTITIONS, batch, acks),  # noqa: B023
-                    count=count,  # noqa: B023
-                    concurrency=CONCURRENCY,
-                )
-                cpu_ours.append(meter.lap() * 1000 / megabytes_sent)  # noqa: B023
-                await sides.ours.delete(topic)
-                return run.per_second * len(batch) / 1e6  # noqa: B023
-
-            async def measure_bare() -> float:
-                meter = CpuMeter([sides.bare_pid])
-                run = await closed_loop(lambda _: sides.bare.post(batch), count=count, concurrency=CONCURRENCY)  # noqa: B023
-                cpu_bare.append(meter.lap() * 1000 / megabytes_sent)  # noqa: B023
-                return run.per_second * len(batch) / 1e6  # noqa: B023
-
-            pair = await in_turn(measure_ours, measure_bare, rounds=rounds, warm_up=2)
+            ours = Writing(sides.ours, batch, replicas=brokers, acks=acks, count=count)
+            bare = Carried(sides, lambda batch=batch: sides.bare.post(batch), len(batch), count)  # type: ignore[misc]
+            pair = await in_turn(ours, bare, rounds=rounds, warm_up=2)
             rows.append(
                 Row(
                     f"produce acks={'all' if acks == -1 else acks} RF {brokers}, {size // KIB} KiB, c={CONCURRENCY}",
@@ -100,7 +82,7 @@ async def produce_rows(brokers: int, *, acks: int, floor: float, rounds: int, me
                     pair.bare,
                     pair.ratio,
                     floor,
-                    note=f"servers' CPU {min(cpu_ours):.2f} / {min(cpu_bare):.2f} ms/MB",
+                    note=f"servers' CPU {ours.cpu_ms_per_mb:.2f} / {bare.cpu_ms_per_mb:.2f} ms/MB",
                 )
             )
     return rows
@@ -110,42 +92,36 @@ async def fetch_rows(*, floor: float, rounds: int, count: int) -> list[Row]:
     """A consumer's fetch of about 1 MiB of records that are in no memory tail, four in flight."""
     size = BATCH_SIZES[-1]
     batch = batch_of(size)
-    records = size // (KIB + 16)
-    per_partition = 16
     async with both(1) as sides:
-        await sides.ours.create("f", 1)
-        await closed_loop(
-            lambda lane: sides.ours.produce("f", lane, batch, 1),
-            count=per_partition * PARTITIONS,
-            concurrency=PARTITIONS,
-        )
-        cpu: list[float] = []
-        cpu_bare: list[float] = []
-
-        async def measure_ours() -> float:
-            # The last batches are in the memory tail: read those before them.
-            positions = [itertools.cycle(range(per_partition // 2)) for _ in range(PARTITIONS)]
-
-            async def one(lane: int) -> None:
-                got = await sides.ours.fetch("f", lane, next(positions[lane]) * records, size)
-                if got != len(batch):
-                    raise RuntimeError(f"a batch of {len(batch)} bytes was wanted, {got} came")
-
-            meter = CpuMeter(sides.ours.pids)
-            run = await closed_loop(one, count=count, concurrency=CONCURRENCY)
-            cpu.append(meter.lap() * 1000 / (count * len(batch) / 1e6))
-            return run.per_second * len(batch) / 1e6
-
-        async def measure_bare() -> float:
-            meter = CpuMeter([sides.bare_pid])
-            run = await closed_loop(lambda _: sides.bare.get(len(batch)), count=count, concurrency=CONCURRENCY)
-            cpu_bare.append(meter.lap() * 1000 / (count * len(batch) / 1e6))
-            return run.per_second * len(batch) / 1e6
-
-        pair = await in_turn(measure_ours, measure_bare, rounds=rounds)
+        ours = Reading(sides.ours, "f", batch, records_in(size), count=count)
+        await ours.fill()
+        bare = Carried(sides, lambda: sides.bare.get(len(batch)), len(batch), count)
+        pair = await in_turn(ours, bare, rounds=rounds)
     name = f"fetch {size // KIB} KiB, c={CONCURRENCY}"
-    note = f"servers' CPU {min(cpu):.2f} / {min(cpu_bare):.2f} ms/MB"
+    note = f"servers' CPU {ours.cpu_ms_per_mb:.2f} / {bare.cpu_ms_per_mb:.2f} ms/MB"
     return [Row(name, "MB/s", pair.ours, pair.bare, pair.ratio, floor, note=note)]
+
+
+class Carried:
+    """Bodies to or from the bare server, four in flight: MB/s."""
+
+    def __init__(self, sides: Both, step: Callable[[], Awaitable[None]], size: int, count: int) -> None:
+        self._pid = sides.bare_pid
+        self._step = step
+        self._count = count
+        self._megabytes = count * size / 1e6
+        self._cpu: list[float] = []
+
+    @property
+    def cpu_ms_per_mb(self) -> float:
+        """The server's CPU, of the round that took the least."""
+        return min(self._cpu)
+
+    async def __call__(self) -> float:
+        meter = CpuMeter([self._pid])
+        run = await closed_loop(lambda _: self._step(), count=self._count, concurrency=CONCURRENCY)
+        self._cpu.append(meter.lap() * 1000 / self._megabytes)
+        return self._megabytes / run.seconds
 
 
 async def producer_rows(*, count: int, rounds: int) -> list[Row]:

@@ -29,7 +29,8 @@ from minikafka import Consumer, Producer
 from minikafka.spark.options import FETCH_SIZE
 from minikafka.types import TopicPartition
 from minikafka.world.real import real_world
-from tests.bench.arms import PARTITIONS, Ours, cluster
+from tests.bench.arms import Ours, cluster
+from tests.bench.loads import PARTITIONS
 from tests.bench.measure import Row, in_turn
 
 ROOT = Path(__file__).parents[2]

@@ -688,3 +688,107 @@ def test_order_and_outcomes_hold_under_failures(seed: int):
         assert acknowledged > 100
 
     play(story, seed=seed)
+
+
+UNFIT = [
+    ({"value": "tea"}, "value: bytes are needed, not str: encode it, or give a value_serializer"),
+    ({"value": 5}, "value: bytes are needed, not int"),
+    ({"value": b"tea", "key": "ann"}, "key: bytes are needed, not str"),
+    ({"value": b"tea", "headers": [("a", "b")]}, "headers: pairs of (str, bytes or None) are needed, not ('a', 'b')"),
+    ({"value": b"tea", "headers": [(b"a", b"b")]}, "headers: pairs"),
+    ({"value": b"tea", "headers": {"a": b"b"}}, "headers: pairs"),
+    ({"value": b"tea", "timestamp_ms": "now"}, "timestamp_ms: milliseconds since 1970 are needed, not 'now'"),
+    ({"value": b"tea", "timestamp_ms": 2**70}, "timestamp_ms: milliseconds"),
+    ({"value": b"tea", "partition": "0"}, "partition: a number is needed, not '0'"),
+]
+
+
+@pytest.mark.parametrize(("given", "told"), UNFIT)
+def test_what_is_not_bytes_is_refused_with_a_sentence_and_the_next_record_is_sent_at_once(given: Any, told: str):
+    """S24: it left an empty batch behind, in which the next record lay until its delivery timeout."""
+
+    async def story():
+        cluster = FakeCluster()
+        (partition,) = cluster.topic("t")
+        async with producer(cluster) as sending:
+            await sending.send_and_wait("t", b"first")
+            with pytest.raises(InvalidRequest) as refused:
+                await sending.send("t", **given)
+            assert refused.value.message.startswith(told)
+            assert refused.value.outcome == "not_written"
+            before = cluster.now()
+            assert (await sending.send_and_wait("t", b"second")).offset == 1
+            assert cluster.now() - before < 1
+        assert partition.values() == [b"first", b"second"]
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("records", "told"),
+    [
+        ([b"a", "b", b"c"], "record 1: value: bytes are needed, not str"),
+        ([(b"k", b"a"), ("k", b"b")], "record 1: key: bytes are needed, not str"),
+        ([(None, b"a", [("h", b"1")]), (None, b"b", [("h", 1)])], "record 1: headers: pairs"),
+        ([(None, b"a", None, 2**70)], "record 0: timestamp_ms: milliseconds"),
+        ("tea", "record 0: value: bytes are needed, not str"),
+    ],
+)
+def test_send_many_refuses_all_before_anything_is_buffered(records: Any, told: str):
+    """S24: the first two of three records were in the codec's memory and in nobody's count."""
+
+    async def story():
+        cluster = FakeCluster()
+        (partition,) = cluster.topic("t")
+        async with producer(cluster) as sending:
+            with pytest.raises(InvalidRequest) as refused:
+                await sending.send_many("t", records)
+            assert refused.value.message.startswith(told)
+            for part in await sending.send_many("t", [b"x", bytearray(b"y"), memoryview(b"z")]):
+                await part.future
+        assert partition.values() == [b"x", b"y", b"z"]
+
+    play(story)
+
+
+def test_a_batch_of_the_applications_own_refuses_what_is_not_bytes():
+    """S24: the sentence is the same, and the batch can be filled on."""
+
+    async def story():
+        cluster = FakeCluster()
+        (partition,) = cluster.topic("t")
+        async with producer(cluster) as sending:
+            batch = sending.create_batch()
+            with pytest.raises(InvalidRequest, match="value: bytes are needed, not str"):
+                batch.append(timestamp=None, key=None, value="tea")  # type: ignore[arg-type]
+            batch.append(timestamp=None, key=None, value=b"tea")
+            await (await sending.send_batch(batch, "t", partition=0))
+        assert partition.values() == [b"tea"]
+
+    play(story)
+
+
+def test_a_topic_that_is_no_text_is_refused_at_once():
+    """S24: it waited max_block_ms for a topic of that name."""
+
+    async def story():
+        cluster = FakeCluster()
+        async with producer(cluster) as sending:
+            with pytest.raises(InvalidRequest, match="topic: a str is needed, not bytes"):
+                await sending.send(b"t", b"tea")  # type: ignore[arg-type]
+            assert cluster.now() < 1
+
+    play(story)
+
+
+def test_a_producer_starts_once():
+    """Also after a start that failed: its connections are closed."""
+
+    async def story():
+        cluster = FakeCluster()
+        sending = producer(cluster)
+        async with sending:
+            with pytest.raises(InvalidRequest, match="starts once: make a new one"):
+                await sending.start()
+
+    play(story)

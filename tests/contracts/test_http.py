@@ -12,6 +12,8 @@ from aiohttp import web
 
 from minikafka.errors import OutcomeUnknown
 from minikafka.ports import Handler
+from minikafka.rest import gate as gate_rule
+from minikafka.rest.gate import Gate
 from minikafka.types import Address
 from minikafka.world import http_server
 from minikafka.world.http import HttpNetwork
@@ -70,7 +72,7 @@ async def test_curl_gets_msgpack_with_length_date_and_keep_alive():
     """An answer is plain HTTP/1.1; two requests share a connection."""
     async with serving() as (_, server), wire_to(server) as wire:
         for body in (b"one", b""):
-            wire.send(f"POST /rpc/Echo HTTP/1.1\nHost: x\nContent-Length: {len(body)}", body)
+            wire.send(f"POST /rpc/Echo HTTP/1.1\nHost: localhost\nContent-Length: {len(body)}", body)
             status, headers, answer = await wire.answer()
             assert (status, answer, headers["content-type"]) == (200, body, "application/msgpack")
             assert headers["date"].endswith("GMT")
@@ -80,7 +82,7 @@ async def test_curl_gets_msgpack_with_length_date_and_keep_alive():
 async def test_connection_close_is_honoured():
     """HTTP/1.1 clients that want no keep-alive."""
     async with serving() as (_, server), wire_to(server) as wire:
-        wire.send("POST /rpc/Echo HTTP/1.1\nHost: x\nConnection: close\nContent-Length: 1", b"x")
+        wire.send("POST /rpc/Echo HTTP/1.1\nHost: localhost\nConnection: close\nContent-Length: 1", b"x")
         status, headers, _ = await wire.answer()
         assert (status, headers["connection"]) == (200, "close")
         assert await wire.ended()
@@ -89,14 +91,16 @@ async def test_connection_close_is_honoured():
 async def test_chunked_bodies_arrive_whole():
     """A client that does not know its length yet."""
     async with serving() as (_, server), wire_to(server) as wire:
-        wire.send("POST /rpc/Echo HTTP/1.1\nHost: x\nTransfer-Encoding: chunked", b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n")
+        wire.send(
+            "POST /rpc/Echo HTTP/1.1\nHost: localhost\nTransfer-Encoding: chunked", b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
+        )
         assert (await wire.answer())[2] == b"abcde"
 
 
 async def test_expect_100_continue_is_answered():
     """curl sends it for large bodies and waits a second otherwise."""
     async with serving() as (_, server), wire_to(server) as wire:
-        wire.send("POST /rpc/Echo HTTP/1.1\nHost: x\nExpect: 100-continue\nContent-Length: 5")
+        wire.send("POST /rpc/Echo HTTP/1.1\nHost: localhost\nExpect: 100-continue\nContent-Length: 5")
         assert (await wire.answer())[0] == 100
         wire.writer.write(b"hello")
         assert (await wire.answer())[2] == b"hello"
@@ -105,7 +109,7 @@ async def test_expect_100_continue_is_answered():
 async def test_a_body_over_the_limit_is_refused_before_it_is_read():
     """socket.request.max.bytes: 413 by Content-Length alone; RFC 9457 body; the connection is closed."""
     async with serving(request_max_bytes=1000) as (_, server), wire_to(server) as wire:
-        wire.send("POST /rpc/Produce HTTP/1.1\nHost: x\nContent-Length: 1001")
+        wire.send("POST /rpc/Produce HTTP/1.1\nHost: localhost\nContent-Length: 1001")
         status, headers, body = await wire.answer()
         assert (status, headers["content-type"]) == (413, "application/problem+json")
         assert json.loads(body)["error"] == "RECORD_LIST_TOO_LARGE"
@@ -117,9 +121,9 @@ async def test_a_body_over_the_limit_is_refused_before_it_is_read():
     [
         b"this is no http\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(40),
-        b"GET / HTTP/9.9\r\nHost: x\r\n\r\n",
-        b"GE\x00T / HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"POST /rpc/Echo HTTP/1.1\r\nHost: x\r\nContent-Length: five\r\n\r\n",
+        b"GET / HTTP/9.9\r\nHost: localhost\r\n\r\n",
+        b"GE\x00T / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"POST /rpc/Echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: five\r\n\r\n",
         b"GET /rpc/Echo HTTP/1.1\r\nno colon here\r\n\r\n",
         b"GET /" + b"x" * 100_000 + b" HTTP/1.1\r\n\r\n",
     ],
@@ -141,7 +145,7 @@ async def test_what_is_no_http_is_answered_with_a_problem_in_silence(sent, caplo
 async def test_a_chunked_body_over_the_limit_is_refused_when_it_gets_there():
     """No length announced: the limit holds while reading."""
     async with serving(request_max_bytes=1000) as (_, server), wire_to(server) as wire:
-        wire.send("POST /rpc/Produce HTTP/1.1\nHost: x\nTransfer-Encoding: chunked", b"400\r\n" + b"x" * 1024)
+        wire.send("POST /rpc/Produce HTTP/1.1\nHost: localhost\nTransfer-Encoding: chunked", b"400\r\n" + b"x" * 1024)
         assert (await wire.answer())[0] == 413
 
 
@@ -170,7 +174,7 @@ async def test_bytes_in_flight_are_admitted_before_they_are_read():
         while server.queued_bytes == 0:  # noqa: ASYNC110 - another task's state, no event to wait for
             await asyncio.sleep(0.001)
         assert server.queued_bytes == size
-        wire.send(f"POST /rpc/Produce HTTP/1.1\nHost: x\nContent-Length: {size}")
+        wire.send(f"POST /rpc/Produce HTTP/1.1\nHost: localhost\nContent-Length: {size}")
         status, headers, _ = await wire.answer()
         assert (status, headers["retry-after"]) == (503, "1")
         assert await network.call(server.address, "Fetch", [b"small"], deadline=deadline) == b"5"
@@ -178,6 +182,33 @@ async def test_bytes_in_flight_are_admitted_before_they_are_read():
         assert await parked == b"%d" % size
         assert server.queued_bytes == 0
         assert await network.call(server.address, "Produce", [bytes(size)], deadline=deadline) == b"%d" % size
+
+
+async def test_a_chunked_body_is_admitted_as_it_comes():
+    """Who announces no length is counted while it sends: any number of such bodies could fill the memory."""
+    part, limit = http_server.ALWAYS_ADMITTED_SIZE, 3 * http_server.ALWAYS_ADMITTED_SIZE
+    head = "POST /rpc/Produce HTTP/1.1\nHost: localhost\nTransfer-Encoding: chunked"
+    chunk = b"%x\r\n%b\r\n" % (part, bytes(part))
+
+    async def held(server: HttpServer, size: int) -> None:
+        async with asyncio.timeout(10):
+            while server.queued_bytes != size:  # noqa: ASYNC110 - another task's state, no event to wait for
+                await asyncio.sleep(0.001)
+
+    async with serving(queued_max_bytes=limit) as (network, server), wire_to(server) as one, wire_to(server) as other:
+        one.send(head, chunk + chunk)
+        await held(server, 2 * part)
+        other.send(head, chunk)
+        await held(server, 3 * part)  # a small one always passes; it grows
+        other.writer.write(chunk)
+        status, headers, _ = await other.answer()
+        assert (status, headers["retry-after"]) == (503, "1")
+        await held(server, 2 * part)
+        one.writer.write(chunk + b"0\r\n\r\n")
+        assert (await one.answer())[0] == 200
+        await held(server, 0)
+        deadline = asyncio.get_running_loop().time() + 10
+        assert await network.call(server.address, "Produce", [b"small"], deadline=deadline) == b"small"
 
 
 async def test_a_single_body_larger_than_the_queue_is_still_admitted():
@@ -192,7 +223,7 @@ async def test_a_body_that_never_comes_is_given_up(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(http_server, "BODY_TIMEOUT_S", 0.1)
     monkeypatch.setattr(http_server, "LINGER_S", 0.05)
     async with serving() as (_, server), wire_to(server) as wire:
-        wire.send("POST /rpc/Produce HTTP/1.1\nHost: x\nContent-Length: 10", b"half")
+        wire.send("POST /rpc/Produce HTTP/1.1\nHost: localhost\nContent-Length: 10", b"half")
         assert (await wire.answer())[0] == 408
         assert await wire.ended()
         assert server.queued_bytes == 0
@@ -202,7 +233,7 @@ async def test_a_client_that_leaves_in_mid_body_frees_its_bytes():
     """A producer that is killed while sending."""
     async with serving() as (_, server):
         async with wire_to(server) as wire:
-            wire.send("POST /rpc/Produce HTTP/1.1\nHost: x\nContent-Length: 200000", b"half")
+            wire.send("POST /rpc/Produce HTTP/1.1\nHost: localhost\nContent-Length: 200000", b"half")
             while server.queued_bytes == 0:  # noqa: ASYNC110 - as above
                 await asyncio.sleep(0.001)
         async with asyncio.timeout(10):
@@ -213,7 +244,7 @@ async def test_a_client_that_leaves_in_mid_body_frees_its_bytes():
 async def test_idle_connections_are_closed():
     """connections.max.idle.ms, also for those that never said a word."""
     async with serving(idle_timeout_s=0.1) as (_, server), wire_to(server) as silent, wire_to(server) as once:
-        once.send("POST /rpc/Echo HTTP/1.1\nHost: x\nContent-Length: 1", b"x")
+        once.send("POST /rpc/Echo HTTP/1.1\nHost: localhost\nContent-Length: 1", b"x")
         await once.answer()
         assert await silent.ended()
         assert await once.ended()
@@ -225,6 +256,11 @@ async def test_idle_connections_are_closed():
         ("GET /rpc/Echo HTTP/1.1", "", 405),
         ("POST /elsewhere HTTP/1.1", "", 404),
         ("POST /rpc/Echo HTTP/1.1", "\nContent-Type: application/json", 415),
+        ("POST /rpc/Echo HTTP/1.1", "\nContent-Type: application/x-www-form-urlencoded", 415),
+        ("POST /rpc/Echo HTTP/1.1", "\nContent-Type: text/plain", 415),
+        ("POST /rpc/Echo HTTP/1.1", "\nContent-Type: multipart/form-data; boundary=x", 415),
+        ("POST /rpc/Echo HTTP/1.1", "\nHost: again", 400),
+        ("POST /rpc/Echo HTTP/1.1", "\nOrigin: null", 403),
         ("NONSENSE", "", 400),
     ],
 )
@@ -232,10 +268,52 @@ async def test_what_rpc_does_not_take_is_refused(request_line: str, extra: str, 
     """Doors that are not there say so, and the server goes on."""
     async with serving() as (network, server):
         async with wire_to(server) as wire:
-            wire.send(f"{request_line}\nHost: x{extra}\nContent-Length: 2", b"{}")
+            wire.send(f"{request_line}\nHost: localhost{extra}\nContent-Length: 2", b"{}")
             assert (await wire.answer())[0] == status
         deadline = asyncio.get_running_loop().time() + 10
         assert await network.call(server.address, "Echo", [b"on"], deadline=deadline) == b"on"
+
+
+async def test_http_1_1_needs_a_host_and_1_0_does_not():
+    """RFC 9112, 3.2: 400 without one. No browser speaks 1.0; some balancers' health checks do."""
+    async with serving() as (_, server):
+        for version, status in (("1.1", 400), ("1.0", 200)):
+            async with wire_to(server) as wire:
+                wire.send(f"POST /rpc/Echo HTTP/{version}\nContent-Length: 2", b"hi")
+                assert (await wire.answer())[0] == status
+
+
+@pytest.mark.parametrize("beyond_loopback", [True, False])
+async def test_a_server_takes_the_names_of_where_it_listens(monkeypatch: pytest.MonkeyPatch, beyond_loopback: bool):
+    """Compose's names reach listeners beyond loopback, without being advertised; a public name reaches neither kind."""
+    monkeypatch.setattr(gate_rule, "is_loopback", lambda host: not beyond_loopback)
+    async with serving() as (_, server):
+        for host, taken in (
+            ("kafka-1:19092", beyond_loopback),
+            ("evil.example:9092", False),
+            ("localhost:29092", True),
+        ):
+            for kind in ("application/msgpack", "application/x-msgpack"):  # the plain path, and the general server
+                async with wire_to(server) as wire:
+                    wire.send(f"POST /rpc/Echo HTTP/1.1\nHost: {host}\nContent-Type: {kind}\nContent-Length: 2", b"hi")
+                    assert (await wire.answer())[0] == (200 if taken else 403)
+
+
+async def test_a_page_of_an_allowed_origin_may_call_and_read_rpc():
+    """mk.http.allowed.origins: asked before (preflight), answered with what lets the page read (CORS)."""
+    gate = Gate(origins=frozenset({"http://ui.example"}))
+    async with serving(gate=gate) as (_, server), wire_to(server) as wire:
+        asks = "OPTIONS /rpc/Echo HTTP/1.1\nHost: localhost\nAccess-Control-Request-Method: POST\nOrigin: http://"
+        wire.send(asks + "ui.example")
+        status, headers, _ = await wire.answer()
+        assert (status, headers["access-control-allow-origin"]) == (204, "http://ui.example")
+        assert (headers["access-control-allow-headers"], headers["vary"]) == ("*", "Origin")
+        wire.send("POST /rpc/Echo HTTP/1.1\nHost: localhost\nOrigin: http://ui.example\nContent-Length: 2", b"hi")
+        status, headers, body = await wire.answer()
+        assert (status, headers["access-control-allow-origin"], body) == (200, "http://ui.example", b"hi")
+        wire.send(asks + "evil.example")
+        status, headers, _ = await wire.answer()
+        assert (status, "access-control-allow-origin" in headers) == (403, False)
 
 
 async def test_json_goes_through_a_translator_of_the_same_handler():
@@ -251,7 +329,8 @@ async def test_json_goes_through_a_translator_of_the_same_handler():
     async with serving(translate=translate) as (_, server), wire_to(server) as wire:
         body = b'{"text":"hi"}'
         wire.send(
-            f"POST /rpc/Echo HTTP/1.1\nHost: x\nContent-Type: application/json\nContent-Length: {len(body)}", body
+            f"POST /rpc/Echo HTTP/1.1\nHost: localhost\nContent-Type: application/json\nContent-Length: {len(body)}",
+            body,
         )
         status, headers, answer = await wire.answer()
         assert (status, headers["content-type"]) == (200, "application/json")
@@ -271,13 +350,13 @@ async def test_doors_are_put_together_once_when_somebody_comes():
 
     async with serving(doors=doors) as (_, server):
         async with wire_to(server) as one, wire_to(server) as other:
-            one.send("POST /rpc/Fetch HTTP/1.1\nHost: x\nContent-Length: 1", b"1")
+            one.send("POST /rpc/Fetch HTTP/1.1\nHost: localhost\nContent-Length: 1", b"1")
             assert (await one.answer())[2] == b"1"
             assert made == []
             for wire, body in ((one, b"tea"), (other, b"milk")):
-                wire.send(f"POST /echo HTTP/1.1\nHost: x\nContent-Length: {len(body)}", body)
+                wire.send(f"POST /echo HTTP/1.1\nHost: localhost\nContent-Length: {len(body)}", body)
             assert [(await wire.answer())[2] for wire in (one, other)] == [b"tea", b"milk"]
-            one.send("POST /echo HTTP/1.1\nHost: x\nContent-Length: 1", b"2")
+            one.send("POST /echo HTTP/1.1\nHost: localhost\nContent-Length: 1", b"2")
             assert (await one.answer())[2] == b"2"
         assert len(made) == 1
 
@@ -311,16 +390,16 @@ async def test_doors_share_the_port_and_rpc_does_not_pass_through_them():
         return web.Response(body=await request.read())
 
     async with serving(doors=doors) as (_, server), wire_to(server) as wire:
-        wire.send("GET /healthz HTTP/1.1\nHost: x")
+        wire.send("GET /healthz HTTP/1.1\nHost: localhost")
         status, _, body = await wire.answer()
         assert (status, json.loads(body)) == (200, {"status": "ok"})
-        wire.send("POST /rpc/Echo HTTP/1.1\nHost: x\nContent-Length: 3", b"rpc")
+        wire.send("POST /rpc/Echo HTTP/1.1\nHost: localhost\nContent-Length: 3", b"rpc")
         assert (await wire.answer())[2] == b"rpc"
-        wire.send(f"POST /echo HTTP/1.1\nHost: x\nContent-Length: {2 << 20}", bytes(2 << 20))
+        wire.send(f"POST /echo HTTP/1.1\nHost: localhost\nContent-Length: {2 << 20}", bytes(2 << 20))
         assert len((await wire.answer())[2]) == 2 << 20
-        wire.send("GET /nothing HTTP/1.1\nHost: x")
+        wire.send("GET /nothing HTTP/1.1\nHost: localhost")
         assert (await wire.answer())[0] == 404
-        wire.send("GET /stream HTTP/1.1\nHost: x\nConnection: close")
+        wire.send("GET /stream HTTP/1.1\nHost: localhost\nConnection: close")
         async with asyncio.timeout(10):
             assert (await wire.reader.read()).endswith(b"1\r\na\r\n1\r\nb\r\n0\r\n\r\n")
         assert "/rpc/Echo" not in seen
@@ -349,7 +428,7 @@ async def test_close_waits_for_an_answer_larger_than_the_sockets_buffers():
         return [big]
 
     async with serving(handler) as (_, server), wire_to(server) as wire:
-        wire.send("POST /rpc/Fetch HTTP/1.1\nHost: x\nContent-Length: 0")
+        wire.send("POST /rpc/Fetch HTTP/1.1\nHost: localhost\nContent-Length: 0")
         head = await wire.reader.readuntil(b"\r\n\r\n")
         assert b"200 OK" in head
         closing = asyncio.ensure_future(server.close())

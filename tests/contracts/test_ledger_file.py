@@ -9,6 +9,25 @@ from minikafka.errors import InvalidConfig
 from minikafka.world.ledger_file import LedgerFile
 
 
+@pytest.mark.parametrize("content", [b"\x89PNG\r\n\x1a\n rest", b"name: value", b"{}\n", b"\n"])
+def test_a_file_of_something_else_is_left_alone(tmp_path, content: bytes):
+    """A slip in `--ledger NAME` took what stood behind its last line end off somebody's file."""
+    path = tmp_path / "photo.png"
+    path.write_bytes(content)
+    with pytest.raises(InvalidConfig, match="no ledger: choose another name"):
+        LedgerFile(path).__enter__()
+    assert path.read_bytes() == content
+
+
+def test_a_ledger_that_was_cut_in_its_first_line_is_gone_on_with(tmp_path):
+    """Its writer was killed at once."""
+    path = tmp_path / "l.jsonl"
+    path.write_bytes(b'{"type":"hist')
+    with LedgerFile(path):
+        pass
+    assert path.read_text() == '{"type":"history","version":1}\n'
+
+
 def test_lines_are_in_the_file_once_they_are_flushed(tmp_path):
     """Nothing waits in this process: what is killed now leaves whole lines."""
     path = tmp_path / "l.jsonl"

@@ -202,6 +202,39 @@ def test_another_process_holds_the_lock(tmp_path: Path):
         disk.close()
 
 
+def descriptors() -> int:
+    """How many this process has open."""
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+async def test_a_fenced_disk_leaves_no_descriptor_open(disk: OsDisk, monkeypatch: pytest.MonkeyPatch):
+    """A killed broker of a cluster in this process closes nothing itself: each kill left one open for each partition."""
+    disk.lock()
+    disk.open("closed").close()
+    await disk.open("data/log").sync()  # its thread is there
+    for other in list(disk._files):
+        other.close()
+    before = descriptors()
+    files = [disk.open(f"o-{number}/log") for number in range(5)]
+    syncing, going_on = threading.Event(), threading.Event()
+
+    def held(_: int) -> None:
+        syncing.set()
+        going_on.wait()
+
+    monkeypatch.setattr(os, "fdatasync", held)
+    sync = asyncio.ensure_future(files[0].sync())
+    assert await asyncio.to_thread(syncing.wait, 10)
+    disk.fence()
+    assert descriptors() == before, "the lock is given back, and one file is still being synced"
+    going_on.set()
+    await sync
+    while descriptors() == before:  # noqa: ASYNC110 - another thread's
+        await asyncio.sleep(0.01)
+    with pytest.raises(DiskFailed, match="closed"):
+        files[1].append([b"x"])
+
+
 def test_the_lock_file_is_not_among_the_names(disk: OsDisk):
     """Recovery must not take it for a topic."""
     disk.lock()

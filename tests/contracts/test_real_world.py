@@ -55,7 +55,8 @@ def test_the_journal_has_every_event_at_once_and_is_appended_to(tmp_path: Path):
         assert stream.getvalue() == ""
         events.close()
         events("told_after_close")
-    assert [entry["event"] for entry in events] == ["hw_advanced", "told_after_close"]
+    assert [json.loads(line)["event"] for line in path.read_text().splitlines()] == ["hw_advanced"] * 2
+    assert "told_after_close" in stream.getvalue()
 
 
 def test_levels_can_be_lowered_and_observers_see_everything():
@@ -107,7 +108,6 @@ def test_secrets_are_written_nowhere(tmp_path: Path):
     for text in (stream.getvalue(), path.read_text()):
         assert "hunter2" not in text
         assert '"sasl_password":"[hidden]"' in text
-    assert "hunter2" not in str(list(events))
 
 
 def test_every_kind_with_a_level_is_told_somewhere():

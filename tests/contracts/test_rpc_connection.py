@@ -19,7 +19,7 @@ from minikafka.world.http_server import HttpServer
 from minikafka.world.rpc_connection import head_of
 
 ANY = Address("127.0.0.1", 0)
-PLAIN = b"POST /rpc/Echo HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b"
+PLAIN = b"POST /rpc/Echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b"
 
 Story = Callable[[HttpServer, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -103,33 +103,40 @@ def plain(server: HttpServer) -> int:
 )
 def test_a_plain_head(lines: bytes):
     """What curl, brokers and clients of this project send."""
-    head = head_of(b"POST /rpc/Echo HTTP/1.1\r\n" + lines.replace(b"vnd.msgpack", b"msgpack") + b"\r\n\r\n")
+    lines = lines.replace(b"vnd.msgpack", b"msgpack")
+    head = head_of(b"POST /rpc/Echo HTTP/1.1\r\nHost: localhost:9092\r\n" + lines + b"\r\n\r\n")
     assert head is not None
-    assert (head.api, head.length, head.keeps_alive) == ("Echo", 3, b"close" not in lines)
+    told = (head.api, head.length, head.keeps_alive, head.host)
+    assert told == ("Echo", 3, b"close" not in lines, b"localhost:9092")
 
 
 @pytest.mark.parametrize(
     "head",
     [
-        b"GET /rpc/Echo HTTP/1.1\r\nContent-Length: 3\r\n\r\n",
-        b"POST /rpc/Echo HTTP/1.0\r\nContent-Length: 3\r\n\r\n",
-        b"POST /rpc/Echo?x=1 HTTP/1.1\r\nContent-Length: 3\r\n\r\n",
-        b"POST /rpc/Echo HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET /rpc/Echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\n",
+        b"POST /rpc/Echo HTTP/1.0\r\nHost: x\r\nContent-Length: 3\r\n\r\n",
+        b"POST /rpc/Echo?x=1 HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\n",
+        b"POST /rpc/Echo HTTP/1.1\r\nHost: localhost\r\n\r\n",
         b"POST /rpc/Echo HTTP/1.1\r\n\r\n",
-        b"POST /rpc/Echo HTTP/1.1\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\n",
-        b"POST /rpc/Echo HTTP/1.1\r\nContent-Length: 3, 3\r\n\r\n",
-        b"POST /rpc/Echo HTTP/1.1\r\nContent-Length: -3\r\n\r\n",
-        b"POST /rpc/Echo HTTP/1.1\r\nContent-Length: +3\r\n\r\n",
-        b"POST /rpc/Echo HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n",
-        b"POST /rpc/Echo HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding : chunked\r\n\r\n",
-        b"POST /rpc/Echo HTTP/1.1\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n",
-        b"POST /rpc/Echo HTTP/1.1\r\nContent-Length: 3\r\nUpgrade: h2c\r\n\r\n",
-        b"POST /rpc/Echo HTTP/1.1\r\nContent-Length: 3\r\nContent-Type: application/json\r\n\r\n",
-        b"POST /rpc/Echo HTTP/1.1\r\nContent-Length: 3\r\nConnection: upgrade\r\n\r\n",
-        b"POST /rpc/Echo HTTP/1.1\r\nContent-Length: 3\r\n folded: line\r\n\r\n",
-        b"POST /rpc/Echo HTTP/1.1\r\nContent-Length: 3\r\nno colon\r\n\r\n",
-        b"POST /rpc/Echo HTTP/1.1\r\nContent-Length: 3\r\nX: a\0b\r\n\r\n",
-        b"POST /rpc/Echo HTTP/1.1\nContent-Length: 3\n\n",
+        b"POST /rpc/Echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\n",
+        b"POST /rpc/Echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3, 3\r\n\r\n",
+        b"POST /rpc/Echo HTTP/1.1\r\nHost: x\r\nContent-Length: -3\r\n\r\n",
+        b"POST /rpc/Echo HTTP/1.1\r\nHost: x\r\nContent-Length: +3\r\n\r\n",
+        b"POST /rpc/Echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"POST /rpc/Echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nTransfer-Encoding : chunked\r\n\r\n",
+        b"POST /rpc/Echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n",
+        b"POST /rpc/Echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nUpgrade: h2c\r\n\r\n",
+        b"POST /rpc/Echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nContent-Type: application/json\r\n\r\n",
+        b"POST /rpc/Echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nConnection: upgrade\r\n\r\n",
+        b"POST /rpc/Echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n folded: line\r\n\r\n",
+        b"POST /rpc/Echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nno colon\r\n\r\n",
+        b"POST /rpc/Echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nX: a\0b\r\n\r\n",
+        b"POST /rpc/Echo HTTP/1.1\r\nContent-Length: 3\r\n\r\n",
+        b"POST /rpc/Echo HTTP/1.1\r\nHost: x\r\nHost: y\r\nContent-Length: 3\r\n\r\n",
+        b"POST /rpc/Echo HTTP/1.1\r\nHost: x\r\nOrigin: http://x\r\nContent-Length: 3\r\n\r\n",
+        b"POST /rpc/Echo HTTP/1.1\r\nHost: x\r\norigin : null\r\nContent-Length: 3\r\n\r\n",
+        b"POST /rpc/Echo HTTP/1.1\r\nHost: x\r\nSec-Fetch-Site: cross-site\r\nContent-Length: 3\r\n\r\n",
+        b"POST /rpc/Echo HTTP/1.1\nHost: x\nContent-Length: 3\n\n",
     ],
 )
 def test_a_head_that_is_not_plain(head: bytes):
@@ -139,8 +146,8 @@ def test_a_head_that_is_not_plain(head: bytes):
 
 def test_a_head_full_of_spaces_is_read_in_one_pass():
     """Whoever sends it pays: no field makes an expression try each place where its value might end."""
-    head = b"POST /rpc/Echo HTTP/1.1\r\nContent-Length: 3\r\n%b: a" + b" " * 200_000 + b"b\r\n\r\n"
-    for name in (b"Content-Type", b"Connection", b"Content-Length-"):
+    head = b"POST /rpc/Echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n%b: a" + b" " * 200_000 + b"b\r\n\r\n"
+    for name in (b"Content-Type", b"Connection", b"Content-Length-", b"Host"):
         began = time.process_time()
         assert head_of(head % name) is None
         assert time.process_time() - began < 1.0  # some 40 s when it takes the square
@@ -153,10 +160,37 @@ def test_a_handler_learns_who_asks_on_plain_connections_and_on_others(play):
         writer.write(PLAIN % (3, b"one"))
         assert await answer(reader) == (200, b"one")
         assert plain(server) == 1
-        writer.write((PLAIN % (3, b"two")).replace(b"Host: x", b"Host: x\r\nContent-Type: text/plain"))
+        writer.write(
+            (PLAIN % (3, b"two")).replace(b"Host: localhost", b"Host: [::1]\r\nContent-Type: application/x-msgpack")
+        )
         assert await answer(reader) == (200, b"two")
         assert plain(server) == 0
         assert echo.callers == ["/127.0.0.1", "/127.0.0.1"]
+
+    play(story)
+
+
+def test_a_page_is_looked_at_by_the_general_server_whatever_came_before(play):
+    """The gate (rest/gate.py): no origin and no unknown name is let in on a connection that is known."""
+
+    async def story(server, echo, reader, writer):
+        writer.write(PLAIN % (3, b"one"))
+        assert await answer(reader) == (200, b"one")
+        writer.write((PLAIN % (3, b"two")).replace(b"localhost", b"LOCALHOST:1\r\nOrigin: http://evil.example"))
+        status, told = await answer(reader)
+        assert (status, b"mk.http.allowed.origins" in told, plain(server)) == (403, True, 0)
+        assert echo.seen == [b"one"]
+
+    play(story)
+
+
+def test_an_unknown_name_is_refused_on_the_first_request(play):
+    """DNS rebinding: the page is of the broker's own origin, only its name is not the broker's."""
+
+    async def story(server, echo, reader, writer):
+        writer.write((PLAIN % (3, b"one")).replace(b"localhost", b"evil.example:9092"))
+        status, told = await answer(reader)
+        assert (status, b"mk.http.allowed.hosts" in told, echo.seen) == (403, True, [])
 
     play(story)
 
@@ -169,7 +203,7 @@ def test_who_is_handed_over_while_the_server_closes_is_closed(play):
         asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
         await until(lambda: plain(server) == 1)
         server._stop_listening()
-        writer.write(b"GET /hello HTTP/1.1\r\nHost: x\r\n\r\n")
+        writer.write(b"GET /hello HTTP/1.1\r\nHost: localhost\r\n\r\n")
         with contextlib.suppress(ConnectionResetError):
             assert await reader.read() == b""
         await until(lambda: server.connection_count == 0)
@@ -242,7 +276,7 @@ def test_the_general_server_takes_over_with_every_byte(play):
     """A door behind plain requests on one connection; from then on everything is the general server's."""
 
     async def story(server, echo, reader, writer):
-        door = b"GET /hello HTTP/1.1\r\nHost: x\r\n\r\n"
+        door = b"GET /hello HTTP/1.1\r\nHost: localhost\r\n\r\n"
         writer.write(PLAIN % (3, b"one") + door + PLAIN % (3, b"two"))
         told = [await answer(reader) for _ in range(3)]
         assert told == [(200, b"one"), (200, b"hello"), (200, b"two")]

@@ -2,8 +2,9 @@
 
 In turns: chaos on real processes (the scenario ``storm``: a kill, a freeze or a cut every five seconds at full load; then
 another scenario of the library), fresh seeds of the simulator, the search for planted bugs from seed 0 on. At the end, and
-after Ctrl-C, it says what it covered: the verdict and figures of chaos, seeds and marks, bugs found. The first failure ends
-it with exit code 1; the seed is printed, and of real processes everything is kept.
+after Ctrl-C, it says what it covered: the verdict and figures of chaos, seeds and marks, bugs found. A failure is printed
+with its seed, of real processes everything is kept, and it goes on: an hour tells of all that an hour can find. Exit code 1
+after a failure, 0 without, 130 after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from minikafka.chaos.outcome import CLEAN, COUNTED_AS, Outcome
 from minikafka.chaos.play import play
 from minikafka.chaos.reading import find, library, read
 from minikafka.chaos.target import lacks
-from minikafka.sim.plan import plan_of
 from minikafka.sim.run import run
+from minikafka.sim.seeds import plan_of
 from tests.sim.planted_table import Hunt
 
 CYCLE_MINUTES = 20.0
@@ -104,21 +105,21 @@ class Soak:
         self.marks: Counter[str] = Counter()
         self.hunt = Hunt(say)
         self.hunted = 0
+        self.failures: list[str] = []
 
-    def turn(self, minutes: float) -> bool:
-        """Each part for its share; was all well?"""
-        return (
-            self.real_chaos(minutes * SHARES["chaos"])
-            and self.fresh_seeds(minutes * SHARES["seeds"])
-            and self.planted_bugs(minutes * SHARES["hunt"])
-        )
+    def turn(self, minutes: float) -> None:
+        """Each part for its share."""
+        self.real_chaos(minutes * SHARES["chaos"])
+        self.fresh_seeds(minutes * SHARES["seeds"])
+        self.planted_bugs(minutes * SHARES["hunt"])
 
-    def real_chaos(self, minutes: float) -> bool:
+    def real_chaos(self, minutes: float) -> None:
         """Real processes: the storm for its time, then one more scenario of the library."""
         other = self.others[self.chaos.runs // 2 % len(self.others)]
-        return self._play(find(STORM), max(STORM_S_MIN, 60 * minutes)) and self._play(other, None)
+        self._play(find(STORM), max(STORM_S_MIN, 60 * minutes))
+        self._play(other, None)
 
-    def _play(self, path: Path, duration_s: float | None) -> bool:
+    def _play(self, path: Path, duration_s: float | None) -> None:
         folder = Path(tempfile.mkdtemp(prefix="minikafka-soak-"))
         seed = self.first_seed + self.chaos.runs
         say(f"chaos: {path.stem} on real processes, seed {seed}, in {folder}")
@@ -132,13 +133,16 @@ class Soak:
             raise
         say(outcome.render())
         self.chaos.add(outcome)
-        if outcome.verdict != CLEAN:
-            say(f"NOT WELL: seed {seed}, everything is kept in {folder}")
-            return False
-        shutil.rmtree(folder)
-        return True
+        if outcome.verdict == CLEAN:
+            shutil.rmtree(folder)
+        else:
+            self._failed(f"chaos {path.stem}, seed {seed}: {outcome.verdict}, everything is kept in {folder}")
 
-    def fresh_seeds(self, minutes: float) -> bool:
+    def _failed(self, what: str) -> None:
+        say(f"NOT WELL: {what}")
+        self.failures.append(what)
+
+    def fresh_seeds(self, minutes: float) -> None:
         """The simulator, seed after seed that nobody has seen."""
         say(f"simulator, from seed {self.next_seed} on")
         ends_at = time.monotonic() + 60 * minutes
@@ -151,16 +155,17 @@ class Soak:
             self.outcomes.update(report.outcomes)
             if not report.ok:
                 say(report.render())
-                return False
+                self._failed(f"simulator, seed {report.plan.seed}: {report.violations[0].name}")
         say(f"{self.runs} seeds so far, {self.virtual_s:,.0f} virtual seconds")
-        return True
 
-    def planted_bugs(self, minutes: float) -> bool:
+    def planted_bugs(self, minutes: float) -> None:
         """How many seeds does each planted bug need? It goes on where the last turn ended."""
         say("search for planted bugs")
+        missed = len(self.hunt.missed)
         self.hunt.go(ends_at=time.monotonic() + 60 * minutes, skip=self.hunted)
         self.hunted = len(self.hunt.found) + len(self.hunt.missed)
-        return not self.hunt.missed
+        for name in self.hunt.missed[missed:]:
+            self._failed(f"planted bug {name}: not found")
 
     def summary(self) -> str:
         """What it covered."""
@@ -174,6 +179,7 @@ class Soak:
             f"planted bugs: {len(self.hunt.found)} found in {self.hunt.seeds} runs, not found: "
             + (", ".join(self.hunt.missed) or "none"),
         ]
+        lines += [f"NOT WELL: {failure}" for failure in self.failures]
         return "\n".join(f"  {line}" for line in lines)
 
 
@@ -185,16 +191,17 @@ def main() -> int:
     options = parser.parse_args()
     soak = Soak(int(time.time()) if options.seed is None else options.seed)
     ends_at = time.monotonic() + 60 * options.minutes
-    code = 0
+    was_stopped = False
     try:
-        while code == 0 and time.monotonic() < ends_at:
-            left = (ends_at - time.monotonic()) / 60
-            code = 0 if soak.turn(min(CYCLE_MINUTES, left)) else 1
+        while time.monotonic() < ends_at:
+            soak.turn(min(CYCLE_MINUTES, (ends_at - time.monotonic()) / 60))
     except KeyboardInterrupt:
         say("stopped")
-        code = 130
-    say({0: "all was well", 1: "NOT WELL"}.get(code, "so far all was well") + "; covered:\n" + soak.summary())
-    return code
+        was_stopped = True
+    say(("NOT WELL" if soak.failures else "all was well") + "; covered:\n" + soak.summary())
+    if was_stopped:
+        return 130
+    return 1 if soak.failures else 0
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ def connected(address: tuple[str, int], count: int, said: bytes) -> Iterator[lis
 
 
 def head(method: str, path: str, size: int = 0) -> bytes:
-    return f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {size}\r\n\r\n".encode()
+    return f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {size}\r\n\r\n".encode()
 
 
 def leaders(up: Up) -> list[tuple[int, int]]:
@@ -126,7 +126,7 @@ async def test_who_connects_and_asks_nothing_is_let_go(monkeypatch: pytest.Monke
     host, port = server.address
     loris_reader, loris = await asyncio.open_connection(host, port)
     good_reader, good = await asyncio.open_connection(host, port)
-    request = b"POST /rpc/Echo HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi"
+    request = b"POST /rpc/Echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\nhi"
     good.write(request)
     assert (await good_reader.readuntil(b"hi")).startswith(b"HTTP/1.1 200")
     for each in b"POST /rpc/E":

@@ -8,13 +8,16 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import urllib.request
+from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from minikafka.errors import BrokerNotAvailable, InvalidConfig, NetworkException
+from minikafka.errors import BrokerNotAvailable, InvalidConfig, NetworkException, RequestTimedOut
 from minikafka.ports import Buffers
 from minikafka.types import Address, TopicPartition
 from minikafka.wire.messages import (
@@ -30,6 +33,7 @@ from minikafka.wire.messages import (
 from minikafka.wire.records import Record, build_batch
 from minikafka.world import temporary
 from minikafka.world.asking import Asker
+from minikafka.world.clients import Producer
 from minikafka.world.local_cluster import LocalCluster
 from minikafka.world.temporary import TemporaryFolder
 
@@ -129,6 +133,45 @@ async def test_nothing_is_written_or_answered_after_a_kill(tmp_path):
         assert not (cluster.folder(node) / ".kafka_cleanshutdown").exists()
 
 
+def open_files(folder: Path) -> list[str]:
+    """Files in ``folder`` that this process has open."""
+    found = []
+    for each in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # the one that lists the others
+            found.append(str(each.readlink()))
+    return [path for path in found if path.startswith(f"{folder}/broker-")]
+
+
+def test_a_stop_ends_all_brokers_also_when_one_cannot_stop(tmp_path):
+    """The first that failed left the others as they were: without a clean mark, on a loop that went away under them."""
+
+    async def fails() -> None:
+        raise RuntimeError("boom")
+
+    async def break_one() -> None:
+        cluster.broker(1).quorum.stop = fails
+
+    cluster = LocalCluster(3, tmp_path, QUICK)
+    cluster.start()
+    cluster.run(break_one)
+    with pytest.raises(RuntimeError, match="boom"):
+        cluster.stop()
+    marks = [(cluster.folder(node) / ".kafka_cleanshutdown").exists() for node in (1, 2, 3)]
+    assert marks == [False, True, True]
+    assert open_files(tmp_path) == []
+
+
+def test_a_kill_leaves_none_of_its_files_open(tmp_path):
+    """The process lives on: each kill left a descriptor open for each partition, and the memory of deleted files."""
+    with LocalCluster(brokers=1, data_dir=tmp_path) as cluster:
+        asyncio.run(cluster.create_topic("orders", partitions=3))
+        assert open_files(tmp_path)
+        cluster.kill(1)
+        assert open_files(tmp_path) == []
+        cluster.restart(1)
+        assert open_files(tmp_path)
+
+
 def test_the_sync_form_and_a_restart_of_the_whole(tmp_path):
     """The same directory is the same cluster: same ports, same id, and the topics are still there."""
     with LocalCluster(3, tmp_path, QUICK) as cluster:
@@ -192,6 +235,106 @@ def test_what_cannot_work_is_told():
             cluster.restart(1)
         with pytest.raises(BrokerNotAvailable, match="no broker 9, only 1"):
             cluster.restart(9)
+
+
+def test_pythons_own_numbers_and_truths_are_settings():
+    """`{"num.partitions": 3}` is what everybody writes first."""
+    config = {"num.partitions": 3, "auto.create.topics.enable": False, "log.cleaner.io.max.bytes.per.second": 1.5e6}
+    with LocalCluster(1, config=config) as cluster:  # type: ignore[arg-type]  # as users do
+        found = cluster.files.brokers[0].config()
+        assert (found.num_partitions, found.auto_create_topics_enable) == (3, False)
+
+
+def test_who_waits_is_told_when_the_cluster_is_stopped():
+    """A thread that waited for a record waited for ever, and so did a task of another loop."""
+    cluster = LocalCluster(1)
+    cluster.start()
+    cluster.sync.create_topic("t")
+    ended: Future[BaseException | None] = Future()
+
+    def read() -> None:
+        try:
+            cluster.sync.consume("t", 1, timeout_s=600)
+        except BaseException as error:  # handed to the test
+            ended.set_result(error)
+
+    async def wait() -> None:
+        waiting = asyncio.ensure_future(cluster.wait.high_watermark("t", 0, 7, timeout_s=600))
+        await asyncio.sleep(0.2)
+        await asyncio.to_thread(cluster.stop)
+        with pytest.raises(BrokerNotAvailable, match="stopped meanwhile"):
+            await waiting
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    asyncio.run(wait())
+    thread.join(30)
+    error = ended.result(0)
+    assert isinstance(error, BrokerNotAvailable)
+    assert "stopped meanwhile" in str(error)
+
+
+def test_a_cluster_is_stopped_soon_though_records_have_no_answer():
+    """A test that fails while its brokers are down must not wait for delivery.timeout.ms at its end."""
+    with LocalCluster(1) as cluster:
+        kafka = cluster.sync
+        kafka.create_topic("t")
+        kafka.produce("t", b"tea")
+        kafka.kill(1)
+
+        async def send() -> Producer:
+            producer = await kafka._producer("all")
+            producer._accumulator._delivery_timeout_s = 1e9  # waiting for it would end with the suite's time limit
+            await producer.send("t", b"milk")
+            return producer
+
+        producer = kafka.run(send)
+    assert producer._accumulator.size == 0
+
+
+def test_a_producer_that_could_not_start_is_not_kept():
+    """The next call of produce begins anew."""
+    with LocalCluster(1) as cluster:
+        kafka = cluster.sync
+        kafka.create_topic("t")
+        cluster.kill(1)
+        with pytest.raises(TimeoutError):
+            kafka.run(lambda: kafka._producer("all"), timeout_s=0.3)
+        cluster.restart(1)
+        assert [each.offset for each in kafka.produce("t", b"tea")] == [0]
+
+
+def test_reading_a_mistyped_topic_says_so_and_creates_none():
+    """It was created to be counted, and then "gave 0 records"; one that comes meanwhile is read."""
+    with LocalCluster(1) as cluster:
+        kafka = cluster.sync
+        for partition in (None, 0):
+            with pytest.raises(RequestTimedOut, match="the topic 'ordrs' does not exist"):
+                kafka.consume("ordrs", 1, partition=partition, timeout_s=0.3)
+        with pytest.raises(RequestTimedOut):
+            kafka.wait.topic("ordrs", timeout_s=0.1)
+        later = threading.Timer(0.3, lambda: kafka.produce("orders", b"tea"))
+        later.start()
+        assert [record.value for record in kafka.consume("orders", 1)] == [b"tea"]
+        later.join()
+
+
+def test_a_cluster_is_started_again(tmp_path: Path):
+    """Its files, ports and topics are the same; a temporary one has no files any more, and leaves none behind."""
+    cluster = LocalCluster(1, tmp_path)
+    with cluster:
+        bootstrap = cluster.bootstrap
+        cluster.sync.create_topic("t")
+        cluster.sync.produce("t", b"tea")
+    with cluster:
+        assert cluster.bootstrap == bootstrap
+        assert [record.value for record in cluster.sync.consume("t", 1)] == [b"tea"]
+    temporary_one = LocalCluster(1)
+    with temporary_one:
+        pass
+    with pytest.raises(InvalidConfig, match="make a new one"):
+        temporary_one.start()
+    assert not temporary_one.data_dir.exists()
 
 
 def test_stopping_does_not_wait_for_a_controller_that_is_gone(tmp_path):

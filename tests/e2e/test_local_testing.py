@@ -12,19 +12,14 @@ from minikafka.testing.states import Wish
 from minikafka.ui.journal import read_journals
 from minikafka.ui.page import replay_of
 from minikafka.world.local_cluster import LocalCluster
+from tests.e2e.haste import SHORT_LAGS
 
 pytestmark = pytest.mark.e2e
-
-QUICK = {
-    "broker.session.timeout.ms": "1500",
-    "broker.heartbeat.interval.ms": "150",
-    "replica.lag.time.max.ms": "800",
-}
 
 
 @pytest.fixture(scope="module")
 def cluster():
-    with LocalCluster(3, config=QUICK) as running:
+    with LocalCluster(3, config=SHORT_LAGS) as running:
         yield running
 
 

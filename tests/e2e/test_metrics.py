@@ -16,15 +16,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from minikafka import AdminClient, Consumer, NewTopic, Producer, TopicPartition
 from minikafka.world.local_cluster import LocalCluster
+from tests.e2e.haste import SHORT_SESSIONS
 from tests.tidy.sources import ROOT
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 SETTINGS = {
-    "broker.session.timeout.ms": "1500",
-    "broker.heartbeat.interval.ms": "300",
-    "controller.quorum.fetch.timeout.ms": "800",
-    "controller.quorum.election.timeout.ms": "400",
+    **SHORT_SESSIONS,
     "min.insync.replicas": "2",
     "offsets.topic.num.partitions": "3",
     "group.initial.rebalance.delay.ms": "0",

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -74,6 +76,94 @@ def until(met: Callable[[], bool]) -> None:
         assert time.monotonic() < deadline
 
 
+def test_lists_with_tabs_have_the_cells_of_the_tables(cluster: LocalCluster):
+    """-o tsv on all that lists: one header, as many cells in every line, nothing for people among them."""
+    create(cluster, "tabs", partitions=2)
+    told(cluster, "config", "alter", "--topic", "tabs", "--set", "retention.ms=5")
+
+    def rows(*arguments: str) -> list[dict[str, str]]:
+        header, *lines = (line.split("\t") for line in told(cluster, *arguments, "-o", "tsv").splitlines())
+        assert all(len(line) == len(header) for line in lines)
+        return [dict(zip(header, line, strict=True)) for line in lines]
+
+    assert {"Topic": "tabs", "PartitionCount": "2", "ReplicationFactor": "3"} in rows("topics", "list")
+    partitions = rows("topics", "describe", "tabs")
+    assert [(each["Topic"], each["Partition"], len(each["Replicas"].split(","))) for each in partitions] == [
+        ("tabs", "0", 3),
+        ("tabs", "1", 3),
+    ]
+    assert [each["Adding"] for each in partitions] == ["-", "-"]
+    [topic] = [each for each in rows("topics", "describe", "--topics-with-overrides") if each["Topic"] == "tabs"]
+    assert topic["Configs"] == "retention.ms=5"
+    assert rows("topics", "describe", "tabs", "--unavailable-partitions") == []
+    [setting] = rows("config", "describe", "--topic", "tabs")
+    assert (setting["Setting"], setting["Value"]) == ("retention.ms", "5")
+    assert rows("config", "alter", "--topic", "tabs", "--delete", "retention.ms")[0]["Setting"] == "retention.ms"
+    assert rows("config", "describe", "--topic", "tabs") == []
+    assert [each["Offset"] for each in rows("offsets", "tabs")] == ["0", "0"]
+    assert rows("topics", "delete-records", "tabs", "0:end")[0] == {"Partition": "0", "LowWatermark": "0"}
+    [quorum] = rows("quorum", "describe", "--status")
+    assert quorum["LeaderId"] in {each["NodeId"] for each in rows("quorum", "describe", "--replication")}
+    assert rows("reassign", "status") == []
+    assert rows("reassign", "generate", "tabs", "--brokers", "1,2,3") == []
+    moved = rows("reassign", "generate", "tabs", "--brokers", "1,2", "--replication-factor", "2")
+    assert {len(each["Proposed"].split(",")) for each in moved} == {2}
+    assert rows("elect", "preferred", "tabs-0")[0]["Partition"] == "tabs-0"
+    assert rows("groups", "list") == []
+    assert {each["Level"] for each in rows("doctor")} <= {"note", "warning", "error"}
+
+
+def test_a_reader_begins_and_ends_where_it_is_told(cluster: LocalCluster):
+    """HTTP-CLI-CONVENTIONS 4.1: --partition, --offset and --timeout-ms, as in kafka-console-consumer and kcat."""
+    create(cluster, "places", partitions=2)
+    [address] = cluster.bootstrap.split(",")[:1]
+    for partition in (0, 1):
+        records = [{"value": f"{partition}-{number}", "timestamp": 1_000 * (number + 1)} for number in range(5)]
+        path = f"http://{address}/v1/topics/places/partitions/{partition}/records"
+        body = json.dumps({"records": records}).encode()
+        urllib.request.urlopen(urllib.request.Request(path, body, {"Content-Type": "application/json"})).read()
+
+    def read(*arguments: str, code: int = 0) -> list[str]:
+        return sorted(told(cluster, "consume", "places", *arguments, code=code).splitlines())
+
+    assert read("--partition", "1", "--offset", "3", "--exit-at-end") == ["1-3", "1-4"]
+    assert read("--offset", "-1", "--exit-at-end") == ["0-4", "1-4"]
+    assert read("--offset", "@4000", "--timeout-ms", "300") == ["0-3", "0-4", "1-3", "1-4"]
+    assert read("--offset", "1970-01-01T00:00:06Z", "--exit-at-end") == []
+    assert read("--offset", "beginning", "--partition", "0", "--max-messages", "2") == ["0-0", "0-1"]
+    assert read("--timeout-ms", "50") == []
+    assert "outside 0 to 5" in "".join(read("--offset", "6", code=1))
+    assert "no 7" in "".join(read("--partition", "7", code=1))
+
+
+def test_a_topic_is_copied_by_two_commands(cluster: LocalCluster):
+    """Keys, nulls, headers, one partition from the command line; `consume -o json | produce --json` keeps all of it."""
+    create(cluster, "originals", partitions=2)
+    create(cluster, "copies")
+
+    def produce(given: str, *arguments: str, code: int = 0) -> tuple[dict, str]:
+        done = subprocess.run(
+            [*MINIKAFKA, "produce", *arguments, "-b", cluster.bootstrap],
+            input=given, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+        )  # fmt: skip
+        assert done.returncode == code, done.stderr
+        return json.loads(done.stdout), done.stderr
+
+    options = ("--key-separator", ":", "--key", "k", "--null-marker", "NULL", "-H", "trace=7", "--partition", "1")
+    assert produce("ann:tea\nbob:NULL\nalone\n", "originals", *options)[0]["acknowledged"] == 3
+    read = ("--from-beginning", "--exit-at-end", "-o", "json")
+    lines = told(cluster, "consume", "originals", "--partition", "1", *read)
+    records = [json.loads(line) for line in lines.splitlines()]
+    assert [(each["key"], each["value"]) for each in records] == [("ann", "tea"), ("bob", None), ("k", "alone")]
+    assert [each["headers"] for each in records] == [[["trace", "7"]]] * 3
+    assert produce(lines, "copies", "--json")[0]["acknowledged"] == 3
+    copies = [json.loads(line) for line in told(cluster, "consume", "copies", *read).splitlines()]
+    assert [{**each, "topic": "originals", "partition": 1} for each in copies] == records
+    summary, why = produce('{"value":1}\nno record\n{"value":2}\n', "copies", "--json", code=1)
+    assert (summary["acknowledged"], summary["failed"]) == (1, 1)
+    assert "line 2" in why
+
+
 def test_settings_are_altered_and_shown(cluster: LocalCluster):
     """config alter and describe, in all three layouts; what is wrong is refused in one sentence."""
     create(cluster, "settings")
@@ -106,6 +196,42 @@ def test_settings_are_altered_and_shown(cluster: LocalCluster):
     assert shown["node.id"] == ("2", "STATIC_BROKER_CONFIG", True)
     told(cluster, "config", "alter", "--all-brokers", "--delete", "log.retention.bytes")
     assert "Nothing was altered" in told(cluster, "config", "describe", "--all-brokers")
+
+
+def test_a_mistyped_topic_is_told_once_and_an_empty_input_makes_none(cluster: LocalCluster):
+    """Brokers create what they are asked for: `produce ordrs` said nothing, and acknowledged all."""
+    send = [*MINIKAFKA, "produce", "ordrs", "-b", cluster.bootstrap]
+
+    def said(given: str) -> str:
+        done = subprocess.run(send, input=given, text=True, check=True, capture_output=True, timeout=TIMEOUT_S)
+        return done.stderr
+
+    assert said("") == ""
+    assert "ordrs" not in told(cluster, "topics", "list")
+    assert said("a\nb\n") == "minikafka: there is no topic ordrs yet; brokers may create it now\n"
+    assert said("c\n") == ""
+
+
+def test_who_interrupts_produce_while_brokers_are_down_is_told_what_it_waits_for():
+    """Ctrl-C waits for answers, up to delivery.timeout.ms: two minutes without a word looked like a hang."""
+    with LocalCluster(1, config=QUICK) as cluster:
+        cluster.sync.create_topic("t")
+        command = [*MINIKAFKA, "produce", "t", "-b", cluster.bootstrap]
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as sending:
+            sending.stdin.write("a\n")
+            sending.stdin.flush()
+            cluster.sync.wait.high_watermark("t", 0, 1, timeout_s=TIMEOUT_S)
+            cluster.kill(1)
+            sending.stdin.write("b\n")
+            sending.stdin.flush()
+            time.sleep(0.5)  # until it is buffered; sooner only makes the count 0
+            sending.send_signal(signal.SIGINT)
+            assert re.match(
+                r"minikafka: waiting for the answers to \d records; Ctrl-C again", sending.stderr.readline()
+            )
+            sending.send_signal(signal.SIGINT)
+            assert sending.wait(TIMEOUT_S) == 130
 
 
 def test_partitions_are_added_and_records_deleted(cluster: LocalCluster):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -14,6 +15,8 @@ import msgpack
 import pytest
 
 from minikafka import Consumer
+from minikafka.client.group_member import Member
+from minikafka.wire.group_messages import MemberAssignment
 from minikafka.world.local_cluster import LocalCluster
 from tests.e2e.test_rest_operations import Person
 
@@ -142,6 +145,35 @@ async def test_a_person_and_a_program_share_a_topic(person: Person, cluster: Loc
         await person("DELETE", f"{group}/members/{joined['member_id']}")
         while len(consumer.assignment()) != 4:
             await consumer.getmany(timeout_ms=50)
+
+
+async def test_a_leader_that_assigns_what_nobody_can_read_is_named(
+    person: Person, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+):
+    """A program in another language leads: the person gets a problem, no 500, and does not stay in the group."""
+    deal = Member._deal
+
+    def garbage_for_others(self: Member, *given: Any) -> tuple[MemberAssignment, ...]:
+        own = self.member_id
+        return tuple(
+            each if each.member_id == own else replace(each, assignment=b"\x00\x01\xff") for each in deal(self, *given)
+        )
+
+    monkeypatch.setattr(Member, "_deal", garbage_for_others)
+    topic = await filled(person, "foreign", 2)
+    group = "/v1/groups/foreign"
+    async with Consumer(
+        topic, bootstrap_servers=cluster.bootstrap, group_id="foreign", heartbeat_interval_ms=100, client_id="program"
+    ) as consumer:
+        while len(consumer.assignment()) != 2:
+            await consumer.getmany(timeout_ms=50)
+        joining = asyncio.ensure_future(person("POST", f"{group}/members", join_body(topic), expect=409))
+        while not joining.done() or len(consumer.assignment()) != 2:
+            await consumer.getmany(timeout_ms=50)
+        told = await joining
+        assert told["error"] == "INCONSISTENT_GROUP_PROTOCOL"
+        assert "stop the member that leads" in told["detail"]
+        assert [each["client_id"] for each in (await person("GET", group))["members"]] == ["program"]
 
 
 async def test_new_partitions_are_shared_out(person: Person):

@@ -17,21 +17,15 @@ import pytest
 
 from minikafka.rest import topic_follow
 from minikafka.world.local_cluster import LocalCluster
+from tests.e2e.haste import SHORT_SESSIONS
 from tests.rest.conform import check_answer
 
-# Short sessions, so that a dead broker is noticed soon; only virtual clocks assert times.
-SETTINGS = {
-    "broker.session.timeout.ms": "1500",
-    "broker.heartbeat.interval.ms": "300",
-    "controller.quorum.fetch.timeout.ms": "800",
-    "controller.quorum.election.timeout.ms": "400",
-}
 PATIENCE_S = 60
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(brokers=3, config=SETTINGS) as running:
+    with LocalCluster(brokers=3, config=SHORT_SESSIONS) as running:
         yield running
 
 

@@ -18,14 +18,13 @@ from minikafka.rest.routes import TESTING_ROUTES
 from minikafka.ui.journal import read_journals
 from minikafka.world.local_cluster import LocalCluster
 from minikafka.world.processes import ProcessCluster
+from tests.e2e.haste import SHORT_LAGS
 from tests.rest.conform import check
 
 pytestmark = pytest.mark.e2e
 
 QUICK = {
-    "broker.session.timeout.ms": "1500",
-    "broker.heartbeat.interval.ms": "150",
-    "replica.lag.time.max.ms": "800",
+    **SHORT_LAGS,
     "mk.testing.endpoints.enable": "true",
 }
 
@@ -101,6 +100,8 @@ async def test_faults_are_listed_in_order_and_cleared(curl: Curl):
     assert {name: second[name] for name in more} == more
     assert [each["id"] for each in (await curl.get("/v1/faults"))["faults"]] == [first["id"], second["id"]]
     assert await curl("DELETE", "/v1/faults") == {"healed": 2}
+    await curl("POST", "/v1/faults", 201, json=more)
+    assert await curl("POST", "/v1/faults:reset") == {"healed": 1}
     assert await curl.get("/v1/faults") == {"faults": []}
 
 

@@ -23,6 +23,7 @@ from minikafka.errors import (
 )
 from minikafka.ports import Buffers, World
 from minikafka.quorum.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
+from minikafka.rest.gate import Gate
 from minikafka.rest.routes import Doors
 from minikafka.rest.rpc_json import json_rpc
 from minikafka.types import Address, NodeId, TopicPartition
@@ -119,7 +120,7 @@ class FakeBroker:
         self.was_asked = asyncio.Event()
         self.told: list[tuple[str, dict[str, object]]] = []
         self.doors = Doors()
-        self.network = HttpNetwork(doors=self.doors, translate=json_rpc)
+        self.network = HttpNetwork(doors=self.doors, translate=json_rpc, gate=Gate.of(config))
         self.world = World(
             clock=SystemClock(),
             network=self.network,

@@ -263,8 +263,32 @@ async def test_acks_0_is_202_and_says_no_offsets(curl):
     assert told.json["records"] == [{"partition": 0}]
     assert curl.cluster.brokers[1].asked[-1].acks == 0
     assert (await curl.post("/v1/topics/orders/partitions/0/records?acks=1", {"value": 1})).json["acks"] == "1"
-    bad = (await curl.post("/v1/topics/orders/records?acks=2", {"value": 1})).problem(400, "INVALID_REQUEST")
-    assert bad["errors"][0]["parameter"] == "acks"
+
+
+@pytest.mark.parametrize("acks", ["2", "-2", "many", ""])
+async def test_other_acks_have_an_error_of_their_own(curl, acks):
+    """KAFKA-FACTS, Produce 1: acks not in -1, 0, 1 -> INVALID_REQUIRED_ACKS; nothing is sent."""
+    for path in ("/v1/topics/orders/records", "/v1/topics/orders/partitions/0/records"):
+        bad = (await curl.post(f"{path}?acks={acks}", {"value": 1})).problem(400, "INVALID_REQUIRED_ACKS")
+        assert (bad["error_code"], bad["errors"][0]["parameter"], bad["outcome"]) == (21, "acks", "not_written")
+        more = (await curl.post(f"{path}?acks={acks}&ack=1", {"value": 1})).problem(400, "INVALID_REQUEST")
+        assert [each["parameter"] for each in more["errors"]] == ["acks", "ack"]
+    assert curl.cluster.brokers[1].asked == []
+
+
+async def test_each_problem_has_a_number_of_its_own(curl):
+    """RFC 9457, 3.1.5: `instance` tells one occurrence from the next, and finds it among the events."""
+    first, second = [(await curl.get("/v1/topics/a%20b?x=1")).problem(400, "INVALID_REQUEST") for _ in range(2)]
+    path, number = first["instance"].split("#")
+    assert (path, number.split(".")[::2]) == ("/v1/topics/a%20b", ["1", "1"])
+    assert second["instance"] == path + "#" + number[:-1] + "2"
+    other = (await curl.get("/v1/topics/none", at=2)).problem(404, "UNKNOWN_TOPIC_OR_PARTITION")
+    assert other["instance"].startswith("/v1/topics/none#2.")
+    assert len((await curl.get("/" + "x" * 2000)).problem(404, "INVALID_REQUEST")["instance"]) < 300
+    curl.cluster.brokers[1].refuse_parts[ORDERS_0] = [NotEnoughReplicas("too few")]
+    told = (await curl.post("/v1/topics/orders/partitions/0/records", {"value": 1})).problem(503, "NOT_ENOUGH_REPLICAS")
+    ((kind, facts),) = curl.cluster.brokers[1].told
+    assert (kind, facts["instance"], facts["error"]) == ("problem_told", told["instance"], "NOT_ENOUGH_REPLICAS")
 
 
 async def test_too_few_replicas_is_503_not_written(curl):
@@ -546,7 +570,9 @@ async def test_a_body_that_never_ends_is_408(curl, monkeypatch):
     monkeypatch.setattr(body, "BODY_TIMEOUT_S", 0.01)
     address = curl.cluster.brokers[1].address
     reader, writer = await asyncio.open_connection(address.host, address.port)
-    writer.write(b"POST /v1/topics HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{")
+    writer.write(
+        b"POST /v1/topics HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"
+    )
     assert b"408" in await reader.readline()
     writer.close()
     await writer.wait_closed()
@@ -560,10 +586,12 @@ async def test_a_bug_is_a_500_without_a_traceback_and_an_event_with_one(curl, mo
 
     monkeypatch.setattr(curl.cluster.brokers[1], "on_Metadata", broken)
     told = await curl.get("/v1/cluster")
-    assert told.problem(500, "UNKNOWN_SERVER_ERROR")["outcome"] == "unknown"
+    problem = told.problem(500, "UNKNOWN_SERVER_ERROR")
+    assert problem["outcome"] == "unknown"
     assert "secret" not in told.text
     ((kind, facts),) = curl.cluster.brokers[1].told
     assert kind == "rest_failed"
+    assert facts["instance"] == problem["instance"]
     assert "ZeroDivisionError" in str(facts["traceback"])
 
 
@@ -573,6 +601,77 @@ async def test_the_type_of_a_problem_leads_to_its_page(curl):
     page = (await curl.get(problem["type"])).json
     assert (page["error"], page["error_code"], page["status"]) == ("UNKNOWN_TOPIC_OR_PARTITION", 3, 404)
     (await curl.get("/docs/problems/none")).problem(404, "INVALID_REQUEST")
+
+
+async def test_a_piece_of_a_log_has_a_beginning_and_an_end(curl):
+    """HTTP conventions 2.3: `from` and `to`; what begins at `to` is not in it, and `next_offset` is where to go on."""
+    for value in range(4):
+        await curl.post("/v1/topics/orders/partitions/0/records", {"value": value})
+    path = "/v1/topics/orders/partitions/0/log?replica=1"
+    for query, offsets, following in (("&from=1&to=3", [1, 2], 3), ("&to=0", [], 0), ("&from=2", [2, 3], 4)):
+        told = (await curl.get(path + query)).json
+        assert ([each["base_offset"] for each in told["batches"]], told["next_offset"]) == (offsets, following)
+
+
+# ---- web pages -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "path,body",
+    [
+        ("/v1/topics", b'{"name":"planted"}'),
+        ("/v1/topics/orders/partitions/0/records", b'{"value":1}'),
+        ("/rpc/CreateTopics", b'{"topics":[{"name":"planted"}]}'),
+    ],
+)
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain", None])
+async def test_a_page_elsewhere_changes_nothing_and_curl_d_does(curl, path, body, kind):
+    """CSRF: what a page may send without asking is refused by its Origin; the same from curl is what it always was."""
+    headers = {"Origin": "http://evil.example", **({} if kind is None else {"Content-Type": kind})}
+    skipped = [] if kind else ["Content-Type"]
+    told = await curl("POST", path, data=body, headers=headers, skip_auto_headers=skipped)
+    assert told.problem(403, "INVALID_REQUEST")["setting"] == "mk.http.allowed.origins"
+    assert curl.cluster.brokers[1].asked == []
+    if kind == "application/x-www-form-urlencoded":
+        told = await curl("POST", path, data=body, headers={"Content-Type": kind})
+        assert told.status < 300
+        assert len(curl.cluster.brokers[1].asked) > 0
+
+
+async def test_a_page_by_another_name_reads_nothing(curl):
+    """DNS rebinding: all doors, health included; nothing is forwarded."""
+    for path in ("/v1/topics", "/healthz", "/metrics", "/docs", "/v1/topics/orders/partitions/0/stream", "/nothing"):
+        told = await curl.get(path, headers={"Host": "evil.example:9092"})
+        assert told.problem(403, "INVALID_REQUEST")["setting"] == "mk.http.allowed.hosts"
+    assert curl.cluster.brokers[1].asked == []
+
+
+async def test_a_page_of_an_allowed_origin_uses_all_of_it():
+    """CORS: preflights are answered; answers, problems and streams can be read."""
+    async with FakeCluster(1, http_allowed_origins="http://ui.example") as cluster:
+        cluster.add_topic("orders", [1])
+        curl = Curl(cluster)
+        page = {"Origin": "http://ui.example"}
+        async with curl.session:
+            asks = {**page, "Access-Control-Request-Method": "PATCH", "Access-Control-Request-Headers": "x"}
+            told = await curl("OPTIONS", "/v1/topics/orders", headers=asks)
+            assert told.status == 204
+            assert "PATCH" in told.headers["Access-Control-Allow-Methods"]
+            for path, status in (("/v1/topics", 200), ("/nothing", 404)):
+                told = await curl.get(path, headers=page)
+                assert (told.status, told.headers["Access-Control-Allow-Origin"]) == (status, "http://ui.example")
+                assert "Mk-Leader" in told.headers["Access-Control-Expose-Headers"]
+            assert (await curl.post("/v1/topics/orders/records", {"value": 1}, headers=page)).status == 200
+            told = await curl.get("/v1/topics", headers={"Origin": "http://evil.example"})
+            told.problem(403, "INVALID_REQUEST")
+            assert "Access-Control-Allow-Origin" not in told.headers
+            assert (await curl.get("/v1/topics")).headers["Vary"] == "Origin"
+            link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+            assert (await curl.get("/docs", headers=link)).status == 200
+            assert (await curl.get("/docs", headers={**link, "Sec-Fetch-Dest": "iframe"})).status == 403
+            url = cluster.brokers[1].url + "/v1/topics/orders/partitions/0/stream"
+            async with curl.session.get(url, headers=page) as response:
+                assert response.headers["Access-Control-Allow-Origin"] == "http://ui.example"
 
 
 # ---- JSON on /rpc ----------------------------------------------------------------------------------------------------

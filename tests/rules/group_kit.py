@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from minikafka.errors import ProtocolError
 from minikafka.groups.coordinator import GroupCoordinator
 from minikafka.groups.protocol import Assignment, Subscription
-from minikafka.groups.rebalance import GroupSettings
 from minikafka.groups.records import packed, unpacked
+from minikafka.groups.settings import GroupSettings
 from minikafka.groups.step import Step, Write
 from minikafka.types import TopicPartition
 from minikafka.wire.group_messages import (
@@ -47,6 +48,8 @@ class Desk:
 
     settings: GroupSettings = field(default_factory=lambda: GroupSettings(initial_rebalance_delay_ms=0))
     commits_at_once: bool = True
+    missing: dict[str, None] = field(default_factory=dict)
+    """Topics that are not there."""
 
     def __post_init__(self) -> None:
         self.now = 1000.0
@@ -59,19 +62,23 @@ class Desk:
         self.ids = itertools.count(1)
         self.take_over()
 
-    def take_over(self) -> None:
-        """A new coordinator reads the log."""
+    def take_over(self, while_loading: Callable[[GroupCoordinator], object] = lambda _: None) -> None:
+        """A new coordinator reads the log; ``while_loading`` happens before it is done."""
         self.in_flight = []
         self.coordinator = GroupCoordinator(
             self.settings,
             new_member_id=lambda name: f"{name}-{next(self.ids)}",
             events=lambda kind, **facts: self.told.append((kind, facts)),
+            topic_exists=lambda topic: topic not in self.missing,
         )
         for key, value in self.log:
             record = unpacked(key, value)
             if record is not None:
                 self.coordinator.replay(record)
-        self.coordinator.loaded(self.step())
+        while_loading(self.coordinator)
+        step = self.step()
+        self.coordinator.loaded(step)
+        self.done(step)
 
     def step(self) -> Step:
         return Step(self.now, WALL_MS + int(self.now * 1000))

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
 from minikafka.broker.dispatch import Dispatcher
 from minikafka.broker.flusher import Flusher
+from minikafka.broker.quorum_follower import MetadataFollower
+from minikafka.broker.quorum_snapshots import SnapshotFiles
 from minikafka.broker.tasks import Tasks
 from minikafka.broker.turns import Turns
 from minikafka.broker.waiters import SWEEP_SIZE_MIN, Condition, Mark, Waiters
-from minikafka.errors import DiskFailed, KafkaStorageError, NotController
-from minikafka.ports import CAUSE, no_events
+from minikafka.errors import DiskFailed, DiskFull, KafkaStorageError, NotController
+from minikafka.ports import CAUSE, File, no_events
 from minikafka.sim.world import SimWorld
-from minikafka.types import TopicPartition
+from minikafka.types import EpochEnd, TopicPartition
 from minikafka.wire.codec import decode_response, encode_request
 from minikafka.wire.messages import MetadataRequest, MetadataResponse
 
@@ -399,3 +402,34 @@ def test_malformed_bodies_and_closed_brokers_are_answered():
     assert dispatch({}, "Metadata", b"\x00")[0].error_code == 42
     assert dispatch({}, "NoSuchApi", b"")[0].error_code == 42
     assert dispatch({}, "Metadata", METADATA_BODY, is_open=False)[0].error_code == 8
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError, DiskFull])
+def test_a_snapshot_that_is_not_fetched_to_its_end_leaves_no_file_open(error: type[BaseException]):
+    """The member is stopped, or its disk is full, between two parts."""
+
+    async def body(sim: SimWorld) -> None:
+        world = sim.of("n2")
+        files = SnapshotFiles(world)
+        begun: list[File] = []
+        begin = files.begin
+
+        def noted(snapshot: EpochEnd) -> File:
+            begun.append(begin(snapshot))
+            return begun[-1]
+
+        files.begin = noted  # type: ignore[method-assign]
+        config = SimpleNamespace(node_id=1)
+        member = SimpleNamespace(world=world, log=None, snapshots=files, core=None, cluster_id="c", config=config)
+        follower = MetadataFollower(member)  # type: ignore[arg-type] - what it needs of one
+
+        async def stopped(*_: object) -> None:
+            raise error
+
+        follower._call_leader = stopped  # type: ignore[method-assign,assignment]
+        with pytest.raises(error):
+            await follower._fetch_snapshot(SimpleNamespace(epoch=1, peer=2), EpochEnd(1, 10))  # type: ignore[arg-type]
+        with pytest.raises(DiskFailed, match="closed"):
+            begun[0].append([b"x"])
+
+    run(body)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from minikafka.chaos import runner
 from minikafka.chaos.processes import ProcessTarget
 from minikafka.chaos.reading import find, read
 from minikafka.chaos.runner import Run
@@ -83,6 +85,43 @@ async def test_a_partition_that_takes_nothing_any_more_is_damage(waiting: int, t
     run._work.waiting[TopicPartition("orders", 1)] = waiting
     outcome = await run._peace()
     assert ("orders-1 acknowledged nothing" in outcome.missing) == bool(waiting)
+    run._ledger.close()
+    await target.close()
+
+
+class Slow(ProcessTarget):
+    """A fault of a thread's making: it takes a while, whoever waits for it."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.in_force = False
+        self.began = asyncio.Event()
+
+    async def begin(self, hit: Hit) -> None:
+        self.began.set()
+        await asyncio.sleep(0.05)
+        self.in_force = True
+
+    async def heal(self) -> None:
+        assert self.in_force, "half a fault cannot be put right"
+        self.in_force = False
+
+    def died(self) -> dict[int, str]:
+        return {}
+
+
+async def test_a_fault_that_begins_when_the_load_ends_is_begun_and_put_right(tmp_path: Path, monkeypatch):
+    """strace was attached by a thread whose result nobody waited for any more: the syncs stayed slow in peace."""
+    target = Slow(read(find("kill-loop")), tmp_path, lambda _: None)
+    run = Run(read(find("kill-loop")), target, seed=1, duration_s=None, folder=tmp_path, say=lambda _: None)
+    run._watch = InSync()  # type: ignore[assignment]  # a stand-in
+    strike = Strike(number=1, at_s=0.0, what="pause", whom="n1", lasts_s=5.0)
+    monkeypatch.setattr(runner, "strikes_of", lambda *_: (strike,))
+    monkeypatch.setattr(run._work, "start", lambda *_: asyncio.sleep(0))
+    monkeypatch.setattr(run, "_until", lambda *_: target.began.wait())
+    monkeypatch.setattr(run, "_peace", target.heal)
+    await run._play()
+    assert not target.in_force
     run._ledger.close()
     await target.close()
 

@@ -9,12 +9,14 @@ import pytest
 
 from minikafka.chaos.fields import ScenarioError
 from minikafka.chaos.losses import REASONS, allowed_kinds
+from minikafka.chaos.processes import ProcessTarget, Wanted
 from minikafka.chaos.reading import LIBRARY, find, library, read, scenario_of
 from minikafka.chaos.scenario import SHORT_SESSIONS, Span
 from minikafka.chaos.timeline import Hit, Strike, hit_of, strikes_of
 from minikafka.chaos.words import FAULTS, OTHER_NAMES, WHOM
 from minikafka.sim.whom import CLIENT_END, Standing, View, links_of, nodes_of
 from minikafka.types import NO_NODE, TopicPartition
+from minikafka.world.faults import FaultSpec
 
 HEAD = 'name = "mine"\nteaches = "something"\n'
 STEP = '[[steps]]\nwhat = "kill"\nwhom = "one"\nat = "3s"\nfor = "2s"\n'
@@ -61,7 +63,7 @@ def test_the_library_has_what_the_issue_asks_for():
 def test_a_scenario_is_found_by_name_or_path(tmp_path):
     """The error for a wrong name lists the right ones."""
     assert find("kill-loop") == LIBRARY / "kill-loop.toml"
-    with pytest.raises(ScenarioError, match=r"there is no scenario 'kil-loop'; the library has .*kill-loop"):
+    with pytest.raises(ScenarioError, match=r"there is no scenario 'kil-loop'; did you mean kill-loop"):
         find("kil-loop")
     with pytest.raises(ScenarioError, match="no such file"):
         find(str(tmp_path / "mine.toml"))
@@ -137,6 +139,23 @@ def test_a_seed_means_the_same_twice_and_another_one_something_else():
     assert strikes_of(storm, 7) == strikes_of(storm, 7)
     assert len({strikes_of(storm, seed) for seed in range(8)}) == 8
     assert all(whom not in str(each) for each in strikes_of(storm, 7) for whom in (" one", "majority"))
+
+
+def test_the_seed_reaches_what_is_drawn_for_each_message():
+    """Two seeds lose other messages, two strikes and two links of one strike as well."""
+    lossy = scenario('[[steps]]\nwhat = "loss"\nwhom = "n1"\nto = "n2"\nshare = 0.1\nevery = "5s"\nfor = "2s"\n')
+    one, other = ([each.seed for each in strikes_of(lossy, seed, 60.0)] for seed in (1, 2))
+    assert len(set(one + other)) == len(one) + len(other) > 2
+    strike = next(each for each in strikes_of(lossy, 1) if each.what == "loss")
+    hit = Hit(strike=strike, nodes=(1,), links=((1, 2), (2, 1)))
+    wanted = {node: Wanted() for node in (1, 2)}
+    target = ProcessTarget.__new__(ProcessTarget)
+    target._wanted = wanted
+    target._note(hit)
+    specs = [spec for each in wanted.values() for spec in each.links.values()]
+    assert [spec["seed"] for spec in specs] == [strike.seed, strike.seed + 1]
+    for spec in specs:
+        FaultSpec(**spec)
 
 
 def test_a_longer_run_only_adds_strikes():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from minikafka.check import LogBatch, ReplicaBatches, compare_replicas
-from minikafka.check.history import Acknowledged, Expect, Expectations, Operation, Poll, Send
+from minikafka.check.history import Acknowledged, Expect, Expectations, Failed, Operation, Poll, Send, Unknown
 from minikafka.check.logs import Comparison
 from minikafka.check.verdict import check_operations
 from minikafka.cli.root import root
@@ -110,6 +111,41 @@ def test_a_tombstone_may_be_gone_but_not_before_what_it_deletes():
     assert (finding.offset, finding.detail) == (1, "replica 2 lacks the last record of its key")
 
 
+def test_who_came_after_a_tombstone_was_gone_may_keep_what_it_deleted():
+    """As in Kafka, where a replica is away for longer than delete.retention.ms; found by a soak (seed 1795320671)."""
+    data = small(("a", "1"), ("a", None), ("b", "1"))
+    late, others = without(data, 1), without(without(data, 0), 1)
+
+    def found(missed: dict[bytes, int], *more: bytes) -> list[int]:
+        first = replace(replica(1, late, 3), missed=missed)
+        rest = [replica(node, each, 3) for node, each in enumerate((others, *more), 2)]
+        return [finding.offset for finding in compare_replicas(PLACE, [first, *rest]).findings]
+
+    assert found({b"a": 1}) == []
+    assert found({}) == [0]
+    assert found({b"b": 1}) == [0]
+    assert found({b"a": 0}) == [0], "another one, before the record"
+    assert found({b"a": 1}, late) == [0], "a replica that had it all along has it back to life"
+
+
+def test_who_came_after_a_tombstone_was_gone_may_lack_it_beside_who_has_it_still():
+    """The leader's was gone, a third replica has not compacted yet; found by a soak (seed 1795323222)."""
+    data = small(("a", "1"), ("a", None), ("b", "1"))
+    late, tombstone, gone = without(data, 1), without(data, 0), without(without(data, 0), 1)
+
+    def found(missed: dict[bytes, int], *others: bytes) -> list[int]:
+        first = replace(replica(1, late, 3), missed=missed)
+        rest = [replica(node, each, 3) for node, each in enumerate(others, 2)]
+        return [finding.offset for finding in compare_replicas(PLACE, [first, *rest]).findings]
+
+    assert found({b"a": 1}, tombstone, gone) == []
+    assert found({b"a": 1}, data, gone) == []
+    assert found({}, tombstone, gone) == [1]
+    assert found({b"b": 1}, tombstone, gone) == [1]
+    assert found({b"a": 0}, tombstone, gone) == [1], "another one, before the record"
+    assert found({b"a": 1}, without(data, 2)) == [2], "of a value it says nothing"
+
+
 def test_a_successor_above_its_watermark_is_no_reason():
     """It was not committed there when the earlier record went."""
     data = small(("a", "1"), ("b", "1"), ("a", "2"))
@@ -129,14 +165,26 @@ def test_a_batch_with_a_horizon_is_the_same_records():
 # ---- histories -------------------------------------------------------------------------------------------------------
 
 
-def history(sent: list[tuple[str, str]], read: list[int], *, compacted: bool = True) -> dict[str, int]:
-    """Findings of a history in which ``sent`` (key, value) were acknowledged in order, and only ``read`` were seen."""
-    operations: list[Operation] = []
-    for op, (key, value) in enumerate(sent):
+def history(
+    sent: list[tuple[str, str]],
+    read: list[int],
+    *,
+    compacted: bool = True,
+    lost: dict[int, tuple[str, str]] | None = None,
+    unanswered: Sequence[Operation] = (),
+) -> dict[str, int]:
+    """Findings of a history in which ``sent`` (key, value) were acknowledged in order, and only ``read`` were seen.
+
+    ``lost``: offset -> a record that was acknowledged there first, and is nowhere. ``unanswered``: more operations.
+    """
+    operations: list[Operation] = list(unanswered)
+    acknowledged = [("loose", offset, *each) for offset, each in (lost or {}).items()]
+    acknowledged += [("p", offset, *each) for offset, each in enumerate(sent)]
+    for op, (who, offset, key, value) in enumerate(acknowledged):
         operations.append(
-            Send(op=op, time=0.0, process="p", topic="orders", partition=0, key=key, value=value, sequence=None)
+            Send(op=op, time=0.0, process=who, topic="orders", partition=0, key=key, value=value, sequence=None)
         )
-        operations.append(Acknowledged(op=op, time=0.0, partition=0, offset=op, leader_epoch=0))
+        operations.append(Acknowledged(op=op, time=0.0, partition=0, offset=offset, leader_epoch=0))
     operations.append(
         Poll(
             time=0.0,
@@ -163,9 +211,46 @@ def test_a_replaced_record_is_not_owed_and_the_last_one_is():
     assert history(sent, [0, 1, 2, 3]) == {}
 
 
+def test_where_two_records_claim_one_place_each_is_judged_by_itself():
+    """Found by a soak (seed 1795318506): an acks=1 record was lost with its leader, another took its offset and was
+    replaced by a later one of its key. The reader skipped nothing, and only the first one is lost.
+    """
+    sent = [("a", "1"), ("b", "2"), ("c", "3"), ("b", "4")]
+    claimed_twice = {"inconsistent-offsets": 1}
+    assert history(sent, [0, 2, 3], lost={1: ("x", "0")}) == {**claimed_twice, "lost-write": 1}
+    assert history(sent, [0, 2, 3], lost={1: ("c", "0")}) == claimed_twice
+    assert history(sent, [0, 1, 3], lost={2: ("x", "0")}) == {**claimed_twice, "lost-write": 2, "int-poll-skip": 1}
+    assert history(sent, [0, 1, 3], lost={2: ("b", "0")}) == {**claimed_twice, "lost-write": 1}
+
+
 def test_a_tombstone_is_not_owed():
     """Nobody can tell from a history when its time was over."""
     assert history([("a", "1"), ("a", "~null"), ("b", "2")], [2]) == {}
+
+
+def tombstone(key: str, partition: int | None = 0, answer: type[Unknown | Failed] | None = Unknown) -> list[Operation]:
+    """Sent, and what its producer was told: nobody knows whether it was written, that it was not, or nothing."""
+    sent = Send(
+        op=99, time=0.0, process="q", topic="orders", partition=partition, key=key, value="~null", sequence=None
+    )
+    return [sent] if answer is None else [sent, answer(op=99, time=0.0, error="REQUEST_TIMED_OUT")]
+
+
+def test_a_tombstone_of_unknown_outcome_may_have_deleted_what_is_gone():
+    """Found by a soak (seed 1795322757): it was written, its producer was told REQUEST_TIMED_OUT, and compaction took
+    what it deletes. Nothing but its key says so: all tombstones look alike to a reader, and this one goes as well.
+    """
+    sent, read = [("a", "1"), ("b", "2"), ("c", "3")], [1, 2]
+    assert history(sent, read, unanswered=tombstone("a")) == {}
+    assert history(sent, read, unanswered=tombstone("a", partition=None)) == {}, "the partitioner chose"
+    assert history(sent, read, unanswered=tombstone("a", answer=None)) == {}, "open at the end"
+    assert history(sent, [0, 1], unanswered=tombstone("c"))["unseen"] == 1, "nothing stood above the last one"
+    lost = history(sent, read)
+    assert lost["lost-write"] == 1
+    assert history(sent, read, unanswered=tombstone("b")) == lost, "of another key"
+    assert history(sent, read, unanswered=tombstone("a", partition=1)) == lost, "of another partition"
+    assert history(sent, read, unanswered=tombstone("a", answer=Failed)) == lost, "known not to be written"
+    assert history(sent, read, unanswered=tombstone("a"), compacted=False) == history(sent, read, compacted=False)
 
 
 def test_audit_says_that_a_topic_is_compacted_and_accuses_nobody(tmp_path: Path):

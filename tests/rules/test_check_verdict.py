@@ -235,7 +235,16 @@ def test_a_missing_record_is_one_loss_and_one_shift() -> None:
     (shift,) = verdict.of("shifted")
     assert isinstance(shift, Shifted)
     assert (shift.offset, shift.until, shift.distance, shift.count, shift.values) == (2, 5, -1, 3, ("c", "e"))
+    assert shift.processes == ("p",)
     assert shift.sentence() == "3 records, acknowledged from 2 to 5 (exclusive), c to e, stand 1 lower"
+
+
+def test_a_shift_names_all_whose_records_moved():
+    """Those in its midst as well: by the first and the last alone nobody could say whose loss it may be."""
+    story = Story().acknowledged("x", "a").acknowledged("b", at=2, process="q").acknowledged("c", "d", at=3)
+    (shift,) = story.acknowledged("e", at=5, process="n").read(*"abcd").verdict().of("shifted")
+    assert isinstance(shift, Shifted)
+    assert (shift.values, shift.processes) == (("a", "d"), ("p", "q"))
 
 
 def test_two_missing_records_shift_in_two_stretches() -> None:

@@ -23,6 +23,7 @@ from minikafka.log.compaction import MAP_ENTRY_SIZE
 from minikafka.log.names import offset_name
 from minikafka.log.partition_log import PartitionLog
 from minikafka.ports import Buffers
+from minikafka.types import EpochEnd
 from minikafka.wire.batch import RecordBatch, split, verify_client
 from minikafka.wire.records import Record, build_batch, decode_batch
 from tests.rules.log_words import TIME, everything, on_disk, open_log
@@ -202,7 +203,7 @@ def test_a_producer_goes_on_after_its_records_are_gone():
     run(log.sync())
     clean(log)
     assert rows(log) == [(2, "k", "3"), (3, "z", "1"), (4, "y", "1")]
-    assert [b.base_offset for b in split(everything(log)) if b.record_count == 0] == [1]
+    assert [b.base_offset for b in split(everything(log)) if b.record_count == 0] == [0, 1]  # 0 begins the epoch
     for path in disk.names("orders-0"):
         if path.endswith(".snapshot"):  # a follower, or a lost file: the batches alone must tell
             disk.remove(f"orders-0/{path}")
@@ -420,6 +421,54 @@ def test_a_follower_copies_gaps_and_says_so():
     assert not open_log(MemoryDisk(), plain).has_gaps
 
 
+def test_epochs_begin_where_they_began_for_whoever_has_only_the_batches():
+    """S21, KIP-279: the batch that begins an epoch stays, if need be without records. Else a leader whose epochs were made
+    anew from a compacted log (killed before its recovery point was saved, or a copy of one) says that an epoch ended
+    later than it did, and a replica with foreign records of that epoch keeps them: played here to the question.
+    """
+    disk = MemoryDisk()
+    log = open_log(disk, COMPACT)
+    for epoch in range(4):
+        for number in range(2):
+            for key in "abcde":
+                put(log, (key, f"{key}{number}" + "x" * 20), epoch=epoch)
+    run(log.sync())
+    expected = [(0, 0), (1, 10), (2, 20), (3, 30)]
+    assert log.epochs.entries == expected
+    clean(log)
+    killed = open_log(disk, COMPACT)
+    copy = open_log(MemoryDisk(), COMPACT)
+    copy.append_as_follower(split(everything(on_disk(log))))
+    disk.replace_file("orders-0/leader-epoch-checkpoint", b"0\n4\n0 0\n1 ")
+    torn = open_log(disk, COMPACT, recovery_point=log.recovery_point)
+    for each in (log, killed, copy, torn):
+        assert each.epochs.entries == expected
+        # Who led epoch 0 had written 10 to 12 as well, when 1 took over at 10.
+        assert each.end_offset_for(0) == EpochEnd(0, 10)
+
+
+def test_the_header_that_begins_an_epoch_goes_with_the_epoch():
+    """It is kept for as long as the epoch is known, which is until the log starts behind it."""
+    log = open_log(MemoryDisk(), replace(COMPACT, segment_bytes=100_000))
+    for epoch in range(3):
+        for number in range(8):
+            put(log, ("k", f"{epoch}{number}"), epoch=epoch)
+    log.roll()
+    run(log.sync())
+    clean(log)
+
+    def headers() -> list[int]:
+        return [batch.base_offset for batch in split(everything(on_disk(log))) if not batch.record_count]
+
+    assert (headers(), rows(log)) == ([0, 8, 16], [(23, "k", "27")])
+    log.raise_start(10)
+    put(log, ("l", "1"), epoch=2)
+    log.roll()
+    run(log.sync())
+    clean(log)
+    assert (headers(), rows(log)) == ([16], [(23, "k", "27"), (24, "l", "1")])
+
+
 def test_kafkas_own_parser_reads_cleaned_segments():
     """An independent check: aiokafka reads the files as one sequence of record sets, and finds the same records."""
     disk = MemoryDisk()
@@ -531,10 +580,11 @@ def crash(at: int, *, seed: int | None, again: int | None = None) -> Outcome:
             put(
                 log,
                 (key, None if number == 4 and key == "b" else f"{key}{number}" + "x" * 20),
+                (f"only {number} {key}", "1"),  # each segment holds something that nothing replaces
                 epoch=number // 3,
                 producer_id=position % 2,
                 producer_epoch=0,
-                base_sequence=sequence // 2,
+                base_sequence=sequence // 2 * 2,
             )
     run(log.sync())
     log.config = replace(COMPACT, segment_bytes=1200)
@@ -603,6 +653,58 @@ def test_a_power_cut_at_any_operation_loses_nothing_that_counts(at, seed):
 def test_a_second_crash_while_it_recovers_loses_nothing_either(at, again, seed):
     """Opening changes names too, and may be interrupted at each (KAFKA-FACTS 1.4)."""
     crash(at, seed=seed, again=again)
+
+
+def stopped(lag: int, at: int, seed: int) -> tuple[bool, bool]:
+    """A round is cancelled at its wait number ``lag``, the log is closed in good order, and the power goes at operation
+    ``at`` of that. Was the round over, and did the power go?
+    """
+    disk = CrashingDisk()
+    log = open_log(disk, COMPACT)
+    for number in range(6):
+        for key in "abcd":
+            put(log, (key, f"{key}{number}" + "x" * 20), (f"only {number} {key}", "1"), epoch=number // 3)
+    run(log.sync())
+    log.config = replace(COMPACT, segment_bytes=1200)
+    point, before, end = log.recovery_point, rows(log), log.end_offset
+    disk.held = True
+    dirty = log.dirty_range(high_watermark=end, now_ms=TIME)
+    round_ = log.clean(dirty, memory_bytes=BIG_MAP, clock_ms=lambda: TIME, pause=no_pause)
+    is_over = crashed = False
+    try:
+        for _ in range(lag):
+            round_.send(None)
+    except StopIteration:
+        is_over = True
+    round_.close()
+    disk.held, disk.crash_at = False, at
+    try:
+        run(log.settle())
+        log.prepare_close()
+        run(log.sync())
+    except PowerLost:
+        crashed = True
+    disk.crash_at = None
+    disk.power_cut(Random(seed))
+    opened = open_log(disk, COMPACT, recovery_point=point)
+    assert latest(rows(opened)) == latest(before), (lag, at, seed, opened.report)
+    assert opened.end_offset == end
+    return is_over, crashed
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_stop_in_the_midst_of_a_round_and_then_a_power_cut_lose_nothing(seed):
+    """The stop finished the swap at once: the old segments' removal could be on disk before the new one's name was, and
+    what only they held was gone without a word.
+    """
+    lag, is_over = 1, False
+    while not is_over:
+        at, crashed = 0, True
+        while crashed:
+            is_over, crashed = stopped(lag, at, seed * 1000 + lag * 50 + at)
+            at += 1
+        lag += 1
+    assert lag > 10
 
 
 # ---- any history -----------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from minikafka.chaos.reading import library
 from minikafka.cli import chaos, chaos_kill
 from minikafka.cli.root import root
+from minikafka.errors import WorldError
 
 
 def told(*arguments: str, code: int = 0):
@@ -66,6 +67,14 @@ def test_one_process_is_killed_and_no_other(sleepers):
     assert len(dead) >= 2
 
 
+def test_a_load_of_years_is_refused():
+    """As in a file: 10d is a slip for 10m."""
+    assert "from 1s to 7d is possible" in told("run", "storm", "--duration", "8d", code=2).stderr
+    assert (
+        "from 1s to 7d is possible" in told("run", "storm", "--duration", "1ms", "--target", "simulator", code=2).stderr
+    )
+
+
 def test_nobody_to_kill(monkeypatch):
     """It says so; with nobody named it is the project of docker-compose.yml, by its label, and nothing else."""
     asked: list[tuple[str, ...]] = []
@@ -75,6 +84,18 @@ def test_nobody_to_kill(monkeypatch):
     assert "label=com.docker.compose.project=minikafka" in asked[0]
     assert "not both" in told("kill", "--pid", "4194303", "--compose", "mine", code=2).stderr
     assert "nobody to kill" in told("kill", "--pid", "4194303", code=1).stderr
+
+
+def test_without_an_engine_it_says_how_processes_are_killed(monkeypatch):
+    """Whoever ran `minikafka up` has no containers."""
+
+    def fails(*_: str) -> str:
+        raise WorldError("docker ps: is the daemon running?")
+
+    monkeypatch.setattr(chaos_kill, "command_output", fails)
+    told_so = told("kill", "--random", code=1).stderr
+    assert "docker ps: is the daemon running?" in told_so
+    assert "--pid" in told_so
 
 
 def test_containers_are_killed_in_turn_and_started_again(monkeypatch):

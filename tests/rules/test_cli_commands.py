@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 from types import ModuleType
 
 import click
@@ -128,17 +131,48 @@ def test_the_commands_of_the_issue_exist():
     assert {tuple(each.split("/")) for each in wanted} <= set(paths())
 
 
+LISTS = """topics/list topics/describe topics/delete-records config/show config/describe config/alter offsets elect/preferred
+    elect/unclean reassign/generate reassign/execute reassign/status reassign/cancel groups/list groups/describe
+    groups/members groups/state groups/reset-offsets groups/delete-offsets groups/delete quorum/describe faults/add
+    faults/list lab/list chaos/list doctor consume""".split()
+
+
+def test_all_that_lists_offers_tabs_and_says_so():
+    """HTTP-CLI-CONVENTIONS 4.1: -o tsv beside table and json. Reports (a verdict, causes, a log's bytes) have no rows."""
+    offering = set()
+    for path in paths():
+        command = root
+        for name in path:
+            command = command.get_command(click.Context(command), name)  # type: ignore[attr-defined, assignment] - a group
+        for each in command.params:
+            if each.name == "output" and isinstance(each.type, click.Choice) and "tsv" in each.type.choices:
+                offering.add("/".join(path))
+                assert "tabs" in told(*path, "--help").output
+    assert offering == set(LISTS)
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
         ("nope",),
+        ("quorum", "describe", "-o", "tsv"),
+        ("audit", "ledger", "-o", "tsv"),
         ("topics", "describe", "-o", "xml"),
         ("produce",),
         ("produce", "t", "--acks", "2"),
         ("produce", "t", "--rate", "0"),
+        ("produce", "t", "--header", "h"),
+        ("produce", "t", "--json", "--key", "k"),
+        ("produce", "t", "--partition", "-1"),
         ("consume", "t", "-f", "%z"),
         ("consume", "t", "-f", "%s", "-o", "json"),
         ("consume", "t", "--assignor", "range"),
+        ("consume", "t", "--offset", "now"),
+        ("consume", "t", "--offset", "5", "--from-beginning"),
+        ("consume", "t", "--offset", "5", "--group", "g"),
+        ("consume", "t", "--partition", "0", "--group", "g"),
+        ("consume", "t", "--partition", "-1"),
+        ("consume", "t", "--timeout-ms", "0"),
         ("groups", "describe"),
         ("groups", "describe", "g", "--all-groups"),
         ("groups", "delete"),
@@ -151,11 +185,13 @@ def test_the_commands_of_the_issue_exist():
         ("groups", "reset-offsets", "g", "--topic", "t"),
         ("groups", "reset-offsets", "g", "--topic", "t", "--to-earliest", "--to-latest"),
         ("groups", "reset-offsets", "g", "--topic", "t", "--to-datetime", "yesterday"),
+        ("sim", "run", "--seeds", "0"),
         ("topics", "create", "t", "--partitions", "0"),
         ("topics", "create", "t", "--config", "retention.ms"),
         ("topics", "list", "-b", "nowhere"),
         ("serve", "/does/not/exist"),
         ("up", "--brokers", "0"),
+        ("up", "--base-port", "65534"),
         ("up", "--config", "node.id=5"),
     ],
     ids=" ".join,
@@ -163,6 +199,65 @@ def test_the_commands_of_the_issue_exist():
 def test_a_wrong_call_is_exit_code_2_and_nothing_on_standard_output(arguments):
     """Scripts tell a wrong call (2) from a failure (1); standard output is for results."""
     result = told(*arguments, code=2)
+    assert result.stdout == ""
+    assert result.stderr
+
+
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [
+        (("tpics",), "No such command 'tpics'. Did you mean 'topics'?"),
+        (("topics", "lst"), "No such command 'lst'. Did you mean 'list'?"),
+        (("chaos", "run", "zombieleader"), "there is no scenario 'zombieleader'; did you mean zombie-leader"),
+        (("chaos", "run", "xyz"), "there is no scenario 'xyz'; the library has boom-boom-minority, "),
+    ],
+)
+def test_a_slip_of_the_keyboard_gets_the_right_word(typed, hint):
+    """What people meant is mostly one letter away."""
+    assert hint in told(*typed, code=2).stderr
+
+
+@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)])
+def test_a_command_whose_standard_streams_are_closed_does_its_work(closed):
+    """As some daemons start their children: a socket that gets number 0 made uvloop end the process (SIGABRT)."""
+
+    def close() -> None:
+        for number in closed:
+            os.close(number)
+
+    ended = subprocess.run(
+        [sys.executable, "-m", "minikafka", "topics", "list", "-b", "127.0.0.1:1"],
+        preexec_fn=close,
+        stderr=None if 2 in closed else subprocess.PIPE,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert 2 in closed or b"no broker can be reached" in ended.stderr
+
+
+@pytest.mark.parametrize("content", [bytes(range(256)), b"[]", b"{}", b'{"version": 1}'])
+@pytest.mark.parametrize(
+    "typed",
+    [
+        ("sim", "run", "FILE.json"),
+        ("sim", "show", "FILE.json"),
+        ("lab", "run", "FILE.json"),
+        ("chaos", "run", "FILE.toml"),
+        ("reassign", "execute", "FILE.json"),
+        ("elect", "preferred", "--file", "FILE.json"),
+        ("groups", "reset-offsets", "g", "--from-file", "FILE.json"),
+        ("serve", "FILE.properties"),
+        ("config", "show", "FILE.properties"),
+    ],
+    ids=" ".join,
+)
+def test_a_file_of_something_else_is_a_sentence(typed, content, tmp_path, monkeypatch):
+    """The wrong file is the commonest slip after the wrong name; bytes that are no text were tracebacks."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / typed[-1]).write_bytes(content)
+    result = CliRunner().invoke(root, typed)
+    assert result.exit_code in (1, 2), result.exception
+    assert isinstance(result.exception, SystemExit), result.exception
     assert result.stdout == ""
     assert result.stderr
 
@@ -180,7 +275,9 @@ def test_nobody_there_is_a_sentence_that_says_what_to_do():
         (TopicAlreadyExists("orders exists"), "TOPIC_ALREADY_EXISTS: orders exists; choose another name"),
         (Unreachable("no route"), "no route; check -b"),
         (OutcomeUnknown("it broke"), "it broke; look before you send again"),
-        (OSError(28, "No space left on device"), "No space left on device"),
+        (OSError(28, "No space left on device"), "minikafka: the output cannot be written: No space left on device"),
+        (OSError(17, "File exists", "/data"), "minikafka: /data: File exists"),
+        (OSError("in words of its own"), "minikafka: in words of its own"),
     ],
 )
 def test_an_expected_error_becomes_a_sentence(error, words):
@@ -334,6 +431,13 @@ def test_the_json_of_quorum_describe():
         "status": "Observer",
     }
     assert quorum_json(DescribeQuorumResponse())["max_follower_lag"] is None
+
+
+def test_cells_with_tabs_between_stay_cells(capsys):
+    """One line of names, a line a row: nothing that a cell holds ends its line or its column."""
+    print_table(("Name", "Replicas", "N"), [("a\tb\nc\\d\r", [1, 2], 7), (None, [], "")], "tsv")
+    print_table(("Name",), [], "tsv")
+    assert capsys.readouterr().out == "Name\tReplicas\tN\na\\tb\\nc\\\\d\\r\t1,2\t7\n-\t-\t-\nName\n"
 
 
 def test_a_table_is_not_cut_where_there_is_no_terminal(capsys):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from minikafka.cli.formats import LETTERS, BadFormat, parse_format, to_json_line
+from minikafka.cli.formats import LETTERS, BadFormat, parse_format, to_json_line, to_tsv_line
 from minikafka.wire.records import Record
 
 
@@ -97,6 +97,14 @@ def test_nulls_are_null_and_text_is_not_escaped():
     assert json.loads(told)["key"] is None
     assert "größe".encode() in told
     assert told.count(b"\n") == 1
+
+
+def test_a_record_with_tabs_is_one_line_of_five_cells():
+    """HTTP-CLI-CONVENTIONS 4.1, -o tsv: whatever is in a value, `cut -f5` gives all of it; null is no text."""
+    line = to_tsv_line(Read(key=None, value=b"a\tb\nc\\N\r\xff"))
+    assert line == b"2\t41\t2013-01-01T00:00:00.123+00:00\t\\N\ta\\tb\\nc\\\\N\\r\xff\n"
+    assert line.count(b"\t") == 4
+    assert to_tsv_line(Read(key=b"", value=b"\\N")).endswith(b"\t\t\\\\N\n")
 
 
 def test_the_records_of_the_codec_are_taken_as_they_are():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -33,6 +34,14 @@ def test_a_later_source_wins(tmp_path):
     parsed = broker_settings(path, {"KAFKA_NUM_PARTITIONS": "3", "KAFKA_NODE_ID": "7"}, ["num.partitions=4"])
     assert (parsed.config.node_id, parsed.config.num_partitions, parsed.config.log_retention_ms) == (7, 4, 5)
     assert parsed.notices == ()
+
+
+def test_two_variables_that_differ_are_told():
+    """HTTP-CLI-CONVENTIONS 4.2: KAFKA_ and MK_ are both taken; on conflict the latter wins, and says so."""
+    given = {"KAFKA_LOG_ROLL_MS": "5", "MK_LOG_ROLL_MS": "9", "KAFKA_NODE_ID": "7", "MK_NODE_ID": "7"}
+    parsed = broker_settings(None, given, [])
+    assert (parsed.config.log_roll_ms, parsed.config.node_id) == (9, 7)
+    assert parsed.notices == ("log.roll.ms: KAFKA_LOG_ROLL_MS says otherwise than MK_LOG_ROLL_MS, which counts",)
 
 
 def test_an_unknown_name_is_an_error_where_we_were_spoken_to(tmp_path):
@@ -168,13 +177,21 @@ def test_up_binds_before_it_writes_the_voters(tmp_path, ports):
         stranger.bind(("127.0.0.1", configs[1].listener.port))
 
 
-def test_a_restart_finds_ports_and_cluster_id_again(tmp_path, ports):
-    """Issue item 7: an existing data directory is the same cluster, with what the flags add."""
+def test_a_restart_finds_ports_and_cluster_id_again(tmp_path, ports, monkeypatch):
+    """Issue item 7: an existing data directory is the same cluster, with what the flags add.
+
+    However it was named: a relative log.dirs would be an empty broker for whoever runs `serve` from elsewhere.
+    """
     first = prepare(tmp_path, ports, brokers=2, config={})
     ports.release()
-    again = prepare(tmp_path, ports, config={"log.retention.ms": "77"})
+    monkeypatch.chdir(tmp_path.parent)
+    again = prepare(Path(tmp_path.name), ports, config={"log.retention.ms": "77"})
     assert (again.bootstrap, again.cluster_id, again.voters) == (first.bootstrap, first.cluster_id, first.voters)
     assert [broker.config().log_retention_ms for broker in again.brokers] == [77, 77]
+    assert [broker.config().log_dirs for broker in again.brokers] == [
+        broker.config().log_dirs for broker in first.brokers
+    ]
+    assert all(broker.path.is_absolute() for broker in again.brokers)
 
 
 def test_a_directory_that_holds_another_cluster_is_not_overwritten(tmp_path, ports):

@@ -416,3 +416,23 @@ def test_rows_stay_within_the_room_that_is_left():
     ends = [100 * (index + 1) for index in range(10)]
     assert story.accumulator.extend(story.queues[0], "p", rows, 0, ends, 250, 0.0) == 2
     assert story.accumulator.extend(story.queues[0], "p", rows, 2, ends, 0, 0.0) == 1
+
+
+@pytest.mark.parametrize("value", ["text", 5])
+def test_a_record_that_the_codec_refuses_leaves_nothing_behind(value: Any):
+    """S24: what is not bytes is refused; the batch that was opened for it is no batch, and the next record is its own."""
+    story = Story()
+    accumulator, queue = story.accumulator, story.queues[0]
+    with pytest.raises(TypeError):
+        accumulator.append(queue, "bad", 1000, None, value, (), 30, 0.0)
+    assert (accumulator.size, accumulator.oldest_unfinished, len(queue.batches)) == (0, None, 0)
+    with pytest.raises(TypeError):
+        accumulator.extend(queue, "bad", [(1000, None, value, ())], 0, [30], 1000, 0.0)
+    assert (accumulator.size, accumulator.oldest_unfinished, len(queue.batches)) == (0, None, 0)
+    assert story.add("good"), "the sender is told to look, as for any first record"
+    with pytest.raises(TypeError):
+        accumulator.append(queue, "bad", 1000, None, value, (), 30, 0.0)
+    story.add("better")
+    batch = story.one(1.0)
+    assert [waiter[:2] for waiter in batch.waiters] == [("good", 0), ("better", 1)]
+    assert [record.value[:4] for record in decode_batch(batch.data)] == [b"good", b"bett"]

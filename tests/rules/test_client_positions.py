@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from minikafka.client.cluster_view import Leader
-from minikafka.client.positions import NEVER, PartitionState, Positions
+from minikafka.client.partition_state import PartitionState
+from minikafka.client.positions import NEVER, RECORDS_AT_ONCE, Positions
 from minikafka.client.structs import LogTruncation, NoOffsetForPartition
 from minikafka.errors import CorruptMessage, InvalidTopic, NotLeaderOrFollower, OffsetOutOfRange
 from minikafka.types import TopicPartition
+from minikafka.wire.batch import RecordBatch, with_fields
 from minikafka.wire.messages import EpochAnswer, FetchedPartition, ListedOffset
 from minikafka.wire.records import Record, build_batch, control_batch
 
@@ -126,6 +128,70 @@ def test_a_poll_is_bounded():
     assert story.values(7) == [b"%d" % value for value in range(7)]
     assert story.state().position == 7
     assert story.values(7) == [b"7", b"8", b"9"]
+
+
+def test_a_large_batch_is_made_part_by_part():
+    """However records are asked for: all of them, once, in order; the position is the next one's, the buffer counts."""
+    count = 2 * RECORDS_AT_ONCE + 7
+    expected = [b"%d" % value for value in range(3, count + 2)]
+    for at_once in (None, 1, 10, RECORDS_AT_ONCE, RECORDS_AT_ONCE + 1, count):
+        story = started(at=3)
+        story.arrive(batch(0, count), batch(count, 2))
+        seen: list[bytes] = []
+        while got := story.values(at_once):
+            seen += got
+            assert story.state().position == 3 + len(seen)
+            assert story.state().has_buffered is (len(seen) < len(expected))
+        assert seen == expected
+        assert (story.state().buffered_size, story.positions.opened) == (0, 2)
+
+
+def test_a_seek_into_a_batch_that_is_half_handed_out():
+    """What was not made yet is forgotten with what was."""
+    story = started()
+    story.arrive(batch(0, 3 * RECORDS_AT_ONCE))
+    assert len(story.values(RECORDS_AT_ONCE + 5)) == RECORDS_AT_ONCE + 5
+    story.positions.seek(T0, 2)
+    assert story.values() == []
+    story.arrive(batch(0, 5))
+    assert story.values() == [b"2", b"3", b"4"]
+
+
+def test_the_position_passes_what_compaction_took_from_the_end_of_a_batch():
+    """S24: a batch keeps its last offset when its last records are gone; one by one and all at once."""
+    count = RECORDS_AT_ONCE + 3
+    for at_once in (1, RECORDS_AT_ONCE, None):
+        story = started()
+        whole = RecordBatch.of(batch(0, count))
+        kept = with_fields(whole._replace(last_offset_delta=count + 9), leader_epoch=1) + bytes(whole.data[61:])
+        story.arrive(kept)
+        assert sum(len(got) for got in iter(lambda: story.values(at_once), [])) == count  # noqa: B023 - used at once
+        assert (story.state().position, story.state().has_buffered) == (count + 10, False)
+
+
+def test_what_a_deserializer_raises_comes_after_all_before_it_and_every_time_until_a_seek():
+    """Nothing is lost and nothing passed over: the records before it, of the same poll as well, are handed out."""
+
+    def value_of(data: bytes) -> int:
+        return int(data.replace(b"%d" % poisoned, b"poison"))
+
+    before = 2 + RECORDS_AT_ONCE
+    poisoned = before + 3
+    for at_once in (None, 1, 10_000):
+        story = started(value_of=value_of)
+        story.arrive(batch(0, 2), batch(2, 2 * RECORDS_AT_ONCE))
+        seen: list[int] = []
+        with pytest.raises(ValueError, match="poison"):
+            while True:
+                seen += story.values(at_once)
+        assert seen == list(range(len(seen)))
+        assert len(seen) == story.state().position == before
+        with pytest.raises(ValueError, match="poison"):
+            story.positions.take_one()
+        assert story.state().position == before
+        story.positions.seek(T0, poisoned + 1)
+        story.arrive(batch(2, 2 * RECORDS_AT_ONCE))
+        assert story.values()[0] == poisoned + 1
 
 
 def test_partitions_take_turns():
@@ -351,3 +417,4 @@ def test_deserializers_apply_to_what_is_there():
     record = story.positions.take_one()
     assert record is not None
     assert (record.value, record.serialized_value_size, record.key, record.serialized_key_size) == (40, 2, None, -1)
+    assert record.headers == (), "a list of its own for each record would have Python look for garbage twice as often"

@@ -15,7 +15,7 @@ from minikafka.errors import (
     RequestTimedOut,
     UnknownMemberId,
 )
-from minikafka.groups.rebalance import GroupSettings
+from minikafka.groups.settings import GroupSettings
 from minikafka.wire.group_messages import GroupPartition, ListGroupsRequest, OffsetDeleteRequest, OffsetFetchRequest
 from tests.rules.group_kit import Desk
 
@@ -197,6 +197,46 @@ def test_a_deleted_topics_offsets_are_forgotten():
     desk.coordinator.topics_deleted(["t"], step)
     desk.done(step)
     assert (desk.committed(), desk.committed(topic="u")) == (-1, 6)
+
+
+def test_a_topic_that_went_while_the_log_was_read_leaves_no_offsets():
+    """Deleted, and made anew under the same name, before this coordinator answered: it begins anew."""
+    desk = Desk()
+    desk.commit(5)
+    desk.commit(6, topic="u")
+    desk.take_over(lambda coordinator: coordinator.topics_deleted_unloaded(["t"]))
+    assert (desk.committed(), desk.committed(topic="u")) == (-1, 6)
+    desk.commit(1)
+    desk.take_over()
+    assert desk.committed() == 1
+
+
+def test_a_topic_that_went_before_the_log_was_read_leaves_no_offsets():
+    """The former coordinator died before it could write that they are gone."""
+    desk = Desk()
+    desk.commit(5)
+    desk.missing["t"] = None
+    desk.take_over()
+    assert desk.committed() == -1
+    desk.missing.clear()
+    desk.take_over()
+    assert desk.committed() == -1, "it is not only hidden"
+
+
+def test_offsets_of_a_deleted_topic_that_could_not_be_erased_go_with_the_next_look():
+    """The tombstones were refused: they are written again, not kept for the seven days."""
+    desk = Desk()
+    desk.commit(5)
+    desk.commits_at_once = False
+    desk.missing["t"] = None
+    step = desk.step()
+    desk.coordinator.topics_deleted(["t"], step)
+    desk.done(step)
+    desk.refuse_one(NotEnoughReplicas())
+    assert desk.committed() == 5
+    desk.commits_at_once = True
+    desk.pass_time(desk.settings.expiry_interval_ms / 1000)
+    assert desk.committed() == -1
 
 
 def test_offsets_are_deleted_only_where_nobody_reads():

@@ -7,7 +7,9 @@ import re
 import pytest
 
 from minikafka.errors import (
+    CoordinatorNotAvailable,
     FencedInstanceId,
+    GroupMaxSizeReached,
     IllegalGeneration,
     InconsistentGroupProtocol,
     InvalidGroupId,
@@ -16,7 +18,8 @@ from minikafka.errors import (
     OffsetMetadataTooLarge,
     UnknownMemberId,
 )
-from minikafka.groups.rebalance import GroupSettings
+from minikafka.groups.rebalance import PENDING_MAX
+from minikafka.groups.settings import GroupSettings
 from tests.rules.group_kit import Desk
 
 TOO_LONG = "x" * 40_000
@@ -95,3 +98,31 @@ def test_refusals_of_members_say_what_to_do():
     desk.join(instance="i")
     with pytest.raises(FencedInstanceId, match=r"stop this one, or give each process a group.instance.id of its own"):
         desk.heartbeat(old, 1, instance="i")
+
+
+def test_member_ids_that_nobody_joins_with_are_bounded():
+    """KIP-394's first answer costs memory until the session ends: beyond the bound it is refused, for a while."""
+    desk = Desk()
+    given = [desk.answers[desk.join()].member_id for _ in range(PENDING_MAX)]
+    with pytest.raises(CoordinatorNotAvailable, match="join again in a while") as caught:
+        desk.join()
+    assert (caught.value.retriable, caught.value.outcome) == (True, "not_written")
+    desk.join(given[0])
+    assert desk.answers[desk.join()].error_code == 79, "one has joined: there is room for one id"
+    with pytest.raises(CoordinatorNotAvailable):
+        desk.join()
+    desk.pass_time(10.0)
+    assert desk.answers[desk.join()].error_code == 79, "those ids have ended with their session"
+    desk.join(instance="i")
+
+
+def test_a_static_member_comes_back_to_a_full_group():
+    """KIP-345 and group.max.size: it takes its own place and no other's; a stranger is refused."""
+    desk = Desk(GroupSettings(initial_rebalance_delay_ms=0, group_size_max=1))
+    desk.join(instance="i")
+    desk.pass_time(0)
+    assert desk.answers[desk.join(instance="i")].error_code == 0
+    with pytest.raises(GroupMaxSizeReached):
+        desk.join(instance="j")
+    with pytest.raises(GroupMaxSizeReached):
+        desk.join()

@@ -18,7 +18,7 @@ from minikafka.errors import (
     RequestTimedOut,
     UnknownMemberId,
 )
-from minikafka.groups.rebalance import GroupSettings
+from minikafka.groups.settings import GroupSettings
 from tests.rules.group_kit import Desk, assignment
 
 
@@ -259,6 +259,24 @@ def test_a_static_member_that_comes_back_disturbs_nobody():
     desk.heartbeat(back.member_id, 1, instance="i")
     with pytest.raises(FencedInstanceId):
         desk.commit(1, member_id=old, generation=1, instance="i")
+
+
+def test_a_static_member_that_comes_back_has_the_times_of_its_new_process():
+    """KIP-345: a longer session counts from its return on, also for the next coordinator; if it is written."""
+    desk = Desk()
+    old = desk.answers[desk.join(instance="i", session_ms=10_000)].member_id
+    desk.sync(old, 1, {old: assignment(3)}, instance="i")
+    back = desk.answers[desk.join(instance="i", session_ms=60_000)].member_id
+    desk.pass_time(50)
+    desk.heartbeat(back, 1, instance="i")
+    desk.take_over()
+    desk.pass_time(50)
+    desk.heartbeat(back, 1, instance="i")
+    desk.commits_at_once = False
+    desk.join(instance="i", session_ms=600_000)
+    desk.refuse_one(NotEnoughReplicas())
+    desk.pass_time(61)
+    assert desk.state() != "Stable", "the session of before, for the other was not written"
 
 
 def test_a_static_member_whose_return_was_not_written_is_its_old_self():

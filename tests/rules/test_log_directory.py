@@ -102,6 +102,37 @@ def test_the_marker_is_gone_for_good_before_a_log_is_loaded():
     assert ".kafka_cleanshutdown" not in disk.durable_names
 
 
+def test_who_comes_back_without_a_log_tells_the_controller_of_an_unclean_stop():
+    """KIP-966: an empty replica must not be elected because its broker stopped cleanly before its folder was removed.
+
+    Found by a soak (seed 1795326294): an operator stopped a broker, removed a rotten partition's folder as the
+    documents say, and started it again; it was still eligible, was elected, and what was acknowledged was gone.
+    """
+    disk = MemoryDisk()
+    directory, _, _ = with_logs(disk)
+    assert run(directory.close(broker_epoch=77))
+    again = opened(disk)
+    assert again.previous_broker_epoch == 77
+    assert run(again.close(broker_epoch=78))
+    disk.remove(str(ORDERS))
+    told: list[tuple[str, dict[str, Any]]] = []
+    without = opened(disk, events=lambda kind, **facts: told.append((kind, facts)))
+    assert (without.was_clean, without.previous_broker_epoch) == (True, -1)
+    assert ("logs_lost", {"partitions": [str(ORDERS)]}) in told
+    assert without.logs[OTHER].end_offset == 1
+    assert run(without.close(broker_epoch=79))
+    assert opened(disk).previous_broker_epoch == 79, "what has been told is no news"
+
+
+def test_a_clean_stop_without_its_checkpoint_is_told_as_unclean():
+    """Nobody can say then which logs there were."""
+    disk = MemoryDisk()
+    directory, _, _ = with_logs(disk)
+    assert run(directory.close(broker_epoch=77))
+    disk.remove(POINTS)
+    assert opened(disk).previous_broker_epoch == -1
+
+
 def test_a_kill_is_unclean_and_loses_nothing():
     """kill -9: no marker, no broker epoch, every record still there."""
     disk = MemoryDisk()
@@ -320,8 +351,8 @@ def test_others_get_their_turn_between_two_logs():
 SECOND_ID = "AAAAAAAAAAAAAAAAAAAABQ"
 
 
-def created_anew(disk: MemoryDisk) -> LogDirectory:
-    """orders-0 was there, with all checkpoints written; it is deleted and created anew with two records."""
+def deleted(disk: MemoryDisk) -> LogDirectory:
+    """orders-0 was there, with all checkpoints written, and is deleted."""
     directory, orders, _ = with_logs(disk)
     run(orders.sync())
     orders.raise_start(6)
@@ -329,6 +360,12 @@ def created_anew(disk: MemoryDisk) -> LogDirectory:
     run(directory.checkpoint_start_offsets())
     run(directory.checkpoint_high_watermarks({ORDERS: 8, OTHER: 1}))
     directory.delete(ORDERS)
+    return directory
+
+
+def created_anew(disk: MemoryDisk) -> LogDirectory:
+    """It is deleted and created anew with two records."""
+    directory = deleted(disk)
     fill(directory.create(ORDERS, topic_id=SECOND_ID, config=SMALL), "A", "B")
     return directory
 
@@ -349,13 +386,7 @@ def test_a_topic_created_anew_has_no_checkpoints_of_its_predecessor():
 def test_the_same_when_the_broker_dies_between_deletion_and_creation():
     """The name stands in checkpoints, and no log has it, when the broker starts."""
     disk = MemoryDisk()
-    directory, orders, _ = with_logs(disk)
-    run(orders.sync())
-    orders.raise_start(6)
-    run(directory.checkpoint_recovery_points())
-    run(directory.checkpoint_start_offsets())
-    run(directory.checkpoint_high_watermarks({ORDERS: 8, OTHER: 1}))
-    directory.delete(ORDERS)
+    deleted(disk)
     fill(opened(disk).create(ORDERS, topic_id=SECOND_ID, config=SMALL), "A", "B")
     again = opened(disk)
     assert values(on_disk(again.logs[ORDERS])) == ["A", "B"]
@@ -392,3 +423,45 @@ def test_a_power_cut_after_a_topic_was_created_anew(seed: int):
         kept = values(on_disk(again.logs[ORDERS]))
         assert kept == ["A", "B"][: len(kept)] or again.logs[ORDERS].topic_id != SECOND_ID
         assert again.checkpointed_high_watermark(ORDERS) == 0 or again.logs[ORDERS].topic_id != SECOND_ID
+
+
+class RemovalsWatched(MemoryDisk):
+    """Notes segments that go before the name of what replaces them is durable."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.removed: list[str] = []
+        self.too_soon: list[str] = []
+
+    def remove(self, path: str) -> None:
+        if path.endswith(".log") and path in self.inodes:
+            self.removed.append(path)
+            first = f"orders-0/{0:020d}.log"
+            if self.durable_names[first] is not self.inodes[first]:
+                self.too_soon.append(path)
+        super().remove(path)
+
+
+def test_a_clean_stop_finishes_what_compaction_was_swapping_in():
+    """The cleaner's task is cancelled before the logs are closed: each step of its swap is durable before the next."""
+    disk = RemovalsWatched()
+    compact = TopicConfig(cleanup_policy="compact", segment_bytes=400)
+    directory = opened(disk, config_of=lambda _: compact)
+    log = directory.create(ORDERS, topic_id=TOPIC_ID, config=compact)
+    fill(log, *(each + "x" * 30 for each in "abcdefghijklmnop"))
+    run(log.sync())
+    log.config = TopicConfig(cleanup_policy="compact", segment_bytes=4000)
+    disk.held = True
+    dirty = log.dirty_range(high_watermark=log.end_offset, now_ms=TIME)
+
+    async def go_on(_: int) -> None:
+        """Nobody else wants a turn."""
+
+    round_ = log.clean(dirty, memory_bytes=1_000_000, clock_ms=lambda: TIME, pause=go_on)
+    while log._store.swapping is None:
+        round_.send(None)
+    round_.close()
+    disk.held = False
+    assert run(directory.close())
+    assert disk.removed
+    assert not disk.too_soon

@@ -2,8 +2,24 @@
 
 from __future__ import annotations
 
-from minikafka.sim.held import Batch, latest
-from minikafka.sim.invariants import Exposed, still_owed
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from minikafka.log.partition_log import PartitionLog
+from minikafka.sim.compacted import KeyBook
+from minikafka.sim.held import Batch, latest, records_of
+from minikafka.sim.invariants import CommittedPrefixEqual, Exposed, TombstonesMissed, still_owed
+from minikafka.sim.sight import Sight
+from minikafka.sim.world import Event
+from minikafka.types import TopicPartition
+from minikafka.wire.batch import split
+from tests.rules.log_words import everything, on_disk, open_log
+from tests.rules.memory_disk import MemoryDisk
+from tests.rules.test_cleaner import COMPACT, put
+
+ORDERS = TopicPartition("orders", 0)
 
 
 def row(offset: int, key: bytes, *, crc: int = 0, gone: bool = False) -> Batch:
@@ -23,3 +39,42 @@ def test_a_tombstone_is_the_same_as_nothing():
     """One replica still has it, the next one has not: neither has the key."""
     assert latest([row(0, b"a"), row(1, b"a", gone=True)]) == latest([]) == {}
     assert latest([row(0, b"a", crc=1), row(1, b"a", crc=2)]) == {b"a": row(1, b"a", crc=2)}
+
+
+def without(log: PartitionLog, offset: int) -> PartitionLog:
+    """A copy that lacks a batch."""
+    copy = open_log(MemoryDisk(), COMPACT)
+    copy.append_as_follower([batch for batch in split(everything(on_disk(log))) if batch.base_offset != offset])
+    return copy
+
+
+def held_as(log: PartitionLog, topic_id: str = "T") -> Any:
+    return SimpleNamespace(partition=ORDERS, topic_id=topic_id, role=None, log=log)
+
+
+@pytest.mark.parametrize(
+    ("leader", "missed"),
+    [("has it too", {}), ("lacks it", {b"a": 1}), ("is gone", {b"a": 1}), ("leads another topic", {b"a": 1})],
+)
+def test_a_tombstone_was_missed_when_its_leader_lacked_it(leader: str, missed: dict[bytes, int]):
+    """What a follower skipped though its leader had it is no excuse for a difference at the end."""
+    whole = open_log(MemoryDisk(), COMPACT)
+    for value in ("1", None, "2"):
+        put(whole, ("a" if value != "2" else "b", value))
+    committed = CommittedPrefixEqual()
+    book = committed.by_key[ORDERS, "T"] = KeyBook()
+    for record in records_of(whole, 0, 3):
+        book.note(record, 0.0)
+    led = {
+        "has it too": held_as(whole),
+        "lacks it": held_as(without(whole, 1)),
+        "leads another topic": held_as(whole, "U"),
+    }
+    brokers = {3: SimpleNamespace(partitions={ORDERS: led[leader]})} if leader in led else {}
+    watch = TombstonesMissed(committed)
+    for base, end in ((0, 1), (2, 3)):
+        event = Event(0.0, "n1", 1, "batch_appended", {"base": base, "end": end, "leader": 3}, "")
+        sight = Sight(brokers, None, event, held_as(without(whole, 1)))  # type: ignore[arg-type]
+        sight.events.append(event)
+        watch.look(sight, lambda name, what: pytest.fail(f"{name}: {what}"))
+    assert watch.of("n1", ORDERS) == missed

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
 from minikafka.errors import (
-    BrokerNotAvailable,
     CoordinatorNotAvailable,
     LeaderNotAvailable,
+    NetworkException,
     NotController,
     NotCoordinator,
     UnknownMemberId,
@@ -64,20 +66,21 @@ def script(monkeypatch):
     answers = {1: {}, 2: {}}
     nodes = {address: node for node, address in NODES.items()}
 
-    def call(address, request, **_):
+    def call(address, request, **given):
         node, api = nodes[address], type(request).__name__.removesuffix("Request")
         asked.append((node, api))
-        answer = answers[node].get(api, BrokerNotAvailable("down"))
+        patience.append(given.get("timeout_s"))
+        answer = answers[node].get(api, NetworkException("down"))
         answer = answer(request) if callable(answer) else answer
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    asked = []
+    asked, patience = [], []
     for module in (client, groups):
         monkeypatch.setattr(module, "call", call)
     monkeypatch.setattr(client.time, "sleep", lambda _: None)
-    answers["asked"] = asked
+    answers["asked"], answers["patience_s"] = asked, patience
     return answers
 
 
@@ -324,3 +327,40 @@ def test_an_absent_coordinator_does_not_stop_a_query_and_a_refusal_does(script, 
             group_id="g", partitions=(g.CommitPartition(topic="a", partition=0, offset=5, leader_epoch=3),)
         )
     ]
+
+
+def test_a_silent_broker_costs_a_part_of_the_time_and_is_asked_last(script):
+    """A commit has five seconds: one broker that says nothing must not take them all, nor begin every search."""
+    script[1]["FindCoordinator"] = NetworkException("FindCoordinator to 127.0.0.1:9001: no answer, silent for 1 s")
+    script[2]["FindCoordinator"] = coordinator(2)
+    script[2]["OffsetCommit"] = outcome()
+    known = Brokers(tuple(NODES.values()), api_timeout_s=5)
+    Group(known, "g").commit({A0: Position(5, 3)})
+    assert script["asked"] == [(1, "FindCoordinator"), (2, "FindCoordinator"), (2, "OffsetCommit")]
+    assert script["patience_s"] == [1.0, 1.0, 5.0]
+    script["asked"].clear()
+    Group(known, "h").commit({A0: Position(5, 3)})
+    assert script["asked"] == [(2, "FindCoordinator"), (2, "OffsetCommit")]
+
+
+def test_a_broker_that_knows_no_coordinator_is_not_the_last_word(script):
+    """Without a session with the controller it cannot tell: the next one is asked, and not the same one again."""
+    script[1]["FindCoordinator"] = g.FindCoordinatorResponse(
+        coordinators=(g.Coordinator(key="g", error_code=CoordinatorNotAvailable.code, error_message="no session"),)
+    )
+    script[2]["FindCoordinator"] = coordinator(2)
+    script[2]["OffsetCommit"] = outcome()
+    Group(Brokers(tuple(NODES.values()), api_timeout_s=5), "g").commit({A0: Position(5, 3)})
+    assert script["asked"][-1] == (2, "OffsetCommit")
+
+
+def test_brokers_that_do_not_answer_are_named():
+    """One that listens and says nothing, one where nobody listens: the error has both, and what each of them did."""
+    with socket.create_server(("127.0.0.1", 0)) as mute, socket.create_server(("127.0.0.1", 0)) as closed:
+        mute_at, closed_at = (Address("127.0.0.1", each.getsockname()[1]) for each in (mute, closed))
+        closed.close()
+        with pytest.raises(NetworkException) as caught:
+            Brokers((mute_at, closed_at), api_timeout_s=1).ask_any(m.MetadataRequest(topics=()), timeout_s=0.05)
+    assert f"Metadata to {mute_at}: no answer, silent for 0.05 s; " in caught.value.message
+    assert f"Metadata to {closed_at}: no connection: " in caught.value.message
+    assert caught.value.outcome == "unknown"

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from minikafka.cli.root import root
-from minikafka.sim.plan import plan_of
+from minikafka.sim.seeds import plan_of
 from minikafka.ui import page, table
 from minikafka.ui.journal import Entry, Journal
 from minikafka.ui.page import PAGE_SIZE_MAX, NothingToShow, page_of, partitions_of, replay_of, to_json

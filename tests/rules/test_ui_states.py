@@ -7,7 +7,8 @@ import pytest
 from minikafka.replication.leader import LeaderReplica
 from minikafka.replication.partition import Partition
 from minikafka.sim.held import batches_of
-from minikafka.sim.plan import FSYNC, Fault, Operation, Plan, plan_of
+from minikafka.sim.plan import FSYNC, Fault, Operation, Plan
+from minikafka.sim.seeds import plan_of
 from minikafka.types import NO_EPOCH, TopicPartition
 from minikafka.ui.journal import Entry
 from minikafka.ui.record import RecordedRun

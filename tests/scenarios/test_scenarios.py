@@ -13,7 +13,9 @@ import pytest
 
 import minikafka
 from minikafka.lab.causes import RULES, changes_of, reasons
-from minikafka.lab.player import Run, ScenarioError, play
+from minikafka.lab.command import ScenarioError
+from minikafka.lab.played import Run
+from minikafka.lab.player import play
 from minikafka.lab.scenario import LIBRARY, library, read
 from minikafka.lab.table import rendered, truncation_of
 from minikafka.replication.leader import LeaderReplica

@@ -24,7 +24,8 @@ from minikafka.quorum.state_file import QUORUM_STATE_PATH, encode_state
 from minikafka.replication.follower import TruncateByLeaderEpoch
 from minikafka.replication.leader import LeaderReplica
 from minikafka.sim.disk import FencedDisk
-from minikafka.sim.plan import FSYNC, PAGE_CACHE, Plan, plan_of
+from minikafka.sim.plan import FSYNC, PAGE_CACHE, Plan
+from minikafka.sim.seeds import plan_of
 from minikafka.types import NO_EPOCH, TopicPartition
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from minikafka.log import cleaner
 from minikafka.log.compaction import DirtyRange
+from minikafka.log.epochs import EpochCache
 from minikafka.log.partition_log import PartitionLog
 from minikafka.log.swap import SegmentSwap
 from minikafka.wire.batch import RecordBatch
@@ -15,6 +16,9 @@ from tests.rules.test_cleaner import (
     test_a_new_segment_is_on_disk_before_it_takes_the_old_ones_place as new_segment_is_synced_first,
 )
 from tests.rules.test_cleaner import test_a_producer_goes_on_after_its_records_are_gone as producer_goes_on
+from tests.rules.test_cleaner import (
+    test_epochs_begin_where_they_began_for_whoever_has_only_the_batches as epochs_are_in_the_batches,
+)
 from tests.rules.test_cleaner import (
     test_nothing_at_or_above_the_high_watermark_is_touched as nothing_above_the_watermark,
 )
@@ -118,6 +122,13 @@ COMPACTION: tuple[Bug, ...] = (
         (cleaner, "emptied", header_of_nothing),
         (cleaner.Cleaner, "_append", last_may_go(cleaner.Cleaner._append)),
         source="KAFKA-17076",
+    ),
+    _bug(
+        "epoch_start_is_cleaned_away",
+        "the batch that begins an epoch goes: a copy believes that the epoch before it ended later (S21)",
+        epochs_are_in_the_batches,
+        (EpochCache, "begins", nobody_sends),
+        source="KIP-279",
     ),
     _bug(
         "swap_before_sync",

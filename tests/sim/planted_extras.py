@@ -15,7 +15,9 @@ from minikafka.log.log_directory import LogDirectory
 from minikafka.log.partition_log import PartitionLog
 from minikafka.quorum.assignment import Assignment
 from minikafka.replication.follower import FollowerReplica
-from minikafka.sim.plan import SCRATCH, Fault, Plan, online_changes, plan_of, short_logs
+from minikafka.sim.extras import SCRATCH, online_changes, short_logs
+from minikafka.sim.plan import Fault, Plan
+from minikafka.sim.seeds import plan_of
 from minikafka.types import TopicPartition
 from minikafka.wire.batch import RecordBatch
 from minikafka.wire.messages import InitProducerIdResponse, MetadataRequest

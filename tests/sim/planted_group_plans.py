@@ -9,7 +9,8 @@ from random import Random
 from typing import Any
 
 from minikafka.sim.group_plans import PlannedGroup
-from minikafka.sim.plan import Fault, Plan, plan_of
+from minikafka.sim.plan import Fault, Plan
+from minikafka.sim.seeds import plan_of
 
 OPERATIONS, FAULTS = 60, 6
 

@@ -223,12 +223,17 @@ async def alone(self: PollGate) -> None:
     self.holding = True
 
 
-async def leaves_and_waits(self: Member) -> None:
-    """As it was: it waits for the application, whoever else does."""
-    await self._thrown_out("it did not poll in time", forget_id=True, join_again=False)
-    await self._gate.hold()
-    self._gate.release()
-    self._must_join.set()
+def leaves_and_waits(original: Callable[..., Any]) -> Callable[..., Any]:
+    """As it was: who is late waits for the application, whoever else does."""
+
+    async def thrown_out(self: Member, why: str, *, forget_id: bool, awaits_poll: bool = False) -> None:
+        await original(self, why, forget_id=forget_id, awaits_poll=awaits_poll)
+        if awaits_poll:
+            await self._gate.hold()
+            self._gate.release()
+            self._must_join.set()
+
+    return thrown_out
 
 
 def nothing_is_withheld(assigned: Any, members: Any) -> Any:
@@ -385,7 +390,7 @@ GROUP_CLUSTERS = (
         "a member that is late for its poll during a rebalance never joins again (ours, found by seed 59)",
         ("not_converged",),
         (PollGate, "hold", alone),
-        (Member, "_leave_until_polled", leaves_and_waits),
+        (Member, "_thrown_out", leaves_and_waits(Member._thrown_out)),
         make=with_late_polls,
     ),
     _planted(

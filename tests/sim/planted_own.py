@@ -7,7 +7,7 @@ from typing import Any
 
 from minikafka.broker.lifecycle import Lifecycle
 from minikafka.broker.waiters import Waiters
-from minikafka.log import recovery, segment_store
+from minikafka.log import recovery, scan, segment_store
 from minikafka.log.durability import Durability
 from minikafka.log.epochs import EpochCache
 from minikafka.log.partition_log import PartitionLog
@@ -279,7 +279,7 @@ OWN = (
         "log recovery",
         "checksums_unread",
         "recovery takes a batch whose checksum is wrong",
-        (recovery, "verify", taken_as_it_is),
+        (scan, "verify", taken_as_it_is),
         ground="log",
         caught_by=LOG,
         seed=7,

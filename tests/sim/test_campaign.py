@@ -15,9 +15,10 @@ import pytest
 from click.testing import CliRunner
 
 from minikafka.sim.__main__ import main
-from minikafka.sim.plan import Plan, plan_of
+from minikafka.sim.plan import Plan
 from minikafka.sim.report import Report
 from minikafka.sim.run import run
+from minikafka.sim.seeds import plan_of
 
 PLANS = sorted((Path(__file__).parent / "plans").glob("*.json"))
 

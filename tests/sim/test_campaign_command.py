@@ -16,8 +16,9 @@ from click.testing import CliRunner
 
 from minikafka.sim.__main__ import INTERRUPTED, main
 from minikafka.sim.campaign import REDRAWN_EVERY_S, TOLD_EVERY_S, Campaign, Done, Progress, Task, run_task
-from minikafka.sim.plan import FAULTS, OPERATIONS, Plan, plain_plan_of
+from minikafka.sim.plan import Plan
 from minikafka.sim.report import Report
+from minikafka.sim.seeds import FAULTS, OPERATIONS, plain_plan_of
 
 SMALL = Plan(seed=1)
 PACE = {
@@ -163,3 +164,19 @@ def test_a_task_is_a_plan_and_its_price() -> None:
     assert ran.report.plan.seed == 5
     assert ran.report.ok
     assert ran.cpu_s > 0
+
+
+ASKS_BOTH = """
+from click.testing import CliRunner
+from minikafka.cli.root import root
+from minikafka.sim.__main__ import main
+CliRunner().invoke(main, ["run", "--help"])
+short, long = (CliRunner().invoke(root, ["sim", "run", asked]) for asked in ("-h", "--help"))
+print(short.exit_code, long.exit_code, short.output == long.output)
+"""
+
+
+def test_help_is_the_same_whoever_asks_a_command_first():
+    """Click keeps a command's help option as its first caller had it, and two programs share these commands."""
+    told = subprocess.run([sys.executable, "-c", ASKS_BOTH], capture_output=True, text=True, check=True)
+    assert told.stdout == "0 0 True\n"

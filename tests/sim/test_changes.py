@@ -9,9 +9,11 @@ import pytest
 from minikafka.quorum.assignment import Assignment
 from minikafka.sim.change_plans import ADD_PARTITIONS, ALTER_TOPIC, REASSIGN, SETTINGS, Change, drawn_changes
 from minikafka.sim.changes import SENDS_EACH
-from minikafka.sim.plan import Fault, Operation, Plan, PlannedTopic, online_changes, plan_of
+from minikafka.sim.extras import online_changes
+from minikafka.sim.plan import Fault, Operation, Plan, PlannedTopic
 from minikafka.sim.run import Run, run
 from minikafka.sim.search import QUICK, QUICK_CLIENT
+from minikafka.sim.seeds import plan_of
 from minikafka.types import TopicPartition
 
 CAUGHT_AS = "not_converged"

@@ -11,7 +11,7 @@ from minikafka.config import BrokerConfig
 from minikafka.errors import NOT_WRITTEN, UNKNOWN, NotLeaderOrFollower, OffsetNotAvailable, RequestTimedOut
 from minikafka.sim.cluster import SimCluster
 from minikafka.sim.verdicts import Drop, Message, matching
-from minikafka.types import METADATA_TOPIC, TopicPartition
+from minikafka.types import METADATA_TOPIC, NodeId, TopicPartition
 from minikafka.wire.codec import decode_request, find_api
 from minikafka.wire.messages import (
     LATEST,
@@ -127,20 +127,26 @@ def test_the_whole_cluster_shuts_down_at_once(seed: int) -> None:
         assert [values(cluster, cluster.leader_of(name), name) for name in names] == [[b"a", b"b"]] * 3
 
 
+def led_away_from_home(cluster: SimCluster) -> tuple[Client, TopicPartition, NodeId]:
+    """A client, a partition that has one record and whose preferred leader has restarted, and who that is."""
+    cluster.create_topic("orders", partitions=3)
+    cluster.settle()
+    name = led_by_another_than_the_controller(cluster)
+    client = Client(cluster)
+    home = cluster.leader_of(name)
+    cluster.crash(home)
+    client.send(b"while away", name)
+    cluster.restart(home)
+    cluster.settle(60.0)
+    return client, name, home
+
+
 def test_leaders_go_home_after_a_restart() -> None:
     """auto.leader.rebalance.enable: the first replica of the assignment leads again at the next check, and no producer
     notices (KAFKA-FACTS 3.9, preferred election).
     """
     with simulated(leader_imbalance_check_interval_seconds="20") as cluster:
-        cluster.create_topic("orders", partitions=3)
-        cluster.settle()
-        name = led_by_another_than_the_controller(cluster)
-        client = Client(cluster)
-        home = cluster.leader_of(name)
-        cluster.crash(home)
-        client.send(b"while away", name)
-        cluster.restart(home)
-        cluster.settle(60.0)
+        client, name, home = led_away_from_home(cluster)
         assert cluster.leader_of(name) != home
         sent = 0
         while cluster.leader_of(name) != home and sent < 300:
@@ -156,15 +162,7 @@ def test_leaders_go_home_after_a_restart() -> None:
 def test_an_administrator_sends_a_leader_home() -> None:
     """ElectLeaders, preferred: at once, without waiting for the next check."""
     with simulated() as cluster:
-        cluster.create_topic("orders", partitions=3)
-        cluster.settle()
-        name = led_by_another_than_the_controller(cluster)
-        client = Client(cluster)
-        home = cluster.leader_of(name)
-        cluster.crash(home)
-        client.send(b"while away", name)
-        cluster.restart(home)
-        cluster.settle(60.0)
+        client, name, home = led_away_from_home(cluster)
         client.run(client.admin.elect_leaders("preferred", [name]))
         cluster.until(lambda: cluster.leader_of(name) == home, 2.0, "the leader to be home")
         client.send(b"home", name)

@@ -51,6 +51,24 @@ def test_looking_creates_no_topic() -> None:
         assert cluster.partition_names() == ()
 
 
+def test_news_of_the_metadata_cost_no_heartbeats() -> None:
+    """A heartbeat keeps a session alive; brokers that are in send one an interval, however often topics change."""
+    with simulated(broker_heartbeat_interval_ms="2000") as cluster:
+        client = Client(cluster)
+
+        def beats() -> int:
+            meters = [broker.dispatcher.meters.of("BrokerHeartbeat") for broker in cluster.brokers.values()]
+            return sum(meter.total.count for meter in meters)
+
+        before, began = beats(), cluster.sim.loop.now
+        for number in range(10):
+            cluster.create_topic(f"t{number}", partitions=3)
+        client.send(b"v", TopicPartition("t9", 0))
+        cluster.run_for(2.0)
+        intervals = (cluster.sim.loop.now - began) / 2.0
+        assert 3 <= beats() - before <= 3 * (intervals + 1)
+
+
 def test_a_broker_joins_from_a_snapshot() -> None:
     """KAFKA-FACTS 4.3: when the log no longer reaches back to its beginning, an empty broker fetches a snapshot, and
     then knows every topic; it leads and follows as the others do.

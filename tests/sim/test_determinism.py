@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from minikafka.sim.plan import Plan, plan_of
+from minikafka.sim.plan import Plan
 from minikafka.sim.run import run
+from minikafka.sim.seeds import plan_of
 from tests.sim import versions
 
 SCRIPT = """
 import sys
-from minikafka.sim.plan import plan_of
+from minikafka.sim.seeds import plan_of
 from minikafka.sim.run import run
 report = run(plan_of(int(sys.argv[1]), operations=60, faults=6))
 print(report.trace, report.steps, report.virtual_s, sorted(report.marks.items()))

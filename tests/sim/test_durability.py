@@ -7,9 +7,10 @@ from random import Random
 
 import pytest
 
-from minikafka.sim.plan import FSYNC, PAGE_CACHE, Fault, Plan, plan_of
+from minikafka.sim.plan import FSYNC, PAGE_CACHE, Fault, Plan
 from minikafka.sim.report import Report
 from minikafka.sim.run import run
+from minikafka.sim.seeds import plan_of
 
 SEEDS = 10
 SIZE = 60

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from minikafka.broker import broker as broker_module
+from minikafka.broker import handlers
 from minikafka.broker.api.fetch import handle_fetch
 from minikafka.broker.peer import call
 from minikafka.errors import FencedLeaderEpoch, FetchSessionIdNotFound, InvalidFetchSessionEpoch
@@ -46,7 +46,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[Seen]:
             found.append(Seen(len(request.partitions), answered, request.session_epoch == 0))
         return response
 
-    monkeypatch.setattr(broker_module, "handle_fetch", noting)
+    monkeypatch.setattr(handlers, "handle_fetch", noting)
     return found
 
 

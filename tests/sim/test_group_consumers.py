@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import pytest
 
 from minikafka.client.consumer import Consumer
+from minikafka.client.group_member import Member
 from minikafka.client.group_offsets import GroupOffsets
 from minikafka.client.settings import ConsumerConfig
-from minikafka.client.structs import CommitFailed, WakeUp
-from minikafka.errors import RequestTimedOut
+from minikafka.client.structs import CommitFailed, ConsumerRebalanceListener, WakeUp
+from minikafka.errors import InconsistentGroupProtocol, InvalidRequest, RequestTimedOut
 from minikafka.groups.records import OFFSETS_TOPIC, partition_of
 from minikafka.sim.cluster import SimCluster
 from minikafka.sim.verdicts import Deliver, Message, matching
 from minikafka.types import TopicPartition
+from minikafka.wire.group_messages import MemberAssignment
 from tests.sim.cluster_kit import Client, facts_of, simulated
-from tests.sim.group_kit import Worker, shared
+from tests.sim.group_kit import Watch, Worker, shared
 
 PARTITIONS = 6
 
@@ -259,6 +262,9 @@ def test_commits_by_hand_with_metadata_and_their_limits(cluster: SimCluster):
         other.assign([partition])
         assert await other.committed(partition) == 1
         found = await other.getone()
+        assert await other.position(partition) == 2
+        assert await other.seek_to_committed() == {partition: 1}
+        assert (await other.getone()).value == found.value
         other.wakeup()
         with pytest.raises(WakeUp):
             await other.getone()
@@ -291,6 +297,65 @@ def test_a_zombies_commit_is_refused(cluster: SimCluster):
 
     cluster.run(story(), node="z")
     assert facts_of(cluster, "group_member_left")
+
+
+def test_what_a_lost_member_works_on_is_not_committed_by_its_next_life(cluster: SimCluster):
+    """S33, S34 (seed 62172): thrown out in the midst of its work, it joins when it asks for records, and not before."""
+    partition = TopicPartition("orders", 0)
+    config = ConsumerConfig(
+        bootstrap_servers=cluster.bootstrap, group_id="l", auto_offset_reset="earliest", enable_auto_commit=False
+    )
+    fill(Client(cluster), 12)
+    world = cluster.sim.of("l")
+
+    async def story() -> None:
+        consumer = Consumer(config, world)
+        consumer.subscribe(["orders"])
+        await consumer.start()
+        await consumer.getmany(timeout_ms=10_000)
+        await consumer.commit({partition: 2})
+        cluster.sim.network.isolate("l")
+        await asyncio.sleep(15.0)
+        cluster.sim.network.heal()
+        await asyncio.sleep(30.0)
+        assert "group_member_thrown_out" in kinds(cluster, "l")
+        with pytest.raises(CommitFailed, match="it is not in the group now"):
+            await consumer.commit({partition: 1})
+        while not consumer.assignment():
+            await consumer.getmany(timeout_ms=500)
+        assert await consumer.committed(partition) == 2
+        await consumer.commit({partition: 1})
+        await consumer.stop()
+
+    cluster.run(story(), node="l")
+
+
+def test_an_assignment_that_cannot_be_read_ends_the_member_and_it_leaves(cluster: SimCluster, monkeypatch):
+    """A leader in another language may give anything: a typed error, and the others need not wait for the session."""
+    deal = Member._deal
+
+    def garbage(self: Member, *given: object) -> tuple[MemberAssignment, ...]:
+        return tuple(replace(each, assignment=b"\x00\x01\xff") for each in deal(self, *given))  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Member, "_deal", garbage)
+    config = ConsumerConfig(bootstrap_servers=cluster.bootstrap, group_id="x", client_id="x", session_timeout_ms=30_000)
+    world = cluster.sim.of("x")
+
+    async def story() -> None:
+        consumer = Consumer(config, world)
+        consumer.subscribe(["orders"])
+        await consumer.start()
+        with pytest.raises(InconsistentGroupProtocol, match=r"no assignment.*stop the member that leads"):
+            await consumer.getmany(timeout_ms=20_000)
+        await asyncio.sleep(1.0)
+        assert [facts["why"] for facts in facts_of(cluster, "group_member_left")] == [
+            "left: it failed: InconsistentGroupProtocol"
+        ]
+        with pytest.raises(InconsistentGroupProtocol):
+            await consumer.getone()
+        await consumer.stop()
+
+    cluster.run(story(), node="x")
 
 
 def test_commits_of_a_member_do_not_overtake_each_other(cluster: SimCluster):
@@ -400,3 +465,156 @@ def test_who_unsubscribes_and_assigns_commits_for_no_member(cluster: SimCluster)
         await consumer.stop()
 
     cluster.run(story(), node="u")
+
+
+def test_a_consumer_whose_listener_fails_at_the_end_leaves_the_group_and_closes(cluster: SimCluster):
+    """S29: the others must not wait for its session, whatever the application's own code does."""
+
+    class Broken(ConsumerRebalanceListener):
+        def on_partitions_revoked(self, revoked: list[TopicPartition]) -> None:
+            raise ZeroDivisionError(len(revoked))
+
+        def on_partitions_assigned(self, assigned: list[TopicPartition]) -> None:
+            """Nothing to do."""
+
+    config = ConsumerConfig(bootstrap_servers=cluster.bootstrap, group_id="b", auto_offset_reset="earliest")
+    world = cluster.sim.of("b")
+
+    async def story() -> None:
+        before = asyncio.all_tasks()
+        consumer = Consumer(config, world)
+        consumer.subscribe(["orders"], listener=Broken())
+        await consumer.start()
+        while not consumer.assignment():
+            await consumer.getmany(timeout_ms=500)
+        with pytest.raises(ZeroDivisionError):
+            await consumer.stop()
+        await asyncio.sleep(0.1)
+        left = sorted(task.get_name() for task in asyncio.all_tasks() - before)
+        assert not [name for name in left if name.startswith(("group-", "client-", "consumer-"))], left
+
+    cluster.run(story(), node="b")
+    assert [each["why"] for each in facts_of(cluster, "group_member_left")] == ["left: the consumer was closed"]
+
+
+def test_who_unsubscribes_in_the_midst_of_a_rebalance_reads_by_hand_at_once(cluster: SimCluster):
+    """Nothing is handed out while a rebalance goes on; who is no member any more is not kept waiting for its end."""
+    values = fill(Client(cluster), 12)
+    partition = TopicPartition("orders", 1)
+    settings = {"rebalance_timeout_ms": 20_000, "heartbeat_interval_ms": 500}
+    other = Worker(cluster, "other", group="h", settings=settings)
+    config = ConsumerConfig(
+        bootstrap_servers=cluster.bootstrap,
+        group_id="h",
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        **settings,
+    )
+    world, watch = cluster.sim.of("h"), Watch()
+
+    async def story() -> list[bytes]:
+        consumer = Consumer(config, world)
+        consumer.subscribe(["orders"], listener=watch)
+        await consumer.start()
+        while len(consumer.assignment()) != 3:
+            await consumer.getmany(timeout_ms=500)
+        cluster.sim.pause("other")
+        Worker(cluster, "third", group="h", settings=settings)
+        while consumer.assignment():
+            await consumer.getmany(timeout_ms=500)
+        consumer.unsubscribe()
+        consumer.assign([partition])
+        consumer.seek(partition, 0)
+        found = await consumer.getmany(timeout_ms=5_000)
+        await consumer.stop()
+        return [each.value for each in found.get(partition, [])]
+
+    assert cluster.run(story(), node="h") == values[1::PARTITIONS]
+    cluster.sim.resume("other")
+    other.ending = True
+
+
+def test_who_unsubscribes_is_told_what_it_gave_up(cluster: SimCluster):
+    """S31: partitions go with a word to the listener that had them, not to the one of the next subscription."""
+    config = ConsumerConfig(bootstrap_servers=cluster.bootstrap, group_id="k", auto_offset_reset="earliest")
+    world, first, second = cluster.sim.of("k"), Watch(), Watch()
+
+    async def story() -> None:
+        consumer = Consumer(config, world)
+        consumer.subscribe(["orders"], listener=first)
+        await consumer.start()
+        while not consumer.assignment():
+            await consumer.getmany(timeout_ms=500)
+        consumer.unsubscribe()
+        consumer.subscribe(["orders"], listener=second)
+        while not second.told:
+            await consumer.getmany(timeout_ms=500)
+        await consumer.stop()
+
+    cluster.run(story(), node="k")
+    assert [kind for kind, _ in first.told] == ["assigned", "revoked"]
+    assert [kind for kind, _ in second.told] == ["assigned", "revoked"]
+    assert first.told[1][1] == [TopicPartition("orders", number) for number in range(PARTITIONS)]
+
+
+@pytest.mark.parametrize("ends", ["stop", "unsubscribe"])
+def test_what_the_listener_commits_at_the_end_is_committed(cluster: SimCluster, ends: str):
+    """S31, S34: the last word to the listener comes while the member is still in the group, as in Kafka's close()."""
+    partition = TopicPartition("orders", 2)
+    config = ConsumerConfig(
+        bootstrap_servers=cluster.bootstrap, group_id="e", auto_offset_reset="earliest", enable_auto_commit=False
+    )
+    world = cluster.sim.of("e")
+
+    class Last(Watch):
+        async def on_partitions_revoked(self, revoked: list[TopicPartition]) -> None:  # type: ignore[override]
+            super().on_partitions_revoked(revoked)
+            await consumer.commit({partition: 1})
+
+    consumer, watch = Consumer(config, world), Last()
+
+    async def story() -> None:
+        consumer.subscribe(["orders"], listener=watch)
+        await consumer.start()
+        while not consumer.assignment():
+            await consumer.getmany(timeout_ms=500)
+        if ends == "unsubscribe":
+            consumer.unsubscribe()
+            await asyncio.sleep(1.0)
+        await consumer.stop()
+        with pytest.raises(InvalidRequest, match="stopped"):
+            await consumer.commit({partition: 5})
+
+    cluster.run(story(), node="e")
+    assert [kind for kind, _ in watch.told] == ["assigned", "revoked"]
+    client = Client(cluster)
+    found = client.run(client.admin.list_consumer_group_offsets("e"))
+    assert {name: each.offset for name, each in found.items()} == {partition: 1}
+
+
+def test_who_unsubscribes_commits_where_it_was_and_not_what_it_reads_next(cluster: SimCluster):
+    """S34: with auto-commit, the positions of the member that goes; those assigned by hand meanwhile are no member's."""
+    fill(Client(cluster), 24)
+    first, second = TopicPartition("orders", 0), TopicPartition("orders", 1)
+    config = ConsumerConfig(
+        bootstrap_servers=cluster.bootstrap, group_id="a", auto_offset_reset="earliest", auto_commit_interval_ms=600_000
+    )
+    world = cluster.sim.of("a")
+
+    async def story() -> dict[TopicPartition, int | None]:
+        consumer = Consumer(config, world)
+        consumer.subscribe(["orders"])
+        await consumer.start()
+        read: Counter[TopicPartition] = Counter()
+        while read.total() < 24:
+            found = await consumer.getmany(timeout_ms=500)
+            read.update({partition: len(records) for partition, records in found.items()})
+        consumer.unsubscribe()
+        consumer.assign([second])
+        consumer.seek(second, 0)
+        await asyncio.sleep(1.0)
+        committed = {partition: await consumer.committed(partition) for partition in (first, second)}
+        await consumer.stop()
+        return committed
+
+    assert cluster.run(story(), node="a") == {first: 4, second: 4}

@@ -9,6 +9,10 @@ from typing import Any
 import pytest
 
 from minikafka.broker.peer import call
+from minikafka.cli.groups import described
+from minikafka.client.admin import AdminClient
+from minikafka.client.coordinator import Coordinator
+from minikafka.client.structs import OffsetAndMetadata
 from minikafka.errors import (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
@@ -22,7 +26,7 @@ from minikafka.errors import (
 from minikafka.groups.protocol import Assignment, Subscription
 from minikafka.groups.records import OFFSETS_TOPIC, GroupRecord, OffsetRecord, partition_of, unpacked
 from minikafka.sim.cluster import SimCluster
-from minikafka.types import NodeId, TopicPartition
+from minikafka.types import NO_NODE, NodeId, TopicPartition
 from minikafka.wire.batch import split
 from minikafka.wire.group_messages import (
     CommitPartition,
@@ -202,6 +206,67 @@ def test_members_and_offsets_outlive_their_coordinator(cluster: SimCluster):
     )
     assert asker.run(asker.commit(9)).error_code == 0
     assert asker.run(asker.coordinator()) != old
+
+
+def test_a_silent_broker_does_not_keep_the_coordinator_from_being_found(cluster: SimCluster):
+    """S32: it may be the first to be asked; a member that looks again has a session's time, ten seconds, for it all."""
+    client = Client(cluster, "admin")
+    node = client.run(client.admin.find_coordinator(GROUP))
+    silent = next(each for each in cluster.nodes if each not in (node, cluster.controller()))
+    cluster.pause(silent)
+    metadata = client.admin._metadata()
+    firsts: list[str] = []
+    for _ in range(8):
+        finder = Coordinator(GROUP, client.admin.config, client.world, metadata)
+        assert client.run(finder.locate(client.world.clock.now() + 5.0)) == node
+        firsts.append(str(metadata.any_addresses()[0]))
+    assert str(cluster.address_of(silent)) in firsts, "it is first at times"
+
+
+def test_a_topic_deleted_while_nobody_coordinates_leaves_no_offsets(cluster: SimCluster):
+    """The coordinator is dead, the next one is not there yet: it reads offsets of what is gone, and drops them."""
+    asker, client = Asker(cluster), Client(cluster, "admin")
+    asker.run(asker.commit(7))
+    name = TopicPartition(OFFSETS_TOPIC, partition_of(GROUP, 4))
+    old = cluster.leader_of(name)
+    cluster.crash(old)
+    client.run(client.admin.delete_topics(["orders"], wait=False))
+    assert cluster.leader_of(name) == old, "nobody was elected meanwhile"
+    assert asker.run(asker.committed()) in (7, -1)
+    cluster.run_for(2.0)
+    assert asker.run(asker.committed()) == -1
+    assert asker.run(asker.coordinator()) != old
+
+
+def test_a_group_is_described_whose_topic_is_gone_or_has_no_leader(cluster: SimCluster):
+    """``groups describe``: what cannot be known is left open, and nothing is waited for."""
+    asker, client = Asker(cluster), Client(cluster, "admin")
+    cluster.create_topic("lonely", replication_factor=1)
+    cluster.settle()
+    assert asker.run(asker.commit(7)).error_code == 0
+    asker.run(asker.asked(asker.commit_of(3, topic="lonely")))
+    lonely = TopicPartition("lonely", 0)
+    dead = cluster.leader_of(lonely)
+    cluster.crash(dead)
+    cluster.until(lambda: cluster.leader_of(lonely) == NO_NODE and cluster.leader_of(ORDERS) != dead, 60.0, "elections")
+    assert asker.run(asker.committed()) == 7
+    gone = TopicPartition("gone", 0)
+
+    async def with_gone(*_: object) -> dict[TopicPartition, OffsetAndMetadata]:
+        found = await AdminClient.list_consumer_group_offsets(client.admin, GROUP)
+        return {**found, gone: OffsetAndMetadata(1, "")}
+
+    client.admin.list_consumer_group_offsets = with_gone  # type: ignore[method-assign]
+    began = asker.world.clock.now()
+    told = client.run(described(client.admin, GROUP))
+    assert [(each.partition, each.committed, each.log_end, each.lag) for each in told.lags] == [
+        (gone, 1, None, None),
+        (lonely, 3, None, None),
+        (ORDERS, 7, 0, 0),
+    ]
+    assert told.to_json()["offsets"][0]["log_end"] is None
+    assert len(list(told.kafka())) == len(told.rows()) + 2
+    assert asker.world.clock.now() - began < 10.0, "nobody was waited for"
 
 
 def test_a_coordinator_that_is_cut_off_commits_nothing(cluster: SimCluster):

@@ -7,8 +7,10 @@ from typing import Any, cast
 
 from minikafka.broker.broker import Broker
 from minikafka.quorum.image import BrokerImage, MetadataImage
-from minikafka.sim.invariants import AppliedEqual, MetadataHolds, QuorumHolds
+from minikafka.sim.metadata_invariants import AppliedEqual, MetadataHolds, QuorumHolds
+from minikafka.sim.watch import Watch
 from minikafka.sim.world import Event
+from tests.sim.cluster_kit import ORDERS, Client, simulated
 
 
 class Told:
@@ -71,3 +73,18 @@ def test_an_image_that_is_older_than_the_newest_is_not_looked_at_again() -> None
     holds.look(MetadataImage(offset=7), told)
     holds.look(MetadataImage(offset=5), told)
     assert told.names == []
+
+
+def test_where_a_log_ever_began_is_kept_whoever_leads_next() -> None:
+    """A group that began there has skipped nothing, though the next leader may still hold what was deleted (61893)."""
+    with simulated() as cluster:
+        cluster.create_topic("orders")
+        cluster.settle()
+        client, watch = Client(cluster), Watch(cluster)
+        for number in range(5):
+            client.run(client.producer.send_and_wait("orders", b"%d" % number, partition=0))
+        assert watch.deleted_below(ORDERS) == 0
+        client.run(client.admin.delete_records({ORDERS: 3}))
+        cluster.settle()
+        assert watch.deleted_below(ORDERS) == 3
+        watch.close()

@@ -164,6 +164,7 @@ def test_a_duplicated_request_is_handled_twice_and_answered_once():
         assert await s.call() == b"Ask "
         await asyncio.sleep(1)
         assert s.handled == ["Ask", "Ask"]
+        assert [message.api for message in s.sim.network.doubled] == ["Ask"]
 
     run(story)
 

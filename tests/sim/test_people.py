@@ -3,33 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from minikafka.check import Checker, Expectations, Recorder
-from minikafka.check.findings import Duplicate, Finding, InconsistentOffsets, LostWrite, Unseen
+from minikafka.check.findings import AbortedRead, Duplicate, Finding, InconsistentOffsets, LostWrite, Shifted, Unseen
 from minikafka.errors import InvalidPartitions, RequestTimedOut
-from minikafka.sim import plan as plans
+from minikafka.sim import extras
+from minikafka.sim.doubled import DoubledRecords
+from minikafka.sim.extras import EXTRAS, LOOSE, RISKY, SCRATCH, rotten_bits, with_extras
 from minikafka.sim.lives import RECORDS, Sent, tell_lives
 from minikafka.sim.losses import Losses
-from minikafka.sim.plan import (
-    EXTRAS,
-    FOLLOWER,
-    ISR,
-    LEADER,
-    LOOSE,
-    RISKY,
-    SCRATCH,
-    Fault,
-    Operation,
-    Plan,
-    PlannedTopic,
-    plan_of,
-    rotten_bits,
-    with_extras,
-)
+from minikafka.sim.plan import Fault, Operation, Plan, PlannedTopic
 from minikafka.sim.run import Run, run
 from minikafka.sim.search import QUICK, QUICK_CLIENT
+from minikafka.sim.seeds import plan_of
+from minikafka.sim.whom import FOLLOWER, ISR, LEADER
 from minikafka.types import TopicPartition
 
 LOOSELY = {LOOSE: {"acks": 1}}
@@ -72,12 +62,12 @@ def test_every_extra_survives_json() -> None:
 def test_an_extra_moves_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """One stream per purpose: without one extra, the others draw what they drew."""
     plain = plan_of(7, kinds=("crash",)).with_(faults=())
-    monkeypatch.setattr(plans, "EXTRAS", tuple((1.0, add) for _, add in EXTRAS if add is not rotten_bits))
+    monkeypatch.setattr(extras, "EXTRAS", tuple((1.0, add) for _, add in EXTRAS if add is not rotten_bits))
     whole = with_extras(plain)
     for _, left_out in EXTRAS:
-        monkeypatch.setattr(plans, "EXTRAS", [(1.0, add) for _, add in EXTRAS if add not in (left_out, rotten_bits)])
+        monkeypatch.setattr(extras, "EXTRAS", [(1.0, add) for _, add in EXTRAS if add not in (left_out, rotten_bits)])
         gone = set(whole.faults) - set(with_extras(plain).faults)
-        monkeypatch.setattr(plans, "EXTRAS", [(1.0, left_out)])
+        monkeypatch.setattr(extras, "EXTRAS", [(1.0, left_out)])
         assert gone <= set(with_extras(plain).faults), "only that extra's own are gone"
 
 
@@ -200,6 +190,22 @@ def test_which_findings_are_allowed() -> None:
     )
 
 
+def test_a_shift_is_allowed_where_all_that_moved_may_be_lost() -> None:
+    """An acks=1 record that was written twice, and whose acknowledged copy is gone (seeds 1795323215, 1795323325)."""
+    losses = Losses(Plan(seed=0, clients=LOOSELY), lambda name: False)
+    place = {"topic": "orders", "partition": 0, "offset": 3}
+
+    def moved(*processes: str) -> Shifted:
+        facts = {"until": 6, "distance": -2, "count": 3, "values": ("loose.1", "loose.3")}
+        return Shifted(**place, **facts, processes=processes)  # type: ignore[arg-type]
+
+    assert losses.allows(moved("loose"))
+    assert losses.allows(moved("loose", "loose~2"))
+    assert not losses.allows(moved("loose", "p1"))
+    assert not losses.allows(moved("p1"))
+    assert Losses(Plan(seed=0), lambda name: True).allows(moved("p1"))
+
+
 def test_a_double_that_still_stands_is_no_loss() -> None:
     """After an unclean election a value may have been read elsewhere before; twice in the log is a duplicate."""
     losses = Losses(Plan(seed=0), lambda name: True)
@@ -210,6 +216,15 @@ def test_a_double_that_still_stands_is_no_loss() -> None:
     assert not losses.allows(twice)
 
 
+def test_a_second_unclean_election_may_bring_a_lost_record_back_beside_its_retry() -> None:
+    """Seed 1795325791 of a soak: the first leader, from whom it was taken, leads again after the retry's one."""
+    twice = Duplicate(topic="orders", partition=0, offset=1, value="p1.1", places=((0, 1), (0, 2)), sends=1)
+    for elections, allowed in ((1, False), (2, True)):
+        losses = Losses(Plan(seed=0), lambda name, count=elections: count)  # type: ignore[misc]
+        losses.stands(TopicPartition("orders", 0), ["p1.1", "p1.1"])
+        assert losses.allows(twice) == allowed
+
+
 def test_a_double_of_what_was_deleted_is_allowed_where_a_replica_began_behind_it() -> None:
     """KIP-360: a replica that never saw the producer's records takes a retry for a first send (seed 845)."""
     twice = Duplicate(topic="orders", partition=0, offset=16, value="p1.1", places=((0, 16), (0, 17)), sends=1)
@@ -218,6 +233,33 @@ def test_a_double_of_what_was_deleted_is_allowed_where_a_replica_began_behind_it
         assert losses.allows(twice) is allowed
     elsewhere = Duplicate(topic="orders", partition=0, offset=1, value="p1.1", places=((0, 1), (1, 2)), sends=1)
     assert not Losses(Plan(seed=0), lambda name: False, lambda name: 99).allows(elsewhere)
+
+
+def test_what_a_doubled_request_explains_is_named_and_nothing_else() -> None:
+    """One copy written, the other one's refusal heard first (seed 90296): named for that request's records only."""
+    plan = Plan.read(Path(__file__).parent / "plans" / "a_request_twice_one_copy_refused.json")
+    running = Run(plan)
+    report = running.run()
+    assert report.ok, report.render()
+    aborted = [told for told in report.named if told.startswith("aborted-read")]
+    assert [told.split(" was refused")[0].split(": ")[-1] for told in aborted] == ["loose.26", "loose.27"]
+    doubled = DoubledRecords(running.sim.network.doubled)
+    assert "loose.26" in doubled
+    assert "loose.25" not in doubled
+    assert "loose.2" not in doubled
+    strict = Run(plan)
+    strict.losses = Losses(plan, strict.watch.may_have_lost, strict.watch.begun_anew_at)
+    assert strict.run().failure == "aborted-read"
+
+
+def test_a_refused_record_that_stands_is_allowed_to_doubled_requests_only() -> None:
+    """Whoever sent it: a request with a sequence can be refused in one copy as well."""
+    losses = Losses(Plan(seed=0, clients=LOOSELY), lambda name: False, doubled={"loose.1", "p1.1"})
+    for value, allowed in (("loose.1", True), ("p1.1", True), ("loose.11", False), ("p1.2", False)):
+        place = {"topic": "orders", "partition": 0, "offset": 3}
+        stands = AbortedRead(**place, value=value, op=1, error="KAFKA_STORAGE_ERROR", seen_by="w1")  # type: ignore[arg-type]
+        assert losses.allows(stands) is allowed, value
+    assert not losses.allows(finding(LostWrite, "p1.1", held_by=(), read_up_to=9))
 
 
 # ---- topics ----------------------------------------------------------------------------------------------------------

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from minikafka.sim.invariants import HwWithinLog, Report, Sight
-from minikafka.sim.plan import Plan, plan_of
+from minikafka.sim.invariants import HwWithinLog
+from minikafka.sim.plan import Plan
 from minikafka.sim.run import run
+from minikafka.sim.seeds import plan_of
+from minikafka.sim.sight import Report, Sight
 from tests.sim.planted import Planted
 from tests.sim.planted_table import CLUSTERS, kept
 

@@ -12,7 +12,7 @@ from minikafka.client.structs import ConfigResource, NewTopic
 from minikafka.errors import InvalidReplicaAssignment, NoReassignmentInProgress, ProtocolError
 from minikafka.quorum.assignment import Assignment
 from minikafka.sim.cluster import SimCluster
-from minikafka.sim.invariants import Watch
+from minikafka.sim.watch import Watch
 from tests.sim.cluster_kit import ORDERS, Client, simulated, values
 
 BROKERS, VOTERS = 5, 3

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -15,7 +16,7 @@ from minikafka.cli.root import root
 from minikafka.errors import InvalidConfig
 from minikafka.sim.plan import FSYNC, PAGE_CACHE, Fault, Operation, Plan
 from minikafka.sim.run import run
-from minikafka.sim.search import Asked, Search, asked_for, cut_down, loses, plan_for, search
+from minikafka.sim.search import Asked, Found, Search, asked_for, cut_down, loses, plan_for, search
 from minikafka.sim.story import Happened, story_of
 
 STEPS_MAX = 6
@@ -41,6 +42,37 @@ def test_the_loss_that_acks_1_allows_is_found_and_cut_down_to_six_steps(found):
     assert "acknowledges with acks=1" in text
     assert "becomes leader of orders-0" in text
     assert "cut" in story.sentences[-1]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "seed", "tried"),
+    [
+        ({3: 5}, 3, 4),
+        ({3: 9, 5: 6, 7: 2}, 5, 6),
+        ({3: 9, 5: 8, 6: 9}, 5, 14),
+        ({3: 9, 30: 2}, 3, 14),
+        ({38: 9, 39: 8}, 39, 40),
+    ],
+)
+def test_a_long_story_is_kept_while_a_shorter_one_is_looked_for(monkeypatch, lengths, seed, tried):
+    """Six steps or fewer end the search; a longer one has ten more seeds tried, and the shortest is told."""
+
+    class Told:
+        def __init__(self, plan: Plan) -> None:
+            self.plan = plan
+
+        def run(self):
+            return SimpleNamespace(violations=[SimpleNamespace(name=LostWrite.kind)] * (self.plan.seed in lengths))
+
+    def cut(plan: Plan, _asked: Asked, _progress: object) -> Found:
+        plan = plan.with_(faults=(), operations=plan.operations[: lengths[plan.seed]])
+        return Found(seed=plan.seed, plan=plan, sentences=(), lost=(), runs=1)
+
+    monkeypatch.setattr("minikafka.sim.search.StoryRun", Told)
+    monkeypatch.setattr("minikafka.sim.search.cut_down", cut)
+    result = search(Search(asked=Asked()), seeds=40)
+    assert result.found is not None
+    assert (result.found.seed, result.tried) == (seed, tried)
 
 
 def test_the_story_tells_time_in_order(found):

@@ -2,9 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from tests.bench.report import BEGIN, DOCUMENTS, PICTURE, README_ROWS, kept, picture, with_sections, written_by
+from tests.bench.measure import KAFKA, Row
+from tests.bench.report import (
+    BEGIN,
+    DOCUMENTS,
+    END,
+    NO_KAFKA,
+    PICTURE,
+    README_KAFKA_ROWS,
+    README_ROWS,
+    by_yardstick,
+    kept,
+    picture,
+    show,
+    with_sections,
+    written_by,
+)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
@@ -33,4 +50,25 @@ def test_a_figure_that_was_typed_in_is_noticed():
 
 def test_the_rows_of_the_readme_are_measured():
     """A row that was renamed would vanish from the README without a word."""
-    assert set(README_ROWS) <= {line["name"] for line in kept()["rows"]}
+    bare, kafka = by_yardstick(kept())
+    assert set(README_ROWS) <= {line["name"] for line in bare}
+    assert not kafka or set(README_KAFKA_ROWS) <= {line["name"] for line in kafka}
+
+
+def test_rows_beside_kafka_have_tables_of_their_own():
+    """The third promise: never mixed with the rows beside a bare server, and said plainly when nothing was measured."""
+    rows = [Row(name, "MB/s", 10, 5, 2.0, beside=f"{KAFKA} 4.3.1") for name in README_KAFKA_ROWS]
+    rows[0] = replace(rows[0], at_least=False)
+    measured = [row.as_json() for row in rows]
+    run = {**kept(), "rows": [*by_yardstick(kept())[0], *measured]}
+    for document, what in zip(DOCUMENTS, ("beside Kafka", "a few beside Kafka"), strict=True):
+        text = with_sections(document.read_text(encoding="utf-8"), run)
+        section = text.partition(BEGIN.format(what=what))[2].partition(END)[0]
+        told = f"Apache Kafka 4.3.1: minikafka is ahead in {len(rows) - 1} of {len(rows)} rows."
+        assert told in section
+        assert section.count("| 10 MB/s | 5 MB/s | 2 |") == len(measured)
+        assert text.count("10 MB/s") == len(measured)
+        without = with_sections(text, {**run, "rows": by_yardstick(run)[0]})
+        assert NO_KAFKA in without
+    assert picture(run) == picture({**run, "rows": by_yardstick(run)[0]})
+    assert show(run).count("Apache Kafka 4.3.1") == 1

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from minikafka.broker.waiters import Condition, Mark
 from minikafka.errors import InconsistentTopicId, InvalidRequest, OffsetOutOfRange, ProtocolError, error_name
@@ -284,30 +284,26 @@ def _read_log(
 
 
 def _data(partition: Partition, leader: LeaderReplica, data: LogSlice | None) -> _Read:
-    answer = FetchedPartition(
-        topic=partition.partition.topic,
-        partition=partition.partition.partition,
-        high_watermark=leader.high_watermark,
-        last_stable_offset=leader.high_watermark,
-        log_start_offset=leader.log.start_offset,
-        log_end_offset=leader.log.end_offset,
-        has_gaps=leader.log.has_gaps,
-        records=data.buffers if data is not None else (),
-    )
+    answer = _answer(partition, leader, has_gaps=leader.log.has_gaps, records=data.buffers if data is not None else ())
     return _Read(answer, data.size if data is not None else 0, urgent=False, seat=partition, leader=leader)
 
 
 def _diverged(partition: Partition, leader: LeaderReplica, diverging: EpochEnd) -> _Read:
-    answer = FetchedPartition(
+    end = EpochEndOffset(epoch=diverging.epoch, end_offset=diverging.end_offset)
+    return _Read(_answer(partition, leader, diverging_epoch=end), 0, urgent=True)
+
+
+def _answer(partition: Partition, leader: LeaderReplica, **found: Any) -> FetchedPartition:
+    """Where the leader's log stands, and what was found in it."""
+    return FetchedPartition(
         topic=partition.partition.topic,
         partition=partition.partition.partition,
         high_watermark=leader.high_watermark,
         last_stable_offset=leader.high_watermark,
         log_start_offset=leader.log.start_offset,
         log_end_offset=leader.log.end_offset,
-        diverging_epoch=EpochEndOffset(epoch=diverging.epoch, end_offset=diverging.end_offset),
+        **found,
     )
-    return _Read(answer, 0, urgent=True)
 
 
 def _refusal(

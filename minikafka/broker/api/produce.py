@@ -41,6 +41,7 @@ from minikafka.wire.messages import (
 )
 
 if TYPE_CHECKING:
+    from minikafka.broker.flusher import Flusher
     from minikafka.broker.replica_manager import ReplicaManager
     from minikafka.replication.partition import Partition
 
@@ -55,6 +56,8 @@ class _Written:
     partition: Partition
     leader: LeaderReplica
     appended: Appended
+    flusher: Flusher
+    """Of this very log: by the partition's name there may soon be none, or another topic's."""
     error: ProtocolError | None = None
 
     @property
@@ -82,7 +85,7 @@ async def handle_produce(
             written[name] = _append(replicas, name, item, request.acks, session_alive)
         except ProtocolError as error:
             refused[name] = error
-    await _make_durable(replicas, written)
+    await _make_durable(written)
     _advance(replicas, written)
     if request.acks == ACKS_ALL and written:
         await _await_commit(replicas, written, deadline)
@@ -123,7 +126,7 @@ def _append(
         meter.bytes_in += len(batch.data)
         meter.messages_in += appended.end_offset - appended.base_offset
     replicas.waiters.wake(Mark.LOG_END, name, leader.log.end_offset)
-    return _Written(partition, leader, appended)
+    return _Written(partition, leader, appended, replicas.flushers[name])
 
 
 def _tell_refusals(replicas: ReplicaManager, errors: dict[TopicPartition, ProtocolError]) -> None:
@@ -141,14 +144,14 @@ def _session_lost(name: TopicPartition, outcome: str) -> NotLeaderOrFollower:
     )
 
 
-async def _make_durable(replicas: ReplicaManager, written: dict[TopicPartition, _Written]) -> None:
+async def _make_durable(written: dict[TopicPartition, _Written]) -> None:
     for each in written.values():
         if each.partition.config.syncs_before_acknowledging:
-            replicas.flushers[each.name].start()
+            each.flusher.start()
     for each in written.values():
         if each.partition.config.syncs_before_acknowledging:
             try:
-                await replicas.flushers[each.name].durable(each.appended.end_offset)
+                await each.flusher.durable(each.appended.end_offset)
             except ProtocolError as error:
                 each.error = error
 

@@ -7,7 +7,7 @@ active controller.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from prometheus_client.core import Metric
@@ -31,6 +31,34 @@ class _Told:
     """Log start and high watermark, if this broker leads it."""
 
 
+OF_PARTITIONS: tuple[tuple[str, str, Callable[[_Told], int | None]], ...] = (
+    (
+        "kafka_topic_partition_current_offset",
+        "The high watermark: where consumers' latest is.",
+        lambda told: told.offsets[1] if told.offsets else None,
+    ),
+    (
+        "kafka_topic_partition_oldest_offset",
+        "The log start offset.",
+        lambda told: told.offsets[0] if told.offsets else None,
+    ),
+    ("kafka_topic_partition_leader", "Node id of the leader; -1: nobody leads.", lambda told: told.leader),
+    (
+        "kafka_topic_partition_leader_is_preferred",
+        "1 if the first replica of the assignment leads.",
+        lambda told: told.leader == told.replicas[0],
+    ),
+    ("kafka_topic_partition_replicas", "Replicas of the assignment.", lambda told: len(told.replicas)),
+    ("kafka_topic_partition_in_sync_replica", "Members of the ISR.", lambda told: len(told.isr)),
+    (
+        "kafka_topic_partition_under_replicated_partition",
+        "1 if a replica is outside the ISR.",
+        lambda told: len(told.isr) < len(told.replicas),
+    ),
+)
+"""Of each partition: family, meaning, value; None where this broker does not know it."""
+
+
 def exporter(view: View) -> Iterator[Metric]:
     """All of them, family by family."""
     image = view.image
@@ -52,48 +80,9 @@ def exporter(view: View) -> Iterator[Metric]:
         (((topic.name,), float(len(topic.partitions))) for topic in topics),
     )
     told = list(_told(view))
-    yield gauge(
-        "kafka_topic_partition_current_offset",
-        "The high watermark: where consumers' latest is.",
-        PARTITION,
-        ((each.labels, each.offsets[1]) for each in told if each.offsets),
-    )
-    yield gauge(
-        "kafka_topic_partition_oldest_offset",
-        "The log start offset.",
-        PARTITION,
-        ((each.labels, each.offsets[0]) for each in told if each.offsets),
-    )
-    yield gauge(
-        "kafka_topic_partition_leader",
-        "Node id of the leader; -1: nobody leads.",
-        PARTITION,
-        ((each.labels, each.leader) for each in told),
-    )
-    yield gauge(
-        "kafka_topic_partition_leader_is_preferred",
-        "1 if the first replica of the assignment leads.",
-        PARTITION,
-        ((each.labels, float(each.leader == each.replicas[0])) for each in told),
-    )
-    yield gauge(
-        "kafka_topic_partition_replicas",
-        "Replicas of the assignment.",
-        PARTITION,
-        ((each.labels, float(len(each.replicas))) for each in told),
-    )
-    yield gauge(
-        "kafka_topic_partition_in_sync_replica",
-        "Members of the ISR.",
-        PARTITION,
-        ((each.labels, float(len(each.isr))) for each in told),
-    )
-    yield gauge(
-        "kafka_topic_partition_under_replicated_partition",
-        "1 if a replica is outside the ISR.",
-        PARTITION,
-        ((each.labels, float(len(each.isr) < len(each.replicas))) for each in told),
-    )
+    for name, meaning, value_of in OF_PARTITIONS:
+        known = ((each.labels, value_of(each)) for each in told)
+        yield gauge(name, meaning, PARTITION, ((labels, float(value)) for labels, value in known if value is not None))
 
 
 def _told(view: View) -> Iterator[_Told]:

@@ -1,0 +1,99 @@
+"""Which part of a broker answers which API.
+
+Rule for this file: it points, it answers nothing itself. An API that stands here is one that the broker serves.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from minikafka.broker.api.admin import AdminApi
+from minikafka.broker.api.describe import handle_api_versions, handle_describe_producers, handle_describe_replicas
+from minikafka.broker.api.describe_log import handle_describe_log
+from minikafka.broker.api.explain import handle_explain_partition
+from minikafka.broker.api.fetch import handle_fetch
+from minikafka.broker.api.metadata import MetadataApi
+from minikafka.broker.api.offsets import (
+    handle_delete_records,
+    handle_list_offsets,
+    handle_offset_for_leader_epoch,
+)
+from minikafka.broker.api.produce import handle_produce
+from minikafka.broker.api.producer_ids import ProducerIds
+from minikafka.broker.chronicle import Chronicle
+from minikafka.broker.controller_driver import ControllerDriver
+from minikafka.broker.dispatch import ApiHandler
+from minikafka.broker.group_manager import GroupManager
+from minikafka.broker.lifecycle import Lifecycle
+from minikafka.broker.quorum_driver import QuorumDriver
+from minikafka.broker.replica_manager import ReplicaManager
+from minikafka.types import METADATA_TOPIC
+from minikafka.wire.messages import (
+    DescribeReplicasRequest,
+    DescribeReplicasResponse,
+    FetchRequest,
+    ProduceRequest,
+    ProduceResponse,
+)
+
+QUORUM_APIS = ("Vote", "BeginQuorumEpoch", "EndQuorumEpoch", "FetchSnapshot", "DescribeQuorum")
+CONTROLLER_APIS = (
+    "BrokerRegistration",
+    "BrokerHeartbeat",
+    "AlterPartition",
+    "CreateTopics",
+    "DeleteTopics",
+    "ElectLeaders",
+    "CreatePartitions",
+    "AlterConfigs",
+    "IncrementalAlterConfigs",
+    "AlterPartitionReassignments",
+    "AllocateProducerIds",
+)
+
+
+def handler_table(
+    replicas: ReplicaManager,
+    quorum: QuorumDriver,
+    controller: ControllerDriver,
+    *,
+    lifecycle: Lifecycle,
+    metadata: MetadataApi,
+    admin: AdminApi,
+    producer_ids: ProducerIds,
+    groups: GroupManager,
+    chronicle: Chronicle,
+) -> dict[str, ApiHandler]:
+    """Every API by its name."""
+
+    async def produce(request: ProduceRequest) -> ProduceResponse:
+        return await handle_produce(replicas, request, session_alive=lifecycle.session_alive)
+
+    async def fetch(request: FetchRequest) -> Any:
+        if any(each.topic == METADATA_TOPIC for each in request.partitions):
+            return await quorum.handle(request)
+        return await handle_fetch(replicas, request)
+
+    async def describe_replicas(request: DescribeReplicasRequest) -> DescribeReplicasResponse:
+        return await handle_describe_replicas(replicas, request, broker_epoch=lifecycle.broker_epoch)
+
+    return {
+        "Produce": produce,
+        "Fetch": fetch,
+        "ListOffsets": lambda request: handle_list_offsets(replicas, request),
+        "OffsetForLeaderEpoch": lambda request: handle_offset_for_leader_epoch(replicas, request),
+        "DeleteRecords": lambda request: handle_delete_records(replicas, request),
+        "Metadata": metadata.handle_metadata,
+        "DescribeTopicPartitions": metadata.handle_describe_topics,
+        "DescribeConfigs": admin.handle_describe_configs,
+        "ListPartitionReassignments": admin.handle_list_reassignments,
+        "DescribeProducers": lambda request: handle_describe_producers(replicas, request),
+        "InitProducerId": producer_ids.handle_init_producer_id,
+        "ApiVersions": handle_api_versions,
+        "DescribeReplicas": describe_replicas,
+        "DescribeLog": lambda request: handle_describe_log(replicas, quorum, request),
+        "ExplainPartition": lambda request: handle_explain_partition(replicas, chronicle, request),
+        **groups.handlers(),
+        **dict.fromkeys(QUORUM_APIS, quorum.handle),
+        **dict.fromkeys(CONTROLLER_APIS, controller.handle),
+    }

@@ -1,0 +1,316 @@
+"""The brokers' settings, one table (D8), and what follows from several of them together."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from minikafka.addresses import parse_host_names, parse_listeners, parse_origins, parse_voters
+from minikafka.config.names import BROKER_NAME_OF
+from minikafka.config.setting import DAY_MS, GIB, INT_MAX, LONG_MAX, MIB, setting
+from minikafka.config.topic import TopicConfig
+from minikafka.errors import InvalidConfig
+from minikafka.types import Address, Listener, NodeId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """One broker's settings."""
+
+    node_id: int = setting("node.id", 1, "this broker's number", low=0, high=INT_MAX)
+    cluster_id: str = setting("cluster.id", "", "22 base64 characters; taken from the data directory when empty")
+    process_roles: str = setting(
+        "process.roles",
+        "broker,controller",
+        "what this node is",
+        one_of=("broker,controller", "controller,broker", "broker"),
+    )
+    controller_quorum_voters: str = setting(
+        "controller.quorum.voters", "", "id@host:port, comma separated; empty: this node alone"
+    )
+    listeners: str = setting(
+        "listeners",
+        "PLAINTEXT://127.0.0.1:9092",
+        "where to listen: NAME://host:port,...; port 0: any free one",
+    )
+    advertised_listeners: str = setting(
+        "advertised.listeners", "", "what clients of each listener are told, by its name; empty: the listeners"
+    )
+    controller_listener_names: str = setting(
+        "controller.listener.names", "", "listeners that clients are told nothing of"
+    )
+    inter_broker_listener_name: str = setting(
+        "inter.broker.listener.name", "", "where brokers find each other; empty: the first listener for clients"
+    )
+    listener_security_protocol_map: str = setting(
+        "listener.security.protocol.map", "", "NAME:PROTOCOL, comma separated; PLAINTEXT is the only protocol"
+    )
+    log_dirs: str = setting("log.dirs", "./minikafka-data", "the data directory")
+    broker_rack: str = setting("broker.rack", "", "kept for clients to see")
+
+    num_partitions: int = setting("num.partitions", 1, "for topics created without a number", low=1)
+    default_replication_factor: int = setting("default.replication.factor", 1, "for topics created without one", low=1)
+    auto_create_topics_enable: bool = setting("auto.create.topics.enable", True, "create a topic when first asked for")
+    delete_topic_enable: bool = setting("delete.topic.enable", True, "may topics be deleted")
+
+    replica_lag_time_max_ms: int = setting("replica.lag.time.max.ms", 30_000, "S14: out of the ISR after this", low=1)
+    replica_fetch_wait_max_ms: int = setting("replica.fetch.wait.max.ms", 500, "S12: follower long poll", low=0)
+    replica_fetch_min_bytes: int = setting("replica.fetch.min.bytes", 1, "follower long poll ends at this size", low=0)
+    replica_fetch_max_bytes: int = setting("replica.fetch.max.bytes", MIB, "per partition, soft", low=0)
+    replica_fetch_response_max_bytes: int = setting("replica.fetch.response.max.bytes", 10 * MIB, "per fetch", low=0)
+    replica_fetch_backoff_ms: int = setting("replica.fetch.backoff.ms", 1000, "pause after a failed fetch", low=0)
+    replica_socket_timeout_ms: int = setting(
+        "replica.socket.timeout.ms", 30_000, "a fetch that takes longer failed", low=1
+    )
+    replica_high_watermark_checkpoint_interval_ms: int = setting(
+        "replica.high.watermark.checkpoint.interval.ms", 5000, "how often high watermarks are written to disk", low=1
+    )
+    auto_leader_rebalance_enable: bool = setting(
+        "auto.leader.rebalance.enable", True, "move leaders home by themselves"
+    )
+    leader_imbalance_check_interval_seconds: int = setting(
+        "leader.imbalance.check.interval.seconds", 300, "how often leaders are moved to their preferred replica", low=1
+    )
+    unclean_leader_election_interval_ms: int = setting(
+        "unclean.leader.election.interval.ms", 300_000, "how often leaderless partitions are tried again", low=1
+    )
+    eligible_leader_replicas_enable: bool = setting("mk.eligible.leader.replicas.enable", True, "KIP-966")
+
+    offsets_topic_num_partitions: int = setting(
+        "offsets.topic.num.partitions", 50, "of __consumer_offsets: over so many leaders groups are spread", low=1
+    )
+    offsets_topic_replication_factor: int = setting(
+        "offsets.topic.replication.factor", 3, "of __consumer_offsets; fewer in a smaller cluster", low=1
+    )
+    offsets_topic_segment_bytes: int = setting(
+        "offsets.topic.segment.bytes", 100 * MIB, "of __consumer_offsets", low=14, high=INT_MAX
+    )
+    offsets_retention_minutes: int = setting(
+        "offsets.retention.minutes", 10_080, "how long an empty group's offsets are kept", low=1
+    )
+    offsets_retention_check_interval_ms: int = setting("offsets.retention.check.interval.ms", 600_000, "", low=1)
+    offsets_commit_timeout_ms: int = setting(
+        "offsets.commit.timeout.ms", 5000, "a commit that takes longer is answered as unknown", low=1
+    )
+    offset_metadata_max_bytes: int = setting("offset.metadata.max.bytes", 4096, "text of one committed offset", low=0)
+    group_initial_rebalance_delay_ms: int = setting(
+        "group.initial.rebalance.delay.ms", 3000, "an empty group waits so long for more members", low=0
+    )
+    group_min_session_timeout_ms: int = setting("group.min.session.timeout.ms", 6000, "of members", low=1)
+    group_max_session_timeout_ms: int = setting("group.max.session.timeout.ms", 1_800_000, "of members", low=1)
+    group_max_size: int = setting("group.max.size", INT_MAX, "members of one group", low=1)
+
+    broker_heartbeat_interval_ms: int = setting("broker.heartbeat.interval.ms", 2000, "to the controller", low=1)
+    broker_session_timeout_ms: int = setting("broker.session.timeout.ms", 9000, "silent for this long: fenced", low=1)
+    initial_broker_registration_timeout_ms: int = setting(
+        "initial.broker.registration.timeout.ms", 60_000, "give up starting after this", low=1
+    )
+    controlled_shutdown_enable: bool = setting("controlled.shutdown.enable", True, "move leaders before leaving")
+    controlled_shutdown_max_wait_ms: int = setting(
+        "mk.controlled.shutdown.max.wait.ms", 15_000, "then leave anyway", low=0
+    )
+    controller_quorum_election_timeout_ms: int = setting(
+        "controller.quorum.election.timeout.ms", 1000, "no leader for this long: stand for election", low=1
+    )
+    controller_quorum_fetch_timeout_ms: int = setting(
+        "controller.quorum.fetch.timeout.ms", 2000, "no word from the leader for this long: stand for election", low=1
+    )
+    controller_quorum_election_backoff_max_ms: int = setting(
+        "controller.quorum.election.backoff.max.ms", 1000, "longest pause after a lost election", low=1
+    )
+    controller_quorum_request_timeout_ms: int = setting(
+        "controller.quorum.request.timeout.ms", 2000, "votes and other quorum calls", low=1
+    )
+    controller_quorum_fetch_wait_max_ms: int = setting(
+        "mk.controller.quorum.fetch.wait.max.ms",
+        500,
+        "an idle fetch of metadata is held so long, or for a third of controller.quorum.fetch.timeout.ms",
+        low=1,
+    )
+    controller_quorum_retry_backoff_ms: int = setting("controller.quorum.retry.backoff.ms", 20, "", low=0)
+    metadata_log_max_record_bytes_between_snapshots: int = setting(
+        "metadata.log.max.record.bytes.between.snapshots", 20 * MIB, "snapshot by size", low=1
+    )
+    metadata_log_max_snapshot_interval_ms: int = setting(
+        "metadata.log.max.snapshot.interval.ms", 3_600_000, "snapshot by time", low=0
+    )
+
+    log_segment_bytes: int = setting("log.segment.bytes", GIB, "see segment.bytes", low=14, high=INT_MAX)
+    log_roll_ms: int = setting("log.roll.ms", 7 * DAY_MS, "see segment.ms", low=1)
+    log_index_size_max_bytes: int = setting(
+        "log.index.size.max.bytes", 10 * MIB, "see segment.index.bytes", low=24, high=INT_MAX
+    )
+    log_index_interval_bytes: int = setting("log.index.interval.bytes", 4096, "see index.interval.bytes", low=0)
+    log_retention_ms: int = setting("log.retention.ms", 7 * DAY_MS, "see retention.ms", low=-1)
+    log_retention_bytes: int = setting("log.retention.bytes", -1, "see retention.bytes", low=-1)
+    log_retention_check_interval_ms: int = setting("log.retention.check.interval.ms", 300_000, "", low=1)
+    log_segment_delete_delay_ms: int = setting("log.segment.delete.delay.ms", 60_000, "see file.delete.delay.ms", low=0)
+    log_cleanup_policy: str = setting(
+        "log.cleanup.policy",
+        "delete",
+        "see cleanup.policy",
+        one_of=("delete", "compact", "compact,delete", "delete,compact"),
+    )
+    log_cleaner_enable: bool = setting("log.cleaner.enable", True, "compact topics whose cleanup.policy says so")
+    log_cleaner_backoff_ms: int = setting(
+        "log.cleaner.backoff.ms", 15_000, "pause when there is nothing to compact", low=1
+    )
+    log_cleaner_dedupe_buffer_size: int = setting(
+        "log.cleaner.dedupe.buffer.size", 128 * MIB, "memory for the keys of one round of compaction", low=1024
+    )
+    log_cleaner_io_max_bytes_per_second: float = setting(
+        "log.cleaner.io.max.bytes.per.second", float(LONG_MAX), "compaction reads and writes no more", low=1
+    )
+    log_cleaner_min_cleanable_ratio: float = setting(
+        "log.cleaner.min.cleanable.ratio", 0.5, "see min.cleanable.dirty.ratio", low=0, high=1
+    )
+    log_cleaner_min_compaction_lag_ms: int = setting(
+        "log.cleaner.min.compaction.lag.ms", 0, "see min.compaction.lag.ms", low=0
+    )
+    log_cleaner_max_compaction_lag_ms: int = setting(
+        "log.cleaner.max.compaction.lag.ms", LONG_MAX, "see max.compaction.lag.ms", low=1
+    )
+    log_cleaner_delete_retention_ms: int = setting(
+        "log.cleaner.delete.retention.ms", DAY_MS, "see delete.retention.ms", low=0
+    )
+    log_flush_interval_messages: int = setting("log.flush.interval.messages", LONG_MAX, "see flush.messages", low=1)
+    log_flush_interval_ms: int = setting("log.flush.interval.ms", LONG_MAX, "see flush.ms", low=0)
+    log_flush_offset_checkpoint_interval_ms: int = setting("log.flush.offset.checkpoint.interval.ms", 60_000, "", low=1)
+    log_flush_start_offset_checkpoint_interval_ms: int = setting(
+        "log.flush.start.offset.checkpoint.interval.ms", 60_000, "", low=1
+    )
+    message_max_bytes: int = setting("message.max.bytes", 1_048_588, "see max.message.bytes", low=61, high=INT_MAX)
+    log_message_timestamp_type: str = setting(
+        "log.message.timestamp.type", "CreateTime", "see message.timestamp.type", one_of=("CreateTime", "LogAppendTime")
+    )
+    log_message_timestamp_before_max_ms: int = setting("log.message.timestamp.before.max.ms", LONG_MAX, "", low=0)
+    log_message_timestamp_after_max_ms: int = setting("log.message.timestamp.after.max.ms", 3_600_000, "", low=0)
+    min_insync_replicas: int = setting("min.insync.replicas", 1, "see the topic's setting", low=1)
+    unclean_leader_election_enable: bool = setting("unclean.leader.election.enable", False, "see the topic's setting")
+    producer_id_expiration_ms: int = setting("producer.id.expiration.ms", DAY_MS, "see the topic's setting", low=1)
+
+    fetch_max_bytes: int = setting("fetch.max.bytes", 55 * MIB, "cap on any fetch", low=1024)
+    max_incremental_fetch_session_cache_slots: int = setting(
+        "max.incremental.fetch.session.cache.slots", 1000, "fetch sessions remembered (KIP-227); 0: none", low=0
+    )
+    socket_request_max_bytes: int = setting("socket.request.max.bytes", 100 * MIB, "largest request body", low=1024)
+    queued_max_request_bytes: int = setting(
+        "queued.max.request.bytes", 64 * MIB, "request bodies held at once", low=1024
+    )
+    connections_max_idle_ms: int = setting("connections.max.idle.ms", 600_000, "close a silent connection", low=1)
+
+    memory_tails_bytes: int = setting(
+        "mk.memory.tails.bytes",
+        64 * MIB,
+        "memory for the newest batches of all logs together; 0: read from files",
+        low=0,
+    )
+    insecure: bool = setting("mk.insecure", False, "allow a listener beyond loopback without authentication")
+    http_allowed_hosts: str = setting(
+        "mk.http.allowed.hosts",
+        "",
+        "names by which this broker may be called beside its own, comma separated; .example: all below it; *: any",
+    )
+    http_allowed_origins: str = setting(
+        "mk.http.allowed.origins", "", "web pages that may use this API: http://localhost:5173, comma separated"
+    )
+    testing_endpoints_enable: bool = setting(
+        "mk.testing.endpoints.enable", False, "serve what is for tests only: /v1/faults, /v1/wait, /v1/events"
+    )
+    seed: int = setting(
+        "mk.seed", 0, "of the faults that strike by chance, which the journal tells; 0: drawn at the start", low=0
+    )
+    journal_path: str = setting("mk.journal.path", "", "append every event to this file as JSON lines")
+    log_format: str = setting(
+        "mk.log.format", "text", "the structured log: text for people, json for machines", one_of=("text", "json")
+    )
+    log_level: str = setting(
+        "mk.log.level",
+        "info",
+        "the least important events that are logged",
+        one_of=("debug", "info", "warning", "error"),
+    )
+    metrics_partitions_max: int = setting(
+        "mk.metrics.partitions.max", 2000, "so many partitions get series of their own in /metrics", low=0
+    )
+
+    @property
+    def all_listeners(self) -> tuple[Listener, ...]:
+        """Where to listen, in the order of the setting."""
+        return parse_listeners(self.listeners, "listeners")
+
+    @property
+    def client_listeners(self) -> tuple[Listener, ...]:
+        """Those that clients and brokers are told of."""
+        hidden = _names(self.controller_listener_names)
+        return tuple(each for each in self.all_listeners if each.name not in hidden)
+
+    @property
+    def inter_broker_listener(self) -> Listener:
+        """The listener at which brokers find each other, and clients where nothing else was said."""
+        wanted = self.inter_broker_listener_name.strip().upper()
+        found = [each for each in self.client_listeners if wanted in {"", each.name}]
+        if not found:
+            raise InvalidConfig(
+                f"inter.broker.listener.name={wanted!r}: one of the listeners for clients is needed, which are "
+                f"{', '.join(each.name for each in self.client_listeners) or 'none'}",
+                setting="inter.broker.listener.name",
+            )
+        return found[0]
+
+    @property
+    def listener(self) -> Address:
+        """The address to listen on for brokers and clients."""
+        return self.inter_broker_listener.address
+
+    @property
+    def all_advertised(self) -> dict[str, Address]:
+        """What was said that clients are told, by the listener's name."""
+        return {each.name: each.address for each in parse_listeners(self.advertised_listeners, "advertised.listeners")}
+
+    @property
+    def advertised(self) -> Address | None:
+        """The address that brokers are told, or None: where we listen."""
+        return self.all_advertised.get(self.inter_broker_listener.name)
+
+    @property
+    def voters(self) -> dict[NodeId, Address]:
+        """The quorum's voters by node id, sorted; this node alone when the setting is empty."""
+        return parse_voters(self.controller_quorum_voters) or {self.node_id: self.advertised or self.listener}
+
+    @property
+    def allowed_hosts(self) -> frozenset[str]:
+        """``mk.http.allowed.hosts``, in lower case."""
+        return parse_host_names(self.http_allowed_hosts, "mk.http.allowed.hosts")
+
+    @property
+    def allowed_origins(self) -> frozenset[str]:
+        """``mk.http.allowed.origins``, in lower case, as browsers send them."""
+        return parse_origins(self.http_allowed_origins, "mk.http.allowed.origins")
+
+    def topic_defaults(self) -> TopicConfig:
+        """What a topic gets when it says nothing."""
+        return TopicConfig(**{member: getattr(self, given_by) for member, given_by in _topic_members().items()})
+
+
+@functools.cache
+def table(kind: type[BrokerConfig | TopicConfig]) -> Mapping[str, Any]:
+    """Kafka's name -> dataclass field, for ``BrokerConfig`` or ``TopicConfig``."""
+    return {each.metadata["name"]: each for each in fields(kind)}
+
+
+@functools.cache
+def _topic_members() -> Mapping[str, str]:
+    """Member of TopicConfig -> the member of BrokerConfig that is its default."""
+    named = table(BrokerConfig)
+    return {
+        each.name: named[BROKER_NAME_OF[name]].name
+        for name, each in table(TopicConfig).items()
+        if name in BROKER_NAME_OF
+    }
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(filter(None, (each.strip().upper() for each in text.split(","))))

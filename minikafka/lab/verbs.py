@@ -1,0 +1,400 @@
+"""The scenarios' language: one command a line, one step a command.
+
+::
+
+    cluster brokers=3 [names=A,B,C] [replicas=3,1,2] [control=script|quorum] [truncation=leader-epoch|high-watermark]
+            [any topic setting of Kafka's] [replica.lag.time.max.ms=..] [replica.fetch.wait.max.ms=..]
+            [eligible.leader.replicas.enable=..]
+                                      first command of a scenario; every broker starts with an empty log, the first
+                                      of the replicas leads in epoch 0, all are in the ISR
+    produce N V.. [acks=all|1|0] [believing=EPOCH] [timeout=30s]
+                                      one batch with these values (acks=all unless told otherwise)
+    fetch N.. [answer=lost]           each follower asks, is answered at once, obeys
+    poll N                            as fetch, but with nothing to return it is parked (S12)
+    catch-up                          every follower fetches until nothing changes any more
+    send N / handle N / deliver N / lose N
+                                      the steps of one fetch, one by one
+    consume N [from=OFFSET] [believing=EPOCH] [last-epoch=EPOCH]   /   latest N
+    tick TIME                         500ms, 31s
+    check-isr N                       the leader looks for laggards
+    proposals held|flow               keep ISR proposals on their way / let the controller answer at once
+    settle N                          the controller handles N's proposal
+    kill N.. / power-cut N.. / stop N / restart N.. / wipe N (an empty disk in place of a dead one's)
+    cut N / heal N                    no peer and no controller is reached
+    deaf N / hear N                   metadata and controller's answers do not arrive / arrive
+    expire N                          its session ends
+    elect N [isr=N,N]                 the script elects (ISR: the living of the old one, unless told otherwise);
+                                      a quorum ends the sessions of the dead and decides itself
+    checkpoint N.. / sync N..         the high watermark to disk / the log to disk
+    log N..                           say what the log holds
+    state                             say what the controller has recorded
+    place brokers=N partitions=N factor=N        say where replicas go (S18)
+
+Rules for this file: it calls the stage and says what was done. It knows no rule of replication.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from minikafka.lab.command import Command, seconds
+from minikafka.lab.control import ScriptedControl
+from minikafka.lab.node import Node
+from minikafka.lab.played import views_of
+from minikafka.lab.stage import Fetch, Stage
+from minikafka.quorum.placement import place
+from minikafka.replication.follower import FollowerReplica
+from minikafka.types import NO_EPOCH
+
+ACKS = {"all": -1, "1": 1, "0": 0}
+
+ROUNDS_MAX = 20
+"""Followers that have not caught up after so many fetches never will: a bug in the scenario or in the lab."""
+
+
+class Verbs:
+    """What each command does on one stage; each method gives the step's headline, or raises ScenarioError."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.proposals_flow = True
+        """The controller answers ISR proposals at once."""
+
+    def do(self, command: Command) -> str:
+        """Carry out one command; what was done, in words."""
+        verb = self.BY_NAME.get(command.verb)
+        if verb is None:
+            raise command.fail(f"no such command; there are {', '.join(sorted(self.BY_NAME))}")
+        return verb(self, command)
+
+    def say_state(self) -> None:
+        """The articles' ZooKeeper node, in its words (S15)."""
+        news, names = self.stage.control.news(), self.stage.names
+        state = news.state
+        self.stage.say(
+            f"state: leader {self.stage.name(state.leader)}, leader epoch {state.leader_epoch}, isr {names(state.isr)}"
+            + (f", elr {names(news.elr)}" if news.elr else "")
+            + (f", last leader {names(news.last_known_elr)}" if news.last_known_elr else "")
+            + ("" if state.recovered else ", recovering")
+            + f", version {state.partition_epoch}"
+        )
+
+    def settle_proposal(self, node: Node) -> str:
+        """The controller handles the node's proposal."""
+        role, proposal = self.stage.proposals[node.id]
+        before, after = self.stage.names(role.isr), self.stage.names(proposal.isr)
+        self.stage.settle_proposal(node)
+        return f"{node.name} asks for ISR {before} → {after}" if before != after else f"{node.name} has recovered"
+
+    # ---- which broker ------------------------------------------------------------------------------------------------
+
+    def _nodes(self, command: Command, *, up: bool | None = True) -> list[Node]:
+        by_name = {node.name: node for node in self.stage.nodes.values()}
+        unknown = [word for word in command.words if word not in by_name]
+        if unknown or not command.words:
+            raise command.fail(f"which broker? There are {', '.join(by_name)}")
+        nodes = [by_name[word] for word in command.words]
+        wrong = [node.name for node in nodes if up is not None and node.up is not up]
+        if wrong:
+            raise command.fail(f"{', '.join(wrong)} is {'down' if up else 'up'}")
+        return nodes
+
+    def _node(self, command: Command, *, up: bool | None = True) -> Node:
+        nodes = self._nodes(command, up=up)
+        if len(nodes) > 1:
+            raise command.fail("one broker at a time")
+        return nodes[0]
+
+    # ---- the commands ------------------------------------------------------------------------------------------------
+
+    def _produce(self, command: Command) -> str:
+        command.only("acks", "believing", "timeout")
+        head, *values = command.words
+        node = self._node(Command(command.line, command.verb, (head,), {}))
+        acks = command.options.get("acks", "all")
+        if acks not in ACKS or not values:
+            raise command.fail("needs values, and acks=all, 1 or 0")
+        self.stage.produce(
+            node,
+            values,
+            acks=ACKS[acks],
+            believing=command.number("believing", NO_EPOCH),
+            timeout_s=self._seconds(command, command.options.get("timeout", "30s")),
+        )
+        epoch = command.options.get("believing")
+        believing = f", believing in epoch {epoch}" if epoch else ""
+        return f"produce {' '.join(values)} to {node.name}, acks={acks}{believing}"
+
+    def _seconds(self, command: Command, text: str) -> float:
+        try:
+            return seconds(text)
+        except ValueError as error:
+            raise command.fail(f"{text} is no time; say 500ms or 31s") from error
+
+    def _fetch(self, command: Command) -> str:
+        command.only("answer")
+        what = []
+        for node in self._nodes(command):
+            fetch = self.stage.send(node)
+            what.append(self._asks(node, fetch))
+            if fetch is None:
+                continue
+            self.stage.handle(fetch, wait=False)
+            if fetch.answer is None:
+                continue
+            if command.options.get("answer") == "lost":
+                self.stage.lose(fetch)
+            else:
+                self.stage.deliver(fetch)
+        return "; ".join(what)
+
+    def _asks(self, node: Node, fetch: Fetch | None) -> str:
+        if fetch is None:
+            return f"{node.name} would fetch"
+        return f"{node.name} fetches from {self.stage.name(fetch.leader)} at {fetch.asked.offset}"
+
+    def _catch_up(self, command: Command) -> str:
+        command.only()
+        for _ in range(ROUNDS_MAX):
+            before = views_of(self.stage)
+            for node in self.stage.nodes.values():
+                role = node.partition.role if node.reachable and node.partition else None
+                if isinstance(role, FollowerReplica) and self.stage.nodes[role.leader].reachable:
+                    fetch = self.stage.send(node)
+                    if fetch is not None:
+                        self.stage.handle(fetch, wait=False)
+                        self.stage.deliver(fetch)
+            if before == views_of(self.stage):
+                self.stage.told[:] = [each for each in self.stage.told if " gets no records" not in each]
+                return "all followers fetch until nothing changes"
+        raise command.fail("they never catch up")
+
+    def _poll(self, command: Command) -> str:
+        command.only()
+        node = self._node(command)
+        fetch = self.stage.send(node)
+        if fetch is not None:
+            self.stage.handle(fetch, wait=True)
+            if fetch.answer is not None:
+                self.stage.deliver(fetch)
+        return self._asks(node, fetch)
+
+    def _send(self, command: Command) -> str:
+        command.only()
+        node = self._node(command)
+        return f"{self._asks(node, self.stage.send(node))}: on its way"
+
+    def _under_way(self, command: Command, *, answered: bool) -> Fetch:
+        command.only()
+        node = self._node(command, up=None)
+        fetch = self.stage.fetches.get(node.id)
+        if fetch is None or (fetch.answer is not None) is not answered:
+            raise command.fail(f"{node.name} has no {'answer' if answered else 'request'} on its way")
+        return fetch
+
+    def _handle(self, command: Command) -> str:
+        fetch = self._under_way(command, answered=False)
+        self.stage.handle(fetch, wait=False)
+        return f"{self.stage.name(fetch.leader)} handles {self.stage.name(fetch.node)}'s fetch at {fetch.asked.offset}"
+
+    def _deliver(self, command: Command) -> str:
+        fetch = self._under_way(command, answered=True)
+        self.stage.deliver(fetch)
+        return f"the answer reaches {self.stage.name(fetch.node)}"
+
+    def _lose(self, command: Command) -> str:
+        fetch = self._under_way(command, answered=True)
+        self.stage.lose(fetch)
+        return f"the answer never reaches {self.stage.name(fetch.node)}"
+
+    def _consume(self, command: Command) -> str:
+        command.only("from", "believing", "last-epoch")
+        node = self._node(command)
+        offset = command.number("from", 0)
+        self.stage.consume(
+            node,
+            offset,
+            believing=command.number("believing", NO_EPOCH),
+            last_epoch=command.number("last-epoch", NO_EPOCH),
+        )
+        return f"a consumer reads from {node.name} at {offset}"
+
+    def _latest(self, command: Command) -> str:
+        command.only()
+        node = self._node(command)
+        self.stage.latest(node)
+        return f"a consumer asks {node.name} for the latest offset"
+
+    def _tick(self, command: Command) -> str:
+        command.only()
+        if len(command.words) != 1:
+            raise command.fail("how long? Say 500ms or 31s")
+        self.stage.now += self._seconds(command, command.words[0])
+        return f"{command.words[0]} pass, it is {self.stage.now:g} s"
+
+    def _check_isr(self, command: Command) -> str:
+        command.only()
+        node = self._node(command)
+        self.stage.check_isr(node)
+        return f"{node.name} looks for laggards"
+
+    def _proposals(self, command: Command) -> str:
+        command.only()
+        if command.words not in {("held",), ("flow",)}:
+            raise command.fail("held or flow?")
+        self.proposals_flow = command.words == ("flow",)
+        return "proposals " + ("reach the controller at once" if self.proposals_flow else "are slow from now on")
+
+    def _settle(self, command: Command) -> str:
+        command.only()
+        node = self._node(command)
+        if node.id not in self.stage.proposals:
+            raise command.fail(f"{node.name} has no proposal on its way")
+        return self.settle_proposal(node)
+
+    def _kill(self, command: Command) -> str:
+        command.only()
+        for node in self._nodes(command):
+            self.stage.end(node)
+        return f"kill -9 {' '.join(command.words)}: the page cache stays"
+
+    def _power_cut(self, command: Command) -> str:
+        command.only()
+        for node in self._nodes(command, up=None):
+            self.stage.end(node, power=True)
+        return f"power cut at {' '.join(command.words)}: what was not synced is gone"
+
+    def _stop(self, command: Command) -> str:
+        command.only()
+        node = self._node(command)
+        self.stage.stop(node)
+        return f"{node.name} stops in good order"
+
+    def _restart(self, command: Command) -> str:
+        command.only()
+        for node in self._nodes(command, up=False):
+            self.stage.start(node)
+        return f"{' '.join(command.words)} starts again"
+
+    def _wipe(self, command: Command) -> str:
+        command.only()
+        node = self._node(command, up=False)
+        node.disk.wipe()
+        node.stopped_cleanly = False
+        return f"{node.name} gets an empty disk"
+
+    def _cut(self, command: Command) -> str:
+        command.only()
+        node = self._node(command)
+        node.connected = False
+        return f"{node.name} is cut off"
+
+    def _heal(self, command: Command) -> str:
+        command.only()
+        node = self._node(command)
+        self.stage.join(node)
+        return f"{node.name} is reachable again"
+
+    def _deaf(self, command: Command) -> str:
+        command.only()
+        node = self._node(command)
+        node.listens = False
+        return f"metadata does not reach {node.name} for now"
+
+    def _hear(self, command: Command) -> str:
+        command.only()
+        node = self._node(command)
+        node.listens = True
+        self.stage.tell(node)
+        return f"{node.name} reads the metadata"
+
+    def _expire(self, command: Command) -> str:
+        command.only()
+        node = self._node(command, up=None)
+        self.stage.control.session_ended(node.id)
+        self.stage.spread()
+        return f"{node.name}'s session ends"
+
+    def _elect(self, command: Command) -> str:
+        command.only("isr")
+        node = self._node(command, up=None)
+        control = self.stage.control
+        living = [each.id for each in self.stage.nodes.values() if each.reachable]
+        if "isr" in command.options:
+            named = Command(command.line, command.verb, tuple(command.options["isr"].split(",")), {})
+            living = [each.id for each in self._nodes(named, up=None)]
+        control.elect(node.id, living)
+        self.stage.spread()
+        if isinstance(control, ScriptedControl):
+            return f"{node.name} is elected"
+        return f"the dead's sessions end; elected: {self.stage.name(control.news().state.leader)}"
+
+    def _checkpoint(self, command: Command) -> str:
+        command.only()
+        for node in self._nodes(command):
+            node.checkpoint()
+            self.stage.say(f"{node.name}: HW {node.seat.high_watermark} is on disk")
+        return f"{' '.join(command.words)} writes its checkpoints"
+
+    def _sync(self, command: Command) -> str:
+        command.only()
+        for node in self._nodes(command):
+            node.sync()
+            self.stage.say(f"{node.name}: durable to {node.seat.log.synced_end}")
+        return f"{' '.join(command.words)} syncs its log"
+
+    def _log(self, command: Command) -> str:
+        command.only()
+        for node in self._nodes(command):
+            held = " ".join(f"{each.offset}:{each.value}@e{each.epoch}" for each in node.records())
+            epochs = " ".join(f"({epoch},{start})" for epoch, start in node.seat.log.epochs.entries)
+            self.stage.say(f"{node.name}: {held or 'nothing'}; epochs {epochs or 'none'}")
+        return f"the log{'s' * (len(command.words) > 1)} of {' '.join(command.words)}"
+
+    def _state(self, command: Command) -> str:
+        command.only()
+        self.say_state()
+        return "what the controller has recorded"
+
+    def _place(self, command: Command) -> str:
+        command.only("brokers", "partitions", "factor")
+        brokers, partitions = command.number("brokers", 3), command.number("partitions", 1)
+        factor = command.number("factor", 1)
+        placed = place(range(1, brokers + 1), partitions=partitions, replication_factor=factor)
+        for partition, replicas in enumerate(placed):
+            self.stage.say(f"partition {partition}: {','.join(map(str, replicas))}")
+        return f"{partitions} partitions with {factor} replicas on {brokers} brokers"
+
+    BY_NAME: ClassVar[dict[str, Callable[[Verbs, Command], str]]] = {
+        "produce": _produce,
+        "fetch": _fetch,
+        "catch-up": _catch_up,
+        "poll": _poll,
+        "send": _send,
+        "handle": _handle,
+        "deliver": _deliver,
+        "lose": _lose,
+        "consume": _consume,
+        "latest": _latest,
+        "tick": _tick,
+        "check-isr": _check_isr,
+        "proposals": _proposals,
+        "settle": _settle,
+        "kill": _kill,
+        "power-cut": _power_cut,
+        "stop": _stop,
+        "restart": _restart,
+        "wipe": _wipe,
+        "cut": _cut,
+        "heal": _heal,
+        "deaf": _deaf,
+        "hear": _hear,
+        "expire": _expire,
+        "elect": _elect,
+        "checkpoint": _checkpoint,
+        "sync": _sync,
+        "log": _log,
+        "state": _state,
+        "place": _place,
+    }

@@ -1,0 +1,257 @@
+"""What a seed draws beside the plain plan: clients that die, topics that come and go, bits that rot, groups, changes.
+
+Rules for this file: an extra takes a plan and a stream of its own, and gives a plan; one more extra moves no other
+(the stream is named after the function). What may be drawn together stays within the fault budget of ``plan.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+from typing import Final
+
+from minikafka.sim.change_plans import ADD_PARTITIONS, CHANGE_FAULTS, drawn_changes
+from minikafka.sim.compaction_plans import TOMBSTONE, compacted, drawn_key, drawn_settings
+from minikafka.sim.group_plans import drawn_group
+from minikafka.sim.plan import VOTERS, Fault, Operation, Plan, PlannedTopic
+from minikafka.sim.whom import FOLLOWER, ISR, LEADER
+
+LOOSE: Final = "loose"
+"""The producer with acks=0 or acks=1, where a plan has one."""
+
+RISKY, SCRATCH = "risky", "scratch"
+"""A topic whose leaders are elected uncleanly, and one that is deleted and created anew."""
+
+PEOPLE_FAULTS: Final = ("kill_producer", "kill_reader", "delete_records", "topic_lives", *CHANGE_FAULTS)
+"""What happens to clients and topics; the rest happens to brokers, disks and links."""
+
+
+def with_extras(plan: Plan) -> Plan:
+    """The plan with what else its seed draws. Each extra has a stream of its own: one more moves no other."""
+    for share, add in EXTRAS:
+        random = Random(f"{plan.seed}/plan/{add.__name__}")
+        if random.random() < share:
+            plan = add(plan, random)
+    return plan
+
+
+def _and_faults(plan: Plan, faults: Sequence[Fault]) -> Plan:
+    return plan.with_(faults=tuple(sorted((*plan.faults, *faults), key=lambda fault: fault.at_s)))
+
+
+def _moments(plan: Plan, random: Random, count: int) -> list[float]:
+    return [round(random.uniform(0.3, plan.duration_s), 3) for _ in range(count)]
+
+
+def dying_clients(plan: Plan, random: Random) -> Plan:
+    """Producers that die with records under way, readers that begin again where they stood or from the start."""
+    producers = sorted({operation.client for operation in plan.operations})
+    faults = []
+    for at_s in _moments(plan, random, random.randint(1, 3)):
+        lasts_s = round(random.expovariate(2.0), 3)
+        if random.random() < 0.6:
+            faults.append(Fault(at_s=at_s, kind="kill_producer", target=random.choice(producers), lasts_s=lasts_s))
+        else:
+            from_start = float(random.choice((0, 1)))
+            faults.append(Fault(at_s=at_s, kind="kill_reader", target="c1", lasts_s=lasts_s, value=from_start))
+    return _and_faults(plan, faults)
+
+
+def loose_client(plan: Plan, random: Random) -> Plan:
+    """Some of the records are sent by a producer with acks=0 or acks=1: what it loses is named, and nothing else."""
+    operations = tuple(
+        replace(operation, client=LOOSE) if random.random() < 0.3 else operation for operation in plan.operations
+    )
+    return plan.with_(operations=operations, clients={**plan.clients, LOOSE: {"acks": random.choice((0, 1, 1))}})
+
+
+def short_logs(plan: Plan, random: Random) -> Plan:
+    """Retention by size or by time, and DeleteRecords: log starts move while everything else goes on."""
+    configs: dict[str, str] = {}
+    if random.random() < 0.7:
+        name, values = random.choice((("retention.bytes", ("600", "2000")), ("retention.ms", ("1500", "4000"))))
+        configs[name] = random.choice(values)
+    settings = {
+        "log.retention.check.interval.ms": random.choice(("300", "1000")),
+        "log.segment.delete.delay.ms": random.choice(("100", "2000")),
+        "log.flush.start.offset.checkpoint.interval.ms": random.choice(("300", "5000")),
+    }
+    topic = plan.topics[0]
+    faults = [
+        Fault(
+            at_s=at_s,
+            kind="delete_records",
+            target=f"{topic.name}-{random.randrange(topic.partitions)}",
+            value=random.choice((0.3, 0.7, 1.0)),
+        )
+        for at_s in _moments(plan, random, random.randint(0 if configs else 1, 3))
+    ]
+    topics = (replace(topic, configs={**topic.configs, **configs}), *plan.topics[1:])
+    return _and_faults(plan.with_(settings={**plan.settings, **settings}, topics=topics), faults)
+
+
+def topic_lives(plan: Plan, random: Random) -> Plan:
+    """A topic that is deleted and created anew under its name."""
+    lives = Fault(
+        at_s=round(random.uniform(0.2, 2.0), 3),
+        kind="topic_lives",
+        target=SCRATCH,
+        lasts_s=random.choice((0.0, 0.1, 1.0)),
+        value=float(random.choice((2, 3, 4))),
+    )
+    return _and_faults(plan, [lives])
+
+
+def unclean_topic(plan: Plan, random: Random) -> Plan:
+    """A topic that would rather lose records than be without a leader (S20), and faults that make it choose."""
+    configs = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
+    risky = PlannedTopic(name=RISKY, partitions=1, replication_factor=3, configs=configs)
+    operations = tuple(
+        replace(operation, topic=RISKY, partition=0) if random.random() < 0.4 else operation
+        for operation in plan.operations
+    )
+    faults = []
+    for at_s in _moments(plan, random, random.randint(1, 2)):
+        # One follower is cut off until it has left the ISR; then the ISR dies as a whole, and that one is there again.
+        alone_s = round(random.uniform(2.0, 4.5), 3)
+        faults.append(Fault(at_s=at_s, kind="isolate", target=f"{FOLLOWER}:{RISKY}-0", lasts_s=alone_s))
+        dies_s, lasts_s = round(at_s + alone_s - 0.2, 3), random.choice((0.5, 2.0, 4.0))
+        faults.append(Fault(at_s=dies_s, kind="crash", target=f"{ISR}:{RISKY}-0", lasts_s=lasts_s))
+    return _and_faults(plan.with_(topics=(*plan.topics, risky), operations=operations), faults)
+
+
+def wrong_calendars(plan: Plan, random: Random) -> Plan:
+    """Calendars that are minutes or a day off: nothing but timestamps and retention by time may notice."""
+    nodes = random.sample(range(1, plan.brokers + 1), random.randint(1, plan.brokers))
+    return plan.with_(skew_s={f"n{node}": random.choice((-1800.0, -90.0, 90.0, 86_400.0)) for node in sorted(nodes)})
+
+
+QUIET_S: Final = 3.5
+"""Before a bit rots: it may only where everything is whole."""
+
+
+def rotten_bits(plan: Plan, random: Random) -> Plan:
+    """A bit rots on a disk; somebody reads from the start, and another broker may lose what it has not synced."""
+    at_s = round(random.uniform(0.4, 0.7) * plan.duration_s, 3)
+    calm = [
+        fault
+        for fault in plan.faults
+        if fault.kind not in {"fail_sync", "disk_full"} and not at_s - QUIET_S < fault.at_s < at_s + 1.0
+    ]
+    topic = plan.topics[0]
+    leader = f"{LEADER}:{topic.name}-{random.randrange(topic.partitions)}"
+    target = random.choice((leader, leader, *(f"n{node}" for node in range(1, plan.brokers + 1))))
+    lasts_s, folder = round(random.uniform(1.0, 4.0), 3), float(random.choice((0, 1)))
+    faults = [
+        Fault(at_s=round(at_s + after_s, 3), kind="kill_reader", target="c1", lasts_s=0.1, value=1.0)
+        for after_s in (0.2, 0.8, 1.4)
+    ]
+    faults.append(Fault(at_s=at_s, kind="rot", target=target, lasts_s=lasts_s, value=folder))
+    if random.random() < 0.6:
+        victim = random.randint(1, plan.brokers)
+        kind = "wipe" if victim > VOTERS else "power_cut"
+        faults.append(Fault(at_s=round(at_s + 1.0, 3), kind=kind, target=f"n{victim}", lasts_s=0.3))
+    return _and_faults(files_only(plan.with_(faults=tuple(calm)), random), faults)
+
+
+def files_only(plan: Plan, _random: Random) -> Plan:
+    """No batches are kept in memory: whoever reads reads from the disk."""
+    return plan.with_(settings={**plan.settings, "mk.memory.tails.bytes": "0"})
+
+
+def poor_links(plan: Plan, random: Random) -> Plan:
+    """Single links, one way each, that are slow, or lose, break or double messages, beyond what all links do."""
+    faults = []
+    for at_s in _moments(plan, random, random.randint(1, 3)):
+        one, other = random.sample(range(1, plan.brokers + 1), 2)
+        kind, values = random.choice(POOR_LINKS)
+        lasts_s = round(random.expovariate(0.7) + 0.2, 3)
+        target = f"n{one}>n{other}"
+        faults.append(Fault(at_s=at_s, kind=kind, target=target, lasts_s=lasts_s, value=random.choice(values)))
+    return _and_faults(plan, faults)
+
+
+POOR_LINKS: Final = (
+    ("slow_link", (1000.0, 5000.0)),
+    ("lossy_link", (0.2, 0.5)),
+    ("resetting_link", (0.2, 0.5)),
+    ("doubling_link", (0.3, 0.8)),
+)
+"""Kinds of fault of one link, and how strong: bytes a second, else shares of messages."""
+
+
+def real_consumer(plan: Plan, random: Random) -> Plan:
+    """The production consumer reads along."""
+    return plan.with_(consumers=random.choice((1, 1, 2)))
+
+
+def consumer_group(plan: Plan, random: Random) -> Plan:
+    """Consumers share a topic, come and go; brokers that coordinate them die. Some groups have nothing to fear."""
+    topic = plan.topics[0].name
+    drawn = drawn_group(random, plan.duration_s, topic)
+    faults = [Fault(**each._asdict()) for each in drawn.faults]
+    plan = plan.with_(groups=(drawn.group,), settings={**plan.settings, **drawn.settings})
+    if drawn.is_calm:
+        plan = plan.with_(faults=(), link={"delay_mean_s": plan.link["delay_mean_s"]}, skew_s={})
+    return _and_faults(plan, faults)
+
+
+def online_changes(plan: Plan, random: Random) -> Plan:
+    """Replicas move, a topic grows, its settings change. No move where a bit rots: what is sound might go."""
+    topic = plan.topics[0]
+    changes = drawn_changes(
+        random,
+        topic=topic.name,
+        partitions=topic.partitions,
+        brokers=plan.brokers,
+        duration_s=plan.duration_s,
+        may_move=all(fault.kind != "rot" for fault in plan.faults),
+    )
+    if any(each.kind == ADD_PARTITIONS for each in changes):
+        # Consumers find new partitions when they look the next time, in Kafka after five minutes.
+        # A static leader that was away meanwhile sees them with the next rebalance only, as in Kafka (KIP-814).
+        age = {"metadata_max_age_ms": 1000}
+        groups = tuple(replace(each, static=(), settings={**each.settings, **age}) for each in plan.groups)
+        plan = plan.with_(groups=groups)
+    return _and_faults(plan, [Fault(**each._asdict()) for each in changes])
+
+
+def compacted_topic(plan: Plan, random: Random) -> Plan:
+    """The first topic is compacted: its records have keys, and some of them delete theirs.
+
+    Not beside damage, which stops compaction until a restart, nor beside a group, which would miss what is replaced.
+    """
+    settings, keys = drawn_settings(random), random.choice((2, 5, 12))
+
+    def keyed(operation: Operation) -> Operation:
+        key = drawn_key(random, keys)
+        # Tombstones have no value that tells whose they are, and what a loose producer doubles must be told.
+        return replace(operation, key=key.removeprefix(TOMBSTONE) if operation.client == LOOSE else key)
+
+    if plan.groups or any(fault.kind == "rot" for fault in plan.faults):
+        return plan
+    topic = plan.topics[0]
+    operations = tuple(
+        keyed(operation) if operation.topic == topic.name else operation for operation in plan.operations
+    )
+    topics = (replace(topic, configs=compacted(topic.configs)), *plan.topics[1:])
+    return plan.with_(topics=topics, operations=operations, settings={**plan.settings, **settings})
+
+
+EXTRAS: Final = (
+    (0.3, dying_clients),
+    (0.25, loose_client),
+    (0.3, short_logs),
+    (0.25, topic_lives),
+    (0.2, unclean_topic),
+    (0.25, wrong_calendars),
+    (0.3, real_consumer),
+    (0.25, rotten_bits),
+    (0.3, files_only),
+    (0.25, poor_links),
+    (0.25, consumer_group),
+    (0.3, online_changes),
+    (0.3, compacted_topic),
+)
+"""How often each is drawn."""

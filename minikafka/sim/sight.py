@@ -1,0 +1,89 @@
+"""What an invariant over replicas is shown: one replica, after a step that told something about it.
+
+Rule for this file: it names what there is to see and says nothing about what is right.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
+
+from minikafka.broker.broker import Broker
+from minikafka.quorum.image import MetadataImage
+from minikafka.replication.leader import LeaderReplica
+from minikafka.replication.partition import Partition
+from minikafka.sim.world import Event
+from minikafka.types import NodeId, TopicId, TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A promise that was broken: ``name`` stays the same from run to run, ``what`` tells this case."""
+
+    name: str
+    what: str
+    time: float
+    step: int
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.what}"
+
+
+Report: TypeAlias = Callable[[str, str], None]
+"""(name, what)"""
+
+Key: TypeAlias = tuple[TopicPartition, TopicId]
+"""A partition, and which of those that have had its name."""
+
+
+class Sight:
+    """One replica after a step that told something about it."""
+
+    __slots__ = ("brokers", "events", "image", "is_hearsay", "key", "leader", "life", "name", "partition", "time")
+
+    def __init__(
+        self, brokers: Mapping[NodeId, Broker], image: MetadataImage | None, event: Event, partition: Partition
+    ) -> None:
+        self.brokers = brokers
+        """Those that live and have loaded their data."""
+        self.image = image
+        """The newest that any of them has applied."""
+        self.life = life_of(event)
+        self.time = event.time
+        self.name = partition.partition
+        self.key = (partition.partition, partition.topic_id)
+        """A topic that was deleted and created anew is another one: its epochs and offsets begin again."""
+        self.partition = partition
+        self.leader = partition.role if isinstance(partition.role, LeaderReplica) else None
+        """Its role, if it leads."""
+        self.events: list[Event] = []
+        self.is_hearsay = False
+        """A leader of this partition was not looked at: its disk was damaged. What it exposed is known from others."""
+
+    def replica(self, node: NodeId) -> Partition | None:
+        """What another broker has of the same partition."""
+        broker = self.brokers.get(node)
+        return broker.partitions.get(self.name) if broker is not None else None
+
+
+def life_of(event: Event) -> str:
+    """Node and incarnation of whoever told it."""
+    return f"{event.node}#{event.incarnation}"
+
+
+def number_of(event: Event, fact: str) -> int:
+    """A fact that is a number; -1 for one that is not."""
+    value = event.facts[fact]
+    return value if isinstance(value, int) else -1
+
+
+class OfPartition(ABC):
+    """An invariant over one replica, looked at after each step that told something about it."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def look(self, sight: Sight, report: Report) -> None:
+        """Report what does not hold at this moment."""

@@ -1,0 +1,173 @@
+"""All invariants over one running cluster.
+
+Events say what to look at: an observer notes it, and after the step, when every rule has finished its transition, the
+invariants look. A step without events costs two comparisons.
+
+Rules for this file: it decides what is looked at, and whose losses are named instead of being violations; what must
+hold stands in ``invariants.py`` and ``metadata_invariants.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+from minikafka.broker.broker import Broker
+from minikafka.quorum.image import MetadataImage
+from minikafka.replication.partition import Partition
+from minikafka.sim.cluster import SimCluster, node_name
+from minikafka.sim.invariants import (
+    CommittedPrefixEqual,
+    CompactionKeepsLatest,
+    EpochsNeverFall,
+    FetchIsDurable,
+    HwNeverBackInEpoch,
+    HwWithinLog,
+    LeaderHoldsCommitted,
+    OneLeaderPerEpoch,
+    TombstonesMissed,
+    ValidHighWatermark,
+)
+from minikafka.sim.metadata_invariants import QUORUM_EVENTS, AppliedEqual, MetadataHolds, QuorumHolds
+from minikafka.sim.sight import OfPartition, Sight, Violation, life_of, number_of
+from minikafka.sim.world import Event
+from minikafka.types import NodeId, Offset, TopicPartition
+
+LOSSES = frozenset(
+    {
+        "committed_record_lost",
+        "compaction_lost_record",
+        "exposed_record_changed",
+        "committed_prefix_equal",
+        "valid_high_watermark",
+    }
+)
+"""What unsynced disks that lose their power all at once break; the history then says what clients have lost."""
+
+
+class Watch:
+    """All invariants over one cluster, from its creation to :meth:`close`."""
+
+    def __init__(self, cluster: SimCluster) -> None:
+        self.cluster = cluster
+        self.violations: list[Violation] = []
+        self.forgiven: frozenset[str] = frozenset()
+        """Names that are not violations in this run: plans beyond the fault budget lose records."""
+        self.may_be_unclean: frozenset[str] = frozenset()
+        """Topics whose leaders may be elected from outside the ISR."""
+        self.rotten: Container[tuple[NodeId, TopicPartition]] = ()
+        """Replicas whose disk is damaged: what they show is a fault's doing."""
+        self.were_rotten: Container[TopicPartition] = ()
+        committed = CommittedPrefixEqual()
+        self.compaction = CompactionKeepsLatest(committed)
+        self.tombstones_missed = TombstonesMissed(committed)
+        self._of_partitions: list[OfPartition] = [
+            OneLeaderPerEpoch(),
+            HwWithinLog(),
+            HwNeverBackInEpoch(),
+            EpochsNeverFall(),
+            ValidHighWatermark(),
+            FetchIsDurable(),
+            committed,
+            LeaderHoldsCommitted(committed),
+            self.compaction,
+            self.tombstones_missed,
+        ]
+        self.committed = committed
+        self._metadata = MetadataHolds()
+        self._applied = AppliedEqual()
+        self._quorum = QuorumHolds()
+        self._nodes = {node_name(node): node for node in cluster.nodes}
+        self._names: dict[str, TopicPartition] = {}
+        self._told: list[Event] = []
+        self._begun_anew: dict[str, Offset] = {}
+        self._deleted_below: dict[str, Offset] = {}
+        cluster.sim.observers.append(self._on_event)
+        cluster.sim.loop.after_step.append(self._after_step)
+
+    def close(self) -> None:
+        """Look no more."""
+        self.cluster.sim.observers.remove(self._on_event)
+        self.cluster.sim.loop.after_step.remove(self._after_step)
+
+    def also(self, invariant: OfPartition) -> None:
+        """Have one more look at replicas, after all others."""
+        self._of_partitions.append(invariant)
+
+    def report(self, name: str, what: str) -> None:
+        """Note a violation, this file's or another check's."""
+        if name in self.forgiven:
+            return
+        loop = self.cluster.sim.loop
+        loop.alarmed = True
+        self.violations.append(Violation(name, what, loop.time(), loop.steps))
+
+    def _on_event(self, event: Event) -> None:
+        if event.node in self._nodes and ("partition" in event.facts or event.kind in QUORUM_EVENTS):
+            self._told.append(event)
+            if event.kind == "log_restarted":
+                name = str(event.facts["partition"])
+                self._begun_anew[name] = max(number_of(event, "new"), self._begun_anew.get(name, 0))
+            elif event.kind == "log_start_raised":
+                name = str(event.facts["partition"])
+                self._deleted_below[name] = max(number_of(event, "start"), self._deleted_below.get(name, 0))
+
+    def begun_anew_at(self, name: TopicPartition) -> Offset:
+        """The highest offset at which a replica began its log, since the leader's starts there; else 0."""
+        return self._begun_anew.get(str(name), 0)
+
+    def deleted_below(self, name: TopicPartition) -> Offset:
+        """Below it some leader or follower had deleted: another that leads later may have it still, as in Kafka."""
+        return self._deleted_below.get(str(name), 0)
+
+    def may_have_lost(self, name: TopicPartition) -> int:
+        """How often was its leader elected uncleanly, as its topic allows? What that lost is the history's to name."""
+        return len(self._metadata.unclean.get(name, ())) if name.topic in self.may_be_unclean else 0
+
+    def _report_what_is_no_loss(self, name: str, what: str) -> None:
+        if name not in LOSSES:
+            self.report(name, what)
+
+    def _after_step(self) -> None:
+        if not self._told:
+            return
+        told, self._told = self._told, []
+        brokers = self.cluster.present()
+        newest: MetadataImage | None = None
+        for node, broker in brokers.items():
+            image = broker.image
+            if image is not self._applied.seen.get(node):
+                self._metadata.look(image, self.report)
+                self._applied.look(node, image, self.report)
+            if newest is None or image.offset > newest.offset:
+                newest = image
+        sights: dict[tuple[NodeId, TopicPartition], Sight] = {}
+        for event in told:
+            node = self._nodes[event.node]
+            if event.kind in QUORUM_EVENTS:
+                self._quorum.on_event(event, life_of(event), self.cluster.brokers[node], self.report)
+                continue
+            partition = self._partition_of(event, brokers.get(node))
+            if partition is None or partition.failed or (node, partition.partition) in self.rotten:
+                continue
+            sight = sights.get((node, partition.partition))
+            if sight is None:
+                sight = sights[node, partition.partition] = Sight(brokers, newest, event, partition)
+                sight.is_hearsay = partition.partition in self.were_rotten
+            sight.events.append(event)
+        for sight in sights.values():
+            report = self._report_what_is_no_loss if self.may_have_lost(sight.name) else self.report
+            for each in self._of_partitions:
+                each.look(sight, report)
+
+    def _partition_of(self, event: Event, broker: Broker | None) -> Partition | None:
+        """The replica that an event tells of; None when it names none of ours, or its broker is gone."""
+        if broker is None:
+            return None
+        text = str(event.facts["partition"])
+        name = self._names.get(text)
+        if name is None:
+            topic, _, number = text.rpartition("-")
+            if not number.isdigit():
+                return None
+            name = self._names[text] = TopicPartition(topic, int(number))
+        return broker.partitions.get(name)

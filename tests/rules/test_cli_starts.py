@@ -1,0 +1,66 @@
+"""Where a reader begins: kafka-console-consumer's and kcat's words (HTTP-CLI-CONVENTIONS 4.1)."""
+
+from __future__ import annotations
+
+import pytest
+
+from minikafka.cli.starts import Start, parse_start
+from minikafka.errors import OffsetOutOfRange
+from minikafka.types import TopicPartition
+
+ORDERS_0 = TopicPartition("orders", 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "start"),
+    [
+        ("beginning", Start("beginning")),
+        ("earliest", Start("beginning")),
+        ("end", Start("end")),
+        ("latest", Start("end")),
+        ("0", Start("offset", 0)),
+        ("41", Start("offset", 41)),
+        ("-10", Start("last", 10)),
+        ("-0", Start("last", 0)),
+        ("@1763712000000", Start("time", 1_763_712_000_000)),
+        ("s@5", Start("time", 5)),
+        ("2025-11-21T08:00Z", Start("time", 1_763_712_000_000)),
+        ("2025-11-21T09:00:00.250+01:00", Start("time", 1_763_712_000_250)),
+    ],
+)
+def test_the_words_people_know(text: str, start: Start):
+    """What people's fingers type, in both tools' forms."""
+    assert parse_start(text) == start
+
+
+@pytest.mark.parametrize(
+    "text", ["", "-", "@", "s@", "s5", "--5", "@-5", "-@5", "1e3", "stored", "2025-11-21T08:00", "9" * 19, "٣"]
+)
+def test_what_says_no_place_is_refused_with_the_forms(text: str):
+    """A time without a zone could be anybody's; a typing mistake must not read from elsewhere."""
+    with pytest.raises(ValueError, match="beginning"):
+        parse_start(text)
+
+
+def test_places_in_a_log():
+    """The last N never lie before the log's start; a time after the last record is the end."""
+    begin, end = 10, 20
+    for start, at_time, place in (
+        (Start("beginning"), None, 10),
+        (Start("end"), None, 20),
+        (Start("offset", 10), None, 10),
+        (Start("offset", 20), None, 20),
+        (Start("last", 3), None, 17),
+        (Start("last", 0), None, 20),
+        (Start("last", 99), None, 10),
+        (Start("time", 5), 12, 12),
+        (Start("time", 5), None, 20),
+    ):
+        assert start.within(ORDERS_0, begin, end, at_time) == place
+
+
+@pytest.mark.parametrize("offset", [9, 21])
+def test_an_offset_outside_of_the_log_is_an_error(offset: int):
+    """Silently reading from elsewhere is what auto.offset.reset does to people."""
+    with pytest.raises(OffsetOutOfRange, match=f"orders-0: offset {offset} is outside 10 to 20"):
+        Start("offset", offset).within(ORDERS_0, 10, 20, None)

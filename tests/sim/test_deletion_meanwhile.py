@@ -1,0 +1,104 @@
+"""A topic is deleted while a request, or an answer, that names it beside another one is under way.
+
+Between two partitions of one request the loop gets its turn when much was written (``broker/turns.py``): what was true
+of the first one may not be any more. Nobody but the deleted topic's client may notice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from minikafka.broker.peer import call
+from minikafka.errors import NotLeaderOrFollower
+from minikafka.sim.cluster import SimCluster
+from minikafka.types import NodeId, TopicPartition
+from minikafka.wire import messages as m
+from minikafka.wire.records import Record, build_batch
+from tests.sim.cluster_kit import Client, facts_of, simulated, values
+
+GONE, KEPT = TopicPartition("gone", 0), TopicPartition("kept", 0)
+
+
+def pause_before_the_second(cluster: SimCluster, node: NodeId) -> Callable[[], int]:
+    """The broker's turn ends after the first bytes of a request that asks for a second part, until GONE is gone there.
+    How often a part was admitted since.
+    """
+    replicas = cluster.brokers[node].replicas
+    admitted: list[int] = []
+
+    async def admit(size: int) -> None:
+        if size and admitted:
+            while GONE in replicas.partitions:  # noqa: ASYNC110 - the broker's state, and virtual time
+                await asyncio.sleep(0.01)
+        admitted.extend([size] if size else [])
+
+    replicas.turns.admit = admit  # type: ignore[method-assign]
+    return lambda: len(admitted)
+
+
+def produce_both(
+    cluster: SimCluster, client: Client, node: NodeId, admitted: Callable[[], int], *, acks: int
+) -> dict[str, m.ProducedPartition]:
+    """One request with a batch for each topic; GONE is deleted when its own part is ``admitted`` somewhere."""
+
+    async def ask() -> m.ProduceResponse:
+        request = m.ProduceRequest(
+            acks=acks,
+            timeout_ms=5000,
+            partitions=tuple(
+                m.ProducePartition(
+                    topic=name.topic, partition=0, records=(build_batch([Record(0, 1_000, 0, None, b"both")]),)
+                )
+                for name in (GONE, KEPT)
+            ),
+        )
+        network, now = client.world.network, client.world.clock.now()
+        asked = asyncio.ensure_future(call(network, cluster.address_of(node), request, now + 20.0))
+        while not admitted():  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0.01)
+        await client.admin.delete_topics([GONE.topic])
+        response: m.ProduceResponse = await asked
+        return response
+
+    return {each.topic: each for each in client.run(ask()).partitions}
+
+
+@pytest.mark.parametrize(("acks", "told"), [(1, 0), (-1, NotLeaderOrFollower.code)])
+def test_a_topic_is_deleted_between_two_batches_of_one_request(acks: int, told: int) -> None:
+    """With flush.messages=1 the broker looked for the deleted topic's flusher, which is gone: KeyError: the
+    broker died.
+    """
+    with simulated(brokers=1, log_flush_interval_messages="1", min_insync_replicas="1") as cluster:
+        for name in (GONE, KEPT):
+            cluster.create_topic(name.topic)
+        client = Client(cluster)
+        admitted = pause_before_the_second(cluster, 1)
+        answers = produce_both(cluster, client, 1, admitted, acks=acks)
+        assert admitted() == 2
+        assert cluster.brokers[1].failure is None
+        assert answers[GONE.topic].error_code == told
+        assert answers[GONE.topic].outcome == ("unknown" if answers[GONE.topic].error_code else "")
+        assert answers[KEPT.topic].error_code == 0
+        assert values(cluster, 1, KEPT) == [b"both"]
+
+
+def test_a_topic_is_deleted_between_two_partitions_of_one_fetched_answer() -> None:
+    """The same at a follower: its fetch loop died, and the broker with it."""
+    with simulated(brokers=2, voters=1, log_flush_interval_messages="1", min_insync_replicas="1") as cluster:
+        for name in (GONE, KEPT):
+            cluster.create_topic(name.topic, replication_factor=2)
+        cluster.until(lambda: {cluster.leader_of(GONE), cluster.leader_of(KEPT)} <= {1, 2}, 10.0, "leaders")
+        leader = cluster.leader_of(KEPT)
+        if cluster.leader_of(GONE) != leader:
+            pytest.fail("both topics must have one leader for this: take another seed")
+        follower = 3 - leader
+        client = Client(cluster)
+        admitted = pause_before_the_second(cluster, follower)
+        answers = produce_both(cluster, client, leader, admitted, acks=1)
+        assert {each.error_code for each in answers.values()} == {0}
+        cluster.until(lambda: values(cluster, follower, KEPT) == [b"both"], 20.0, "the follower to have it")
+        assert admitted() >= 2
+        assert not facts_of(cluster, "broker_failed")
