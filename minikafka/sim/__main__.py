@@ -44,9 +44,8 @@ def _one_plan(seed: int | None, file: str | None) -> Plan:
     return plan_of(seed) if seed is not None else Plan.read(Path(str(file)))
 
 
-@click.group(
-    context_settings={"help_option_names": ["-h", "--help"]}
-)  # as below `minikafka`: click keeps what it saw first
+# `-h` as everywhere: click keeps a command's help option as its first caller has it, and `minikafka sim` shares these.
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
     """The deterministic simulator: whole clusters in one process, under virtual time, from a seed."""
 
