@@ -23,7 +23,7 @@ from minikafka.log.producer_state import ProducerState
 from minikafka.log.scan import Damage, scan
 from minikafka.log.segment import RELATIVE_MAX, Segment
 from minikafka.log.segment_store import SegmentStore
-from minikafka.log.swap import SegmentSwap, Sources
+from minikafka.log.swap import SegmentSwap, Sources, settle
 from minikafka.ports import Disk
 from minikafka.types import NO_EPOCH, NO_OFFSET, Offset
 from minikafka.wire.batch import RecordBatch
@@ -95,6 +95,8 @@ class Cleaner:
 
     async def clean(self, dirty: DirtyRange, *, memory_bytes: int) -> Cleaned:
         """See the head of this file. Raises CorruptMessage, DiskFailed, DiskFull."""
+        # What a full disk stopped in the midst of a swap comes first: a new one would take its files' names.
+        await settle(self._disk, self._folder, self._store)
         sources = [s for s in self._store.segments[:-1] if s.next_offset <= dirty.first_uncleanable]
         offsets = OffsetMap(memory_bytes)
         try:

@@ -40,3 +40,7 @@ class EpochCheckpoint:
         except (DiskFull, DiskFailed) as error:
             raise self._health.failed("epoch checkpoint", error) from error
         self._durability.replaced(self._path)
+
+    def must_be_synced(self) -> None:
+        """Right as it is, it may stand in the page cache only, since a process was killed; the next sync covers it."""
+        self._durability.replaced(self._path)

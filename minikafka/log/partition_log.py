@@ -155,6 +155,8 @@ class PartitionLog:
             self._durability.folder_changed()
             if not self._epoch_checkpoint.is_right:
                 self._epoch_checkpoint.save()
+            elif self.has_gaps:
+                self._epoch_checkpoint.must_be_synced()
             for segment in self._store.segments[:-1]:
                 if segment.is_dirty:
                     self._store.save_indexes(segment)
@@ -317,15 +319,17 @@ class PartitionLog:
 
     def note_gaps(self) -> None:
         """From now on offsets are left out; a file says so, whatever ``cleanup.policy`` will be when this is opened."""
-        if self.has_gaps:
-            return
-        path = f"{self._folder}/{GAPS}"
         try:
-            self._disk.replace_file(path, b"")
+            self._mark_gaps()
         except (DiskFull, DiskFailed) as error:
             raise self._health.failed("marker of gaps", error) from error
-        self._durability.replaced(path)
-        self.has_gaps = True
+
+    def _mark_gaps(self) -> None:
+        if not self.has_gaps:
+            path = f"{self._folder}/{GAPS}"
+            self._disk.replace_file(path, b"")
+            self._durability.replaced(path)
+            self.has_gaps = True
 
     def _write_set(self, batches: list[RecordBatch], size: int) -> None:
         newest = max(batches, key=lambda batch: batch.newest_timestamp)
@@ -561,7 +565,6 @@ class PartitionLog:
         be cleaned, and KafkaStorageError. A full disk is no error: the round is put off.
         """
         self._health.check_writable()
-        self.note_gaps()
         cleaner = Cleaner(
             self._disk,
             self._folder,
@@ -576,6 +579,7 @@ class PartitionLog:
         )
         try:
             with self._reader.reading():
+                self._mark_gaps()
                 cleaned = await cleaner.clean(dirty, memory_bytes=memory_bytes)
         except DiskFull as error:
             # Nothing was replaced by what could not be written; deletions elsewhere may make room.

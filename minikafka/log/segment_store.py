@@ -255,7 +255,8 @@ class SegmentStore:
         self.rename_swap()
         cleaned, stale = self._swap
         for path in cleaned.index_paths:
-            self._disk.replace(path + CLEANED, path)
+            if self._disk.exists(path + CLEANED):  # else it has its name: a full disk stopped this before
+                self._disk.replace(path + CLEANED, path)
         for segment in stale:
             for path in segment.paths:
                 self._remove(path)

@@ -96,7 +96,6 @@ class SegmentSwap:
 
     async def install(self, on_swap: Callable[[Segment], None]) -> bool:
         """Steps 1 to 4; False, and nothing is replaced, when the sources changed meanwhile. DiskFailed, DiskFull."""
-        await settle(self._disk, self._folder, self._store)  # of a swap before it, which a full disk may have stopped
         await self._write_out()
         if not self.sources.are_unchanged:
             return False

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from minikafka.config import TopicConfig
-from minikafka.errors import CorruptMessage, OutOfOrderSequenceNumber
+from minikafka.errors import CorruptMessage, DiskFull, OutOfOrderSequenceNumber
 from minikafka.log.cleaner import Cleaned
 from minikafka.log.compaction import MAP_ENTRY_SIZE
 from minikafka.log.names import offset_name
@@ -447,6 +447,34 @@ def test_epochs_begin_where_they_began_for_whoever_has_only_the_batches():
         assert each.end_offset_for(0) == EpochEnd(0, 10)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_what_a_killed_broker_knew_of_epochs_is_durable_after_the_next_sync(seed):
+    """Its checkpoint was right, but in the page cache only, and the next process took it for saved: 1. an epoch begins;
+    2. kill -9; 3. the next process syncs; 4. power cut; 5. the file is torn. Where Kafka's cleaner has been, or ours before
+    it kept each epoch's first batch, the batches do not tell where an epoch began, and what is synced is lost (S21).
+    """
+    disk = MemoryDisk()
+    log = open_log(disk, COMPACT)
+    put(log, ("a", "1"))
+    put(log, ("b", "1"), epoch=1)
+    put(log, ("c", "1"), epoch=1)
+    log.note_gaps()
+    log.roll()
+    put(log, ("d", "1"), epoch=1)
+    run(log.sync())
+    path = f"orders-0/{offset_name(0, '.log')}"
+    first, _, third = split(disk.read_file(path))
+    disk.inodes[path].content[:] = disk.inodes[path].durable = bytes(first.data) + bytes(third.data)
+    put(log, ("e", "1"), epoch=2)
+    expected = [(0, 0), (1, 1), (2, 4)]
+    killed = open_log(disk, COMPACT, recovery_point=log.recovery_point)
+    assert killed.epochs.entries == expected
+    run(killed.sync())
+    disk.power_cut(Random(seed))
+    opened = open_log(disk, COMPACT, recovery_point=killed.recovery_point)
+    assert opened.epochs.entries == expected, opened.report
+
+
 def test_the_header_that_begins_an_epoch_goes_with_the_epoch():
     """It is kept for as long as the epoch is known, which is until the log starts behind it."""
     log = open_log(MemoryDisk(), replace(COMPACT, segment_bytes=100_000))
@@ -705,6 +733,60 @@ def test_a_stop_in_the_midst_of_a_round_and_then_a_power_cut_lose_nothing(seed):
             at += 1
         lag += 1
     assert lag > 10
+
+
+class FullDisk(CrashingDisk):
+    """Has no room for operation number ``crash_at``: what writes or renames raises DiskFull."""
+
+    def tick(self) -> None:
+        self.operations += 1
+        if self.crash_at is not None and self.operations == self.crash_at + 1:
+            raise DiskFull("no room")
+
+    def replace(self, source: str, target: str) -> None:
+        if not self.exists(source):
+            raise FileNotFoundError(source)
+        super().replace(source, target)
+
+    def remove(self, path: str) -> None:
+        MemoryDisk.remove(self, path)
+
+    async def sync_folder(self, folder: str) -> None:
+        await MemoryDisk.sync_folder(self, folder)
+
+
+def put_off(at: int) -> bool:
+    """A round that finds the disk full at operation ``at``, and one that does not. Was it put off?"""
+    disk = FullDisk()
+    log = open_log(disk, COMPACT)
+    for number in range(6):
+        for key in "abcd":
+            put(log, (key, f"{key}{number}" + "x" * 20), (f"only {number} {key}", "1"), epoch=number // 3)
+    run(log.sync())
+    log.config = replace(COMPACT, segment_bytes=1200)
+    before, epochs = rows(log), log.epochs.entries
+    disk.operations, disk.crash_at = 0, at
+    was_put_off = clean(log).was_interrupted
+    assert was_put_off == (disk.operations > at)
+    disk.crash_at = None
+    assert latest(rows(log)) == latest(before)
+    assert not clean(log).was_interrupted
+    assert log.failure is None
+    assert latest(rows(log)) == latest(before)
+    run(log.sync())
+    again = open_log(disk, COMPACT, recovery_point=log.recovery_point)
+    assert (rows(again), again.epochs.entries) == (rows(log), epochs)
+    return was_put_off
+
+
+def test_a_disk_that_is_full_at_any_operation_puts_it_off():
+    """Also while a segment is swapped in: the next round finishes that, and its own files do not take the names that the
+    swap needs still (the broker stopped over a missing file). And before the first round says that there are gaps.
+    """
+    at = 0
+    while put_off(at):
+        at += 1
+    assert at > 20
 
 
 # ---- any history -----------------------------------------------------------------------------------------------------
