@@ -108,14 +108,15 @@ async def test_faults_are_listed_in_order_and_cleared(curl: Curl):
 async def test_a_fault_by_chance_for_a_time_is_in_the_journal_with_its_seed(curl: Curl):
     """Issue 5: probability, drawn from the run's seed; for_ms ends it, and its hits stay to be read."""
     document = {"kind": "delay", "link": "*>*", "delay_ms": 1, "probability": 0.5, "for_ms": 200}
-    fault = await curl("POST", "/v1/faults", 201, json=document)
-    assert (fault["probability"], fault["for_ms"]) == (0.5, 200)
-    assert fault["seed"] > 0
-    over = await curl.get(f"/v1/faults/{fault['id']}?wait_hits=1000000", 400)
-    assert "is over after" in over["detail"]
-    seen = await curl.get(f"/v1/faults/{fault['id']}")
-    assert seen["hits"] > 0
-    assert not seen["active"]
+    seen: dict[str, Any] = {"hits": 0}
+    while not seen["hits"]:  # idle brokers send a handful of messages in that time: chance may spare them all
+        fault = await curl("POST", "/v1/faults", 201, json=document)
+        assert (fault["probability"], fault["for_ms"]) == (0.5, 200)
+        assert fault["seed"] > 0
+        over = await curl.get(f"/v1/faults/{fault['id']}?wait_hits=1000000", 400)
+        assert "is over after" in over["detail"]
+        seen = await curl.get(f"/v1/faults/{fault['id']}")
+        assert not seen["active"]
     told = (await curl.get("/v1/events?kind=fault_set,fault_over"))["events"]
     mine = [event for event in told if event["fault"] == fault["id"]]
     assert [event["event"] for event in mine] == ["fault_set", "fault_over"]
