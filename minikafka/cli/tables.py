@@ -1,63 +1,50 @@
 """Output for people and for programs: one table printer, one JSON printer, and the ``-o`` option that chooses.
 
 Rules for this file: JSON is one object, a contract (docs/cli.md); tables are for reading, also through ``awk``: no
-boxes, never cut to the width of a terminal that is not there; ``tsv`` is the table's cells for ``cut``, one line of
-names and a line a row, whatever is in a cell. ``NO_COLOR`` is honoured.
+boxes, nothing is cut; ``tsv`` is the table's cells for ``cut``, one line of names and a line a row, whatever is in a
+cell. ``NO_COLOR`` is honoured.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import click
+from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
+GAP = "  "
 PIPE_WIDTH = 10_000
 """Columns when nobody looks: a line is never folded."""
+LAST_WIDTH_MIN = 24
+"""What a last column must keep to be folded."""
 
 
-def output_option(function: Decorated) -> Decorated:
-    """``-o table|json``, of what is no table but a report."""
-    return click.option(
-        "-o",
-        "--output",
-        type=click.Choice(["table", "json"]),
-        default="table",
-        show_default=True,
-        help="Text for people, or one JSON object (a contract: docs/cli.md).",
-    )(function)
+def _output_option(kinds: Sequence[str], meaning: str) -> Callable[[Decorated], Decorated]:
+    return click.option("-o", "--output", type=click.Choice(kinds), default="table", show_default=True, help=meaning)
 
 
-def list_output_option(function: Decorated) -> Decorated:
-    """``-o table|json|tsv``, of all that lists."""
-    return click.option(
-        "-o",
-        "--output",
-        type=click.Choice(["table", "json", "tsv"]),
-        default="table",
-        show_default=True,
-        help="A table for people, one JSON object (a contract: docs/cli.md), or the table with tabs.",
-    )(function)
+output_option = _output_option(["table", "json"], "Text for people, or one JSON object (a contract: docs/cli.md).")
+"""Of what is no table but a report."""
 
+list_output_option = _output_option(
+    ["table", "json", "tsv"], "A table for people, one JSON object (a contract: docs/cli.md), or the table with tabs."
+)
+"""Of all that lists."""
 
-def kafka_output_option(function: Decorated) -> Decorated:
-    """``-o table|json|tsv|kafka``."""
-    return click.option(
-        "-o",
-        "--output",
-        type=click.Choice(["table", "json", "tsv", "kafka"]),
-        default="table",
-        show_default=True,
-        help="A table for people, one JSON object (a contract: docs/cli.md), the table with tabs, or what Kafka's own "
-        "tool prints.",
-    )(function)
+kafka_output_option = _output_option(
+    ["table", "json", "tsv", "kafka"],
+    "A table for people, one JSON object (a contract: docs/cli.md), the table with tabs, or what Kafka's own tool "
+    "prints.",
+)
+"""Of what a tool of Kafka's lists too."""
 
 
 def bootstrap_option(function: Decorated) -> Decorated:
@@ -86,24 +73,49 @@ def config_option(function: Decorated) -> Decorated:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Where tables and progress go."""
+    """Where tables and progress go; with ``NO_COLOR`` neither colour nor bold."""
     stream = sys.stderr if stderr else sys.stdout
-    return Console(file=stream, width=None if stream.isatty() else PIPE_WIDTH, highlight=False, soft_wrap=False)
+    return Console(
+        file=stream,
+        width=None if stream.isatty() else PIPE_WIDTH,
+        highlight=False,
+        soft_wrap=False,
+        color_system=None if os.environ.get("NO_COLOR") else "auto",
+    )
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], output: str = "table") -> None:
-    """Columns as wide as their content, two blanks between; numbers stand right. With ``tsv``: a tab between."""
+    """Columns as wide as their content, two blanks between; numbers stand right. With ``tsv``: a tab between.
+
+    Nothing is cut: at a terminal the last column is folded if there is room for that, else lines run on.
+    """
     rows = [tuple(row) for row in rows]
     if output == "tsv":
         print_lines(tsv_line(*row) for row in (columns, *rows))
         return
-    table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False, padding=(0, 2, 0, 0))
-    for index, name in enumerate(columns):
-        numeric = bool(rows) and all(isinstance(row[index], int) for row in rows)
-        table.add_column(name, justify="right" if numeric else "left", no_wrap=True, overflow="ignore")
-    for row in rows:
-        table.add_row(*(Text(shown(cell)) for cell in row))
-    console().print(table)
+    table = [tuple(columns), *(tuple(shown(cell).translate(_CONTROLS) for cell in row) for row in rows)]
+    widths = [max(map(cell_len, column)) for column in zip(*table, strict=True)]
+    screen = console()
+    room = screen.width - sum(widths[:-1]) - len(GAP) * (len(widths) - 1)
+    if LAST_WIDTH_MIN <= room < widths[-1]:
+        table = [line for row in table for line in _folded(row, room)]
+    right = [bool(rows) and all(isinstance(row[index], int) for row in rows) for index in range(len(columns))]
+    names, *lines = (GAP.join(map(_padded, row, widths, right)).rstrip() for row in table)
+    click.echo(names if screen.color_system is None else click.style(names, bold=True))
+    print_lines(lines)
+
+
+def _folded(row: tuple[str, ...], room: int) -> Iterator[tuple[str, ...]]:
+    """The row as several, of which the later ones have the last cell's further lines only."""
+    *cells, last = row
+    for piece in textwrap.wrap(last, room) or [""]:
+        yield *cells, piece
+        cells = [""] * len(cells)
+
+
+def _padded(cell: str, width: int, right: bool) -> str:  # noqa: FBT001 - map() passes it so
+    blanks = " " * (width - cell_len(cell))
+    return blanks + cell if right else cell + blanks
 
 
 def print_lines(lines: Iterable[str]) -> None:
@@ -112,6 +124,8 @@ def print_lines(lines: Iterable[str]) -> None:
         click.echo(line)
 
 
+_CONTROLS = {code: repr(chr(code))[1:-1] for code in (*range(32), 127)}
+"""A client's name must neither break a table nor steer a terminal."""
 _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -446,6 +448,60 @@ def test_a_table_is_not_cut_where_there_is_no_terminal(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert [line.split() for line in lines] == [["Name", "N"], ["x" * 300, "7"], ["short", "12"]]
     assert "\x1b" not in "".join(lines)
+
+
+class Terminal(io.StringIO):
+    """Standard output of somebody who looks."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def at_a_terminal(
+    monkeypatch, columns: tuple[str, ...], *rows: tuple[object, ...], no_color: str | None = "1", kind: str = "xterm"
+) -> str:
+    """What somebody at 60 columns sees of a table."""
+    monkeypatch.setenv("TERM", kind)
+    monkeypatch.setenv("COLUMNS", "60")
+    for name in ("NO_COLOR", "COLORTERM", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    if no_color is not None:
+        monkeypatch.setenv("NO_COLOR", no_color)
+    with contextlib.redirect_stdout(Terminal()) as screen:
+        print_table(columns, rows)
+    return screen.getvalue()
+
+
+def test_a_narrow_terminal_folds_the_last_column_and_cuts_nothing(monkeypatch):
+    """Issue item 7: names were cut that are to be typed (scenarios, groups)."""
+    story = "one thing after another " * 4
+    told = at_a_terminal(monkeypatch, ("Scenario", "N", "Teaches"), ("a-name-of-some-length", 7, story))
+    _, *lines = told.splitlines()
+    assert lines[0].split()[:2] == ["a-name-of-some-length", "7"]
+    assert " ".join(lines).split()[2:] == story.split()
+    assert max(map(len, lines)) <= 60
+
+
+@pytest.mark.parametrize("kind", ["xterm", "dumb"])
+def test_a_terminal_too_narrow_for_a_table_gets_whole_cells(monkeypatch, kind):
+    """`groups describe` is wider than most terminals: lines run on, as those of Kafka's tools."""
+    cells = ("g" * 20, "t" * 20, "c" * 40, "127.0.0.1")
+    told = at_a_terminal(monkeypatch, ("GROUP", "TOPIC", "CONSUMER-ID", "HOST"), cells, kind=kind)
+    _, row = told.splitlines()
+    assert tuple(row.split()) == cells
+
+
+def test_a_cell_cannot_steer_the_terminal(capsys):
+    """Names of groups and clients are whatever somebody sent; numbers stand right, and no line ends in blanks."""
+    print_table(("GROUP", "N", "HOST"), [("a\x1b[2J\nb", 7, ""), ("c", 12, "h")])
+    assert capsys.readouterr().out == "GROUP         N  HOST\na\\x1b[2J\\nb   7  -\nc            12  h\n"
+
+
+@pytest.mark.parametrize(("value", "is_plain"), [(None, False), ("", False), ("1", True)])
+def test_no_color_is_plain_text(monkeypatch, value, is_plain):
+    """https://no-color.org: not empty means none; bold names of columns are an escape sequence too."""
+    told = at_a_terminal(monkeypatch, ("Name", "N"), ("orders", 7), no_color=value)
+    assert ("\x1b" not in told) is is_plain
 
 
 @pytest.mark.parametrize(("cell", "text"), [((1, 2), "1,2"), ((), "-"), (None, "-"), ("", "-"), (0, "0")])
