@@ -644,3 +644,8 @@ class DiskFull(WorldError):
 
 class DiskFailed(WorldError):
     """A write, read or sync failed; after a failed sync the page cache may have dropped data."""
+
+
+def in_words(error: BaseException) -> str:
+    """What went wrong, for people: of the system's errors without their number (``[Errno 111]``)."""
+    return getattr(error, "strerror", None) or str(error) or repr(error)

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from minikafka import AdminClient
 from minikafka.cli.running import ANSWER_TIMEOUT_MS, Failure, Misuse, somebody_listens
+from minikafka.errors import in_words
 from minikafka.types import TopicPartition
 from minikafka.wire.messages import DescribedTopic
 
@@ -35,7 +36,7 @@ def read_json(path: Path, member: str) -> list[Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise Misuse(f"{path} cannot be read as JSON: {error}") from error
+        raise Misuse(f"{path} cannot be read as JSON: {in_words(error)}") from error
     if not isinstance(found, dict) or not isinstance(found.get(member), list):
         raise Misuse(f'{path}: an object with a list "{member}" is needed')
     entries: list[Any] = found[member]

@@ -25,7 +25,7 @@ from minikafka.check import value_id
 from minikafka.cli.formats import DEFAULT_FORMAT, LETTERS, BadFormat, Readable, parse_format, to_json_line, to_tsv_line
 from minikafka.cli.running import ANSWER_TIMEOUT_MS, Signals, first_of, run_until_asked, somebody_listens
 from minikafka.cli.starts import BEGINNING, END, FORMS, Start, parse_start
-from minikafka.cli.tables import bootstrap_option
+from minikafka.cli.tables import bootstrap_option, many
 from minikafka.client.settings import ASSIGNORS
 from minikafka.errors import UnknownTopicOrPartition
 from minikafka.types import Offset, TopicPartition
@@ -244,7 +244,7 @@ class Reading:
             raise UnknownTopicOrPartition(f"there is no topic {self.topic}")
         missing = sorted(set(self.only) - numbers)
         if missing:
-            raise UnknownTopicOrPartition(f"{self.topic} has {len(numbers)} partitions, and no {missing[0]}")
+            raise UnknownTopicOrPartition(f"{self.topic} has {many(len(numbers), 'partition')}, and no {missing[0]}")
         return [TopicPartition(self.topic, number) for number in sorted(set(self.only) or numbers)]
 
     async def _seek(

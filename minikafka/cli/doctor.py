@@ -9,8 +9,8 @@ import click
 
 from minikafka.cli.doctor_checks import ERROR, NOTE, WARNING, ClusterFacts, Finding, directory_findings, findings
 from minikafka.cli.doctor_facts import directory_of, gather
-from minikafka.cli.running import FAILED, run, somebody_listens
-from minikafka.cli.tables import bootstrap_option, list_output_option, print_json, print_table
+from minikafka.cli.running import FAILED, Failure, Misuse, run, somebody_listens
+from minikafka.cli.tables import bootstrap_option, list_output_option, many, print_json, print_table
 
 ORDER = {ERROR: 0, WARNING: 1, NOTE: 2}
 
@@ -36,14 +36,22 @@ Exit codes: 0 nothing is broken, 1 something is (--strict: or may soon be), 2 ca
 @list_output_option
 def command(files: tuple[Path, ...], offline: bool, strict: bool, bootstrap: str, output: str) -> None:  # noqa: FBT001 - click's form
     """Look for what is wrong with a cluster; say what to do."""
+    if offline and not files:
+        raise Misuse("--offline looks at files: name a broker's properties")
     found: list[Finding] = []
     for file in files:
         found.extend(directory_findings(directory_of(file)))
     asked = 0
     if not offline:
-        facts = run(lambda: _gathered(bootstrap))
-        asked = len(facts.brokers)
-        found.extend(findings(facts))
+        try:
+            facts = run(lambda: _gathered(bootstrap))
+        except Failure as failure:
+            if not files:
+                raise
+            found.append(Finding(ERROR, "bootstrap", "cluster", failure.message, "--offline looks at the files alone"))
+        else:
+            asked = len(facts.brokers)
+            found.extend(findings(facts))
     found.sort(key=lambda each: ORDER[each.level])
     broken = any(each.level == ERROR or (strict and each.level == WARNING) for each in found)
     if output == "json":
@@ -66,13 +74,7 @@ def _draw(found: list[Finding], brokers: int, directories: int) -> None:
     for each in found:
         click.echo(f"{each.level:<8} {each.where}: {each.what}")
         click.echo(f"{'':<8} -> {each.do}")
-    looked = [_many(brokers, "broker")] if brokers else []
+    looked = [many(brokers, "broker")] if brokers else []
     looked += [f"{directories} data director{'ies' if directories != 1 else 'y'}"] if directories else []
     errors, warnings = (sum(each.level == level for each in found) for level in (ERROR, WARNING))
-    click.echo(
-        f"Looked at {' and '.join(looked) or 'nothing'}: {_many(errors, 'error')}, {_many(warnings, 'warning')}."
-    )
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count} {what}{'s' * (count != 1)}"
+    click.echo(f"Looked at {' and '.join(looked) or 'nothing'}: {many(errors, 'error')}, {many(warnings, 'warning')}.")

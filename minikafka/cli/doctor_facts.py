@@ -22,8 +22,9 @@ from minikafka import AdminClient, __version__
 from minikafka.cli.doctor_checks import AGREED, BrokerFacts, ClusterFacts, DirectoryFacts
 from minikafka.cli.settings import broker_settings
 from minikafka.client.structs import ConfigResource
-from minikafka.errors import ProtocolError, WorldError
+from minikafka.errors import ProtocolError, WorldError, in_words
 from minikafka.log.checkpoint import BadCheckpoint, parse_meta_properties
+from minikafka.log.log_directory import without_identity
 from minikafka.log.names import META_PROPERTIES
 from minikafka.types import Address
 from minikafka.wire.messages import (
@@ -80,7 +81,7 @@ async def _broker(asker: Asker, http: aiohttp.ClientSession, node: int, address:
             facts.skew_error_ms = (after - before) // 2_000_000
         facts.version = (await asker.ask(address, ApiVersionsRequest(), DIAL_TIMEOUT_S)).broker_version
     except ProtocolError as error:
-        facts.unreachable = error.message.rpartition(f"{address}: ")[2]
+        facts.unreachable = error.message.rpartition(f"{address}: ")[2].removeprefix("no connection: ")
         return facts
     ready = await _get(http, address, "/readyz", any_status=True)
     if ready is not None:
@@ -167,11 +168,11 @@ def _why_not_writable(folder: Path) -> str:
 def _why_not_ours(folder: Path, node_id: int, cluster_id: str) -> str:
     path = folder / META_PROPERTIES
     if not path.exists():
-        return ""
+        return without_identity(each.name for each in folder.iterdir()) if folder.is_dir() else ""
     try:
         found = parse_meta_properties(path.read_bytes())
     except (OSError, BadCheckpoint) as error:
-        return f"{META_PROPERTIES} cannot be read: {error}"
+        return f"{META_PROPERTIES} cannot be read: {in_words(error)}"
     if found.node_id != node_id:
         return f"it belongs to node {found.node_id}, the file says node.id={node_id}"
     if cluster_id and found.cluster_id != cluster_id:

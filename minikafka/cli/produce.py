@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from minikafka import Producer
+from minikafka import AdminClient, Producer
 from minikafka.cli.admin import with_admin
 from minikafka.cli.line_records import LineForm, parse_header
 from minikafka.cli.lines import lines_of
@@ -29,8 +29,8 @@ from minikafka.cli.running import (
     run_until_asked,
     somebody_listens,
 )
-from minikafka.cli.tables import bootstrap_option, console, print_json
-from minikafka.errors import UNKNOWN, MessageTooLarge, ProtocolError
+from minikafka.cli.tables import bootstrap_option, console, many, print_json
+from minikafka.errors import UNKNOWN, MessageTooLarge, ProtocolError, UnknownTopicOrPartition
 
 PROGRESS_INTERVAL_S = 1.0
 HINT_AFTER_S = 1.0
@@ -85,7 +85,7 @@ def command(
     run_until_asked(lambda signals: _produce(tally, sending, signals))
     print_json(tally.summary())
     for name, count in sorted(tally.errors.items()):
-        click.echo(f"minikafka: {count} records: {name}", err=True)
+        click.echo(f"minikafka: {many(count, 'record')}: {name}", err=True)
     if tally.interrupted:
         raise click.exceptions.Exit(INTERRUPTED)
     if tally.acknowledged < tally.sent:
@@ -188,7 +188,7 @@ async def _send_all(producer: Producer, asked: Sending, tally: Tally) -> None:
     started = loop.time()
     async for lines in lines_of(sys.stdin.fileno()):
         if tally.sent == 0 and lines:
-            await _tell_if_new(topic, asked.bootstrap)
+            await _look_first(asked)
         for line in lines:
             if rate is not None:
                 await asyncio.sleep(max(0.0, started + tally.sent / rate - loop.time()))
@@ -207,18 +207,33 @@ async def _send_all(producer: Producer, asked: Sending, tally: Tally) -> None:
         await asyncio.sleep(0)
 
 
-async def _tell_if_new(topic: str, bootstrap: str) -> None:
-    """A mistyped name makes a topic where brokers create what they are asked for, and nobody would notice."""
+async def _look_first(asked: Sending) -> None:
+    """A mistyped name makes a topic where brokers create what they are asked for, and nobody would notice; and for a
+    partition that is not there a producer waits a minute.
+
+    Raises UnknownTopicOrPartition.
+    """
+    topic, partition = asked.topic, asked.partition
+
+    async def partitions_of_it(admin: AdminClient) -> int | None:
+        if topic not in await admin.list_topics():
+            return 0
+        return None if partition is None else len((await admin.describe_topics([topic]))[0].partitions)
+
+    count = None
     with suppress(ProtocolError):  # no word on it: the send itself tells what is wrong
-        if topic not in await with_admin(bootstrap, lambda admin: admin.list_topics()):
-            click.echo(f"minikafka: there is no topic {topic} yet; brokers may create it now", err=True)
+        count = await with_admin(asked.bootstrap, partitions_of_it)
+    if count == 0:
+        click.echo(f"minikafka: there is no topic {topic} yet; brokers may create it now", err=True)
+    elif count is not None and partition is not None and partition >= count:
+        raise UnknownTopicOrPartition(f"{topic} has {many(count, 'partition')}, and no {partition}")
 
 
 async def _hint(tally: Tally) -> None:
     """Whoever pressed Ctrl-C while brokers are silent learns why nothing happens."""
     await asyncio.sleep(HINT_AFTER_S)
     count = tally.summary()["unknown"]
-    click.echo(f"minikafka: waiting for the answers to {count} records; Ctrl-C again gives them up", err=True)
+    click.echo(f"minikafka: waiting for the answers to {many(count, 'record')}; Ctrl-C again gives them up", err=True)
 
 
 async def _show(tally: Tally) -> None:

@@ -22,7 +22,7 @@ from minikafka.config import (
     parse_broker,
     table,
 )
-from minikafka.errors import InvalidConfig
+from minikafka.errors import InvalidConfig, in_words
 
 
 def read_properties(path: Path) -> dict[str, str]:
@@ -33,7 +33,7 @@ def read_properties(path: Path) -> dict[str, str]:
     try:
         entries = list(javaproperties.parse(path.read_text(encoding="iso-8859-1")))
     except (OSError, javaproperties.InvalidUEscapeError) as error:
-        raise InvalidConfig(f"{path}: cannot be read: {error}") from error
+        raise InvalidConfig(f"{path}: cannot be read: {in_words(error)}") from error
     settings: dict[str, str] = {}
     for entry in entries:
         if isinstance(entry, javaproperties.KeyValue):

@@ -146,6 +146,11 @@ def shown(cell: object) -> str:
     return "-" if cell is None or cell == "" else str(cell)
 
 
+def many(count: int, what: str) -> str:
+    """``1 broker``, ``2 brokers``."""
+    return f"{count} {what}{'s' * (count != 1)}"
+
+
 def json_line(value: Any) -> str:
     """One object as one line, without its end."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -18,7 +18,7 @@ from minikafka.client.caller import Backoff, Caller, error_in
 from minikafka.client.cluster_view import Leader
 from minikafka.client.coordinator import Coordinator
 from minikafka.client.group_operations import GroupOperations
-from minikafka.client.leaders import Leaders, as_dict
+from minikafka.client.leaders import Leaders, as_dict, named
 from minikafka.client.metadata import Metadata
 from minikafka.client.operations import Operations
 from minikafka.client.settings import AdminConfig
@@ -187,7 +187,7 @@ class AdminClient(Operations, GroupOperations):
             if topic.error_code:
                 error = error_in(topic)
                 invariant(error is not None, "an error code without an error")
-                raise type(error)(f"{topic.topic}: {topic.error_message}", topic=topic.topic)  # type: ignore[misc]
+                raise type(error)(named(topic.topic, topic.error_message), topic=topic.topic)  # type: ignore[misc]
         return list(described)
 
     async def _describe(self, topics: tuple[str, ...] | None, deadline: float) -> tuple[m.DescribedTopic, ...]:
@@ -488,7 +488,7 @@ def _raise_first(topics: Sequence[m.CreatedTopic] | Sequence[m.DeletedTopic]) ->
     for topic in topics:
         error = error_in(topic)
         if error is not None:
-            raise type(error)(f"{topic.name}: {error.message}", outcome=error.outcome, topic=topic.name)
+            raise type(error)(named(topic.name, error.message), outcome=error.outcome, topic=topic.name)
 
 
 def _as_first_attempt(response: Any, repeated: type[ProtocolError]) -> Any:

@@ -25,6 +25,11 @@ Item = TypeVar("Item")
 MakeRequest = Callable[[list[tuple[TopicPartition, Item, Leader]]], Any]
 
 
+def named(name: object, message: str) -> str:
+    """The message with ``name`` in front, unless it says it by itself."""
+    return message if message.startswith(f"{name}: ") or f"{str(name)!r}" in message else f"{name}: {message}"
+
+
 class Leaders:
     """Asks the leaders of partitions, as metadata knows them."""
 
@@ -56,7 +61,7 @@ class Leaders:
             for partition, error in errors.items():
                 if not error.retriable:
                     outcome = UNKNOWN if partition in unsure else error.outcome
-                    raise type(error)(f"{partition}: {error.message}", outcome=outcome, **error.facts)
+                    raise type(error)(named(partition, error.message), outcome=outcome, **error.facts)
             self._metadata.refresh_soon()
             attempts += 1
             pause_s = self._backoff.pause_s(attempts)

@@ -14,7 +14,7 @@ Rules for this file:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from minikafka.config import TopicConfig
 from minikafka.errors import DiskFailed, DiskFull, InvalidConfig, KafkaStorageError
@@ -352,10 +352,15 @@ class LogDirectory:
 
 
 def read_identity(disk: Disk) -> MetaProperties | None:
-    """Whose data directory this is; None: it is new. Raises InvalidConfig, with a sentence, for a format that this
-    program does not know: it would destroy what it cannot read.
+    """Whose data directory this is; None: it is new.
+
+    Raises InvalidConfig, with a sentence, for a format that this program does not know (it would destroy what it
+    cannot read), and for logs of nobody (it would take them for strays of a new node).
     """
     if not disk.exists(META_PROPERTIES):
+        nobodys = without_identity(disk.names(""))
+        if nobodys:
+            raise InvalidConfig(nobodys)
         return None
     try:
         found = parse_meta_properties(disk.read_file(META_PROPERTIES))
@@ -370,6 +375,18 @@ def read_identity(disk: Disk) -> MetaProperties | None:
             f"{DATA_FORMAT_VERSION}: use a newer minikafka"
         )
     return found
+
+
+def without_identity(names: Iterable[str]) -> str:
+    """What is wrong with a data directory that holds ``names`` and no meta.properties; empty: nothing, it is new."""
+    logs = sorted(filter(partition_of, names))
+    if not logs:
+        return ""
+    more = f" and {len(logs) - 2} more" if len(logs) > 2 else ""
+    return (
+        f"the data directory holds {', '.join(logs[:2])}{more}, but no {META_PROPERTIES} that says whose they are: "
+        "restore the file, or move the folders away to begin with an empty directory"
+    )
 
 
 async def _identify(disk: Disk, ours: MetaProperties) -> MetaProperties:

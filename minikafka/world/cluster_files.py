@@ -147,8 +147,8 @@ def prepare(
     if found:
         if brokers is not None and brokers != len(found):
             raise InvalidConfig(
-                f"{data_dir} holds a cluster of {len(found)} brokers: start it with --brokers {len(found)}, or choose"
-                " another directory"
+                f"{data_dir} holds a cluster of {len(found)} broker{'s' * (len(found) != 1)}: start it with --brokers "
+                f"{len(found)}, or choose another directory"
             )
         cluster = _adopt(found, ports, base_port=base_port, config=config)
     else:

@@ -20,7 +20,7 @@ from typing import cast
 from urllib.parse import quote
 
 from minikafka.config import KIB
-from minikafka.errors import OutcomeUnknown, Unreachable
+from minikafka.errors import OutcomeUnknown, Unreachable, in_words
 from minikafka.ports import Buffers
 from minikafka.types import Address
 from minikafka.wire.apis import MSGPACK, RPC_PATH
@@ -234,7 +234,7 @@ class HttpClient:
                 raise OutcomeUnknown("no answer in time") from None
             raise Unreachable(f"no connection within {self._connect_timeout_s:g} s") from None
         except (OSError, UnicodeError, ValueError, OverflowError) as error:
-            raise Unreachable(str(error) or repr(error)) from error
+            raise Unreachable(in_words(error)) from error
         # Counted here and not when the transport is made: of a call that is cancelled between the two, uvloop closes
         # the transport without a word to its protocol, and close() would wait for it for ever.
         if connection.is_open:

@@ -20,7 +20,7 @@ import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NoReturn
 
-from minikafka.errors import DiskFailed, DiskFull
+from minikafka.errors import DiskFailed, DiskFull, in_words
 from minikafka.invariant import invariant
 from minikafka.ports import Buffers, checked_path
 from minikafka.types import METADATA_PARTITION
@@ -37,8 +37,8 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 def _fail(error: OSError, what: str) -> NoReturn:
     if error.errno in FULL:
-        raise DiskFull(f"{what}: {error}") from error
-    raise DiskFailed(f"{what}: {error}") from error
+        raise DiskFull(f"{what}: {in_words(error)}") from error
+    raise DiskFailed(f"{what}: {in_words(error)}") from error
 
 
 class OsFile:
@@ -82,7 +82,7 @@ class OsFile:
         try:
             os.ftruncate(self._descriptor, self._size)
         except OSError as error:
-            raise DiskFailed(f"{self._path}: a failed write could not be cut off: {error}") from error
+            raise DiskFailed(f"{self._path}: a failed write could not be cut off: {in_words(error)}") from error
 
     def read(self, position: int, size: int) -> bytes:
         """At most ``size`` bytes; fewer only at the end of the file."""
@@ -124,7 +124,7 @@ class OsFile:
         try:
             await asyncio.wrap_future(future)
         except OSError as error:
-            raise DiskFailed(f"{self._path}: sync failed: {error}") from error
+            raise DiskFailed(f"{self._path}: sync failed: {in_words(error)}") from error
 
     def _synced(self, _: Future[None]) -> None:
         with self._lock:
@@ -334,7 +334,7 @@ class OsDisk:
         try:
             await asyncio.wrap_future(self.submit(folder, self._sync_folders, folder))
         except OSError as error:
-            raise DiskFailed(f"{folder}: sync failed: {error}") from error
+            raise DiskFailed(f"{folder}: sync failed: {in_words(error)}") from error
 
     def _sync_folders(self, folder: str) -> None:
         self._sync_one_folder(folder)

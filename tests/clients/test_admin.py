@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from minikafka.client.admin import AdminClient
+from minikafka.client.leaders import named
 from minikafka.client.settings import AdminConfig
 from minikafka.client.structs import NewTopic
 from minikafka.errors import (
@@ -254,3 +255,16 @@ def test_before_start_nothing_works():
             await admin(FakeCluster()).list_topics()
 
     play(story)
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        ("orders-0: offset 9 is too far", "orders-0: offset 9 is too far"),
+        ("there is no 'orders-0'", "there is no 'orders-0'"),
+        ("it has no leader", "orders-0: it has no leader"),
+    ],
+)
+def test_what_is_wrong_with_a_partition_names_it_once(message: str, told: str):
+    """`orders-0: orders-0: offset 9 ...`."""
+    assert named(TopicPartition("orders", 0), message) == told

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
@@ -190,6 +191,18 @@ async def test_an_answer_before_the_request_is_out_is_given_and_the_connection_i
             with pytest.raises(OutcomeUnknown, match=r"413|closed|reset|pipe"):
                 await network.call(peer, "Produce", [bytes(32 << 20)], deadline=soon())
     assert connections == 2
+
+
+async def test_a_refused_connection_is_told_in_words():
+    """Not ``[Errno 111] Connection refused``: it reaches people, through the doctor and every client."""
+    network = HttpNetwork()
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        try:
+            with pytest.raises(Unreachable, match=r"^Echo to 127\.0\.0\.1:\d+: Connect"):
+                await network.call(Address(*nobody.getsockname()), "Echo", [], deadline=soon())
+        finally:
+            await network.close()
 
 
 async def test_names_that_are_no_hosts_are_unreachable():

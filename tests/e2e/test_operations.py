@@ -210,6 +210,10 @@ def test_a_mistyped_topic_is_told_once_and_an_empty_input_makes_none(cluster: Lo
     assert "ordrs" not in told(cluster, "topics", "list")
     assert said("a\nb\n") == "minikafka: there is no topic ordrs yet; brokers may create it now\n"
     assert said("c\n") == ""
+    send += ["--partition", "9"]
+    done = subprocess.run(send, input="d\n", text=True, check=False, capture_output=True, timeout=TIMEOUT_S)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "ordrs has 1 partition, and no 9" in done.stderr, "at once: the producer would wait for it for a minute"
 
 
 def test_who_interrupts_produce_while_brokers_are_down_is_told_what_it_waits_for():

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from minikafka.cli.doctor_checks import (
     ERROR,
@@ -19,6 +21,7 @@ from minikafka.cli.doctor_checks import (
     findings,
 )
 from minikafka.cli.doctor_facts import directory_of
+from minikafka.cli.root import root
 from minikafka.types import Address
 from minikafka.wire.messages import DescribedPartition, DescribedTopic, DescribeQuorumResponse, QuorumReplica
 
@@ -148,6 +151,23 @@ def test_a_data_directory():
     assert level(fd_limit=256) == [WARNING]
 
 
+def test_files_are_looked_at_though_nobody_answers(tmp_path: Path):
+    """`doctor FILE` before a cluster's first start, or after its last: the findings of the file are not withheld."""
+    file = tmp_path / "b.properties"
+    file.write_text(f"node.id=1\nlog.dirs={tmp_path}/data\n")
+    (tmp_path / "data" / "orders-0").mkdir(parents=True)
+    told = CliRunner().invoke(root, ["doctor", str(file), "-b", "127.0.0.1:1", "-o", "json"])
+    assert told.exit_code == 1
+    assert {each["check"] for each in json.loads(told.output)["findings"]} >= {"data", "bootstrap"}
+
+
+def test_the_doctor_offline_needs_a_file():
+    """It said that all was well with nothing."""
+    told = CliRunner().invoke(root, ["doctor", "--offline"])
+    assert told.exit_code == 2
+    assert "name a broker's properties" in told.output
+
+
 def test_a_data_directory_is_looked_at_by_its_properties_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Whether the broker runs or not; one that does not exist yet is judged by where it would be."""
     for name in ("KAFKA_NODE_ID", "KAFKA_LOG_DIRS"):
@@ -158,6 +178,8 @@ def test_a_data_directory_is_looked_at_by_its_properties_file(tmp_path: Path, mo
     assert (new.path, new.writable, new.identity) == (f"{tmp_path}/data", "", "")
     assert new.free_bytes > 0
     (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "orders-0").mkdir()
+    assert "holds orders-0, but no meta.properties" in directory_of(file).identity
     meta = tmp_path / "data" / "meta.properties"
     for text, told in (
         ("version=1\nnode.id=2\ncluster.id=c\n", "belongs to node 2"),

@@ -72,6 +72,19 @@ def test_a_directory_of_somebody_else_is_refused(options: dict[str, Any], text: 
         opened(disk, **options)
 
 
+def test_logs_without_an_identity_are_refused():
+    """As Kafka refuses: with a new meta.properties the logs were somebody else's, and set aside as strays."""
+    disk = MemoryDisk()
+    with_logs(disk)
+    disk.remove("meta.properties")
+    before = disk.names("")
+    with pytest.raises(InvalidConfig, match="holds flights-3, orders-0, but no meta"):
+        opened(disk)
+    assert disk.names("") == before
+    directory, *_ = with_logs(MemoryDisk())
+    assert directory.meta.node_id == 1
+
+
 def test_a_clean_stop_and_start():
     """KAFKA-FACTS 1.4: marker and checkpoints; nothing is walked; the marker is gone as soon as it was read."""
     disk = MemoryDisk()
