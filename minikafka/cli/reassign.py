@@ -30,6 +30,7 @@ from minikafka.world.asking import Asker
 WAIT_STEP_S = 0.5
 
 MOVES = click.argument("moves", nargs=-1, metavar="FILE|TOPIC-PARTITION=BROKERS ...")
+MOVES_IF_ANY = click.argument("moves", nargs=-1, metavar="[FILE|TOPIC-PARTITION=BROKERS]...")
 
 
 @dataclass(slots=True)
@@ -233,7 +234,7 @@ Examples:
 With FILE or moves, -o kafka prints what `kafka-reassign-partitions.sh --verify` does, and the exit code is 1
 as long as something of it is not complete; without, what `--list` does."""
 )
-@MOVES
+@MOVES_IF_ANY
 @bootstrap_option
 @kafka_output_option
 @watch_option

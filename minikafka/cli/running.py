@@ -42,6 +42,9 @@ INTERRUPTED = 130
 ANSWER_TIMEOUT_MS = 15_000
 CONNECT_TIMEOUT_S = 3.0
 
+SENTENCE_MAX = 1000
+"""No command's first sentence is longer."""
+
 NEXT_STEPS: tuple[tuple[type[Exception], str], ...] = (
     (Unreachable, "check -b, and that a broker runs there (`minikafka up`)"),
     (OutcomeUnknown, "look before you send again: it may have happened"),
@@ -98,6 +101,13 @@ class Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         with told_as_sentences():
             return super().invoke(ctx)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """As click's, but the first sentence of each command is whole."""
+        commands = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        shown = {name: each for name, each in commands.items() if each is not None and not each.hidden}
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, each.get_short_help_str(SENTENCE_MAX)) for name, each in shown.items()])
 
 
 @contextmanager

@@ -46,7 +46,7 @@ Examples:
   minikafka spark flights -b 127.0.0.1:9092 --into /tmp/delays --checkpoint /tmp/place
   minikafka spark archive orders -b 127.0.0.1:9092 --into /tmp/orders --checkpoint /tmp/place
 
-Needs the extra: pip install 'minikafka[spark]' (in every Python of a cluster). Jobs of your own:
+Needs the extra: pip install '.[spark]' in a clone, for every Python of a cluster. Jobs of your own:
 spark.read.format("minikafka"), options as for Spark's Kafka source; see docs/spark.md.""",
 )
 def command() -> None:

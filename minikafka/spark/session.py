@@ -50,8 +50,8 @@ def _check(variable: str, python: str) -> None:
         raise NoPackage(f"{variable}={python} does not run: {error.strerror}") from error
     if looked.returncode != 0:
         raise NoPackage(
-            f"{variable}={python} has no minikafka: run `{python} -m pip install 'minikafka[spark]'`; the driver and "
-            "every executor need it, under the same path"
+            f"{variable}={python} has no minikafka: run `{python} -m pip install '.[spark]'` in a clone of it; the "
+            "driver and every executor need it, under the same path"
         )
 
 

@@ -20,7 +20,8 @@ def _open(module: str, name: str, state: dict[str, Any]) -> Any:
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
             f"the Python of an executor ({sys.executable} on {socket.gethostname()}) has no {error.name}: run "
-            f"`{sys.executable} -m pip install 'minikafka[spark]'` there; every driver and executor needs it"
+            f"`{sys.executable} -m pip install '.[spark]'` there, in a clone of minikafka; every driver and executor "
+            "needs it"
         ) from error
     made = object.__new__(kind)
     made.__dict__.update(state)

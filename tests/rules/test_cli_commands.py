@@ -115,6 +115,7 @@ def test_help_shows_examples_everywhere(path):
     assert "Examples:" in text
     assert f"  minikafka {' '.join(path)}".rstrip() in text
     assert told(*path, "-h").output == text
+    assert "...\n" not in text.partition("Commands:")[2].partition("Examples:")[0], "a command's sentence is cut"
 
 
 def test_the_table_of_commands_names_their_modules():

@@ -70,7 +70,7 @@ def test_a_python_of_the_users_is_looked_at_first(variables, tmp_path):
     with pytest.raises(NoPackage, match="does not run"):
         prepare_environment("local[2]")
     lacking.chmod(0o755)
-    with pytest.raises(NoPackage, match=r"python has no minikafka: run .* -m pip install 'minikafka"):
+    with pytest.raises(NoPackage, match=r"python has no minikafka: run .* -m pip install '.\[spark\]'"):
         prepare_environment("local[2]")
     variables.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
     prepare_environment("local[2]")

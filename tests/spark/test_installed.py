@@ -82,5 +82,6 @@ def test_an_executor_without_the_package(installed, kafka, tmp_path):
     told = done.stderr.strip().splitlines()[-1]
     assert told.startswith(f"minikafka: ModuleNotFoundError: the Python of an executor ({lacking} on ")
     assert told.endswith(
-        f"has no minikafka: run `{lacking} -m pip install 'minikafka[spark]'` there; every driver and executor needs it"
+        f"has no minikafka: run `{lacking} -m pip install '.[spark]'` there, in a clone of minikafka; every driver and "
+        "executor needs it"
     )
