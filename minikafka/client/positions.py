@@ -75,7 +75,7 @@ class Positions:
         self._handed: dict[TopicPartition, PartitionState] = {}
         """Partitions of which something was handed out since the application last asked."""
         self.opened = 0
-        """Batches opened so far: when it rises, buffers went down and fetching may go on."""
+        """Batches opened and errors handed out so far: when it rises, fetching may go on."""
 
     # ------------------------------------------------------------------------------------------------- assignment
 
@@ -115,11 +115,16 @@ class Positions:
         """A held partition that nobody has committed for: auto.offset.reset decides."""
         self._begin_reset(self.states[partition])
 
+    def is_held(self, partition: TopicPartition) -> bool:
+        """Has it no place to begin at, and none that is looked up by a reset?"""
+        state = self.states.get(partition)
+        return state is not None and state.position is None and state.reset is None
+
     def refuse(self, partitions: Iterable[TopicPartition], error: ProtocolError) -> None:
         """Where these begin could not be looked up: the application gets the error."""
         for partition in partitions:
-            state = self.states.get(partition)
-            if state is not None and state.position is None:
+            if self.is_held(partition):
+                state = self.states[partition]
                 state.error = error
                 self._make_ready(state)
 
@@ -286,9 +291,11 @@ class Positions:
 
     def fetched(self, state: PartitionState, version: int, offset: Offset, answer: FetchedPartition) -> bool:
         """Batches for a fetch at ``offset``; True when there is something new to hand out."""
-        if not self.is_current(state, version) or state.fetch_offset != offset:
+        if not self.is_current(state, version):
             return False
         state.busy = False
+        if state.fetch_offset != offset:
+            return False  # a batch before it could not be read: it is fetched anew from there
         state.high_watermark = answer.high_watermark
         state.last_stable_offset = answer.last_stable_offset
         state.log_start_offset = answer.log_start_offset
@@ -371,7 +378,7 @@ class Positions:
                 record = state.records[state.cursor]
                 self._handed[state.partition] = state
                 self._advance(state, state.cursor + 1)
-                if state.opened is None:
+                if state.opened is None and not state.records:
                     self._ready.rotate(-1)
                 return record
             if state.error is not None:
@@ -432,24 +439,32 @@ class Positions:
         return True
 
     def _make_some(self, state: PartitionState, batch: RecordBatch) -> None:
-        """The next records of the opened batch. After what a deserializer raises it is as if it were not opened yet."""
+        """The next records of the opened batch.
+
+        What a deserializer raises is raised when every record before it has been handed out, and again each time until
+        a seek: it is as if the batch were not opened yet.
+        """
         count = min(RECORDS_AT_ONCE, state.unmade_count)
+        made: list[ConsumerRecord] = []
         try:
-            state.records, state.cursor = self._records(state, islice(state.unmade, count)), 0
-        except BaseException:
+            self._make(state, islice(state.unmade, count), made)
+        except BaseException as error:
             state.close()
             state.batches.appendleft(batch)
             state.buffered_size += batch.size
-            raise
-        state.unmade_count -= count
+            if not made or not isinstance(error, Exception):
+                error.add_note(f"in the first record of {state.partition} from offset {state.position} on")
+                raise
+        else:
+            state.unmade_count -= count
+        state.records, state.cursor = made, 0
 
-    def _records(self, state: PartitionState, some: Iterable[RecordView]) -> list[ConsumerRecord]:
+    def _make(self, state: PartitionState, some: Iterable[RecordView], records: list[ConsumerRecord]) -> None:
         """Of these records those from the position on. Hot: once per record."""
         topic, partition = state.partition
         position = state.position if state.position is not None else 0
         key_of, value_of = self._key_of, self._value_of
         new = tuple.__new__
-        records: list[ConsumerRecord] = []
         append = records.append
         for each in some:
             offset = each.offset
@@ -481,7 +496,6 @@ class Positions:
                     ),
                 )
             )
-        return records
 
     def _raise(self, state: PartitionState) -> None:
         """Hand out an error. What needs a seek stays until there is one; the rest is tried again."""
@@ -492,6 +506,7 @@ class Positions:
         if not isinstance(error, OffsetOutOfRange):
             state.error = None
             self._unready(state)
+            self.opened += 1
         raise type(error)(error.message, outcome=error.outcome, **error.facts)
 
     def _make_ready(self, state: PartitionState) -> None:

@@ -48,16 +48,13 @@ def check_rows(rows: Rows) -> None:
         {type(row[0]) for row in rows} == {int} and not any(row[3] for row in rows)
     ):
         # Of the times only the largest and the smallest can be wrong; to look at each would cost more than to send it.
-        suspects = enumerate((min(rows, key=_time_of), max(rows, key=_time_of)))
+        times = [row[0] for row in rows]
+        suspects = ((index, rows[index]) for index in (times.index(min(times)), times.index(max(times))))
     else:
         suspects = enumerate(rows)
     for index, (timestamp, key, value, headers) in suspects:
         if (wrong := unfit(key, value, headers, timestamp, of=f"record {index}: ")) is not None:
             raise wrong
-
-
-def _time_of(row: Any) -> int:
-    return int(row[0])
 
 
 def _refusal(field: str, sentence: str) -> InvalidRequest:

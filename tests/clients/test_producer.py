@@ -731,6 +731,8 @@ def test_what_is_not_bytes_is_refused_with_a_sentence_and_the_next_record_is_sen
         ([(b"k", b"a"), ("k", b"b")], "record 1: key: bytes are needed, not str"),
         ([(None, b"a", [("h", b"1")]), (None, b"b", [("h", 1)])], "record 1: headers: pairs"),
         ([(None, b"a", None, 2**70)], "record 0: timestamp_ms: milliseconds"),
+        ([*[(None, b"a", None, 7)] * 4, (None, b"b", None, 2**70)], "record 4: timestamp_ms: milliseconds"),
+        ([*[(None, b"a", None, 7)] * 3, (None, b"b", None, -(2**70))], "record 3: timestamp_ms: milliseconds"),
         ("tea", "record 0: value: bytes are needed, not str"),
     ],
 )

@@ -175,23 +175,43 @@ def test_what_a_deserializer_raises_comes_after_all_before_it_and_every_time_unt
     def value_of(data: bytes) -> int:
         return int(data.replace(b"%d" % poisoned, b"poison"))
 
-    before = 2 + RECORDS_AT_ONCE
-    poisoned = before + 3
+    poisoned = 2 + RECORDS_AT_ONCE + 3
     for at_once in (None, 1, 10_000):
         story = started(value_of=value_of)
         story.arrive(batch(0, 2), batch(2, 2 * RECORDS_AT_ONCE))
         seen: list[int] = []
-        with pytest.raises(ValueError, match="poison"):
+        with pytest.raises(ValueError, match="poison") as caught:
             while True:
                 seen += story.values(at_once)
-        assert seen == list(range(len(seen)))
-        assert len(seen) == story.state().position == before
-        with pytest.raises(ValueError, match="poison"):
-            story.positions.take_one()
-        assert story.state().position == before
+        assert seen == list(range(poisoned))
+        assert caught.value.__notes__ == [f"in the first record of t-0 from offset {poisoned} on"]
+        for _ in range(2):
+            with pytest.raises(ValueError, match="poison"):
+                story.positions.take_one()
+            assert story.state().position == poisoned
         story.positions.seek(T0, poisoned + 1)
         story.arrive(batch(2, 2 * RECORDS_AT_ONCE))
         assert story.values()[0] == poisoned + 1
+
+
+def test_a_record_that_cannot_be_deserialized_is_told_one_by_one_too():
+    """getone: the position stands in front of it, so a seek to the next offset passes over nothing else."""
+
+    def value_of(data: bytes) -> bytes:
+        if data == b"2":
+            raise ValueError("poison")
+        return data
+
+    story = started(value_of=value_of)
+    story.arrive(batch(0, 4))
+    seen = []
+    with pytest.raises(ValueError, match="poison"):
+        while (record := story.positions.take_one()) is not None:
+            seen.append(record.value)
+    assert (seen, story.state().position) == ([b"0", b"1"], 2)
+    story.positions.seek(T0, 3)
+    story.arrive(batch(0, 4))
+    assert story.values() == [b"3"]
 
 
 def test_partitions_take_turns():
@@ -327,9 +347,28 @@ def test_a_corrupt_batch_stops_at_its_place():
     assert (caught.value.facts["offset"], caught.value.facts["next_offset"]) == (2, 5)
     assert story.state().position == 2
     assert story.wanted().fetches[1][0].fetch_offset == 2, "another replica may be whole"
+    assert story.positions.opened == 2, "one batch opened, one error told: whoever fetches is to look again"
     story.positions.seek(T0, 5)
     story.arrive(batch(5, 1))
     assert story.values() == [b"5"]
+
+
+def test_an_answer_behind_a_corrupt_batch_does_not_keep_the_partition_busy():
+    """What was fetched ahead is of no use any more; from the corrupt batch on it is fetched again."""
+    story = started()
+    bad = bytearray(batch(2, 3))
+    bad[-1] ^= 1
+    story.arrive(batch(0, 2), bytes(bad))
+    (asked,) = story.wanted().fetches[1]
+    asked.busy = True
+    version, ahead = asked.version, asked.fetch_offset
+    assert story.values() == [b"0", b"1"]
+    with pytest.raises(CorruptMessage):
+        story.values()
+    late = FetchedPartition(topic="t", partition=0, records=(batch(ahead, 1),))
+    assert not story.positions.fetched(asked, version, ahead, late)
+    story.arrive(batch(2, 4))
+    assert story.values() == [b"2", b"3", b"4", b"5"]
 
 
 def test_checksums_can_be_left_unchecked():
