@@ -104,7 +104,9 @@ class Consumer:
             if self._subscription:
                 self._join()
             elif self._offsets is not None:
-                await self._begin_where_committed(list(self._positions.states))
+                chosen = list(self._positions.states)
+                if not await self._look_up_committed(chosen):
+                    self._tasks.spawn(self._begin_where_committed(chosen), "consumer-committed")
         except BaseException:
             await self.stop()
             raise
@@ -280,23 +282,35 @@ class Consumer:
             self._subscription_changed()
 
     async def _begin_where_committed(self, partitions: list[TopicPartition]) -> None:
-        """Partitions assigned by hand begin where the group has committed, else by auto_offset_reset (S35)."""
+        """Partitions assigned by hand begin where the group has committed, else by auto_offset_reset (S35).
+
+        It is looked up until the coordinator answers; whoever asks for records meanwhile is told why there are none.
+        """
+        while True:
+            if await self._look_up_committed(partitions):
+                return
+            await asyncio.sleep(self.config.retry_backoff_max_ms / 1000)
+
+    async def _look_up_committed(self, partitions: list[TopicPartition]) -> bool:
+        """One attempt, of default_api_timeout_ms at most; False when it failed."""
         invariant(self._offsets is not None, "offsets are looked up without a group")
+        held = [each for each in partitions if self._positions.is_held(each)]
         try:
-            committed = await self._offsets.committed(partitions)  # type: ignore[union-attr]
+            committed = await self._offsets.committed(held)  # type: ignore[union-attr]
         except ProtocolError as error:
-            self._positions.refuse(partitions, error)
+            self._positions.refuse(held, error)
             self._tell()
-            return
-        for partition in partitions:
+            return False
+        for partition in held:
             found = committed.get(partition)
-            if partition not in self._positions.states or self._positions.states[partition].position is not None:
-                continue
+            if not self._positions.is_held(partition):
+                continue  # the application went elsewhere meanwhile
             if found is not None:
                 self._positions.begin_at(partition, found.offset, found.leader_epoch)
             else:
                 self._positions.release(partition)
         self._tell()
+        return True
 
     async def commit(
         self, offsets: Mapping[TopicPartition, Offset | tuple[Offset, str] | OffsetAndMetadata] | None = None

@@ -20,7 +20,17 @@ from minikafka.errors import (
     RequestTimedOut,
 )
 from minikafka.types import TopicPartition
-from tests.clients.fake_cluster import LOSE_REQUEST, RESET_ANSWER, UNREACHABLE, FakeCluster, FakePartition, once, play
+from minikafka.wire import group_messages as g
+from tests.clients.fake_cluster import (
+    LOSE_REQUEST,
+    RESET_ANSWER,
+    RESET_REQUEST,
+    UNREACHABLE,
+    FakeCluster,
+    FakePartition,
+    once,
+    play,
+)
 
 BOOTSTRAP = "broker-1:9092,broker-2:9092"
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -277,6 +287,99 @@ def test_a_corrupt_batch_can_be_passed():
             assert caught.value.facts["offset"] == 5
             reading.seek(T0, int(str(caught.value.facts["next_offset"])))
             assert (await reading.getone()).offset == 10
+
+    play(story)
+
+
+@pytest.mark.parametrize("fetch_bytes", [100, 1_048_576])
+@pytest.mark.parametrize("pause_s", [0.0, 0.01, 0.7])
+def test_a_corrupt_batch_is_fetched_again_when_it_was_told(fetch_bytes: int, pause_s: float):
+    """Another replica, or a disk that is read anew, may have it whole: who asks on without a seek waited for ever."""
+
+    async def story():
+        cluster = FakeCluster()
+        (partition,) = cluster.topic("t")
+        await fill(cluster, "t", 15)
+        whole = partition.batches[1]
+        partition.batches[1] = whole[:-1] + bytes([whole[-1] ^ 1])
+        async with consumer(cluster, "t", max_partition_fetch_bytes=fetch_bytes) as reading:
+            assert [(await reading.getone()).offset for _ in range(5)] == [0, 1, 2, 3, 4]
+            await asyncio.sleep(pause_s)  # what lies behind is fetched ahead, or is not
+            for _ in range(2):
+                with pytest.raises(CorruptMessage):
+                    await asyncio.wait_for(reading.getone(), 10)
+            partition.batches[1] = whole
+            assert (await asyncio.wait_for(reading.getone(), 10)).offset == 5
+
+    play(story)
+
+
+def coordinated(cluster: FakeCluster, committed: int) -> None:
+    """A group's coordinator, which has committed the same offset everywhere."""
+
+    def answer(_node: int, api: str, request: Any) -> Any:
+        if api == "FindCoordinator":
+            found = g.Coordinator(key=request.keys[0], node_id=1, host="broker-1", port=9092)
+            return g.FindCoordinatorResponse(coordinators=(found,))
+        if api == "OffsetFetch":
+            offsets = (
+                g.FetchedOffset(topic=each.topic, partition=each.partition, offset=committed)
+                for each in request.partitions
+            )
+            return g.OffsetFetchResponse(partitions=tuple(offsets))
+        return None
+
+    cluster.faults.append(answer)
+
+
+@pytest.mark.parametrize("waits_s", [0.0, 1.0])
+def test_a_seek_to_the_beginning_beats_what_the_group_has_committed(waits_s: float):
+    """S35: `assign` looks the committed offset up meanwhile; whichever answer comes first, the seek was asked for."""
+
+    async def story():
+        cluster = FakeCluster()
+        cluster.topic("t")
+        await fill(cluster, "t", 15)
+        coordinated(cluster, 7)
+        cluster.faults.append(once("ListOffsets", RESET_REQUEST, count=3))
+        async with consumer(cluster, group_id="g", enable_auto_commit=False) as reading:
+            await asyncio.sleep(waits_s)
+            reading.assign([T0])
+            await reading.seek_to_beginning(T0)
+            assert (await reading.position(T0), (await reading.getone()).offset) == (0, 0)
+            reading.assign([])
+            reading.assign([T0])
+            await reading.seek_to_end(T0)
+            assert await reading.position(T0) == 15
+            reading.assign([])
+            reading.assign([T0])
+            assert (await reading.getone()).offset == 7
+
+    play(story)
+
+
+@pytest.mark.parametrize("before_start", [True, False])
+def test_a_group_without_a_coordinator_is_told_and_looked_for_on(before_start: bool):
+    """S32, S35: whoever caught the error and asked on got nothing any more, however well the coordinator was again."""
+
+    async def story():
+        cluster = FakeCluster()
+        cluster.topic("t")
+        await fill(cluster, "t", 15)
+        cluster.faults.append(lambda _node, api, _: UNREACHABLE if api == "FindCoordinator" and down else None)
+        coordinated(cluster, 7)
+        down = True
+        reading = consumer(cluster, group_id="g", enable_auto_commit=False)
+        if before_start:
+            reading.assign([T0])
+        async with reading:
+            if not before_start:
+                reading.assign([T0])
+            for _ in range(2):
+                with pytest.raises(RequestTimedOut, match="no coordinator answered"):
+                    await asyncio.wait_for(reading.getone(), 100)
+            down = False
+            assert (await asyncio.wait_for(reading.getone(), 10)).offset == 7
 
     play(story)
 
