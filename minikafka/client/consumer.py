@@ -18,7 +18,7 @@ from minikafka.client.caller import Caller
 from minikafka.client.cluster_view import Leader, Update
 from minikafka.client.coordinator import Coordinator
 from minikafka.client.fetcher import Fetcher
-from minikafka.client.group_member import Member
+from minikafka.client.group_member import LEAVING, Member
 from minikafka.client.group_offsets import GroupOffsets, Membership, Spot
 from minikafka.client.leaders import Leaders, as_dict
 from minikafka.client.metadata import Metadata
@@ -183,13 +183,9 @@ class Consumer:
             member.cancel()
             self._tasks.spawn(member.stop(), "consumer-leave")
             if self._coordinator is not None:
-                # What is assigned by hand from now on is committed for no member, but what its listener commits last.
+                # What is assigned by hand from now on is committed for no member.
                 self._offsets = GroupOffsets(
-                    self.config,
-                    self._running_world(),
-                    self._coordinator,
-                    self._positions,
-                    lambda: (member.membership() if member.is_giving_up else None) or Membership(),
+                    self.config, self._running_world(), self._coordinator, self._positions, Membership
                 )
         self._subscription.clear()
         self._positions.assign(())
@@ -318,13 +314,18 @@ class Consumer:
         """Commit ``offsets`` (the next ones to read), or without them the positions of all partitions (S34).
 
         Returns when the group's coordinator has them committed. Raises CommitFailed when the group has gone on without
-        this member, RequestTimedOut (outcome *unknown*: it may be committed) after default_api_timeout_ms.
+        this member, RequestTimedOut (outcome *unknown*: it may be committed) after default_api_timeout_ms. A listener
+        that is told of the end (``stop``, ``unsubscribe``) commits for the member that goes, where that stood.
         """
-        if self._member is None or not self._member.is_giving_up:
+        leaving = LEAVING.get()
+        if leaving is not None and leaving.gives_up(self._positions):
+            # The consumer may be stopped meanwhile, or read something else already.
+            group_offsets, reached = leaving.offsets, leaving.reached
+        else:
             self._running()
-        group_offsets = self._in_group()
+            group_offsets, reached = self._in_group(), self._positions.consumed()
         if offsets is None:
-            spots = {name: Spot(*spot) for name, spot in self._positions.consumed().items()}
+            spots = {name: Spot(*spot) for name, spot in reached.items()}
         else:
             for partition, value in offsets.items():
                 if (value if isinstance(value, int) else value[0]) < 0:

@@ -21,6 +21,7 @@ import asyncio
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from typing import Any
 
 from minikafka.client.caller import error_in
@@ -66,6 +67,9 @@ LEAVE_WAIT_S = 2.0
 
 Partitions = tuple[TopicPartition, ...]
 
+LEAVING: ContextVar[Member | None] = ContextVar("leaving", default=None)
+"""The member whose listener is told that it is over, for what that calls: the last moment for a commit."""
+
 
 class Member:
     """This consumer in its group. It owns two tasks: one joins, one beats."""
@@ -103,10 +107,9 @@ class Member:
         self._is_cooperative = all(each.rebalance == COOPERATIVE for each in self._assignors)
         self._must_join = asyncio.Event()
         self._must_join.set()
-        self.is_giving_up = False
-        """It is stopping, and its listener is told so: the last moment for a commit."""
+        self._is_giving_up = False
         self._is_cancelled = False
-        self._reached: dict[TopicPartition, tuple[Offset, Epoch]] = {}
+        self.reached: dict[TopicPartition, tuple[Offset, Epoch]] = {}
         """Where it stood when it was cancelled: the consumer may read something else by hand since."""
         self._is_joining = False
         self._awaits_poll = False
@@ -146,7 +149,7 @@ class Member:
             self._metadata.listeners.remove(self._on_metadata)
         listener = self._listener()  # whoever subscribes next has one of its own
         self._listener = lambda: listener
-        self._reached = self._positions.consumed()
+        self.reached = self._positions.consumed()
         self._gate.release()
 
     async def stop(self) -> None:
@@ -159,17 +162,24 @@ class Member:
         if self.generation != NO_GENERATION and self._config.enable_auto_commit:
             with suppress(TimeoutError):
                 async with asyncio.timeout(LEAVE_WAIT_S):
-                    await self.offsets.commit_reached(self._reached)
+                    await self.offsets.commit_reached(self.reached)
         await self.offsets.stop()
         await in_turn(self._give_up_all, self._say_goodbye)
 
+    def gives_up(self, positions: Positions) -> bool:
+        """Is it this consumer's member, and is its listener told now that it is over?"""
+        return self._is_giving_up and positions is self._positions
+
     async def _give_up_all(self) -> None:
-        self.is_giving_up = True
+        other = LEAVING.get()
+        LEAVING.set(self)
+        self._is_giving_up = True
         try:
             if self.owned:
                 await self._call(lambda listener, gone: listener.on_partitions_revoked(gone), self.owned)
         finally:
-            self.is_giving_up = False
+            self._is_giving_up = False
+            LEAVING.set(other)
 
     async def _say_goodbye(self) -> None:
         try:

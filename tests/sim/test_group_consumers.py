@@ -557,9 +557,15 @@ def test_who_unsubscribes_is_told_what_it_gave_up(cluster: SimCluster):
     assert first.told[1][1] == [TopicPartition("orders", number) for number in range(PARTITIONS)]
 
 
-@pytest.mark.parametrize("ends", ["stop", "unsubscribe"])
-def test_what_the_listener_commits_at_the_end_is_committed(cluster: SimCluster, ends: str):
-    """S31, S34: the last word to the listener comes while the member is still in the group, as in Kafka's close()."""
+@pytest.mark.parametrize("ends", ["stop", "unsubscribe", "unsubscribe and stop", "unsubscribe and subscribe"])
+@pytest.mark.parametrize("names_them", [True, False])
+def test_what_the_listener_commits_at_the_end_is_committed(cluster: SimCluster, ends: str, names_them: bool):
+    """S31, S34: the last word to the listener comes while the member is still in the group, as in Kafka's close().
+
+    Whatever the application does next, it is committed in the name of the member that goes; without offsets it is where
+    that member stood.
+    """
+    fill(Client(cluster), 24)
     partition = TopicPartition("orders", 2)
     config = ConsumerConfig(
         bootstrap_servers=cluster.bootstrap, group_id="e", auto_offset_reset="earliest", enable_auto_commit=False
@@ -569,18 +575,24 @@ def test_what_the_listener_commits_at_the_end_is_committed(cluster: SimCluster, 
     class Last(Watch):
         async def on_partitions_revoked(self, revoked: list[TopicPartition]) -> None:  # type: ignore[override]
             super().on_partitions_revoked(revoked)
-            await consumer.commit({partition: 1})
+            await asyncio.wait_for(consumer.commit({partition: 1} if names_them else None), 30)
 
     consumer, watch = Consumer(config, world), Last()
 
     async def story() -> None:
         consumer.subscribe(["orders"], listener=watch)
         await consumer.start()
-        while not consumer.assignment():
-            await consumer.getmany(timeout_ms=500)
-        if ends == "unsubscribe":
+        read = 0
+        while read < 24:
+            read += sum(map(len, (await consumer.getmany(timeout_ms=500)).values()))
+        if ends != "stop":
             consumer.unsubscribe()
+        if ends == "unsubscribe":
             await asyncio.sleep(1.0)
+        if ends == "unsubscribe and subscribe":
+            consumer.subscribe(["orders"])
+            while not consumer.assignment():
+                await consumer.getmany(timeout_ms=500)
         await consumer.stop()
         with pytest.raises(InvalidRequest, match="stopped"):
             await consumer.commit({partition: 5})
@@ -589,7 +601,8 @@ def test_what_the_listener_commits_at_the_end_is_committed(cluster: SimCluster, 
     assert [kind for kind, _ in watch.told] == ["assigned", "revoked"]
     client = Client(cluster)
     found = client.run(client.admin.list_consumer_group_offsets("e"))
-    assert {name: each.offset for name, each in found.items()} == {partition: 1}
+    everything = {TopicPartition("orders", number): 24 // PARTITIONS for number in range(PARTITIONS)}
+    assert {name: each.offset for name, each in found.items()} == ({partition: 1} if names_them else everything)
 
 
 def test_who_unsubscribes_commits_where_it_was_and_not_what_it_reads_next(cluster: SimCluster):
