@@ -34,7 +34,7 @@ from minikafka.errors import (
 from minikafka.types import NO_NODE, NO_OFFSET, Address, Epoch, Offset, TopicId, TopicPartition
 from minikafka.wire import messages as m
 from minikafka.wire.apis import BY_REQUEST, MSGPACK, RPC_PATH
-from minikafka.wire.codec import decode_response, encode_request
+from minikafka.wire.codec import decode_response, encode_request, refusal_told
 
 Result = TypeVar("Result")
 
@@ -102,7 +102,7 @@ def _exchange(connection: http.client.HTTPConnection, api: str, buffers: Sequenc
     answer = connection.getresponse()
     body = answer.read()
     if answer.status != http.client.OK:
-        raise http.client.HTTPException(f"status {answer.status} {answer.reason}")
+        raise http.client.HTTPException(f"HTTP {answer.status}: {refusal_told(body)}")
     return body
 
 

@@ -34,6 +34,8 @@ from minikafka.wire.apis import BY_NAME, BY_REQUEST, Api
 
 # A head holds names and numbers, never record data: a fetch of 100,000 partitions stays below this.
 HEAD_BYTES_MAX = 32 * 1024 * 1024
+# Of a refusal of HTTP itself, so much is read, and so much of what is no problem is shown.
+REFUSAL_BYTES_MAX, REFUSAL_SHOWN_MAX = 16_384, 200
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 _SIZE = struct.Struct(">I")
@@ -352,6 +354,17 @@ def encode_json(response: object) -> bytes:
 def response_to_json(api_name: str, body: bytes) -> bytes:
     """An encoded response as JSON text (record bytes are left out, their sizes stay)."""
     return encode_json(decode_response(api_name, body))
+
+
+def refusal_told(body: bytes | bytearray | memoryview) -> str:
+    """What an HTTP answer that is not 200 says: the ``detail`` of a problem (RFC 9457), or its beginning."""
+    start = bytes(body[:REFUSAL_BYTES_MAX])
+    try:
+        problem = json.loads(start)
+    except (ValueError, RecursionError):
+        return repr(start[:REFUSAL_SHOWN_MAX])
+    detail = problem.get("detail") if type(problem) is dict else None
+    return detail if type(detail) is str else repr(start[:REFUSAL_SHOWN_MAX])
 
 
 def error_response(api: Api, error: ProtocolError) -> Any:

@@ -14,6 +14,7 @@ from minikafka.errors import OutcomeUnknown, Unreachable
 from minikafka.ports import Buffers, Handler
 from minikafka.rest.gate import Gate
 from minikafka.types import Address
+from minikafka.wire.codec import refusal_told
 from minikafka.world.http_client import HttpClient
 from minikafka.world.http_server import NODE_HEADER, Doors, HttpServer, Translate
 from minikafka.world.link_faults import LinkEnd
@@ -78,7 +79,7 @@ class HttpNetwork:
         except (Unreachable, OutcomeUnknown) as error:
             raise type(error)(f"{api} to {peer}: {error}") from error
         if status != 200:
-            raise OutcomeUnknown(f"{api} to {peer}: HTTP {status} {bytes(answer[:200])!r}")
+            raise OutcomeUnknown(f"{api} to {peer}: HTTP {status}: {refusal_told(answer)}")
         return answer
 
     async def serve(self, address: Address, handler: Handler) -> HttpServer:

@@ -207,7 +207,8 @@ class HttpClient:
         return await connection.exchange(head % size, body, size, deadline)
 
     def _new_head(self, peer: Address, api: str) -> bytes:
-        host = f"[{peer.host}]" if ":" in peer.host else peer.host
+        # A zone (fe80::1%eth0) means something on this machine only (RFC 6874).
+        host = f"[{peer.host.partition('%')[0]}]" if ":" in peer.host else peer.host
         if not host.isascii():
             host = host.encode("idna").decode()
         path = quote(RPC_PATH + api)

@@ -274,6 +274,21 @@ async def test_what_rpc_does_not_take_is_refused(request_line: str, extra: str, 
         assert await network.call(server.address, "Echo", [b"on"], deadline=deadline) == b"on"
 
 
+async def test_a_refusal_of_http_itself_is_told_with_what_to_do():
+    """Whoever calls a broker by a name that it does not know must learn of the setting, not of the first bytes."""
+
+    class Elsewhere(Gate):
+        """As if everybody asked by a name of somebody else."""
+
+        def knows(self, given: str) -> bool:
+            return False
+
+    async with serving(gate=Elsewhere()) as (network, server):
+        deadline = asyncio.get_running_loop().time() + 10
+        with pytest.raises(OutcomeUnknown, match=r"HTTP 403: Host '127.0.0.1:\d+' is not .* mk.http.allowed.hosts$"):
+            await network.call(server.address, "Echo", [b"on"], deadline=deadline)
+
+
 async def test_http_1_1_needs_a_host_and_1_0_does_not():
     """RFC 9112, 3.2: 400 without one. No browser speaks 1.0; some balancers' health checks do."""
     async with serving() as (_, server):

@@ -13,6 +13,7 @@ import uvloop
 from minikafka.errors import OutcomeUnknown, Unreachable
 from minikafka.types import Address
 from minikafka.world.http import HttpNetwork
+from minikafka.world.http_client import HttpClient
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -242,3 +243,10 @@ def test_close_waits_for_nothing_that_was_cancelled_while_it_connected(
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(at_every_turn())
+
+
+def test_the_zone_of_an_address_stays_here():
+    """RFC 6874: `Host: [fe80::1%eth0]` is no host, and was refused with 400; what has no colon is as it was."""
+    client = HttpClient(connect_timeout_s=1, idle_s=1)
+    for host, told in (("fe80::1%eth0", b"[fe80::1]"), ("::1", b"[::1]"), ("kafka-1", b"kafka-1")):
+        assert b"\r\nHost: %b:9092\r\n" % told in client._new_head(Address(host, 9092), "Echo") % 0

@@ -37,10 +37,22 @@ class _Answering(BaseHTTPRequestHandler):
         """Nobody reads it."""
 
 
+class _Refusing(_Answering):
+    """Refuses everybody as a door does."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        body = b'{"title": "%b", "detail": "Host is not known; see mk.http.allowed.hosts"}' % (b"x" * 300)
+        self.send_response(403)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
 @pytest.fixture
-def broker():
+def broker(request):
     """Where something answers like a broker."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Answering) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), getattr(request, "param", _Answering)) as server:
         server.daemon_threads = True
         serving = threading.Thread(target=server.serve_forever)
         serving.start()
@@ -90,6 +102,14 @@ if child == 0:
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), ask(), list(client._connections.values()) == [kept])
 """
     assert run_alone(script, broker) == ("0 c True\n", "")
+
+
+@pytest.mark.parametrize("broker", [_Refusing], indirect=True)
+def test_a_refusal_of_http_itself_is_told_with_what_to_do(broker):
+    """A name that the broker does not know: its sentence names the setting, "403 Forbidden" did not."""
+    with pytest.raises(NetworkException, match=r"HTTP 403: Host is not known; see mk.http.allowed.hosts"):
+        client.call(broker, m.MetadataRequest(topics=()))
+    assert not client._connections
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, OSError])
