@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
+from urllib.parse import quote
 
 from minikafka import errors as kafka
 from minikafka.errors import BY_CODE, UNKNOWN, InvalidRequest, ProtocolError
@@ -23,6 +24,9 @@ RETRY_AFTER_S = 1
 
 # Long addresses are cut: the number is what matters.
 INSTANCE_PATH_LENGTH_MAX = 200
+_CUT_ESCAPE = re.compile(r"%[0-9A-Fa-f]?$")
+_NO_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_OF_A_PATH = "%/:@!$&'()*+,;="
 
 # Nobody repairs more than this at once.
 VALIDATION_ERROR_COUNT_MAX = 20
@@ -140,7 +144,9 @@ class Occurrences:
         its start at that time (ms since 1970).
         """
         self._count += 1
-        return f"{path[:INSTANCE_PATH_LENGTH_MAX]}#{self._prefix}.{self._count}"
+        # As it came, but a URI: an escape that was cut, or was none, is none.
+        shown = _NO_ESCAPE.sub("%25", _CUT_ESCAPE.sub("", path[:INSTANCE_PATH_LENGTH_MAX]))
+        return f"{quote(shown, safe=_OF_A_PATH, errors='replace')}#{self._prefix}.{self._count}"
 
 
 class Refused(Exception):

@@ -13,7 +13,7 @@ from minikafka import errors as kafka
 from minikafka.errors import BY_CODE, BY_NAME, UNKNOWN, WRITTEN
 from minikafka.rest.members import Members
 from minikafka.rest.parameters import Choice, Flag, Integer, Parameter, Text, values_of
-from minikafka.rest.problems import STATUS, Refused, page_of, problem_of, slug_of, status_of, title_of
+from minikafka.rest.problems import STATUS, Occurrences, Refused, page_of, problem_of, slug_of, status_of, title_of
 from minikafka.rest.topics import new_topic
 
 TABLE = {
@@ -47,6 +47,21 @@ def test_every_error_has_a_status_and_a_page():
         assert (page["error"], page["error_code"], page["status"]) == (kind.name, kind.code, STATUS[kind])
         assert page["meaning"]
     assert page_of("nothing") is None
+
+
+@pytest.mark.parametrize(
+    "path,shown",
+    [
+        ("/v1/topics/a%20b", "/v1/topics/a%20b"),
+        ('/v1/<a>"b\\[c]|{d}^`', "/v1/%3Ca%3E%22b%5C%5Bc%5D%7C%7Bd%7D%5E%60"),
+        ("/v1/100%/%zz%4", "/v1/100%25/%25zz"),
+        ("/v1/ä\udcff", "/v1/%C3%A4%3F"),
+        ("/" + "%E2" * 67, "/" + "%E2" * 66),
+    ],
+)
+def test_an_instance_is_a_reference_whatever_was_asked_for(path: str, shown: str):
+    """RFC 9457, 3.1.5: a URI reference (RFC 3986); clients that follow the schema choked on what a path may bring."""
+    assert Occurrences(2, 7).next(path) == f"{shown}#2.7.1"
 
 
 def test_a_problem_has_kafkas_name_number_and_the_outcome():
