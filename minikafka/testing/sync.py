@@ -16,6 +16,7 @@ it from a coroutine: it would hold up that coroutine's loop.
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from functools import update_wrapper
@@ -110,6 +111,8 @@ class SyncCluster:
         self.wait = SyncWaits(cluster, cluster.wait)
         self.events = SyncEvents(cluster, cluster.events)
         self._producers: dict[str, Producer] = {}
+        self._starting: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """Two threads that produce at once share a producer: a second one would be nobody's to stop."""
 
     @property
     def bootstrap(self) -> str:
@@ -144,12 +147,13 @@ class SyncCluster:
         return self.run(sent)
 
     async def _producer(self, acks: str) -> Producer:
-        producer = self._producers.get(acks)
-        if producer is None:
-            producer = Producer(bootstrap_servers=self.bootstrap, acks="all" if acks == "all" else int(acks))
-            await producer.start()
-            self._producers[acks] = producer  # not before: one that could not start is no use to the next call
-        return producer
+        async with self._starting[acks]:
+            producer = self._producers.get(acks)
+            if producer is None:
+                producer = Producer(bootstrap_servers=self.bootstrap, acks="all" if acks == "all" else int(acks))
+                await producer.start()
+                self._producers[acks] = producer  # not before: one that could not start is no use to the next call
+            return producer
 
     def consume(
         self,

@@ -116,6 +116,8 @@ class LocalCluster:
         try:
             return future.result(timeout_s)
         except concurrent.futures.CancelledError:
+            if not self._ends:
+                raise
             raise BrokerNotAvailable("the cluster was stopped meanwhile") from None
         except BaseException:  # its time is up, or somebody pressed Ctrl-C here
             future.cancel()

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import urllib.request
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +19,7 @@ import pytest
 
 from minikafka.errors import BrokerNotAvailable, InvalidConfig, NetworkException, RequestTimedOut
 from minikafka.ports import Buffers
+from minikafka.testing import sync
 from minikafka.types import Address, TopicPartition
 from minikafka.wire.messages import (
     CreateTopicsRequest,
@@ -302,6 +303,41 @@ def test_a_producer_that_could_not_start_is_not_kept():
             kafka.run(lambda: kafka._producer("all"), timeout_s=0.3)
         cluster.restart(1)
         assert [each.offset for each in kafka.produce("t", b"tea")] == [0]
+
+
+def test_threads_that_produce_at_once_share_a_producer(monkeypatch: pytest.MonkeyPatch):
+    """Each made one, and all but the last were still at work when the brokers' loop was closed."""
+    made = []
+
+    class Counted(Producer):
+        async def start(self) -> None:
+            made.append(self)
+            while len(self._kafka.cluster._callers) < 2:  # noqa: ASYNC110 - another thread's call, on its way
+                await asyncio.sleep(0.001)
+            await super().start()
+
+    monkeypatch.setattr(sync, "Producer", Counted)
+    with LocalCluster(1) as cluster:
+        kafka = Counted._kafka = cluster.sync
+        kafka.create_topic("t")
+        with ThreadPoolExecutor(2) as pool:
+            told = list(pool.map(lambda value: kafka.produce("t", value), (b"tea", b"milk")))
+        assert sorted(each.offset for (each,) in told) == [0, 1]
+    assert [each._stopping for each in made] == [True]
+
+
+def test_work_that_is_cancelled_is_not_a_cluster_that_was_stopped():
+    """``run`` told whoever awaited something cancelled that the cluster was gone."""
+
+    async def cancelled() -> None:
+        waiting = asyncio.get_running_loop().create_future()
+        waiting.cancel()
+        await waiting
+
+    with LocalCluster(1) as cluster:
+        with pytest.raises(CancelledError):
+            cluster.run(cancelled)
+        assert cluster.run(lambda: asyncio.sleep(0, "it goes on")) == "it goes on"
 
 
 def test_reading_a_mistyped_topic_says_so_and_creates_none():
