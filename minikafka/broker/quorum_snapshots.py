@@ -66,10 +66,13 @@ class SnapshotFiles:
     async def write(self, snapshot: EpochEnd, payloads: Sequence[bytes], *, timestamp_ms: int) -> None:
         """Write this member's own state."""
         file = self.begin(snapshot)
-        for batch in encode_snapshot(snapshot, payloads, timestamp_ms=timestamp_ms):
-            file.append((batch,))
-            await asyncio.sleep(0)
-        await self.finish(snapshot, file)
+        try:
+            for batch in encode_snapshot(snapshot, payloads, timestamp_ms=timestamp_ms):
+                file.append((batch,))
+                await asyncio.sleep(0)
+            await self.finish(snapshot, file)
+        finally:
+            file.close()
 
     def begin(self, snapshot: EpochEnd) -> File:
         """An empty file to write the snapshot to."""

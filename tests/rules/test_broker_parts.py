@@ -404,6 +404,43 @@ def test_malformed_bodies_and_closed_brokers_are_answered():
     assert dispatch({}, "Metadata", METADATA_BODY, is_open=False)[0].error_code == 8
 
 
+def noted_files(files: SnapshotFiles) -> list[File]:
+    """Every file that it begins from now on."""
+    begun: list[File] = []
+    begin = files.begin
+
+    def noted(snapshot: EpochEnd) -> File:
+        begun.append(begin(snapshot))
+        return begun[-1]
+
+    files.begin = noted  # type: ignore[method-assign]
+    return begun
+
+
+@pytest.mark.parametrize("why", ["stopped", "full", "sync fails"])
+def test_an_own_snapshot_that_is_not_written_to_its_end_leaves_no_file_open(why: str):
+    """The member is stopped in the midst of it, or its disk is full, or fails."""
+
+    async def body(sim: SimWorld) -> None:
+        files = SnapshotFiles(sim.of("n2"))
+        begun = noted_files(files)
+        disk = sim.disk("n2")
+        if why == "full":
+            disk.capacity_bytes = 10
+        elif why == "sync fails":
+            disk.fail_next_sync()
+        writing = asyncio.ensure_future(files.write(EpochEnd(1, 10), [b"x" * 100] * 3, timestamp_ms=0))
+        await asyncio.sleep(0)
+        if why == "stopped":
+            writing.cancel()
+        with pytest.raises((asyncio.CancelledError, DiskFailed, DiskFull)):
+            await writing
+        with pytest.raises(DiskFailed, match="closed"):
+            begun[0].append([b"x"])
+
+    run(body)
+
+
 @pytest.mark.parametrize("error", [asyncio.CancelledError, DiskFull])
 def test_a_snapshot_that_is_not_fetched_to_its_end_leaves_no_file_open(error: type[BaseException]):
     """The member is stopped, or its disk is full, between two parts."""
@@ -411,14 +448,7 @@ def test_a_snapshot_that_is_not_fetched_to_its_end_leaves_no_file_open(error: ty
     async def body(sim: SimWorld) -> None:
         world = sim.of("n2")
         files = SnapshotFiles(world)
-        begun: list[File] = []
-        begin = files.begin
-
-        def noted(snapshot: EpochEnd) -> File:
-            begun.append(begin(snapshot))
-            return begun[-1]
-
-        files.begin = noted  # type: ignore[method-assign]
+        begun = noted_files(files)
         config = SimpleNamespace(node_id=1)
         member = SimpleNamespace(world=world, log=None, snapshots=files, core=None, cluster_id="c", config=config)
         follower = MetadataFollower(member)  # type: ignore[arg-type] - what it needs of one
