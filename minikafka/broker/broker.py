@@ -241,6 +241,7 @@ class Broker:
             cluster_id=self.cluster_id,
             incarnation_id=self._new_id(),
             previous_broker_epoch=self.logs.previous_broker_epoch,
+            log_dirs=(self.logs.meta.directory_id,) if self.logs.meta.directory_id else (),
             advertised=lambda: self.advertised,
             other_listeners=self._listeners.others,
             controller=self.controller_address,

@@ -53,6 +53,7 @@ class Lifecycle:
         cluster_id: str,
         incarnation_id: str,
         previous_broker_epoch: int,
+        log_dirs: tuple[str, ...],
         advertised: Callable[[], Address],
         other_listeners: Callable[[], str],
         controller: Callable[[], Address | None],
@@ -66,6 +67,7 @@ class Lifecycle:
         self.cluster_id = cluster_id
         self.incarnation_id = incarnation_id
         self.previous_broker_epoch = previous_broker_epoch
+        self.log_dirs = log_dirs
         self.broker_epoch = NO_BROKER_EPOCH
         self.latest_broker_epoch = NO_BROKER_EPOCH
         """What fetches speak for: also when it is over, until there is a newer one. Without any they would not be
@@ -155,6 +157,7 @@ class Lifecycle:
             rack=self.config.broker_rack or None,
             previous_broker_epoch=self.previous_broker_epoch,
             current_metadata_offset=NO_OFFSET if self._wants_to_leave else self._applied_offset(),
+            log_dirs=self.log_dirs,
         )
         response = await self._ask(request)
         if not isinstance(response, BrokerRegistrationResponse):

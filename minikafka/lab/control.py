@@ -56,8 +56,8 @@ class Control(Protocol):
 
     def news(self) -> News: ...
 
-    def started(self, node: NodeId, *, clean: bool) -> int:
-        """A broker's process began (``clean``: after an orderly stop); its broker epoch."""
+    def started(self, node: NodeId, *, clean: bool, disk: int = 0) -> int:
+        """A broker's process began (``clean``: after an orderly stop) with this of its disks; its broker epoch."""
         ...
 
     def heard(self, node: NodeId) -> None:
@@ -93,7 +93,7 @@ class ScriptedControl:
     def news(self) -> News:
         return News(self._state, dict.fromkeys(self._sessions, 0))
 
-    def started(self, node: NodeId, *, clean: bool) -> int:  # noqa: ARG002 - a session outlives a restart
+    def started(self, node: NodeId, *, clean: bool, disk: int = 0) -> int:  # noqa: ARG002 - a session outlives a restart
         if node not in self._sessions:
             self._sessions = sorted([*self._sessions, node])
         if node == self._state.leader:
@@ -181,7 +181,7 @@ class QuorumControl:
         epochs = {node: self._image.brokers[node].broker_epoch for node in self._image.eligible_brokers()}
         return News(state, epochs, partition.elr, partition.last_known_elr)
 
-    def started(self, node: NodeId, *, clean: bool) -> int:
+    def started(self, node: NodeId, *, clean: bool, disk: int = 0) -> int:
         known = self._image.brokers.get(node)
         request = BrokerRegistrationRequest(
             broker_id=node,
@@ -190,6 +190,7 @@ class QuorumControl:
             host="lab",
             port=node,
             previous_broker_epoch=known.broker_epoch if known is not None and clean else -1,
+            log_dirs=(f"disk-{node}-{disk}",),
         )
         decision = self._controller.register(self._image, request, session_alive=False)
         return self._commit(decision, request).broker_epoch

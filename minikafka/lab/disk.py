@@ -65,6 +65,8 @@ class LabDisk:
     def __init__(self) -> None:
         self._files: dict[str, _Inode] = {}
         self._durable_files: dict[str, _Inode] = {}
+        self.number = 0
+        """Which disk it is: one more with each that takes its place."""
 
     def power_cut(self) -> None:
         """Forget what was not synced."""
@@ -76,6 +78,7 @@ class LabDisk:
         """The disk is replaced by an empty one."""
         self._files.clear()
         self._durable_files.clear()
+        self.number += 1
 
     def _below(self, path: str) -> list[str]:
         return [name for name in self._files if name == path or not path or name.startswith(path + "/")]

@@ -109,11 +109,11 @@ class Stage:
 
     # ---- life --------------------------------------------------------------------------------------------------------
 
-    def start(self, node: Node, *, wiped: bool = False) -> None:
+    def start(self, node: Node) -> None:
         """The process begins, registers, reads the metadata and takes up its role."""
-        clean = node.stopped_cleanly and not wiped
+        clean = node.stopped_cleanly
         node.start()
-        node.broker_epoch = self.control.started(node.id, clean=clean)
+        node.broker_epoch = self.control.started(node.id, clean=clean, disk=node.disk.number)
         self.spread()
         if node.reachable and node.listens:
             self.control.heard(node.id)

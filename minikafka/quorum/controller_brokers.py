@@ -35,6 +35,8 @@ PORT_MAX = 65535
 
 # Every broker keeps them, and every snapshot.
 LISTENERS_MAX = 20
+LOG_DIRS_MAX = 20
+LOG_DIR_LENGTH_MAX = 64
 
 
 def register(
@@ -69,6 +71,8 @@ def register(
         raise InvalidRequest(str(error)) from error
     if len(others) > LISTENERS_MAX:
         raise InvalidRequest(f"{len(others)} listeners are more than {LISTENERS_MAX}")
+    if len(request.log_dirs) > LOG_DIRS_MAX or any(len(each) > LOG_DIR_LENGTH_MAX for each in request.log_dirs):
+        raise InvalidRequest(f"log_dirs: at most {LOG_DIRS_MAX} ids of {LOG_DIR_LENGTH_MAX} characters are taken")
     present = image.brokers.get(request.broker_id)
     registration = RegisterBroker(
         broker_id=request.broker_id,
@@ -77,6 +81,7 @@ def register(
         port=request.port,
         rack=request.rack,
         listeners=",".join(map(str, others)) or None,
+        log_dirs=request.log_dirs or None,
     )
     if present is None:
         registration = replace(registration, fenced=not caught_up)
@@ -93,7 +98,7 @@ def register(
         )
     after = image.staged((registration,))
     return Decision(
-        records=(registration, *without_broker(policy, after, request.broker_id, unclean_stop=not clean)),
+        records=(registration, *without_broker(policy, after, request.broker_id, unclean_stop=not clean, was=present)),
         response=BrokerRegistrationResponse(),
         cause=f"broker {request.broker_id} registered again after {'a clean' if clean else 'an unclean'} stop",
     )

@@ -8,7 +8,8 @@ Order in which a leader is looked for, each one acceptable (registered, unfenced
 1. a preferred election only: the first replica of the assignment, if it is in the ISR
 2. the present leader, if it is in the ISR
 3. the first replica in assignment order that is in the ISR; with an empty ISR, in the ELR: the ISR is then that one
-4. ISR and ELR empty: the last known leader, the ISR is then that one, and it must recover
+4. ISR and ELR empty: the last known leader, the ISR is then that one, and it must recover. Not with another data
+   directory than that in which it led: then it holds nothing, and what is committed may come back with the former one
 5. unclean elections only: the first replica in assignment order, those that a reassignment is still adding last (they
    may hold next to nothing); the ISR is then that one, and it must recover
 6. nobody: the leader is -1. With ELR the ISR may run empty; without, it keeps its last members
@@ -22,7 +23,7 @@ from enum import Enum
 
 from minikafka.quorum.assignment import Assignment
 from minikafka.quorum.decision import ClusterPolicy
-from minikafka.quorum.image import MetadataImage, PartitionImage, TopicImage
+from minikafka.quorum.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from minikafka.quorum.records import MetadataRecord, PartitionChange
 from minikafka.replication.high_watermark import effective_min_isr
 from minikafka.types import NO_NODE, NodeId
@@ -54,15 +55,16 @@ def change_of(
     isr: Iterable[NodeId] | None = None,
     election: Election = Election.ONLINE,
     unclean_stop: NodeId = NO_NODE,
+    was: BrokerImage | None = None,
     recovered: bool = False,
     assignment: Assignment | None = None,
 ) -> PartitionChange | None:
     """What must be recorded so that the partition fits ``image``, or None when nothing must.
 
     ``image`` already holds what happened to the brokers. ``isr`` is the wanted ISR (None: as it is); ``unclean_stop``
-    names a broker that may have lost its unsynced records and thus leaves the ELR; ``recovered`` says that an uncleanly
-    elected leader has recovered; ``assignment`` gives the partition other replicas (KIP-455). Elections are unclean
-    only if ``election`` says so: see :func:`election_for`.
+    names a broker that may have lost its unsynced records and thus leaves the ELR; ``was`` is what was registered of it
+    before; ``recovered`` says that an uncleanly elected leader has recovered; ``assignment`` gives the partition other
+    replicas (KIP-455). Elections are unclean only if ``election`` says so: see :func:`election_for`.
 
     A reassignment completes here, with the change that brings its last replica into the ISR.
     """
@@ -72,7 +74,8 @@ def change_of(
     # From here on the partition has its new replicas: who is not among them may neither stay in the ISR nor lead.
     partition = _holding(old, assigned)
     target_isr = _in_order(partition, target_isr)
-    if not target_isr and not policy.eligible_leader_replicas_enable:
+    has_new_disk = was is not None and not image.brokers[was.node_id].has_one_of(was.log_dirs)
+    if not target_isr and not policy.eligible_leader_replicas_enable and not has_new_disk:
         target_isr = _in_order(partition, old.isr)
     elr = _eligible(policy, topic, partition, target_isr, unclean_stop)
     choice = _elect(image, partition, target_isr, elr, election)
@@ -83,13 +86,16 @@ def change_of(
     elif choice.isr != target_isr:
         elr = ()
     is_same_leader = choice.leader == old.leader and not _needs_new_epoch(old, assigned)
+    last_known = _last_known(policy, partition, choice, has_new_disk=has_new_disk)
+    last_known_dirs = _dirs_of(image, old, last_known, was)
     change = PartitionChange(
         topic_id=topic.topic_id,
         partition=partition.partition,
         isr=_if_new(choice.isr, old.isr),
         leader=None if is_same_leader else choice.leader,
         elr=_if_new(elr, old.elr),
-        last_known_elr=_if_new(_last_known(policy, partition, choice), old.last_known_elr),
+        last_known_elr=_if_new(last_known, old.last_known_elr),
+        last_known_dirs=None if last_known_dirs == old.last_known_dirs else last_known_dirs,
         recovered=_recovery(old, choice, told=recovered),
         replicas=_if_new(assigned.replicas, old.replicas),
         adding=_if_new(assigned.adding, old.adding),
@@ -105,11 +111,16 @@ def election_for(policy: ClusterPolicy, topic: TopicImage) -> Election:
 
 
 def without_broker(
-    policy: ClusterPolicy, image: MetadataImage, node: NodeId, *, unclean_stop: bool = False
+    policy: ClusterPolicy,
+    image: MetadataImage,
+    node: NodeId,
+    *,
+    unclean_stop: bool = False,
+    was: BrokerImage | None = None,
 ) -> Iterator[MetadataRecord]:
     """Take ``node`` out of every ISR, give its partitions other leaders, and after an unclean stop out of every ELR.
 
-    ``image`` already says that the broker is not acceptable.
+    ``image`` already says that the broker is not acceptable. ``was``: its former registration, if it has a new one.
     """
     for topic, partition in image.sorted_partitions():
         if node not in partition.isr and not (unclean_stop and node in partition.elr):
@@ -122,6 +133,7 @@ def without_broker(
             isr=(member for member in partition.isr if member != node),
             election=election_for(policy, topic),
             unclean_stop=node if unclean_stop else NO_NODE,
+            was=was,
         )
         if change is not None:
             yield change
@@ -206,7 +218,7 @@ def _elect(
             return _Choice(leader=node, isr=isr or (node,))
     if not electable:
         for node in partition.last_known_elr:
-            if image.eligible(node):
+            if image.eligible(node) and image.brokers[node].has_one_of(partition.last_known_dirs):
                 return _Choice(leader=node, isr=(node,), clean=False)
     if election is Election.UNCLEAN:
         for node in (*partition.assignment.original, *partition.adding):
@@ -215,15 +227,30 @@ def _elect(
     return _Choice(isr=isr)
 
 
-def _last_known(policy: ClusterPolicy, partition: PartitionImage, choice: _Choice) -> tuple[NodeId, ...]:
-    """The last leader of a partition whose ISR ran empty: set once, forgotten when somebody leads again."""
+def _last_known(
+    policy: ClusterPolicy, partition: PartitionImage, choice: _Choice, *, has_new_disk: bool
+) -> tuple[NodeId, ...]:
+    """The last leader of a partition whose ISR ran empty: set once, forgotten when somebody leads again.
+
+    Without ELR the ISR itself says it, but for who came back with an empty disk.
+    """
     if choice.leader != NO_NODE:
         return ()
-    if choice.isr or partition.last_known_elr or not policy.eligible_leader_replicas_enable:
+    if choice.isr or partition.last_known_elr or not (policy.eligible_leader_replicas_enable or has_new_disk):
         return partition.last_known_elr
     if partition.leader != NO_NODE:
         return (partition.leader,)
     return partition.isr if len(partition.isr) == 1 else ()
+
+
+def _dirs_of(
+    image: MetadataImage, old: PartitionImage, last_known: tuple[NodeId, ...], was: BrokerImage | None
+) -> tuple[str, ...]:
+    """The data directory in which the last known leader led, told when it became that."""
+    if last_known == old.last_known_elr:
+        return old.last_known_dirs
+    brokers = (was if was is not None and was.node_id == node else image.brokers.get(node) for node in last_known)
+    return tuple(each for broker in brokers if broker is not None for each in broker.log_dirs)
 
 
 def _recovery(partition: PartitionImage, choice: _Choice, *, told: bool) -> bool | None:

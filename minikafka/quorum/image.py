@@ -49,6 +49,8 @@ class BrokerImage:
     """Where clients of other listeners find it."""
     fenced: bool = True
     in_controlled_shutdown: bool = False
+    log_dirs: tuple[str, ...] = ()
+    """``directory.id`` of its data directory: another one is another disk. Empty: it did not tell."""
 
     @property
     def address(self) -> Address:
@@ -63,6 +65,10 @@ class BrokerImage:
     def eligible(self) -> bool:
         """May it lead and be in an ISR? Unfenced and not shutting down (KIP-841)."""
         return not self.fenced and not self.in_controlled_shutdown
+
+    def has_one_of(self, log_dirs: tuple[str, ...]) -> bool:
+        """Has it one of these data directories still? As far as is known: also when one side did not tell."""
+        return not log_dirs or not self.log_dirs or not set(log_dirs).isdisjoint(self.log_dirs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +88,8 @@ class PartitionImage:
     """Eligible leader replicas: not in sync, yet sure to hold all that is committed (KIP-966)."""
     last_known_elr: tuple[NodeId, ...] = ()
     """The last leader, once ISR and ELR may both run empty (KIP-966)."""
+    last_known_dirs: tuple[str, ...] = ()
+    """The data directory in which it led; empty: nobody knows."""
     recovered: bool = True
     """False from an unclean election until its leader says that it has recovered (KIP-704)."""
     adding: tuple[NodeId, ...] = ()
@@ -112,6 +120,7 @@ class PartitionImage:
             controller_epoch=controller_epoch,
             elr=self.elr if change.elr is None else change.elr,
             last_known_elr=self.last_known_elr if change.last_known_elr is None else change.last_known_elr,
+            last_known_dirs=self.last_known_dirs if change.last_known_dirs is None else change.last_known_dirs,
             recovered=self.recovered if change.recovered is None else change.recovered,
             adding=self.adding if change.adding is None else change.adding,
             removing=self.removing if change.removing is None else change.removing,
@@ -333,6 +342,7 @@ class _Builder:
             listeners=parse_listeners(record.listeners or "", "listeners"),
             fenced=record.fenced,
             in_controlled_shutdown=record.in_controlled_shutdown,
+            log_dirs=record.log_dirs or (),
         )
 
     def _change_registration(self, record: BrokerRegistrationChange) -> None:
@@ -429,6 +439,7 @@ class _Builder:
                 controller_epoch=self._epoch if record.controller_epoch is None else record.controller_epoch,
                 elr=record.elr,
                 last_known_elr=record.last_known_elr,
+                last_known_dirs=record.last_known_dirs or (),
                 recovered=record.recovered,
                 adding=record.adding or (),
                 removing=record.removing or (),
@@ -458,6 +469,7 @@ def _registration(broker: BrokerImage) -> RegisterBroker:
         broker_epoch=broker.broker_epoch,
         fenced=broker.fenced,
         in_controlled_shutdown=broker.in_controlled_shutdown,
+        log_dirs=broker.log_dirs or None,
     )
 
 
@@ -476,4 +488,5 @@ def _whole_partition(topic_id: TopicId, partition: PartitionImage) -> PartitionR
         recovered=partition.recovered,
         adding=partition.adding or None,
         removing=partition.removing or None,
+        last_known_dirs=partition.last_known_dirs or None,
     )

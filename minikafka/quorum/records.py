@@ -47,6 +47,8 @@ class RegisterBroker:
     """None: the offset of this very record. Set in snapshots, whose records have other offsets."""
     fenced: bool = True
     in_controlled_shutdown: bool = False
+    log_dirs: tuple[str, ...] | None = None
+    """``directory.id`` of its data directory; None: it did not tell (as builds before this field wrote it)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +88,8 @@ class PartitionRecord:
     adding: tuple[NodeId, ...] | None = None
     """None: no reassignment is under way (as builds without reassignments wrote it)."""
     removing: tuple[NodeId, ...] | None = None
+    last_known_dirs: tuple[str, ...] | None = None
+    """None: there is no last known leader, or nobody knows on which disk it led (our own addition)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +110,7 @@ class PartitionChange:
     replicas: tuple[NodeId, ...] | None = None
     adding: tuple[NodeId, ...] | None = None
     removing: tuple[NodeId, ...] | None = None
+    last_known_dirs: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,6 +208,7 @@ _CHECKS: dict[object, Callable[[Any], bool]] = {
     bool: lambda value: isinstance(value, bool),
     str: lambda value: isinstance(value, str),
     tuple[int, ...]: lambda value: isinstance(value, list) and all(map(_is_id, value)),
+    tuple[str, ...]: lambda value: isinstance(value, list) and all(isinstance(each, str) for each in value),
     NoneType: lambda value: value is None,
 }
 

@@ -187,12 +187,21 @@ def why_the_watermark(seen: DescribedReplica) -> str:
     return f"{at} of {seen.log_end_offset}: it moves with the next fetch or append"
 
 
+def _last_leader(node: NodeId, image: MetadataImage, partition: PartitionImage) -> str:
+    broker = image.brokers.get(node)
+    if broker is not None and not broker.has_one_of(partition.last_known_dirs):
+        return f"broker {node}, which led last, is back with another data directory and leads again with the former one"
+    return f"broker {node}, which led last, leads again when it is back"
+
+
 def why_nobody_leads(image: MetadataImage, partition: PartitionImage) -> str:
     """Who could lead, and what keeps each of them from it."""
     may = list(partition.isr) or list(partition.elr)
     if not may:
         return (
-            "nobody leads: the ISR and the ELR are empty; an unclean election can make a replica lead that lost records"
+            "nobody leads: the ISR and the ELR are empty; "
+            + "".join(f"{_last_leader(node, image, partition)}; " for node in partition.last_known_elr)
+            + "an unclean election can make a replica lead that lost records"
         )
     kept = "; ".join(_absence(node, image) or f"broker {node} is about to be elected" for node in may)
     return f"nobody leads: only {may} may without losing records, and {kept}"

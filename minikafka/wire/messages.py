@@ -491,6 +491,8 @@ class BrokerRegistrationRequest:
     """From the clean-shutdown marker; anything but the last epoch means an unclean stop (KIP-966)."""
     current_metadata_offset: Offset = -1
     """The end of what the broker has applied (our own addition): who has applied all need not stay fenced."""
+    log_dirs: tuple[str, ...] = ()
+    """``directory.id`` of its data directory; empty: it does not tell."""
 
 
 @message

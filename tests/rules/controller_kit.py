@@ -56,6 +56,8 @@ class Cluster:
         self.epoch = 1
         self.incarnations = count(1)
         self.ids = (topic_id_of(number.to_bytes(16, "big")) for number in count(1))
+        self.disks: dict[int, tuple[str, ...]] = {}
+        """What brokers tell of their data directory from now on; the others tell nothing."""
         for node in range(1, brokers + 1):
             self.start(node)
 
@@ -87,6 +89,7 @@ class Cluster:
             port=9090 + node,
             listeners=listeners,
             previous_broker_epoch=known.broker_epoch if known and clean else -1,
+            log_dirs=self.disks.get(node, ()),
         )
         decision = self.controller.register(self.image, request, session_alive=session_alive, caught_up=caught_up)
         response = self.commit(decision, request)

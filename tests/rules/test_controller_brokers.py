@@ -35,6 +35,15 @@ def test_listeners_that_nobody_could_use_are_refused(listeners: str):
         Cluster(0).register(1, listeners=listeners)
 
 
+@pytest.mark.parametrize("log_dirs", [("d" * 65,), tuple(f"d{number}" for number in range(21))])
+def test_more_log_directories_than_a_broker_has_are_refused(log_dirs: tuple[str, ...]):
+    """They too are kept by every broker and by every snapshot."""
+    cluster = Cluster(0)
+    cluster.disks[1] = log_dirs
+    with pytest.raises(InvalidRequest, match="log_dirs"):
+        cluster.register(1)
+
+
 def test_a_broker_starts_fenced_and_its_epoch_is_the_offset_of_its_record():
     """KAFKA-FACTS 4.3: it must have read its own registration before it is counted."""
     cluster = Cluster(0)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from minikafka.errors import InvalidReplicationFactor
 from minikafka.quorum.placement import place
+from minikafka.rest.sentences import why_nobody_leads
 from minikafka.types import TopicPartition
 from minikafka.wire.messages import ElectLeadersRequest, ForgottenPartition
 from tests.rules.controller_kit import T0, Cluster
@@ -269,6 +272,8 @@ def test_kip966_after_a_power_loss_of_all_the_last_known_leader_leads_when_it_re
     cluster.create("t", (1, 2, 3))
     cluster.lose(1, 2, 3)
     assert (cluster.state().leader, cluster.state().last_known_elr) == (-1, (3,))
+    told = why_nobody_leads(cluster.image, replace(cluster.state(), elr=()))
+    assert "broker 3, which led last, leads again when it is back" in told
     for turn, node in enumerate(order, start=1):
         cluster.start(node)
         expected = (3, (3,)) if {2, 3} <= set(order[:turn]) else (-1, ())
@@ -298,6 +303,119 @@ def test_kip966_the_last_known_leader_waits_for_the_eligible_ones():
     assert (cluster.state().leader, cluster.state().elr) == (-1, (1,))
     cluster.register(1)
     assert cluster.leader() == (2, (2,))
+
+
+def leave_to(cluster: Cluster, last: int) -> None:
+    """Everybody else leaves the ISR, and then ``last`` is lost as well."""
+    cluster.set_isr(last)
+    cluster.lose(last)
+
+
+def replaced(*, elr: bool, min_isr: int = 1) -> Cluster:
+    """1 led alone, died, and comes back with an empty disk; 2 lives, and lacks what 1 had committed alone."""
+    cluster = Cluster(0, elr=elr, min_isr=min_isr)
+    for node in (1, 2):
+        cluster.disks[node] = (f"disk of {node}",)
+        cluster.start(node)
+    cluster.create("t", (1, 2))
+    leave_to(cluster, 1)
+    cluster.disks[1] = ("another disk",)
+    cluster.start(1)
+    return cluster
+
+
+@pytest.mark.parametrize("elr", [True, False])
+def test_the_last_known_leader_does_not_lead_by_itself_with_another_disk(elr: bool):
+    """KIP-966 trusts the last leader for what it holds; with an empty disk it holds nothing, and as the leader would take
+    from everybody what is committed. As in Kafka, where its log directory is not among the registered ones (KIP-858).
+    """
+    cluster = replaced(elr=elr)
+    state = cluster.state()
+    assert (state.leader, state.isr, state.elr, state.last_known_elr) == (-1, (), (), (1,))
+    cluster.commit(cluster.controller.elect_leaderless(cluster.image))
+    cluster.start(1)
+    cluster.start(1, clean=True)
+    assert cluster.state().leader == -1
+    assert "broker 1, which led last, is back with another data directory" in why_nobody_leads(cluster.image, state)
+
+
+@pytest.mark.parametrize("elr", [True, False])
+def test_the_last_known_leader_leads_again_when_its_former_disk_is_back(elr: bool):
+    """What is committed returns with it; it must recover, for it may have lost what was not synced (KIP-704)."""
+    cluster = replaced(elr=elr)
+    cluster.disks[1] = ("disk of 1",)
+    cluster.start(1)
+    state = cluster.state()
+    assert (state.leader, state.isr, state.last_known_elr, state.recovered) == (1, (1,), (), False)
+    assert state.last_known_dirs == ()
+
+
+def test_who_died_as_leader_and_returns_with_another_disk_before_its_session_ended():
+    """The registration itself takes the lead from it; the disk in which it led is the one registered before."""
+    cluster = Cluster(0)
+    cluster.disks[1] = ("disk of 1",)
+    cluster.start(1)
+    cluster.create("t", (1,))
+    cluster.disks[1] = ("another disk",)
+    cluster.start(1)
+    assert (cluster.state().leader, cluster.state().last_known_elr) == (-1, (1,))
+    cluster.disks[1] = ("disk of 1",)
+    cluster.start(1)
+    assert cluster.leader() == (1, (1,))
+
+
+def test_without_elr_a_former_disk_is_remembered_though_the_lead_was_lost_before():
+    """The ISR kept its last member when that was lost; it must not when the member comes back with another disk."""
+    cluster = Cluster(0, elr=False)
+    for node in (1, 2):
+        cluster.disks[node] = (f"disk of {node}",)
+        cluster.start(node)
+    cluster.create("t", (1, 2))
+    leave_to(cluster, 1)
+    assert cluster.leader() == (-1, (1,))
+    cluster.disks[1] = ("another disk",)
+    cluster.start(1)
+    assert cluster.leader() == (-1, ())
+    cluster.disks[1] = ("disk of 1",)
+    cluster.start(1)
+    assert cluster.leader() == (1, (1,))
+
+
+def test_a_follower_with_another_disk_does_not_keep_the_leader_from_returning():
+    """It is the last leader's disk that counts."""
+    cluster = Cluster(0)
+    for node in (1, 2):
+        cluster.disks[node] = (f"disk of {node}",)
+        cluster.start(node)
+    cluster.create("t", (1, 2))
+    leave_to(cluster, 1)
+    cluster.disks[2] = ("another disk",)
+    cluster.start(2)
+    cluster.start(1)
+    assert cluster.leader() == (1, (1,))
+
+
+def test_an_operator_may_let_the_last_known_leader_lead_with_another_disk():
+    """By hand, and where the topic says so: an unclean election takes whoever lives, in the order of the assignment."""
+    cluster = replaced(elr=True)
+    assert elect(cluster, "unclean", 0) == {0: 0}
+    assert (cluster.leader(), cluster.state().recovered) == ((1, (1,)), False)
+    other = replaced(elr=True)
+    other.configure(unclean_leader_election_enable="true")
+    assert other.leader() == (1, (1,))
+
+
+def test_who_does_not_tell_its_log_directory_is_believed():
+    """Brokers of before, and metadata that they wrote: nobody knows of another disk."""
+    for was, now in ((("a",), ()), ((), ("a",)), ((), ())):
+        cluster = Cluster(0)
+        cluster.disks[1] = was
+        cluster.start(1)
+        cluster.create("t", (1,))
+        cluster.lose(1)
+        cluster.disks[1] = now
+        cluster.start(1)
+        assert cluster.leader() == (1, (1,))
 
 
 def test_kip704_recovery_ends_when_the_leader_says_so():

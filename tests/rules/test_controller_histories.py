@@ -22,7 +22,7 @@ from tests.rules.controller_kit import Cluster
 
 OPERATIONS = """
 produce produce produce expand expand expand expand beat beat shrink shrink lose kill restart stop prefer retry unclean
-create delete ids move move cancel enlarge minimum
+replace create delete ids move move cancel enlarge minimum
 """.split()
 
 
@@ -30,14 +30,21 @@ class History:
     """A cluster of four brokers, two topics, and the model of their logs."""
 
     def __init__(self, *, elr: bool, unclean: bool, min_isr: int) -> None:
-        self.cluster = Cluster(4, elr=elr, unclean=unclean, min_isr=min_isr)
+        self.cluster = Cluster(0, elr=elr, unclean=unclean, min_isr=min_isr)
+        for node in range(1, 5):
+            self.cluster.disks[node] = (f"{node}a",)
+            self.cluster.start(node)
         self.elr = elr
+        self.unclean_by_itself = unclean
         self.cluster.create("a", partitions=2, factor=3)
         self.cluster.create("b", partitions=1, factor=2)
         self.records: dict[tuple[TopicPartition, int], int] = defaultdict(int)
         self.committed: dict[TopicPartition, int] = defaultdict(int)
+        self.held: dict[tuple[TopicPartition, int, tuple[str, ...]], bool] = defaultdict(lambda: True)
+        """Did the disk ever have this replica? One that was put in after the partition was made must catch up first."""
         self.clean_elections = 0
         self.reassigned = 0
+        self.kept_out = 0
 
     @property
     def image(self) -> MetadataImage:
@@ -55,6 +62,8 @@ class History:
         before = self.image
         getattr(self, operation)(node, pick)
         self.check(before)
+        if operation != "unclean" and not self.unclean_by_itself:
+            self.check_disks(before)
 
     # ---- what may happen ----
 
@@ -80,6 +89,16 @@ class History:
             self.records[tp, node] = 0
         self.cluster.start(node)
 
+    def replace(self, node: int, pick: int) -> None:
+        """Another disk is put in, an empty one or one that was there before; what it had is what it has."""
+        former = self.cluster.disks[node]
+        disk = self.cluster.disks[node] = (f"{node}{'ab'[pick % 2]}",)
+        for tp, _ in self.partitions():
+            self.records[tp, node] = 0
+            self.held.setdefault((tp, node, former), True)
+            self.held.setdefault((tp, node, disk), False)
+        self.cluster.start(node)
+
     def restart(self, node: int, pick: int) -> None:
         """A clean stop without the controller, then a start."""
         self.cluster.start(node, clean=True)
@@ -98,6 +117,7 @@ class History:
         for tp, state in self.partitions():
             if state.leader != -1 and node in state.replicas and self.image.eligible(node):
                 self.records[tp, node] = self.records[tp, state.leader]
+                self.held[tp, node, self.cluster.disks[node]] = True
                 self.cluster.set_isr(*sorted({*state.isr, node}), tp=tp)
 
     def prefer(self, node: int, pick: int) -> None:
@@ -148,6 +168,8 @@ class History:
             del self.committed[tp]
         for key in [key for key in self.records if key[0].topic == "c"]:
             del self.records[key]
+        for disk in [key for key in self.held if key[0].topic == "c"]:
+            del self.held[disk]
 
     def ids(self, node: int, pick: int) -> None:
         broker = self.image.brokers.get(node)
@@ -190,8 +212,9 @@ class History:
             assert (state.leader == -1) == (state.isr == ())
             assert bool(state.last_known_elr) <= (state.leader == -1)
         else:
-            assert state.isr
-            assert (state.elr, state.last_known_elr) == ((), ())
+            assert state.isr or state.last_known_elr, "only a new disk empties it"
+            assert state.elr == ()
+        assert bool(state.last_known_dirs) == bool(state.last_known_elr)
 
     def check_nothing_is_lost(self, tp: TopicPartition, state: PartitionImage) -> None:
         if state.leader == -1 or not self.elr:
@@ -201,6 +224,15 @@ class History:
                 assert self.records[tp, member] >= self.committed[tp], (tp, state)
         else:
             self.committed[tp] = min(self.committed[tp], self.records[tp, state.leader])
+
+    def check_disks(self, before: MetadataImage) -> None:
+        """Nobody is elected with a disk that never had the partition, unless somebody accepts the loss."""
+        for tp, state in self.partitions():
+            old = before.partition(tp)
+            if old is not None and old.leader != state.leader != -1:
+                assert self.held[tp, state.leader, self.cluster.disks[state.leader]], (tp, state)
+            waits = state.leader == -1 and not {*state.isr, *state.elr}
+            self.kept_out += waits and any(map(self.image.eligible, state.last_known_elr))
 
     def check_snapshot(self) -> None:
         payloads = [encode(record) for record in self.image.records()]
@@ -227,16 +259,18 @@ def test_any_history_keeps_the_rules(*, elr: bool, unclean: bool, min_isr: int, 
 
 def test_long_histories_lose_nothing_that_was_committed():
     """Some losses need a dozen steps in the right order: many long walks, the same on every run."""
-    clean_elections = reassigned = 0
+    clean_elections = reassigned = kept_out = 0
     for seed in range(40):
         chance = random.Random(seed)
-        history = History(elr=True, unclean=False, min_isr=1 + seed % 3)
+        history = History(elr=seed % 4 != 3, unclean=False, min_isr=1 + seed % 3)
         operations = [each for each in OPERATIONS if each != "unclean"]
         play(history, [(chance.choice(operations), chance.randint(1, 4), chance.randint(0, 5)) for _ in range(120)])
         clean_elections += history.clean_elections
         reassigned += history.reassigned
+        kept_out += history.kept_out
     assert clean_elections > 300
     assert reassigned > 100
+    assert kept_out > 100
 
 
 def test_the_model_catches_an_elr_that_forgets_unclean_stops():

@@ -23,12 +23,12 @@ from minikafka.quorum.records import (
 
 ONE_OF_EACH: list[MetadataRecord] = [
     RegisterBroker(broker_id=1, incarnation_id="i", host="h", port=9092, rack="r", broker_epoch=7, fenced=False),
-    RegisterBroker(broker_id=0, incarnation_id="i", host="h", port=1),
+    RegisterBroker(broker_id=0, incarnation_id="i", host="h", port=1, log_dirs=("ouQDE1x2TxmS_V6fmuYyIw",)),
     BrokerRegistrationChange(broker_id=1, broker_epoch=7, fenced=True),
     BrokerRegistrationChange(broker_id=1, broker_epoch=7, in_controlled_shutdown=True),
     TopicRecord(name="orders", topic_id="7Xv2"),
     PartitionRecord(topic_id="7Xv2", partition=0, replicas=(1, 2, 3), isr=(1, 2), leader=1, elr=(3,), recovered=False),
-    PartitionChange(topic_id="7Xv2", partition=0, isr=(), leader=-1, elr=(1,), last_known_elr=(1,)),
+    PartitionChange(topic_id="7Xv2", partition=0, isr=(), leader=-1, last_known_elr=(1,), last_known_dirs=("d",)),
     PartitionChange(topic_id="7Xv2", partition=0, recovered=True),
     PartitionRecord(topic_id="7Xv2", partition=0, replicas=(4, 2, 1), isr=(1,), leader=1, adding=(4,), removing=(1,)),
     PartitionChange(topic_id="7Xv2", partition=0, replicas=(4, 2, 1), adding=(4,), removing=()),
@@ -80,6 +80,7 @@ def test_what_a_newer_version_wrote_is_refused_not_skipped():
         msgpack.packb([9, 1, {"topic_id": None}]),
         msgpack.packb([5, 1, {"topic_id": "x", "partition": True}]),
         msgpack.packb([5, 1, {"topic_id": "x", "partition": 0, "isr": [1, "2"]}]),
+        msgpack.packb([5, 1, {"topic_id": "x", "partition": 0, "last_known_dirs": ["d", 2]}]),
         encode(TopicRecord(name="t", topic_id="x"))[:-1],
     ],
 )

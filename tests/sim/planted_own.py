@@ -15,7 +15,7 @@ from minikafka.log.producer_state import Duplicate, ProducerState
 from minikafka.log.segment_store import SegmentStore
 from minikafka.quorum import controller_brokers, roles, voting
 from minikafka.quorum.core import QuorumCore
-from minikafka.quorum.image import MetadataImage
+from minikafka.quorum.image import BrokerImage, MetadataImage
 from minikafka.quorum.roles import Leader, Unattached
 from minikafka.replication import leader as leader_rules
 from minikafka.replication.follower import FollowerReplica
@@ -41,6 +41,9 @@ from tests.rules.test_replication_follower import (
 )
 from tests.sim import drills
 from tests.sim.bug import Bug
+from tests.sim.test_cluster_disks import (
+    test_the_last_leader_does_not_lead_with_an_empty_disk_and_does_with_the_former_one as last_leader_needs_its_disk,
+)
 from tests.sim.test_quorum_sim import (
     test_a_follower_that_hears_nothing_does_not_disturb as deaf_follower_does_not_disturb,
 )
@@ -222,6 +225,10 @@ def without_the_last_topic(original: Callable[..., Any]) -> Callable[..., Any]:
         return [each for each in told if lost is None or getattr(each, "name", None) != lost]
 
     return records
+
+
+def any_disk_will_do(self: BrokerImage, log_dirs: tuple[str, ...]) -> bool:
+    return True
 
 
 def whoever_comes(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -473,6 +480,14 @@ OWN = (
         (MetadataImage, "records", without_the_last_topic(MetadataImage.records)),
         ground="drill",
         told_in=drills.a_snapshot_holds_every_topic,
+    ),
+    _own(
+        "brokers",
+        "elected_with_an_empty_disk",
+        "the last known leader leads again though its disk was replaced, and everybody cuts to it (KIP-966)",
+        (BrokerImage, "has_one_of", any_disk_will_do),
+        ground="drill",
+        told_in=last_leader_needs_its_disk,
     ),
     _own(
         "brokers",

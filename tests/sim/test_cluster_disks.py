@@ -13,6 +13,7 @@ from minikafka.errors import DiskFailed, KafkaStorageError, OffsetOutOfRange, Pr
 from minikafka.ports import Buffers
 from minikafka.sim.cluster import SimCluster
 from minikafka.sim.disk import FencedFile
+from minikafka.types import TopicPartition
 from tests.sim.cluster_kit import ORDERS, Client, a_follower, facts_of, folders, on_disk, simulated, values
 
 
@@ -321,3 +322,69 @@ def test_a_broker_that_missed_deletion_and_creation_takes_the_new_topic() -> Non
         cluster.restart(away)
         cluster.settle(60.0)
         assert [values(cluster, node) for node in cluster.nodes] == [[b"new 0"]] * 3
+
+
+def both_are_back(cluster: SimCluster, *nodes: int) -> None:
+    """They have been let in, each in its present life, and the controller has had time for an election."""
+    cluster.run_for(20.0)
+    image = cluster.image()
+    assert image is not None
+    assert {node: image.eligible(node) for node in nodes} == dict.fromkeys(nodes, True)
+    assert {node: image.brokers[node].broker_epoch for node in nodes} == {
+        node: cluster.brokers[node].broker_epoch for node in nodes
+    }
+
+
+def test_the_last_leader_does_not_lead_with_an_empty_disk_and_does_with_the_former_one() -> None:
+    """KIP-966: what only the last leader has is committed. It comes back with an empty disk: nobody leads, nobody throws
+    away what the others have. With the former one it leads again, and nothing is lost.
+    """
+    with simulated(brokers=4, voters=3, min_insync_replicas="1") as cluster:
+        cluster.create_topic("orders", partitions=4, replication_factor=2)
+        cluster.settle()
+        name = TopicPartition("orders", 3)
+        assert cluster.leader_of(name) == 4
+        client = Client(cluster)
+        client.send(b"on both", name)
+        follower = a_follower(cluster, name)
+        cluster.crash(follower)
+        client.send(b"on one", name)
+        cluster.crash(4)
+        former = cluster.sim._disks.pop("n4")
+        cluster.restart(4)
+        cluster.restart(follower)
+        both_are_back(cluster, 4, follower)
+        state = cluster.partition(name)
+        assert state is not None
+        assert (state.leader, state.isr, state.elr, state.last_known_elr) == (-1, (), (), (4,))
+        assert values(cluster, follower, name) == [b"on both"]
+        cluster.crash(4)
+        cluster.sim._disks["n4"] = former
+        cluster.restart(4)
+        cluster.settle(60.0)
+        assert cluster.leader_of(name) == 4
+        assert values(cluster, follower, name) == values(cluster, 4, name) == [b"on both", b"on one"]
+
+
+def test_an_operator_gives_up_what_only_a_lost_disk_had() -> None:
+    """``elect unclean``: the first replica that lives leads, with what it has."""
+    with simulated(brokers=4, voters=3, min_insync_replicas="1") as cluster:
+        cluster.create_topic("orders", partitions=4, replication_factor=2)
+        cluster.settle()
+        name = TopicPartition("orders", 2)
+        assert cluster.leader_of(name) == 3
+        client = Client(cluster)
+        client.send(b"on both", name)
+        cluster.crash(3)
+        cluster.until(lambda: cluster.leader_of(name) == 4, 30.0, "the other replica to lead")
+        client.send(b"on one", name)
+        cluster.crash(4)
+        cluster.wipe(4)
+        cluster.restart(4)
+        cluster.restart(3)
+        both_are_back(cluster, 3, 4)
+        assert cluster.leader_of(name) == -1
+        assert client.run(client.admin.elect_leaders("unclean", [name])) == {name: None}
+        cluster.settle(60.0)
+        assert cluster.leader_of(name) == 3
+        assert values(cluster, 3, name) == values(cluster, 4, name) == [b"on both"]
