@@ -69,6 +69,17 @@ class EpochCache:
         self._starts[0] = start
         return True
 
+    def begin_at(self, start: Offset) -> bool:
+        """The log starts at ``start``, before its first batch: compaction took what stood between.
+
+        Had an epoch begun there, its first batch would have stayed (``compaction.py``), so the one that is known first
+        covers the gap. (Should it begin only at its end: the epoch before has no record left there to speak of.)
+        """
+        if not self._starts or self._starts[0] <= start:
+            return False
+        self._starts[0] = start
+        return True
+
     def clear(self) -> bool:
         """Forget all."""
         had_any = bool(self._epochs)

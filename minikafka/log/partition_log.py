@@ -38,7 +38,7 @@ from minikafka.log.swap import settle
 from minikafka.log.tail import COPIED_SIZE_MAX, LogSlice, MemoryTail
 from minikafka.log.timestamps import TimestampHit
 from minikafka.ports import Buffer, Disk, Events, no_events
-from minikafka.types import NO_OFFSET, NO_TOPIC_ID, Epoch, EpochEnd, Offset, TopicId, TopicPartition
+from minikafka.types import NO_EPOCH, NO_OFFSET, NO_TOPIC_ID, Epoch, EpochEnd, Offset, TopicId, TopicPartition
 from minikafka.wire.batch import NO_TIMESTAMP, RecordBatch, stamped, stamped_log_append_time, verify
 
 __all__ = ["AppendInfo", "LogSlice", "PartitionLog", "TimestampHit"]
@@ -332,6 +332,7 @@ class PartitionLog:
             self.has_gaps = True
 
     def _write_set(self, batches: list[RecordBatch], size: int) -> None:
+        is_first = self.end_offset == self._start_offset
         newest = max(batches, key=lambda batch: batch.newest_timestamp)
         self._write(
             [batch.data for batch in batches],
@@ -344,6 +345,8 @@ class PartitionLog:
         for batch in batches:
             changed |= self.epochs.assign(batch.leader_epoch, batch.base_offset)
             self.producers.note(batch, base_offset=batch.base_offset, timestamp=batch.max_timestamp)
+        if is_first and batches[0].leader_epoch != NO_EPOCH:
+            changed |= self.epochs.begin_at(self._start_offset)
         if changed:
             self._epoch_checkpoint.save()
 

@@ -42,7 +42,7 @@ from minikafka.log.producer_state import ProducerState
 from minikafka.log.scan import Damage, scan
 from minikafka.log.segment import RELATIVE_MAX, Segment, headers
 from minikafka.ports import Disk
-from minikafka.types import NO_EPOCH, Offset
+from minikafka.types import NO_EPOCH, Epoch, Offset
 
 
 def may_have_gaps(config: TopicConfig) -> bool:
@@ -97,6 +97,8 @@ class _Loader:
             self.report.notes.append(f"ends at {end}: cut below the recovery point {self.recovery_point}, or damaged")
         self.epochs.truncate_from_end(end)
         self.epochs.truncate_from_start(start)
+        if self.epochs.epoch_at(start) == NO_EPOCH and self._first_epoch() != NO_EPOCH:
+            self.epochs.begin_at(start)
         producers, snapshots = self._load_producers(end)
         return LoadedLog(
             segments=self.segments,
@@ -338,6 +340,14 @@ class _Loader:
                         self.epochs.assign(epoch, header.base_offset)
             except CorruptMessage:
                 return  # what stands behind the damage is dropped by the walk
+
+    def _first_epoch(self) -> Epoch:
+        """Of the first batch; NO_EPOCH: there is none, it has none, or it is damaged."""
+        segment = self.segments[0]
+        try:
+            return next((header.leader_epoch for _, header in headers(segment.file, 0, segment.size)), NO_EPOCH)
+        except CorruptMessage:
+            return NO_EPOCH
 
     def _load_producers(self, end: Offset) -> tuple[ProducerState, list[Offset]]:
         """From the newest snapshot that can be believed and the batches after it.

@@ -447,6 +447,38 @@ def test_epochs_begin_where_they_began_for_whoever_has_only_the_batches():
         assert each.end_offset_for(0) == EpochEnd(0, 10)
 
 
+def test_the_epoch_at_the_start_of_a_log_begins_there_though_compaction_took_what_stood_there():
+    """Retention let go what an epoch began with, compaction the next records: the log starts in a gap. A copy of it, and a
+    log whose epochs come from its batches again, must not say that the epoch before ended behind the gap (S21).
+    """
+    both = replace(COMPACT, cleanup_policy="compact,delete", retention_ms=-1)
+    disk = MemoryDisk()
+    log = open_log(disk, both)
+    for number in range(12):
+        for key in "abcde":
+            put(log, (key, f"{key}{number}" + "x" * 20), epoch=number // 2)
+    run(log.sync())
+    started = next(s.base_offset for s in log._store.segments if s.base_offset > 12)
+    clean(log)
+    log.raise_start(started)
+    run(log.delete_segments(log._store.segments[:1]))
+    assert next(iter(split(everything(on_disk(log))))).base_offset > log.start_offset
+    expected = log.epochs.entries
+    assert expected[0] == (1, log.start_offset)
+    copy_disk = MemoryDisk()
+    copy = open_log(copy_disk, both, start_offset=log.start_offset)
+    copy.append_as_follower(split(everything(on_disk(log))))
+    run(copy.sync())
+    walked = open_log(disk, both, start_offset=log.start_offset)
+    disk.replace_file("orders-0/leader-epoch-checkpoint", b"0\n4\n0 0\n1 ")
+    torn = open_log(disk, both, start_offset=log.start_offset, recovery_point=log.recovery_point)
+    copied = open_log(copy_disk, both, start_offset=log.start_offset, clean=True)
+    for each in (log, copy, walked, torn, copied):
+        assert each.epochs.entries == expected, each.report
+        assert each.end_offset_for(0) == EpochEnd(0, log.start_offset)
+        assert not each.report.dropped
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_what_a_killed_broker_knew_of_epochs_is_durable_after_the_next_sync(seed):
     """Its checkpoint was right, but in the page cache only, and the next process took it for saved: 1. an epoch begins;

@@ -135,3 +135,14 @@ def test_the_cache_agrees_with_the_records(story: list[tuple[str, int, int]]):
             found = cache.end_offset_for(asked, len(records))
             if found.epoch in records[start:] and asked in records[start:]:
                 assert found.end_offset == sum(e <= asked for e in records)
+
+
+def test_a_log_that_starts_before_its_first_batch():
+    """Compaction took what stood at the start: the first known epoch covers the gap; what begins there already stays."""
+    cache = EpochCache([(1, 24), (2, 40)])
+    assert cache.begin_at(20)
+    assert cache.entries == [(1, 20), (2, 40)]
+    assert cache.end_offset_for(0, 70) == EpochEnd(0, 20)
+    assert not cache.begin_at(20)
+    assert not cache.begin_at(22)
+    assert not EpochCache().begin_at(20)
