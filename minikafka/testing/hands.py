@@ -29,8 +29,8 @@ from minikafka.world.instruments import Instruments
 Result = TypeVar("Result")
 Handle = TypeVar("Handle", bound="FaultInHand")
 
-WAIT_TIMEOUT_S = 15.0
-"""Longer than an election on a busy machine, shorter than a person's patience."""
+WAIT_TIMEOUT_S = 30.0
+"""Longer than an election on the busiest machine, shorter than a person's patience."""
 
 
 class Stage(Protocol):

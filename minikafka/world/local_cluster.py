@@ -64,6 +64,8 @@ class LocalCluster:
         self._log_stream = log_stream
         self._nodes: dict[NodeId, LocalBroker] = {}
         self._starting: set[NodeId] = set()
+        self._ending: dict[NodeId, asyncio.Event] = {}
+        """Brokers that are being stopped or killed: they hold their port and their files until that is done."""
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._sync: SyncCluster | None = None
@@ -287,12 +289,19 @@ class LocalCluster:
             await self._nodes[each.node_id].wait_ready(timeout_s)
 
     async def _kill(self, node: NodeId) -> None:
-        self.broker(node)
-        await self._nodes.pop(node).kill()
+        await self._end(node, LocalBroker.kill)
 
     async def _terminate(self, node: NodeId) -> None:
+        await self._end(node, LocalBroker.stop)
+
+    async def _end(self, node: NodeId, how: Callable[[LocalBroker], Coroutine[Any, Any, None]]) -> None:
         self.broker(node)
-        await self._nodes.pop(node).stop()
+        ended = self._ending[node] = asyncio.Event()
+        try:
+            await how(self._nodes.pop(node))
+        finally:
+            ended.set()
+            del self._ending[node]
 
     async def _restart(self, node: NodeId, timeout_s: float = READY_TIMEOUT_S) -> None:
         files = self._files_of(node)
@@ -300,6 +309,8 @@ class LocalCluster:
             raise BrokerNotAvailable(f"broker {node} is running: kill or terminate it first")
         self._starting.add(node)
         try:
+            if node in self._ending:
+                await self._ending[node].wait()
             await self._start((files,), timeout_s)
         finally:
             self._starting.discard(node)

@@ -7,11 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, expect, sync_playwright
 
 from tests.left_out import leave_out
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
+
+LAUNCH_TIMEOUT_MS = 180_000
+EXPECT_TIMEOUT_MS = 60_000
+"""Not Playwright's five seconds: a machine may stand still for as long."""
 
 FLAGS = (
     "--no-sandbox",
@@ -43,7 +47,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """A fresh Chromium without a window, a profile or anything to fetch."""
+    expect.set_options(timeout=EXPECT_TIMEOUT_MS)
     with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=chromium_path(), args=FLAGS)
+        launched = playwright.chromium.launch(executable_path=chromium_path(), args=FLAGS, timeout=LAUNCH_TIMEOUT_MS)
         yield launched
         launched.close()

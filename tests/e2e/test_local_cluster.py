@@ -24,7 +24,6 @@ from minikafka.types import Address, TopicPartition
 from minikafka.wire.messages import (
     CreateTopicsRequest,
     DescribeQuorumRequest,
-    DescribeTopicsRequest,
     FetchPartition,
     FetchRequest,
     NewTopic,
@@ -37,10 +36,11 @@ from minikafka.world.asking import Asker
 from minikafka.world.clients import Producer
 from minikafka.world.local_cluster import LocalCluster
 from minikafka.world.temporary import TemporaryFolder
+from tests.e2e.haste import SHORT_SESSIONS
 
 pytestmark = pytest.mark.e2e
 
-QUICK = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "300"}
+QUICK = SHORT_SESSIONS
 
 
 def batch(*values: bytes) -> Buffers:
@@ -60,28 +60,17 @@ async def created(asker: Asker, name: str, *, partitions: int = 1, replicas: int
     assert answer.topics[0].error_code == 0, answer
 
 
-async def leader_of(asker: Asker, topic: str, *, not_in: tuple[int, ...] = (), isr: int = 1) -> int:
-    """The leader of partition 0, once there is one outside ``not_in`` and an ISR of ``isr``."""
-    async with asyncio.timeout(20):
-        while True:
-            answer = await asker.ask_any(DescribeTopicsRequest(topics=(topic,)))
-            for each in answer.topics[0].partitions if not answer.topics[0].error_code else ():
-                if each.leader >= 0 and each.leader not in not_in and len(each.isr) >= isr:
-                    return each.leader
-            await asyncio.sleep(0.02)
-
-
 async def produced(asker: Asker, cluster: LocalCluster, node: int, topic: str, *values: bytes, acks: int = -1):
     address = next(files.address for files in cluster.files.brokers if files.node_id == node)
     partition = ProducePartition(topic=topic, partition=0, records=batch(*values))
-    return (await asker.ask(address, ProduceRequest(acks=acks, partitions=(partition,)), 10.0)).partitions[0]
+    return (await asker.ask(address, ProduceRequest(acks=acks, partitions=(partition,)), 60.0)).partitions[0]
 
 
 async def test_one_broker_is_a_cluster(tmp_path):
     """S37: produce and fetch over HTTP with one broker, a quorum of one."""
     async with LocalCluster(1, tmp_path) as cluster, Asker(cluster.bootstrap) as asker:
         await created(asker, "orders", replicas=1)
-        node = await leader_of(asker, "orders")
+        node = await cluster.wait.leader("orders")
         assert (await produced(asker, cluster, node, "orders", b"tea", b"milk")).base_offset == 0
         fetch = FetchRequest(partitions=(FetchPartition(topic="orders", partition=0, fetch_offset=0),))
         got = (await asker.ask_any(fetch)).partitions[0]
@@ -93,16 +82,17 @@ async def test_a_killed_leader_loses_nothing_and_comes_back(tmp_path):
     """S16, S19: an acknowledged record survives kill -9 of its leader, which returns as a follower with the same log."""
     async with LocalCluster(3, tmp_path, QUICK) as cluster, Asker(cluster.bootstrap) as asker:
         await created(asker, "orders", min_insync_replicas="2")
-        first = await leader_of(asker, "orders", isr=3)
+        await cluster.wait.isr("orders", size=3)
+        first = await cluster.wait.leader("orders")
         assert (await produced(asker, cluster, first, "orders", b"before")).error_code == 0
         await asyncio.to_thread(cluster.kill, first)
         with pytest.raises(BrokerNotAvailable):
             cluster.broker(first)
-        second = await leader_of(asker, "orders", not_in=(first,))
+        second = await cluster.wait.leader("orders", other_than=first)
         after = await produced(asker, cluster, second, "orders", b"after")
         assert (after.error_code, after.base_offset) == (0, 1)
         await asyncio.to_thread(cluster.restart, first)
-        await leader_of(asker, "orders", isr=3)
+        await cluster.wait.isr("orders", size=3)
         ends = {node: log_end(cluster, node, "orders") for node in cluster.node_ids}
         assert ends == dict.fromkeys(cluster.node_ids, 2)
 
@@ -118,7 +108,7 @@ async def test_nothing_is_written_or_answered_after_a_kill(tmp_path):
     """Issue item 7: `kill` fences disk and network, then cancels: its files stay as they are, its port is silent."""
     async with LocalCluster(3, tmp_path, QUICK) as cluster, Asker(cluster.bootstrap) as asker:
         await created(asker, "orders", min_insync_replicas="1")
-        node = await leader_of(asker, "orders", isr=3)
+        node = await cluster.wait.leader("orders")
         address = next(files.address for files in cluster.files.brokers if files.node_id == node)
         log = cluster.folder(node) / "orders-0" / "00000000000000000000.log"
         sending = [asyncio.ensure_future(produced(asker, cluster, node, "orders", b"x" * 1000)) for _ in range(50)]
@@ -173,6 +163,19 @@ def test_a_kill_leaves_none_of_its_files_open(tmp_path):
         assert open_files(tmp_path)
 
 
+def test_a_broker_is_started_again_when_its_stop_has_ended(tmp_path):
+    """Whoever asks over HTTP for a stop, and then for a start, need not know when the first is done."""
+
+    async def at_once() -> None:
+        stopping = asyncio.ensure_future(cluster._terminate(3))
+        await asyncio.sleep(0)
+        await asyncio.gather(stopping, cluster._restart(3))
+
+    with LocalCluster(3, tmp_path, QUICK) as cluster:
+        cluster.run(at_once)
+        assert cluster.broker(3).is_ready
+
+
 def test_the_sync_form_and_a_restart_of_the_whole(tmp_path):
     """The same directory is the same cluster: same ports, same id, and the topics are still there."""
     with LocalCluster(3, tmp_path, QUICK) as cluster:
@@ -181,19 +184,14 @@ def test_the_sync_form_and_a_restart_of_the_whole(tmp_path):
         async def make() -> None:
             async with Asker(bootstrap) as asker:
                 await created(asker, "orders")
-                await leader_of(asker, "orders", isr=3)
 
         asyncio.run(make())
+        cluster.sync.wait.isr("orders", size=3)
     for node in (1, 2, 3):
         assert (tmp_path / f"broker-{node}" / ".kafka_cleanshutdown").exists()
     with LocalCluster(data_dir=tmp_path) as again:
         assert (again.bootstrap, again.files.cluster_id) == (bootstrap, cluster_id)
-
-        async def look() -> int:
-            async with Asker(bootstrap) as asker:
-                return await leader_of(asker, "orders")
-
-        assert asyncio.run(look()) in (1, 2, 3)
+        assert again.sync.wait.leader("orders") in (1, 2, 3)
 
 
 def test_people_find_a_door(tmp_path):
@@ -261,7 +259,9 @@ def test_who_waits_is_told_when_the_cluster_is_stopped():
 
     async def wait() -> None:
         waiting = asyncio.ensure_future(cluster.wait.high_watermark("t", 0, 7, timeout_s=600))
-        await asyncio.sleep(0.2)
+        while len(cluster._callers) < 2:  # noqa: ASYNC110 - of another thread
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.2)  # until the reader waits for a record; stopped sooner, it is told the same
         await asyncio.to_thread(cluster.stop)
         with pytest.raises(BrokerNotAvailable, match="stopped meanwhile"):
             await waiting
@@ -269,7 +269,7 @@ def test_who_waits_is_told_when_the_cluster_is_stopped():
     thread = threading.Thread(target=read)
     thread.start()
     asyncio.run(wait())
-    thread.join(30)
+    thread.join(120)
     error = ended.result(0)
     assert isinstance(error, BrokerNotAvailable)
     assert "stopped meanwhile" in str(error)
@@ -410,7 +410,7 @@ def test_what_a_killed_process_left_in_memory_is_removed_by_the_next(tmp_path: P
     program = (
         "import pathlib, sys, time; from minikafka.world import temporary;"
         "temporary.MEMORY, temporary.ROOM_MIN = pathlib.Path(sys.argv[1]), 0;"
-        "print(temporary.TemporaryFolder().path, flush=True); time.sleep(60)"
+        "print(temporary.TemporaryFolder().path, flush=True); time.sleep(600)"
     )
     environment = {name: value for name, value in os.environ.items() if name != "TMPDIR"}
     (tmp_path / "minikafka-other").mkdir()

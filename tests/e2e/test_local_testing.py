@@ -57,16 +57,17 @@ async def test_the_isr_shrinks_while_a_follower_cannot_fetch_and_grows_again(clu
 async def test_requests_out_of_order_and_lost_by_chance_lose_no_record(cluster):
     """S21: an idempotent producer through reordered and lost messages; the faults end by themselves."""
     await cluster.create_topic("shuffled")
-    cluster.faults.reorder("client>*", api="Produce", delay_ms=20, probability=0.5, seed=5, for_ms=400)
-    lossy = cluster.faults.cut("*>client", api="Produce", message="answer", probability=0.3, seed=5, for_ms=400)
+    count = hits = 0
     async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
-        count = 0
-        while lossy.is_active:
-            await producer.send_and_wait("shuffled", b"%d" % count)
-            count += 1
+        while not hits:  # a machine that stands still lets their time pass without a record
+            cluster.faults.reorder("client>*", api="Produce", delay_ms=20, probability=0.5, seed=5, for_ms=400)
+            lossy = cluster.faults.cut("*>client", api="Produce", message="answer", probability=0.3, seed=5, for_ms=400)
+            while lossy.is_active:
+                await producer.send_and_wait("shuffled", b"%d" % count)
+                count += 1
+            hits = lossy.hits
     values = [record.value for record in await asyncio.to_thread(cluster.sync.consume, "shuffled", count)]
     assert values == [b"%d" % number for number in range(count)]
-    assert lossy.hits > 0
     cluster.faults.heal()
 
 
@@ -87,8 +88,12 @@ def test_the_same_without_a_loop(cluster):
     kafka.wait.isr("blocking", 0, {1, 2, 3})
     assert [record.value for record in kafka.consume("blocking", 2, partition=0)] == [b"tea", b"milk"]
     assert [record.value for record in kafka.consume("blocking", 1, partition=0, offset=1)] == [b"milk"]
-    with pytest.raises(RequestTimedOut, match="gave 2 records, wanted: 3"):
-        kafka.consume("blocking", 3, timeout_s=0.2)
+    for timeout_s in (0.2, 2.0, 20.0):  # what is there may take a while to be read
+        with pytest.raises(RequestTimedOut, match=r"gave \d records, wanted: 3") as told:
+            kafka.consume("blocking", 3, timeout_s=timeout_s)
+        if len(told.value.facts["seen"]) == 2:
+            break
+    assert [record.value for record in told.value.facts["seen"]] == [b"tea", b"milk"]
 
 
 async def test_a_lost_answer_is_an_unknown_outcome_and_a_retry_is_a_duplicate(cluster):
@@ -113,11 +118,17 @@ async def test_fewer_than_min_isr_refuse_and_say_that_nothing_was_written(cluste
         cut = [cluster.faults.cut(f"{other}>{leader}", api="Fetch") for other in others(leader)]
         await nudge.send_and_wait("refused", b"alone")
         await cluster.wait.isr("refused", 0, {leader})
-    async with Producer(
-        bootstrap_servers=cluster.bootstrap, request_timeout_ms=300, delivery_timeout_ms=600, linger_ms=0
-    ) as producer:
-        with pytest.raises(ProtocolError) as refused:
-            await producer.send_and_wait("refused", b"never")
+    for delivery_timeout_ms in (600, 3_000, 15_000):  # slow machines need more; or its end came while one was asked
+        async with Producer(
+            bootstrap_servers=cluster.bootstrap,
+            request_timeout_ms=delivery_timeout_ms // 2,
+            delivery_timeout_ms=delivery_timeout_ms,
+            linger_ms=0,
+        ) as producer:
+            with pytest.raises(ProtocolError) as refused:
+                await producer.send_and_wait("refused", b"never")
+        if isinstance(refused.value, NotEnoughReplicas) and refused.value.outcome == "not_written":
+            break
     assert isinstance(refused.value, NotEnoughReplicas)
     assert refused.value.outcome == "not_written"
     for fault in cut:
@@ -169,7 +180,7 @@ async def test_the_events_are_a_journal_that_the_replay_page_shows(cluster, tmp_
     await cluster.wait.high_watermark("replayed", 0, 1, replica=3)
     count = cluster.events.write(tmp_path / "journal.jsonl")
     journal = read_journals([tmp_path / "journal.jsonl"])
-    assert len(journal.entries) == count == len(list(cluster.events))
+    assert len(journal.entries) == count <= len(list(cluster.events))  # the brokers go on telling
     replay = replay_of(journal, partition="replayed-0")
     assert replay.partition == "replayed-0"
     assert len(replay.steps) > 3

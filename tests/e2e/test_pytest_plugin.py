@@ -18,6 +18,7 @@ pytestmark = pytest.mark.e2e
 
 # By module and not by entry point: what is installed here may be another tree, or an older one.
 LOADED = ("-p", "no:minikafka", "-p", "minikafka.testing.plugin")
+TIMEOUT_S = 500
 QUIET = ("-p", "no:cacheprovider", "-W", "error", "-o", "asyncio_default_fixture_loop_scope=function")
 
 
@@ -27,7 +28,7 @@ def run(pytester, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
     def run(*arguments: str, mode: str = "auto") -> pytest.RunResult:
-        return pytester.runpytest_subprocess(*LOADED, *QUIET, f"--asyncio-mode={mode}", *arguments, timeout=110)
+        return pytester.runpytest_subprocess(*LOADED, *QUIET, f"--asyncio-mode={mode}", *arguments, timeout=TIMEOUT_S)
 
     return run
 
@@ -154,7 +155,7 @@ def test_the_next_test_finds_a_whole_cluster(pytester, run):
             assert cluster.faults.active() == []
             assert cluster.broker(2).is_ready
             cluster.sync.create_topic(minikafka_topic)
-            cluster.sync.wait.isr(minikafka_topic, size=3, timeout_s=1)
+            cluster.sync.wait.isr(minikafka_topic, size=3)
         """
     )
     run().assert_outcomes(passed=2)
@@ -212,7 +213,7 @@ def test_an_installed_minikafka_is_found_by_its_entry_point(pytester, monkeypatc
     (metadata / "entry_points.txt").write_text(f"[pytest11]\n{line.replace(chr(34), '')}\n")
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{metadata.parent}")
     pytester.makepyfile(PLAIN.format(name="found"))
-    result = pytester.runpytest_subprocess(*QUIET, "--strict-markers", timeout=110)
+    result = pytester.runpytest_subprocess(*QUIET, "--strict-markers", timeout=TIMEOUT_S)
     result.assert_outcomes(passed=1)
 
 

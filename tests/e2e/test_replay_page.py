@@ -24,6 +24,8 @@ from minikafka.ui.states import Replica
 from minikafka.wire.messages import CreateTopicsRequest, DescribeQuorumRequest, NewTopic
 from minikafka.world.asking import Asker
 from minikafka.world.local_cluster import LocalCluster
+from tests.e2e.conftest import EXPECT_TIMEOUT_MS
+from tests.e2e.haste import SHORT_SESSIONS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.browser]
 
@@ -77,6 +79,7 @@ def written(replay: Replay, path: Path) -> tuple[Replay, Path]:
 def page(browser: Browser) -> Iterator[Page]:
     """A tab that counts what goes wrong and what is asked for beyond the file itself."""
     tab = browser.new_page(viewport={"width": 1360, "height": 980})
+    tab.set_default_timeout(EXPECT_TIMEOUT_MS)
     wrong: list[str] = []
     tab.on("console", lambda message: wrong.append(message.text))
     tab.on("pageerror", lambda error: wrong.append(str(error)))
@@ -158,7 +161,7 @@ def test_playing_goes_on_by_itself_and_stops(page: Page, simulated: tuple[Replay
     page.locator("#speed").select_option("10")
     page.get_by_role("button", name="play").click()
     # At step three or beyond: the page is looked at once a second at last, and may be seen at every tenth step only.
-    expect(page.locator("body")).to_have_attribute("data-step", re.compile(r"^([3-9]|\d{2,})$"), timeout=20_000)
+    expect(page.locator("body")).to_have_attribute("data-step", re.compile(r"^([3-9]|\d{2,})$"))
     page.get_by_role("button", name="pause").click()
     expect(page.get_by_role("button", name="play")).to_have_attribute("aria-pressed", "false")
     held = page.evaluate("document.body.dataset.step")
@@ -235,7 +238,7 @@ def test_a_broken_promise_is_shown_first(page: Page, tmp_path: Path):
 
 ORDERS = TopicPartition("orders", 0)
 
-QUICK = {"broker.session.timeout.ms": "2000", "broker.heartbeat.interval.ms": "200", "min.insync.replicas": "2"}
+QUICK = {**SHORT_SESSIONS, "min.insync.replicas": "2"}
 
 
 async def produced(bootstrap: str, values: int) -> None:
@@ -275,7 +278,7 @@ class RealRun:
             shutil.copy(self.journal_path, self.folder / "kept.jsonl")
 
     async def settled(self, cluster: LocalCluster) -> dict[str, tuple[str, str, str]]:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             found = cluster.run(lambda: standing(cluster))
             while len(set(found.values())) > 1:
                 await asyncio.sleep(0.05)

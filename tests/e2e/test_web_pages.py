@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from minikafka.world.local_cluster import LocalCluster
-from tests.e2e.conftest import FLAGS, chromium_path
+from tests.e2e.conftest import EXPECT_TIMEOUT_MS, FLAGS, LAUNCH_TIMEOUT_MS, chromium_path
 
 pytestmark = [pytest.mark.e2e, pytest.mark.browser]
 
@@ -59,7 +59,9 @@ def rebound() -> Iterator[Browser]:
     """A browser for which every name below ``evil.example`` points to this machine."""
     with sync_playwright() as playwright:
         rule = "--host-resolver-rules=MAP *.evil.example 127.0.0.1"
-        launched = playwright.chromium.launch(executable_path=chromium_path(), args=[*FLAGS, rule])
+        launched = playwright.chromium.launch(
+            executable_path=chromium_path(), args=[*FLAGS, rule], timeout=LAUNCH_TIMEOUT_MS
+        )
         yield launched
         launched.close()
 
@@ -73,6 +75,7 @@ def test_pages_see_and_do_what_their_origin_and_name_allow(cluster: LocalCluster
     """One browser, three pages: elsewhere, of an allowed origin, and one that rebinds its name to the broker."""
     url = f"http://{cluster.bootstrap}"
     page = rebound.new_page()
+    page.set_default_timeout(EXPECT_TIMEOUT_MS)
 
     page.goto(f"http://127.0.0.1:{elsewhere}/")
     simple = {"method": "POST", "mode": "no-cors", "headers": {"Content-Type": "text/plain"}}
