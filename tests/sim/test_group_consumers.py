@@ -274,6 +274,21 @@ def test_commits_by_hand_with_metadata_and_their_limits(cluster: SimCluster):
     assert cluster.run(story(), node="m") == [values[7]]
 
 
+async def reading(consumer: Consumer) -> Consumer:
+    """The same, subscribed to orders, with the first records in hand."""
+    consumer.subscribe(["orders"])
+    await consumer.start()
+    await consumer.getmany(timeout_ms=10_000)
+    return consumer
+
+
+async def cut_off_for_longer_than_its_session(cluster: SimCluster, machine: str) -> None:
+    """Its group goes on without it meanwhile."""
+    cluster.sim.network.isolate(machine)
+    await asyncio.sleep(15.0)
+    cluster.sim.network.heal()
+
+
 def test_a_zombies_commit_is_refused(cluster: SimCluster):
     """The group went on: CommitFailed, nothing was committed."""
     config = ConsumerConfig(
@@ -283,13 +298,8 @@ def test_a_zombies_commit_is_refused(cluster: SimCluster):
     world = cluster.sim.of("z")
 
     async def story() -> None:
-        consumer = Consumer(config, world)
-        consumer.subscribe(["orders"])
-        await consumer.start()
-        await consumer.getmany(timeout_ms=10_000)
-        cluster.sim.network.isolate("z")
-        await asyncio.sleep(15.0)
-        cluster.sim.network.heal()
+        consumer = await reading(Consumer(config, world))
+        await cut_off_for_longer_than_its_session(cluster, "z")
         with pytest.raises(CommitFailed, match="nothing was committed"):
             await consumer.commit({TopicPartition("orders", 0): 1})
         assert await consumer.committed(TopicPartition("orders", 0)) is None
@@ -309,14 +319,9 @@ def test_what_a_lost_member_works_on_is_not_committed_by_its_next_life(cluster: 
     world = cluster.sim.of("l")
 
     async def story() -> None:
-        consumer = Consumer(config, world)
-        consumer.subscribe(["orders"])
-        await consumer.start()
-        await consumer.getmany(timeout_ms=10_000)
+        consumer = await reading(Consumer(config, world))
         await consumer.commit({partition: 2})
-        cluster.sim.network.isolate("l")
-        await asyncio.sleep(15.0)
-        cluster.sim.network.heal()
+        await cut_off_for_longer_than_its_session(cluster, "l")
         await asyncio.sleep(30.0)
         assert "group_member_thrown_out" in kinds(cluster, "l")
         with pytest.raises(CommitFailed, match="it is not in the group now"):
