@@ -7,7 +7,7 @@ report in the order of partitions and offsets, so that the same history gives th
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from minikafka.check.clients import Outcome, PartitionReads, PollBook, Reading, SendBook, SentRecord
 from minikafka.check.findings import (
@@ -268,9 +268,9 @@ class Judge:
         readings = [self._reads(TopicPartition(topic, partition)).first.get(offset) for partition, offset in places]
         return tuple(reading.line for reading in readings if reading is not None)
 
-    def _shifted(self, partition: TopicPartition) -> set[str]:
-        """shifted: one finding for a stretch of records that moved together; returns their values."""
-        moved: set[str] = set()
+    def _shifted(self, partition: TopicPartition) -> dict[str, int]:
+        """shifted: one finding for a stretch of records that moved together; returns each value's distance."""
+        moved: dict[str, int] = {}
         acknowledged = self._sends.acknowledged_at.get(partition, {})
         places = self._places[partition.topic]
 
@@ -285,7 +285,7 @@ class Judge:
             first, last = stretch.offsets[0], stretch.offsets[-1]
             if first == last and (first in read or first in agreed):
                 continue  # one record at another's place: a swap
-            moved.update(acknowledged[offset].value for offset in stretch.offsets)
+            moved.update((acknowledged[offset].value, stretch.distance) for offset in stretch.offsets)
             self._report(
                 Shifted(
                     topic=partition.topic,
@@ -301,7 +301,7 @@ class Judge:
             )
         return moved
 
-    def _inconsistent_offsets(self, partition: TopicPartition, moved: set[str]) -> None:
+    def _inconsistent_offsets(self, partition: TopicPartition, moved: Mapping[str, int]) -> None:
         """Everybody who says what stands at an offset must say the same; what ``moved`` explains is told already."""
         reads = self._reads(partition)
         acknowledged = self._sends.acknowledged_at.get(partition, {})
@@ -314,7 +314,7 @@ class Judge:
             reading = reads.first.get(offset)
             told = agreed.get(offset, record.value) if reading is None else reading.value
             differ = told != record.value or agreed.get(offset, record.value) != record.value
-            if differ and not (record.value in moved or told in moved):
+            if differ and record.value not in moved and not self._gave_way(record, offset, moved.get(told)):
                 disputed[offset] = None
         for offset, value in agreed.items():
             reading = reads.first.get(offset)
@@ -322,6 +322,14 @@ class Judge:
                 disputed[offset] = None
         for offset in sorted(disputed):
             self._dispute(partition, offset)
+
+    def _gave_way(self, record: SentRecord, offset: Offset, distance: int | None) -> bool:
+        """Does another one stand there since that moved, and this record is gone, or moved with it?"""
+        places = self._places[record.topic]
+        first = places.first.get(record.value)
+        if distance is None or first is None:
+            return distance is not None
+        return (record.place.partition, offset + distance) in places.several.get(record.value, [first])
 
     def _dispute(self, partition: TopicPartition, offset: Offset) -> None:
         claims: dict[str, tuple[str, int]] = {}

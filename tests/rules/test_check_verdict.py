@@ -271,6 +271,18 @@ def test_a_shift_hides_no_disagreement_between_readers() -> None:
     assert story.kinds() == {"lost-write": 1, "shifted": 1, "inconsistent-offsets": 1}
 
 
+def test_a_shift_explains_no_record_that_went_elsewhere() -> None:
+    """The shift may be allowed to one producer (acks=1 in the simulator): what moved otherwise is told by itself."""
+    story = Story().acknowledged("a", at=0, process="q").acknowledged("b", "c", at=1).acknowledged("d", at=3)
+    verdict = story.read(*"bcad").verdict()
+    assert verdict.totals == {"shifted": 1, "inconsistent-offsets": 1}
+    (finding,) = verdict.of("inconsistent-offsets")
+    assert isinstance(finding, InconsistentOffsets)
+    assert finding.values == (("a", "the answer to q"), ("b", "a poll of c"))
+    with_it = Story().acknowledged(*"axbcbd").read(*"abcbd").verdict()
+    assert with_it.totals["inconsistent-offsets"] == 1, "of x alone: both b moved with the others"
+
+
 def test_a_record_that_moved_alone_is_named() -> None:
     """The last one: nobody saw anything where it was acknowledged."""
     assert Story().acknowledged("a", at=0).acknowledged("b", at=2).read("a", "b").kinds() == {"shifted": 1}
