@@ -139,8 +139,8 @@ class Judge:
     def _acknowledged(self, record: SentRecord, *, seen: bool) -> None:
         offset = record.offset
         if offset is None or record.partition is None:
-            is_compacted = record.topic in self._expectations.compacted
-            if not seen and self._expectations.final_read_complete and not is_compacted:
+            is_owed = self._expectations.final_read_complete and not self._replaced.may_be_gone_from_anywhere(record)
+            if is_owed and not seen:
                 self._lost(record, (), NO_OFFSET)
             return
         partition = record.place

@@ -172,6 +172,7 @@ def history(
     compacted: bool = True,
     lost: dict[int, tuple[str, str]] | None = None,
     unanswered: Sequence[Operation] = (),
+    all_read: bool = True,
 ) -> dict[str, int]:
     """Findings of a history in which ``sent`` (key, value) were acknowledged in order, and only ``read`` were seen.
 
@@ -198,7 +199,7 @@ def history(
         )
     )
     topics = frozenset({"orders"} if compacted else ())
-    operations.append(Expect(expectations=Expectations(final_read_complete=True, compacted=topics)))
+    operations.append(Expect(expectations=Expectations(final_read_complete=all_read, compacted=topics)))
     return check_operations(operations).totals
 
 
@@ -223,6 +224,29 @@ def test_where_two_records_claim_one_place_each_is_judged_by_itself():
     assert history(sent, [0, 1, 3], lost={2: ("b", "0")}) == {**claimed_twice, "lost-write": 1}
 
 
+def test_a_record_that_is_lost_itself_has_replaced_nothing():
+    """An acks=1 record is lost with its leader; the one that it would have replaced is owed, whoever sent it. Only what
+    stands, or is a tombstone, can have replaced something.
+    """
+    sent = [("a", "1"), ("b", "2"), ("c", "3")]
+    assert history(sent, [0, 1, 2], lost={3: ("a", "0")}) == {"unseen": 1}
+    assert history(sent, [1, 2], lost={3: ("a", "0")}) == {"unseen": 1, "lost-write": 1, "poll-skip": 1}
+    assert history(sent, [1, 2], lost={3: ("a", "~null")}) == {}
+    assert history(sent, [1, 2], lost={3: ("a", "0")}, all_read=False) == {}, "it may not have been read yet"
+
+
+def test_a_record_whose_offset_was_not_told_is_owed_unless_something_of_its_key_is_there():
+    """An old duplicate is acknowledged without an offset: nobody knows what came after it, but what there is at all."""
+    sent, nowhere = [("a", "1"), ("b", "2")], Acknowledged(op=99, time=0.0, partition=0, offset=None, leader_epoch=0)
+
+    def of(key: str | None, value: str = "0") -> dict[str, int]:
+        (old,) = tombstone("x", answer=None)
+        return history(sent, [0, 1], unanswered=[replace(old, key=key, value=value), nowhere])
+
+    assert of("x") == {"lost-write": 1}
+    assert of("a") == of(None) == of("x", "~null") == {}
+
+
 def test_a_tombstone_is_not_owed():
     """Nobody can tell from a history when its time was over."""
     assert history([("a", "1"), ("a", "~null"), ("b", "2")], [2]) == {}
@@ -240,11 +264,13 @@ def test_a_tombstone_of_unknown_outcome_may_have_deleted_what_is_gone():
     """Found by a soak (seed 1795322757): it was written, its producer was told REQUEST_TIMED_OUT, and compaction took
     what it deletes. Nothing but its key says so: all tombstones look alike to a reader, and this one goes as well.
     """
-    sent, read = [("a", "1"), ("b", "2"), ("c", "3")], [1, 2]
+    sent, read = [("a", "1"), ("b", "2"), ("c", "3"), ("d", "~null")], [1, 2]
     assert history(sent, read, unanswered=tombstone("a")) == {}
     assert history(sent, read, unanswered=tombstone("a", partition=None)) == {}, "the partitioner chose"
     assert history(sent, read, unanswered=tombstone("a", answer=None)) == {}, "open at the end"
-    assert history(sent, [0, 1], unanswered=tombstone("c"))["unseen"] == 1, "nothing stood above the last one"
+    assert history(sent[:3], [0, 1], unanswered=tombstone("c"))["unseen"] == 1, "nothing stood above the last one"
+    assert history(sent[:3], read, unanswered=tombstone("a"))["lost-write"] == 1, "values stand wherever it could have"
+    assert history(sent[:2] + sent[3:], [1], unanswered=tombstone("a")) == {}, "of a hole it is not known"
     lost = history(sent, read)
     assert lost["lost-write"] == 1
     assert history(sent, read, unanswered=tombstone("b")) == lost, "of another key"
