@@ -54,6 +54,8 @@ class _Call:
     source: str
     peer: Address
     answer: asyncio.Future[bytes]
+    arrivals: int = 0
+    """How many copies of its request somebody was given."""
 
     def fail(self, error: Exception) -> None:
         if not self.answer.done():
@@ -142,7 +144,7 @@ class SimNetwork:
         self.marks: Counter[str] = Counter()
         """What profiles did to messages: proof that they did."""
         self.doubled: list[Message] = []
-        """The requests that profiles sent twice."""
+        """The requests that arrived twice."""
         self.profile = LinkProfile()
         """For links without a profile of their own."""
         self.unpowered: set[str] = set()
@@ -274,7 +276,6 @@ class SimNetwork:
         duplicate = (link.profile or self.profile).duplicate
         if duplicate and link.stream("duplicate").random() < duplicate:
             self.marks["message_duplicated"] += 1
-            self.doubled.append(message)
             self._send(link, message, call.caller, arrive, broken)
 
     def _arrive(self, call: _Call, message: Message, bound: _Listener | None) -> None:
@@ -285,6 +286,9 @@ class SimNetwork:
             refusal = Unreachable(f"{call.peer}: connection refused")
             self._signal(call, lambda: call.fail(refusal))
             return
+        call.arrivals += 1
+        if call.arrivals == 2:
+            self.doubled.append(message)
         self._arrivals += 1
         arrival = self._arrivals
         listener.waiting[arrival] = call

@@ -169,6 +169,21 @@ def test_a_duplicated_request_is_handled_twice_and_answered_once():
     run(story)
 
 
+def test_a_request_whose_second_copy_is_lost_has_come_once():
+    """What a doubled request excuses (``doubled.py``) is not for requests of which one copy arrived."""
+
+    async def story(s: Story) -> None:
+        await s.boot()
+        s.sim.network.shape("n2", "n1", LinkProfile(duplicate=1.0))
+        s.sim.network.rule(matching(Drop(), kind="request", count=1))
+        assert await s.call() == b"Ask "
+        await asyncio.sleep(1)
+        assert s.handled == ["Ask"]
+        assert s.sim.network.doubled == []
+
+    run(story)
+
+
 def test_loss_is_drawn_per_message():
     """Some calls get through a lossy link, some do not."""
 
