@@ -160,6 +160,8 @@ class CommittedPrefixEqual(OfPartition):
         for event in sight.events:
             if event.kind == "tail_truncated":
                 start = min(start, number_of(event, "new"))
+            elif event.kind == "became_leader" and number_of(event, "epoch") in sight.unclean:
+                start = 0  # what it has is what counts from now on
         self._compared[key] = watermark
         if start >= watermark:
             return
@@ -168,6 +170,8 @@ class CommittedPrefixEqual(OfPartition):
         is_compacted = sight.partition.config.compacts
         for batch in rows_of(sight.partition.log, start, watermark, is_compacted=is_compacted):
             known = exposed.get(batch.base_offset)
+            if known is not None and exposing is not None and sight.is_given_up(known.in_epoch):
+                known = None
             if known is not None and known.batch != batch:
                 report("exposed_record_changed", f"{sight.name} on {sight.life}: {batch}, exposed was {known.batch}")
             elif known is None and exposing is not None:
@@ -204,7 +208,7 @@ class LeaderHoldsCommitted(OfPartition):
             return
         log, is_compacted = leader.log, sight.partition.config.compacts
         held = {batch.base_offset: batch for batch in rows_of(log, 0, log.end_offset, is_compacted=is_compacted)}
-        owed = self._committed.of(sight.key)
+        owed = [each for each in self._committed.of(sight.key) if not sight.is_given_up(each.in_epoch)]
         if is_compacted:
             owed = still_owed(owed, held.values())
         for batch, in_epoch in owed:
@@ -246,8 +250,10 @@ class CompactionKeepsLatest(OfPartition):
         log, watermark = sight.partition.log, sight.partition.high_watermark
         retention_s = sight.partition.config.delete_retention_ms / 1000 if self.calendars_are_right else 0.0
         held = {record.base_offset for record in records_of(log, log.start_offset, watermark)}
-        for record, _ in self._committed.of(sight.key):
+        for record, in_epoch in self._committed.of(sight.key):
             if not log.start_offset <= record.base_offset < watermark or record.base_offset in held:
+                continue
+            if sight.is_given_up(in_epoch):
                 continue
             if not book.may_be_gone(record, end=log.end_offset, time=sight.time, delete_retention_s=retention_s):
                 report(self.name, f"{sight.name} on {sight.life}: {record} of {record.key!r} is gone, hw {watermark}")

@@ -3,12 +3,13 @@
 - Records sent with acks=0 or acks=1 may be lost, doubled and reordered; never those of other producers beside them.
   Of a doubled one the copy that was acknowledged may be the one that is lost, or deleted before anybody read it: the
   other one stands where nobody was told.
-- A topic with ``unclean.leader.election.enable`` may lose what was acknowledged, once such an election took place; its
-  replicas must still become equal, so ``diverged`` is never allowed. A second such election may bring back the first
-  one's loss beside its retry: a record stands at most as often as there were such elections.
+- A topic with ``unclean.leader.election.enable`` may lose what was acknowledged before such an election, or while the
+  former leader had not heard of it; its replicas must still become equal, so ``diverged`` is never allowed. A second
+  such election may bring back what the first one lost, beside its retry: between two places of a record there were two.
 - A record that is deleted (retention, DeleteRecords) before its producer was told of it may be written once more: a
   replica that begins its log behind it has never heard of that producer, and takes its retry for a first send when it
-  leads. Kafka's does so too (KIP-360: an unknown producer's sequence is believed).
+  leads. Kafka's does so too (KIP-360: an unknown producer's sequence is believed). So between two places of a record
+  some replica has begun its log.
 - A record whose request a link delivered twice may stand though its producer was told *not written*: one copy was
   written, and the other one's refusal was heard first (``doubled.py``).
 
@@ -17,8 +18,8 @@ Rule for this file: whatever is not allowed here is a violation.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from itertools import pairwise
 from typing import Any, Final
 
 from minikafka.check.findings import (
@@ -34,20 +35,25 @@ from minikafka.check.findings import (
     Unseen,
 )
 from minikafka.sim.plan import Plan
-from minikafka.types import Offset, TopicPartition
+from minikafka.types import Epoch, Offset, TopicPartition
 
 OF_LOOSE_RECORDS: Final = (LostWrite, Unseen, Duplicate, NonmonotonicSend, AcknowledgedMissingOnReplica)
 """What acks=0 and acks=1, without idempotence, do not promise."""
 
-OF_UNCLEAN_PARTITIONS: Final = (
-    LostWrite,
-    Unseen,
-    InconsistentOffsets,
-    Shifted,
-    NonmonotonicPoll,
-    NonmonotonicSend,
+OF_UNCLEAN_PARTITIONS: Final = frozenset(
+    {
+        LostWrite,
+        Unseen,
+        InconsistentOffsets,
+        Shifted,
+        NonmonotonicPoll,
+        NonmonotonicSend,
+    }
 )
 """What an unclean election may do to those who were told of, or had read, what is gone: others stand in its place."""
+
+KAFKAS_MS: Final = {"broker.session.timeout.ms": 9_000, "request_timeout_ms": 30_000}
+"""Defaults of what says how long after an election somebody may be told what its former leader wrote."""
 
 UNCLEAN_SETTING: Final = "unclean.leader.election.enable"
 
@@ -58,27 +64,35 @@ class Losses:
     def __init__(
         self,
         plan: Plan,
-        may_have_lost: Callable[[TopicPartition], int],
-        begun_anew_at: Callable[[TopicPartition], Offset] = lambda _: 0,
+        unclean_elections: Callable[[TopicPartition], Mapping[Epoch, float]],
+        begun_anew_at: Callable[[TopicPartition], Collection[Offset]] = lambda _: (),
         doubled: Container[str] = (),
+        time_of: Callable[[int], float] = lambda _: 0.0,
     ) -> None:
-        self._may_have_lost = may_have_lost
-        """How many unclean elections has the partition had, as its topic allows?"""
+        self._unclean_elections = unclean_elections
+        """Those that a partition has had, as its topic allows: epoch -> time."""
         self._begun_anew_at = begun_anew_at
-        """Where a replica began its log behind what was deleted."""
+        """Where replicas began their logs behind what was deleted."""
+        self._time_of = time_of
+        """When a line of the history was told."""
         self._doubled = doubled
         """The values of records whose produce request arrived twice."""
         self._loose = tuple(machine for machine, settings in plan.clients.items() if _acks(settings) in (0, 1))
-        self._standing: dict[TopicPartition, Counter[str]] = {}
+        spans = {**KAFKAS_MS, **plan.client_settings, **plan.settings}
+        self._heard_late_s = sum(int(spans[name]) for name in KAFKAS_MS) / 1000
+        self._standing: dict[TopicPartition, dict[str, list[Epoch]]] = {}
 
-    def stands(self, name: TopicPartition, values: Iterable[str]) -> None:
-        """What a partition holds at the end."""
-        self._standing[name] = Counter(values)
+    def stands(self, name: TopicPartition, rows: Iterable[tuple[Epoch, str]]) -> None:
+        """What a partition holds at the end: values, and in which epoch each was written, in the order of the log."""
+        standing = self._standing[name] = {}
+        for epoch, value in rows:
+            standing.setdefault(value, []).append(epoch)
 
     def allows(self, finding: Finding) -> bool:
         """Is it a loss that the settings allow?"""
         name = TopicPartition(finding.topic, finding.partition)
-        if self._may_have_lost(name) and self._is_of_an_unclean_election(name, finding):
+        elections = self._unclean_elections(name)
+        if elections and self._is_of_an_unclean_election(name, finding, elections):
             return True
         if isinstance(finding, Duplicate) and self._is_of_a_deletion(name, finding):
             return True
@@ -93,16 +107,31 @@ class Losses:
         value = str(getattr(finding, "value", "") or getattr(finding, "process", ""))
         return isinstance(finding, OF_LOOSE_RECORDS) and self._is_loose(value)
 
-    def _is_of_an_unclean_election(self, name: TopicPartition, finding: Finding) -> bool:
+    def _is_of_an_unclean_election(
+        self, name: TopicPartition, finding: Finding, elections: Mapping[Epoch, float]
+    ) -> bool:
         if isinstance(finding, Duplicate):
-            # Read at one place before it was lost there, and sent again to another.
-            return self._standing.get(name, Counter())[finding.value] <= self._may_have_lost(name)
-        return isinstance(finding, OF_UNCLEAN_PARTITIONS)
+            # It may have been read at a place where it was lost since. Where it stands twice, the leader that wrote it
+            # again had it already: its producer had been told by the one between that its sequence is not known.
+            epochs = self._standing.get(name, {}).get(finding.value, [])
+            return all(sum(one < epoch <= next_one for epoch in elections) >= 2 for one, next_one in pairwise(epochs))
+        if type(finding) not in OF_UNCLEAN_PARTITIONS:
+            return False
+        told = [self._time_of(line) for line in finding.lines] or [0.0]
+        first, last = min(elections.values()), max(elections.values()) + self._heard_late_s
+        if isinstance(finding, LostWrite | Unseen):
+            return max(told) <= last  # when it was acknowledged
+        if isinstance(finding, NonmonotonicPoll):
+            return min(told) >= first  # when somebody was sent back
+        return min(told) <= last
 
     def _is_of_a_deletion(self, name: TopicPartition, finding: Duplicate) -> bool:
-        *before, _ = sorted(offset for _, offset in finding.places)
+        offsets = sorted(offset for _, offset in finding.places)
         is_one_partition = {partition for partition, _ in finding.places} == {name.partition}
-        return is_one_partition and all(offset < self._begun_anew_at(name) for offset in before)
+        begun = self._begun_anew_at(name)
+        return is_one_partition and all(
+            any(one < start <= next_one for start in begun) for one, next_one in pairwise(offsets)
+        )
 
     def _is_answer_to_loose(self, value: str, who: str) -> bool:
         return who.startswith("the answer to") and self._is_loose(value)

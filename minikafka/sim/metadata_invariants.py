@@ -6,7 +6,7 @@ Rule for this file: it only looks (KAFKA-FACTS §10, DESIGN D5).
 from __future__ import annotations
 
 from minikafka.broker.broker import Broker
-from minikafka.quorum.image import MetadataImage, changes
+from minikafka.quorum.image import MetadataImage, PartitionImage, changes
 from minikafka.sim.held import Batch, batches_of
 from minikafka.sim.sight import Report, number_of
 from minikafka.sim.world import Event
@@ -20,19 +20,19 @@ class MetadataHolds:
     """Of each committed image: the ISR is within the replicas, the leader within the ISR; epochs never fall."""
 
     def __init__(self) -> None:
-        self.unclean: dict[TopicPartition, dict[Epoch, None]] = {}
-        """Partitions that have had a leader from outside ISR and ELR (KIP-704), and in which epochs."""
+        self.unclean: dict[TopicPartition, dict[Epoch, float]] = {}
+        """Partitions that have had a leader from outside ISR and ELR (KIP-704): in which epochs, and since when."""
         self._newest = MetadataImage()
 
-    def look(self, image: MetadataImage, report: Report) -> None:
+    def look(self, image: MetadataImage, report: Report, time: float = 0.0) -> None:
         """``image`` was applied somewhere."""
         if image.offset <= self._newest.offset:
             return
         for name, before, after in changes(self._newest, image):
             if after is None:
                 continue
-            if not after.recovered:
-                self.unclean.setdefault(name, {})[after.leader_epoch] = None
+            if _is_elected_uncleanly(before, after):
+                self.unclean.setdefault(name, {}).setdefault(after.leader_epoch, time)
             joined = set(after.isr) - set(before.isr if before is not None else after.isr)
             if not all(map(image.eligible, sorted(joined))):
                 report("isr_joined_while_ineligible", f"{name} from {before} to {after}")
@@ -45,6 +45,13 @@ class MetadataHolds:
             ):
                 report("epochs_never_fall", f"{name} from {before} to {after}")
         self._newest = image
+
+
+def _is_elected_uncleanly(before: PartitionImage | None, after: PartitionImage) -> bool:
+    """A leader that recovers may die, and come back or be followed by another one: that election may be clean."""
+    if after.recovered:
+        return False
+    return before is None or before.recovered or after.leader not in {NO_NODE, *before.isr, *before.elr}
 
 
 class AppliedEqual:

@@ -7,14 +7,14 @@ The fault budget (what a run must survive):
 - ``page_cache`` policy (Kafka's default): the same, but a power cut happens only while every partition is whole and
   keeps a replica outside, else it is carried out as a kill -9 (``power_cut_spared``); and until all is whole again no
   other broker is killed or ended by its disk, it is stopped and resumed instead (``crash_spared``,
-  ``disk_full_spared``). For the controller a kill -9 is no better than a power cut (KIP-966): were every replica's stop
-  unclean, the last known leader is elected when it returns, with what its disk has kept.
+  ``fail_sync_spared``, ``disk_full_spared``). For the controller a kill -9 is no better than a power cut (KIP-966):
+  were every replica's stop unclean, the last known leader is elected when it returns, with what its disk has kept.
 - a sync that fails leaves pages that a later power cut turns into zeros, on a disk that says it is well: plans have
   failing syncs or power cuts, not both.
 - a disk that is replaced by an empty one (``wipe``) counts as a power cut, whatever the policy, and happens to brokers
   that are no voters: a static quorum does not survive a voter that forgets its vote.
-- a topic with ``unclean.leader.election.enable`` may lose what it likes once an unclean election has taken place: its
-  losses are named, not violations; so are those of records that were sent with acks=0 or acks=1.
+- a topic with ``unclean.leader.election.enable`` may lose what it had when an unclean election takes place: its losses
+  are named, not violations; so are those of records that were sent with acks=0 or acks=1 (``losses.py``).
 - a bit that rots (``rot``) does so on one replica's disk, in what is committed and synced, while everything is whole;
   until an operator has put it right nobody is killed who has what that replica lacks, and nothing else happens to its
   disk. Never: bits rotten on every copy at once.

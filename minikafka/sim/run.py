@@ -96,8 +96,14 @@ class Run:
         self.report = Report(plan=plan)
         self.schedule = Schedule()
         self.checker = Checker()
+        self._told_at: list[float] = []
+        """When each line of the history was."""
         self.losses = Losses(
-            plan, self.watch.may_have_lost, self.watch.begun_anew_at, DoubledRecords(self.sim.network.doubled)
+            plan,
+            self.watch.unclean_elections,
+            self.watch.begun_anew_at,
+            DoubledRecords(self.sim.network.doubled),
+            lambda line: self._told_at[line - 1],
         )
         self._recorder = Recorder(self._record, self.sim.loop.time)
         self.faults = Faults(plan, self.cluster, self.schedule.at, self.report.faults.append)
@@ -109,6 +115,7 @@ class Run:
         self._events_seen = 0
 
     def _record(self, operation: HistoryOperation) -> None:
+        self._told_at.append(self.sim.loop.time())
         self.checker.feed(operation)
         self.report.outcomes[operation.type] += 1
 
@@ -295,7 +302,7 @@ class Run:
                 for batch in batches
                 for record in decode_batch(batch)
             ]
-            self.losses.stands(name, (value for _, _, value in rows))
+            self.losses.stands(name, ((epoch, value) for _, epoch, value in rows))
             # The first batch may begin below the log's start.
             self._held[name] = [(at, value) for at, _, value in rows if at >= replica.log.start_offset]
             self._recorder.replica(

@@ -6,7 +6,7 @@ Rule for this file: it names what there is to see and says nothing about what is
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
@@ -15,7 +15,7 @@ from minikafka.quorum.image import MetadataImage
 from minikafka.replication.leader import LeaderReplica
 from minikafka.replication.partition import Partition
 from minikafka.sim.world import Event
-from minikafka.types import NodeId, TopicId, TopicPartition
+from minikafka.types import Epoch, NodeId, TopicId, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,19 @@ Key: TypeAlias = tuple[TopicPartition, TopicId]
 class Sight:
     """One replica after a step that told something about it."""
 
-    __slots__ = ("brokers", "events", "image", "is_hearsay", "key", "leader", "life", "name", "partition", "time")
+    __slots__ = (
+        "brokers",
+        "events",
+        "image",
+        "is_hearsay",
+        "key",
+        "leader",
+        "life",
+        "name",
+        "partition",
+        "time",
+        "unclean",
+    )
 
     def __init__(
         self, brokers: Mapping[NodeId, Broker], image: MetadataImage | None, event: Event, partition: Partition
@@ -61,6 +73,12 @@ class Sight:
         self.events: list[Event] = []
         self.is_hearsay = False
         """A leader of this partition was not looked at: its disk was damaged. What it exposed is known from others."""
+        self.unclean: Collection[Epoch] = ()
+        """In which epochs the partition had a leader that was elected uncleanly, as its topic allows."""
+
+    def is_given_up(self, in_epoch: Epoch) -> bool:
+        """May what was exposed in that epoch be gone for this replica, since an unclean election came in between?"""
+        return any(in_epoch < epoch <= self.partition.epoch for epoch in self.unclean)
 
     def replica(self, node: NodeId) -> Partition | None:
         """What another broker has of the same partition."""

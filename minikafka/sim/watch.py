@@ -9,7 +9,7 @@ hold stands in ``invariants.py`` and ``metadata_invariants.py``.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Collection, Container, Mapping
 
 from minikafka.broker.broker import Broker
 from minikafka.quorum.image import MetadataImage
@@ -28,9 +28,9 @@ from minikafka.sim.invariants import (
     ValidHighWatermark,
 )
 from minikafka.sim.metadata_invariants import QUORUM_EVENTS, AppliedEqual, MetadataHolds, QuorumHolds
-from minikafka.sim.sight import OfPartition, Sight, Violation, life_of, number_of
+from minikafka.sim.sight import OfPartition, Report, Sight, Violation, life_of, number_of
 from minikafka.sim.world import Event
-from minikafka.types import NodeId, Offset, TopicPartition
+from minikafka.types import Epoch, NodeId, Offset, TopicPartition
 
 LOSSES = frozenset(
     {
@@ -79,7 +79,7 @@ class Watch:
         self._nodes = {node_name(node): node for node in cluster.nodes}
         self._names: dict[str, TopicPartition] = {}
         self._told: list[Event] = []
-        self._begun_anew: dict[str, Offset] = {}
+        self._begun_anew: dict[str, dict[Offset, None]] = {}
         self._deleted_below: dict[str, Offset] = {}
         cluster.sim.observers.append(self._on_event)
         cluster.sim.loop.after_step.append(self._after_step)
@@ -106,22 +106,31 @@ class Watch:
             self._told.append(event)
             if event.kind == "log_restarted":
                 name = str(event.facts["partition"])
-                self._begun_anew[name] = max(number_of(event, "new"), self._begun_anew.get(name, 0))
+                self._begun_anew.setdefault(name, {})[number_of(event, "new")] = None
             elif event.kind == "log_start_raised":
                 name = str(event.facts["partition"])
                 self._deleted_below[name] = max(number_of(event, "start"), self._deleted_below.get(name, 0))
 
-    def begun_anew_at(self, name: TopicPartition) -> Offset:
-        """The highest offset at which a replica began its log, since the leader's starts there; else 0."""
-        return self._begun_anew.get(str(name), 0)
+    def begun_anew_at(self, name: TopicPartition) -> Collection[Offset]:
+        """The offsets at which replicas began their logs, since the leader's started there."""
+        return self._begun_anew.get(str(name), ())
 
     def deleted_below(self, name: TopicPartition) -> Offset:
         """Below it some leader or follower had deleted: another that leads later may have it still, as in Kafka."""
         return self._deleted_below.get(str(name), 0)
 
-    def may_have_lost(self, name: TopicPartition) -> int:
-        """How often was its leader elected uncleanly, as its topic allows? What that lost is the history's to name."""
-        return len(self._metadata.unclean.get(name, ())) if name.topic in self.may_be_unclean else 0
+    def unclean_elections(self, name: TopicPartition) -> Mapping[Epoch, float]:
+        """In which epochs its leader was elected uncleanly, as its topic allows, and since when that was known."""
+        return self._metadata.unclean.get(name, {}) if name.topic in self.may_be_unclean else {}
+
+    def _report_of(self, sight: Sight) -> Report:
+        """After an unclean election only its leader, and those after it, are held to what was not given up by it.
+
+        Others still have, or follow with, a log that is to be cut; what that takes away is the history's to name.
+        """
+        sight.unclean = self.unclean_elections(sight.name)
+        is_of_before = sight.leader is None or sight.leader.epoch < max(sight.unclean, default=0)
+        return self._report_what_is_no_loss if sight.unclean and is_of_before else self.report
 
     def _report_what_is_no_loss(self, name: str, what: str) -> None:
         if name not in LOSSES:
@@ -136,7 +145,7 @@ class Watch:
         for node, broker in brokers.items():
             image = broker.image
             if image is not self._applied.seen.get(node):
-                self._metadata.look(image, self.report)
+                self._metadata.look(image, self.report, self.cluster.sim.loop.time())
                 self._applied.look(node, image, self.report)
             if newest is None or image.offset > newest.offset:
                 newest = image
@@ -155,7 +164,7 @@ class Watch:
                 sight.is_hearsay = partition.partition in self.were_rotten
             sight.events.append(event)
         for sight in sights.values():
-            report = self._report_what_is_no_loss if self.may_have_lost(sight.name) else self.report
+            report = self._report_of(sight)
             for each in self._of_partitions:
                 each.look(sight, report)
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from minikafka.broker.broker import Broker
-from minikafka.quorum.image import BrokerImage, MetadataImage
+from minikafka.quorum.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from minikafka.sim.metadata_invariants import AppliedEqual, MetadataHolds, QuorumHolds
 from minikafka.sim.watch import Watch
 from minikafka.sim.world import Event
@@ -73,6 +73,39 @@ def test_an_image_that_is_older_than_the_newest_is_not_looked_at_again() -> None
     holds.look(MetadataImage(offset=7), told)
     holds.look(MetadataImage(offset=5), told)
     assert told.names == []
+
+
+def standing(leader: int, isr: tuple[int, ...], epoch: int, *, recovered: bool = False) -> PartitionImage:
+    """A partition of three replicas."""
+    return PartitionImage(
+        partition=0,
+        replicas=(1, 2, 3),
+        isr=isr,
+        leader=leader,
+        leader_epoch=epoch,
+        partition_epoch=epoch,
+        controller_epoch=0,
+        recovered=recovered,
+    )
+
+
+def test_an_unclean_election_is_counted_once_however_often_its_leader_dies_before_it_has_recovered() -> None:
+    """KIP-704, S20: each election that is counted excuses losses, so a clean one must not be."""
+    holds = MetadataHolds()
+    changes = (
+        standing(1, (1, 2, 3), 0, recovered=True),
+        standing(2, (2,), 1),
+        standing(-1, (2,), 2),
+        standing(2, (2,), 3),
+        standing(2, (2,), 3, recovered=True),
+        standing(-1, (2,), 4, recovered=True),
+        standing(3, (3,), 5),
+        standing(1, (1,), 6),
+    )
+    for offset, each in enumerate(changes, 1):
+        topic = TopicImage(name="orders", topic_id="T", partitions=(each,))
+        holds.look(MetadataImage(offset=offset, topics={"orders": topic}), Told(), float(offset))
+    assert holds.unclean == {ORDERS: {1: 2.0, 5: 7.0, 6: 8.0}}
 
 
 def test_where_a_log_ever_began_is_kept_whoever_leads_next() -> None:

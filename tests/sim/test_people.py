@@ -3,22 +3,37 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from minikafka.check import Checker, Expectations, Recorder
-from minikafka.check.findings import AbortedRead, Duplicate, Finding, InconsistentOffsets, LostWrite, Shifted, Unseen
+from minikafka.check.findings import (
+    AbortedRead,
+    Duplicate,
+    Finding,
+    InconsistentOffsets,
+    IntNonmonotonicPoll,
+    LostWrite,
+    NonmonotonicPoll,
+    Shifted,
+    Unseen,
+)
 from minikafka.errors import InvalidPartitions, RequestTimedOut
+from minikafka.replication.leader import LeaderReplica
 from minikafka.sim import extras
 from minikafka.sim.doubled import DoubledRecords
 from minikafka.sim.extras import EXTRAS, LOOSE, RISKY, SCRATCH, rotten_bits, with_extras
+from minikafka.sim.invariants import CommittedPrefixEqual, LeaderHoldsCommitted, ValidHighWatermark
 from minikafka.sim.lives import RECORDS, Sent, tell_lives
 from minikafka.sim.losses import Losses
 from minikafka.sim.plan import Fault, Operation, Plan, PlannedTopic
 from minikafka.sim.run import Run, run
 from minikafka.sim.search import QUICK, QUICK_CLIENT
 from minikafka.sim.seeds import plan_of
+from minikafka.sim.sight import OfPartition
 from minikafka.sim.whom import FOLLOWER, ISR, LEADER
 from minikafka.types import TopicPartition
 
@@ -159,6 +174,48 @@ def test_without_that_setting_the_same_loss_is_a_violation() -> None:
     assert set(failures) != {None}
 
 
+@pytest.mark.parametrize(
+    ("blind", "caught"),
+    [
+        ((), "valid_high_watermark"),
+        ((ValidHighWatermark,), "committed_record_lost"),
+        ((ValidHighWatermark, LeaderHoldsCommitted, CommittedPrefixEqual), "lost-write"),
+    ],
+)
+def test_a_bug_that_shows_after_an_unclean_election_is_a_violation(
+    blind: tuple[type[OfPartition], ...], caught: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is committed from then on is owed again, by each check; all was forgiven to such a topic till the end."""
+    cut_off = Fault(at_s=10.0, kind="cut_both", target=f"{LEADER}:{RISKY}-0>others", lasts_s=3.0)
+    plain = unclean(2)
+    plan = plain.with_(
+        faults=(*plain.faults, cut_off),
+        operations=tuple(replace(each, at_s=each.at_s * 2) for each in plain.operations),
+        duration_s=14.0,
+    )
+    for each in blind:
+        monkeypatch.setattr(each, "look", lambda *_: None)
+    report = run(plan)
+    assert report.ok, report.render()
+    running, counts = Run(plan), LeaderReplica._counts
+
+    def nobody_counts_since_then(leader: LeaderReplica, node: int, now: float) -> bool:
+        return not running.watch.unclean_elections(TopicPartition(RISKY, 0)) and counts(leader, node, now)
+
+    monkeypatch.setattr(LeaderReplica, "_counts", nobody_counts_since_then)
+    assert running.run().failure == caught
+
+
+def never(_: TopicPartition) -> dict[int, float]:
+    """No unclean election."""
+    return {}
+
+
+def at(*epochs: int) -> Callable[[TopicPartition], dict[int, float]]:
+    """Unclean elections in these epochs, each after as many seconds."""
+    return lambda _: {epoch: float(epoch) for epoch in epochs}
+
+
 def finding(kind: type[Finding], value: str, **facts: object) -> Finding:
     """One of orders-0."""
     given = {
@@ -174,7 +231,7 @@ def finding(kind: type[Finding], value: str, **facts: object) -> Finding:
 
 def test_which_findings_are_allowed() -> None:
     """A loose producer's losses are its own: what others say of the same offset must still be one value."""
-    losses = Losses(Plan(seed=0, clients=LOOSELY), lambda name: False)
+    losses = Losses(Plan(seed=0, clients=LOOSELY), never)
     lost = {"held_by": (), "read_up_to": 9}
     assert losses.allows(finding(LostWrite, "loose.1", **lost))
     assert losses.allows(finding(Unseen, "loose~2.1", read_up_to=1))
@@ -192,7 +249,7 @@ def test_which_findings_are_allowed() -> None:
 
 def test_a_shift_is_allowed_where_all_that_moved_may_be_lost() -> None:
     """An acks=1 record that was written twice, and whose acknowledged copy is gone (seeds 1795323215, 1795323325)."""
-    losses = Losses(Plan(seed=0, clients=LOOSELY), lambda name: False)
+    losses = Losses(Plan(seed=0, clients=LOOSELY), never)
     place = {"topic": "orders", "partition": 0, "offset": 3}
 
     def moved(*processes: str) -> Shifted:
@@ -203,36 +260,65 @@ def test_a_shift_is_allowed_where_all_that_moved_may_be_lost() -> None:
     assert losses.allows(moved("loose", "loose~2"))
     assert not losses.allows(moved("loose", "p1"))
     assert not losses.allows(moved("p1"))
-    assert Losses(Plan(seed=0), lambda name: True).allows(moved("p1"))
+    assert Losses(Plan(seed=0), at(1)).allows(moved("p1"))
 
 
 def test_a_double_that_still_stands_is_no_loss() -> None:
     """After an unclean election a value may have been read elsewhere before; twice in the log is a duplicate."""
-    losses = Losses(Plan(seed=0), lambda name: True)
+    losses = Losses(Plan(seed=0), at(1))
     twice = Duplicate(topic="orders", partition=0, offset=1, value="p1.1", places=((0, 1), (0, 2)), sends=1)
-    losses.stands(TopicPartition("orders", 0), ["p1.0", "p1.1"])
+    losses.stands(TopicPartition("orders", 0), [(0, "p1.0"), (1, "p1.1")])
     assert losses.allows(twice)
-    losses.stands(TopicPartition("orders", 0), ["p1.1", "p1.1"])
+    losses.stands(TopicPartition("orders", 0), [(0, "p1.1"), (1, "p1.1")])
     assert not losses.allows(twice)
 
 
 def test_a_second_unclean_election_may_bring_a_lost_record_back_beside_its_retry() -> None:
     """Seed 1795325791 of a soak: the first leader, from whom it was taken, leads again after the retry's one."""
     twice = Duplicate(topic="orders", partition=0, offset=1, value="p1.1", places=((0, 1), (0, 2)), sends=1)
-    for elections, allowed in ((1, False), (2, True)):
-        losses = Losses(Plan(seed=0), lambda name, count=elections: count)  # type: ignore[misc]
-        losses.stands(TopicPartition("orders", 0), ["p1.1", "p1.1"])
-        assert losses.allows(twice) == allowed
+    for elections, epochs, allowed in (
+        (at(1), (0, 1), False),
+        (at(1, 2), (0, 2), True),
+        (at(1, 2), (0, 1), False),  # whoever took it back has not led yet
+        (at(1, 2), (2, 2), False),  # written twice by one leader
+        (at(1, 2), (2, 3), False),
+        (at(1, 2, 4), (0, 2, 4), False),
+        (at(1, 2, 3, 4), (0, 2, 4), True),
+    ):
+        losses = Losses(Plan(seed=0), elections)
+        losses.stands(TopicPartition("orders", 0), [(epoch, "p1.1") for epoch in epochs])
+        assert losses.allows(twice) == allowed, epochs
+
+
+def test_what_came_long_after_the_last_unclean_election_is_not_allowed() -> None:
+    """Nor what came before the first: an answer of the former leader may be heard for a session and a request."""
+    place = {"topic": "orders", "partition": 0, "offset": 3}
+    plan = Plan(seed=0, settings={"broker.session.timeout.ms": "1000"}, client_settings={"request_timeout_ms": 2000})
+
+    def allows(kind: type[Finding], *times: float, **facts: object) -> bool:
+        losses = Losses(plan, at(10, 20), time_of=times.__getitem__)
+        return losses.allows(kind(**place, lines=tuple(range(len(times))), **facts))  # type: ignore[arg-type]
+
+    lost = {"value": "p1.1", "op": 1, "process": "p1", "held_by": (), "read_up_to": 9}
+    assert allows(LostWrite, 1.0, 22.9, **lost)
+    assert not allows(LostWrite, 1.0, 23.1, **lost)
+    claims = {"values": (("p1.1", "the answer to p1"), ("p1.2", "a poll of c1"))}
+    assert allows(InconsistentOffsets, 5.0, 99.0, **claims)
+    assert not allows(InconsistentOffsets, 30.0, 99.0, **claims)
+    back = {"process": "c1", "expected": 5}
+    assert allows(NonmonotonicPoll, 99.0, **back)
+    assert not allows(NonmonotonicPoll, 9.0, **back)
+    assert not allows(IntNonmonotonicPoll, 99.0, **back), "within one answer nobody is elected"
 
 
 def test_a_double_of_what_was_deleted_is_allowed_where_a_replica_began_behind_it() -> None:
     """KIP-360: a replica that never saw the producer's records takes a retry for a first send (seed 845)."""
     twice = Duplicate(topic="orders", partition=0, offset=16, value="p1.1", places=((0, 16), (0, 17)), sends=1)
-    for begun_anew_at, allowed in ((0, False), (16, False), (17, True)):
-        losses = Losses(Plan(seed=0), lambda name: False, lambda name, at=begun_anew_at: at)  # type: ignore[misc]
-        assert losses.allows(twice) is allowed
+    for begun, allowed in (((), False), ((16,), False), ((17,), True), ((3, 17, 20), True), ((20,), False)):
+        losses = Losses(Plan(seed=0), never, lambda name, begun=begun: begun)  # type: ignore[misc]
+        assert losses.allows(twice) is allowed, begun
     elsewhere = Duplicate(topic="orders", partition=0, offset=1, value="p1.1", places=((0, 1), (1, 2)), sends=1)
-    assert not Losses(Plan(seed=0), lambda name: False, lambda name: 99).allows(elsewhere)
+    assert not Losses(Plan(seed=0), never, lambda name: range(99)).allows(elsewhere)
 
 
 def test_what_a_doubled_request_explains_is_named_and_nothing_else() -> None:
@@ -248,13 +334,13 @@ def test_what_a_doubled_request_explains_is_named_and_nothing_else() -> None:
     assert "loose.25" not in doubled
     assert "loose.2" not in doubled
     strict = Run(plan)
-    strict.losses = Losses(plan, strict.watch.may_have_lost, strict.watch.begun_anew_at)
+    strict.losses = Losses(plan, strict.watch.unclean_elections, strict.watch.begun_anew_at)
     assert strict.run().failure == "aborted-read"
 
 
 def test_a_refused_record_that_stands_is_allowed_to_doubled_requests_only() -> None:
     """Whoever sent it: a request with a sequence can be refused in one copy as well."""
-    losses = Losses(Plan(seed=0, clients=LOOSELY), lambda name: False, doubled={"loose.1", "p1.1"})
+    losses = Losses(Plan(seed=0, clients=LOOSELY), never, doubled={"loose.1", "p1.1"})
     for value, allowed in (("loose.1", True), ("p1.1", True), ("loose.11", False), ("p1.2", False)):
         place = {"topic": "orders", "partition": 0, "offset": 3}
         stands = AbortedRead(**place, value=value, op=1, error="KAFKA_STORAGE_ERROR", seen_by="w1")  # type: ignore[arg-type]
