@@ -1,7 +1,7 @@
 """The faults of a plan at work: who is hit, what is done, and how it is put right.
 
 Targets are resolved when a fault happens, in the words of ``whom.py`` (``leader:orders-0`` is whoever leads then). The
-fault budget of ``plan.py`` is kept here: a power cut that would exceed it is carried out as a kill -9.
+fault budget of ``plan.py`` is kept here: what would exceed it is carried out as something milder, and told so.
 
 Rules for this file: what a fault did is undone for the node that it hit; a restart never disturbs a node that lives; at
 the end of the safety phase everything is put right at once.
@@ -52,7 +52,7 @@ class Faults:
 
     def __init__(self, plan: Plan, cluster: SimCluster, at: At, tell: Callable[[str], None]) -> None:
         self.marks: Counter[str] = Counter()
-        """``fault_crash`` and so on: how often each kind really happened."""
+        """``fault_crash`` and so on: how often each kind really happened; ``crash_spared`` and so on: how often not."""
         self._plan = plan
         self._cluster = cluster
         self._at = at
@@ -66,6 +66,8 @@ class Faults:
         """Whose power was cut since the cluster was last whole."""
         self._wiped = False
         """And one of them came back with an empty disk."""
+        self._is_milder = False
+        """What is carried out now is less than the plan has."""
         self.rot = Rot(cluster, at, is_current=self._is_current, on_repair=self._lost_its_records)
         self._begin: dict[str, Callable[[Fault, tuple[NodeId, ...]], None]] = {
             "rot": self._rot,
@@ -98,12 +100,12 @@ class Faults:
         invariant(fault.kind in self._begin, "a known kind of fault", fault=fault)
         self._tell(f"{fault} hit {','.join(map(str, nodes))}")
         if fault.kind in DAMAGING and self.rot.rotten and self._is_too_much(fault, nodes):
-            self.marks[f"{fault.kind}_spared"] += 1
-            self._pause(fault, nodes)
+            self._stand_still(fault, nodes, f"{fault.kind}_spared")
             return
-        self.marks[f"fault_{fault.kind}"] += 1
-        self.marks["coordinator_hit"] += OFFSETS_TOPIC in fault.target
+        self._is_milder = False
         self._begin[fault.kind](fault, nodes)
+        self.marks[f"fault_{fault.kind}"] += not self._is_milder
+        self.marks["coordinator_hit"] += OFFSETS_TOPIC in fault.target
 
     def _is_too_much(self, fault: Fault, nodes: tuple[NodeId, ...]) -> bool:
         """Some replica is rotten: its own broker may not fail beside, nor the last one who has what it lacks."""
@@ -180,12 +182,26 @@ class Faults:
         """While a machine that lost what it had is not whole again no other process dies: it is stopped and resumed."""
         if self._damaged and (self._wiped or self._plan.policy != FSYNC):
             if not self._cluster.is_settled():
-                self.marks[mark] += 1
-                self._pause(fault, tuple(node for node in nodes if node not in self._damaged))
+                self._stand_still(fault, tuple(node for node in nodes if node not in self._damaged), mark)
                 return True
             self._damaged.clear()
             self._wiped = False
         return False
+
+    def _stand_still(self, fault: Fault, nodes: tuple[NodeId, ...], mark: str) -> None:
+        """The budget allows no more than SIGSTOP."""
+        self._note_milder(mark, f"{','.join(map(str, nodes)) or 'nobody'} only stands still (SIGSTOP)")
+        self._pause(fault, nodes)
+
+    def _kill_instead(self, fault: Fault, nodes: tuple[NodeId, ...], mark: str) -> None:
+        """The budget leaves the disks alone."""
+        self._note_milder(mark, "the processes are killed (kill -9), the disks keep all they were given")
+        self._crash(fault, nodes)
+
+    def _note_milder(self, mark: str, what: str) -> None:
+        self._is_milder = True
+        self.marks[mark] += 1
+        self._tell(f"  {mark}: {what}")
 
     def _restart_later(self, fault: Fault, nodes: tuple[NodeId, ...]) -> None:
         def restart() -> None:
@@ -198,8 +214,7 @@ class Faults:
         is_wiped = bool(self._damaged) and self._wiped
         is_limited = self._plan.within_budget and (is_wiped or self._plan.policy != FSYNC)
         if is_limited and not self._keeps_a_whole_replica(nodes):
-            self.marks["power_cut_spared"] += 1
-            self._crash(fault, nodes)
+            self._kill_instead(fault, nodes, "power_cut_spared")
             return
         self._cluster.power_cut(*nodes)
         self._damaged.update(nodes)
@@ -210,8 +225,7 @@ class Faults:
         cluster = self._cluster
         invariant(not set(nodes) & set(cluster.voters), "a voter's disk is not wiped", nodes=nodes)
         if not self._keeps_a_whole_replica(nodes):
-            self.marks["wipe_spared"] += 1
-            self._crash(fault, nodes)
+            self._kill_instead(fault, nodes, "wipe_spared")
             return
         for node in nodes:
             cluster.crash(node)

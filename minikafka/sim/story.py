@@ -7,7 +7,7 @@ story, in the order of time. Offsets and epochs are those of the partition that 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from minikafka.check.findings import LostWrite
 from minikafka.sim.cluster import SimCluster
@@ -20,14 +20,12 @@ from minikafka.types import NodeId, Offset
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Happened:
-    """A fault as it was carried out."""
+    """A fault as it was carried out, which may be milder than the plan has it."""
 
     time: float
     """Virtual seconds."""
     fault: Fault
     nodes: tuple[NodeId, ...]
-    spared: bool
-    """A power cut beyond the budget: carried out as a kill -9."""
 
 
 class NotedFaults(Faults):
@@ -37,17 +35,29 @@ class NotedFaults(Faults):
         super().__init__(plan, cluster, at, tell)
         self.happened: list[Happened] = []
 
+        self._carried_out: list[Happened] = []
+        """What the fault that begins now has become, the last word last."""
+
     def begin(self, fault: Fault) -> None:
-        nodes, spared = self._resolve(fault.target), self.marks["power_cut_spared"]
+        self._carried_out.clear()
+        self._note(fault.kind, fault, self._resolve(fault.target))
         super().begin(fault)
-        if nodes:
-            noted = Happened(
-                time=self._cluster.sim.loop.time(),
-                fault=fault,
-                nodes=nodes,
-                spared=self.marks["power_cut_spared"] > spared,
-            )
-            self.happened.append(noted)
+        if self._carried_out[-1].nodes:
+            self.happened.append(self._carried_out[-1])
+
+    def _stand_still(self, fault: Fault, nodes: tuple[NodeId, ...], mark: str) -> None:
+        self._note("pause", fault, nodes)
+        super()._stand_still(fault, nodes, mark)
+
+    def _kill_instead(self, fault: Fault, nodes: tuple[NodeId, ...], mark: str) -> None:
+        self._note("crash", fault, nodes)
+        super()._kill_instead(fault, nodes, mark)  # which may not happen either
+
+    def _note(self, kind: str, fault: Fault, nodes: tuple[NodeId, ...]) -> None:
+        is_same = nodes == self._resolve(fault.target)
+        target = fault.target if is_same else ",".join(map(str, nodes))
+        done = replace(fault, kind=kind, target=target)
+        self._carried_out.append(Happened(time=self._cluster.sim.loop.time(), fault=done, nodes=nodes))
 
 
 def story_of(
@@ -74,9 +84,9 @@ def _fault(each: Happened) -> str:
     several = len(each.nodes) > 1
     are, stand = ("are", "stand") if several or fault.target == "all" else ("is", "stands")
     match fault.kind:
-        case "power_cut" | "power_cut_all" if not each.spared:
+        case "power_cut" | "power_cut_all":
             return f"the power of {who} fails for {lasts}; what was not synced is in danger"
-        case "crash" | "power_cut" | "power_cut_all":
+        case "crash":
             return f"{who} {are} killed (kill -9), and started again {lasts} later"
         case "pause":
             return f"{who} {stand} still (SIGSTOP) for {lasts}"

@@ -16,7 +16,7 @@ from minikafka.cli.root import root
 from minikafka.errors import InvalidConfig
 from minikafka.sim.plan import FSYNC, PAGE_CACHE, Fault, Operation, Plan
 from minikafka.sim.run import run
-from minikafka.sim.search import Asked, Found, Search, asked_for, cut_down, loses, plan_for, search
+from minikafka.sim.search import Asked, Found, Search, StoryRun, asked_for, cut_down, loses, plan_for, search
 from minikafka.sim.story import Happened, story_of
 
 STEPS_MAX = 6
@@ -158,11 +158,11 @@ def test_a_setting_that_cannot_be_is_refused(name, text, why):
 
 
 def test_faults_are_told_as_what_they_were():
-    """A power cut beyond the budget is carried out as a kill -9, and the story says so."""
+    """Each kind has a sentence, with whom it hit."""
 
-    def sentence(kind: str, target: str, *nodes: int, spared: bool = False) -> str:
+    def sentence(kind: str, target: str, *nodes: int) -> str:
         fault = Fault(at_s=1.0, kind=kind, target=target, lasts_s=1.5)
-        happened = Happened(time=1.0, fault=fault, nodes=nodes, spared=spared)
+        happened = Happened(time=1.0, fault=fault, nodes=nodes)
         lost = LostWrite(
             topic="orders", partition=0, offset=0, value="p1.0", op=1, process="p1", held_by=(), read_up_to=0
         )
@@ -170,14 +170,32 @@ def test_faults_are_told_as_what_they_were():
         return told.removeprefix("t=1.000 s: ")
 
     assert sentence("power_cut", "n2", 2) == "the power of broker 2 fails for 1.5 s; what was not synced is in danger"
-    assert sentence("power_cut", "n2", 2, spared=True) == "broker 2 is killed (kill -9), and started again 1.5 s later"
+    assert sentence("crash", "n2", 2) == "broker 2 is killed (kill -9), and started again 1.5 s later"
     assert sentence("crash", "leader:orders-0", 1).startswith("broker 1, leader of orders-0, is killed")
-    assert sentence("power_cut_all", "all", 1, 2, 3, spared=True).startswith("all brokers are killed")
+    assert sentence("crash", "all", 1, 2, 3).startswith("all brokers are killed")
     assert sentence("isolate", "controller", 3) == (
         "broker 3, the active controller, is cut off from everybody for 1.5 s"
     )
     assert sentence("cut", "n1>n3", 1, 3) == "nothing from broker 1 reaches broker 3 for 1.5 s"
     assert sentence("slow_disk", "n1", 1) == "slow disk at broker 1 for 1.5 s"
+
+
+def test_a_fault_that_the_budget_spares_is_told_as_what_was_done():
+    """A power cut too many is a kill -9, and a kill too many a SIGSTOP: a story that says otherwise explains nothing."""
+    faults = (
+        Fault(at_s=1.0, kind="power_cut_all", target="all", lasts_s=0.5),
+        Fault(at_s=4.0, kind="power_cut", target="n1", lasts_s=1.0),
+        Fault(at_s=4.1, kind="power_cut_all", target="all", lasts_s=0.5),
+        Fault(at_s=4.2, kind="crash", target="n1", lasts_s=0.5),
+        Fault(at_s=4.3, kind="crash", target="n2", lasts_s=0.5),
+    )
+    ran = StoryRun(plan_for(1, Asked()).with_(faults=faults))
+    report = ran.run()
+    told = [(each.fault.kind, each.nodes) for each in ran.noted.happened]
+    assert told == [("crash", (1, 2, 3)), ("power_cut", (1,)), ("pause", (2, 3)), ("pause", (2,))]
+    marks = ("fault_power_cut", "fault_power_cut_all", "power_cut_spared", "fault_crash", "crash_spared")
+    assert [report.marks[name] for name in marks] == [1, 0, 2, 0, 3]
+    assert "  crash_spared: 2 only stands still (SIGSTOP)" in report.faults
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------
