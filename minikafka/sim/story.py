@@ -13,9 +13,9 @@ from minikafka.check.findings import LostWrite
 from minikafka.sim.cluster import SimCluster
 from minikafka.sim.faults import At, Faults
 from minikafka.sim.plan import Fault, Plan
-from minikafka.sim.whom import CONTROLLER, LEADER
+from minikafka.sim.whom import LEADER
 from minikafka.sim.world import Event
-from minikafka.types import NodeId, Offset
+from minikafka.types import NO_NODE, NodeId, Offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +26,8 @@ class Happened:
     """Virtual seconds."""
     fault: Fault
     nodes: tuple[NodeId, ...]
+    controller: NodeId = NO_NODE
+    """Who was the active controller then: why a broker counts as silent may be understood only from that."""
 
 
 class NotedFaults(Faults):
@@ -57,7 +59,8 @@ class NotedFaults(Faults):
         is_same = nodes == self._resolve(fault.target)
         target = fault.target if is_same else ",".join(map(str, nodes))
         done = replace(fault, kind=kind, target=target)
-        self._carried_out.append(Happened(time=self._cluster.sim.loop.time(), fault=done, nodes=nodes))
+        now, controller = self._cluster.sim.loop.time(), self._cluster.controller()
+        self._carried_out.append(Happened(time=now, fault=done, nodes=nodes, controller=controller))
 
 
 def story_of(
@@ -95,11 +98,11 @@ def _fault(each: Happened) -> str:
         case "isolate":
             return f"{who} {are} cut off from everybody for {lasts}"
         case "cut":
-            return f"nothing from broker {each.nodes[0]} reaches broker {each.nodes[1]} for {lasts}"
+            return f"nothing from {_end(each, 0)} reaches {_end(each, 1)} for {lasts}"
         case "cut_both":
-            return f"brokers {each.nodes[0]} and {each.nodes[1]} do not reach each other for {lasts}"
+            return f"{_end(each, 0)} and {_end(each, 1)} do not reach each other for {lasts}"
         case "clog":
-            return f"whatever broker {each.nodes[0]} sends to broker {each.nodes[1]} is held back for {lasts}"
+            return f"whatever {_end(each, 0)} sends to {_end(each, 1)} is held back for {lasts}"
         case _:
             return f"{fault.kind.replace('_', ' ')} at {who} for {lasts}"
 
@@ -107,12 +110,18 @@ def _fault(each: Happened) -> str:
 def _who(each: Happened) -> str:
     if each.fault.target == "all":
         return "all brokers"
-    role = ""
-    if each.fault.target == CONTROLLER:
-        role = ", the active controller,"
-    elif each.fault.target.startswith(f"{LEADER}:"):
-        role = f", leader of {each.fault.target.removeprefix(f'{LEADER}:')},"
-    return _brokers(each.nodes) + role
+    roles = []
+    if each.fault.target.startswith(f"{LEADER}:"):
+        roles.append(f"leader of {each.fault.target.removeprefix(f'{LEADER}:')}")
+    if each.nodes == (each.controller,):
+        roles.append("the active controller")
+    return _brokers(each.nodes) + (f", {' and '.join(roles)}," if roles else "")
+
+
+def _end(each: Happened, place: int) -> str:
+    """Who is at one end of a link."""
+    node = each.nodes[place]
+    return f"broker {node}" + (", the active controller," if node == each.controller else "")
 
 
 def _brokers(nodes: Sequence[NodeId]) -> str:

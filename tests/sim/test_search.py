@@ -162,7 +162,7 @@ def test_faults_are_told_as_what_they_were():
 
     def sentence(kind: str, target: str, *nodes: int) -> str:
         fault = Fault(at_s=1.0, kind=kind, target=target, lasts_s=1.5)
-        happened = Happened(time=1.0, fault=fault, nodes=nodes)
+        happened = Happened(time=1.0, fault=fault, nodes=nodes, controller=3)
         lost = LostWrite(
             topic="orders", partition=0, offset=0, value="p1.0", op=1, process="p1", held_by=(), read_up_to=0
         )
@@ -176,7 +176,13 @@ def test_faults_are_told_as_what_they_were():
     assert sentence("isolate", "controller", 3) == (
         "broker 3, the active controller, is cut off from everybody for 1.5 s"
     )
-    assert sentence("cut", "n1>n3", 1, 3) == "nothing from broker 1 reaches broker 3 for 1.5 s"
+    assert sentence("stop", "leader:orders-0", 3).startswith(
+        "broker 3, leader of orders-0 and the active controller, is"
+    )
+    assert sentence("cut", "n1>n2", 1, 2) == "nothing from broker 1 reaches broker 2 for 1.5 s"
+    assert sentence("clog", "n1>n3", 1, 3) == (
+        "whatever broker 1 sends to broker 3, the active controller, is held back for 1.5 s"
+    )
     assert sentence("slow_disk", "n1", 1) == "slow disk at broker 1 for 1.5 s"
 
 
