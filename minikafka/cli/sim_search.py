@@ -47,20 +47,25 @@ def search_command(config: tuple[str, ...], seeds: int, start: int, out: Path | 
     """
     settings = _settings(config)
     result = Search(asked=asked_for(settings))
+    interrupted: Interrupted | None = None
     try:
         with _progress() as progress:
             search(result, seeds=seeds, start=start, progress=progress)
     except KeyboardInterrupt:
-        raise Interrupted(f"interrupted; of {result.tried} seeds tried none lost an acknowledged record") from None
+        interrupted = Interrupted(_how_far(settings, result))
+        if result.found is None:
+            raise interrupted from None
     found = result.found
-    if found is not None and out is not None:
-        out.write_text(found.plan.to_json(), encoding="utf-8")
     if output == "json":
         print_json(to_json(settings, result))
     elif found is None:
         click.echo(_none_found(result, seeds, start))
     else:
         click.echo("\n".join(_told(settings, result, found, out)))
+    if found is not None and out is not None:
+        out.write_text(found.plan.to_json(), encoding="utf-8")
+    if interrupted is not None:
+        raise interrupted
 
 
 def _settings(config: tuple[str, ...]) -> dict[str, str]:
@@ -109,6 +114,21 @@ def to_json(settings: Mapping[str, str], result: Search) -> dict[str, Any]:
     }
 
 
+def _how_far(settings: Mapping[str, str], result: Search) -> str:
+    """What was under way when somebody pressed Ctrl-C."""
+    if result.found is not None:
+        return "interrupted while a story shorter than this one was looked for"
+    if result.losing is not None:
+        again = _again(settings, result.losing)
+        return f"interrupted while the loss of seed {result.losing} was cut down; that one again: {again}"
+    return f"interrupted; of {result.tried} seeds tried none lost an acknowledged record"
+
+
+def _again(settings: Mapping[str, str], seed: int) -> str:
+    options = "".join(f" --config {name}={text}" for name, text in settings.items())
+    return f"minikafka sim search{options} --start {seed} --seeds 1"
+
+
 def _none_found(result: Search, seeds: int, start: int) -> str:
     others = ", ".join(f"{name} in {count}" for name, count in sorted(result.others.items()))
     return (
@@ -131,8 +151,7 @@ def _told(settings: Mapping[str, str], result: Search, found: Found, out: Path |
     yield ""
     for each in found.lost:
         yield f"lost: {each.place()}: {each.sentence()}"
-    options = "".join(f" --config {name}={text}" for name, text in settings.items())
-    yield f"again: minikafka sim search{options} --start {found.seed} --seeds 1"
+    yield f"again: {_again(settings, found.seed)}"
     if out is not None:
         yield f"scenario: {out}, played by: minikafka sim run {out}"
     else:

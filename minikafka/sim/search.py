@@ -261,6 +261,8 @@ class Search:
     asked: Asked
     tried: int = 0
     found: Found | None = None
+    losing: int | None = None
+    """The last seed that lost a record, which may still be cut down."""
     others: Counter[str] = field(default_factory=Counter)
     """What else was found in runs that lost nothing, and in how many: duplicates, where idempotence is off."""
 
@@ -283,6 +285,7 @@ def search(result: Search, *, seeds: int, start: int = 0, progress: Progress = l
         names = {each.name for each in StoryRun(plan).run().violations}
         result.tried += 1
         if LostWrite.kind in names:
+            result.losing = seed
             found = cut_down(plan, result.asked, progress)
             if result.found is None:
                 end = min(end, seed + 1 + SEEDS_FOR_A_SHORTER)

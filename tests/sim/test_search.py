@@ -6,6 +6,8 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Container
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -44,6 +46,19 @@ def test_the_loss_that_acks_1_allows_is_found_and_cut_down_to_six_steps(found):
     assert "cut" in story.sentences[-1]
 
 
+def only_these_lose(monkeypatch: pytest.MonkeyPatch, seeds: Container[int]) -> None:
+    """No run is made: these seeds lose a record, and no others."""
+
+    class Told:
+        def __init__(self, plan: Plan) -> None:
+            self.plan = plan
+
+        def run(self):
+            return SimpleNamespace(violations=[SimpleNamespace(name=LostWrite.kind)] * (self.plan.seed in seeds))
+
+    monkeypatch.setattr("minikafka.sim.search.StoryRun", Told)
+
+
 @pytest.mark.parametrize(
     ("lengths", "seed", "tried"),
     [
@@ -57,18 +72,11 @@ def test_the_loss_that_acks_1_allows_is_found_and_cut_down_to_six_steps(found):
 def test_a_long_story_is_kept_while_a_shorter_one_is_looked_for(monkeypatch, lengths, seed, tried):
     """Six steps or fewer end the search; a longer one has ten more seeds tried, and the shortest is told."""
 
-    class Told:
-        def __init__(self, plan: Plan) -> None:
-            self.plan = plan
-
-        def run(self):
-            return SimpleNamespace(violations=[SimpleNamespace(name=LostWrite.kind)] * (self.plan.seed in lengths))
-
     def cut(plan: Plan, _asked: Asked, _progress: object) -> Found:
         plan = plan.with_(faults=(), operations=plan.operations[: lengths[plan.seed]])
         return Found(seed=plan.seed, plan=plan, sentences=(), lost=(), runs=1)
 
-    monkeypatch.setattr("minikafka.sim.search.StoryRun", Told)
+    only_these_lose(monkeypatch, lengths)
     monkeypatch.setattr("minikafka.sim.search.cut_down", cut)
     result = search(Search(asked=Asked()), seeds=40)
     assert result.found is not None
@@ -281,6 +289,44 @@ def test_ctrl_c_ends_the_search_with_a_sentence():
     assert out == ""
     assert "Traceback" not in rest
     assert rest.splitlines()[-1].startswith("minikafka: interrupted; of ")
+
+
+@pytest.mark.parametrize(
+    ("lengths", "interrupted_at", "out", "told_last"),
+    [
+        (
+            {3: 9},
+            3,
+            "",
+            "interrupted while the loss of seed 3 was cut down; that one again: minikafka sim search --config acks=1 --start 3 --seeds 1",
+        ),
+        (
+            {3: 9, 5: 4},
+            5,
+            "seed 3 loses an acknowledged record",
+            "interrupted while a story shorter than this one was looked for",
+        ),
+    ],
+)
+def test_ctrl_c_with_a_loss_in_hand_does_not_say_that_there_was_none(
+    found, monkeypatch, tmp_path, lengths, interrupted_at, out, told_last
+):
+    """While it is cut down its seed is told; while a shorter one is looked for the story that there is."""
+
+    def cut(plan: Plan, _asked: Asked, _progress: object) -> Found:
+        if plan.seed == interrupted_at:
+            raise KeyboardInterrupt
+        operations = found.found.plan.operations * lengths[plan.seed]
+        return replace(found.found, seed=plan.seed, plan=found.found.plan.with_(operations=operations))
+
+    only_these_lose(monkeypatch, lengths)
+    monkeypatch.setattr("minikafka.sim.search.cut_down", cut)
+    path = tmp_path / "loss.json"
+    result = CliRunner().invoke(root, ["sim", "search", "--config", "acks=1", "--out", str(path)])
+    assert result.exit_code == 130
+    assert result.stdout.startswith(out)
+    assert bool(result.stdout) == bool(out) == path.exists()
+    assert told_last in result.stderr
 
 
 def test_asking_for_nothing_is_asking_with_the_defaults():
