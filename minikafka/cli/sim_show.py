@@ -11,7 +11,9 @@ from pathlib import Path
 import click
 
 from minikafka.cli.running import Failure, Misuse
+from minikafka.errors import InvalidConfig
 from minikafka.sim.plan import Plan
+from minikafka.sim.plan_file import read_plan
 from minikafka.sim.seeds import plan_of
 from minikafka.ui import table
 from minikafka.ui.journal import BadJournal, Journal, read_journals, write_journal
@@ -89,8 +91,8 @@ def _plan(named: tuple[str, ...]) -> Plan | None:
     if path.suffix != ".json" or not path.is_file():
         return None
     try:
-        return Plan.from_json(path.read_text(encoding="utf-8"))
-    except (ValueError, KeyError, TypeError) as error:
-        if isinstance(error, json.JSONDecodeError):
+        return read_plan(path)
+    except InvalidConfig as error:
+        if isinstance(error.__cause__, json.JSONDecodeError):
             return None  # several lines of JSON: a journal with an unusual name
-        raise Misuse(f"{path} is no plan: {error}") from error
+        raise

@@ -18,6 +18,7 @@ import click
 
 from minikafka.sim.campaign import Campaign, Progress, Task, interruptible, run_tasks
 from minikafka.sim.plan import Plan
+from minikafka.sim.plan_file import read_plan
 from minikafka.sim.run import Run, run
 from minikafka.sim.seeds import plan_of
 from minikafka.sim.shrink import shrink
@@ -29,7 +30,7 @@ INTERRUPTED: Final = 130
 def _tasks(seed: int | None, seeds: int | None, start: int, files: tuple[str, ...], *, plain: bool) -> list[Task]:
     numbers = [seed] if seed is not None else range(start, start + (seeds or 0))
     for name in files:
-        Plan.read(Path(name))  # before the first of them is run
+        read_plan(Path(name))  # before the first of them is run
     if seeds is not None and seeds < 1 and not files and seed is None:
         raise click.UsageError(f"--seeds {seeds}: at least 1 is needed")
     tasks = [Task(file=name) for name in files] + [Task(seed=number, plain=plain) for number in numbers]
@@ -41,7 +42,7 @@ def _tasks(seed: int | None, seeds: int | None, start: int, files: tuple[str, ..
 def _one_plan(seed: int | None, file: str | None) -> Plan:
     if (seed is None) == (file is None):
         raise click.UsageError("say either --seed N or a plan's file")
-    return plan_of(seed) if seed is not None else Plan.read(Path(str(file)))
+    return plan_of(seed) if seed is not None else read_plan(Path(str(file)))
 
 
 # `-h` as everywhere: click keeps a command's help option as its first caller has it, and `minikafka sim` shares these.

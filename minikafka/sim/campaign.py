@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, TextIO
 
 from minikafka.sim.plan import Plan
+from minikafka.sim.plan_file import read_plan
 from minikafka.sim.report import Report
 from minikafka.sim.run import run
 from minikafka.sim.seeds import plain_plan_of, plan_of
@@ -42,7 +43,7 @@ class Task:
     def plan(self) -> Plan:
         """Read it, or draw it."""
         if self.file:
-            return Plan.read(Path(self.file))
+            return read_plan(Path(self.file))
         return plain_plan_of(self.seed) if self.plain else plan_of(self.seed)
 
     @property

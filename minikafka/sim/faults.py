@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from typing import ClassVar
 
 from minikafka.groups.records import OFFSETS_TOPIC
 from minikafka.invariant import invariant
@@ -69,41 +70,19 @@ class Faults:
         self._is_milder = False
         """What is carried out now is less than the plan has."""
         self.rot = Rot(cluster, at, is_current=self._is_current, on_repair=self._lost_its_records)
-        self._begin: dict[str, Callable[[Fault, tuple[NodeId, ...]], None]] = {
-            "rot": self._rot,
-            "crash": self._crash,
-            "power_cut": self._power_cut,
-            "power_cut_all": self._power_cut,
-            "wipe": self._wipe,
-            "pause": self._pause,
-            "isolate": self._isolate,
-            "stop": self._stop,
-            "slow_disk": self._slow_disk,
-            "jump_clock": self._jump_clock,
-            "cut": self._cut,
-            "cut_both": self._cut,
-            "clog": self._clog,
-            "slow_link": self._shape,
-            "lossy_link": self._shape,
-            "resetting_link": self._shape,
-            "doubling_link": self._shape,
-            "late_link": self._shape,
-            "fail_sync": self._fail_sync,
-            "disk_full": self._disk_full,
-        }
 
     def begin(self, fault: Fault) -> None:
         """Let it happen, if whom it would hit exists."""
         nodes = self._resolve(fault.target)
         if not nodes:
             return
-        invariant(fault.kind in self._begin, "a known kind of fault", fault=fault)
+        invariant(fault.kind in self.BEGIN, "a known kind of fault", fault=fault)
         self._tell(f"{fault} hit {','.join(map(str, nodes))}")
         if fault.kind in DAMAGING and self.rot.rotten and self._is_too_much(fault, nodes):
             self._stand_still(fault, nodes, f"{fault.kind}_spared")
             return
         self._is_milder = False
-        self._begin[fault.kind](fault, nodes)
+        self.BEGIN[fault.kind](self, fault, nodes)
         self.marks[f"fault_{fault.kind}"] += not self._is_milder
         self.marks["coordinator_hit"] += OFFSETS_TOPIC in fault.target
 
@@ -423,6 +402,30 @@ class Faults:
         for link in links:
             network.clog(*link)
         self._later(fault, release)
+
+    BEGIN: ClassVar[dict[str, Callable[[Faults, Fault, tuple[NodeId, ...]], None]]] = {
+        "rot": _rot,
+        "crash": _crash,
+        "power_cut": _power_cut,
+        "power_cut_all": _power_cut,
+        "wipe": _wipe,
+        "pause": _pause,
+        "isolate": _isolate,
+        "stop": _stop,
+        "slow_disk": _slow_disk,
+        "jump_clock": _jump_clock,
+        "cut": _cut,
+        "cut_both": _cut,
+        "clog": _clog,
+        "slow_link": _shape,
+        "lossy_link": _shape,
+        "resetting_link": _shape,
+        "doubling_link": _shape,
+        "late_link": _shape,
+        "fail_sync": _fail_sync,
+        "disk_full": _disk_full,
+    }
+    """Kinds of fault, and how each begins."""
 
 
 def _machine(end: End) -> str:

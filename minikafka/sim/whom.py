@@ -70,7 +70,7 @@ def partition_of(word: str) -> TopicPartition:
 
 
 def nodes_of(words: str, view: View) -> tuple[NodeId, ...]:
-    """The brokers that ``words`` mean now, each once, in order; empty when there is nobody."""
+    """The brokers that ``words`` mean now, each once, in order; empty when there is nobody. ValueError."""
     found: dict[NodeId, None] = {}
     for word in words.split(","):
         found.update(dict.fromkeys(_nodes_of_word(word.strip(), view)))
@@ -87,7 +87,10 @@ def _nodes_of_word(word: str, view: View) -> tuple[NodeId, ...]:
         return tuple(sorted({each.leader for each in view.partitions.values()}))
     role, colon, _ = word.partition(":")
     if not colon:
-        return (int(word.removeprefix("n")),)
+        number = word.removeprefix("n")
+        if not (number.isascii() and number.isdigit()):
+            raise ValueError(f"{word!r} is nobody: n2, {ALL}, {CONTROLLER}, {PRIMARIES} or ROLE:TOPIC-NUMBER is needed")
+        return (int(number),)
     standing = view.partitions.get(partition_of(word))
     if standing is None:
         return ()

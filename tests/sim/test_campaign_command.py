@@ -10,15 +10,18 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from minikafka.cli.root import root
 from minikafka.sim.__main__ import INTERRUPTED, main
 from minikafka.sim.campaign import REDRAWN_EVERY_S, TOLD_EVERY_S, Campaign, Done, Progress, Task, run_task
-from minikafka.sim.plan import Plan
+from minikafka.sim.plan import Fault, Plan
+from minikafka.sim.plan_file import read_plan
 from minikafka.sim.report import Report
-from minikafka.sim.seeds import FAULTS, OPERATIONS, plain_plan_of
+from minikafka.sim.seeds import FAULTS, OPERATIONS, plain_plan_of, plan_of
 
 SMALL = Plan(seed=1)
 PACE = {
@@ -164,6 +167,36 @@ def test_a_task_is_a_plan_and_its_price() -> None:
     assert ran.report.plan.seed == 5
     assert ran.report.ok
     assert ran.cpu_s > 0
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        (Fault(at_s=1.0, kind="craash", target="n1"), "there is no such kind of fault; did you mean crash?"),
+        (Fault(at_s=1.0, kind="crash", target="x1"), "'x1' is nobody: n2, all, controller,"),
+        (Fault(at_s=1.0, kind="crash", target="n4"), "there is no broker 4; there are 3"),
+        (Fault(at_s=1.0, kind="cut", target="n1>n7"), "there is no broker 7; there are 3"),
+        (Fault(at_s=1.0, kind="crash", target="leader:orders"), "names no partition"),
+    ],
+)
+def test_a_plan_that_somebody_wrote_is_refused_with_a_sentence(tmp_path: Path, fault: Fault, why: str) -> None:
+    """Before anything is run; a run that meets such a fault ends with an invariant's traceback."""
+    path = tmp_path / "mine.json"
+    path.write_text(SMALL.with_(faults=(fault,)).to_json())
+    for command in ("run", "show", "shrink"):
+        told = CliRunner().invoke(root, ["sim", command, str(path)])
+        assert (told.exit_code, told.stdout) == (2, "")
+        assert str(path) in told.stderr
+        assert why in told.stderr
+
+
+def test_every_fault_that_seeds_draw_is_one_that_a_file_may_have(tmp_path: Path) -> None:
+    """What a run carries out and what a file is allowed stand in different places."""
+    path = tmp_path / "drawn.json"
+    for seed in range(60):
+        plan = plan_of(seed)
+        path.write_text(plan.to_json())
+        assert read_plan(path) == plan
 
 
 ASKS_BOTH = """

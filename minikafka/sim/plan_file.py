@@ -1,0 +1,41 @@
+"""A plan from its file, looked at before it is played: people write plans too.
+
+Rule for this file: it refuses what no run could carry out, and draws nothing.
+"""
+
+from __future__ import annotations
+
+import difflib
+from itertools import chain
+from pathlib import Path
+
+from minikafka.errors import InvalidConfig
+from minikafka.sim.extras import PEOPLE_FAULTS
+from minikafka.sim.faults import Faults
+from minikafka.sim.group_plans import MEMBER_FAULTS
+from minikafka.sim.plan import Fault, Plan
+from minikafka.sim.whom import CLIENT_END, View, links_of, nodes_of
+
+
+def read_plan(path: Path) -> Plan:
+    """OSError; InvalidConfig for a file of something else, and for a fault that does not exist or hits nobody."""
+    plan = Plan.read(path)
+    for fault in plan.faults:
+        try:
+            _check(fault, View(tuple(range(1, plan.brokers + 1))))
+        except ValueError as error:
+            raise InvalidConfig(f"{path}: {fault}: {error}") from error
+    return plan
+
+
+def _check(fault: Fault, view: View) -> None:
+    known = (*Faults.BEGIN, *PEOPLE_FAULTS, *MEMBER_FAULTS)
+    if fault.kind not in known:
+        near = difflib.get_close_matches(fault.kind, known, n=1)
+        raise ValueError(f"there is no such kind of fault{f'; did you mean {near[0]}?' if near else ''}")
+    if fault.kind in Faults.BEGIN:
+        is_link = ">" in fault.target
+        ends = set(chain(*links_of(fault.target, view))) if is_link else set(nodes_of(fault.target, view))
+        strangers = sorted(ends - {CLIENT_END, *view.nodes})
+        if strangers:
+            raise ValueError(f"there is no broker {strangers[0]}; there are {len(view.nodes)}")
