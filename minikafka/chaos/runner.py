@@ -138,7 +138,9 @@ class Run:
             await self._until(self._duration_s, striking)
             for task in striking:
                 task.cancel()
-            await asyncio.gather(*striking, return_exceptions=True)
+            for ended in await asyncio.gather(*striking, return_exceptions=True):
+                if isinstance(ended, Exception):  # since the last look
+                    raise ended
             await asyncio.gather(*self._deeds)  # begun before the end, and not to be left halfway
         finally:
             under_way = [*striking, *self._deeds]
@@ -154,8 +156,13 @@ class Run:
         """
         doing = asyncio.ensure_future(deed)
         self._deeds[doing] = None
-        doing.add_done_callback(self._deeds.pop)
+        doing.add_done_callback(self._forget)
         await asyncio.shield(doing)
+
+    def _forget(self, deed: asyncio.Task[None]) -> None:
+        """One that failed is kept: who waited for it may have been told to stop waiting."""
+        if deed.cancelled() or deed.exception() is None:
+            del self._deeds[deed]
 
     async def _until(self, at_s: float, striking: Iterable[asyncio.Task[None]]) -> None:
         """Watch until that time of the load, and until a rolling restart that is under way has ended."""

@@ -95,10 +95,14 @@ class Slow(ProcessTarget):
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self.in_force = False
+        self.fails_after_s: float | None = None
         self.began = asyncio.Event()
 
     async def begin(self, hit: Hit) -> None:
         self.began.set()
+        if self.fails_after_s is not None:
+            await asyncio.sleep(self.fails_after_s)
+            raise WorldError("no such process")
         await asyncio.sleep(0.05)
         self.in_force = True
 
@@ -110,18 +114,36 @@ class Slow(ProcessTarget):
         return {}
 
 
-async def test_a_fault_that_begins_when_the_load_ends_is_begun_and_put_right(tmp_path: Path, monkeypatch):
-    """strace was attached by a thread whose result nobody waited for any more: the syncs stayed slow in peace."""
-    target = Slow(read(find("kill-loop")), tmp_path, lambda _: None)
-    run = Run(read(find("kill-loop")), target, seed=1, duration_s=None, folder=tmp_path, say=lambda _: None)
+def with_one_fault_at_the_end(target: Slow, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """A run whose load ends as soon as its only fault begins."""
+    run = Run(read(find("kill-loop")), target, seed=1, duration_s=None, folder=folder, say=lambda _: None)
     run._watch = InSync()  # type: ignore[assignment]  # a stand-in
     strike = Strike(number=1, at_s=0.0, what="pause", whom="n1", lasts_s=5.0)
     monkeypatch.setattr(runner, "strikes_of", lambda *_: (strike,))
     monkeypatch.setattr(run._work, "start", lambda *_: asyncio.sleep(0))
     monkeypatch.setattr(run, "_until", lambda *_: target.began.wait())
     monkeypatch.setattr(run, "_peace", target.heal)
+    return run
+
+
+async def test_a_fault_that_begins_when_the_load_ends_is_begun_and_put_right(tmp_path: Path, monkeypatch):
+    """strace was attached by a thread whose result nobody waited for any more: the syncs stayed slow in peace."""
+    target = Slow(read(find("kill-loop")), tmp_path, lambda _: None)
+    run = with_one_fault_at_the_end(target, tmp_path, monkeypatch)
     await run._play()
     assert not target.in_force
+    run._ledger.close()
+    await target.close()
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.05])
+async def test_a_fault_that_fails_when_the_load_ends_fails_the_run(tmp_path: Path, monkeypatch, after_s: float):
+    """It was swallowed: nobody looked at strikes after the load, and the run counted as one with that fault."""
+    target = Slow(read(find("kill-loop")), tmp_path, lambda _: None)
+    target.fails_after_s = after_s
+    run = with_one_fault_at_the_end(target, tmp_path, monkeypatch)
+    with pytest.raises(WorldError, match="no such process"):
+        await run._play()
     run._ledger.close()
     await target.close()
 
