@@ -2,7 +2,7 @@
 
 Both have as many brokers, replicas and in-sync replicas, temporary folders on one file system, no flush of their own,
 and check every batch's CRC. Both clients are raw and of one class. A Java is fast once its compilers have seen the work:
-each side gets thousands of small requests, a gigabyte of large ones, and two rounds of each row before anything counts.
+each side gets thousands of small requests, a gigabyte of large ones, and a round or two of each row before anything counts.
 """
 
 from __future__ import annotations

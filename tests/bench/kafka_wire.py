@@ -195,7 +195,7 @@ class _Connection(asyncio.BufferedProtocol):
 
 
 class Connections:
-    """Connections to any number of brokers, kept for their next call; ``async with`` closes them."""
+    """Connections to any number of brokers, kept for their next call, until :meth:`close`."""
 
     def __init__(self) -> None:
         self._idle: dict[Address, list[_Connection]] = {}

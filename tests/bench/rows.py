@@ -11,6 +11,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 
 import aiohttp
 import psutil
@@ -72,7 +73,7 @@ async def produce_rows(brokers: int, *, acks: int, floor: float, rounds: int, me
             batch = batch_of(size)
             count = megabytes * 1_000_000 // len(batch)
             ours = Writing(sides.ours, batch, replicas=brokers, acks=acks, count=count)
-            bare = Carried(sides, lambda batch=batch: sides.bare.post(batch), len(batch), count)  # type: ignore[misc]
+            bare = Carried(sides, partial(sides.bare.post, batch), len(batch), count)
             pair = await in_turn(ours, bare, rounds=rounds, warm_up=2)
             rows.append(
                 Row(

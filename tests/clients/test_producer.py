@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
 
@@ -31,6 +33,7 @@ from tests.clients.fake_cluster import (
     RESET_REQUEST,
     UNREACHABLE,
     FakeCluster,
+    FakePartition,
     once,
     play,
 )
@@ -40,6 +43,15 @@ BOOTSTRAP = "broker-1:9092,broker-2:9092,broker-3:9092"
 
 def producer(cluster: FakeCluster, **settings: Any) -> Producer:
     return Producer(ProducerConfig(bootstrap_servers=BOOTSTRAP, **settings), cluster.world)
+
+
+@asynccontextmanager
+async def one_partition(**settings: Any) -> AsyncIterator[tuple[FakeCluster, FakePartition, Producer]]:
+    """A cluster whose only topic is ``t``, with one partition, and a producer that has started."""
+    cluster = FakeCluster()
+    (partition,) = cluster.topic("t")
+    async with producer(cluster, **settings) as sending:
+        yield cluster, partition, sending
 
 
 def test_records_arrive_and_their_metadata_says_where():
@@ -106,9 +118,7 @@ def test_the_leader_moves_and_nothing_is_lost_or_reordered():
     """S27: NOT_LEADER names the new leader; the batch goes there at once, in its place."""
 
     async def story():
-        cluster = FakeCluster()
-        (partition,) = cluster.topic("t")
-        async with producer(cluster, linger_ms=0) as sending:
+        async with one_partition(linger_ms=0) as (cluster, partition, sending):
             await sending.send_and_wait("t", b"0")
             before = cluster.now()
             partition.elect(2)
@@ -124,9 +134,7 @@ def test_the_leader_dies_and_another_is_elected_later():
     """Default settings: the first attempt after the election succeeds within 0.3 s of it, however long it took."""
 
     async def story():
-        cluster = FakeCluster()
-        (partition,) = cluster.topic("t")
-        async with producer(cluster) as sending:
+        async with one_partition() as (cluster, partition, sending):
             await sending.send_and_wait("t", b"0")
             cluster.dead.add(1)
             future = await sending.send("t", b"1")
@@ -357,9 +365,7 @@ def test_send_many_mixes_forms_and_a_failed_part_says_so():
     """The batch call: values, (key, value, headers, timestamp) and None; a refused part has the outcome."""
 
     async def story():
-        cluster = FakeCluster()
-        (partition,) = cluster.topic("t")
-        async with producer(cluster, delivery_timeout_ms=1000) as sending:
+        async with one_partition(delivery_timeout_ms=1000) as (_, partition, sending):
             parts = await sending.send_many("t", [b"a", (None, b"b"), (b"k", None, [("h", b"1")], 5)], partition=0)
             for part in parts:
                 await part.future
@@ -405,9 +411,7 @@ def test_compression(compression: str):
     """S25: the client compresses, the batch names its codec, the records come back."""
 
     async def story():
-        cluster = FakeCluster()
-        (partition,) = cluster.topic("t")
-        async with producer(cluster, compression_type=compression) as sending:
+        async with one_partition(compression_type=compression) as (_, partition, sending):
             for _ in range(50):
                 await sending.send("t", b"the same again and again")
         assert partition.values() == [b"the same again and again"] * 50
@@ -582,9 +586,7 @@ def test_the_producer_ends_loudly_in_another_cluster():
     """Metadata of another cluster ends the producer: its waiters and its callers are told."""
 
     async def story():
-        cluster = FakeCluster()
-        (partition,) = cluster.topic("t")
-        async with producer(cluster) as sending:
+        async with one_partition() as (cluster, partition, sending):
             await sending.send_and_wait("t", b"v")
             partition.leader = -1
             partition.epoch += 1
@@ -708,9 +710,7 @@ def test_what_is_not_bytes_is_refused_with_a_sentence_and_the_next_record_is_sen
     """S24: it left an empty batch behind, in which the next record lay until its delivery timeout."""
 
     async def story():
-        cluster = FakeCluster()
-        (partition,) = cluster.topic("t")
-        async with producer(cluster) as sending:
+        async with one_partition() as (cluster, partition, sending):
             await sending.send_and_wait("t", b"first")
             with pytest.raises(InvalidRequest) as refused:
                 await sending.send("t", **given)
@@ -740,9 +740,7 @@ def test_send_many_refuses_all_before_anything_is_buffered(records: Any, told: s
     """S24: the first two of three records were in the codec's memory and in nobody's count."""
 
     async def story():
-        cluster = FakeCluster()
-        (partition,) = cluster.topic("t")
-        async with producer(cluster) as sending:
+        async with one_partition() as (_, partition, sending):
             with pytest.raises(InvalidRequest) as refused:
                 await sending.send_many("t", records)
             assert refused.value.message.startswith(told)
@@ -757,9 +755,7 @@ def test_a_batch_of_the_applications_own_refuses_what_is_not_bytes():
     """S24: the sentence is the same, and the batch can be filled on."""
 
     async def story():
-        cluster = FakeCluster()
-        (partition,) = cluster.topic("t")
-        async with producer(cluster) as sending:
+        async with one_partition() as (_, partition, sending):
             batch = sending.create_batch()
             with pytest.raises(InvalidRequest, match="value: bytes are needed, not str"):
                 batch.append(timestamp=None, key=None, value="tea")  # type: ignore[arg-type]

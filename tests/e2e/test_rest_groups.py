@@ -127,24 +127,32 @@ async def test_a_second_member_makes_the_first_one_join_again(person: Person):
         await person("DELETE", f"{group}/members/{each['member_id']}")
 
 
+def program(cluster: LocalCluster, topic: str, group: str) -> Consumer:
+    """A member in Python, beside a person."""
+    return Consumer(
+        topic, bootstrap_servers=cluster.bootstrap, group_id=group, heartbeat_interval_ms=100, client_id="program"
+    )
+
+
+async def has(consumer: Consumer, count: int, beside: asyncio.Future[Any] | None = None) -> None:
+    """It polls until it has so many partitions and ``beside``, which needs its polls, is done."""
+    while len(consumer.assignment()) != count or (beside is not None and not beside.done()):
+        await consumer.getmany(timeout_ms=50)
+
+
 async def test_a_person_and_a_program_share_a_topic(person: Person, cluster: LocalCluster):
     """One group, two kinds of members; whoever leads deals by the same rules."""
     topic = await filled(person, "mixed", 4)
     group = "/v1/groups/mixed"
-    async with Consumer(
-        topic, bootstrap_servers=cluster.bootstrap, group_id="mixed", heartbeat_interval_ms=100, client_id="program"
-    ) as consumer:
-        while len(consumer.assignment()) != 4:
-            await consumer.getmany(timeout_ms=50)
+    async with program(cluster, topic, "mixed") as consumer:
+        await has(consumer, 4)
         joining = asyncio.ensure_future(person("POST", f"{group}/members", join_body(topic)))
-        while not joining.done() or len(consumer.assignment()) != 2:
-            await consumer.getmany(timeout_ms=50)
+        await has(consumer, 2, joining)
         joined = await joining
         assert len(numbers(joined)) == 2
         assert not {each.partition for each in consumer.assignment()} & set(numbers(joined))
         await person("DELETE", f"{group}/members/{joined['member_id']}")
-        while len(consumer.assignment()) != 4:
-            await consumer.getmany(timeout_ms=50)
+        await has(consumer, 4)
 
 
 async def test_a_leader_that_assigns_what_nobody_can_read_is_named(
@@ -162,14 +170,10 @@ async def test_a_leader_that_assigns_what_nobody_can_read_is_named(
     monkeypatch.setattr(Member, "_deal", garbage_for_others)
     topic = await filled(person, "foreign", 2)
     group = "/v1/groups/foreign"
-    async with Consumer(
-        topic, bootstrap_servers=cluster.bootstrap, group_id="foreign", heartbeat_interval_ms=100, client_id="program"
-    ) as consumer:
-        while len(consumer.assignment()) != 2:
-            await consumer.getmany(timeout_ms=50)
+    async with program(cluster, topic, "foreign") as consumer:
+        await has(consumer, 2)
         joining = asyncio.ensure_future(person("POST", f"{group}/members", join_body(topic), expect=409))
-        while not joining.done() or len(consumer.assignment()) != 2:
-            await consumer.getmany(timeout_ms=50)
+        await has(consumer, 2, joining)
         told = await joining
         assert told["error"] == "INCONSISTENT_GROUP_PROTOCOL"
         assert "stop the member that leads" in told["detail"]
