@@ -22,12 +22,15 @@ from minikafka.cli.group_reset import reset_offsets
 from minikafka.cli.running import Commands, run
 from minikafka.cli.tables import bootstrap_option, kafka_output_option, print_json, print_lines, print_table
 from minikafka.errors import GroupIdNotFound, UnknownTopicOrPartition
+from minikafka.groups.group import State
 from minikafka.groups.protocol import Assignment, by_topic
 from minikafka.types import NO_NODE, NodeId, Offset, TopicPartition
 from minikafka.wire.group_messages import DescribedGroup, DescribedMember
 from minikafka.wire.messages import LATEST
 
 Found = TypeVar("Found")
+
+STATES = tuple(each.value for each in State)
 
 
 @click.group(
@@ -56,13 +59,17 @@ Examples:
     "states",
     multiple=True,
     metavar="STATE",
-    help="Only these; with commas, or given again.",
+    help=f"Only these; with commas, or given again: {', '.join(STATES)}.",
 )
 @bootstrap_option
 @kafka_output_option
 def list_(states: tuple[str, ...], bootstrap: str, output: str) -> None:
     """List the groups of all coordinators."""
     wanted = [each.strip() for given in states for each in given.split(",")]
+    known = {each.lower() for each in STATES}
+    for each in wanted:
+        if each.lower() not in known:
+            raise click.UsageError(f"--state {each!r}: one of {', '.join(STATES)} is needed")
     groups = run(lambda: with_admin(bootstrap, lambda admin: admin.list_consumer_groups(states=wanted)))
     if output == "kafka":
         print_lines(kafka_groups.listed(groups, with_states=bool(states)))

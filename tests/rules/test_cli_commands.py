@@ -451,6 +451,13 @@ def test_a_table_is_not_cut_where_there_is_no_terminal(capsys):
     assert "\x1b" not in "".join(lines)
 
 
+def test_a_state_that_no_group_can_have_is_a_misuse():
+    """As kafka-consumer-groups: a mistyped one looked as if no group were in it."""
+    result = CliRunner().invoke(root, ["groups", "list", "--state", "empty,Stabel", "-b", "127.0.0.1:1"])
+    assert result.exit_code == 2
+    assert "--state 'Stabel': one of Empty, PreparingRebalance, CompletingRebalance, Stable, Dead" in result.output
+
+
 class Terminal(io.StringIO):
     """Standard output of somebody who looks."""
 
