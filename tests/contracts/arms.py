@@ -91,7 +91,7 @@ class RealArm:
     def run(self, body: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
         async def whole() -> None:
             try:
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(120):
                     await body(self)
             finally:
                 for real in self._worlds.values():

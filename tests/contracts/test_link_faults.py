@@ -18,7 +18,9 @@ from minikafka.world.faults import Faults, FaultSpec
 from minikafka.world.http import HttpNetwork
 from minikafka.world.link_faults import LinkEnd
 
-PATIENCE_S = 0.3
+PATIENCE_S = 60.0
+BRIEFLY_S = 0.3
+"""Of a caller who shall wait in vain."""
 
 
 class Node:
@@ -84,7 +86,7 @@ async def test_a_cut_request_did_not_happen():
     async with pair() as it:
         it.fault("cut", message="request", count=1)
         with pytest.raises(Unreachable, match=r"fault 1 \(cut 2>1"):
-            await it.two.call(it.at, patience_s=30)
+            await it.two.call(it.at)
         assert it.one.seen == []
         assert await it.two.call(it.at) == b"answer 1"
 
@@ -95,7 +97,7 @@ async def test_a_cut_answer_is_an_unknown_outcome(shared: bool):
     async with pair(shared=shared) as it:
         it.fault("cut", "1>2", message="answer", count=1)
         with pytest.raises(OutcomeUnknown):
-            await it.two.call(it.at, patience_s=30)
+            await it.two.call(it.at)
         assert it.one.seen == [("Vote", b"1")]
         assert await it.two.call(it.at) == b"answer 1"
 
@@ -106,7 +108,7 @@ async def test_a_dropped_request_is_found_out_at_the_deadline(shared: bool):
     async with pair(shared=shared) as it:
         it.fault("drop", count=1)
         with pytest.raises(OutcomeUnknown, match="no answer in time"):
-            await it.two.call(it.at)
+            await it.two.call(it.at, patience_s=BRIEFLY_S)
         assert it.one.seen == []
         assert await it.two.call(it.at) == b"answer 1"
 
@@ -117,7 +119,8 @@ async def test_a_dropped_answer_is_found_out_at_the_deadline(shared: bool):
     async with pair(shared=shared) as it:
         it.fault("drop", "1>2", count=1)
         with pytest.raises(OutcomeUnknown, match="no answer in time"):
-            await it.two.call(it.at)
+            await it.two.call(it.at, patience_s=BRIEFLY_S)
+        await it.one.reached.wait()
         assert it.one.seen == [("Vote", b"1")]
 
 
@@ -128,7 +131,7 @@ async def test_a_link_has_a_direction_and_an_api(shared: bool):
         fault = it.fault("drop", "2>1", api="Fetch")
         assert await it.two.call(it.at, "Vote") == b"answer 1"
         with pytest.raises(OutcomeUnknown):
-            await it.two.call(it.at, "Fetch")
+            await it.two.call(it.at, "Fetch", patience_s=BRIEFLY_S)
         assert await it.client.call(it.at, "Fetch") == b"answer 1"
         assert fault.hits == 1
 
@@ -139,10 +142,11 @@ async def test_a_held_request_arrives_when_the_fault_is_healed(shared: bool):
     async with pair(shared=shared) as it:
         fault = it.fault("hold")
         with pytest.raises(OutcomeUnknown):
-            await it.two.call(it.at, body=b"late")
+            await it.two.call(it.at, body=b"late", patience_s=BRIEFLY_S)
+        await fault.until_hits(1)
         assert it.one.seen == []
         it.faults.heal(fault.number)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await it.one.reached.wait()
         assert it.one.seen == [("Vote", b"late")]
         assert await it.two.call(it.at) == b"answer 1"
@@ -154,7 +158,7 @@ async def test_a_delayed_request_takes_longer(shared: bool):
     async with pair(shared=shared) as it:
         it.fault("delay", delay_ms=60.0)
         began = time.monotonic()
-        assert await it.two.call(it.at, patience_s=30) == b"answer 1"
+        assert await it.two.call(it.at) == b"answer 1"
         assert time.monotonic() - began >= 0.06
 
 
@@ -174,9 +178,9 @@ async def test_a_reordered_request_comes_after_a_later_one(shared: bool):
     """The first one waits, the next ones pass; it goes on when one of them was answered."""
     async with pair(shared=shared) as it:
         fault = it.fault("reorder", count=1, delay_ms=60_000.0)
-        first = asyncio.ensure_future(it.two.call(it.at, body=b"first", patience_s=30))
+        first = asyncio.ensure_future(it.two.call(it.at, body=b"first"))
         await fault.until_hits(1)
-        assert await it.two.call(it.at, body=b"second", patience_s=30) == b"answer second"
+        assert await it.two.call(it.at, body=b"second") == b"answer second"
         assert await first == b"answer first"
         assert [body for _, body in it.one.seen] == [b"second", b"first"]
         assert (fault.hits, fault.late) == (1, {})
@@ -190,7 +194,7 @@ async def test_a_reordered_answer_comes_after_a_later_one(shared: bool):
         order: list[bytes] = []
 
         async def ask(body: bytes) -> None:
-            order.append(await it.two.call(it.at, body=body, patience_s=30))
+            order.append(await it.two.call(it.at, body=body))
 
         first = asyncio.ensure_future(ask(b"first"))
         await fault.until_hits(1)
@@ -204,10 +208,10 @@ async def test_with_nothing_behind_it_a_reordered_message_is_late_only(shared: b
     """A caller with one request in flight sends no later one before its time is up: the wait is bounded."""
     async with pair(shared=shared) as it:
         it.fault("reorder", delay_ms=5.0, api="Vote")
-        assert await it.two.call(it.at, patience_s=30) == b"answer 1"
+        assert await it.two.call(it.at) == b"answer 1"
         it.faults.clear()
         fault = it.fault("reorder", delay_ms=60_000.0)
-        late = asyncio.ensure_future(it.two.call(it.at, patience_s=30))
+        late = asyncio.ensure_future(it.two.call(it.at))
         await fault.until_hits(1)
         it.faults.clear()
         assert await late == b"answer 1"
@@ -219,10 +223,12 @@ async def test_a_fault_strikes_answers_of_what_was_asked_before_it(shared: bool,
     """A long poll that is parked when the link is cut: its answer does not slip through."""
     async with pair(shared=shared) as it:
         it.one.may_answer.clear()
-        calling = asyncio.ensure_future(it.two.call(it.at, patience_s=1.0))
+        patience_s = 1.0 if kind == "drop" else PATIENCE_S
+        calling = asyncio.ensure_future(it.two.call(it.at, patience_s=patience_s))
         await it.one.reached.wait()
         fault = it.fault(kind, "1>2", **({"delay_ms": 1.0} if kind == "delay" else {}))
         it.one.may_answer.set()
+        await fault.until_hits(1)
         if kind == "delay":
             assert await calling == b"answer 1"
         else:
@@ -238,9 +244,10 @@ async def test_a_fault_strikes_answers_of_what_was_asked_before_it(shared: bool,
 async def test_what_clients_send_meets_its_faults_at_the_broker(kind: str, link: str, handled: int):
     """A client is whoever does not say which broker it is: Spark, curl, a producer of another process."""
     async with pair() as it:
-        it.fault(kind, link, count=1)
+        fault = it.fault(kind, link, count=1)
         with pytest.raises(OutcomeUnknown):
-            await it.client.call(it.at)
+            await it.client.call(it.at, patience_s=BRIEFLY_S if kind == "drop" else PATIENCE_S)
+        await fault.until_hits(1)
         assert len(it.one.seen) == handled
         assert await it.client.call(it.at) == b"answer 1"
         assert await it.two.call(it.at) == b"answer 1"
@@ -273,7 +280,7 @@ async def test_nothing_held_back_outlives_its_sender():
     """As in the simulator: what a clog holds dies with the process that sent it."""
     async with pair() as it:
         it.fault("hold")
-        calling = asyncio.ensure_future(it.two.call(it.at, patience_s=30))
+        calling = asyncio.ensure_future(it.two.call(it.at))
         assert await it.faults.active[1].until_hits(1) == 1
         await it.two.network.abort()
         with pytest.raises(OutcomeUnknown, match="is closed"):

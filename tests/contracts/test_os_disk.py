@@ -14,8 +14,11 @@ from pathlib import Path
 import pytest
 
 from minikafka.errors import DiskFailed, DiskFull
+from minikafka.world import machine_faults
 from minikafka.world.machine_faults import MachineFaults
 from minikafka.world.os_disk import OsDisk
+
+PATIENCE_S = 120.0
 
 
 @pytest.fixture
@@ -113,14 +116,13 @@ async def test_a_slow_data_disk_never_delays_the_quorums_log(disk: OsDisk, monke
 
     def fdatasync(descriptor: int) -> None:
         if descriptor == data._descriptor:
-            stuck.wait(10)
+            stuck.wait(PATIENCE_S)
         real(descriptor)
 
     monkeypatch.setattr(os, "fdatasync", fdatasync)
     slow = asyncio.ensure_future(data.sync())
-    async with asyncio.timeout(5):
-        await quorum.sync()
-        await disk.publish("__cluster_metadata-0/quorum-state", b"vote")
+    await quorum.sync()
+    await disk.publish("__cluster_metadata-0/quorum-state", b"vote")
     assert not slow.done()
     stuck.set()
     await slow
@@ -139,12 +141,12 @@ async def test_a_cancelled_sync_keeps_its_descriptor_until_the_thread_is_done(
 
     def fdatasync(number: int) -> None:
         started.set()
-        stuck.wait(10)
+        stuck.wait(PATIENCE_S)
         real(number)
 
     monkeypatch.setattr(os, "fdatasync", fdatasync)
     sync = asyncio.ensure_future(file.sync())
-    await asyncio.to_thread(started.wait, 10)
+    assert await asyncio.to_thread(started.wait, PATIENCE_S)
     sync.cancel()
     with pytest.raises(asyncio.CancelledError):
         await sync
@@ -197,7 +199,7 @@ def test_another_process_holds_the_lock(tmp_path: Path):
         with pytest.raises(DiskFailed, match="in use"):
             disk.lock()
         process.kill()
-        process.wait(10)
+        process.wait(PATIENCE_S)
         disk.lock()
         disk.close()
 
@@ -224,7 +226,7 @@ async def test_a_fenced_disk_leaves_no_descriptor_open(disk: OsDisk, monkeypatch
 
     monkeypatch.setattr(os, "fdatasync", held)
     sync = asyncio.ensure_future(files[0].sync())
-    assert await asyncio.to_thread(syncing.wait, 10)
+    assert await asyncio.to_thread(syncing.wait, PATIENCE_S)
     disk.fence()
     assert descriptors() == before, "the lock is given back, and one file is still being synced"
     going_on.set()
@@ -244,6 +246,7 @@ def test_the_lock_file_is_not_among_the_names(disk: OsDisk):
 async def test_a_directory_that_is_thrown_away_is_written_and_not_synced(tmp_path: Path, monkeypatch):
     """A test's cluster: the files are as ever, for a killed broker to find again, and nobody waits for a disk."""
     synced: list[int] = []
+    before = set(threading.enumerate())
     monkeypatch.setattr(os, "fsync", synced.append)
     monkeypatch.setattr(os, "fdatasync", synced.append)
     disk = OsDisk(str(tmp_path / "data"), syncs=False)
@@ -258,7 +261,7 @@ async def test_a_directory_that_is_thrown_away_is_written_and_not_synced(tmp_pat
     with pytest.raises(DiskFailed):
         await disk.publish("checkpoint", b"2")
     assert synced == []
-    assert not [each for each in threading.enumerate() if each.name.startswith("sync-")]
+    assert not [each for each in set(threading.enumerate()) - before if each.name.startswith("sync-")]
     again = OsDisk(str(tmp_path / "data"), syncs=False)
     assert (again.read_file("checkpoint"), again.open("orders-0/log").read(0, 9)) == (b"1", b"tea")
     again.close()
@@ -289,20 +292,24 @@ async def test_what_tests_do_to_a_machine_is_what_a_bad_disk_does(tmp_path: Path
     disk.close()
 
 
-async def test_a_slow_disk_does_not_hold_the_loop(tmp_path: Path):
+async def test_a_slow_disk_does_not_hold_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A sync waits on its thread: heartbeats and votes go on meanwhile."""
+    asked, may_go_on = threading.Event(), threading.Event()
+    waits: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        asked.set()
+        may_go_on.wait(PATIENCE_S)
+
+    monkeypatch.setattr(machine_faults.time, "sleep", sleep)
     disk = OsDisk(str(tmp_path / "data"), faults=MachineFaults(sync_delay_ms=60.0))
     file = disk.open("log")
     file.append([b"tea"])
-    order: list[str] = []
-
-    async def synced() -> None:
-        await file.sync()
-        order.append("synced")
-
-    syncing = asyncio.ensure_future(synced())
-    await asyncio.sleep(0.001)
-    order.append("went on")
+    syncing = asyncio.ensure_future(file.sync())
+    assert await asyncio.to_thread(asked.wait, PATIENCE_S)
+    assert not syncing.done()
+    may_go_on.set()
     await syncing
-    assert order == ["went on", "synced"]
+    assert waits == [0.06]
     disk.close()

@@ -149,7 +149,7 @@ def test_a_process_starts_itself_again_with_the_environment_once():
     )
     environment = {**os.environ, "PYTHONPATH": ":".join(path for path in sys.path if path)}
     done = subprocess.run(
-        [sys.executable, "-c", code, code], env=environment, capture_output=True, text=True, check=True, timeout=30
+        [sys.executable, "-c", code, code], env=environment, capture_output=True, text=True, check=True, timeout=120
     )
     (first, unset), (second, value) = (line.split() for line in done.stdout.splitlines())
     assert first == second

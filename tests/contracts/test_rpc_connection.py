@@ -62,7 +62,7 @@ def play(request):
             server = await network.serve(ANY, echo)
             reader, writer = await asyncio.open_connection(*server.address)
             try:
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(120):
                     await story(server, echo, reader, writer)
             finally:
                 writer.close()
@@ -236,6 +236,7 @@ def test_more_requests_than_the_buffer_holds(play):
         bodies = [b"%05d" % number * 300 for number in range(200)]
         for body in bodies:
             writer.write(PLAIN % (len(body), body))
+        await until(lambda: bool(echo.seen))
         await asyncio.sleep(0.05)
         assert len(echo.seen) == 1
         echo.gate.set()
@@ -294,7 +295,10 @@ def test_a_slow_body_is_handed_over_and_answered(play, monkeypatch: pytest.Monke
     async def story(server, echo, reader, writer):
         body = b"half" * 50_000
         request = PLAIN % (len(body), body)
+        await until(lambda: plain(server) == 1)
         writer.write(request[:100_000])
+        await until(lambda: server.queued_bytes > 0)
+        monkeypatch.setattr(http_server, "BODY_TIMEOUT_S", 60.0)  # for the rest, from the hand-over on
         await until(lambda: plain(server) == 0)
         writer.write(request[100_000:])
         assert await answer(reader) == (200, body)

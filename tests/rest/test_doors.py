@@ -395,11 +395,18 @@ async def test_a_dead_leader_is_503_and_a_lost_answer_is_504(curl, monkeypatch):
     monkeypatch.setattr(leaders, "PAUSE_S", 0.001)
     curl.cluster.brokers[2].refuse["Produce"] = [BrokerNotAvailable("stopping")]
     (await curl.post("/v1/topics/orders/partitions/1/records", {"value": 1})).problem(503, "BROKER_NOT_AVAILABLE")
-    monkeypatch.setattr(leaders, "FORWARD_SLACK_S", 0.02)
-    monkeypatch.setattr(curl.cluster.brokers[2], "on_Produce", lambda request: asyncio.sleep(0.5))
+    monkeypatch.setattr(leaders, "FORWARD_SLACK_S", 0.5)
+    may_answer = asyncio.Event()
+
+    async def silent(request):
+        await may_answer.wait()
+        return m.ProduceResponse(partitions=())
+
+    monkeypatch.setattr(curl.cluster.brokers[2], "on_Produce", silent)
     path = "/v1/topics/orders/partitions/1/records?timeout_ms=1"
     told = (await curl.post(path, {"value": 1})).problem(504, "NETWORK_EXCEPTION")
     assert told["outcome"] == "unknown"
+    may_answer.set()
     await curl.cluster.brokers[2].network.abort()
     told = (await curl.post(path, {"value": 1})).problem(503, "LEADER_NOT_AVAILABLE")
     assert told["outcome"] == "not_written"
