@@ -94,6 +94,8 @@ class Metadata:
 
     def follow_only(self, topics: list[str]) -> None:
         """Ask about exactly these topics from now on."""
+        if any(topic not in self._topics for topic in topics):
+            self._is_new.set()
         self._topics = dict.fromkeys(topics)
         self._wanted.set()
 

@@ -175,7 +175,6 @@ class SyncCluster:
             numbers = {partition} if partition is not None else await self._partitions(topic)
             wanted = [TopicPartition(topic, number) for number in sorted(numbers)]
             async with Consumer(bootstrap_servers=self.bootstrap) as consumer:
-                # At once: a moment later it would ask about the topic after its pause between two metadata requests.
                 consumer.assign(wanted)
                 if offset is None:
                     await consumer.seek_to_beginning(*wanted)

@@ -384,6 +384,27 @@ def test_a_group_without_a_coordinator_is_told_and_looked_for_on(before_start: b
     play(story)
 
 
+def test_a_topic_that_is_new_to_a_running_consumer_is_asked_about_at_once():
+    """S27: as in Kafka's clients (requestUpdateForNewTopics), the pause between two requests is for old topics."""
+
+    async def story():
+        cluster = FakeCluster()
+        cluster.topic("t")
+        cluster.topic("u")
+        await fill(cluster, "t", 5)
+        await fill(cluster, "u", 5)
+        async with consumer(cluster) as reading:
+            for name in ("t", "u"):
+                await asyncio.sleep(0.05)
+                before = cluster.now()
+                reading.unsubscribe()
+                reading.subscribe([name])
+                assert (await reading.getone()).topic == name
+                assert cluster.now() - before < 0.02
+
+    play(story)
+
+
 def test_pause_and_resume():
     """A paused partition is not handed out; the others are; resume goes on where it was."""
 
