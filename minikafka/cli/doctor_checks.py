@@ -28,6 +28,10 @@ SKEW_MS_MAX = 1000
 """Retention and look-ups by time go by clocks; beyond this somebody notices."""
 
 
+NAMED_MAX = 6
+"""Partitions that are named; of more it is said how many they are."""
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One thing that is not as it should be."""
@@ -295,7 +299,8 @@ def _told(topic: DescribedTopic, minimum: int, troubles: Mapping[str, list[int]]
     for kind, (level, check, what, do) in _TROUBLES.items():
         numbers = troubles.get(kind)
         if numbers:
-            where = f"{topic.topic}-{ids(numbers)}"
+            many = len(numbers) > NAMED_MAX
+            where = f"{topic.topic}-{ids(numbers[:NAMED_MAX])}" + (f",... ({len(numbers)} partitions)" if many else "")
             detail = f" ({minimum})" if kind in {"under", "at"} else ""
             yield Finding(level, check, where, what + detail, do)
 

@@ -21,17 +21,19 @@ from minikafka.sim.plan import Plan
 from minikafka.sim.plan_file import read_plan
 from minikafka.sim.run import Run, run
 from minikafka.sim.seeds import plan_of
-from minikafka.sim.shrink import shrink
+from minikafka.sim.shrink import PlanPasses, shrink
 
 INTERRUPTED: Final = 130
 """Exit code after Ctrl-C, as shells have it."""
 
 
 def _tasks(seed: int | None, seeds: int | None, start: int, files: tuple[str, ...], *, plain: bool) -> list[Task]:
+    if seed is not None and seeds is not None:
+        raise click.UsageError("--seed is one, --seeds are so many from --start on: keep one of them")
     numbers = [seed] if seed is not None else range(start, start + (seeds or 0))
     for name in files:
         read_plan(Path(name))  # before the first of them is run
-    if seeds is not None and seeds < 1 and not files and seed is None:
+    if seeds is not None and seeds < 1 and not files:
         raise click.UsageError(f"--seeds {seeds}: at least 1 is needed")
     tasks = [Task(file=name) for name in files] + [Task(seed=number, plain=plain) for number in numbers]
     if not tasks:
@@ -53,12 +55,19 @@ def main() -> None:
 
 @main.command("run")
 @click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False))
-@click.option("--seed", type=int, help="this seed only")
-@click.option("--seeds", type=int, help="so many seeds")
-@click.option("--start", type=int, default=0, show_default=True, help="the first of them")
-@click.option("--plain", is_flag=True, help="three brokers, 200 operations, ten faults, and nothing else")
-@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="processes at work")
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("--seed", type=int, help="This seed only.")
+@click.option("--seeds", type=int, help="So many seeds.")
+@click.option("--start", type=int, default=0, show_default=True, help="The first of them.")
+@click.option("--plain", is_flag=True, help="Three brokers, 200 operations, ten faults, and nothing else.")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Processes at work.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="A line a run, or one JSON object.",
+)
 def run_command(
     files: tuple[str, ...],
     seed: int | None,
@@ -86,12 +95,16 @@ def run_command(
 
 @main.command("shrink")
 @click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False))
-@click.option("--seed", type=int)
-@click.option("--runs", type=int, default=300, show_default=True, help="at most so many runs")
-@click.option("--out", type=click.Path(dir_okay=False), help="write the plan here")
+@click.option("--seed", type=int, help="The plan of this seed, instead of FILE.")
+@click.option("--runs", type=int, default=300, show_default=True, help="At most so many runs.")
+@click.option("--out", type=click.Path(dir_okay=False), help="Write the plan here, instead of printing it.")
 def shrink_command(file: str | None, seed: int | None, runs: int, out: str | None) -> None:
     """Cut a failing plan down to what its failure needs."""
-    plan, name = shrink(_one_plan(seed, file), lambda candidate: run(candidate).failure, runs_max=runs)
+    plan = _one_plan(seed, file)
+    try:
+        plan, name = shrink(plan, lambda candidate: run(candidate).failure, runs_max=runs)
+    except PlanPasses as error:
+        raise click.ClickException(f"{error}: there is no failure to cut it down to") from error
     click.echo(run(plan).render())
     click.echo(f"{name}: {len(plan.faults)} faults, {len(plan.operations)} operations")
     if out:
@@ -103,8 +116,8 @@ def shrink_command(file: str | None, seed: int | None, runs: int, out: str | Non
 @main.command("show")
 @click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False))
 @click.option("--seed", type=int)
-@click.option("--events", is_flag=True, help="run it and print every event")
-@click.option("--trace", is_flag=True, help="run it and print every step")
+@click.option("--events", is_flag=True, help="Run it and print every event.")
+@click.option("--trace", is_flag=True, help="Run it and print every step.")
 def show_command(file: str | None, seed: int | None, *, events: bool, trace: bool) -> None:
     """Print a plan, or what happens when it runs."""
     plan = _one_plan(seed, file)

@@ -139,7 +139,8 @@ class Campaign:
         """One line."""
         told = self.to_json()
         return (
-            f"{self.runs} runs, {len(self.violations)} failed, {told['seeds_per_second']} a second"
+            f"{self.runs} run{'s' * (self.runs != 1)}, {len(self.violations)} failed,"
+            f" {told['seeds_per_second']} a second"
             f" ({told['seeds_per_core_second']} a second of one core),"
             f" {told['virtual_over_real']} virtual seconds a second" + (", interrupted" if self.is_cut_short else "")
         )

@@ -85,9 +85,13 @@ class Shrinker:
         return plan
 
 
+class PlanPasses(ValueError):
+    """There is no failure that a plan could be cut down to."""
+
+
 def shrink(plan: Plan, fails: Fails, *, runs_max: int = 300) -> tuple[Plan, str]:
-    """The smallest plan found that fails by the same name, and that name. ValueError when ``plan`` passes."""
+    """The smallest plan found that fails by the same name, and that name. PlanPasses when ``plan`` does."""
     name = fails(plan)
     if name is None:
-        raise ValueError(f"the plan of seed {plan.seed} passes")
+        raise PlanPasses(f"the plan of seed {plan.seed} passes")
     return Shrinker(fails, name, runs_max=runs_max).shrink(plan), name

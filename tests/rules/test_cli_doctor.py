@@ -134,6 +134,8 @@ def test_partitions_with_the_same_trouble_are_one_finding():
     """A thousand lines would hide what they say."""
     bad = [partition(number, leader=-1, isr=()) for number in (0, 2)]
     assert found(cluster(topics=(bad[0], partition(1), bad[1]))) == [(ERROR, "min-isr", "t-0,2")]
+    bad = [partition(number, leader=-1, isr=()) for number in range(50)]
+    assert found(cluster(topics=tuple(bad))) == [(ERROR, "min-isr", "t-0,1,2,3,4,5,... (50 partitions)")]
 
 
 def test_a_data_directory():

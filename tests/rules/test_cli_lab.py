@@ -12,6 +12,7 @@ from minikafka.cli.root import root
 from minikafka.lab.catalogue import find, names, references, story
 from minikafka.lab.compare import FIRST, compare, rows_of
 from minikafka.lab.scenario import LIBRARY, read
+from tests.tidy.sources import ROOT
 
 OWN = """\
 # A story of my own (S5).
@@ -210,6 +211,17 @@ def test_compare_marks_the_first_step_that_differs_and_names_the_lost():
     assert "the first step that differs: 9, B starts again" in text
     assert "truncation=high-watermark: lost: m1 at offset 1" in text
     assert "truncation=leader-epoch: lost: nothing" in text
+
+
+def test_the_two_commands_of_the_readme_tell_what_their_comments_say():
+    """The crash that loses m1 under one rule loses nothing under the other."""
+    commands = [line for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines() if " lab " in line]
+    assert [line.partition("#")[0].split()[3:] for line in commands if "#" in line] == [
+        ["run", "data-loss", "--truncation", "high-watermark"],
+        ["compare", "data-loss"],
+    ]
+    assert "\nlost: m1 at offset 1" in told("run", "data-loss", "--truncation", "high-watermark").stdout
+    assert "truncation=leader-epoch: lost: nothing" in told("compare", "data-loss").stdout
 
 
 def test_compare_as_json():

@@ -190,6 +190,22 @@ def test_a_plan_that_somebody_wrote_is_refused_with_a_sentence(tmp_path: Path, f
         assert why in told.stderr
 
 
+def test_a_plan_that_passes_has_nothing_to_be_cut_down_to(tmp_path: Path) -> None:
+    """`sim shrink` of the wrong seed was a traceback."""
+    path = tmp_path / "quiet.json"
+    path.write_text(SMALL.to_json())
+    told = CliRunner().invoke(root, ["sim", "shrink", str(path)])
+    assert told.exit_code == 1
+    assert "the plan of seed 1 passes: there is no failure" in told.output
+
+
+def test_one_seed_or_many() -> None:
+    """--seeds was not looked at beside --seed."""
+    told = CliRunner().invoke(root, ["sim", "run", "--seed", "1", "--seeds", "3"])
+    assert told.exit_code == 2
+    assert "keep one of them" in told.output
+
+
 def test_every_fault_that_seeds_draw_is_one_that_a_file_may_have(tmp_path: Path) -> None:
     """What a run carries out and what a file is allowed stand in different places."""
     path = tmp_path / "drawn.json"
