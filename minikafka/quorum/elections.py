@@ -10,8 +10,9 @@ Order in which a leader is looked for, each one acceptable (registered, unfenced
 3. the first replica in assignment order that is in the ISR; with an empty ISR, in the ELR: the ISR is then that one
 4. ISR and ELR empty: the last known leader, the ISR is then that one, and it must recover. Not with another data
    directory than that in which it led: then it holds nothing, and what is committed may come back with the former one
-5. unclean elections only: the first replica in assignment order, those that a reassignment is still adding last (they
-   may hold next to nothing); the ISR is then that one, and it must recover
+5. unclean elections only: the first replica in assignment order, then those that a reassignment is still adding (they
+   may hold next to nothing), and last who led last with another data directory; the ISR is then that one, and it must
+   recover
 6. nobody: the leader is -1. With ELR the ISR may run empty; without, it keeps its last members
 """
 
@@ -218,12 +219,13 @@ def _elect(
             return _Choice(leader=node, isr=isr or (node,))
     if not electable:
         for node in partition.last_known_elr:
-            if image.eligible(node) and image.brokers[node].has_one_of(partition.last_known_dirs):
+            if image.eligible(node) and not image.brokers[node].came_back_empty(partition):
                 return _Choice(leader=node, isr=(node,), clean=False)
     if election is Election.UNCLEAN:
-        for node in (*partition.assignment.original, *partition.adding):
-            if image.eligible(node):
-                return _Choice(leader=node, isr=(node,), clean=False)
+        living = [node for node in (*partition.assignment.original, *partition.adding) if image.eligible(node)]
+        if living:
+            node = min(living, key=lambda node: image.brokers[node].came_back_empty(partition))
+            return _Choice(leader=node, isr=(node,), clean=False)
     return _Choice(isr=isr)
 
 

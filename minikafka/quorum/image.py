@@ -70,6 +70,10 @@ class BrokerImage:
         """Has it one of these data directories still? As far as is known: also when one side did not tell."""
         return not log_dirs or not self.log_dirs or not set(log_dirs).isdisjoint(self.log_dirs)
 
+    def came_back_empty(self, partition: PartitionImage) -> bool:
+        """Did it lead this partition last, and has another data directory now? Then it holds nothing of it."""
+        return self.node_id in partition.last_known_elr and not self.has_one_of(partition.last_known_dirs)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionImage:

@@ -189,7 +189,7 @@ def why_the_watermark(seen: DescribedReplica) -> str:
 
 def _last_leader(node: NodeId, image: MetadataImage, partition: PartitionImage) -> str:
     broker = image.brokers.get(node)
-    if broker is not None and not broker.has_one_of(partition.last_known_dirs):
+    if broker is not None and broker.came_back_empty(partition):
         return f"broker {node}, which led last, is back with another data directory and leads again with the former one"
     return f"broker {node}, which led last, leads again when it is back"
 

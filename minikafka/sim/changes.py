@@ -4,6 +4,7 @@
 ``reassign``        ``orders-0=4,2,3``: moved to these brokers; ``orders-0=``: a move is taken back
 ``add_partitions``  ``orders=5``: the topic grows to that many; a producer of its own sends to what is new
 ``alter_topic``     ``orders:segment.bytes=300``: set, and with nothing behind the equals sign taken back
+``elect``           ``orders-0``: uncleanly, where nobody may lead (:meth:`Changes.elect_where_nobody_may_lead`)
 ==================  ===================================================================================================
 
 Rules for this file: an administrator is the production client on a machine of its own, and asks again until it has an
@@ -25,6 +26,9 @@ from minikafka.sim.cluster import SimCluster
 from minikafka.sim.lives import RETRY_S, admin_config
 from minikafka.sim.plan import Fault, Operation
 from minikafka.types import TopicPartition
+
+ELECT: Final = "elect"
+"""Never drawn: it is what an operator does about what came of other faults."""
 
 SENDS_EACH: Final = 8
 """Records for each partition that was added."""
@@ -48,6 +52,7 @@ class Changes:
             REASSIGN: self._reassign,
             ADD_PARTITIONS: self._add_partitions,
             ALTER_TOPIC: self._alter_topic,
+            ELECT: self._elect,
         }
 
     def begin(self, fault: Fault) -> bool:
@@ -57,6 +62,13 @@ class Changes:
         self._at_work[machine] = fault
         self._cluster.sim.spawn(machine, self._carry_out(machine, world, fault))
         return True
+
+    def elect_where_nobody_may_lead(self) -> None:
+        """Whoever led last is back with an empty disk: an operator sees that, and lets another replica lead."""
+        targets = {fault.target for fault in self._at_work.values() if fault.kind == ELECT}
+        for name in self._cluster.waiting_for_a_lost_disk():
+            if str(name) not in targets:
+                self.begin(Fault(at_s=self._cluster.sim.loop.time(), kind=ELECT, target=str(name)))
 
     def missing(self) -> str:
         """Who has no answer yet, and what is under way; empty: nothing."""
@@ -109,3 +121,10 @@ class Changes:
         name, _, value = setting.partition("=")
         await admin.incremental_alter_configs([ConfigResource("topic", topic, {name: value or None})], wait=False)
         world.events("topic_altered", topic=topic, setting=setting)
+
+    async def _elect(self, admin: AdminClient, world: World, target: str) -> None:
+        topic, _, number = target.rpartition("-")
+        [error] = (await admin.elect_leaders("unclean", [TopicPartition(topic, int(number))])).values()
+        if error is not None:
+            raise error
+        world.events("elected_by_hand", replica_set=target)

@@ -270,6 +270,19 @@ class SimCluster:
                 return lacks
         return None
 
+    def waiting_for_a_lost_disk(self) -> list[TopicPartition]:
+        """What nobody leads though all its replicas live: who led last is back without its disk (KIP-966)."""
+        image = self.image()
+        if image is None:
+            return []
+        return [
+            TopicPartition(topic.name, state.partition)
+            for topic, state in image.sorted_partitions()
+            if state.leader == NO_NODE
+            and all(map(image.eligible, state.replicas))
+            and any(image.brokers[node].came_back_empty(state) for node in state.replicas)
+        ]
+
     def _partition_lacks(self, name: TopicPartition, state: PartitionImage, living: tuple[NodeId, ...]) -> str | None:
         expected = tuple(node for node in state.replicas if node in living)
         if state.leader not in expected:

@@ -12,7 +12,8 @@ The fault budget (what a run must survive):
 - a sync that fails leaves pages that a later power cut turns into zeros, on a disk that says it is well: plans have
   failing syncs or power cuts, not both.
 - a disk that is replaced by an empty one (``wipe``) counts as a power cut, whatever the policy, and happens to brokers
-  that are no voters: a static quorum does not survive a voter that forgets its vote.
+  that are no voters: a static quorum does not survive a voter that forgets its vote. Were it all that was left of an
+  ISR, for the others stood still, an operator lets one of those lead: nothing may be lost by that.
 - a topic with ``unclean.leader.election.enable`` may lose what it had when an unclean election takes place: its losses
   are named, not violations; so are those of records that were sent with acks=0 or acks=1 (``losses.py``).
 - a bit that rots (``rot``) does so on one replica's disk, in what is committed and synced, while everything is whole;

@@ -217,9 +217,12 @@ class Run:
         self._until(self._converged, CONVERGE_S, "not_converged", self._missing)
 
     def _converged(self) -> bool:
-        """As an operator would, start whoever has ended by itself (a log that failed stays failed till then)."""
+        """As an operator would, start whoever has ended by itself (a log that failed stays failed till then), and let
+        somebody lead where nobody may by himself.
+        """
         for node in self.cluster.nodes:
             self.faults.restart_if_stopped(node)
+        self.people.changes.elect_where_nobody_may_lead()
         self.crews.replace_who_is_gone()
         if self.faults.rot.rotten or self.people.missing() or not self.cluster.is_settled():
             return False

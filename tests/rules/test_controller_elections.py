@@ -395,14 +395,18 @@ def test_a_follower_with_another_disk_does_not_keep_the_leader_from_returning():
     assert cluster.leader() == (1, (1,))
 
 
-def test_an_operator_may_let_the_last_known_leader_lead_with_another_disk():
-    """By hand, and where the topic says so: an unclean election takes whoever lives, in the order of the assignment."""
-    cluster = replaced(elr=True)
-    assert elect(cluster, "unclean", 0) == {0: 0}
-    assert (cluster.leader(), cluster.state().recovered) == ((1, (1,)), False)
-    other = replaced(elr=True)
-    other.configure(unclean_leader_election_enable="true")
-    assert other.leader() == (1, (1,))
+def test_an_unclean_election_takes_the_last_known_leader_with_another_disk_only_when_nobody_else_lives():
+    """By hand, and where the topic says so. It holds nothing, while any other replica may hold all that is committed."""
+    by_hand = replaced(elr=True)
+    assert elect(by_hand, "unclean", 0) == {0: 0}
+    assert (by_hand.leader(), by_hand.state().recovered) == ((2, (2,)), False)
+    allowed = replaced(elr=True)
+    allowed.configure(unclean_leader_election_enable="true")
+    assert allowed.leader() == (2, (2,))
+    alone = replaced(elr=True)
+    alone.lose(2)
+    assert elect(alone, "unclean", 0) == {0: 0}
+    assert alone.leader() == (1, (1,))
 
 
 def test_who_does_not_tell_its_log_directory_is_believed():
