@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Self
 
 PORT = 9092
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 FAILS = "# fails"
 
 
@@ -105,7 +105,7 @@ class Shell:
         for number in (signal.SIGTERM, signal.SIGKILL):
             try:
                 os.killpg(self._bash.pid, number)
-                self._bash.wait(timeout=10)
+                self._bash.wait(timeout=60)
             except (ProcessLookupError, subprocess.TimeoutExpired):
                 continue
         for stream in (self._bash.stdin, self._bash.stdout):

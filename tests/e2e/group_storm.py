@@ -36,7 +36,7 @@ from minikafka.world.processes import ProcessCluster
 
 TOPIC, GROUP = "events", "storm"
 PARTITIONS, MEMBERS = 12, 8
-STEP_TIMEOUT_S = 60.0
+STEP_TIMEOUT_S = 120.0
 
 # Short sessions make many deaths fit into a minute; what is shown does not depend on them.
 SETTINGS = {
@@ -353,14 +353,15 @@ async def storm(
     async with ProcessCluster(3, data_dir=folder / "cluster", config=SETTINGS) as cluster:
         crew = Crew(cluster.bootstrap, books, assignor)
         async with (
-            AdminClient(bootstrap_servers=cluster.bootstrap, request_timeout_ms=3000) as admin,
+            AdminClient(bootstrap_servers=cluster.bootstrap) as admin,
+            AdminClient(bootstrap_servers=cluster.bootstrap, request_timeout_ms=3000) as curious,
             Producer(bootstrap_servers=cluster.bootstrap, acks="all", linger_ms=5) as producer,
         ):
             await admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)])
             await admin.find_coordinator(GROUP)
             run = Storm(cluster, crew, admin, Random(seed), say)
             await run.in_sync()
-            load, observer = Load(producer, rate), Observer(admin)
+            load, observer = Load(producer, rate), Observer(curious)
             sending, observing = asyncio.ensure_future(load.run()), asyncio.ensure_future(observer.run())
             try:
                 for number in range(MEMBERS):

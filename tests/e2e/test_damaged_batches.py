@@ -27,7 +27,7 @@ from minikafka.world.local_cluster import LocalCluster
 pytestmark = pytest.mark.e2e
 
 SEED = 20
-PATIENCE_S = 15
+PATIENCE_S = 60
 NOW_MS = 1_795_000_000_000
 EPOCH_FIELD = range(12, 16)
 """The leader epoch: the leader stamps it, whatever a client says."""

@@ -43,6 +43,7 @@ async def test_the_demo_kills_two_brokers_and_proves_that_nothing_was_lost(tmp_p
     read back once and in order, the replicas are byte-equal, and aiokafka's parser reads every segment file.
     """
     monkeypatch.setattr(demo, "flights", made_up)
+    monkeypatch.setattr(demo, "SETTLE_TIMEOUT_S", 120.0)
     assert await demo.Demo(COUNT, tmp_path).run()
 
     told = json.loads((tmp_path / "verdict.json").read_text())

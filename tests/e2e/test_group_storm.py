@@ -16,7 +16,6 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 STORM_S = 10.0
 
 
-@pytest.mark.timeout(240)
 async def test_a_storm_loses_nothing_and_no_commit_goes_back(tmp_path):
     """S29, S31, S34: every acknowledged record is consumed; with commits after processing none is skipped."""
     outcome = await storm(tmp_path, STORM_S, seed=6)

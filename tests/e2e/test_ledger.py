@@ -35,7 +35,7 @@ def kill_in_mid_stream(bootstrap: str, ledger: Path) -> None:
     before = acknowledged(ledger)
     process = subprocess.Popen([sys.executable, "-c", PROGRAM, bootstrap, str(ledger)])
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while acknowledged(ledger) < before + 200:
             assert process.poll() is None, "the producer ended by itself"
             assert time.monotonic() < deadline
@@ -51,7 +51,7 @@ def acknowledged(ledger: Path) -> int:
 
 def minikafka(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "minikafka", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
 
 
 def test_what_a_killed_producer_was_told_is_held_against_the_log(tmp_path):

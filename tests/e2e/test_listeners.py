@@ -46,7 +46,7 @@ async def test_a_client_of_each_listener_gets_through(two_ports: tuple[int, int]
     await node.start()
     try:
         # It is alone: it need not find itself by the name that it advertises.
-        await node.wait_ready(30)
+        await node.wait_ready(120)
         assert brokers_of(node) == {"": ("kafka-1.invalid", inside), "PLAINTEXT_HOST": ("localhost", outside)}
         async with Producer(bootstrap_servers=f"127.0.0.1:{outside}") as producer:
             await producer.send_and_wait("orders", b"tea")

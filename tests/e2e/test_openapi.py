@@ -28,7 +28,7 @@ from minikafka.world.machine_faults import MachineFaults
 pytestmark = pytest.mark.e2e
 
 EXAMPLES = 30
-PATIENCE_S = 15
+PATIENCE_S = 60
 WAIT_MS_MAX = 100
 """Generated waits are cut to this: a request may ask for minutes, and would get them."""
 

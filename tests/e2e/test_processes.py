@@ -18,7 +18,7 @@ from minikafka.log.names import CLEAN_SHUTDOWN
 pytestmark = pytest.mark.e2e
 
 MINIKAFKA = [sys.executable, "-m", "minikafka"]
-TIMEOUT_S = 60
+TIMEOUT_S = 180
 
 
 def run(*arguments: str, given: str = "", code: int = 0) -> str:

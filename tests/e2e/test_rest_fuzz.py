@@ -27,7 +27,7 @@ from minikafka.wire.apis import APIS
 from minikafka.world.local_cluster import LocalCluster
 
 # Beyond every wait that a generated request can ask for, far below a person's patience.
-PATIENCE_S = 15
+PATIENCE_S = 60
 
 # The topics that exist; generated requests hit and miss them.
 TOPICS = ("orders", "wide")

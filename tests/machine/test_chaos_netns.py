@@ -15,7 +15,7 @@ from minikafka.chaos.outcome import Outcome
 from minikafka.chaos.play import REPORT, play
 from minikafka.chaos.reading import find, read
 
-pytestmark = [pytest.mark.machine, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.machine, pytest.mark.slow]
 
 LOAD_S = 12.0
 """Every step of these scenarios is over by then."""
