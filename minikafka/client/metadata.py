@@ -52,7 +52,10 @@ class Metadata:
         self._wanted = asyncio.Event()
         self._is_new = asyncio.Event()
         """Somebody follows a topic that the last request did not name."""
-        self._waiting: list[asyncio.Future[None]] = []
+        self._asked = 0
+        """Questions so far."""
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        """Who waits for the answer to a question after this one."""
         self._task: asyncio.Task[None] | None = None
         self._in_vain = 0
         """How often in a row somebody wanted to know more, and nobody could tell."""
@@ -104,11 +107,12 @@ class Metadata:
         self._wanted.set()
 
     async def refreshed(self, deadline: float) -> None:
-        """Ask and return after the next accepted answer; RequestTimedOut at ``deadline``."""
+        """Ask, and return after an accepted answer to what was asked from now on; RequestTimedOut at ``deadline``."""
         if self.failed is not None:
             raise self.failed
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(waiting)
+        entry = (self._asked, waiting)
+        self._waiting.append(entry)
         self._wanted.set()
         try:
             async with asyncio.timeout_at(deadline):
@@ -116,8 +120,8 @@ class Metadata:
         except TimeoutError:
             raise RequestTimedOut("no broker answered with newer metadata in time") from None
         finally:
-            if waiting in self._waiting:
-                self._waiting.remove(waiting)
+            if entry in self._waiting:
+                self._waiting.remove(entry)
 
     def learn_leader(self, partition: TopicPartition, told: object, endpoints: object = ()) -> bool:
         """A refusal named the leader: take it over, or else ask. True when it was news."""
@@ -195,6 +199,8 @@ class Metadata:
         """One answer about ``topics`` (None: all) from whoever answers first; the view takes it over."""
         request = MetadataRequest(topics=topics, allow_auto_topic_creation=self._auto_create)
         last: ProtocolError | None = None
+        self._asked += 1
+        asked = self._asked
         for address in self.any_addresses():
             now = self._world.clock.now()
             patience_s = min(ASK_TIMEOUT_S, self._config.request_timeout_ms / 1000)
@@ -209,7 +215,7 @@ class Metadata:
             if update.accepted:
                 if update.changed:
                     self._in_vain = 0
-                self._release(None)
+                self._release(None, before=asked)
                 self._tell(update)
                 return response
             last = BrokerNotAvailable(f"{address} knows less of the cluster than this client")
@@ -219,11 +225,15 @@ class Metadata:
         for listener in self.listeners:
             listener(update)
 
-    def _release(self, error: BaseException | None) -> None:
-        for waiting in self._waiting:
-            if not waiting.done():
+    def _release(self, error: BaseException | None, *, before: int | None = None) -> None:
+        """Those who wait; ``before``: only those who did before that question was asked."""
+        entries, self._waiting = self._waiting, []
+        for entry in entries:
+            asked, waiting = entry
+            if before is not None and asked >= before:
+                self._waiting.append(entry)
+            elif not waiting.done():
                 if error is None:
                     waiting.set_result(None)
                 else:
                     waiting.set_exception(error)
-        self._waiting.clear()

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from minikafka.client.caller import Caller
 from minikafka.client.consumer import Consumer
+from minikafka.client.metadata import Metadata
 from minikafka.client.producer import Producer
 from minikafka.client.settings import ConsumerConfig, ProducerConfig
 from minikafka.client.structs import LogTruncation, NoOffsetForPartition, OffsetAndTimestamp
@@ -401,6 +403,32 @@ def test_a_topic_that_is_new_to_a_running_consumer_is_asked_about_at_once():
                 reading.subscribe([name])
                 assert (await reading.getone()).topic == name
                 assert cluster.now() - before < 0.02
+
+    play(story)
+
+
+def test_who_waits_for_metadata_is_not_content_with_an_earlier_question():
+    """S27: the answer that is under way says nothing of a topic that is followed since (Kafka: partial updates)."""
+
+    async def story():
+        cluster = FakeCluster()
+        for name in ("t", "u"):
+            cluster.topic(name)
+        metadata = Metadata(ConsumerConfig(bootstrap_servers=BOOTSTRAP), cluster.world, Caller(cluster.world))
+        await metadata.start(10)
+        await asyncio.sleep(1)
+        asked = len(cluster.named("Metadata"))
+        metadata.follow("t")
+        while len(cluster.named("Metadata")) == asked:  # noqa: ASYNC110 - no event to wait for
+            await asyncio.sleep(0)
+        metadata.follow("u")
+        await metadata.refreshed(cluster.now() + 10)
+        assert [metadata.view.partition_count(name) for name in ("t", "u")] == [1, 1]
+        waiting = asyncio.ensure_future(metadata.refreshed(cluster.now() + 10))
+        await asyncio.sleep(0)
+        await metadata.stop()
+        with pytest.raises(RequestTimedOut, match="stopped"):
+            await waiting
 
     play(story)
 

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -116,6 +117,28 @@ def test_cooperative_members_keep_what_they_keep(cluster: SimCluster):
         revoked = [part.partition for kind, parts in each.watch.told for part in parts if kind == "revoked"]
         assert len(revoked) == 1
         assert sorted(each.numbers + revoked) == had
+
+
+def test_a_leader_that_is_just_being_told_of_its_own_topics_waits_for_the_others(cluster: SimCluster, monkeypatch):
+    """S31: an answer to a question of before it knew of them has no partitions of theirs; it dealt none, and once more."""
+    counts = Member._counts
+
+    async def just_asked(self: Member, *given: Any) -> dict[str, int]:
+        self._metadata.refresh_soon()
+        await asyncio.sleep(0.0001)
+        return await counts(self, *given)
+
+    monkeypatch.setattr(Member, "_counts", just_asked)
+    cluster.create_topic("other", partitions=2)
+    cluster.settle()
+    first = Worker(cluster, "first")
+    cluster.until(lambda: len(first.numbers) == PARTITIONS, 60.0, "the first to have all")
+    second = Worker(cluster, "second", topics=("other",))
+    cluster.until(lambda: len(second.numbers) == 2, 60.0, "the second to have its own")
+    dealt = [sorted(map(len, each["members"].values())) for each in facts_of(cluster, "group_assigned")]
+    assert dealt == [[PARTITIONS], [2, PARTITIONS]]
+    for each in (first, second):
+        each.end()
 
 
 def test_an_eager_rebalance_takes_everything_first(cluster: SimCluster):
