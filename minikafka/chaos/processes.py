@@ -68,6 +68,8 @@ class Wanted:
     told_links: dict[tuple[int, int], int] = field(default_factory=dict)
     """What this incarnation of its process knows: the fault's number there."""
     told_machine: Spec = field(default_factory=dict)
+    unsure: bool = False
+    """An answer was late or lost: it may have faults whose numbers nobody knows."""
 
     def machine(self) -> Spec:
         """For /v1/machine; empty: all is well."""
@@ -238,6 +240,7 @@ class ProcessTarget:
                 try:
                     await self._tell_once(wanted, broker.files.address)
                 except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                    wanted.unsure = True
                     if asyncio.get_running_loop().time() > deadline:
                         why = str(error) or type(error).__name__
                         raise WorldError(f"broker {node} cannot be told its faults: {why}") from error
@@ -248,6 +251,10 @@ class ProcessTarget:
         return wanted.links.keys() != wanted.told_links.keys() or wanted.machine() != wanted.told_machine
 
     async def _tell_once(self, wanted: Wanted, address: Address) -> None:
+        if wanted.unsure:
+            await self._ask("DELETE", address, "/v1/faults")
+            wanted.told_links.clear()
+            wanted.unsure = False
         for key in [each for each in wanted.told_links if each not in wanted.links]:
             await self._ask("DELETE", address, f"/v1/faults/{wanted.told_links[key]}")
             del wanted.told_links[key]

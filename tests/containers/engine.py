@@ -17,8 +17,8 @@ from tests.tidy.sources import ROOT
 RIG = ROOT / "tests" / "rig" / "docker_rig.sh"
 
 # Whether something answers is known soon; what builds and starts may have to pull, unpack and install.
-ASK_S = 20
-WORK_S = 300
+ASK_S = 60
+WORK_S = 900
 
 FETCH = """
 import sys, urllib.request
@@ -37,7 +37,7 @@ class Engine:
     prefix: tuple[str, ...] = ()
 
     def docker(
-        self, *arguments: str, timeout_s: float = 60, data: str | None = None, check: bool = True
+        self, *arguments: str, timeout_s: float = 240, data: str | None = None, check: bool = True
     ) -> subprocess.CompletedProcess[str]:
         """Run the docker client; what it said is in the failure."""
         done = subprocess.run(
@@ -53,7 +53,7 @@ class Engine:
         assert not check or done.returncode == 0, f"docker {' '.join(arguments)}\n{done.stdout}\n{done.stderr}"
         return done
 
-    def minikafka(self, *arguments: str, data: str = "", image: str = "", timeout_s: float = 120) -> str:
+    def minikafka(self, *arguments: str, data: str = "", image: str = "", timeout_s: float = 240) -> str:
         """Run this tree's command line where ports are published; what it printed. ``image``: of brokers that it runs."""
         done = subprocess.run(
             [*self.prefix, sys.executable, "-m", "minikafka", *arguments],
@@ -79,7 +79,7 @@ class Engine:
             input=data,
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=240,
             check=False,
         )
         return done.stdout if done.returncode == 0 else None

@@ -11,13 +11,13 @@ import pytest
 from tests.containers.conftest import IMAGE
 from tests.containers.engine import Engine
 
-pytestmark = [pytest.mark.containers, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.containers, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 def played(engine: Engine, target: str, *options: str, scenario: str = "kill-and-cut") -> dict[str, Any]:
     """The report of a run on a target."""
     run = ("chaos", "run", scenario, "--target", target, "--seed", "5", "-o", "json")
-    told: dict[str, Any] = json.loads(engine.minikafka(*run, *options, image=IMAGE, timeout_s=300))
+    told: dict[str, Any] = json.loads(engine.minikafka(*run, *options, image=IMAGE, timeout_s=900))
     return told
 
 

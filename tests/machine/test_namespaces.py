@@ -130,7 +130,7 @@ def test_a_share_of_packets_is_lost(lan: Lan, posts: Posts):
 
 def test_packets_are_late_and_in_order(lan: Lan, posts: Posts):
     """In place of netem, which this kernel may lack: who sent later and was not held back is heard first."""
-    lan.set_filters([(Passage("n1", "n2"), Filter(delay_s=0.3, jitter_s=0.1))])
+    lan.set_filters([(Passage("n1", "n2"), Filter(delay_s=1.5, jitter_s=0.1))])
     for number in range(20):
         posts.send("n1", "n2", f"late {number}")
     posts.send("n3", "n2", "prompt")

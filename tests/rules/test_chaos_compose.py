@@ -95,13 +95,13 @@ async def test_a_command_of_the_engine_is_waited_for_after_ctrl_c(monkeypatch: p
 
     def run(*_: object, **__: object) -> str:
         begun.set()
-        go_on.wait(10)
+        go_on.wait(120)
         ended.set()
         return ""
 
     monkeypatch.setattr(engine, "run", run)
     asking = asyncio.ensure_future(engine.docker("compose", "up"))
-    await asyncio.to_thread(begun.wait, 10)
+    await asyncio.to_thread(begun.wait, 120)
     asking.cancel()
     await asyncio.sleep(0.05)
     assert not asking.done()

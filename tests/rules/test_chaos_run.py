@@ -18,6 +18,7 @@ from minikafka.chaos.timeline import Hit, Strike
 from minikafka.chaos.watch import ClusterState
 from minikafka.errors import WorldError
 from minikafka.types import TopicPartition
+from minikafka.world.processes import BrokerProcess
 
 
 class InSync:
@@ -158,3 +159,39 @@ async def test_a_cluster_that_does_not_start_leaves_nothing_open(tmp_path: Path)
     assert target.closed
     # The history is whole on the disk, header and all: an open file would still hold it back, and warn when it goes.
     assert (tmp_path / "history.jsonl").read_text().startswith("{")
+
+
+class Doors(ProcessTarget):
+    """The testing doors of one broker; the answer to the first fault that is set is lost."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.faults: dict[int, Any] = {}
+        self.asked = 0
+
+    async def _ask(self, method: str, address: Any, path: str, document: Any = None) -> dict[str, Any]:
+        self.asked += 1
+        if method == "POST":
+            self.faults[self.asked] = document
+        elif path == "/v1/faults":
+            self.faults.clear()
+        else:
+            del self.faults[int(path.rpartition("/")[2])]
+        if self.asked == 1:
+            raise TimeoutError
+        return {"id": self.asked}
+
+
+async def test_a_fault_whose_answer_was_late_is_not_set_twice(tmp_path: Path, monkeypatch):
+    """The broker stood still for longer than it was waited for: the first of the two would never be healed."""
+    target = Doors(read(find("kill-loop")), tmp_path, lambda _: None)
+    with monkeypatch.context() as patch:
+        patch.setattr(BrokerProcess, "is_running", True)
+        cut = {"kind": "drop", "link": "1>2"}
+        target._wanted[1].links[7, 0] = cut
+        await target._tell(1)
+        assert list(target.faults.values()) == [cut]
+        target._wanted[1].links.clear()
+        await target._tell(1)
+        assert target.faults == {}
+    await target.close()

@@ -73,7 +73,7 @@ def run_alone(script: str, broker: Address) -> tuple[str, str]:
         [sys.executable, "-W", "always::ResourceWarning", "-c", f"{prelude}\n{script}", str(broker.port)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=True,
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},

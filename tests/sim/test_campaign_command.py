@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -152,10 +153,10 @@ def test_ctrl_c_ends_all_processes_and_sums_up(jobs: int) -> None:
         assert process.stdout is not None
         assert process.stdout.readline().startswith("passed   seed 0 ")
         os.killpg(process.pid, signal.SIGINT)
-        out, error = process.communicate(timeout=60)
+        out, error = process.communicate(timeout=240)
     assert process.returncode == INTERRUPTED == 130
     summary = out.splitlines()[-1]
-    assert " runs, 0 failed, " in summary
+    assert re.search(r"\d runs?, 0 failed, ", summary)
     assert summary.endswith(", interrupted")
     assert "Traceback" not in error
     assert any(not group_lives(process.pid) for _ in range(GROUP_LOOKS))

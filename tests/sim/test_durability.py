@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from random import Random
 
-import pytest
-
 from minikafka.sim.plan import FSYNC, PAGE_CACHE, Fault, Plan
 from minikafka.sim.report import Report
 from minikafka.sim.run import run
@@ -44,7 +42,6 @@ def totals(reports: list[Report]) -> tuple[Counter[str], Counter[str]]:
     return outcomes, marks
 
 
-@pytest.mark.timeout(300)
 def test_fsync_survives_the_power_of_all_brokers() -> None:
     """D6, log.flush.interval.messages=1: acks=all, every broker's power at once, nothing that was acknowledged is lost."""
     reports = [run(everybody(seed, FSYNC).with_(within_budget=True)) for seed in range(SEEDS)]
@@ -54,7 +51,6 @@ def test_fsync_survives_the_power_of_all_brokers() -> None:
     assert outcomes["ok"] > SIZE * SEEDS / 4
 
 
-@pytest.mark.timeout(300)
 def test_the_page_cache_survives_the_power_of_all_but_one() -> None:
     """D6, the default: while one in-sync replica keeps its page cache, nothing that was acknowledged is lost."""
     reports = [run(all_but_one(seed)) for seed in range(SEEDS)]
@@ -64,7 +60,6 @@ def test_the_page_cache_survives_the_power_of_all_but_one() -> None:
     assert outcomes["ok"] > SIZE * SEEDS / 2
 
 
-@pytest.mark.timeout(300)
 def test_beyond_that_the_checker_shows_the_loss() -> None:
     """D6, the default: the power of all brokers at once takes acknowledged records along, and the history says which."""
     reports = [run(everybody(seed, PAGE_CACHE)) for seed in range(2, 2 + SEEDS // 2)]

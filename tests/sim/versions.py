@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 NEWER = tuple(f"python3.{minor}" for minor in range(sys.version_info.minor + 1, 20))
 SEEDS = (3, 18)
 INSTALL_TIMEOUT_S = 240
-RUN_TIMEOUT_S = 120
+RUN_TIMEOUT_S = 500
 
 
 def newer() -> list[str]:
@@ -47,9 +47,10 @@ def environment(python: str, folder: Path) -> str | None:
     subprocess.run([python, "-m", "venv", str(folder)], check=True, capture_output=True)
     own = str(folder / "bin" / "python")
     install = [own, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", str(ROOT)]
-    told = subprocess.run(install, capture_output=True, text=True, check=False, timeout=INSTALL_TIMEOUT_S)
-    if told.returncode:
-        print(f"{python} is left out, its dependencies could not be installed:\n{told.stderr}")  # noqa: T201
+    try:
+        subprocess.run(install, capture_output=True, text=True, check=True, timeout=INSTALL_TIMEOUT_S)
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+        print(f"{python} is left out, its dependencies could not be installed: {error}\n{error.stderr}")  # noqa: T201
         return None
     return own
 

@@ -23,6 +23,8 @@ from minikafka.world.local_cluster import LocalCluster
 from tests.spark.spark_home import JAVA_OPTIONS
 from tests.spark.streams import Stream
 
+PATIENCE_S = 60
+
 # Also for those that tests start as processes.
 os.environ.update(JAVA_OPTIONS)
 
@@ -68,7 +70,7 @@ class Kafka:
 
     @property
     def brokers(self) -> client.Brokers:
-        return client.Brokers([each.address for each in self.cluster.files.brokers], api_timeout_s=20)
+        return client.Brokers([each.address for each in self.cluster.files.brokers], api_timeout_s=PATIENCE_S)
 
     def topic(self, partitions: int = 2, replicas: int = 1, **configs: str) -> str:
         """A new topic that everybody knows."""
@@ -116,14 +118,14 @@ class Kafka:
         brokers = self.brokers
 
         def attempt() -> None:
-            answers = brokers.produce([(TopicPartition(topic, partition), build_batch(records))], timeout_s=20)
+            answers = brokers.produce([(TopicPartition(topic, partition), build_batch(records))], timeout_s=PATIENCE_S)
             error = client.failure_in(answers[0])
             if error is not None:
                 raise error
 
         brokers.retrying("writing", attempt)
 
-    def until(self, what: str, condition: Callable[[], bool], timeout_s: float = 60) -> None:
+    def until(self, what: str, condition: Callable[[], bool], timeout_s: float = 180) -> None:
         """Return when the condition holds; it may ask brokers, which may have no answer yet."""
         gives_up_at = time.monotonic() + timeout_s
         while True:

@@ -22,7 +22,7 @@ from minikafka.spark.session import open_session
 HELD_AT = 2_000_000
 """Bytes; Spark passes rows on in parts of ROWS_PER_PART."""
 ROWS_PER_PART = 50
-HELD_S_MAX = 200.0
+HELD_S_MAX = 400.0
 LOOK_INTERVAL_S = 0.02
 
 MASTER = "local-cluster[2,1,640]"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 OURS = ("minikafka", "pyspark_minikafka", "_editable_impl_minikafka", "__editable__")
-PIP_TIMEOUT_S = 120
+PIP_TIMEOUT_S = 400
 
 
 def build_wheel(folder: Path) -> Path:

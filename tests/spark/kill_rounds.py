@@ -57,7 +57,7 @@ others. Compressed, so that disks see little of it, and every fetch brings one b
 BATCH_SIZE = 256 * 1024
 ROWS_PER_BATCH = 20_000
 TRICKLE_PAUSE_S = 0.01
-STEP_TIMEOUT_S = 240.0
+STEP_TIMEOUT_S = 400.0
 LOOK_INTERVAL_S = 0.05
 
 Row = tuple[int, int, str]

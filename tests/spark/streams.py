@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-TIMEOUT_S = 110
+TIMEOUT_S = 400
 
 
 class Stream:

@@ -61,7 +61,6 @@ def evidence(findings: tuple[Finding, ...]) -> set[tuple[str, str]]:
     return set(told)
 
 
-@pytest.mark.timeout(300)
 def test_both_audits_say_the_same_of_planted_damage(spark, tmp_path):
     """Must be shown: dropped, swapped, duplicated and altered, each in a topic of its own, beside one that is whole."""
     names = [TopicPartition(damage.change.__name__, 0) for damage in DAMAGES]

@@ -12,11 +12,14 @@ import pytest
 from tests.spark.environments import build_wheel, by_machine, environment
 from tests.spark.spark_home import spark_home
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 # Tasks begin when all executors are there.
-TOGETHER = "--conf spark.scheduler.minRegisteredResourcesRatio=1.0 --conf spark.executor.memory=640m"
-JOB_TIMEOUT_S = 500
+TOGETHER = (
+    "--conf spark.scheduler.minRegisteredResourcesRatio=1.0 --conf spark.scheduler.maxRegisteredResourcesWaitingTime=600s"
+    " --conf spark.executor.memory=640m"
+)
+JOB_TIMEOUT_S = 1000
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,6 @@ session.stop()
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 def test_a_machine_without_java(tmp_path):
     """Build 6: nothing by hand: the extra brings a Java, and Spark starts on it."""
     hidden = tmp_path / "bin"
@@ -35,7 +34,7 @@ def test_a_machine_without_java(tmp_path):
         check=False,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=500,
         env={**environment, "PATH": str(hidden)},
     )
     assert done.returncode == 0, done.stderr

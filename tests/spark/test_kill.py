@@ -11,7 +11,7 @@ ROUNDS = 3
 
 @pytest.mark.e2e
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 async def test_what_comes_out_is_what_was_committed(spark, tmp_path):
     """Must be shown: exactly once to a file sink, through the deaths of an executor, of the leader that a task reads
     from, and of driver and leader at once, each in mid-batch; sets and counts are equal.
