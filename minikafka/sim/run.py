@@ -31,6 +31,7 @@ from minikafka.sim.extras import PEOPLE_FAULTS
 from minikafka.sim.faults import Faults
 from minikafka.sim.group_plans import MEMBER_FAULTS
 from minikafka.sim.held import Held
+from minikafka.sim.log_invariants import LogInOrder, broken_sequence, disorder
 from minikafka.sim.loop import Livelock, SeededChoice
 from minikafka.sim.losses import Losses, unclean_topics
 from minikafka.sim.people import People
@@ -263,6 +264,7 @@ class Run:
                 self.watch.report("created_topic_missing", f"{lives.topic} was created, and is not in the metadata")
         for name in names:
             self._compare(name)
+        wrong = [told for name in names for told in self._look_at_logs(name)]
         # Whoever began at a log's start missed nothing, though a leader after it may begin earlier.
         self.crews.judge(
             {
@@ -272,6 +274,8 @@ class Run:
         )
         self._recover()
         self.checker_verdict(complete=True)
+        for told in wrong:  # behind what it made somebody see
+            self.watch.report(*told)
         self._check()
 
     def _high_watermark(self, name: TopicPartition) -> int:
@@ -318,6 +322,21 @@ class Run:
             )
         for finding in compare_replicas(name, replicas).findings:
             self.watch.report("replicas_differ", f"{finding.place()}: {finding.sentence()}")
+
+    def _look_at_logs(self, name: TopicPartition) -> Iterator[tuple[str, str]]:
+        """Each by itself, up to its very end: names and sentences."""
+        for node in self.cluster.living():
+            replica = self.cluster.replica(node, name)
+            if replica is None:
+                continue
+            wrong = disorder(replica.log)
+            if wrong:
+                yield LogInOrder.name, f"{name} on broker {node}: {wrong}"
+            # A replica that began its log behind what was deleted believes a retry: see ``losses.py``.
+            if not replica.log.has_gaps and not self.watch.begun_anew_at(name):
+                wrong = broken_sequence(replica.log)
+                if wrong:
+                    yield "sequence_broken", f"{name} on broker {node}: {wrong}"
 
     def _recover(self) -> None:
         """Kill everybody; the logs that open from the disks are those that were there."""

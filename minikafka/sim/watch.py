@@ -27,6 +27,7 @@ from minikafka.sim.invariants import (
     TombstonesMissed,
     ValidHighWatermark,
 )
+from minikafka.sim.log_invariants import LogInOrder
 from minikafka.sim.metadata_invariants import QUORUM_EVENTS, AppliedEqual, MetadataHolds, QuorumHolds
 from minikafka.sim.sight import OfPartition, Report, Sight, Violation, life_of, number_of
 from minikafka.sim.world import Event
@@ -69,6 +70,7 @@ class Watch:
             FetchIsDurable(),
             committed,
             LeaderHoldsCommitted(committed),
+            LogInOrder(),
             self.compaction,
             self.tombstones_missed,
         ]

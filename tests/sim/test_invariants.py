@@ -5,11 +5,18 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from minikafka.broker.broker import Broker
+from minikafka.log.epochs import EpochCache
+from minikafka.log.producer_state import ProducerState
 from minikafka.quorum.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from minikafka.sim.metadata_invariants import AppliedEqual, MetadataHolds, QuorumHolds
+from minikafka.sim.run import run
+from minikafka.sim.seeds import plan_of
 from minikafka.sim.watch import Watch
 from minikafka.sim.world import Event
+from minikafka.wire.batch import RecordBatch
 from tests.sim.cluster_kit import ORDERS, Client, simulated
 
 
@@ -106,6 +113,30 @@ def test_an_unclean_election_is_counted_once_however_often_its_leader_dies_befor
         topic = TopicImage(name="orders", topic_id="T", partitions=(each,))
         holds.look(MetadataImage(offset=offset, topics={"orders": topic}), Told(), float(offset))
     assert holds.unclean == {ORDERS: {1: 2.0, 5: 7.0, 6: 8.0}}
+
+
+def begins_one_later(self: EpochCache, epoch: int, start: int) -> bool:
+    return ASSIGN(self, epoch, start + (epoch > 0))
+
+
+def takes_all(_: ProducerState, __: RecordBatch) -> None:
+    return None
+
+
+ASSIGN = EpochCache.assign
+
+
+@pytest.mark.parametrize(
+    ("owner", "rule", "broken", "name"),
+    [(EpochCache, "assign", begins_one_later, "log_in_order"), (ProducerState, "check", takes_all, "sequence_broken")],
+)
+def test_a_log_that_is_wrong_in_itself_is_a_violation(
+    owner: type, rule: str, broken: object, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KAFKA-FACTS 10.7 and 10.14: of whole clusters, beside what others and clients notice."""
+    monkeypatch.setattr(owner, rule, broken)
+    report = run(plan_of(1, operations=60, faults=6))
+    assert name in {each.name for each in report.violations}
 
 
 def test_where_a_log_ever_began_is_kept_whoever_leads_next() -> None:

@@ -1,0 +1,73 @@
+"""What must hold of every log by itself (KAFKA-FACTS §10.7, §10.14): its batches are in order, its epochs theirs.
+
+Rule for this file: it only looks, whenever a log was cut or got a leader, and at the end of a run.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Final
+
+from minikafka.log.partition_log import PartitionLog
+from minikafka.sim.held import stored_batches
+from minikafka.sim.sight import OfPartition, Report, Sight
+from minikafka.types import Epoch, Offset
+from minikafka.wire.batch import SEQUENCE_COUNT, RecordBatch
+
+LOOKED_AT: Final = frozenset({"became_leader", "tail_truncated", "log_restarted"})
+"""Events after which a log is not what it was."""
+
+
+class LogInOrder(OfPartition):
+    """Offsets rise, epochs never fall, and the leader epochs that a log knows are those of its batches (§10.7)."""
+
+    name = "log_in_order"
+
+    def look(self, sight: Sight, report: Report) -> None:
+        if any(event.kind in LOOKED_AT for event in sight.events):
+            wrong = disorder(sight.partition.log)
+            if wrong:
+                report(self.name, f"{sight.name} on {sight.life}: {wrong}")
+
+
+def disorder(log: PartitionLog) -> str:
+    """What is not in order, as a sentence; empty: nothing."""
+    batches = stored_batches(log, log.start_offset, log.end_offset)
+    for before, batch in pairwise(batches):
+        is_next = batch.base_offset >= before.next_offset if log.has_gaps else batch.base_offset == before.next_offset
+        if not is_next:
+            return f"{batch!r} stands behind {before!r}"
+        if batch.leader_epoch < before.leader_epoch:
+            return f"the epoch of {batch!r} is lower than that of {before!r}"
+    begun: dict[Epoch, Offset] = {}
+    for batch in batches:
+        begun.setdefault(batch.leader_epoch, max(batch.base_offset, log.start_offset))
+    told = [(epoch, start) for epoch, start in log.epochs.entries if start < log.end_offset]
+    beyond = [start for _, start in log.epochs.entries if start > log.end_offset]
+    if log.has_gaps:  # of the first epoch only later batches may be left, or none
+        begun = {epoch: begun.get(epoch, start) for epoch, start in told[:1]} | begun
+        told[:1] = [(epoch, max(start, begun[epoch])) for epoch, start in told[:1]]
+    if beyond or told != list(begun.items()):
+        return f"it knows {log.epochs!r}, its batches say {begun}, its end is {log.end_offset}"
+    return ""
+
+
+def broken_sequence(log: PartitionLog) -> str:
+    """Of an idempotent producer: a batch that does not follow the one before it (§10.14), as a sentence; else empty.
+
+    Of a log that nothing was compacted in: there the last batch of each producer is all that must be left.
+    """
+    last: dict[int, RecordBatch] = {}
+    for batch in stored_batches(log, log.start_offset, log.end_offset):
+        if not batch.has_producer or batch.is_control:
+            continue
+        before = last.get(batch.producer_id)
+        last[batch.producer_id] = batch
+        if before is None:
+            continue
+        if batch.producer_epoch < before.producer_epoch:
+            return f"{batch!r} is of an older epoch of its producer than {before!r}"
+        expected = (before.last_sequence + 1) % SEQUENCE_COUNT if batch.producer_epoch == before.producer_epoch else 0
+        if batch.base_sequence != expected:
+            return f"{batch!r} does not follow {before!r}"
+    return ""
