@@ -292,7 +292,7 @@ class Accumulator(Generic[Sink]):
             self._remove(head, fate=fate_of(head))
 
     def _timed_out(self, batch: Batch[Sink], *, in_flight: bool) -> ProtocolError:
-        outcome: Outcome = "unknown" if in_flight or batch.maybe_written else "not_written"
+        outcome: Outcome = "unknown" if in_flight or batch.once_unknown else "not_written"
         last = batch.last_error
         story = f"{batch.topic_partition}: not acknowledged within delivery_timeout_ms"
         if last is None or isinstance(last, NetworkException):
@@ -323,7 +323,7 @@ class Accumulator(Generic[Sink]):
         batch.last_error = error
         certain = proves_absence(error, batch, idempotent=self._idempotent)
         if error.outcome != "not_written":
-            batch.maybe_written = True
+            batch.maybe_written = batch.once_unknown = True
         elif certain:
             batch.maybe_written = False
         if batch.reported:
@@ -344,7 +344,7 @@ class Accumulator(Generic[Sink]):
         if error.retriable:
             told = self._timed_out(batch, in_flight=False)
         else:
-            outcome = UNKNOWN if batch.maybe_written else error.outcome
+            outcome = UNKNOWN if batch.once_unknown else error.outcome
             told = type(error)(f"{batch.topic_partition}: {error.message}", outcome=outcome, **error.facts)
         self._remove(batch, fate=fate_of(batch))
         if isinstance(error, InvalidProducerEpoch | ProducerFenced):
@@ -415,6 +415,7 @@ class Accumulator(Generic[Sink]):
         builder = BatchBuilder(compression=self._compression)
         half = Batch(batch.queue, builder, number=batch.number, created_at=batch.created_at)
         half.deadline = batch.deadline
+        half.once_unknown = batch.once_unknown
         for record in records[start:end]:
             builder.append(record.timestamp, record.key, record.value, list(record.headers))
             half.size += record_size(record.key, record.value, record.headers)

@@ -55,6 +55,7 @@ class Batch(Generic[Sink]):
         "last_error",
         "maybe_written",
         "number",
+        "once_unknown",
         "queue",
         "reported",
         "retry_at",
@@ -78,6 +79,10 @@ class Batch(Generic[Sink]):
         self.attempts = 0
         self.retry_at = 0.0
         self.maybe_written = False
+        """It may be in the log of the partition's leader."""
+        self.once_unknown = False
+        """The outcome of an attempt was unknown. What a later leader says of its own log changes nothing for people: an
+        unclean election may have lost what was read before, or bring the former leader's log back."""
         self.stale_leader = False
         """The last attempt showed that the leader is another one: ask for metadata until it is known."""
         self.last_error: ProtocolError | None = None
@@ -166,7 +171,7 @@ def is_success(error: ProtocolError | None) -> bool:
 
 
 def proves_absence(error: ProtocolError, batch: Batch[Any], *, idempotent: bool) -> bool:
-    """Does the refusal show that no attempt of this batch is in the log, although the sequence is refused?
+    """Does the refusal show that no attempt of this batch is in the leader's log, although the sequence is refused?
 
     OUT_OF_ORDER_SEQUENCE_NUMBER does: had an attempt been appended, its sequence would be the last one there, for one
     batch is in flight. UNKNOWN_PRODUCER_ID says nothing of earlier attempts: their state is gone with the records.

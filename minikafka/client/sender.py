@@ -396,7 +396,7 @@ class Sender:
 
     def _tell_all(self, why: str) -> None:
         for batch in self._accumulator.abandon():
-            unknown = batch.maybe_written or batch.queue.in_flight is batch
+            unknown = batch.once_unknown or batch.queue.in_flight is batch
             refuse(batch, RequestTimedOut(why, outcome=UNKNOWN if unknown else NOT_WRITTEN))
         for _, waiting in [*self._space, *self._flushes]:
             if not waiting.done():

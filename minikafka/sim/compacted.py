@@ -31,6 +31,10 @@ class KeyBook:
         if record.is_tombstone and record.key is not None:
             self.tombstones[record.base_offset] = record.key
 
+    def exposed(self, start: Offset, end: Offset) -> list[Offset]:
+        """The offsets of ``[start, end)`` that were exposed."""
+        return [offset for offset in self._times if start <= offset < end]
+
     def may_be_gone(self, record: Batch, *, end: Offset, time: float, delete_retention_s: float) -> bool:
         """May a log that goes up to ``end`` lack it at ``time``?"""
         if record.key is None:

@@ -9,7 +9,7 @@ compared with every replica whose watermark passes it later, and with the log of
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from minikafka.sim.compacted import KeyBook, lost_sequences
@@ -233,53 +233,28 @@ def still_owed(exposed: Iterable[Exposed], held: Iterable[Batch]) -> list[Expose
     ]
 
 
-class CompactionKeepsLatest(OfPartition):
-    """After a round of compaction: what was exposed and is gone had to go; each producer's last sequence is there."""
+class GoneWhenCopied(OfPartition):
+    """Nothing has to hold here: it notes what compaction had taken elsewhere when a replica came to copy it."""
 
-    name = "compaction_lost_record"
-
-    def __init__(self, committed: CommittedPrefixEqual) -> None:
-        self._committed = committed
-        self.calendars_are_right = True
-        """False: a broker's clock may say that a tombstone's time is over whenever it likes."""
-
-    def look(self, sight: Sight, report: Report) -> None:
-        book = self._committed.by_key.get(sight.key)
-        if book is None or not any(event.kind == "log_compacted" for event in sight.events):
-            return
-        log, watermark = sight.partition.log, sight.partition.high_watermark
-        retention_s = sight.partition.config.delete_retention_ms / 1000 if self.calendars_are_right else 0.0
-        held = {record.base_offset for record in records_of(log, log.start_offset, watermark)}
-        for record, in_epoch in self._committed.of(sight.key):
-            if not log.start_offset <= record.base_offset < watermark or record.base_offset in held:
-                continue
-            if sight.is_given_up(in_epoch):
-                continue
-            if not book.may_be_gone(record, end=log.end_offset, time=sight.time, delete_retention_s=retention_s):
-                report(self.name, f"{sight.name} on {sight.life}: {record} of {record.key!r} is gone, hw {watermark}")
-                return
-        lost = lost_sequences(log, watermark)
-        if lost:
-            report("compaction_lost_sequence", f"{sight.name} on {sight.life}: of producers {lost}")
-
-
-class TombstonesMissed(OfPartition):
-    """Nothing has to hold here: it notes which tombstones were gone when a replica came to copy them, for the end."""
-
-    name = "tombstones_missed"
+    name = "gone_when_copied"
 
     def __init__(self, committed: CommittedPrefixEqual) -> None:
         self._committed = committed
         self._looked_at: dict[tuple[str, Key], Offset] = {}
+        self._never_had: dict[tuple[str, Key], set[Offset]] = {}
         self._missed: dict[tuple[str, TopicPartition], dict[bytes, Offset]] = {}
 
-    def of(self, node: str, name: TopicPartition) -> dict[bytes, Offset]:
-        """Key -> offset of the last one, of a replica."""
+    def never_had(self, node: str, key: Key) -> Collection[Offset]:
+        """What a replica lacks since it copied that part of the log, so that no compaction of its own took it."""
+        return self._never_had.get((node, key), ())
+
+    def tombstones(self, node: str, name: TopicPartition) -> dict[bytes, Offset]:
+        """Key -> offset of the last one that a replica missed, for the end."""
         return self._missed.get((node, name), {})
 
     def look(self, sight: Sight, _report: Report) -> None:
         book = self._committed.by_key.get(sight.key)
-        if book is None or not book.tombstones:
+        if book is None:
             return
         for event in sight.events:
             if event.kind == "batch_appended":
@@ -291,14 +266,54 @@ class TombstonesMissed(OfPartition):
                     self._note(sight, book, event, start)
 
     def _note(self, sight: Sight, book: KeyBook, event: Event, start: Offset) -> None:
-        """What was gone when a follower copied up to here; what its leader still has was not gone there."""
+        """What was gone when a follower copied up to here."""
         end = number_of(event, "end")
         held = {record.base_offset for record in records_of(sight.partition.log, start, end)}
-        gone = {at: key for at, key in book.tombstones.items() if start <= at < end and at not in held}
+        gone = [offset for offset in book.exposed(start, end) if offset not in held]
+        place = (event.node, sight.key)
+        kept = {offset for offset in self._never_had.get(place, ()) if not start <= offset < end}
+        self._never_had[place] = kept.union(gone)
+        self._note_tombstones(sight, event, {at: book.tombstones[at] for at in gone if at in book.tombstones}, start)
+
+    def _note_tombstones(self, sight: Sight, event: Event, gone: dict[Offset, bytes], start: Offset) -> None:
+        """Those that its leader still has were not gone there."""
         leader = sight.replica(number_of(event, "leader")) if gone and not sight.is_hearsay else None
         if leader is not None and leader.topic_id == sight.partition.topic_id:
-            kept = {record.base_offset for record in records_of(leader.log, start, end)}
+            kept = {record.base_offset for record in records_of(leader.log, start, number_of(event, "end"))}
             gone = {at: key for at, key in gone.items() if at not in kept}
         missed = self._missed.setdefault((event.node, sight.name), {})
         for offset, key in gone.items():
             missed[key] = max(offset, missed.get(key, offset))
+
+
+class CompactionKeepsLatest(OfPartition):
+    """After a round of compaction: what was exposed and is gone had to go; each producer's last sequence is there."""
+
+    name = "compaction_lost_record"
+
+    def __init__(self, committed: CommittedPrefixEqual, copied: GoneWhenCopied) -> None:
+        self._committed = committed
+        self._copied = copied
+        self.calendars_are_right = True
+        """False: a broker's clock may say that a tombstone's time is over whenever it likes."""
+
+    def look(self, sight: Sight, report: Report) -> None:
+        book = self._committed.by_key.get(sight.key)
+        events = [event for event in sight.events if event.kind == "log_compacted"]
+        if book is None or not events:
+            return
+        log, watermark = sight.partition.log, sight.partition.high_watermark
+        retention_s = sight.partition.config.delete_retention_ms / 1000 if self.calendars_are_right else 0.0
+        here = {record.base_offset for record in records_of(log, log.start_offset, watermark)}
+        here.update(self._copied.never_had(events[0].node, sight.key))
+        for record, in_epoch in self._committed.of(sight.key):
+            if not log.start_offset <= record.base_offset < watermark or record.base_offset in here:
+                continue
+            if sight.is_given_up(in_epoch):
+                continue
+            if not book.may_be_gone(record, end=log.end_offset, time=sight.time, delete_retention_s=retention_s):
+                report(self.name, f"{sight.name} on {sight.life}: {record} of {record.key!r} is gone, hw {watermark}")
+                return
+        lost = lost_sequences(log, watermark)
+        if lost:
+            report("compaction_lost_sequence", f"{sight.name} on {sight.life}: of producers {lost}")

@@ -6,7 +6,6 @@
 - A topic with ``unclean.leader.election.enable`` may lose what was acknowledged before such an election, or while the
   former leader had not heard of it; its replicas must still become equal, so ``diverged`` is never allowed. A second
   such election may bring back what the first one lost, beside its retry: between two places of a record there were two.
-  A record that was read and then lost, before its producer heard of it, is refused by the new leader as not written.
 - A record that is deleted (retention, DeleteRecords) before its producer was told of it may be written once more: a
   replica that begins its log behind it has never heard of that producer, and takes its retry for a first send when it
   leads. Kafka's does so too (KIP-360: an unknown producer's sequence is believed). So between two places of a record
@@ -49,7 +48,6 @@ OF_UNCLEAN_PARTITIONS: Final = frozenset(
         Shifted,
         NonmonotonicPoll,
         NonmonotonicSend,
-        AbortedRead,
     }
 )
 """What an unclean election may do to those who were told of, or had read, what is gone: others stand in its place."""
@@ -120,10 +118,6 @@ class Losses:
         if type(finding) not in OF_UNCLEAN_PARTITIONS:
             return False
         told = [self._time_of(line) for line in finding.lines] or [0.0]
-        if isinstance(finding, AbortedRead):
-            sent, refused = told[:2]
-            stands = finding.value in self._standing.get(name, {})
-            return not stands and any(sent <= at + self._heard_late_s and at <= refused for at in elections.values())
         first, last = min(elections.values()), max(elections.values()) + self._heard_late_s
         if isinstance(finding, LostWrite | Unseen):
             return max(told) <= last  # when it was acknowledged

@@ -299,7 +299,7 @@ class Run:
                         LogBatch(each.base_offset, each.last_offset, each.leader_epoch, each.data) for each in batches
                     ],
                     is_compacted=replica.log.has_gaps,
-                    missed=self.watch.tombstones_missed.of(node_name(node), name),
+                    missed=self.watch.copied.tombstones(node_name(node), name),
                 )
             )
             if name.topic == OFFSETS_TOPIC:

@@ -20,11 +20,11 @@ from minikafka.sim.invariants import (
     CompactionKeepsLatest,
     EpochsNeverFall,
     FetchIsDurable,
+    GoneWhenCopied,
     HwNeverBackInEpoch,
     HwWithinLog,
     LeaderHoldsCommitted,
     OneLeaderPerEpoch,
-    TombstonesMissed,
     ValidHighWatermark,
 )
 from minikafka.sim.log_invariants import LogInOrder
@@ -59,8 +59,8 @@ class Watch:
         """Replicas whose disk is damaged: what they show is a fault's doing."""
         self.were_rotten: Container[TopicPartition] = ()
         committed = CommittedPrefixEqual()
-        self.compaction = CompactionKeepsLatest(committed)
-        self.tombstones_missed = TombstonesMissed(committed)
+        self.copied = GoneWhenCopied(committed)
+        self.compaction = CompactionKeepsLatest(committed, self.copied)
         self._of_partitions: list[OfPartition] = [
             OneLeaderPerEpoch(),
             HwWithinLog(),
@@ -71,8 +71,8 @@ class Watch:
             committed,
             LeaderHoldsCommitted(committed),
             LogInOrder(),
+            self.copied,
             self.compaction,
-            self.tombstones_missed,
         ]
         self.committed = committed
         self._metadata = MetadataHolds()

@@ -304,6 +304,22 @@ def test_out_of_order_goes_on_in_a_new_epoch():
     assert again.maybe_written is False
 
 
+def test_what_was_once_unknown_is_never_called_not_written():
+    """A leader that lacks it was elected uncleanly, and a second such election may bring it back: simulator, seed 5388."""
+    for last in (NetworkException(outcome="not_written"), InvalidRecord("no"), None):
+        story = Story()
+        story.add("a")
+        story.fail(story.one(1.0), NetworkException(outcome="unknown"), now=1.0)
+        story.fail(story.one(2.0), OutOfOrderSequenceNumber(), now=2.0)
+        if last is None:
+            (failure,) = story.drain(1_000_000.0).failures
+        else:
+            again = story.one(3.0)
+            failure = story.fail(again, last, now=1_000_000.0)
+            assert failure is not None
+        assert failure.error.outcome == "unknown", last
+
+
 def test_an_unknown_producer_id_is_retried_only_if_nothing_can_be_there():
     """KIP-360: with the broker's state gone a second copy would not be recognised."""
     story = Story()

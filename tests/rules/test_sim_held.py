@@ -10,7 +10,7 @@ import pytest
 from minikafka.log.partition_log import PartitionLog
 from minikafka.sim.compacted import KeyBook
 from minikafka.sim.held import Batch, latest, records_of
-from minikafka.sim.invariants import CommittedPrefixEqual, Exposed, TombstonesMissed, still_owed
+from minikafka.sim.invariants import CommittedPrefixEqual, Exposed, GoneWhenCopied, still_owed
 from minikafka.sim.sight import Sight
 from minikafka.sim.world import Event
 from minikafka.types import TopicPartition
@@ -71,10 +71,11 @@ def test_a_tombstone_was_missed_when_its_leader_lacked_it(leader: str, missed: d
         "leads another topic": held_as(whole, "U"),
     }
     brokers = {3: SimpleNamespace(partitions={ORDERS: led[leader]})} if leader in led else {}
-    watch = TombstonesMissed(committed)
+    watch = GoneWhenCopied(committed)
     for base, end in ((0, 1), (2, 3)):
         event = Event(0.0, "n1", 1, "batch_appended", {"base": base, "end": end, "leader": 3}, "")
         sight = Sight(brokers, None, event, held_as(without(whole, 1)))  # type: ignore[arg-type]
         sight.events.append(event)
         watch.look(sight, lambda name, what: pytest.fail(f"{name}: {what}"))
-    assert watch.of("n1", ORDERS) == missed
+    assert watch.tombstones("n1", ORDERS) == missed
+    assert watch.never_had("n1", (ORDERS, "T")) == {1}

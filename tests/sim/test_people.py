@@ -290,25 +290,6 @@ def test_a_second_unclean_election_may_bring_a_lost_record_back_beside_its_retry
         assert losses.allows(twice) == allowed, epochs
 
 
-def test_what_was_read_and_lost_in_an_unclean_election_may_be_refused_afterwards() -> None:
-    """Seed 304: the answer was lost, a consumer read it, the leader that was elected does not know its sequence. Not where
-    the record stands, nor where no election came between.
-    """
-    plan = Plan(seed=0, settings={"broker.session.timeout.ms": "1000"}, client_settings={"request_timeout_ms": 2000})
-    for sent, refused, standing, allowed in (
-        (8.0, 11.0, (), True),
-        (12.0, 14.0, (), True),  # by a former leader that had not heard of it
-        (14.0, 16.0, (), False),
-        (8.0, 9.0, (), False),
-        (8.0, 11.0, [(2, "p1.1")], False),
-    ):
-        losses = Losses(plan, at(10), time_of=(sent, refused, 9.0).__getitem__)
-        losses.stands(TopicPartition("orders", 0), standing)
-        place = {"topic": "orders", "partition": 0, "offset": 3, "lines": (0, 1, 2)}
-        told = AbortedRead(**place, value="p1.1", op=1, error="OUT_OF_ORDER_SEQUENCE_NUMBER", seen_by="g1")  # type: ignore[arg-type]
-        assert losses.allows(told) == allowed, (sent, refused, standing)
-
-
 def test_what_came_long_after_the_last_unclean_election_is_not_allowed() -> None:
     """Nor what came before the first: an answer of the former leader may be heard for a session and a request."""
     place = {"topic": "orders", "partition": 0, "offset": 3}
