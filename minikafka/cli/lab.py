@@ -7,11 +7,13 @@ Rules for this file: plain text when piped, the same as the library's files have
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import click
 from rich.box import SIMPLE_HEAD
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -31,6 +33,9 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 DEFAULTS = {"truncation": "leader-epoch", "control": "script"}
 """What a scenario gets that says nothing else."""
+
+FOLDED_WIDTH_MIN = 10
+"""However narrow the screen is."""
 
 CONTROLS = ("script", "quorum")
 
@@ -214,15 +219,38 @@ def _show(scenario: Scenario, played: Run, options: Mapping[str, str]) -> None:
     if not sys.stdout.isatty():
         click.echo(table.rendered(played, why=True), nl=False)
         return
-    grid = _grid(table.head(why=True))
-    for row in table.rows_of(played, why=True):
-        grid.add_row(*(_cell(each, column) for column, each in enumerate(row)), end_section=False)
     terminal = console()
-    terminal.print(grid)
+    rows = table.rows(played, why=True)
+    if max(map(len, table.aligned(rows, free=1))) > terminal.width:
+        _print_stacked(terminal, rows)
+    else:
+        grid = _grid(rows[0])
+        for row in rows[1:]:
+            grid.add_row(*(_cell(each, column) for column, each in enumerate(row)), end_section=False)
+        terminal.print(grid)
     for sentence in table.verdict(played):
         terminal.print(Text(sentence, style="green" if sentence.endswith(": nothing") else "bold red"))
     for rule, text in table.rules_of(played):
         terminal.print(Text(f"{rule:7} {text}", style="dim"))
+
+
+def _print_stacked(terminal: Console, rows: list[tuple[str, ...]]) -> None:
+    """For a screen that is too narrow for the table: only sentences, and the last column, are folded."""
+    for number, cells in enumerate(table.padded(list(table.stacked(rows)), free=1)):
+        step, sentence, *behind = cells
+        if any(map(str.strip, behind)):
+            texts = [_cell(each, column + bool(column)) for column, each in enumerate(cells[:-1])]
+            before, folded = Text("  ").join([*texts, Text()]), cells[-1]
+        else:
+            before = Text(f"{step}  {' ' * (len(sentence) - len(sentence.lstrip()))}")
+            folded = sentence
+        style = _cell(folded, 1).style
+        room = max(terminal.width - len(before), FOLDED_WIDTH_MIN)
+        for part in textwrap.wrap(folded.strip(), room, break_long_words=False) or [""]:
+            line = before + Text(part, style=style)
+            line.rstrip()
+            terminal.print(line, style="" if number else "bold", soft_wrap=True)
+            before = Text(" " * len(before))
 
 
 def _grid(head: Iterable[str]) -> Table:

@@ -29,16 +29,32 @@ SENTENCE_LENGTH_MAX = 48
 
 def rendered(run: Run, *, why: bool = False) -> str:
     """The whole run as text, with the verdict."""
-    lines = aligned([head(why=why), *rows_of(run, why=why)], free=1)
+    lines = aligned(rows(run, why=why), free=1)
     legend = ["", *(f"{name:7} {text}" for name, text in rules_of(run))] if why else []
     return "\n".join([*lines, *verdict(run), *legend]) + "\n"
 
 
 def aligned(rows: Sequence[tuple[str, ...]], *, free: int) -> list[str]:
     """Rows as lines, in columns. A cell of the column ``free`` with nothing behind it may be longer than the column."""
+    return ["  ".join(cells).rstrip() for cells in padded(rows, free=free)]
+
+
+def padded(rows: Sequence[tuple[str, ...]], *, free: int) -> list[list[str]]:
+    """The cells of :func:`aligned`, each as wide as its column."""
     columns = range(len(rows[0]))
     widths = [max(len(row[each]) for row in rows if each != free or any(row[each + 1 :])) for each in columns]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows]
+
+
+def stacked(rows: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
+    """The same for narrow screens: what happened has lines of its own, above the replica that stood beside it."""
+    (step, _, *names), *others = rows
+    yield (step, *names)
+    for number, sentence, *values in others:
+        if sentence:
+            yield (number, sentence, *[""] * (len(values) - 1))
+        if any(values):
+            yield ("" if sentence else number, *values)
 
 
 def head(*, why: bool = False) -> tuple[str, ...]:
@@ -64,6 +80,11 @@ def rules_of(run: Run) -> list[tuple[str, str]]:
     """The rules that the run's changes follow, as (name, sentence)."""
     used = {change.rule for step in run.steps for change in changes_of(step, truncation_of(run))}
     return [(name, text) for name, text in RULES.items() if name in used]
+
+
+def rows(run: Run, *, why: bool = False) -> list[tuple[str, ...]]:
+    """The names of the columns, and the lines of all steps."""
+    return [head(why=why), *rows_of(run, why=why)]
 
 
 def rows_of(run: Run, *, why: bool = False) -> Iterator[tuple[str, ...]]:

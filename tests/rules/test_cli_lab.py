@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 from pathlib import Path
 
@@ -124,6 +126,32 @@ def test_without_options_the_story_is_played_as_its_file_first_expects_it():
     assert "played with truncation=high-watermark; also truncation=leader-epoch; control=quorum" in text
     assert json_of("run", "data-loss")["truncation"] == "high-watermark"
     assert json_of("run", "data-loss", "--control", "quorum")["lost"] == []
+
+
+class Screen(io.StringIO):
+    """A terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_on_a_narrow_screen_what_happened_stands_above_the_replicas(width, monkeypatch):
+    """No cell is folded or left out: the lines are those of the whole table, in another order."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("NO_COLOR", "1")
+    with contextlib.redirect_stdout(Screen()) as screen:
+        root.main(["lab", "run", "data-loss"], standalone_mode=False)
+    lines = screen.getvalue().splitlines()
+    assert "1     produce m0 to A, acks=all" in lines
+    assert (
+        lines[lines.index("1     produce m0 to A, acks=all") + 1].split() == "A leader 0→1 B:? 0 A,B 0 LEO S6".split()
+    )
+    table_lines = lines[2 : next(at for at, line in enumerate(lines) if line.startswith("lost: "))]
+    assert max(map(len, table_lines)) <= width
+    words = "".join(told("run", "data-loss").stdout.partition("lost: ")[0].split("\n", 2)[2].split())
+    assert sorted("".join(table_lines).replace(" ", "")) == sorted(words.replace("whathappened", ""))
 
 
 @pytest.mark.parametrize("name", ["s22_data_loss", "s22-data-loss", "S22", "data-loss", "s22_data_loss.txt"])
