@@ -9,6 +9,7 @@ from minikafka.cli import kafka_layout
 from minikafka.cli.admin import partitions_of, with_admin
 from minikafka.cli.running import Misuse, run
 from minikafka.cli.tables import bootstrap_option, kafka_output_option, print_json, print_lines, print_table
+from minikafka.cli.topics import INTERNAL_TOPICS, exclude_internal_option
 from minikafka.types import TopicPartition
 from minikafka.wire.messages import EARLIEST, LATEST, MAX_TIMESTAMP, ListedOffset
 
@@ -19,7 +20,7 @@ TIMES = {"latest": LATEST, "earliest": EARLIEST, "max-timestamp": MAX_TIMESTAMP}
     epilog="""\b
 Examples:
   minikafka offsets orders -b 127.0.0.1:9092
-  minikafka offsets --time earliest
+  minikafka offsets --time earliest --exclude-internal
   minikafka offsets orders --time 1795259231681 -o json
   minikafka offsets -o kafka
 
@@ -34,9 +35,10 @@ The output of -o kafka is kafka-get-offsets.sh's: TOPIC:PARTITION:OFFSET."""
     metavar="TIME",
     help="latest, earliest, max-timestamp, or milliseconds since 1970: the first record from then on.",
 )
+@exclude_internal_option
 @bootstrap_option
 @kafka_output_option
-def command(topic: str | None, time: str, bootstrap: str, output: str) -> None:
+def command(topic: str | None, time: str, exclude_internal: bool, bootstrap: str, output: str) -> None:  # noqa: FBT001 - click's form
     """Show an offset of each partition of TOPIC, or of all topics: by default where it ends (the high watermark).
 
     -1: no record is that young.
@@ -49,6 +51,7 @@ def command(topic: str | None, time: str, bootstrap: str, output: str) -> None:
 
     async def asked(admin: AdminClient) -> dict[TopicPartition, ListedOffset]:
         topics = await admin.describe_topics(None if topic is None else [topic])
+        topics = [each for each in topics if not (exclude_internal and each.topic in INTERNAL_TOPICS)]
         return await admin.list_offsets(dict.fromkeys(partitions_of(topics), timestamp))
 
     found = run(lambda: with_admin(bootstrap, asked))

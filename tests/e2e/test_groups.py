@@ -95,6 +95,21 @@ def test_two_members_share_and_commit_what_they_print(up: Up):
     assert more == ""
 
 
+def test_internal_topics_can_be_left_out(up: Up):
+    """Issue 5 item 4: fifty partitions that nobody made are not what is looked for."""
+
+    def topics(*command: str) -> set[str]:
+        told = json.loads(run(*command, "-b", up.bootstrap, "-o", "json"))
+        return {each["topic"] for each in told[command[0]]}
+
+    run(
+        "groups", "describe", "nobody", "-b", up.bootstrap, code=1
+    )  # the group's coordinator is looked for: the topic is made
+    for command in (("topics", "list"), ("topics", "describe"), ("offsets",)):
+        assert topics(*command) == {"t", "__consumer_offsets"}
+        assert topics(*command, "--exclude-internal") == {"t"}
+
+
 def test_offsets_are_reset_shown_first_and_then_done(up: Up, tmp_path: Path):
     """Issue 6: dry run unless --execute; then the group reads again from there."""
     first = run("consume", "t", "-b", up.bootstrap, "--group", "again", "--exit-at-end", "--from-beginning")
