@@ -25,8 +25,6 @@ from minikafka.client.settings import AdminConfig
 from minikafka.client.structs import NewTopic
 from minikafka.client.tasks import Step, in_turn
 from minikafka.errors import (
-    NOT_WRITTEN,
-    UNKNOWN,
     WRITTEN,
     BrokerNotAvailable,
     InvalidRequest,
@@ -42,6 +40,7 @@ from minikafka.invariant import invariant
 from minikafka.ports import World
 from minikafka.types import NO_NODE, NO_OFFSET, NodeId, Offset, TopicPartition
 from minikafka.wire import messages as m
+from minikafka.wire.outcomes import EarlierAttempts
 
 
 class AdminClient(Operations, GroupOperations):
@@ -404,7 +403,7 @@ class AdminClient(Operations, GroupOperations):
         """
         world, metadata, _, backoff, caller = self._started()
         attempts = 0
-        maybe_done = False
+        earlier = EarlierAttempts(request)
         while True:
             addresses = metadata.controller_first()
             address = addresses[attempts % len(addresses) if metadata.view.controller_id == NO_NODE else 0]
@@ -412,19 +411,23 @@ class AdminClient(Operations, GroupOperations):
             try:
                 response = await caller.call(address, request, deadline=patience)
                 self._changed_at = max(self._changed_at, getattr(response, "metadata_offset", NO_OFFSET))
-                return _as_first_attempt(response, repeated) if maybe_done and repeated is not None else response
+                if earlier.may_have_written and repeated is not None:
+                    response = _as_first_attempt(response, repeated)
+                return earlier.answer(response)
             except (NotController, NotLeaderOrFollower, NetworkException, RequestTimedOut) as error:
                 last: ProtocolError = error
-                if error.outcome != NOT_WRITTEN:
-                    maybe_done = True
-            if maybe_done and happened is not None and (found := await happened()) is not None:
+                earlier.note(error)
+            except ProtocolError as refusal:
+                refusal.outcome = earlier.outcome(refusal)
+                raise
+            if earlier.may_have_written and happened is not None and (found := await happened()) is not None:
                 return found
             attempts += 1
             pause_s = backoff.pause_s(attempts)
             if world.clock.now() + pause_s >= deadline:
                 raise RequestTimedOut(
                     f"the controller did not answer in time: {last.message}",
-                    outcome=UNKNOWN if maybe_done else NOT_WRITTEN,
+                    outcome=earlier.outcome(last),
                     last=last.name,
                 )
             metadata.refresh_soon()

@@ -24,6 +24,7 @@ from minikafka.types import Address
 from minikafka.wire.apis import BY_REQUEST
 from minikafka.wire.codec import decode_response, encode_request
 from minikafka.wire.messages import Failed
+from minikafka.wire.outcomes import outcome_in
 
 JITTER = 0.2
 
@@ -49,11 +50,6 @@ def error_in(answer: Failed) -> ProtocolError | None:
     if answer.error_code == 0:
         return None
     return error_of(answer.error_code, answer.error_message, outcome=outcome_in(answer))
-
-
-def outcome_in(answer: Failed) -> Any:
-    """The outcome that a failed answer states; an answer that states none did not write."""
-    return answer.outcome or NOT_WRITTEN
 
 
 class Caller:

@@ -2,7 +2,7 @@
 
 Rules for this file: a request is sent again only on errors that say "not here, not yet" and when no answer came. All
 that is asked through it may be sent twice: joining and syncing by a member id, heartbeats, leaving, and committing the
-same offsets. Other errors are the caller's.
+same offsets. Other errors are the caller's, with the outcome of all attempts.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from minikafka.errors import (
 from minikafka.ports import World
 from minikafka.types import NO_NODE, Address, NodeId
 from minikafka.wire.group_messages import FindCoordinatorRequest, FindCoordinatorResponse
+from minikafka.wire.outcomes import EarlierAttempts
 
 LOOK_AGAIN = (NotCoordinator, CoordinatorNotAvailable, CoordinatorLoadInProgress, NetworkException)
 
@@ -56,18 +57,21 @@ class Coordinator:
     ) -> Any:
         """The coordinator's answer, whatever error it carries but those that ask to look again.
 
-        ``patience_ms``: how long one attempt may take (default: request_timeout_ms). RequestTimedOut at ``deadline``,
-        with the outcome of the last attempt.
+        ``patience_ms``: how long one attempt may take (default: request_timeout_ms). RequestTimedOut at ``deadline``.
+        An error's outcome is that of all attempts: it is unknown if any attempt may have been written.
         """
         attempts = 0
+        earlier = EarlierAttempts(request)
         while True:
             try:
                 response = await self._attempt(request, deadline, patience_ms or self._config.request_timeout_ms)
                 error = error_of(response)
+                if not isinstance(error, LOOK_AGAIN):
+                    return earlier.answer(response)
+                earlier.note(response)
             except (NetworkException, CoordinatorNotAvailable) as failed:
                 error = failed
-            if not isinstance(error, LOOK_AGAIN):
-                return response
+                earlier.note(failed)
             if not isinstance(error, CoordinatorLoadInProgress):
                 self._address = None
             attempts += 1
@@ -75,7 +79,7 @@ class Coordinator:
             if self._world.clock.now() + pause_s >= deadline:
                 raise RequestTimedOut(
                     f"group {self.group}: no coordinator answered in time: {error.message}",
-                    outcome=error.outcome,
+                    outcome=earlier.outcome(error),
                     last=error.name,
                 )
             await asyncio.sleep(pause_s)
@@ -124,4 +128,4 @@ class Coordinator:
                 raise refusal
             last = refusal
         self._rounds += 1
-        raise CoordinatorNotAvailable(last.message, outcome=last.outcome)
+        raise CoordinatorNotAvailable(last.message)

@@ -2,8 +2,8 @@
 
 - By hand: positions, or the offsets given. By itself (``enable_auto_commit``): every ``auto_commit_interval_ms``, when
   the application asks for records, what it had been handed *before* that call: a crash reads again, and skips nothing.
-- A commit speaks for a member in a generation. When the group has gone on without it, it is refused: CommitFailed, and
-  nothing was committed.
+- A commit speaks for a member in a generation. When the group has gone on without it, it is refused: CommitFailed.
+  Nothing was committed then, unless an earlier attempt of the same commit got no answer: that outcome is *unknown*.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from minikafka.client.positions import Positions
 from minikafka.client.settings import ConsumerConfig
 from minikafka.client.structs import CommitFailed, OffsetAndMetadata
 from minikafka.errors import (
+    NOT_WRITTEN,
     FencedInstanceId,
     IllegalGeneration,
+    Outcome,
     ProtocolError,
     RebalanceInProgress,
     UnknownMemberId,
@@ -36,6 +38,7 @@ from minikafka.wire.group_messages import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
+from minikafka.wire.outcomes import outcome_of_all
 
 OUT_OF_THE_GROUP = (IllegalGeneration, UnknownMemberId, RebalanceInProgress, FencedInstanceId)
 
@@ -133,16 +136,17 @@ class GroupOffsets:
             request, deadline=self._deadline(), error_of=_worth_looking_again
         )
         error = error_in(response) or next(filter(None, map(error_in, response.partitions)), None)
-        if isinstance(error, OUT_OF_THE_GROUP):
-            raise self._failed(error.name)
         if error is not None:
-            raise error
+            error.outcome = outcome_of_all(response)
+            raise self._failed(error.name, error.outcome) if isinstance(error, OUT_OF_THE_GROUP) else error
         self._told.update(spots)
 
-    def _failed(self, why: str) -> CommitFailed:
+    def _failed(self, why: str, outcome: Outcome = NOT_WRITTEN) -> CommitFailed:
+        done = "nothing was committed" if outcome == NOT_WRITTEN else "the offsets may or may not have been committed"
         return CommitFailed(
             f"group {self._coordinator.group} has gone on without this member ({why}): its partitions may be another's "
-            "now, nothing was committed; process less per poll, or raise max_poll_interval_ms"
+            f"now, {done}; process less per poll, or raise max_poll_interval_ms",
+            outcome=outcome,
         )
 
     def given(

@@ -172,22 +172,16 @@ class GroupOperations(ABC):
     async def delete_consumer_groups(self, group_ids: Sequence[str]) -> None:
         """Delete groups without members, offsets and all. The first error is raised; those before it are gone.
 
-        A repetition after a lost answer finds a group gone: that is the first attempt's success.
+        A retry that does not find the group counts as success if an earlier attempt may have deleted it.
         """
         for group in group_ids:
-            again: list[ProtocolError] = []
-
-            def looked_at(answer: Any, again: list[ProtocolError] = again) -> ProtocolError | None:
-                error = error_in(answer) or _first(answer.groups)
-                if isinstance(error, LOOK_AGAIN):
-                    again.append(error)
-                return error
-
             response = await self._coordinator(group).ask(
-                g.DeleteGroupsRequest(groups=(group,)), deadline=self._deadline(None), error_of=looked_at
+                g.DeleteGroupsRequest(groups=(group,)),
+                deadline=self._deadline(None),
+                error_of=lambda answer: error_in(answer) or _first(answer.groups),
             )
             refusal = error_in(response) or _first(response.groups)
-            if refusal is not None and not (again and isinstance(refusal, GroupIdNotFound)):
+            if refusal is not None and not (isinstance(refusal, GroupIdNotFound) and refusal.outcome == UNKNOWN):
                 raise refusal
 
     async def _ask_group(self, group: str, request: Any) -> Any:

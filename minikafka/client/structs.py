@@ -173,7 +173,11 @@ class WakeUp(Exception):
 
 
 class CommitFailed(IllegalGeneration):
-    """The group has gone on without this member: nothing was committed, its partitions may be another's now."""
+    """The group has gone on without this member, and its partitions may be another's now.
+
+    Nothing was committed if ``outcome`` is ``not_written``. It is ``unknown`` when an earlier attempt of the same
+    commit got no answer.
+    """
 
 
 class OffsetsPartlyChanged(ProtocolError):

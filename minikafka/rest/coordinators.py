@@ -28,6 +28,7 @@ from minikafka.rest.visit import Visit
 from minikafka.types import NO_NODE, NodeId, Offset, TopicPartition
 from minikafka.wire.group_messages import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from minikafka.wire.messages import Failed, ListOffsetsPartition, ListOffsetsRequest, ListOffsetsResponse
+from minikafka.wire.outcomes import EarlierAttempts, outcome_of_all
 
 # A coordinator is elected within the brokers' session; whoever waits longer is told to come back.
 COORDINATOR_WAIT_S = 5.0
@@ -55,7 +56,9 @@ async def from_coordinator(
     """The coordinator's answer; ProtocolError or Refused when the whole request failed.
 
     ``repeatable``: a lost answer is asked for again. ``until``: when to stop looking, and waiting for the answer.
+    An error's outcome is that of all attempts: it is unknown if any attempt may have been written.
     """
+    earlier = EarlierAttempts(request)
     clock = visit.host.world.clock
     deadline = clock.now() + COORDINATOR_WAIT_S if until is None else until
     while True:
@@ -71,13 +74,15 @@ async def from_coordinator(
             part = failed(response)
             if part is None:
                 visit.leaders[:] = [node]
-                return response
+                return earlier.answer(response)
             error = failure_of(part)
+            error.outcome = outcome_of_all(response)
         again = isinstance(error, LOOK_AGAIN) and error.outcome == NOT_WRITTEN
-        if not (again or (repeatable and isinstance(error, NetworkException))):
+        again = again or (repeatable and isinstance(error, NetworkException))
+        if not again or not may_forward(visit) or clock.now() + PAUSE_S >= deadline:
+            error.outcome = earlier.outcome(error)
             raise error
-        if not may_forward(visit) or clock.now() + PAUSE_S >= deadline:
-            raise error
+        earlier.note(error)
         await asyncio.sleep(PAUSE_S)
 
 

@@ -22,14 +22,17 @@ class Api:
     max_version: int = 1
     carries_records: bool = False
     """Raw batches travel behind the head, in at least one direction: no JSON."""
+    changes: bool = False
+    """The request changes what is stored, so its outcome matters after a retry (see ``outcomes.py``). Not set for
+    members of groups: their latest answer replaces earlier ones."""
 
 
 APIS: tuple[Api, ...] = (
-    Api("Produce", 0, m.ProduceRequest, m.ProduceResponse, carries_records=True),
+    Api("Produce", 0, m.ProduceRequest, m.ProduceResponse, carries_records=True, changes=True),
     Api("Fetch", 1, m.FetchRequest, m.FetchResponse, carries_records=True),
     Api("ListOffsets", 2, m.ListOffsetsRequest, m.ListOffsetsResponse),
     Api("Metadata", 3, m.MetadataRequest, m.MetadataResponse),
-    Api("OffsetCommit", 8, g.OffsetCommitRequest, g.OffsetCommitResponse),
+    Api("OffsetCommit", 8, g.OffsetCommitRequest, g.OffsetCommitResponse, changes=True),
     Api("OffsetFetch", 9, g.OffsetFetchRequest, g.OffsetFetchResponse),
     Api("FindCoordinator", 10, g.FindCoordinatorRequest, g.FindCoordinatorResponse),
     Api("JoinGroup", 11, g.JoinGroupRequest, g.JoinGroupResponse),
@@ -39,22 +42,25 @@ APIS: tuple[Api, ...] = (
     Api("DescribeGroups", 15, g.DescribeGroupsRequest, g.DescribeGroupsResponse),
     Api("ListGroups", 16, g.ListGroupsRequest, g.ListGroupsResponse),
     Api("ApiVersions", 18, m.ApiVersionsRequest, m.ApiVersionsResponse),
-    Api("CreateTopics", 19, m.CreateTopicsRequest, m.CreateTopicsResponse),
-    Api("DeleteTopics", 20, m.DeleteTopicsRequest, m.DeleteTopicsResponse),
-    Api("DeleteRecords", 21, m.DeleteRecordsRequest, m.DeleteRecordsResponse),
+    Api("CreateTopics", 19, m.CreateTopicsRequest, m.CreateTopicsResponse, changes=True),
+    Api("DeleteTopics", 20, m.DeleteTopicsRequest, m.DeleteTopicsResponse, changes=True),
+    Api("DeleteRecords", 21, m.DeleteRecordsRequest, m.DeleteRecordsResponse, changes=True),
     Api("InitProducerId", 22, m.InitProducerIdRequest, m.InitProducerIdResponse),
     Api("OffsetForLeaderEpoch", 23, m.OffsetForLeaderEpochRequest, m.OffsetForLeaderEpochResponse),
     Api("DescribeConfigs", 32, a.DescribeConfigsRequest, a.DescribeConfigsResponse),
-    Api("AlterConfigs", 33, a.AlterConfigsRequest, a.AlterConfigsResponse),
-    Api("CreatePartitions", 37, a.CreatePartitionsRequest, a.CreatePartitionsResponse),
-    Api("DeleteGroups", 42, g.DeleteGroupsRequest, g.DeleteGroupsResponse),
-    Api("ElectLeaders", 43, m.ElectLeadersRequest, m.ElectLeadersResponse),
-    Api("IncrementalAlterConfigs", 44, a.IncrementalAlterConfigsRequest, a.IncrementalAlterConfigsResponse),
+    Api("AlterConfigs", 33, a.AlterConfigsRequest, a.AlterConfigsResponse, changes=True),
+    Api("CreatePartitions", 37, a.CreatePartitionsRequest, a.CreatePartitionsResponse, changes=True),
+    Api("DeleteGroups", 42, g.DeleteGroupsRequest, g.DeleteGroupsResponse, changes=True),
+    Api("ElectLeaders", 43, m.ElectLeadersRequest, m.ElectLeadersResponse, changes=True),
+    Api(
+        "IncrementalAlterConfigs", 44, a.IncrementalAlterConfigsRequest, a.IncrementalAlterConfigsResponse, changes=True
+    ),
     Api(
         "AlterPartitionReassignments",
         45,
         a.AlterPartitionReassignmentsRequest,
         a.AlterPartitionReassignmentsResponse,
+        changes=True,
     ),
     Api(
         "ListPartitionReassignments",
@@ -62,7 +68,7 @@ APIS: tuple[Api, ...] = (
         a.ListPartitionReassignmentsRequest,
         a.ListPartitionReassignmentsResponse,
     ),
-    Api("OffsetDelete", 47, g.OffsetDeleteRequest, g.OffsetDeleteResponse),
+    Api("OffsetDelete", 47, g.OffsetDeleteRequest, g.OffsetDeleteResponse, changes=True),
     Api("Vote", 52, m.VoteRequest, m.VoteResponse),
     Api("BeginQuorumEpoch", 53, m.BeginQuorumEpochRequest, m.BeginQuorumEpochResponse),
     Api("EndQuorumEpoch", 54, m.EndQuorumEpochRequest, m.EndQuorumEpochResponse),

@@ -12,14 +12,17 @@ from minikafka.client.leaders import named
 from minikafka.client.settings import AdminConfig
 from minikafka.client.structs import NewTopic
 from minikafka.errors import (
+    GroupIdNotFound,
     InvalidRequest,
     NotLeaderOrFollower,
     OffsetOutOfRange,
+    PolicyViolation,
     RequestTimedOut,
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
 from minikafka.types import TopicPartition
+from minikafka.wire import group_messages as g
 from minikafka.wire import messages as m
 from tests.clients.fake_cluster import LATE, RESET_ANSWER, RESET_REQUEST, UNREACHABLE, FakeCluster, once, play
 
@@ -117,6 +120,45 @@ def test_a_deletion_whose_answer_was_lost(action: str):
         async with admin(cluster) as client:
             await client.delete_topics(["t"])
         assert cluster.topics == {}
+
+    play(story)
+
+
+def test_a_creation_that_is_refused_after_a_lost_answer_is_unknown():
+    """Issue 13: the first attempt may have created the topic; the refusal of the second one does not say."""
+
+    async def story():
+        cluster = FakeCluster()
+        refused = m.CreateTopicsResponse(topics=(m.CreatedTopic(name="t", error_code=44, outcome="not_written"),))
+        cluster.faults.append(once("CreateTopics", RESET_REQUEST))
+        cluster.faults.append(once("CreateTopics", refused))
+        async with admin(cluster) as client:
+            with pytest.raises(PolicyViolation) as caught:
+                await client.create_topics([NewTopic("t")])
+            assert caught.value.outcome == "unknown"
+
+    play(story)
+
+
+@pytest.mark.parametrize(("action", "is_gone"), [(RESET_ANSWER, True), (UNREACHABLE, False)])
+def test_a_group_that_is_gone_after_a_lost_answer_was_deleted(action: str, is_gone: bool):
+    """A retry that does not find the group proves that the first attempt deleted it, if that attempt was sent."""
+
+    async def story():
+        cluster = FakeCluster()
+        gone = g.DeleteGroupsResponse(groups=(g.DeletedGroup(group_id="g", error_code=69, outcome="not_written"),))
+        cluster._on_FindCoordinator = lambda _node, request: g.FindCoordinatorResponse(  # type: ignore[attr-defined]
+            coordinators=(g.Coordinator(key=request.keys[0], node_id=1, host="broker-1", port=9092),)
+        )
+        cluster._on_DeleteGroups = lambda _node, _request: gone  # type: ignore[attr-defined]
+        cluster.faults.append(once("DeleteGroups", action))
+        async with admin(cluster) as client:
+            if is_gone:
+                await client.delete_consumer_groups(["g"])
+            else:
+                with pytest.raises(GroupIdNotFound):
+                    await client.delete_consumer_groups(["g"])
+        assert len(cluster.named("DeleteGroups")) == 2
 
     play(story)
 

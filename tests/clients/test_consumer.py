@@ -12,13 +12,17 @@ from minikafka.client.consumer import Consumer
 from minikafka.client.metadata import Metadata
 from minikafka.client.producer import Producer
 from minikafka.client.settings import ConsumerConfig, ProducerConfig
-from minikafka.client.structs import LogTruncation, NoOffsetForPartition, OffsetAndTimestamp
+from minikafka.client.structs import CommitFailed, LogTruncation, NoOffsetForPartition, OffsetAndTimestamp
 from minikafka.errors import (
+    NOT_WRITTEN,
+    UNKNOWN,
     CorruptMessage,
     InvalidConfig,
     InvalidGroupId,
     InvalidRequest,
+    OffsetMetadataTooLarge,
     OffsetOutOfRange,
+    ProtocolError,
     RequestTimedOut,
 )
 from minikafka.types import TopicPartition
@@ -356,6 +360,62 @@ def test_a_seek_to_the_beginning_beats_what_the_group_has_committed(waits_s: flo
             reading.assign([])
             reading.assign([T0])
             assert (await reading.getone()).offset == 7
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "error", "outcome"),
+    [
+        (RESET_ANSWER, 25, CommitFailed, UNKNOWN),
+        (RESET_REQUEST, 12, OffsetMetadataTooLarge, UNKNOWN),
+        (g.OffsetCommitResponse(error_code=16, outcome=UNKNOWN), 22, CommitFailed, UNKNOWN),
+        (g.OffsetCommitResponse(error_code=16, outcome=NOT_WRITTEN), 22, CommitFailed, NOT_WRITTEN),
+        (UNREACHABLE, 22, CommitFailed, NOT_WRITTEN),
+        (RESET_ANSWER, 16, RequestTimedOut, UNKNOWN),
+    ],
+)
+def test_a_commit_that_may_have_been_written_is_never_reported_as_not_written(
+    first: Any, then: int, error: type[ProtocolError], outcome: str
+):
+    """Issue 13: the refusal of a retry was passed on with its own outcome, and the commit had been written."""
+
+    async def story():
+        cluster = FakeCluster()
+        cluster.topic("t")
+        refusal = g.OffsetCommitResponse(error_code=then, outcome=NOT_WRITTEN)
+        cluster.faults.append(once("OffsetCommit", first))
+        cluster.faults.append(once("OffsetCommit", refusal, count=1000))
+        coordinated(cluster, 0)
+        cluster._on_OffsetCommit = lambda _node, _request: g.OffsetCommitResponse()  # type: ignore[attr-defined]
+        async with consumer(cluster, group_id="g", enable_auto_commit=False, default_api_timeout_ms=5000) as reading:
+            reading.assign([T0])
+            with pytest.raises(error) as caught:
+                await reading.commit({T0: 7})
+        assert caught.value.outcome == outcome
+        if isinstance(caught.value, CommitFailed):
+            assert ("nothing was committed" in caught.value.message) == (outcome == NOT_WRITTEN)
+
+    play(story)
+
+
+def test_a_commit_that_only_some_partitions_refuse_is_not_reported_as_not_written():
+    """The first partition's error carried its own outcome, as if nothing had been committed."""
+
+    async def story():
+        cluster = FakeCluster()
+        cluster.topic("t", 2)
+        parts = (
+            g.PartitionOutcome(topic="t", partition=0),
+            g.PartitionOutcome(topic="t", partition=1, error_code=12, outcome=NOT_WRITTEN),
+        )
+        cluster.faults.append(once("OffsetCommit", g.OffsetCommitResponse(partitions=parts)))
+        coordinated(cluster, 0)
+        async with consumer(cluster, group_id="g", enable_auto_commit=False) as reading:
+            reading.assign([T0, TopicPartition("t", 1)])
+            with pytest.raises(OffsetMetadataTooLarge) as caught:
+                await reading.commit({T0: 7, TopicPartition("t", 1): 7})
+        assert caught.value.outcome == UNKNOWN
 
     play(story)
 

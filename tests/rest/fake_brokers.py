@@ -27,6 +27,7 @@ from minikafka.rest.gate import Gate
 from minikafka.rest.routes import Doors
 from minikafka.rest.rpc_json import json_rpc
 from minikafka.types import Address, NodeId, TopicPartition
+from minikafka.wire import group_messages as g
 from minikafka.wire import messages as m
 from minikafka.wire.batch import RecordBatch, stamped
 from minikafka.wire.codec import decode_request, encode_response, error_response, find_api
@@ -302,6 +303,20 @@ class FakeBroker:
         if part.leader != self.node_id:
             raise NotLeaderOrFollower("not me")
         return part
+
+    async def on_FindCoordinator(self, request: g.FindCoordinatorRequest) -> g.FindCoordinatorResponse:
+        (key,) = request.keys
+        return g.FindCoordinatorResponse(
+            coordinators=(g.Coordinator(key=key, node_id=1, host="127.0.0.1", port=self.address.port),)
+        )
+
+    async def on_OffsetCommit(self, request: g.OffsetCommitRequest) -> g.OffsetCommitResponse:
+        told = []
+        for each in request.partitions:
+            done = g.PartitionOutcome(topic=each.topic, partition=each.partition)
+            refusals = self.refuse_parts.get(TopicPartition(each.topic, each.partition))
+            told.append(_failed(done, refusals.pop(0)) if refusals else done)
+        return g.OffsetCommitResponse(partitions=tuple(told))
 
     async def on_Produce(self, request: m.ProduceRequest) -> m.ProduceResponse:
         told = []

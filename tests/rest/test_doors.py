@@ -12,12 +12,16 @@ import aiohttp
 import pytest
 
 from minikafka.errors import (
+    NOT_WRITTEN,
     UNKNOWN,
     BrokerNotAvailable,
     CorruptMessage,
     LeaderNotAvailable,
+    NetworkException,
+    NotCoordinator,
     NotEnoughReplicas,
     NotLeaderOrFollower,
+    OffsetMetadataTooLarge,
     RequestTimedOut,
 )
 from minikafka.rest import body, leaders
@@ -154,6 +158,32 @@ async def test_topics_are_created_by_the_controller_whoever_is_asked(curl):
     assert gone.json == {"topic": "teas", "topic_id": None, "deleted": True}
     (await curl.get("/v1/topics/teas")).problem(404, "UNKNOWN_TOPIC_OR_PARTITION")
     (await curl("DELETE", "/v1/topics/teas")).problem(404, "UNKNOWN_TOPIC_OR_PARTITION")
+
+
+COMMIT_0 = {"offsets": [{"topic": "orders", "partition": 0, "offset": 7}]}
+
+
+@pytest.mark.parametrize(
+    ("first", "outcome", "status"),
+    [(NetworkException("no answer", outcome=UNKNOWN), UNKNOWN, 504), (NotCoordinator("moved"), NOT_WRITTEN, 413)],
+)
+async def test_a_commit_that_may_have_been_written_is_never_answered_as_not_written(curl, first, outcome, status):
+    """Issue 13: the forwarding broker passed on the refusal of its own second attempt, with that one's outcome."""
+    curl.cluster.brokers[1].refuse["OffsetCommit"] = [first, OffsetMetadataTooLarge("too large")]
+    told = await curl("PUT", "/v1/groups/g/offsets", json=COMMIT_0, at=2)
+    assert told.problem(status, "OFFSET_METADATA_TOO_LARGE")["outcome"] == outcome
+    assert not curl.cluster.brokers[1].refuse["OffsetCommit"]
+
+
+async def test_the_parts_of_a_repeated_commit_carry_the_outcome_of_both_attempts(curl):
+    """A 207 names each partition's outcome: that of the first attempt is unknown."""
+    broker = curl.cluster.brokers[1]
+    broker.refuse["OffsetCommit"] = [NetworkException("no answer", outcome=UNKNOWN)]
+    broker.refuse_parts[ORDERS_1] = [OffsetMetadataTooLarge("too large")]
+    both = {"offsets": [*COMMIT_0["offsets"], {"topic": "orders", "partition": 1, "offset": 7}]}
+    told = await curl("PUT", "/v1/groups/g/offsets", json=both)
+    assert told.status == 207
+    assert told.json["offsets"][1]["problem"]["outcome"] == UNKNOWN
 
 
 async def test_a_dry_run_creates_nothing(curl):
