@@ -12,14 +12,43 @@ from dataclasses import dataclass
 from random import Random
 from typing import Protocol, TypeAlias
 
-from minikafka.types import Address
+from minikafka.types import ANONYMOUS, Address
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Buffers: TypeAlias = Sequence[Buffer]
 """Going out: record batches are never joined or copied to be sent or written."""
 
-Handler: TypeAlias = Callable[[str, bytes], Awaitable[Buffers]]
-"""(api, whole body) -> answer. Never raises: errors are answers; what escapes stops the broker.
+
+@dataclass(frozen=True, slots=True)
+class RequestContext:
+    """Who sent a request and how it arrived (D11); passed to every handler, never kept in a context variable.
+
+    The defaults describe a call inside the broker itself.
+    """
+
+    protocol: str = "internal"
+    """``rpc`` (``/rpc``), ``kafka`` (binary frames), ``http`` (``/v1``) or ``internal``."""
+    listener: str = ""
+    """Name of the listener; empty: the brokers' own."""
+    remote: str = ""
+    """Address of the other end of the connection; empty: not known."""
+    client_id: str = ""
+    software: str = ""
+    """Name and version of the client's library (KIP-511)."""
+    principal: str = ANONYMOUS
+    api_version: int = -1
+    """Kafka's version of the API, where the protocol is Kafka's."""
+
+    @property
+    def client_host(self) -> str:
+        """Where the request came from, as Kafka writes it (``/127.0.0.1``)."""
+        return f"/{self.remote}" if self.remote else ""
+
+
+INTERNAL = RequestContext()
+
+Handler: TypeAlias = Callable[[str, bytes, RequestContext], Awaitable[Buffers]]
+"""(api, whole body, context) -> answer. Never raises: errors are answers; what escapes stops the broker.
 
 The body may be a bytearray that nobody else holds: a large one is read from the socket into its place."""
 
@@ -147,7 +176,9 @@ class Network(Protocol):
         """
         ...
 
-    async def serve(self, address: Address, handler: Handler) -> Server: ...
+    async def serve(self, address: Address, handler: Handler, *, listener: str = "") -> Server:
+        """Listen; ``listener`` is its name in the contexts of its requests."""
+        ...
 
 
 class Events(Protocol):

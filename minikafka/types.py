@@ -27,6 +27,9 @@ NO_PRODUCER = -1
 NO_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 """The zero UUID: never a topic's id."""
 
+ANONYMOUS = "User:ANONYMOUS"
+"""The principal of callers that nobody has authenticated, as in Kafka."""
+
 METADATA_TOPIC = "__cluster_metadata"
 """The quorum's own log; it is not a topic in the image and no client writes to it."""
 

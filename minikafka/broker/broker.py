@@ -44,7 +44,7 @@ from minikafka.errors import (
     WorldError,
 )
 from minikafka.log.log_directory import LogDirectory, read_identity
-from minikafka.ports import Buffers, World
+from minikafka.ports import INTERNAL, Buffers, RequestContext, World
 from minikafka.quorum.image import MetadataImage
 from minikafka.replication.leader import LeaderReplica
 from minikafka.replication.partition import Partition
@@ -315,13 +315,13 @@ class Broker:
 
     # ---- requests ----------------------------------------------------------------------------------------------------
 
-    async def handle(self, api: str, body: bytes) -> Buffers:
+    async def handle(self, api: str, body: bytes, context: RequestContext) -> Buffers:
         """The /rpc handler: bytes in, bytes out; never raises."""
-        return await self.dispatcher.dispatch(api, body)
+        return await self.dispatcher.dispatch(api, body, context)
 
-    async def answer(self, api: str, request: object) -> Any:
+    async def answer(self, api: str, request: object, context: RequestContext = INTERNAL) -> Any:
         """The same handlers, typed. Raises ProtocolError for a failure of the whole request."""
-        return await self.dispatcher.answer(find_api(api), request)
+        return await self.dispatcher.answer(find_api(api), request, context)
 
     async def ask_controller(self, request: object) -> object | None:
         """One call to the active controller; None when none is known or it does not answer."""

@@ -13,13 +13,14 @@ from typing import Any, TypeAlias
 
 from minikafka.broker.meters import VISIT, RequestMeters, Visit
 from minikafka.errors import UNKNOWN, BrokerNotAvailable, ProtocolError, UnknownServerError
-from minikafka.ports import CAUSE, Buffers, Events
+from minikafka.ports import CAUSE, INTERNAL, Buffers, Events, RequestContext
 from minikafka.types import METADATA_TOPIC
 from minikafka.wire.apis import Api
 from minikafka.wire.codec import decode_request, encode_response, error_response, find_api
 from minikafka.wire.messages import FetchRequest
 
-ApiHandler: TypeAlias = Callable[[Any], Awaitable[Any]]
+ApiHandler: TypeAlias = Callable[[Any, RequestContext], Awaitable[Any]]
+"""(typed request, who sent it) -> typed response."""
 
 
 class Dispatcher:
@@ -42,7 +43,7 @@ class Dispatcher:
         self._ticks_ns = ticks_ns
         self._requests = 0
 
-    async def dispatch(self, api_name: str, body: bytes) -> Buffers:
+    async def dispatch(self, api_name: str, body: bytes, context: RequestContext = INTERNAL) -> Buffers:
         """Bytes in, bytes out; never raises."""
         try:
             api = find_api(api_name)
@@ -55,7 +56,7 @@ class Dispatcher:
             self.meters.of(api.name).failed(error.name)
             return encode_response(error_response(api, error))
         try:
-            buffers = encode_response(await self.answer(api, request))
+            buffers = encode_response(await self.answer(api, request, context))
         except ProtocolError as error:
             buffers = encode_response(error_response(api, error))
         meter = self.meters.of(metered_as(api, request))
@@ -63,7 +64,7 @@ class Dispatcher:
         meter.bytes_out += sum(map(len, buffers))
         return buffers
 
-    async def answer(self, api: Api, request: object) -> Any:
+    async def answer(self, api: Api, request: object, context: RequestContext = INTERNAL) -> Any:
         """The same handlers, typed. Raises ProtocolError and nothing else."""
         meter = self.meters.of(metered_as(api, request))
         if not self._is_open():
@@ -76,7 +77,7 @@ class Dispatcher:
         # Never reset: each request sets its own, and a handler closed with its loop is closed in another context.
         CAUSE.set(f"{api.name}#{self._requests}")
         try:
-            return await self._handlers[api.name](request)
+            return await self._handlers[api.name](request, context)
         except ProtocolError as error:
             meter.failed(error.name)
             raise

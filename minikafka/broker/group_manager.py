@@ -16,7 +16,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from minikafka.broker.group_shard import GroupShard
-from minikafka.broker.listeners import LISTENER, caller_host
 from minikafka.config import BrokerConfig
 from minikafka.errors import (
     CoordinatorNotAvailable,
@@ -29,7 +28,7 @@ from minikafka.groups.coordinator import GroupCoordinator, Standing
 from minikafka.groups.limits import check_group_id
 from minikafka.groups.records import OFFSETS_TOPIC, partition_of
 from minikafka.groups.settings import GroupSettings
-from minikafka.ports import World
+from minikafka.ports import RequestContext, World
 from minikafka.quorum.image import MetadataImage
 from minikafka.replication.leader import LeaderReplica
 from minikafka.types import NO_NODE, TopicPartition
@@ -227,12 +226,16 @@ class GroupManager:
 
     # ---- finding ----
 
-    async def _find_coordinator(self, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
+    async def _find_coordinator(
+        self, request: FindCoordinatorRequest, context: RequestContext
+    ) -> FindCoordinatorResponse:
         if OFFSETS_TOPIC not in self._image().topics:
             await self._create_topic()
-        return FindCoordinatorResponse(coordinators=tuple(self._coordinator(key) for key in request.keys))
+        return FindCoordinatorResponse(
+            coordinators=tuple(self._coordinator(key, context.listener) for key in request.keys)
+        )
 
-    def _coordinator(self, group: str) -> Coordinator:
+    def _coordinator(self, group: str, listener: str) -> Coordinator:
         image = self._image()
         try:
             check_group_id(group)
@@ -247,7 +250,7 @@ class GroupManager:
                 raise CoordinatorNotAvailable(f"{OFFSETS_TOPIC}-{number} has no leader that lives: ask again")
         except ProtocolError as error:
             return Coordinator(key=group, error_code=error.code, error_message=error.message)
-        address = image.brokers[leader].address_at(LISTENER.get())
+        address = image.brokers[leader].address_at(listener)
         return Coordinator(key=group, node_id=leader, host=address.host, port=address.port)
 
     async def _create_topic(self) -> None:
@@ -291,36 +294,36 @@ class GroupManager:
 
     # ---- members ----
 
-    async def _join(self, request: JoinGroupRequest) -> JoinGroupResponse:
+    async def _join(self, request: JoinGroupRequest, context: RequestContext) -> JoinGroupResponse:
         shard = self._shard(request.group_id)
         if not request.client_host:
             # Who forwards for a person says where that person is.
-            request = replace(request, client_host=caller_host())
+            request = replace(request, client_host=context.client_host)
         response: JoinGroupResponse = await shard.ask(
             lambda ticket, step: shard.coordinator.join(ticket, request, step)
         )
         return response
 
-    async def _sync(self, request: SyncGroupRequest) -> SyncGroupResponse:
+    async def _sync(self, request: SyncGroupRequest, _: RequestContext) -> SyncGroupResponse:
         shard = self._shard(request.group_id)
         response: SyncGroupResponse = await shard.ask(
             lambda ticket, step: shard.coordinator.sync(ticket, request, step)
         )
         return response
 
-    async def _heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse:
+    async def _heartbeat(self, request: HeartbeatRequest, _: RequestContext) -> HeartbeatResponse:
         shard = self._shard(request.group_id)
         with shard.step() as step:
             return shard.coordinator.heartbeat(request, step)
 
-    async def _leave(self, request: LeaveGroupRequest) -> LeaveGroupResponse:
+    async def _leave(self, request: LeaveGroupRequest, _: RequestContext) -> LeaveGroupResponse:
         shard = self._shard(request.group_id)
         with shard.step() as step:
             return shard.coordinator.leave(request, step)
 
     # ---- offsets ----
 
-    async def _commit(self, request: OffsetCommitRequest) -> OffsetCommitResponse:
+    async def _commit(self, request: OffsetCommitRequest, _: RequestContext) -> OffsetCommitResponse:
         shard = self._shard(request.group_id)
         if len({(each.topic, each.partition) for each in request.partitions}) < len(request.partitions):
             raise InvalidRequest("a partition stands twice in one request", member="partitions")
@@ -356,10 +359,10 @@ class GroupManager:
             )
         )
 
-    async def _fetch_offsets(self, request: OffsetFetchRequest) -> OffsetFetchResponse:
+    async def _fetch_offsets(self, request: OffsetFetchRequest, _: RequestContext) -> OffsetFetchResponse:
         return self._shard(request.group_id).coordinator.fetch_offsets(request)
 
-    async def _delete_offsets(self, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
+    async def _delete_offsets(self, request: OffsetDeleteRequest, _: RequestContext) -> OffsetDeleteResponse:
         shard = self._shard(request.group_id)
         response: OffsetDeleteResponse = await shard.ask(
             lambda ticket, step: shard.coordinator.delete_offsets(ticket, request, step)
@@ -368,7 +371,7 @@ class GroupManager:
 
     # ---- groups ----
 
-    async def _list_groups(self, request: ListGroupsRequest) -> ListGroupsResponse:
+    async def _list_groups(self, request: ListGroupsRequest, _: RequestContext) -> ListGroupsResponse:
         if not self._session_alive():
             raise CoordinatorNotAvailable("this broker has no session with the controller: ask again")
         found: list[ListedGroup] = []
@@ -377,7 +380,7 @@ class GroupManager:
             found += shard.coordinator.list_groups(request)
         return ListGroupsResponse(groups=tuple(sorted(found, key=lambda group: group.group_id)))
 
-    async def _describe_groups(self, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+    async def _describe_groups(self, request: DescribeGroupsRequest, _: RequestContext) -> DescribeGroupsResponse:
         return DescribeGroupsResponse(groups=tuple(self._described(name) for name in request.groups))
 
     def _described(self, name: str) -> DescribedGroup:
@@ -386,7 +389,7 @@ class GroupManager:
         except ProtocolError as error:
             return DescribedGroup(group_id=name, error_code=error.code, error_message=error.message)
 
-    async def _delete_groups(self, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
+    async def _delete_groups(self, request: DeleteGroupsRequest, _: RequestContext) -> DeleteGroupsResponse:
         return DeleteGroupsResponse(groups=tuple([await self._delete_group(name) for name in request.groups]))
 
     async def _delete_group(self, name: str) -> DeletedGroup:

@@ -5,6 +5,7 @@ Rule for this file: it points, it answers nothing itself. An API that stands her
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from minikafka.broker.api.admin import AdminApi
@@ -27,6 +28,7 @@ from minikafka.broker.group_manager import GroupManager
 from minikafka.broker.lifecycle import Lifecycle
 from minikafka.broker.quorum_driver import QuorumDriver
 from minikafka.broker.replica_manager import ReplicaManager
+from minikafka.ports import RequestContext
 from minikafka.types import METADATA_TOPIC
 from minikafka.wire.messages import (
     DescribeReplicasRequest,
@@ -66,34 +68,39 @@ def handler_table(
 ) -> dict[str, ApiHandler]:
     """Every API by its name."""
 
-    async def produce(request: ProduceRequest) -> ProduceResponse:
+    async def produce(request: ProduceRequest, _: RequestContext) -> ProduceResponse:
         return await handle_produce(replicas, request, session_alive=lifecycle.session_alive)
 
-    async def fetch(request: FetchRequest) -> Any:
+    async def fetch(request: FetchRequest, _: RequestContext) -> Any:
         if any(each.topic == METADATA_TOPIC for each in request.partitions):
             return await quorum.handle(request)
         return await handle_fetch(replicas, request)
 
-    async def describe_replicas(request: DescribeReplicasRequest) -> DescribeReplicasResponse:
+    async def describe_replicas(request: DescribeReplicasRequest, _: RequestContext) -> DescribeReplicasResponse:
         return await handle_describe_replicas(replicas, request, broker_epoch=lifecycle.broker_epoch)
 
     return {
         "Produce": produce,
         "Fetch": fetch,
-        "ListOffsets": lambda request: handle_list_offsets(replicas, request),
-        "OffsetForLeaderEpoch": lambda request: handle_offset_for_leader_epoch(replicas, request),
-        "DeleteRecords": lambda request: handle_delete_records(replicas, request),
+        "ListOffsets": lambda request, _: handle_list_offsets(replicas, request),
+        "OffsetForLeaderEpoch": lambda request, _: handle_offset_for_leader_epoch(replicas, request),
+        "DeleteRecords": lambda request, _: handle_delete_records(replicas, request),
         "Metadata": metadata.handle_metadata,
-        "DescribeTopicPartitions": metadata.handle_describe_topics,
-        "DescribeConfigs": admin.handle_describe_configs,
-        "ListPartitionReassignments": admin.handle_list_reassignments,
-        "DescribeProducers": lambda request: handle_describe_producers(replicas, request),
-        "InitProducerId": producer_ids.handle_init_producer_id,
-        "ApiVersions": handle_api_versions,
+        "DescribeTopicPartitions": _without_context(metadata.handle_describe_topics),
+        "DescribeConfigs": _without_context(admin.handle_describe_configs),
+        "ListPartitionReassignments": _without_context(admin.handle_list_reassignments),
+        "DescribeProducers": lambda request, _: handle_describe_producers(replicas, request),
+        "InitProducerId": _without_context(producer_ids.handle_init_producer_id),
+        "ApiVersions": _without_context(handle_api_versions),
         "DescribeReplicas": describe_replicas,
-        "DescribeLog": lambda request: handle_describe_log(replicas, quorum, request),
-        "ExplainPartition": lambda request: handle_explain_partition(replicas, chronicle, request),
+        "DescribeLog": lambda request, _: handle_describe_log(replicas, quorum, request),
+        "ExplainPartition": lambda request, _: handle_explain_partition(replicas, chronicle, request),
         **groups.handlers(),
-        **dict.fromkeys(QUORUM_APIS, quorum.handle),
-        **dict.fromkeys(CONTROLLER_APIS, controller.handle),
+        **dict.fromkeys(QUORUM_APIS, _without_context(quorum.handle)),
+        **dict.fromkeys(CONTROLLER_APIS, _without_context(controller.handle)),
     }
+
+
+def _without_context(handler: Callable[[Any], Awaitable[Any]]) -> ApiHandler:
+    """A handler that answers every caller alike."""
+    return lambda request, _: handler(request)

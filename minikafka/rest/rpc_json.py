@@ -7,7 +7,7 @@ stand in their place. As on all of ``/rpc``, Kafka's error code is in the answer
 from __future__ import annotations
 
 from minikafka.errors import InvalidRequest, ProtocolError
-from minikafka.ports import Buffers, Handler
+from minikafka.ports import Buffers, Handler, RequestContext
 from minikafka.rest import json_text
 from minikafka.wire.codec import decode_json, encode_json, encode_request, error_response, find_api, response_to_json
 
@@ -18,7 +18,7 @@ _ANY_API = find_api("ApiVersions")
 def json_rpc(handler: Handler) -> Handler:
     """A handler of JSON bodies before the handler of msgpack bodies; the network's ``translate``."""
 
-    async def handle(api_name: str, body: bytes) -> Buffers:
+    async def handle(api_name: str, body: bytes, context: RequestContext) -> Buffers:
         try:
             api = find_api(api_name)
         except ProtocolError as error:
@@ -27,7 +27,7 @@ def json_rpc(handler: Handler) -> Handler:
             request = encode_request(decode_json(api, _checked(body)))
         except ProtocolError as error:
             return [encode_json(error_response(api, error)) + b"\n"]
-        answer = await handler(api_name, b"".join(request))
+        answer = await handler(api_name, b"".join(request), context)
         return [response_to_json(api_name, b"".join(answer)) + b"\n"]
 
     return handle

@@ -29,7 +29,7 @@ from typing import Any
 
 from minikafka.errors import OutcomeUnknown, Unreachable
 from minikafka.invariant import invariant
-from minikafka.ports import Buffers, Handler
+from minikafka.ports import Buffers, Handler, RequestContext
 from minikafka.sim.loop import SimLoop
 from minikafka.sim.tasks import NODE, Incarnation
 from minikafka.sim.verdicts import Deliver, Drop, Hold, LinkProfile, Message, Reset, Rule, Verdict
@@ -77,6 +77,7 @@ class _Listener:
     handler: Handler
     incarnation: Incarnation
     context: Context
+    request_context: RequestContext
     open: bool = True
     waiting: dict[int, _Call] = field(default_factory=dict)
     """Delivered requests without an answer, by the order of their arrival."""
@@ -297,7 +298,7 @@ class SimNetwork:
     def _handle(self, listener: _Listener, arrival: int, call: _Call, message: Message) -> Coroutine[Any, Any, None]:
         async def handle() -> None:
             try:
-                answer = b"".join(await listener.handler(message.api, message.body))
+                answer = b"".join(await listener.handler(message.api, message.body, listener.request_context))
             except asyncio.CancelledError:
                 self._break(listener, arrival, "the handler was cancelled")
                 raise
@@ -403,7 +404,7 @@ class SimNetwork:
 
     # ------------------------------------------------------------------------------------- listening
 
-    def listen(self, incarnation: Incarnation, port: int, handler: Handler) -> SimServer:
+    def listen(self, incarnation: Incarnation, port: int, handler: Handler, name: str = "") -> SimServer:
         """Let ``incarnation`` answer at ``port``; 0 takes the next free one from FIRST_PORT up."""
         invariant(
             NODE.get() is incarnation,
@@ -415,7 +416,9 @@ class SimNetwork:
             if port:
                 raise OSError(errno.EADDRINUSE, f"{address} is in use")
             address = address._replace(port=address.port + 1)
-        listener = _Listener(address, handler, incarnation, self._loop.context_of(incarnation))
+        listener = _Listener(
+            address, handler, incarnation, self._loop.context_of(incarnation), RequestContext("rpc", name)
+        )
         self._listeners[address] = listener
         self._opened.append(listener)
         return SimServer(self, listener)
@@ -478,9 +481,9 @@ class NodeNetwork:
             raise OutcomeUnknown(f"{self._incarnation} is dead")
         return await self._network.call(self._incarnation, peer, api, body, deadline)
 
-    async def serve(self, address: Address, handler: Handler) -> SimServer:
+    async def serve(self, address: Address, handler: Handler, *, listener: str = "") -> SimServer:
         """Listen at the node's name, whatever host ``address`` names."""
-        return self._network.listen(self._incarnation, address.port, handler)
+        return self._network.listen(self._incarnation, address.port, handler, listener)
 
     async def close(self) -> None:
         """Nothing to give back."""

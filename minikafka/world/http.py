@@ -82,10 +82,11 @@ class HttpNetwork:
             raise OutcomeUnknown(f"{api} to {peer}: HTTP {status}: {refusal_told(answer)}")
         return answer
 
-    async def serve(self, address: Address, handler: Handler) -> HttpServer:
+    async def serve(self, address: Address, handler: Handler, *, listener: str = "") -> HttpServer:
         """Listen; OSError when the port is in use."""
         server = HttpServer(
             handler,
+            listener=listener,
             doors=self.doors,
             translate=self.translate,
             interpose=self._links.serve if self._links is not None else None,

@@ -30,7 +30,6 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.streams import StreamReader
 from aiohttp.web_protocol import RequestHandler
 
-from minikafka.broker.listeners import CALLER
 from minikafka.config import KIB, MIB
 from minikafka.errors import (
     UNKNOWN,
@@ -40,7 +39,7 @@ from minikafka.errors import (
     RecordListTooLarge,
     UnknownServerError,
 )
-from minikafka.ports import Buffers, Handler
+from minikafka.ports import Buffers, Handler, RequestContext
 from minikafka.rest.accept import MSGPACK_TYPES
 from minikafka.rest.gate import PREFLIGHT_ANSWER, Asked, Gate
 from minikafka.rest.problems import PROBLEM_TYPE, problem_of
@@ -74,10 +73,14 @@ class NotAnswered(Exception):
         self.hang_up = hang_up
 
 
+Answering: TypeAlias = Callable[[], Awaitable[Buffers]]
+"""The handler, bound to one request."""
+
+
 class Interpose(Protocol):
     """Stands between requests and their handler; ``source`` is NODE_HEADER's value. May raise NotAnswered."""
 
-    async def __call__(self, source: str, api: str, body: bytes, handler: Handler) -> Buffers: ...
+    async def __call__(self, source: str, api: str, body: bytes, handle: Answering) -> Buffers: ...
 
 
 _NODE = re.compile(rb"(?:^|\n)%b:([^\r]*)\r" % NODE_HEADER.encode(), re.IGNORECASE)
@@ -191,6 +194,7 @@ class HttpServer:
         self,
         handler: Handler,
         *,
+        listener: str = "",
         doors: Doors | None = None,
         translate: Translate | None = None,
         interpose: Interpose | None = None,
@@ -200,6 +204,7 @@ class HttpServer:
         idle_timeout_s: float,
     ) -> None:
         self._handler = handler
+        self._listener_name = listener
         self._interpose = interpose
         self._gate = gate or Gate()
         self._hosts: set[bytes] = set()
@@ -387,14 +392,16 @@ class HttpServer:
 
     async def rpc_answer(self, caller: RpcConnection, head: Head, body: bytes | bytearray) -> Answer | None:
         """What the handler answers to a plain request; None: nothing at all. Raises HangUp."""
-        CALLER.set(caller)
         body = cast("bytes", body)  # whoever reads a body takes slices of it: nobody else holds this one
+        context = caller.context
+        if context is None:
+            context = caller.context = self._context_of(caller.remote)
         try:
             if self._interpose is None:
-                return Answer(await self._handler(head.api, body))
+                return Answer(await self._handler(head.api, body, context))
             found = _NODE.search(head.fields)
             source = found[1].decode("latin-1").strip() if found else ""
-            return Answer(await self._interpose(source, head.api, body, self._handler))
+            return Answer(await self._interpose(source, head.api, body, lambda: self._handler(head.api, body, context)))
         except NotAnswered as silence:
             if silence.hang_up:
                 raise HangUp from silence
@@ -403,6 +410,9 @@ class HttpServer:
             self._tell_bug(RPC_PATH + head.api, error)
             told = json.dumps(problem_of(UnknownServerError(SEE_LOG, outcome=UNKNOWN), status=500)).encode() + b"\n"
             return Answer((told,), PROBLEM_TYPE, b"500 Internal Server Error", keeps_alive=False)
+
+    def _context_of(self, remote: str | None) -> RequestContext:
+        return RequestContext("rpc", self._listener_name, remote or "")
 
     def _tell_bug(self, path: str, error: Exception) -> None:
         context = {"message": f"handler of {path} raised", "exception": error}
@@ -465,7 +475,6 @@ class HttpServer:
             return self._refuse(404, InvalidRequest(f"no such path: {path}"))
         if request.method != "POST":
             return self._refuse(405, InvalidRequest("/rpc takes POST"), Allow="POST")
-        CALLER.set(request)
         handler, content_type = self._handler, MSGPACK
         given = request.headers.get("Content-Type", MSGPACK).partition(";")[0].strip().lower()
         if given in (JSON, FORM):
@@ -505,10 +514,12 @@ class HttpServer:
                 async with asyncio.timeout(BODY_TIMEOUT_S):
                     body = await read_whole(content, grown)
             api = path[len(RPC_PATH) :]
+            context = self._context_of(request.remote)
             if self._interpose is None:
-                buffers = await handler(api, body)
+                buffers = await handler(api, body, context)
             else:
-                buffers = await self._interpose(request.headers.get(NODE_HEADER, ""), api, body, handler)
+                source = request.headers.get(NODE_HEADER, "")
+                buffers = await self._interpose(source, api, body, lambda: handler(api, body, context))
         except NotAnswered as told:
             return Silence(hang_up=told.hang_up)
         except BodyTooLarge as error:

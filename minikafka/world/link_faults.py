@@ -11,16 +11,17 @@ held back outlives its sender's process: :meth:`LinkEnd.close`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Protocol, Self
+from collections.abc import Awaitable, Callable
+from typing import Protocol, Self, TypeVar
 
 from minikafka.errors import OutcomeUnknown, Unreachable, WorldError
-from minikafka.ports import Buffers, Events, Handler
+from minikafka.ports import Buffers, Events
 from minikafka.types import METADATA_TOPIC, Address
 from minikafka.world.faults import CLIENT, METADATA_FETCH, Fault, Faults, MessageKind, Way
 from minikafka.world.http_server import NotAnswered
 
 Answer = bytes | bytearray
+Served = TypeVar("Served")
 
 _METADATA_TOPIC = METADATA_TOPIC.encode()
 
@@ -153,19 +154,19 @@ class LinkEnd:
 
     # ---- a server's end ----------------------------------------------------------------------------------------------
 
-    async def serve(self, source: str, api: str, body: bytes, handler: Handler) -> Buffers:
+    async def serve(self, source: str, api: str, body: bytes, handle: Callable[[], Awaitable[Served]]) -> Served:
         """Handle a request that came in from ``source`` (empty: a client); NotAnswered when no answer shall go out."""
         if source in self.faults.nodes:
-            return await handler(api, body)
+            return await handle()
         source, called, journey = source or CLIENT, "", _Journey([])
         try:
             if self.faults.active:
                 called = _api_of(api, (body,))
                 journey = await self._travel(source, self.node, called, "request")
             with journey:
-                answer = await handler(api, body)
+                answer = await handle()
             for _ in range(journey.again):
-                await handler(api, body)
+                await handle()
             if self.faults.active:
                 with await self._travel(self.node, source, called or _api_of(api, (body,)), "answer"):
                     return answer

@@ -21,7 +21,7 @@ from functools import lru_cache
 from typing import Protocol, cast
 
 from minikafka.config import KIB
-from minikafka.ports import Buffers
+from minikafka.ports import Buffers, RequestContext
 from minikafka.wire.apis import MSGPACK
 
 # Heads arrive here, and small bodies with them; a longer body gets a buffer of its own. Idle connections keep theirs.
@@ -185,6 +185,8 @@ class RpcConnection(asyncio.BufferedProtocol):
 
     def __init__(self, host: Host) -> None:
         self._host = host
+        self.context: RequestContext | None = None
+        """Of its requests; the server makes it for the first."""
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._read = memoryview(bytearray(READ_SIZE))

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from minikafka.errors import OutcomeUnknown
-from minikafka.ports import Handler
+from minikafka.ports import Handler, RequestContext
 from minikafka.rest import gate as gate_rule
 from minikafka.rest.gate import Gate
 from minikafka.types import Address
@@ -23,7 +23,7 @@ ANY = Address("127.0.0.1", 0)
 PATIENCE_S = 60
 
 
-async def echo(api: str, body: bytes) -> Sequence[bytes]:
+async def echo(api: str, body: bytes, _context: RequestContext) -> Sequence[bytes]:
     return [body]
 
 
@@ -164,7 +164,7 @@ async def test_bytes_in_flight_are_admitted_before_they_are_read():
     go = asyncio.Event()
     size = http_server.ALWAYS_ADMITTED_SIZE + 1
 
-    async def handler(api: str, body: bytes) -> Sequence[bytes]:
+    async def handler(api: str, body: bytes, _context: RequestContext) -> Sequence[bytes]:
         if api == "Produce":
             await go.wait()
         return [b"%d" % len(body)]
@@ -341,8 +341,8 @@ async def test_json_goes_through_a_translator_of_the_same_handler():
     """D7: JSON is accepted on /rpc where no batches travel."""
 
     def translate(handler: Handler) -> Handler:
-        async def translated(api: str, body: bytes) -> Sequence[bytes]:
-            answer = b"".join(await handler(api, json.loads(body)["text"].encode()))
+        async def translated(api: str, body: bytes, context: RequestContext) -> Sequence[bytes]:
+            answer = b"".join(await handler(api, json.loads(body)["text"].encode(), context))
             return [json.dumps({"api": api, "text": answer.decode()}).encode()]
 
         return translated
@@ -432,7 +432,7 @@ async def test_a_handler_that_raises_is_told_to_whoever_runs_the_loop():
     told: list[BaseException | None] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context.get("exception")))
 
-    async def broken(api: str, body: bytes) -> Sequence[bytes]:
+    async def broken(api: str, body: bytes, _context: RequestContext) -> Sequence[bytes]:
         raise ValueError("a bug")
 
     async with serving(broken) as (network, server):
@@ -446,7 +446,7 @@ async def test_close_waits_for_an_answer_larger_than_the_sockets_buffers(monkeyp
     monkeypatch.setattr(http_server, "CLOSE_GRACE_S", PATIENCE_S)
     big = bytes(8 << 20)
 
-    async def handler(api: str, body: bytes) -> Sequence[bytes]:
+    async def handler(api: str, body: bytes, _context: RequestContext) -> Sequence[bytes]:
         return [big]
 
     async with serving(handler) as (_, server), wire_to(server) as wire:

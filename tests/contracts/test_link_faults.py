@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from minikafka.errors import OutcomeUnknown, Unreachable
-from minikafka.ports import no_events
+from minikafka.ports import RequestContext, no_events
 from minikafka.types import Address
 from minikafka.wire.codec import encode_request
 from minikafka.wire.messages import FetchPartition, FetchRequest
@@ -36,7 +36,7 @@ class Node:
         self.may_answer = asyncio.Event()
         self.may_answer.set()
 
-    async def handle(self, api: str, body: bytes) -> Sequence[bytes]:
+    async def handle(self, api: str, body: bytes, _context: RequestContext) -> Sequence[bytes]:
         self.seen.append((api, bytes(body)))
         self.reached.set()
         await self.may_answer.wait()

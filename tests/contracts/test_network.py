@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from minikafka.errors import OutcomeUnknown, Unreachable
-from minikafka.ports import Handler, Server, World
+from minikafka.ports import Handler, RequestContext, Server, World
 from minikafka.sim import network as sim_network
 from minikafka.types import Address
 from minikafka.world import http_server
@@ -19,7 +19,7 @@ from tests.contracts.arms import Arm, contract
 SOON_S = 60.0
 
 
-async def echo(api: str, body: bytes) -> Sequence[bytes]:
+async def echo(api: str, body: bytes, _context: RequestContext) -> Sequence[bytes]:
     return [api.encode(), b":", body]
 
 
@@ -59,7 +59,7 @@ async def test_buffers_of_any_kind_and_size_arrive_equal(arm: Arm):
     whole = b"".join(pieces)
     many = [bytes([n % 256]) * (n % 50) for n in range(3000)]
 
-    async def handler(api: str, body: bytes) -> Sequence[bytes | bytearray | memoryview]:
+    async def handler(api: str, body: bytes, _context: RequestContext) -> Sequence[bytes | bytearray | memoryview]:
         received.append(body)
         return pieces if api == "Big" else many
 
@@ -94,7 +94,7 @@ async def test_a_handler_slower_than_the_deadline_is_unknown_and_finishes(arm: A
     """The caller cannot know; the handler is not cancelled because its client left."""
     began, go, done = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
-    async def slow(api: str, body: bytes) -> Sequence[bytes]:
+    async def slow(api: str, body: bytes, _context: RequestContext) -> Sequence[bytes]:
         began.set()
         await go.wait()
         done.set()
@@ -115,7 +115,7 @@ async def test_a_late_answer_is_never_taken_for_another_calls(arm: Arm):
     """A call that ended early, by deadline or by cancellation, closes its connection."""
     go = asyncio.Event()
 
-    async def handler(api: str, body: bytes) -> Sequence[bytes]:
+    async def handler(api: str, body: bytes, _context: RequestContext) -> Sequence[bytes]:
         if api == "Slow":
             await go.wait()
         return [api.encode() * 100_000]
@@ -148,7 +148,7 @@ async def test_calls_run_side_by_side(arm: Arm):
     """A parked long poll must not hold up a heartbeat."""
     go = asyncio.Event()
 
-    async def handler(api: str, body: bytes) -> Sequence[bytes]:
+    async def handler(api: str, body: bytes, _context: RequestContext) -> Sequence[bytes]:
         if api == "Park":
             await go.wait()
         else:
@@ -169,7 +169,7 @@ async def test_a_server_that_dies_with_a_request_leaves_it_unknown(arm: Arm):
     """Kill -9 of a broker: its callers learn at once that they do not know."""
     started = asyncio.Event()
 
-    async def never(api: str, body: bytes) -> Sequence[bytes]:
+    async def never(api: str, body: bytes, _context: RequestContext) -> Sequence[bytes]:
         started.set()
         await asyncio.Event().wait()
         return []
@@ -190,7 +190,7 @@ async def test_close_lets_running_handlers_answer(arm: Arm):
     """Stopping: refuse new requests, end the waiters, close the server; nobody loses the answer."""
     started, go = asyncio.Event(), asyncio.Event()
 
-    async def handler(api: str, body: bytes) -> Sequence[bytes]:
+    async def handler(api: str, body: bytes, _context: RequestContext) -> Sequence[bytes]:
         started.set()
         await go.wait()
         return [b"answered"]
@@ -214,7 +214,7 @@ async def test_close_does_not_wait_for_handlers_that_never_end(arm: Arm):
     """One parked fetch must not cost the whole shutdown time-out; the handler itself is left to finish."""
     started, go, done = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
-    async def parked(api: str, body: bytes) -> Sequence[bytes]:
+    async def parked(api: str, body: bytes, _context: RequestContext) -> Sequence[bytes]:
         started.set()
         await go.wait()
         done.set()
@@ -264,7 +264,7 @@ async def test_two_servers_of_one_node_have_ports_of_their_own(arm: Arm):
     world = arm.world("server")
     one = await arm.on("server", world.network.serve(arm.address("server"), echo))
 
-    async def other(api: str, body: bytes) -> Sequence[bytes]:
+    async def other(api: str, body: bytes, _context: RequestContext) -> Sequence[bytes]:
         return [b"other"]
 
     two = await arm.on("server", world.network.serve(arm.address("server"), other))

@@ -11,7 +11,7 @@ import pytest
 import uvloop
 from aiohttp import web
 
-from minikafka.broker.listeners import caller_host
+from minikafka.ports import RequestContext
 from minikafka.types import Address
 from minikafka.world import http_server
 from minikafka.world.http import HttpNetwork
@@ -35,9 +35,9 @@ class Echo:
         self.gate.set()
         self.times = 1
 
-    async def __call__(self, api: str, body: bytes) -> Sequence[bytes]:
+    async def __call__(self, api: str, body: bytes, context: RequestContext) -> Sequence[bytes]:
         self.seen.append(bytes(body))
-        self.callers.append(caller_host())
+        self.callers.append(context.client_host)
         await self.gate.wait()
         self.ended.append(bytes(body))
         return [bytes(body) * self.times]

@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from minikafka.config import BrokerConfig
+from minikafka.ports import RequestContext
 from minikafka.world import http_server
 from minikafka.world.http_server import HttpServer
 from tests.e2e.test_processes import Up, run
@@ -113,7 +114,7 @@ async def test_who_connects_and_asks_nothing_is_let_go(monkeypatch: pytest.Monke
     monkeypatch.setattr(http_server, "FIRST_REQUEST_TIMEOUT_S", 0.2)
     config = BrokerConfig()
 
-    async def handler(_api: str, body: bytes) -> list[bytes]:
+    async def handler(_api: str, body: bytes, _context: RequestContext) -> list[bytes]:
         return [body]
 
     server = HttpServer(

@@ -21,7 +21,7 @@ from minikafka.errors import (
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
-from minikafka.ports import Buffers, World
+from minikafka.ports import Buffers, RequestContext, World
 from minikafka.quorum.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from minikafka.rest.gate import Gate
 from minikafka.rest.routes import Doors
@@ -150,7 +150,7 @@ class FakeBroker:
         known = self.cluster.brokers.get(node)
         return known.address if known else None
 
-    async def handle(self, api_name: str, body: bytes) -> Buffers:
+    async def handle(self, api_name: str, body: bytes, _context: RequestContext) -> Buffers:
         try:
             api = find_api(api_name)
             return encode_response(await self.answer(api_name, decode_request(api, body)))

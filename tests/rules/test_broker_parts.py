@@ -371,7 +371,7 @@ def test_a_handler_gets_a_typed_request_and_a_cause():
     """D9: every event that a request brings about can name it."""
     seen = []
 
-    async def handler(request):
+    async def handler(request, context):
         seen.append((request, CAUSE.get()))
         return MetadataResponse(cluster_id="c")
 
@@ -384,10 +384,10 @@ def test_a_handler_gets_a_typed_request_and_a_cause():
 def test_expected_errors_are_answers_and_bugs_are_told():
     """A handler that raises anything but ProtocolError has a bug: the caller learns *unknown*, the broker stops."""
 
-    async def refuses(_request):
+    async def refuses(_request, context):
         raise NotController("ask 2")
 
-    async def breaks(_request):
+    async def breaks(_request, context):
         raise ZeroDivisionError("oops")
 
     answer, bugs = dispatch({"Metadata": refuses}, "Metadata", METADATA_BODY)

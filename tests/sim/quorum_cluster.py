@@ -17,7 +17,7 @@ from minikafka.broker.tasks import Tasks
 from minikafka.config import BrokerConfig, TopicConfig
 from minikafka.errors import NotController, ProtocolError
 from minikafka.log.partition_log import PartitionLog
-from minikafka.ports import Buffers, World
+from minikafka.ports import Buffers, RequestContext, World
 from minikafka.sim.world import Event, SimWorld
 from minikafka.types import METADATA_PARTITION, Address, Epoch, EpochEnd, NodeId, Offset
 from minikafka.wire.codec import decode_request, encode_response, error_response, find_api
@@ -140,7 +140,7 @@ class QuorumCluster:
         )
         self.members[node] = Member(world, driver, listener, tasks, log)
 
-        async def handler(api: str, body: bytes) -> Buffers:
+        async def handler(api: str, body: bytes, _context: RequestContext) -> Buffers:
             try:
                 return encode_response(await driver.handle(decode_request(find_api(api), body)))
             except ProtocolError as error:

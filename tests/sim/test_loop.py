@@ -23,7 +23,7 @@ async def work(world, name):
         world.events("worked", names={name, f"{name}-{step}", "zebra"}, step=step)
 
 async def node(world, peers):
-    async def answer(api, body):
+    async def answer(api, body, context):
         async with asyncio.TaskGroup() as group:
             for index in range(4):
                 group.create_task(work(world, f"{api}-{index}"))

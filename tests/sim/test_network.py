@@ -9,7 +9,7 @@ import pytest
 
 from minikafka.errors import OutcomeUnknown, Unreachable
 from minikafka.invariant import InvariantViolation
-from minikafka.ports import World
+from minikafka.ports import RequestContext, World
 from minikafka.sim.loop import SimulationFailed
 from minikafka.sim.verdicts import Deliver, Drop, Hold, LinkProfile, Message, Reset, Verdict, matching
 from minikafka.sim.world import SimWorld
@@ -27,7 +27,7 @@ class Story:
         self.answered: list[str] = []
         self.client = sim.of("n2")
 
-    async def handle(self, api: str, body: bytes) -> Sequence[bytes]:
+    async def handle(self, api: str, body: bytes, _context: RequestContext) -> Sequence[bytes]:
         self.handled.append(api)
         await asyncio.sleep(float(body or b"0"))
         self.answered.append(api)
@@ -307,7 +307,7 @@ def test_a_handler_finishes_though_its_client_left():
 def test_a_handler_that_raises_fails_the_run():
     """Errors are answers; an escape is a bug."""
 
-    async def broken(api: str, body: bytes) -> Sequence[bytes]:
+    async def broken(api: str, body: bytes, _context: RequestContext) -> Sequence[bytes]:
         raise ValueError("a bug")
 
     async def story(s: Story) -> None:
@@ -377,7 +377,7 @@ def test_a_link_carries_so_many_bytes_a_second() -> None:
     async def story(sim: SimWorld) -> None:
         one, other = sim.of("n1"), sim.of("n2")
 
-        async def echo(_api: str, body: bytes) -> Sequence[bytes]:
+        async def echo(_api: str, body: bytes, _context: RequestContext) -> Sequence[bytes]:
             return [body]
 
         async def call(name: str) -> None:

@@ -10,10 +10,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from minikafka.broker.listeners import LISTENER
 from minikafka.broker.live_settings import LiveSettings
 from minikafka.broker.metadata import describe_topics, metadata_of
-from minikafka.ports import World
+from minikafka.ports import RequestContext, World
 from minikafka.types import METADATA_TOPIC
 from minikafka.wire.messages import (
     CreateTopicsRequest,
@@ -52,11 +51,11 @@ class MetadataApi:
         self._moved = asyncio.Event()
         metadata.subscribe(lambda _old, _new: self._moved.set())
 
-    async def handle_metadata(self, request: MetadataRequest) -> MetadataResponse:
+    async def handle_metadata(self, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
         """Brokers, topics, partitions, leaders; errors per topic and partition."""
         if request.allow_auto_topic_creation and self._live.now.auto_create_topics_enable:
             await self._create_missing(request)
-        return metadata_of(self.metadata.image, request, controller_id=self.quorum.leader_id, listener=LISTENER.get())
+        return metadata_of(self.metadata.image, request, controller_id=self.quorum.leader_id, listener=context.listener)
 
     async def handle_describe_topics(self, request: DescribeTopicsRequest) -> DescribeTopicsResponse:
         """Partition state as the controller has recorded it (S15)."""
