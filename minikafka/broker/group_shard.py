@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -33,7 +33,7 @@ from minikafka.errors import (
 )
 from minikafka.groups.coordinator import GroupCoordinator
 from minikafka.groups.group import Ticket
-from minikafka.groups.records import packed, unpacked
+from minikafka.groups.records import packed, unpacked, versions
 from minikafka.groups.step import Step, Write
 from minikafka.replication.leader import ACKS_ALL, LeaderReplica
 from minikafka.types import Offset
@@ -183,6 +183,7 @@ class GroupShard:
     async def _load(self) -> None:
         log, offset = self.leader.log, self.leader.log.start_offset
         end = log.end_offset
+        skipped: Counter[str] = Counter()
         while offset < end:
             part = log.read(max(offset, log.start_offset), max_bytes=READ_SIZE, end_offset=end)
             if not part.size:
@@ -190,9 +191,18 @@ class GroupShard:
             for batch in iterate(b"".join(part.buffers)):
                 if not batch.is_control:
                     for record in decode_batch(batch):
-                        self._replay(record.key, record.value)
+                        if not self._replay(record.key, record.value):
+                            skipped[versions(record.key, record.value)] += 1
             offset = part.next_offset
             await asyncio.sleep(0)
+        if skipped:
+            self._replicas.events(
+                "group_records_skipped",
+                partition=str(self.partition.partition),
+                count=skipped.total(),
+                versions=dict(skipped),
+                why="a later release wrote them; what they say does not count here",
+            )
         while not await self._reached(end, math.inf):
             if self._is_over():
                 return
@@ -201,13 +211,15 @@ class GroupShard:
             with self.step() as step:
                 self.coordinator.loaded(step)
 
-    def _replay(self, key: bytes | None, value: bytes | None) -> None:
+    def _replay(self, key: bytes | None, value: bytes | None) -> bool:
+        """Apply one record; False when its version is not known."""
         try:
             record = None if key is None else unpacked(key, value)
         except ValueError as error:
             raise CorruptMessage(f"{self.partition.partition}: a record that no coordinator wrote: {error}") from error
         if record is not None:
             self.coordinator.replay(record)
+        return record is not None
 
     async def _reached(self, end: Offset, deadline: float) -> bool:
         """Wait until the watermark is at ``end``; False: the deadline came first, or this shard is over."""

@@ -1,4 +1,7 @@
-"""Kafka's primitive types of the non-flexible encodings: big-endian numbers, lengths in front, -1 for null.
+"""Kafka's primitive types: big-endian numbers; texts, bytes and arrays behind their length, -1 for null.
+
+A flexible version (KIP-482) has other lengths (unsigned varints of the length plus one, 0 for null) and tagged fields
+at the end of each structure. Flexible versions are only read.
 
 Used by the two formats that other tools read from our topics: the records of ``__consumer_offsets`` and the consumer
 protocol's subscription and assignment.
@@ -65,6 +68,8 @@ class Unpacker:
     def __init__(self, packed: bytes) -> None:
         self._packed = packed
         self._at = 0
+        self.is_flexible = False
+        """Set once the version in front has been read: lengths and tagged fields are those of KIP-482 from there on."""
 
     @property
     def left(self) -> int:
@@ -87,15 +92,34 @@ class Unpacker:
     def int64(self) -> int:
         return int(_INT64.unpack(self._take(8, "int64"))[0])
 
+    def _varint(self) -> int:
+        value = 0
+        for shift in range(0, 35, 7):
+            byte = self._take(1, "varint")[0]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+        raise ValueError(f"varint before {self._at} has no end")
+
+    def _length(self, fixed: Callable[[], int]) -> int:
+        return self._varint() - 1 if self.is_flexible else fixed()
+
+    def tags(self) -> dict[int, bytes]:
+        """The tagged fields that end a structure of a flexible version; of any other version there are none."""
+        count = self._varint() if self.is_flexible else 0
+        if count > self.left:
+            raise ValueError(f"{count} tagged fields announced before {self._at}: {self.left} bytes are left")
+        return {self._varint(): self._take(self._varint(), "tagged field") for _ in range(count)}
+
     def text(self) -> str:
         """A text that may not be null."""
         value = self.text_or_none()
         if value is None:
-            raise ValueError(f"a null text at {self._at - 2}")
+            raise ValueError(f"a null text before {self._at}")
         return value
 
     def text_or_none(self) -> str | None:
-        size = self.int16()
+        size = self._length(self.int16)
         if size == -1:
             return None
         try:
@@ -107,16 +131,16 @@ class Unpacker:
         """Bytes that may not be null."""
         value = self.data_or_none()
         if value is None:
-            raise ValueError(f"null bytes at {self._at - 4}")
+            raise ValueError(f"null bytes before {self._at}")
         return value
 
     def data_or_none(self) -> bytes | None:
-        size = self.int32()
+        size = self._length(self.int32)
         return None if size == -1 else self._take(size, "bytes")
 
     def array(self, read: Callable[[], T]) -> tuple[T, ...]:
         """A count, then as many; each item takes at least a byte, so a count beyond what is left is refused."""
-        count = self.int32()
+        count = self._length(self.int32)
         if not 0 <= count <= self.left:
             raise ValueError(f"{count} items announced before {self._at}: {self.left} bytes are left")
         return tuple(read() for _ in range(count))

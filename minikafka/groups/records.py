@@ -3,8 +3,8 @@
 A key says what a record is about: version 0 or 1 an offset of (group, topic, partition), version 2 a group. No value:
 it is deleted. The topic is compacted, so the last record of each key is all that counts.
 
-Rules for this file: ``unpacked`` raises ValueError for what is no such record; keys of newer versions are told as None,
-so that a log written by a later release can be read past them.
+Rules for this file: ``unpacked`` raises ValueError for what is no such record, and returns None for versions of keys
+and values that it does not know, so that a log written by a later release of Kafka can be read past them.
 """
 
 from __future__ import annotations
@@ -19,6 +19,11 @@ OFFSETS_TOPIC: Final = "__consumer_offsets"
 
 OFFSET_KEY_VERSION, GROUP_KEY_VERSION = 1, 2
 OFFSET_VALUE_VERSION, GROUP_VALUE_VERSION = 3, 3
+"""The versions that are written."""
+FLEXIBLE_VERSION = 4
+"""The newest version of both values that can be read. Kafka 4.1 and later write offsets with it, with the topic's id as
+a tagged field. The id stays in the log; a coordinator finds offsets by the topic's name.
+"""
 
 
 def java_hash(text: str) -> int:
@@ -105,16 +110,30 @@ def packed(record: GroupsRecord) -> tuple[bytes, bytes | None]:
 
 
 def unpacked(key: bytes, value: bytes | None) -> GroupsRecord | None:
-    """What :func:`packed` wrote; None: a kind of record that this release does not know. ValueError: not one at all."""
+    """Parse a key and a value; None for a version that this release does not know. ValueError: it is no record."""
     read = Unpacker(key)
     version = read.int16()
-    if version in (0, OFFSET_KEY_VERSION):
-        group, topic, partition = read.text(), read.text(), read.int32()
-        offset = None if value is None else _unpacked_offset(Unpacker(value))
-        return OffsetRecord(group=group, partition=TopicPartition(topic, partition), value=offset)
+    if version not in (0, OFFSET_KEY_VERSION, GROUP_KEY_VERSION):
+        return None
+    body = None if value is None else Unpacker(value)
+    value_version = 0 if body is None else body.int16()
+    if value_version > FLEXIBLE_VERSION:
+        return None
+    if value_version < 0:
+        raise ValueError(f"a value of version {value_version}")
+    if body is not None:
+        body.is_flexible = value_version >= FLEXIBLE_VERSION
     if version == GROUP_KEY_VERSION:
-        return GroupRecord(group=read.text(), value=None if value is None else _unpacked_group(Unpacker(value)))
-    return None
+        return GroupRecord(group=read.text(), value=None if body is None else _unpacked_group(body, value_version))
+    group, topic, partition = read.text(), read.text(), read.int32()
+    offset = None if body is None else _unpacked_offset(body, value_version)
+    return OffsetRecord(group=group, partition=TopicPartition(topic, partition), value=offset)
+
+
+def versions(key: bytes | None, value: bytes | None) -> str:
+    """The versions of a record that :func:`unpacked` does not know, for a message."""
+    told = ["none" if part is None else str(int.from_bytes(part[:2], signed=True)) for part in (key, value)]
+    return f"key {told[0]}, value {told[1]}"
 
 
 def _packed_offset(value: CommittedOffset) -> bytes:
@@ -122,14 +141,12 @@ def _packed_offset(value: CommittedOffset) -> bytes:
     return out.text(value.metadata).int64(value.timestamp_ms).packed()
 
 
-def _unpacked_offset(read: Unpacker) -> CommittedOffset:
-    version = read.int16()
-    if not 0 <= version <= OFFSET_VALUE_VERSION:
-        raise ValueError(f"an offset's value of version {version}")
+def _unpacked_offset(read: Unpacker, version: int) -> CommittedOffset:
     offset = read.int64()
     epoch = read.int32() if version >= 3 else NO_EPOCH
     metadata, timestamp_ms = read.text(), read.int64()
     # Version 1 carries a time of expiry behind it, which is not used.
+    read.tags()
     return CommittedOffset(offset=offset, leader_epoch=epoch, metadata=metadata, timestamp_ms=timestamp_ms)
 
 
@@ -145,10 +162,7 @@ def _packed_group(value: GroupValue) -> bytes:
     return out.array(value.members, add).packed()
 
 
-def _unpacked_group(read: Unpacker) -> GroupValue:
-    version = read.int16()
-    if not 0 <= version <= GROUP_VALUE_VERSION:
-        raise ValueError(f"a group's value of version {version}")
+def _unpacked_group(read: Unpacker, version: int) -> GroupValue:
     protocol_type, generation = read.text(), read.int32()
     protocol, leader = read.text_or_none(), read.text_or_none()
     state_timestamp_ms = read.int64() if version >= 2 else -1
@@ -159,6 +173,8 @@ def _unpacked_group(read: Unpacker) -> GroupValue:
         client_id, client_host = read.text(), read.text()
         rebalance_timeout_ms = read.int32() if version >= 1 else -1
         session_timeout_ms = read.int32()
+        subscription, assignment = read.data(), read.data()
+        read.tags()
         return MemberRecord(
             member_id=member_id,
             instance_id=instance_id,
@@ -166,15 +182,17 @@ def _unpacked_group(read: Unpacker) -> GroupValue:
             client_host=client_host,
             rebalance_timeout_ms=session_timeout_ms if rebalance_timeout_ms < 0 else rebalance_timeout_ms,
             session_timeout_ms=session_timeout_ms,
-            subscription=read.data(),
-            assignment=read.data(),
+            subscription=subscription,
+            assignment=assignment,
         )
 
+    members = read.array(member)
+    read.tags()
     return GroupValue(
         protocol_type=protocol_type,
         generation=generation,
         protocol=protocol,
         leader=leader,
         state_timestamp_ms=state_timestamp_ms,
-        members=read.array(member),
+        members=members,
     )

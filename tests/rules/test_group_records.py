@@ -19,6 +19,7 @@ from minikafka.groups.records import (
     packed,
     partition_of,
     unpacked,
+    versions,
 )
 from minikafka.types import TopicPartition
 
@@ -70,6 +71,47 @@ def test_a_group_in_kafkas_bytes():
         b"\0\3\0\x08consumer\0\0\0\4\0\5range\0\1m\0\0\0\0\0\0\0\x09"
         b"\0\0\0\1" + b"\0\1m" + b"\xff\xff" + b"\0\1c\0\1h" + b"\0\0\0\2\0\0\0\1" + b"\0\0\0\1S" + b"\0\0\0\1A"
     )
+
+
+OFFSET_KEY = b"\0\1" + b"\0\1g" + b"\0\1t" + b"\0\0\0\3"
+TOPIC_ID = bytes(range(16))
+
+
+@pytest.mark.parametrize("tags", [b"\0", b"\1\0\x10" + TOPIC_ID, b"\2\0\x10" + TOPIC_ID + b"\5\1x"])
+def test_offset_of_kafka_4_1_is_read(tags: bytes):
+    """Version 4 is flexible; the bytes are those of Kafka 4.3.1, the topic id and an unknown tagged field included."""
+    value = bytes.fromhex("0004000000000000010200000007026d0000000000000001") + tags
+    expected = CommittedOffset(offset=258, leader_epoch=7, metadata="m", timestamp_ms=1)
+    assert unpacked(OFFSET_KEY, value) == OffsetRecord(group="g", partition=TopicPartition("t", 3), value=expected)
+
+
+def test_group_of_version_4_is_read():
+    """The bytes are those that Kafka 4.3.1 gives for the group of test_a_group_in_kafkas_bytes."""
+    value = bytes.fromhex(
+        "000409636f6e73756d6572000000040672616e6765026d000000000000000902026d00026302680000000200000001025302410000"
+    )
+    record = unpacked(b"\0\2" + b"\0\1g", value)
+    assert isinstance(record, GroupRecord)
+    assert record.value is not None
+    assert record.value.members[0].subscription == b"S"
+    assert packed(record)[1] is not None
+    assert unpacked(*packed(record)) == record
+
+
+def test_values_of_newer_versions_are_skipped():
+    """A later release of Kafka may have written them; None lets the caller go on with the next record."""
+    assert unpacked(OFFSET_KEY, b"\0\5whatever") is None
+    assert unpacked(b"\0\2" + b"\0\1g", b"\0\7") is None
+    assert versions(OFFSET_KEY, b"\0\5whatever") == "key 1, value 5"
+    with pytest.raises(ValueError, match="a value of version -1"):
+        unpacked(OFFSET_KEY, b"\xff\xff")
+
+
+@pytest.mark.parametrize("value", [b"\0\4", bytes(22) + b"\xff" * 6, b"\0\4" + bytes(21) + b"\x7f"])
+def test_flexible_values_that_are_cut_raise_one_error(value: bytes):
+    """As those of older versions do."""
+    with pytest.raises(ValueError, match=r"left|null|no end"):
+        unpacked(OFFSET_KEY, b"\0\4" + value[2:])
 
 
 OFFSETS = st.builds(

@@ -24,10 +24,10 @@ from minikafka.errors import (
     error_of,
 )
 from minikafka.groups.protocol import Assignment, Subscription
-from minikafka.groups.records import OFFSETS_TOPIC, GroupRecord, OffsetRecord, partition_of, unpacked
+from minikafka.groups.records import OFFSETS_TOPIC, GroupRecord, OffsetRecord, packed, partition_of, unpacked
 from minikafka.sim.cluster import SimCluster
 from minikafka.types import NO_NODE, NodeId, TopicPartition
-from minikafka.wire.batch import split
+from minikafka.wire.batch import RecordBatch, split
 from minikafka.wire.group_messages import (
     CommitPartition,
     DeleteGroupsRequest,
@@ -44,8 +44,8 @@ from minikafka.wire.group_messages import (
     OffsetFetchRequest,
     SyncGroupRequest,
 )
-from minikafka.wire.records import decode_batch
-from tests.sim.cluster_kit import ORDERS, Client, simulated, values
+from minikafka.wire.records import BatchBuilder, decode_batch
+from tests.sim.cluster_kit import ORDERS, Client, facts_of, simulated, values
 
 GROUP = "g"
 LOOK_AGAIN = (NotCoordinator.code, CoordinatorNotAvailable.code, CoordinatorLoadInProgress.code)
@@ -314,6 +314,29 @@ def test_too_few_replicas_refuse_a_commit_and_write_nothing():
         assert (answer.error_code, answer.outcome) == (CoordinatorNotAvailable.code, "not_written")
         assert cluster.replica(state.leader, name).log.end_offset == end
         assert asker.run(asker.committed()) == 7
+
+
+def test_records_of_later_kafkas_disable_no_group(cluster: SimCluster):
+    """An offset of version 4 (Kafka 4.1) is read; records of unknown versions are skipped and reported once."""
+    asker = Asker(cluster)
+    assert asker.run(asker.commit(7)).error_code == 0
+    name = TopicPartition(OFFSETS_TOPIC, partition_of(GROUP, 4))
+    leader = cluster.replica(cluster.leader_of(name), name)
+    assert leader is not None
+    key, _ = packed(OffsetRecord(group=GROUP, partition=ORDERS, value=None))
+    of_kafka_4_1 = b"\0\4" + (9).to_bytes(8) + b"\0\0\0\0" + b"\1" + bytes(8) + b"\1\0\x10" + bytes(16)
+    builder = BatchBuilder()
+    for each in ((key, of_kafka_4_1), (key, b"\0\5"), (b"\0\3\0\1h", b"\0\0"), (b"\0\3\0\1i", None)):
+        builder.append(asker.world.clock.wall_ms(), *each)
+    leader.as_leader().append(RecordBatch.of(bytes(builder.build())), acks=-1, wall_ms=asker.world.clock.wall_ms())
+    cluster.settle()
+    old = asker.run(asker.coordinator())
+    cluster.crash(old)
+    assert asker.run(asker.committed()) == 9
+    told = [each for each in facts_of(cluster, "group_records_skipped") if each["partition"] == str(name)]
+    assert [(each["count"], each["versions"]) for each in told] == [
+        (3, {"key 1, value 5": 1, "key 3, value 0": 1, "key 3, value none": 1})
+    ]
 
 
 def test_the_log_is_kafkas_and_the_same_on_every_replica(cluster: SimCluster):
