@@ -78,10 +78,12 @@ class LazyCommands(Commands):
     cls=LazyCommands,
     epilog="""\b
 Examples:
-  minikafka up --brokers 3 --data-dir /tmp/mk --base-port 9092
-  minikafka topics create orders --partitions 3 --replication-factor 3 -b 127.0.0.1:9092
-  printf 'ann:tea\\nbob:milk\\n' | minikafka produce orders -b 127.0.0.1:9092 --key-separator :
-  minikafka consume orders -b 127.0.0.1:9092 --from-beginning --exit-at-end -f '%p %o %k %s\\n'
+  minikafka up
+  minikafka topics create orders --partitions 3 --replication-factor 3
+  printf 'ann:tea\\nbob:milk\\n' | minikafka produce orders --key-separator :
+  minikafka consume orders --from-beginning --exit-at-end -f '%p %o %k %s\\n'
+
+Clients connect to 127.0.0.1:9092 unless -b or MINIKAFKA_BOOTSTRAP names another broker.
 
 Exit codes: 0 done, 1 failed, 2 called wrongly, 130 interrupted.""",
 )

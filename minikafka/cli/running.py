@@ -10,10 +10,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import shlex
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Coroutine
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import click
@@ -68,6 +71,17 @@ def fill_standard_streams() -> None:
             os.open(os.devnull, os.O_RDWR)
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))
+
+
+def own_name() -> str:
+    """What a user types to call this program: its bare name if the shell finds it by that, else as it was called."""
+    called = Path(sys.argv[0])
+    found = shutil.which(called.name)
+    if found is not None and called.exists() and called.samefile(found):
+        return called.name
+    if called.name == "__main__.py":
+        return f"{shlex.quote(sys.executable)} -m minikafka"
+    return shlex.quote(str(called))
 
 
 class Failure(click.ClickException):

@@ -1,34 +1,42 @@
 """``minikafka up``: a cluster of several broker processes in the foreground.
 
-Standard output has one JSON line per broker when it is ready, then ``{"ready":true,"bootstrap":...}``; later one JSON
-line for each broker that died (``{"broker":2,"died":true,...}``). Nothing is restarted. SIGTERM or Ctrl-C stops all.
+On a terminal it prints a table of the brokers, the URL to open, and commands to try. Elsewhere, or with ``-o json``, it
+prints one JSON object a line: one per broker when that broker is ready, then ``{"ready":true,"bootstrap":...}``, later
+``{"broker":2,"died":true,...}`` for each broker that died, and ``{"stopped":true}`` at the end. No broker is restarted.
+SIGTERM or Ctrl-C stops all of them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import shlex
 import sys
 from pathlib import Path
+from typing import Protocol
 
 import click
 
-from minikafka.cli.running import Failure, Signals, run_until_asked
+from minikafka.cli.running import Failure, Signals, own_name, run_until_asked
 from minikafka.cli.settings import parse_flags
-from minikafka.cli.tables import config_option, print_json
-from minikafka.world.processes import READY_TIMEOUT_S, BrokerProcess, ProcessCluster
+from minikafka.cli.tables import config_option, many, print_json, print_table
+from minikafka.world.cluster_files import KAFKA_PORT
+from minikafka.world.processes import READY_TIMEOUT_S, BrokerProcess, ProcessCluster, Ready
 
 
 @click.command(
     epilog="""\b
 Examples:
-  minikafka up --brokers 3 --data-dir /tmp/mk
-  minikafka up --brokers 3 --data-dir /tmp/mk --base-port 9092 --config min.insync.replicas=2
+  minikafka up
+  minikafka up --brokers 3 --data-dir /tmp/mk --config min.insync.replicas=2
+  minikafka up --brokers 1 --data-dir /tmp/one --base-port 19092
   kill -9 PID, then: minikafka serve /tmp/mk/broker-1/broker.properties
 
-The first start writes DIR/broker-N/broker.properties; later ones find ports and cluster id there. A broker's log is
-DIR/broker-N/broker.log."""
+The first start writes DIR/broker-N/broker.properties; later starts read the ports and the cluster id from there.
+The log of a broker is DIR/broker-N/broker.log."""
 )
-@click.option("--brokers", type=int, default=None, help="How many.  [default: 3, or those that DIR holds]")
+@click.option(
+    "--brokers", type=int, default=None, help="Number of brokers.  [default: 3, or the number of brokers in DIR]"
+)
 @click.option(
     "--data-dir",
     type=click.Path(file_okay=False, path_type=Path),
@@ -39,24 +47,148 @@ DIR/broker-N/broker.log."""
 )
 @click.option(
     "--base-port",
-    type=click.IntRange(1, 65_535),
+    type=click.IntRange(0, 65_535),
     default=None,
     metavar="P",
-    help="Broker 1 listens on port P, broker 2 on P+1, ...  [default: any free ports]",
+    help="Broker 1 listens on port P, broker 2 on P+1, ...; 0: any free ports.  "
+    f"[default: {KAFKA_PORT}, or any free ports if one of these is in use]",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json"]),
+    default=None,
+    help="A table for people, or one JSON object a line.  [default: table on a terminal, else json]",
 )
 @config_option
-def command(brokers: int | None, data_dir: Path, base_port: int | None, config: tuple[str, ...]) -> None:
+def command(
+    brokers: int | None, data_dir: Path, base_port: int | None, output: str | None, config: tuple[str, ...]
+) -> None:
     """Start a cluster of brokers on this machine, in the foreground.
 
-    Prints a JSON line for each broker when it is ready, then {"ready":true,"bootstrap":"..."}. Ctrl-C or SIGTERM stops
-    all of them. A broker that dies is reported, not restarted.
+    Clients find the cluster without -b if it listens on the default ports. Ctrl-C or SIGTERM stops all brokers. A
+    broker that dies is reported, not restarted.
     """
     settings = parse_flags(config)
-    run_until_asked(lambda signals: _up(brokers, data_dir, base_port or 0, settings, signals))
+    on_terminal = sys.stdout.isatty() if output is None else output == "table"
+
+    async def work(signals: Signals) -> None:
+        cluster = ProcessCluster(
+            brokers,
+            data_dir=data_dir,
+            base_port=base_port or 0,
+            preferred_port=KAFKA_PORT if base_port is None else 0,
+            config=settings,
+        )
+        report = TextReport(cluster, data_dir) if on_terminal else JsonReport(cluster, data_dir)
+        await _up(cluster, report, signals)
+
+    run_until_asked(work)
 
 
-async def _up(brokers: int | None, data_dir: Path, base_port: int, config: dict[str, str], signals: Signals) -> None:
-    cluster = ProcessCluster(brokers, data_dir=data_dir, base_port=base_port, config=config)
+class Report(Protocol):
+    """What ``up`` prints, event by event."""
+
+    def starting(self) -> None: ...
+
+    def broker_ready(self, ready: Ready) -> None: ...
+
+    def all_ready(self) -> None: ...
+
+    def died(self, broker: BrokerProcess) -> None: ...
+
+    def stopping(self) -> None: ...
+
+    def stopped(self) -> None: ...
+
+
+class JsonReport:
+    """One JSON object a line (a contract: docs/cli.md)."""
+
+    def __init__(self, cluster: ProcessCluster, data_dir: Path) -> None:
+        self._cluster = cluster
+        self._data_dir = data_dir
+
+    def starting(self) -> None:
+        if self._cluster.files.notice:
+            click.echo(self._cluster.files.notice, err=True)
+
+    def broker_ready(self, ready: Ready) -> None:
+        click.echo(ready.line)
+        sys.stdout.flush()
+
+    def all_ready(self) -> None:
+        print_json({"ready": True, "bootstrap": self._cluster.bootstrap})
+
+    def died(self, broker: BrokerProcess) -> None:
+        print_json(
+            {
+                "broker": broker.node_id,
+                "died": True,
+                "pid": broker.pid,
+                "returncode": broker.returncode,
+                "why": broker.obituary(),
+                "restart": f"minikafka serve {self._data_dir / f'broker-{broker.node_id}' / 'broker.properties'}",
+            }
+        )
+
+    def stopping(self) -> None:
+        pass
+
+    def stopped(self) -> None:
+        print_json({"stopped": True})
+
+
+class TextReport:
+    """Sentences and a table for the person at the terminal."""
+
+    def __init__(self, cluster: ProcessCluster, data_dir: Path) -> None:
+        self._cluster = cluster
+        self._data_dir = data_dir
+        self._brokers = many(len(cluster.brokers), "broker")
+
+    def starting(self) -> None:
+        click.echo(f"Starting {self._brokers} in {self._cluster.data_dir.absolute()} ...")
+        if self._cluster.files.notice:
+            click.echo(f"Note: {self._cluster.files.notice}.")
+
+    def broker_ready(self, ready: Ready) -> None:
+        """Print nothing: the table has all brokers in order."""
+
+    def all_ready(self) -> None:
+        brokers = self._cluster.brokers.values()
+        click.echo()
+        print_table(
+            ("BROKER", "ADDRESS", "PID", "DATA DIRECTORY"),
+            [(each.node_id, str(each.files.address), each.pid, each.files.folder) for each in brokers],
+        )
+        address = next(iter(brokers)).files.address
+        name = own_name()
+        at = "" if address.port == KAFKA_PORT else f" -b {address}"
+        click.echo(
+            f"\nThe cluster is ready. API documentation: http://{address}/docs\n\n"
+            "Try in another terminal:\n"
+            f"  {name} topics create orders --partitions 3 --replication-factor {min(3, len(brokers))}{at}\n"
+            f"  printf 'ann:tea\\nbob:milk\\n' | {name} produce orders --key-separator :{at}\n"
+            f"  {name} consume orders --from-beginning --exit-at-end{at}\n\n"
+            "Press Ctrl-C to stop the brokers. The data is kept."
+        )
+
+    def died(self, broker: BrokerProcess) -> None:
+        why = broker.obituary()
+        file = shlex.quote(str(broker.files.path))
+        click.echo(f"\n{why[:1].upper()}{why[1:]}.\nTo restart it: {own_name()} serve {file}")
+
+    def stopping(self) -> None:
+        # The terminal has just shown "^C": begin a new line.
+        click.echo(f"\nStopping {self._brokers} ...")
+
+    def stopped(self) -> None:
+        folder = shlex.quote(str(self._data_dir))
+        click.echo(f"Stopped. To start this cluster again: {own_name()} up --data-dir {folder}")
+
+
+async def _up(cluster: ProcessCluster, report: Report, signals: Signals) -> None:
     deaths: list[BrokerProcess] = []
     watching: list[asyncio.Task[None]] = []
 
@@ -64,47 +196,37 @@ async def _up(brokers: int | None, data_dir: Path, base_port: int, config: dict[
         await broker.wait()
         if not signals.asked.is_set():
             deaths.append(broker)
-            print_json(_death(broker, data_dir))
+            report.died(broker)
             if not any(each.is_running for each in cluster.brokers.values()):
                 signals.asked.set()
 
+    async def until_ready(broker: BrokerProcess) -> None:
+        ready = await broker.wait_ready(READY_TIMEOUT_S)
+        if not signals.asked.is_set():
+            report.broker_ready(ready)
+
+    async def report_ready() -> None:
+        await asyncio.gather(*(until_ready(broker) for broker in cluster.brokers.values()))
+        if not signals.asked.is_set():
+            report.all_ready()
+
     try:
+        report.starting()
         for broker in cluster.brokers.values():
             await broker.start()
         watching = [asyncio.ensure_future(watch(broker)) for broker in cluster.brokers.values()]
-        starting = asyncio.ensure_future(_tell_ready(cluster, signals))
+        starting = asyncio.ensure_future(report_ready())
         await asyncio.wait((starting, asyncio.ensure_future(signals.asked.wait())), return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             starting.result()
         else:
             starting.cancel()
         await signals.asked.wait()
+        report.stopping()
     finally:
         signals.asked.set()
         await cluster.stop()
         await asyncio.gather(*watching)
     if len(deaths) == len(cluster.brokers):
         raise Failure(f"all brokers have ended; the last one: {deaths[-1].obituary()}")
-
-
-async def _tell_ready(cluster: ProcessCluster, signals: Signals) -> None:
-    async def told(broker: BrokerProcess) -> None:
-        ready = await broker.wait_ready(READY_TIMEOUT_S)
-        if not signals.asked.is_set():
-            click.echo(ready.line)
-            sys.stdout.flush()
-
-    await asyncio.gather(*(told(broker) for broker in cluster.brokers.values()))
-    if not signals.asked.is_set():
-        print_json({"ready": True, "bootstrap": cluster.bootstrap})
-
-
-def _death(broker: BrokerProcess, data_dir: Path) -> dict[str, object]:
-    return {
-        "broker": broker.node_id,
-        "died": True,
-        "pid": broker.pid,
-        "returncode": broker.returncode,
-        "why": broker.obituary(),
-        "restart": f"minikafka serve {data_dir / f'broker-{broker.node_id}' / 'broker.properties'}",
-    }
+    report.stopped()

@@ -8,6 +8,7 @@ port while it is down. What stands in the files wins over what is asked for: a r
 from __future__ import annotations
 
 import base64
+import dataclasses
 import errno
 import functools
 import os
@@ -30,6 +31,9 @@ BROKERS_MAX = 50
 
 PORT_MAX = 65_535
 
+KAFKA_PORT = 9092
+"""The port that clients try when they are given no address."""
+
 OWNED = frozenset({"node.id", "cluster.id", "controller.quorum.voters", "listeners", "log.dirs"})
 """What makes a broker this broker of this cluster: not to be overridden for all of them alike."""
 
@@ -40,8 +44,8 @@ class Ports:
     def __init__(self) -> None:
         self._held: dict[int, socket.socket] = {}
 
-    def take(self, port: int = 0) -> int:
-        """Hold ``port``, or any free one for 0. InvalidConfig when another process listens there."""
+    def take(self, port: int = 0, *, advice: str = "choose other ports (--base-port) or another data directory") -> int:
+        """Hold ``port``, or any free one for 0. InvalidConfig, ending in ``advice``, if the port is in use."""
         if port in self._held:
             return port
         held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
@@ -52,14 +56,24 @@ class Ports:
             held.close()
             if error.errno in (errno.EADDRINUSE, errno.EACCES):
                 raise InvalidConfig(
-                    f"port {port} of {LOOPBACK} cannot be used ({error.strerror}): stop what listens there, or choose"
-                    " other ports (--base-port) or another data directory",
+                    f"port {port} of {LOOPBACK} cannot be used ({error.strerror}): stop what listens there, "
+                    f"or {advice}",
                     setting="listeners",
                 ) from error
             raise
         taken = int(held.getsockname()[1])
         self._held[taken] = held
         return taken
+
+    def take_row(self, first: int, count: int) -> bool:
+        """Hold ``count`` ports from ``first`` on; False, and then none is held, if one of them is in use."""
+        try:
+            for port in range(first, first + count):
+                self.take(port)
+        except InvalidConfig:
+            self.release()
+            return False
+        return True
 
     def release(self) -> None:
         """Let the ports go."""
@@ -106,6 +120,8 @@ class ClusterFiles:
 
     brokers: tuple[BrokerFiles, ...]
     cluster_id: str
+    notice: str = ""
+    """A sentence for the user: why a new cluster did not get the preferred ports."""
 
     @property
     def bootstrap(self) -> str:
@@ -131,12 +147,19 @@ def new_cluster_id() -> str:
 
 
 def prepare(
-    data_dir: Path, ports: Ports, *, brokers: int | None = None, base_port: int = 0, config: Mapping[str, str]
+    data_dir: Path,
+    ports: Ports,
+    *,
+    brokers: int | None = None,
+    base_port: int = 0,
+    preferred_port: int = 0,
+    config: Mapping[str, str],
 ) -> ClusterFiles:
     """The cluster of ``data_dir``: as its files say, else newly written with ``brokers`` brokers (default 3).
 
     ``config`` goes into each broker's file, also of an existing cluster. ``base_port`` is broker 1's port and the
-    others follow; 0: any free ones. Raises InvalidConfig, and then nothing was written.
+    others follow; 0: a new cluster gets the ports from ``preferred_port`` on if all of them are free, else any free
+    ones. Raises InvalidConfig, and then nothing was written.
     """
     config = _as_text(config)
     for name in sorted(OWNED & config.keys()):
@@ -152,7 +175,15 @@ def prepare(
             )
         cluster = _adopt(found, ports, base_port=base_port, config=config)
     else:
-        cluster = _lay_out(data_dir, ports, brokers=brokers or 3, base_port=base_port, config=config)
+        count, notice = brokers or 3, ""
+        if preferred_port and not base_port:
+            if ports.take_row(preferred_port, count):
+                base_port = preferred_port
+            else:
+                row = f"{preferred_port} to {preferred_port + count - 1}" if count > 1 else f"{preferred_port}"
+                notice = f"the default port range ({row}) is in use, so the brokers listen on other ports"
+        cluster = _lay_out(data_dir, ports, brokers=count, base_port=base_port, config=config)
+        cluster = dataclasses.replace(cluster, notice=notice)
     write(cluster)
     return cluster
 
@@ -223,7 +254,7 @@ def _adopt(found: list[BrokerFiles], ports: Ports, *, base_port: int, config: Ma
         )
     brokers = []
     for broker in found:
-        ports.take(broker.address.port)
+        ports.take(broker.address.port, advice="choose another data directory (a cluster keeps its ports)")
         # The folder may have been moved or copied since.
         moved = {"log.dirs": str(broker.folder)}
         brokers.append(BrokerFiles(broker.node_id, broker.path, broker.address, {**broker.settings, **config, **moved}))

@@ -240,7 +240,8 @@ async def stop_all(brokers: Collection[Stoppable]) -> None:
 class ProcessCluster:
     """Brokers as processes, on loopback ports that are held while this object lives.
 
-    ``data_dir`` None: a temporary one that is removed at the end. Use ``async with``, which starts and stops it.
+    ``data_dir`` None: a temporary one that is removed at the end. The ports are those of cluster_files.prepare(). Use
+    ``async with``, which starts and stops it.
     """
 
     def __init__(
@@ -249,6 +250,7 @@ class ProcessCluster:
         *,
         data_dir: str | Path | None = None,
         base_port: int = 0,
+        preferred_port: int = 0,
         config: Mapping[str, str] | None = None,
         launcher: Sequence[str] = LAUNCHER,
     ) -> None:
@@ -257,7 +259,12 @@ class ProcessCluster:
         self.data_dir = self._temporary or Path(data_dir or ".")
         try:
             self.files: ClusterFiles = prepare(
-                self.data_dir, self._ports, brokers=brokers, base_port=base_port, config=config or {}
+                self.data_dir,
+                self._ports,
+                brokers=brokers,
+                base_port=base_port,
+                preferred_port=preferred_port,
+                config=config or {},
             )
         except BaseException:
             self._clean_up()

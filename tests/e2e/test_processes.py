@@ -36,7 +36,7 @@ class Up:
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         self.process = subprocess.Popen(
-            [*MINIKAFKA, "up", "--data-dir", str(folder), *arguments],
+            [*MINIKAFKA, "up", "--data-dir", str(folder), "--base-port", "0", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

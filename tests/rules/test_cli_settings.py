@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 from pathlib import Path
@@ -210,6 +211,51 @@ def test_a_port_that_is_taken_is_told_by_its_number(tmp_path, ports):
         with pytest.raises(InvalidConfig, match=f"port {port} of 127.0.0.1 cannot be used"):
             prepare(tmp_path, ports, brokers=1, base_port=port, config={})
     assert list(tmp_path.iterdir()) == []
+
+
+def first_of_free_ports(count):
+    """The first of ``count`` ports in a row that nothing listens on."""
+    for first in range(20_000 + os.getpid() % 9_000, 32_000, count):
+        found = Ports()
+        if found.take_row(first, count):
+            found.release()
+            return first
+    raise AssertionError("no free ports")
+
+
+def test_a_new_cluster_gets_the_preferred_ports_if_all_of_them_are_free(tmp_path, ports):
+    """Issue 13, section 0: `up` and the clients meet at the default port."""
+    first = first_of_free_ports(3)
+    cluster = prepare(tmp_path, ports, brokers=3, preferred_port=first, config={})
+    assert [broker.address.port for broker in cluster.brokers] == [first, first + 1, first + 2]
+    assert cluster.notice == ""
+
+
+def test_a_new_cluster_gets_other_ports_and_says_so_if_a_preferred_one_is_in_use(tmp_path, ports):
+    """Issue 13, section 0: a second cluster starts all the same; no preferred port stays reserved."""
+    first = first_of_free_ports(3)
+    with socket.create_server(("127.0.0.1", first + 2)):
+        cluster = prepare(tmp_path, ports, brokers=3, preferred_port=first, config={})
+        assert not {broker.address.port for broker in cluster.brokers} & set(range(first, first + 3))
+        assert f"({first} to {first + 2}) is in use" in cluster.notice
+    with socket.socket() as unshared:
+        unshared.bind(("127.0.0.1", first))
+    ports.release()
+    again = prepare(tmp_path, ports, preferred_port=first, config={})
+    assert (again.bootstrap, again.notice) == (cluster.bootstrap, "")
+
+
+def test_the_ports_of_an_existing_cluster_cannot_be_changed_and_the_message_says_so(tmp_path, ports):
+    """`--base-port` does not help there, so it must not be advised."""
+    cluster = prepare(tmp_path, ports, brokers=1, config={})
+    ports.release()
+    port = cluster.brokers[0].address.port
+    with (
+        socket.create_server(("127.0.0.1", port)),
+        pytest.raises(InvalidConfig, match="choose another data directory") as refused,
+    ):
+        prepare(tmp_path, ports, config={})
+    assert "--base-port" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
