@@ -67,14 +67,15 @@ def handler_table(
     chronicle: Chronicle,
 ) -> dict[str, ApiHandler]:
     """Every API by its name."""
+    alive = lifecycle.session_alive
 
     async def produce(request: ProduceRequest, _: RequestContext) -> ProduceResponse:
-        return await handle_produce(replicas, request, session_alive=lifecycle.session_alive)
+        return await handle_produce(replicas, request, session_alive=alive)
 
     async def fetch(request: FetchRequest, _: RequestContext) -> Any:
         if any(each.topic == METADATA_TOPIC for each in request.partitions):
             return await quorum.handle(request)
-        return await handle_fetch(replicas, request)
+        return await handle_fetch(replicas, request, session_alive=alive)
 
     async def describe_replicas(request: DescribeReplicasRequest, _: RequestContext) -> DescribeReplicasResponse:
         return await handle_describe_replicas(replicas, request, broker_epoch=lifecycle.broker_epoch)
@@ -82,9 +83,11 @@ def handler_table(
     return {
         "Produce": produce,
         "Fetch": fetch,
-        "ListOffsets": lambda request, _: handle_list_offsets(replicas, request),
-        "OffsetForLeaderEpoch": lambda request, _: handle_offset_for_leader_epoch(replicas, request),
-        "DeleteRecords": lambda request, _: handle_delete_records(replicas, request),
+        "ListOffsets": lambda request, _: handle_list_offsets(replicas, request, session_alive=alive),
+        "OffsetForLeaderEpoch": lambda request, _: handle_offset_for_leader_epoch(
+            replicas, request, session_alive=alive
+        ),
+        "DeleteRecords": lambda request, _: handle_delete_records(replicas, request, session_alive=alive),
         "Metadata": metadata.handle_metadata,
         "DescribeTopicPartitions": _without_context(metadata.handle_describe_topics),
         "DescribeConfigs": _without_context(admin.handle_describe_configs),

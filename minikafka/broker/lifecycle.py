@@ -14,16 +14,19 @@ from collections.abc import Callable
 from minikafka.broker.peer import call
 from minikafka.config import BrokerConfig
 from minikafka.errors import (
+    NOT_WRITTEN,
     BrokerIdNotRegistered,
     InconsistentClusterId,
     NotController,
+    NotLeaderOrFollower,
+    Outcome,
     ProtocolError,
     StaleBrokerEpoch,
     WorldError,
     error_name,
 )
 from minikafka.ports import World
-from minikafka.types import NO_OFFSET, Address, Offset
+from minikafka.types import NO_OFFSET, Address, Offset, TopicPartition
 from minikafka.wire.messages import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
@@ -38,8 +41,18 @@ RETRY_PAUSE_S = 0.1
 # when a cluster goes down as a whole no controller will answer any more.
 UNHEARD_S = 3.0
 
+SessionAlive = Callable[[], bool]
+""":meth:`Lifecycle.session_alive`, for the handlers of requests that only a leader may serve."""
+
 REFUSALS_MAX = 10
 """More do not make the pause between two registrations longer; it ends early when there is news."""
+
+
+def session_expired(name: TopicPartition, outcome: Outcome = NOT_WRITTEN) -> NotLeaderOrFollower:
+    """Return the refusal of a leader whose session with the controller has expired: another one may be elected."""
+    return NotLeaderOrFollower(
+        f"{name}: this broker's session with the controller has run out, it may have been replaced", outcome=outcome
+    )
 
 
 class Lifecycle:

@@ -178,7 +178,7 @@ async def from_leader(
         except ProtocolError as raised:
             error, answer = raised, None
         if not (error.stale_metadata and forward) or attempt == ATTEMPTS_MAX - 1:
-            raise _with_facts(visit, name, leader, still_moving(name, error) if forward else error, answer)
+            raise _with_facts(visit, name, leader, still_moving(name, error), answer)
         await asyncio.sleep(PAUSE_S)
     raise LeaderNotAvailable(f"the leader of {name} is changing")
 

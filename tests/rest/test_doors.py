@@ -186,6 +186,20 @@ async def test_the_parts_of_a_repeated_commit_carry_the_outcome_of_both_attempts
     assert told.json["offsets"][1]["problem"]["outcome"] == UNKNOWN
 
 
+@pytest.mark.parametrize("forward", ["auto", "never"])
+async def test_a_leader_that_cannot_serve_is_503_and_not_a_redirect_to_itself(curl, forward):
+    """Issue 13: a leader whose session with the controller has expired still believes that it leads."""
+    refuse = curl.cluster.brokers[1].refuse_parts
+    refuse[ORDERS_0] = [NotLeaderOrFollower("the session has run out")] * leaders.ATTEMPTS_MAX
+    told = await curl.get(f"/v1/topics/orders/partitions/0/records?offset=7&forward={forward}")
+    problem = told.problem(503, "LEADER_NOT_AVAILABLE")
+    assert (problem["retriable"], problem["leader"]["id"]) == (True, 1)
+    refuse[ORDERS_0] = [NotLeaderOrFollower("the session has run out")] * leaders.ATTEMPTS_MAX
+    headers = {"Last-Event-ID": "41"}
+    told = await curl.get(f"/v1/topics/orders/partitions/0/stream?forward={forward}", headers=headers)
+    assert told.problem(503, "LEADER_NOT_AVAILABLE")["retriable"] is True
+
+
 async def test_a_dry_run_creates_nothing(curl):
     """200 and not 201: nothing is there."""
     told = await curl.post("/v1/topics?dry_run=true", {"name": "teas"})

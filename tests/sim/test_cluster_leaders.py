@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -15,10 +17,18 @@ from minikafka.types import METADATA_TOPIC, NodeId, TopicPartition
 from minikafka.wire.codec import decode_request, find_api
 from minikafka.wire.messages import (
     LATEST,
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DescribeReplicasRequest,
+    DescribeReplicasResponse,
+    EpochQuery,
+    FetchPartition,
+    FetchRequest,
     ListedOffset,
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
+    OffsetForLeaderEpochRequest,
 )
 from tests.sim.cluster_kit import ORDERS, Client, facts_of, simulated, values
 
@@ -30,6 +40,23 @@ def is_fetch_of(message: Message, topic: str) -> bool:
     if message.api != "Fetch" or message.kind != "request":
         return False
     return any(each.topic == topic for each in decode_request(find_api("Fetch"), message.body).partitions)
+
+
+def fetch(name: TopicPartition, offset: int, *, wait_ms: int = 0, min_bytes: int = 1) -> FetchRequest:
+    """A consumer's fetch of one partition."""
+    part = FetchPartition(topic=name.topic, partition=name.partition, fetch_offset=offset, partition_max_bytes=1 << 20)
+    return FetchRequest(max_wait_ms=wait_ms, min_bytes=min_bytes, max_bytes=1 << 20, partitions=(part,))
+
+
+async def ask(client: Client, node: NodeId, request: Any) -> Any:
+    """One broker's answer."""
+    deadline = client.world.clock.now() + 60.0
+    return await call(client.world.network, client.cluster.address_of(node), request, deadline)
+
+
+def read(client: Client, node: NodeId, request: Any) -> Any:
+    """One broker's answer for the only partition of a request."""
+    return client.run(ask(client, node, request)).partitions[0]
 
 
 def led_by_another_than_the_controller(cluster: SimCluster, topic: str = "orders") -> TopicPartition:
@@ -67,6 +94,73 @@ def test_a_leader_that_was_away_refuses_until_it_knows_what_it_missed(acks: int)
         heal()
         cluster.settle(60.0)
         assert [values(cluster, node, name) for node in cluster.nodes] == [[b"before"]] * 3
+
+
+def test_a_leader_that_is_cut_off_refuses_readers_once_its_session_has_expired() -> None:
+    """Issue 13: it answered 416 for offsets that its successor had committed, for as long as it was cut off. It names
+    the leader that it last heard of, which is itself, and goes on serving when it is back.
+    """
+    with simulated() as cluster:
+        cluster.create_topic("orders", partitions=3)
+        cluster.settle()
+        name = led_by_another_than_the_controller(cluster)
+        client = Client(cluster)
+        client.send(b"before", name)
+        zombie = cluster.leader_of(name)
+        opened = client.run(ask(client, zombie, replace(fetch(name, 1), session_epoch=0)))
+        cut_at = cluster.sim.loop.time()
+        parked = cluster.sim.spawn("client", ask(client, zombie, fetch(name, 1, wait_ms=20_000)))
+        cluster.sim.network.isolate(f"n{zombie}", still_talks_to=("client",))
+        assert read(client, zombie, fetch(name, 0)).error_code == 0, "its session has not expired yet"
+        cluster.until(lambda: cluster.leader_of(name) not in (zombie, -1), SESSION_S + 1.0, "another leader")
+        client.send_all([b"after", b"after that"], name)
+        requests = (
+            fetch(name, 3),
+            fetch(name, 0),
+            fetch(name, 0, min_bytes=1_000_000, wait_ms=100),
+            replace(fetch(name, 1), session_id=opened.session_id, session_epoch=1, partitions=()),
+            ListOffsetsRequest(
+                partitions=(ListOffsetsPartition(topic=name.topic, partition=name.partition, timestamp=LATEST),)
+            ),
+            OffsetForLeaderEpochRequest(
+                partitions=(EpochQuery(topic=name.topic, partition=name.partition, leader_epoch=0),)
+            ),
+            DeleteRecordsRequest(
+                timeout_ms=100,
+                partitions=(DeleteRecordsPartition(topic=name.topic, partition=name.partition, offset=1),),
+            ),
+        )
+        for request in requests:
+            answer = read(client, zombie, request)
+            assert answer.error_code == NotLeaderOrFollower.code, request
+            told = getattr(answer, "current_leader", None)
+            assert told is None or told.leader_id == zombie, "the leader that it last heard of"
+        cluster.until(parked.done, 20.0, "the parked fetch to be answered")
+        assert parked.result().partitions[0].error_code == NotLeaderOrFollower.code
+        assert cluster.sim.loop.time() - cut_at < 25.0
+        cluster.heal()
+        cluster.settle(60.0)
+        assert [values(cluster, node, name) for node in cluster.nodes] == [[b"before", b"after", b"after that"]] * 3
+
+
+def test_a_leader_whose_session_has_expired_serves_its_followers() -> None:
+    """Without a controller every session expires. Replication goes on, so that no replica falls behind meanwhile."""
+    with simulated() as cluster:
+        cluster.create_topic("orders", partitions=1)
+        cluster.settle()
+        client = Client(cluster)
+        client.send(b"before", ORDERS)
+        leader = cluster.leader_of(ORDERS)
+        control = ("BrokerHeartbeat", "Vote", "BeginQuorumEpoch", "EndQuorumEpoch")
+        cluster.sim.network.rule(
+            lambda message: Drop() if message.api in control or is_fetch_of(message, METADATA_TOPIC) else None
+        )
+        cluster.run_for(2 * SESSION_S)
+        assert read(client, leader, fetch(ORDERS, 0)).error_code == NotLeaderOrFollower.code
+        described: DescribeReplicasResponse = client.run(ask(client, leader, DescribeReplicasRequest()))
+        (replica,) = (each for each in described.replicas if (each.topic, each.partition) == ORDERS)
+        assert replica.role == "leader"
+        assert [each.last_fetch_ms_ago < 1000 for each in replica.remotes] == [True, True]
 
 
 @pytest.mark.parametrize("with_controller", [False, True])

@@ -39,8 +39,8 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[Seen]:
     """Every follower's fetch that was answered since."""
     found: list[Seen] = []
 
-    async def noting(replicas: Any, request: FetchRequest) -> FetchResponse:
-        response = await handle_fetch(replicas, request)
+    async def noting(replicas: Any, request: FetchRequest, **given: Any) -> FetchResponse:
+        response = await handle_fetch(replicas, request, **given)
         if request.replica_id >= 0:
             answered = [TopicPartition(each.topic, each.partition) for each in response.partitions]
             found.append(Seen(len(request.partitions), answered, request.session_epoch == 0))

@@ -4,7 +4,9 @@
   partition answers at once.
 - A follower's fetch offset is also its acknowledgement: everything below it is at the follower (S5, S7). It counts
   once per request, only after a read that succeeded and did not diverge; the answer carries the watermark *after* it.
-- A consumer reads below the high watermark, taken once per read (S3, KAFKA-9807); only leaders serve (S17).
+- A consumer reads below the high watermark, taken once per read (S3, KAFKA-9807); only leaders serve (S17). A leader
+  whose session with the controller has expired refuses consumers: its successor's log may be longer by now. It goes on
+  serving followers, which check it by its epoch.
 - The first batch is returned even if it is larger than every limit (KIP-74).
 - In a fetch session (KIP-227, ``replication/fetch_session.py``) a request speaks for all partitions of the session,
   named or not: each fetch offset is acknowledged anew, each question is checked anew unless nothing has happened that
@@ -18,6 +20,7 @@ from collections.abc import Container
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from minikafka.broker.lifecycle import SessionAlive, session_expired
 from minikafka.broker.waiters import Condition, Mark
 from minikafka.errors import InconsistentTopicId, InvalidRequest, OffsetOutOfRange, ProtocolError, error_name
 from minikafka.replication.fetch_session import CachedPartition, FetchSession
@@ -53,7 +56,9 @@ class _Read:
     """In which role it was read, if the question was in order."""
 
 
-async def handle_fetch(replicas: ReplicaManager, request: FetchRequest) -> FetchResponse:
+async def handle_fetch(
+    replicas: ReplicaManager, request: FetchRequest, *, session_alive: SessionAlive
+) -> FetchResponse:
     """Read, wait if there is too little, read again; see the head of this file.
 
     Raises InvalidRequest, FetchSessionIdNotFound, InvalidFetchSessionEpoch.
@@ -64,7 +69,7 @@ async def handle_fetch(replicas: ReplicaManager, request: FetchRequest) -> Fetch
         raise InvalidRequest("max_bytes and partition_max_bytes must not be negative")
     now = replicas.clock.now()
     deadline = now + min(request.max_wait_ms, MAX_WAIT_MS_MAX) / 1000
-    fetch = _Fetch(replicas, request, replicas.fetch_sessions.begin(request, now))
+    fetch = _Fetch(replicas, request, replicas.fetch_sessions.begin(request, now), session_alive)
     fetch.read(acknowledge=True)
     if fetch.has_enough() or request.max_wait_ms == 0 or not fetch.asked:
         return fetch.response()
@@ -84,10 +89,17 @@ async def handle_fetch(replicas: ReplicaManager, request: FetchRequest) -> Fetch
 class _Fetch:
     """One request under way: what it asks about, and what was read for it so far."""
 
-    def __init__(self, replicas: ReplicaManager, request: FetchRequest, session: FetchSession | None) -> None:
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        request: FetchRequest,
+        session: FetchSession | None,
+        session_alive: SessionAlive,
+    ) -> None:
         self.replicas = replicas
         self.request = request
         self.session = session
+        self.session_alive = session_alive
         self.session_epoch = session.epoch if session is not None else 0
         self.asked = (
             [CachedPartition(item) for item in request.partitions]
@@ -113,7 +125,7 @@ class _Fetch:
         """
         fresh = self.fresh if keep_fresh else {}
         is_follower = self.is_follower
-        short_way = not acknowledge or not is_follower or self._may_ask_again()
+        short_way = self._may_ask_again() if acknowledge or not is_follower else True
         node, epoch, now = self.request.replica_id, self.request.replica_epoch, self.replicas.clock.now()
         reads: dict[CachedPartition, _Read] = {}
         budget = self.budget
@@ -133,12 +145,22 @@ class _Fetch:
 
     def _may_ask_again(self) -> bool:
         """No check of the whole request calls for a second look at every partition."""
+        if not self.is_follower:
+            return self.session_alive()
         known = self.replicas.broker_epoch_of(self.request.replica_id)
         is_former = self.request.replica_epoch != -1 and known is not None and self.request.replica_epoch < known
         return not is_former and not self.replicas.waiters.is_watched(Mark.LOG_START)
 
     def _read_one(self, cached: CachedPartition, budget: int, *, first: bool, acknowledge: bool) -> _Read:
-        return _read_one(self.replicas, self.request, cached.item, budget, first=first, acknowledge=acknowledge)
+        return _read_one(
+            self.replicas,
+            self.request,
+            cached.item,
+            budget,
+            first=first,
+            acknowledge=acknowledge,
+            session_alive=self.session_alive,
+        )
 
     def read_again(self, news: Container[TopicPartition]) -> None:
         """Look at those that woke the request, and at no others."""
@@ -204,6 +226,7 @@ def _read_one(
     *,
     first: bool,
     acknowledge: bool,
+    session_alive: SessionAlive,
 ) -> _Read:
     name = TopicPartition(item.topic, item.partition)
     partition: Partition | None = None
@@ -214,6 +237,8 @@ def _read_one(
         leader = partition.as_leader(item.current_leader_epoch)
         if request.replica_id >= 0:
             return _read_as_follower(replicas, request, item, partition, leader, budget, first, acknowledge)
+        if not session_alive():
+            raise session_expired(name)
         return _read_as_consumer(replicas, item, partition, leader, budget, first)
     except ProtocolError as error:
         return _refusal(replicas, name, partition, error)
@@ -309,7 +334,7 @@ def _answer(partition: Partition, leader: LeaderReplica, **found: Any) -> Fetche
 def _refusal(
     replicas: ReplicaManager, name: TopicPartition, partition: Partition | None, error: ProtocolError
 ) -> _Read:
-    known = partition is not None and isinstance(partition.role, LeaderReplica)
+    known = partition is not None and isinstance(partition.role, LeaderReplica) and not error.stale_metadata
     answer = FetchedPartition(
         topic=name.topic,
         partition=name.partition,

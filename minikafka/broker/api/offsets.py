@@ -1,10 +1,14 @@
-"""ListOffsets, OffsetForLeaderEpoch, DeleteRecords: questions and commands about positions in a log."""
+"""ListOffsets, OffsetForLeaderEpoch, DeleteRecords: questions and commands about positions in a log.
+
+A leader whose session with the controller has expired refuses clients, as it does in ``fetch.py``.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from minikafka.broker.api.produce import TIMEOUT_MS_MAX
+from minikafka.broker.lifecycle import SessionAlive, session_expired
 from minikafka.broker.waiters import Condition, Mark
 from minikafka.errors import InvalidRequest, OffsetNotAvailable, OffsetOutOfRange, ProtocolError, RequestTimedOut
 from minikafka.replication.leader import LeaderReplica
@@ -31,19 +35,27 @@ if TYPE_CHECKING:
     from minikafka.broker.replica_manager import ReplicaManager
 
 
-async def handle_list_offsets(replicas: ReplicaManager, request: ListOffsetsRequest) -> ListOffsetsResponse:
+async def handle_list_offsets(
+    replicas: ReplicaManager, request: ListOffsetsRequest, *, session_alive: SessionAlive
+) -> ListOffsetsResponse:
     """The offset for a time, or the earliest, latest (high watermark; log end for replicas), or newest timestamp's.
 
     A new leader whose watermark has not reached its epoch's start answers OFFSET_NOT_AVAILABLE to clients (KIP-207).
     """
-    return ListOffsetsResponse(partitions=tuple(_list_one(replicas, request, item) for item in request.partitions))
+    return ListOffsetsResponse(
+        partitions=tuple(_list_one(replicas, request, item, session_alive) for item in request.partitions)
+    )
 
 
-def _list_one(replicas: ReplicaManager, request: ListOffsetsRequest, item: ListOffsetsPartition) -> ListedOffset:
+def _list_one(
+    replicas: ReplicaManager, request: ListOffsetsRequest, item: ListOffsetsPartition, session_alive: SessionAlive
+) -> ListedOffset:
     name = TopicPartition(item.topic, item.partition)
     try:
         partition = replicas.get(name)
         leader = partition.as_leader(item.current_leader_epoch)
+        if request.replica_id < 0 and not session_alive():
+            raise session_expired(name)
         with replicas.storage_guard(partition):
             timestamp, offset, epoch = _find(leader, item.timestamp, for_client=request.replica_id < 0)
     except ProtocolError as error:
@@ -80,15 +92,21 @@ def _find(leader: LeaderReplica, timestamp: int, *, for_client: bool) -> tuple[i
 
 
 async def handle_offset_for_leader_epoch(
-    replicas: ReplicaManager, request: OffsetForLeaderEpochRequest
+    replicas: ReplicaManager, request: OffsetForLeaderEpochRequest, *, session_alive: SessionAlive
 ) -> OffsetForLeaderEpochResponse:
     """Where an epoch ends in the leader's log (KIP-101, KIP-279)."""
-    return OffsetForLeaderEpochResponse(partitions=tuple(_epoch_end(replicas, item) for item in request.partitions))
+    may_answer = request.replica_id >= 0 or session_alive()
+    return OffsetForLeaderEpochResponse(
+        partitions=tuple(_epoch_end(replicas, item, may_answer=may_answer) for item in request.partitions)
+    )
 
 
-def _epoch_end(replicas: ReplicaManager, item: EpochQuery) -> EpochAnswer:
+def _epoch_end(replicas: ReplicaManager, item: EpochQuery, *, may_answer: bool) -> EpochAnswer:
+    name = TopicPartition(item.topic, item.partition)
     try:
-        leader = replicas.get(TopicPartition(item.topic, item.partition)).as_leader(item.current_leader_epoch)
+        leader = replicas.get(name).as_leader(item.current_leader_epoch)
+        if not may_answer:
+            raise session_expired(name)
     except ProtocolError as error:
         return EpochAnswer(
             topic=item.topic, partition=item.partition, error_code=error.code, error_message=error.message
@@ -97,19 +115,25 @@ def _epoch_end(replicas: ReplicaManager, item: EpochQuery) -> EpochAnswer:
     return EpochAnswer(topic=item.topic, partition=item.partition, leader_epoch=end.epoch, end_offset=end.end_offset)
 
 
-async def handle_delete_records(replicas: ReplicaManager, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+async def handle_delete_records(
+    replicas: ReplicaManager, request: DeleteRecordsRequest, *, session_alive: SessionAlive
+) -> DeleteRecordsResponse:
     """Raise log starts; answer when every live replica's start has reached the offset (the low watermark)."""
     deadline = replicas.clock.now() + min(max(0, request.timeout_ms), TIMEOUT_MS_MAX) / 1000
     return DeleteRecordsResponse(
-        partitions=tuple([await _delete_one(replicas, item, deadline) for item in request.partitions])
+        partitions=tuple([await _delete_one(replicas, item, deadline, session_alive) for item in request.partitions])
     )
 
 
-async def _delete_one(replicas: ReplicaManager, item: DeleteRecordsPartition, deadline: float) -> DeletedRecords:
+async def _delete_one(
+    replicas: ReplicaManager, item: DeleteRecordsPartition, deadline: float, session_alive: SessionAlive
+) -> DeletedRecords:
     name = TopicPartition(item.topic, item.partition)
     try:
         partition = replicas.get(name)
         leader = partition.as_leader()
+        if not session_alive():
+            raise session_expired(name)
         offset = leader.high_watermark if item.offset == -1 else item.offset
         if not 0 <= offset <= leader.high_watermark:
             raise OffsetOutOfRange(

@@ -13,10 +13,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from minikafka.broker.lifecycle import SessionAlive, session_expired
 from minikafka.broker.waiters import Condition, Mark
 from minikafka.errors import (
     UNKNOWN,
@@ -66,7 +66,7 @@ class _Written:
 
 
 async def handle_produce(
-    replicas: ReplicaManager, request: ProduceRequest, *, session_alive: Callable[[], bool]
+    replicas: ReplicaManager, request: ProduceRequest, *, session_alive: SessionAlive
 ) -> ProduceResponse:
     """Append and acknowledge; see the head of this file."""
     if request.acks not in (ACKS_ALL, ACKS_NONE, ACKS_LEADER):
@@ -91,7 +91,7 @@ async def handle_produce(
         await _await_commit(replicas, written, deadline)
     if not session_alive():
         for each in written.values():
-            each.error = each.error or _session_lost(each.name, UNKNOWN)
+            each.error = each.error or session_expired(each.name, UNKNOWN)
     _tell_refusals(replicas, {**refused, **{name: each.error for name, each in written.items() if each.error}})
     return ProduceResponse(
         partitions=tuple(
@@ -106,14 +106,14 @@ def _append(
     name: TopicPartition,
     item: ProducePartition,
     acks: int,
-    session_alive: Callable[[], bool],
+    session_alive: SessionAlive,
 ) -> _Written:
     if name.topic == OFFSETS_TOPIC:
         raise InvalidTopic(f"{name}: only the group coordinator writes there, commit offsets instead")
     partition = replicas.get(name)
     leader = partition.as_leader()
     if not session_alive():
-        raise _session_lost(name, "not_written")
+        raise session_expired(name)
     if len(item.records) != 1:
         raise InvalidRequest(f"{name}: exactly one record batch is needed", member="records")
     batch = verify_client(item.records[0])
@@ -135,13 +135,6 @@ def _tell_refusals(replicas: ReplicaManager, errors: dict[TopicPartition, Protoc
             replicas.events(
                 "produce_refused", partition=str(name), error=error.name, outcome=error.outcome, why=error.message
             )
-
-
-def _session_lost(name: TopicPartition, outcome: str) -> NotLeaderOrFollower:
-    return NotLeaderOrFollower(
-        f"{name}: this broker's session with the controller has run out, it may have been replaced",
-        outcome=UNKNOWN if outcome == UNKNOWN else "not_written",
-    )
 
 
 async def _make_durable(written: dict[TopicPartition, _Written]) -> None:
