@@ -4,8 +4,8 @@ Without ``--group`` it reads all partitions and commits nothing. With one it is 
 begins where the group has committed, and commits what it has printed.
 
 It ends at ``--max-records``, at ``--exit-at-end`` (the high watermarks as they were when it began), after
-``--timeout-ms`` without a record, or when it is told to: Ctrl-C, SIGTERM, a reader that leaves. All of these are exit
-code 0.
+``--timeout-ms`` without a record, or when the reader of its output leaves: exit code 0. Ctrl-C and SIGTERM end it with
+exit code 130, after a member of a group has committed what it printed.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import asyncio
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,18 @@ import click
 
 from minikafka import Consumer, OffsetAndTimestamp
 from minikafka.check import value_id
-from minikafka.cli.formats import DEFAULT_FORMAT, LETTERS, BadFormat, Readable, parse_format, to_json_line, to_tsv_line
-from minikafka.cli.running import ANSWER_TIMEOUT_MS, Signals, first_of, run_until_asked, somebody_listens
+from minikafka.cli.formats import (
+    DEFAULT_FORMAT,
+    LETTERS,
+    BadFormat,
+    Readable,
+    parse_format,
+    to_json_line,
+    to_tsv_line,
+    visible,
+    visible_json,
+)
+from minikafka.cli.running import ANSWER_TIMEOUT_MS, INTERRUPTED, Signals, first_of, run_until_asked, somebody_listens
 from minikafka.cli.starts import BEGINNING, END, FORMS, Start, parse_start
 from minikafka.cli.tables import bootstrap_option, many
 from minikafka.client.settings import ASSIGNORS
@@ -57,7 +68,12 @@ Letters of a format (kcat's):
     + "".join(f"  %{letter}  {meaning}\n" for letter, (_, meaning) in LETTERS.items())
     + """
 JSON: one object a line, {"topic","partition","offset","timestamp","key","value","headers"}; bytes that are not UTF-8
-come as key_b64 and value_b64."""
+come as key_b64 and value_b64.
+
+On a terminal, control characters in keys, values and headers are shown as \\x1b; --raw prints them as they are.
+Output into a pipe or a file is never changed.
+
+Exit codes: 0 at --max-records, --exit-at-end or --timeout-ms, 130 after Ctrl-C or SIGTERM, else 1 or 2."""
 )
 @click.argument("topic")
 @bootstrap_option
@@ -87,6 +103,7 @@ come as key_b64 and value_b64."""
 )
 @click.option("--client-id", default=None, metavar="NAME", help="What tools show of this consumer.")
 @click.option("-f", "--format", "format_", default=None, metavar="FORMAT", help="kcat's letters.  [default: '%s\\n']")
+@click.option("--raw", is_flag=True, help="Print control characters to a terminal as they are.  [escaped]")
 @click.option(
     "--ledger",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -116,6 +133,7 @@ def command(
     session_timeout_ms: int | None,
     client_id: str | None,
     format_: str | None,
+    raw: bool,  # noqa: FBT001
     ledger: Path | None,
     output: str | None,
 ) -> None:
@@ -130,7 +148,7 @@ def command(
         )
     try:
         begin = parse_start(start) if start is not None else BEGINNING if from_beginning else END
-        printer = _printer(format_, output)
+        printer = _printer(format_, output, escape=not raw and sys.stdout.isatty())
     except (BadFormat, ValueError) as error:
         raise click.UsageError(str(error)) from error
     membership: dict[str, Any] = {
@@ -149,22 +167,23 @@ def command(
         sys.stdout.buffer.write(_columns(*COLUMNS))
     elif output == "tsv":
         sys.stdout.buffer.write("\t".join(COLUMNS).encode() + b"\n")
-    if ledger is None:
-        run_until_asked(reading.run)
-        return
-    with LedgerFile(ledger) as reading.ledger:
-        run_until_asked(reading.run)
+    with nullcontext() if ledger is None else LedgerFile(ledger) as reading.ledger:
+        is_interrupted = run_until_asked(reading.run)
+    if is_interrupted:
+        raise click.exceptions.Exit(INTERRUPTED)
 
 
-def _printer(format_: str | None, output: str | None) -> Printer:
+def _printer(format_: str | None, output: str | None, *, escape: bool) -> Printer:
+    """How a record is printed; ``escape``: for a terminal, which control characters must not reach."""
     if output == "json":
-        return to_json_line
+        return (lambda record: visible_json(to_json_line(record))) if escape else to_json_line
     if output == "tsv":
-        return to_tsv_line
+        return (lambda record: visible(to_tsv_line(record))) if escape else to_tsv_line
+    shown = visible if escape else bytes
     if output == "table":
-        cells = [parse_format(letter) for letter in ("%p", "%o", "%D", "%k", "%s")]
+        cells = [parse_format(letter, shown) for letter in ("%p", "%o", "%D", "%k", "%s")]
         return lambda record: _columns(*(cell(record).decode(errors="replace") for cell in cells))
-    return parse_format(DEFAULT_FORMAT if format_ is None else format_)
+    return parse_format(DEFAULT_FORMAT if format_ is None else format_, shown)
 
 
 def _columns(partition: str, offset: str, timestamp: str, key: str, value: str) -> bytes:
@@ -201,8 +220,8 @@ class Reading:
     """When a record came last, or reading began."""
     ledger: LedgerFile | None = None
 
-    async def run(self, signals: Signals) -> None:
-        """Read until there is a reason to end."""
+    async def run(self, signals: Signals) -> bool:
+        """Read until there is a reason to end; True if that was a signal."""
         consumer = Consumer(
             self.topic,
             bootstrap_servers=self.bootstrap,
@@ -215,7 +234,7 @@ class Reading:
         )
         read = self._read(consumer) if self.group is None else self._share(consumer)
         try:
-            await first_of(read, signals.asked.wait())
+            return await first_of(read, signals.asked.wait()) != 0
         finally:
             sys.stdout.flush()
             await consumer.stop()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -79,10 +80,27 @@ LETTERS: dict[str, tuple[Piece, str]] = {
 _ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 
 
-def parse_format(text: str) -> Callable[[Readable], bytes]:
+# C0 without tab and line feed, which move the cursor and nothing else, DEL, and C1: on some terminals the single
+# character U+009B begins an escape sequence as ESC [ does.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def visible(data: bytes) -> bytes:
+    r"""Escape what can change a terminal's state: control characters and bytes that are not UTF-8, as ``\x1b``."""
+    text = data.decode(errors="backslashreplace")
+    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text).encode()
+
+
+def visible_json(line: bytes) -> bytes:
+    r"""Escape the control characters that JSON allows in a string (DEL and C1) as ``\u009b``; the value is the same."""
+    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", line.decode()).encode()
+
+
+def parse_format(text: str, shown: Callable[[bytes], bytes] = bytes) -> Callable[[Readable], bytes]:
     r"""A format such as ``%p %o %k %s\n`` as a function from a record to bytes. Raises BadFormat.
 
-    ``\n``, ``\t``, ``\r``, ``\0``, ``\\`` and ``\xHH`` are understood, as the shell passes them on unread.
+    ``\n``, ``\t``, ``\r``, ``\0``, ``\\`` and ``\xHH`` are understood, as the shell passes them on unread. ``shown``
+    is applied to each part that comes from a record, and not to the text of the format itself.
     """
     pieces: list[Piece] = []
     literal = bytearray()
@@ -100,7 +118,8 @@ def parse_format(text: str) -> Callable[[Readable], bytes]:
             if follows not in LETTERS or not follows:
                 raise BadFormat(f"%{follows} is not a letter of a format; known are %{' %'.join(LETTERS)}")
             close_literal()
-            pieces.append(LETTERS[follows][0])
+            piece = LETTERS[follows][0]
+            pieces.append(piece if shown is bytes else lambda record, piece=piece: shown(piece(record)))  # type: ignore[misc]
             position += 2
         elif here == "\\" and follows == "x":
             digits = text[position + 2 : position + 4]

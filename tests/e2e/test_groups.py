@@ -89,7 +89,7 @@ def test_two_members_share_and_commit_what_they_print(up: Up):
     finally:
         for each in members:
             each.send_signal(signal.SIGTERM)
-        assert [each.wait(timeout=180) for each in members] == [0, 0]
+        assert [each.wait(timeout=180) for each in members] == [130, 130]
     assert described(up, "shared")["state"] == "Empty"
     more = run("consume", "t", "-b", up.bootstrap, "--group", "shared", "--exit-at-end", "--from-beginning")
     assert more == ""

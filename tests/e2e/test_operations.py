@@ -221,6 +221,41 @@ def test_a_mistyped_topic_is_told_once_and_an_empty_input_makes_none(cluster: Lo
     assert "ordrs has 1 partition, and no 9" in done.stderr, "at once: the producer would wait for it for a minute"
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_consume_exits_with_130(cluster: LocalCluster, number: signal.Signals):
+    """`consume` exits with 130, as `minikafka --help` says of every command that is interrupted."""
+    if "read-on" not in told(cluster, "topics", "list"):
+        create(cluster, "read-on")
+        send = [*MINIKAFKA, "produce", "read-on", "-b", cluster.bootstrap]
+        subprocess.run(send, input="a\n", text=True, check=True, capture_output=True, timeout=TIMEOUT_S)
+    with process("consume", "read-on", "--from-beginning", "-b", cluster.bootstrap) as reading:
+        assert reading.stdout.readline() == "a\n"
+        reading.send_signal(number)
+        assert reading.wait(TIMEOUT_S) == 130
+
+
+def test_a_terminal_shows_control_characters_escaped(cluster: LocalCluster):
+    """A record must not clear the reader's screen; --raw and a pipe get its bytes."""
+    create(cluster, "hostile")
+    send = [*MINIKAFKA, "produce", "hostile", "-b", cluster.bootstrap]
+    subprocess.run(send, input=b"\x1b[2J\x07\n", check=True, capture_output=True, timeout=TIMEOUT_S)
+    read = [*MINIKAFKA, "consume", "hostile", "--from-beginning", "--exit-at-end", "-b", cluster.bootstrap]
+
+    def on_a_terminal(*options: str) -> bytes:
+        ours, theirs = os.openpty()
+        try:
+            subprocess.run([*read, *options], stdout=theirs, check=True, timeout=TIMEOUT_S)
+            return os.read(ours, 1000)
+        finally:
+            os.close(ours)
+            os.close(theirs)
+
+    assert on_a_terminal() == rb"\x1b[2J\x07" + b"\r\n"
+    assert on_a_terminal("--raw") == b"\x1b[2J\x07\r\n"
+    piped = subprocess.run(read, check=True, capture_output=True, timeout=TIMEOUT_S).stdout
+    assert piped == b"\x1b[2J\x07\n"
+
+
 def test_who_interrupts_produce_while_brokers_are_down_is_told_what_it_waits_for():
     """Ctrl-C waits for answers, up to delivery.timeout.ms: two minutes without a word looked like a hang."""
     with LocalCluster(1, config=QUICK) as cluster:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from minikafka.cli.formats import LETTERS, BadFormat, parse_format, to_json_line, to_tsv_line
+from minikafka.cli.formats import LETTERS, BadFormat, parse_format, to_json_line, to_tsv_line, visible, visible_json
 from minikafka.wire.records import Record
 
 
@@ -111,3 +111,28 @@ def test_the_records_of_the_codec_are_taken_as_they_are():
     """`log dump` prints what the codec hands out, with the same letters."""
     record = Record(offset=7, timestamp=1, key=b"k", value=b"v")
     assert parse_format("%o %k %s")(record) == b"7 k v"
+
+
+HOSTILE = b"a\x1b]0;owned\x07\x1b[2J\rb\x7f" + "\x9b31m".encode() + b"\x9b"
+"""A title, a cleared screen, an overwritten line, DEL, the single character CSI, and a byte that is not UTF-8."""
+
+
+def test_a_terminal_gets_no_control_characters():
+    """Issue 13, section 7: a record must not set a terminal's title or clear its screen."""
+    assert visible(HOSTILE) == rb"a\x1b]0;owned\x07\x1b[2J\rb\x7f\x9b31m\x9b"
+    assert visible("tea\twith\nmilk é 茶".encode()) == "tea\twith\nmilk é 茶".encode()
+
+
+def test_the_format_itself_is_not_escaped():
+    """`-f '\\x1b[1m%s'` prints in bold because the user asked for it; what stands in the record does not."""
+    record = Read(key=b"\x07", value=b"\x1b[2J", headers=(("h\x1b", b"\x08"),))
+    assert parse_format("\\x1b[1m%k %s %h %S", visible)(record) == b"\x1b[1m" + rb"\x07 \x1b[2J h\x1b=\x08 4"
+
+
+def test_escaped_json_has_the_same_values():
+    """JSON allows DEL and C1 characters in strings; for a terminal they are escaped as JSON has it."""
+    record = Read(key="\x7f\x9b31m".encode(), value=b"\x1b[2J")
+    line = visible_json(to_json_line(record))
+    assert not any(byte < 0x20 or byte == 0x7F for byte in line[:-1])
+    assert "\x9b" not in line.decode()
+    assert json.loads(line) == json.loads(to_json_line(record))
