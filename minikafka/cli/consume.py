@@ -36,7 +36,7 @@ from minikafka.cli.formats import (
 )
 from minikafka.cli.running import ANSWER_TIMEOUT_MS, INTERRUPTED, Signals, first_of, run_until_asked, somebody_listens
 from minikafka.cli.starts import BEGINNING, END, FORMS, Start, parse_start
-from minikafka.cli.tables import bootstrap_option, many
+from minikafka.cli.tables import OutputFile, bootstrap_option, many
 from minikafka.client.settings import ASSIGNORS
 from minikafka.errors import UnknownTopicOrPartition
 from minikafka.types import Offset, TopicPartition
@@ -106,7 +106,7 @@ Exit codes: 0 at --max-records, --exit-at-end or --timeout-ms, 130 after Ctrl-C 
 @click.option("--raw", is_flag=True, help="Print control characters to a terminal as they are.  [escaped]")
 @click.option(
     "--ledger",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=OutputFile(),
     default=None,
     metavar="FILE",
     help="Append what was read, with the high watermarks, for `minikafka audit`.  [nowhere]",

@@ -23,7 +23,7 @@ from minikafka.cli.tables import console, list_output_option, output_option, pri
 from minikafka.client.settings import ASSIGNORS
 from minikafka.lab import compare as comparing
 from minikafka.lab import rebalance, rebalance_text, table
-from minikafka.lab.catalogue import ALIASES, find, names, references, story
+from minikafka.lab.catalogue import find, names, references, short_name, story
 from minikafka.lab.command import ScenarioError
 from minikafka.lab.played import Run
 from minikafka.lab.scenario import Scenario
@@ -64,14 +64,17 @@ def list_(output: str) -> None:
     """The stories of the library."""
     scenarios = [find(name) for name in names()]
     if output != "json":
-        rows = [(_shown_name(each), ",".join(references(each)), story(each)) for each in scenarios]
-        rows.append((rebalance.NAME, ",".join(rebalance.REFERENCES), rebalance.STORY))
-        print_table(("scenario", "see", "story"), rows, output)
+        rows = [(short_name(each.name), references(each), story(each)) for each in scenarios]
+        rows.append((rebalance.NAME, list(rebalance.REFERENCES), rebalance.STORY))
+        if output == "tsv":
+            print_table(("scenario", "see", "story"), rows, output)
+        else:
+            print_table(("scenario", "story"), [(name, _with_sources(text, see)) for name, see, text in rows])
         return
     told = [
         {
             "scenario": each.name,
-            "aliases": [alias for alias, name in ALIASES.items() if name == each.name],
+            "aliases": [short_name(each.name)],
             "story": story(each),
             "references": references(each),
             "runs": [dict(expected.options) for expected in each.expected],
@@ -90,9 +93,10 @@ def list_(output: str) -> None:
     print_json({"scenarios": told})
 
 
-def _shown_name(scenario: Scenario) -> str:
-    aliases = [alias for alias, name in ALIASES.items() if name == scenario.name]
-    return f"{scenario.name} ({', '.join(aliases)})" if aliases else scenario.name
+def _with_sources(text: str, sources: Iterable[str]) -> str:
+    """The story with the KIPs and issues that it does not name itself: a column of their own would not fit."""
+    more = ", ".join(each for each in sources if each not in text)
+    return f"{text} ({more})" if more else text
 
 
 def _options(function: Decorated) -> Decorated:
@@ -109,11 +113,11 @@ def _options(function: Decorated) -> Decorated:
 @command.command(
     epilog="""\b
 Examples:
-  minikafka lab run s11_three_rounds
+  minikafka lab run three-rounds
   minikafka lab run data-loss --truncation high-watermark
   minikafka lab run data-loss --truncation leader-epoch -o json
   minikafka lab run divergence --control quorum
-  minikafka lab run power_loss --set flush.messages=1
+  minikafka lab run power-loss --set flush.messages=1
   minikafka lab run rebalance --assignor cooperative-sticky
   minikafka lab run ./my-story.txt
 
@@ -159,7 +163,7 @@ def _run_rebalance(options: Mapping[str, str], output: str) -> None:
     if output == "json":
         print_json(rebalance_text.as_json(played))
         return
-    click.echo(f"# {rebalance.NAME}: {rebalance.STORY}")
+    _print_folded(f"# {rebalance.NAME}: {rebalance.STORY}", "# ")
     click.echo("# played with " + " ".join(f"{key}={value}" for key, value in played.options.items()))
     click.echo("\n".join(table.aligned(rebalance_text.timeline_rows(played), free=1)) + "\n")
     click.echo("\n".join(table.aligned(rebalance_text.stop_rows(played), free=0)))
@@ -177,7 +181,7 @@ def _compare_rebalances(sides: list[dict[str, str]], output: str) -> None:
     if output == "json":
         print_json({"left": rebalance_text.as_json(left), "right": rebalance_text.as_json(right)})
         return
-    click.echo(f"# {rebalance.NAME}: {rebalance.STORY}")
+    _print_folded(f"# {rebalance.NAME}: {rebalance.STORY}", "# ")
     click.echo("\n".join(table.aligned(rebalance_text.compared_rows(left, right), free=0)))
 
 
@@ -213,9 +217,11 @@ def _show(scenario: Scenario, played: Run, options: Mapping[str, str]) -> None:
     told = " ".join(f"{key}={value}" for key, value in options.items())
     others = [" ".join(f"{key}={value}" for key, value in each.options) for each in scenario.expected]
     others = [each for each in others if each != told and each]
-    click.echo(f"# {scenario.name}: {story(scenario)}".rstrip(": "))
+    _print_folded(f"# {short_name(scenario.name)}: {story(scenario)}".rstrip(": "), "# ")
     if told or others:
-        click.echo(f"# played with {told or 'its own options'}" + (f"; also {'; '.join(others)}" if others else ""))
+        _print_folded(
+            f"# played with {told or 'its own options'}" + (f"; also {'; '.join(others)}" if others else ""), "# "
+        )
     if not sys.stdout.isatty():
         click.echo(table.rendered(played, why=True), nl=False)
         return
@@ -229,9 +235,17 @@ def _show(scenario: Scenario, played: Run, options: Mapping[str, str]) -> None:
             grid.add_row(*(_cell(each, column) for column, each in enumerate(row)), end_section=False)
         terminal.print(grid)
     for sentence in table.verdict(played):
-        terminal.print(Text(sentence, style="green" if sentence.endswith(": nothing") else "bold red"))
+        _print_folded(sentence, style="green" if sentence.endswith(": nothing") else "bold red")
     for rule, text in table.rules_of(played):
-        terminal.print(Text(f"{rule:7} {text}", style="dim"))
+        _print_folded(f"{rule:7} {text}", " " * 8, style="dim")
+
+
+def _print_folded(text: str, indent: str = "  ", style: str = "") -> None:
+    """One sentence, folded between words on a terminal; ``indent`` begins the lines after the first."""
+    screen = console()
+    lines = textwrap.wrap(text, screen.width, subsequent_indent=indent, break_on_hyphens=False)
+    for line in lines:
+        screen.print(Text(line, style=style), soft_wrap=True)
 
 
 def _print_stacked(terminal: Console, rows: list[tuple[str, ...]]) -> None:
@@ -271,8 +285,8 @@ def _cell(text: str, column: int) -> Text:
 Examples:
   minikafka lab compare data-loss
   minikafka lab compare divergence -o json
-  minikafka lab compare min_insync_replicas --left min.insync.replicas=1 --right min.insync.replicas=2
-  minikafka lab compare power_loss --left flush.messages=1 --right flush.messages=1000
+  minikafka lab compare min-insync-replicas --left min.insync.replicas=1 --right min.insync.replicas=2
+  minikafka lab compare power-loss --left flush.messages=1 --right flush.messages=1000
   minikafka lab compare rebalance
   minikafka lab compare rebalance --left assignor=sticky --right assignor=cooperative-sticky
 
@@ -313,21 +327,38 @@ def compare(
 
 def _show_both(scenario: Scenario, both: comparing.Comparison, sides: list[dict[str, str]]) -> None:
     labels = [" ".join(f"{key}={value}" for key, value in side.items()) or "as the file says" for side in sides]
-    click.echo(f"# {scenario.name}: {story(scenario)}".rstrip(": "))
-    if sys.stdout.isatty():
-        grid = _grid(comparing.head(labels[0], labels[1]))
-        for row in comparing.rows_of(both):
-            style = {comparing.FIRST: "bold red", comparing.OTHER: "yellow"}.get(row[0], "")
-            grid.add_row(*(_cell(each, column) for column, each in enumerate(row)), style=style)
-        console().print(grid)
+    _print_folded(f"# {short_name(scenario.name)}: {story(scenario)}".rstrip(": "), "# ")
+    rows = [comparing.head(labels[0], labels[1]), *comparing.rows_of(both)]
+    lines, width = table.aligned(rows, free=2), console().width
+    if not sys.stdout.isatty():
+        click.echo("\n".join(lines))
+    elif max(map(len, lines)) > width:
+        _print_both_stacked(both, labels)
     else:
-        rows = [comparing.head(labels[0], labels[1]), *comparing.rows_of(both)]
-        click.echo("\n".join(table.aligned(rows, free=2)))
+        grid = _grid(rows[0])
+        for row in rows[1:]:
+            grid.add_row(*(_cell(each, column) for column, each in enumerate(row)), style=_mark_style(row[0]))
+        console().print(grid)
     first = both.first
     if first is None:
         click.echo("no step differs")
     else:
-        click.echo(f"the first step that differs: {first.number}, {first.what}")
+        _print_folded(f"the first step that differs: {first.number}, {first.what}")
     for label, played in zip(labels, (both.left, both.right), strict=True):
         for sentence in table.verdict(played):
-            click.echo(f"{label}: {sentence}")
+            _print_folded(f"{label}: {sentence}")
+
+
+def _mark_style(mark: str) -> str:
+    return {comparing.FIRST: "bold red", comparing.OTHER: "yellow"}.get(mark, "")
+
+
+def _print_both_stacked(both: comparing.Comparison, labels: list[str]) -> None:
+    """For a screen that is too narrow for two sides: what both have in common once, else a line for each side."""
+    for side, label in zip(comparing.SIDES, labels, strict=True):
+        _print_folded(f"{side:5} is {label}")
+    for pair in both.pairs:
+        mark, style = both.mark(pair), _mark_style(both.mark(pair))
+        _print_folded(f"{mark:2} {pair.number:>5}  {pair.what}", " " * 10, style="bold " + style)
+        for line in comparing.lines_of(pair):
+            _print_folded(f"{'':10}{line}", " " * 14, style=style)

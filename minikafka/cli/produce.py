@@ -29,7 +29,7 @@ from minikafka.cli.running import (
     run_until_asked,
     somebody_listens,
 )
-from minikafka.cli.tables import bootstrap_option, console, many, print_json
+from minikafka.cli.tables import OutputFile, bootstrap_option, console, many, print_json
 from minikafka.errors import UNKNOWN, MessageTooLarge, ProtocolError, UnknownTopicOrPartition
 
 PROGRESS_INTERVAL_S = 1.0
@@ -65,7 +65,7 @@ were acknowledged."""
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), default=None, help="Records a second at most.")
 @click.option(
     "--ledger",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=OutputFile(),
     default=None,
     metavar="FILE",
     help="Append what was acknowledged where, failed or is unknown, for `minikafka audit`.  [nowhere]",

@@ -18,7 +18,7 @@ from minikafka import AdminClient
 from minikafka.cli import kafka_layout
 from minikafka.cli.admin import fail_with, parse_partition, partition_in, read_json, with_admin
 from minikafka.cli.running import Commands, Failure, Misuse, run
-from minikafka.cli.tables import bootstrap_option, kafka_output_option, print_json, print_lines, print_table
+from minikafka.cli.tables import OutputFile, bootstrap_option, kafka_output_option, print_json, print_lines, print_table
 from minikafka.cli.watching import show, watch_option
 from minikafka.client.structs import Reassignment
 from minikafka.errors import ProtocolError
@@ -150,7 +150,7 @@ Examples:
 @click.option("--wait", is_flag=True, help="Return when all of it is complete; progress is shown.")
 @click.option(
     "--rollback",
-    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    type=OutputFile(),
     help="Write what is now to this file: `execute` takes it to undo the moves.",
 )
 @click.option("--additional", is_flag=True, help="Also when other reassignments are under way.")

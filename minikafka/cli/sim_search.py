@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from minikafka.cli.running import Interrupted, Misuse
-from minikafka.cli.tables import config_option, console, output_option, print_json
+from minikafka.cli.tables import OutputFile, config_option, console, many, output_option, print_json
 from minikafka.sim.search import FAULTS, OPERATIONS, Found, Search, asked_for, search
 
 SEEDS_A_LINE = 25
@@ -35,15 +35,20 @@ Examples:
 Settings are the producer's and the brokers', by Kafka's names; exit code 0 whether a story was found or not.""",
 )
 @config_option
-@click.option("--seeds", type=click.IntRange(min=1), default=100, show_default=True, help="Try at most so many.")
-@click.option("--start", type=click.IntRange(min=0), default=0, show_default=True, help="The first seed.")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the scenario's plan to this file.")
+@click.option(
+    "--seeds", type=click.IntRange(min=1), default=100, show_default=True, help="Number of seeds to try at most."
+)
+@click.option("--start", type=click.IntRange(min=0), default=0, show_default=True, help="First seed to try.")
+@click.option(
+    "--out", metavar="FILE", type=OutputFile(), help="Write the scenario to this file, for `sim run` and `sim show`."
+)
 @output_option
 def search_command(config: tuple[str, ...], seeds: int, start: int, out: Path | None, output: str) -> None:
     """Look for a schedule that loses an acknowledged record.
 
-    Whole clusters are run in the simulator, with faults around a few sends. The first loss is cut down to what it
-    needs, and told in numbered sentences, with its plan and its seed.
+    The simulator runs whole clusters, with faults around a few sends. A run that loses a record is reduced to what
+    the loss needs and printed as a story in numbered sentences. If the story is long, more seeds are tried, and the
+    shortest story is printed.
     """
     settings = _settings(config)
     result = Search(asked=asked_for(settings))
@@ -139,21 +144,21 @@ def _none_found(result: Search, seeds: int, start: int) -> str:
 
 
 def _told(settings: Mapping[str, str], result: Search, found: Found, out: Path | None) -> Iterator[str]:
-    plan = found.plan
-    yield f"seed {found.seed} loses an acknowledged record ({result.tried} seeds tried)."
+    plan, seed = found.plan, found.seed
+    others = f", {result.losses} of them lose one; this is the shortest story" if result.losses > 1 else ""
+    yield f"seed {seed} loses an acknowledged record ({many(result.tried, 'seed')} tried{others})."
     yield (
-        f"Cut down in {found.runs} runs from {FAULTS} faults and {OPERATIONS} sends"
-        f" to {len(plan.faults)} and {len(plan.operations)}:"
+        f"Reduced in {many(found.runs, 'run')} from {FAULTS} faults and {OPERATIONS} sends to"
+        f" {many(len(plan.faults), 'fault')} and {many(len(plan.operations), 'send')}."
     )
+    yield f"A seed of `sim search` is not a seed of `sim run`. Repeat: {_again(settings, seed)}"
+    if out is not None:
+        yield f"Scenario: {out}. Run it: minikafka sim run {out}. See it: minikafka sim show {out} --html run.html"
+    else:
+        yield "Add --out FILE to write the scenario, for `sim run FILE` and `sim show FILE`."
     yield ""
     for number, sentence in enumerate(found.sentences, start=1):
         yield f"  {number}. {sentence}"
     yield ""
     for each in found.lost:
         yield f"lost: {each.place()}: {each.sentence()}"
-    yield f"again: {_again(settings, found.seed)}"
-    if out is not None:
-        yield f"scenario: {out}, played by: minikafka sim run {out}"
-    else:
-        yield "scenario, played by `minikafka sim run FILE` (--out FILE writes it):"
-        yield plan.to_json().rstrip("\n")

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from minikafka.cli.running import Failure, Misuse
+from minikafka.cli.tables import OutputFile
 from minikafka.errors import InvalidConfig
 from minikafka.sim.plan import Plan
 from minikafka.sim.plan_file import read_plan
@@ -31,11 +32,13 @@ Examples:
   minikafka sim show b1.jsonl b2.jsonl b3.jsonl --html run.html --from 12 --to 30""",
 )
 @click.argument("seed_or_journal", nargs=-1, required=True)
-@click.option("--html", "html", type=click.Path(dir_okay=False, path_type=Path), help="Write the replay page here.")
-@click.option("--journal", "journal_path", type=click.Path(dir_okay=False, path_type=Path), help="Write JSON lines.")
-@click.option("--partition", metavar="TOPIC-N", help="Which one; else the one with the most events.")
-@click.option("--from", "from_s", type=float, metavar="SECONDS", help="Leave out what was before.")
-@click.option("--to", "to_s", type=float, metavar="SECONDS", help="Leave out what came after.")
+@click.option("--html", metavar="FILE", type=OutputFile(), help="Write the replay page to this file.")
+@click.option(
+    "--journal", "journal_path", metavar="FILE", type=OutputFile(), help="Write all events to this file, as JSON lines."
+)
+@click.option("--partition", metavar="TOPIC-N", help="Partition to show.  [the one with the most events]")
+@click.option("--from", "from_s", type=float, metavar="SECONDS", help="Omit steps before this time.")
+@click.option("--to", "to_s", type=float, metavar="SECONDS", help="Omit steps after this time.")
 def show_command(
     seed_or_journal: tuple[str, ...],
     html: Path | None,

@@ -1,4 +1,4 @@
-"""Output for people and for programs: one table printer, one JSON printer, and the ``-o`` option that chooses.
+"""Output for people and for programs: one table printer, one JSON printer, the ``-o`` option that chooses, files.
 
 Rules for this file: JSON is one object, a contract (docs/cli.md); tables are for reading, also through ``awk``: no
 boxes, nothing is cut; ``tsv`` is the table's cells for ``cut``, one line of names and a line a row, whatever is in a
@@ -12,6 +12,7 @@ import os
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -45,6 +46,22 @@ kafka_output_option = _output_option(
     "prints.",
 )
 """Of what a tool of Kafka's lists too."""
+
+
+class OutputFile(click.Path):
+    """A file that the command will write: that it can be written is checked before the work, not after it."""
+
+    def __init__(self) -> None:
+        super().__init__(dir_okay=False, writable=True, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        folder = path.parent
+        if not folder.is_dir():
+            self.fail(f"{path} cannot be written: there is no directory {folder}; create it first.", param, ctx)
+        if not os.access(folder, os.W_OK) and not path.exists():
+            self.fail(f"{path} cannot be written: directory {folder} is not writable.", param, ctx)
+        return path
 
 
 def bootstrap_option(function: Decorated) -> Decorated:

@@ -1,23 +1,20 @@
 """The library by name: what each story is about, and how a name on a command line finds one.
 
-Rules for this file: a name is the file's below ``scenarios/`` without its ending; ``-`` may stand for ``_``, and a
-number for all of it where only one story has it. Whatever names no story is answered with the nearest that does. A path
-names anybody's own file.
+Rules for this file: a name is the file's below ``scenarios/`` without its ending; ``-`` may stand for ``_``, the number
+in front may be left out, and it may stand for all of the name where only one story has it. Whatever names no story is
+answered with the nearest that does. A path names anybody's own file.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
 
 from minikafka.lab.command import ScenarioError
 from minikafka.lab.scenario import Scenario, library, read
 
-ALIASES: Final[Mapping[str, str]] = {"data-loss": "s22_data_loss", "divergence": "s23_divergence"}
-"""The two stories that everybody asks for, by the names that the articles' readers know."""
+_NUMBER = re.compile(r"^s\d+_")
 
 
 def names() -> list[str]:
@@ -25,20 +22,35 @@ def names() -> list[str]:
     return [read(path).name for path in library()]
 
 
+def short_name(name: str) -> str:
+    """The name as people type it, without the number that sorts the file: ``s22_data_loss`` is ``data-loss``."""
+    return _NUMBER.sub("", name).replace("_", "-")
+
+
 def find(name: str) -> Scenario:
     """The story of that name, or in that file. Raises ScenarioError with the nearest names."""
     known = {read(path).name: path for path in library()}
-    wanted = ALIASES.get(name, name.removesuffix(".txt").replace("-", "_").lower())
-    by_last = [each for each in known if wanted in {each, each.rpartition("/")[2], each.partition("_")[0]}]
+    wanted = name.removesuffix(".txt").replace("-", "_").lower()
+    by_last = [
+        each
+        for each in known
+        if wanted in {each, each.rpartition("/")[2], each.partition("_")[0], _NUMBER.sub("", each)}
+    ]
     if wanted in known or len(by_last) == 1:
         return read(known.get(wanted) or known[by_last[0]])
     path = Path(name)
     if path.is_file():
         return read(path)
-    near = difflib.get_close_matches(wanted, [*known, *ALIASES], n=3, cutoff=0.5) or by_last
+    spelled = {each: short_name(each) for each in known}
+    spelled |= {short: short for short in spelled.values()}
+    near = difflib.get_close_matches(wanted, spelled, n=3, cutoff=0.5) or by_last
     if not near:
         near = [each for each in known if wanted in each]
-    told = f"; did you mean {' or '.join(near)}?" if near else "; `minikafka lab list` shows all"
+    told = (
+        f"; did you mean {' or '.join(dict.fromkeys(spelled[each] for each in near))}?"
+        if near
+        else "; `minikafka lab list` shows all"
+    )
     raise ScenarioError(f"there is no scenario {name}, and no such file{told}")
 
 
@@ -52,8 +64,8 @@ def story(scenario: Scenario) -> str:
 
 
 def references(scenario: Scenario) -> list[str]:
-    """The requirements, KIPs and issues of Kafka that the comment on top names, as it names them."""
-    return list(dict.fromkeys(re.findall(r"\b(?:S\d{1,2}|KIP-\d+|KAFKA-\d+)\b", _comment(scenario))))
+    """The KIPs and issues of Kafka that the comment on top names."""
+    return list(dict.fromkeys(re.findall(r"\b(?:KIP|KAFKA)-\d+\b", _comment(scenario))))
 
 
 def _comment(scenario: Scenario) -> str:

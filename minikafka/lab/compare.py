@@ -19,6 +19,8 @@ Options = Mapping[str, str]
 SAME, FIRST, OTHER = "", ">>", "≠"
 """Marks of a step: both agree, the first that differs, one that differs as well."""
 
+SIDES = ("left", "right")
+
 LABELS = ("LEO", "remote LEO", "HW", "ISR", "epoch")
 
 
@@ -101,6 +103,20 @@ def rows_of(comparison: Comparison) -> Iterator[tuple[str, ...]]:
         for line in lines:
             yield (mark, number, *line)
             mark = number = ""
+
+
+def lines_of(pair: Pair) -> Iterator[str]:
+    """The changes and events of a pair below each other, for a narrow screen; what only one side has names the side."""
+    for name in _changed(pair):
+        _, left, right = _states(name, pair)
+        if left == right:
+            yield f"{name} {left}"
+        else:
+            yield from (f"{side}: {name} {state}" for side, state in zip(SIDES, (left, right), strict=True))
+    both = [step.told if step is not None else () for step in (pair.left, pair.right)]
+    yield from (each for each in both[0] if each in both[1])
+    for side, told, other in zip(SIDES, both, reversed(both), strict=True):
+        yield from (f"{side}: {each}" for each in told if each not in other)
 
 
 def _shown(step: Step) -> list[tuple[str, ...]]:

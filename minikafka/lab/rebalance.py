@@ -26,7 +26,7 @@ from minikafka.types import TopicPartition
 
 NAME: Final = "rebalance"
 STORY: Final = "Three members share six partitions; one dies, one joins, partitions are added"
-REFERENCES: Final = ("S29", "S30", "S31", "KIP-429")
+REFERENCES: Final = ("KIP-429",)
 
 TOPIC, GROUP = "orders", "g"
 SEED = 1

@@ -35,9 +35,7 @@ def _cell(name: str, before: Moment | None, moment: Moment) -> str:
 
 def stop_rows(story: Story) -> list[tuple[str, ...]]:
     """Head and lines: what was done, and what stood still for how long."""
-    rows: list[tuple[str, ...]] = [
-        ("what was done", "generations", "settled after", "stood still", "the longest", "together")
-    ]
+    rows: list[tuple[str, ...]] = [("what was done", "gen", "settled after", "stopped", "longest stop", "all stops")]
     for stop in story.stops:
         first, last = stop.generations
         rows.append(
@@ -47,7 +45,7 @@ def stop_rows(story: Story) -> list[tuple[str, ...]]:
                 f"{stop.settled_s:.3f} s",
                 f"{len(stop.stopped_s)} of {stop.partitions}",
                 f"{stop.longest_s:.3f} s",
-                f"{stop.together_s:.3f} partition-s",
+                f"{stop.together_s:.3f} s",
             )
         )
     return rows
@@ -59,9 +57,9 @@ def compared_rows(left: Story, right: Story) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [("what was done", "", *names)]
     for one, other in zip(left.stops, right.stops, strict=True):
         figures = (
-            ("partitions that stood still", [f"{len(each.stopped_s)} of {each.partitions}" for each in (one, other)]),
-            ("the longest", [f"{each.longest_s:.3f} s" for each in (one, other)]),
-            ("together", [f"{each.together_s:.3f} partition-s" for each in (one, other)]),
+            ("stopped", [f"{len(each.stopped_s)} of {each.partitions} partitions" for each in (one, other)]),
+            ("longest stop", [f"{each.longest_s:.3f} s" for each in (one, other)]),
+            ("all stops", [f"{each.together_s:.3f} s" for each in (one, other)]),
             ("settled after", [f"{each.settled_s:.3f} s" for each in (one, other)]),
             ("generations", [str(each.generations[1] - each.generations[0]) for each in (one, other)]),
         )

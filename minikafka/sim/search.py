@@ -261,6 +261,8 @@ class Search:
     asked: Asked
     tried: int = 0
     found: Found | None = None
+    losses: int = 0
+    """Seeds that lost a record."""
     losing: int | None = None
     """The last seed that lost a record, which may still be cut down."""
     others: Counter[str] = field(default_factory=Counter)
@@ -286,6 +288,7 @@ def search(result: Search, *, seeds: int, start: int = 0, progress: Progress = l
         result.tried += 1
         if LostWrite.kind in names:
             result.losing = seed
+            result.losses += 1
             found = cut_down(plan, result.asked, progress)
             if result.found is None:
                 end = min(end, seed + 1 + SEEDS_FOR_A_SHORTER)

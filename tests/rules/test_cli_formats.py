@@ -124,7 +124,7 @@ def test_a_terminal_gets_no_control_characters():
 
 
 def test_the_format_itself_is_not_escaped():
-    """`-f '\\x1b[1m%s'` prints in bold because the user asked for it; what stands in the record does not."""
+    r"""`-f '\\x1b[1m%s'` prints in bold because the user asked for it; what stands in the record does not."""
     record = Read(key=b"\x07", value=b"\x1b[2J", headers=(("h\x1b", b"\x08"),))
     assert parse_format("\\x1b[1m%k %s %h %S", visible)(record) == b"\x1b[1m" + rb"\x07 \x1b[2J h\x1b=\x08 4"
 

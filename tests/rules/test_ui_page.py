@@ -220,6 +220,16 @@ def test_the_table_has_the_pages_values(journal: Journal):
     assert replay.notes[-1] in text
 
 
+@pytest.mark.parametrize("option", ["--html", "--journal"])
+def test_show_checks_its_paths_before_it_runs(option, tmp_path, monkeypatch):
+    """A run may take a minute: a path that cannot be written is an error before it, not after it."""
+    monkeypatch.setattr("minikafka.cli.sim_show.plan_of", lambda _seed: pytest.fail("the seed was run"))
+    for path, reason in ((tmp_path / "none" / "run.html", "there is no directory"), (tmp_path, "is a directory")):
+        result = CliRunner().invoke(root, ["sim", "show", "7", option, str(path)])
+        assert result.exit_code == 2
+        assert reason in result.stderr
+
+
 def test_show_runs_a_seed_and_reads_its_journal_back(tmp_path):
     """`sim show SEED_OR_JOURNAL --html FILE`: from the seed and from its written journal the same page."""
     runner = CliRunner()

@@ -228,8 +228,41 @@ def test_the_command_prints_sentences_a_scenario_and_a_seed(found, tmp_path):
     text = told("--config", "acks=1", "--start", seed, "--seeds", "1", "--out", str(path)).stdout
     for number, each in enumerate(found.found.sentences, start=1):
         assert f"\n  {number}. {each}\n" in text
-    assert f"again: minikafka sim search --config acks=1 --start {seed} --seeds 1\n" in text
+    assert f"Repeat: minikafka sim search --config acks=1 --start {seed} --seeds 1\n" in text
+    assert f"minikafka sim show {path} --html run.html\n" in text
     assert Plan.from_json(path.read_text()) == found.found.plan
+
+
+def test_the_output_ends_with_the_story_and_writes_no_scenario_unasked(found):
+    """Pages of JSON after the story pushed it off the screen; --out is how the scenario is kept."""
+    text = told("--config", "acks=1", "--start", str(found.found.seed), "--seeds", "1").stdout
+    assert "{" not in text
+    assert "Add --out FILE" in text
+    *_, sentence, blank, lost = text.splitlines()
+    assert sentence == f"  {len(found.found.sentences)}. {found.found.sentences[-1]}"
+    assert (blank, lost.partition(":")[0]) == ("", "lost")
+
+
+def test_the_seed_that_is_reported_is_explained(found, monkeypatch):
+    """The reported seed is neither the first that lost a record nor the last that was tried, but the shortest story."""
+
+    def cut(plan: Plan, _asked: Asked, _progress: object) -> Found:
+        operations = found.found.plan.operations * {3: 9, 5: 7}[plan.seed]
+        return replace(found.found, seed=plan.seed, plan=found.found.plan.with_(operations=operations))
+
+    only_these_lose(monkeypatch, {3: 9, 5: 7})
+    monkeypatch.setattr("minikafka.sim.search.cut_down", cut)
+    text = told("--config", "acks=1").stdout
+    assert text.startswith(
+        "seed 5 loses an acknowledged record (14 seeds tried, 2 of them lose one; this is the shortest story).\n"
+    )
+    assert "A seed of `sim search` is not a seed of `sim run`." in text
+
+
+def test_the_output_file_is_checked_before_the_search(tmp_path):
+    """A directory that does not exist is named at once, not after the search."""
+    result = told("--config", "acks=1", "--seeds", "100000", "--out", str(tmp_path / "none" / "loss.json"), code=2)
+    assert f"there is no directory {tmp_path / 'none'}; create it first" in " ".join(result.stderr.split())
 
 
 def test_the_commands_json_is_a_contract(found):
