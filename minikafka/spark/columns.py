@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from minikafka.errors import CorruptMessage
 from minikafka.wire.batch import HEADER_SIZE, RecordBatch
-from minikafka.wire.records import decompressed
+from minikafka.wire.decompression import decompressed
 
 RUN_MIN = 4
 """So many records of one length in a row are taken for the beginning of a run."""

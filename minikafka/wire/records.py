@@ -3,7 +3,7 @@
 Rules for this file:
 
 1. The codec never bounds-checks a header and takes some damage for memory, so :func:`decode_batch` looks at the length
-   first; whatever it raises comes out as CorruptMessage.
+   first, and decompresses within a limit by itself; whatever it raises comes out as CorruptMessage.
 2. No work of ours per record: the codec's own objects go to the caller (they have the fields of :class:`Record`).
 3. The same records give the same bytes: gzip's time of day is blanked.
 """
@@ -11,22 +11,16 @@ Rules for this file:
 from __future__ import annotations
 
 import struct
-import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count as number
 from itertools import islice, repeat
 from typing import NamedTuple, Protocol, TypeAlias, overload
 
-import cramjam
 from aiokafka.codec import (
-    gzip_decode,
     gzip_encode,
-    lz4_decode,
     lz4_encode,
-    snappy_decode,
     snappy_encode,
-    zstd_decode,
     zstd_encode,
 )
 from aiokafka.errors import KafkaError
@@ -37,7 +31,6 @@ from minikafka.invariant import invariant
 from minikafka.ports import Buffer
 from minikafka.types import NO_EPOCH, NO_PRODUCER, Epoch, Offset
 from minikafka.wire.batch import (
-    CODEC_MASK,
     CODEC_NAMES,
     CONTROL_BIT,
     CREATE_TIME,
@@ -48,6 +41,7 @@ from minikafka.wire.batch import (
     checksum,
     with_fields,
 )
+from minikafka.wire.decompression import DECOMPRESSED_BYTES_MAX, check_record_count, plain_batch
 
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 """Record headers in order; a name may come twice."""
@@ -65,7 +59,6 @@ _GZIP_TIME_END = HEADER_SIZE + 8
 _CRC_START = 17
 _CRC_END = 21
 _CONTROL_KEY = struct.Struct(">hh")
-_DECOMPRESS = {"gzip": gzip_decode, "snappy": snappy_decode, "lz4": lz4_decode, "zstd": zstd_decode}
 _COMPRESS = {"gzip": gzip_encode, "snappy": snappy_encode, "lz4": lz4_encode, "zstd": zstd_encode}
 # More than any batch may hold: aiokafka's builder then never reports "full".
 _SIZE_UNLIMITED = 1 << 30
@@ -76,12 +69,10 @@ def compiled_codec_active() -> bool:
     return "_crecords" in str(DefaultRecordBatchBuilder.__module__)
 
 
-# What the codec and its four decompressors were seen to raise for 200,000 damaged batches; a ValueError is bad UTF-8 in
-# a header's name, an OSError gzip's BadGzipFile.
+# What the codec was seen to raise for 200,000 damaged batches; a ValueError is bad UTF-8 in
+# a header's name.
 _DAMAGE = (
     KafkaError,
-    cramjam.DecompressionError,
-    zlib.error,
     struct.error,
     EOFError,
     ValueError,
@@ -310,14 +301,14 @@ def control_type_of(record: RecordView) -> int:
     return int(_CONTROL_KEY.unpack_from(record.key)[1])
 
 
-def decode_batch(batch: RecordBatch | Buffer) -> list[RecordView]:
+def decode_batch(batch: RecordBatch | Buffer, *, limit: int = DECOMPRESSED_BYTES_MAX) -> list[RecordView]:
     """All records of one batch, control batches included; CorruptMessage when they cannot be read.
 
-    The checksum is not looked at: :func:`minikafka.wire.batch.verify` does that.
+    The checksum is not looked at: :func:`minikafka.wire.batch.verify` does that. ``limit``: see ``decompressed``.
     """
-    header = _whole(batch)
+    header, data = _plain(batch, limit)
     try:
-        records: list[RecordView] = list(DefaultRecordBatch(header.data))
+        records: list[RecordView] = list(DefaultRecordBatch(data))
     except _DAMAGE as error:
         raise CorruptMessage(f"records: {type(error).__name__}: {error}") from error
     if len(records) != header.record_count:
@@ -325,25 +316,30 @@ def decode_batch(batch: RecordBatch | Buffer) -> list[RecordView]:
     return records
 
 
-def records_of(batch: RecordBatch) -> Iterator[RecordView]:
+def records_of(batch: RecordBatch | Buffer, *, limit: int = DECOMPRESSED_BYTES_MAX) -> Iterator[RecordView]:
     """As :func:`decode_batch`, for who is done with a record before the next: each is made when it is asked for.
 
     Ten thousand that are made at once have Python look for garbage among them, over and over, for three times as long
     as making them takes. All of them are read here first: of a damaged batch there is none.
     """
-    data: Buffer = _whole(batch).data
-    if batch.codec:
-        # Decompressed once, to be read twice.
-        data = with_fields(batch, attributes=batch.attributes & ~CODEC_MASK) + decompressed(batch)
+    header, data = _plain(batch, limit)
     try:
         last = deque(enumerate(DefaultRecordBatch(data), 1), maxlen=1)
     except _DAMAGE as error:
         raise CorruptMessage(f"records: {type(error).__name__}: {error}") from error
     count = last[0][0] if last else 0
-    if count != batch.record_count:
-        raise CorruptMessage(f"recordCount: {batch.record_count}, but {count} were found")
+    if count != header.record_count:
+        raise CorruptMessage(f"recordCount: {header.record_count}, but {count} were found")
     # The codec's own iterator cannot be asked for an iterator again once it has begun.
     return islice(DefaultRecordBatch(data), None)
+
+
+def _plain(batch: RecordBatch | Buffer, limit: int) -> tuple[RecordBatch, Buffer]:
+    """The batch's header, and the batch without compression for the codec; CorruptMessage (rule 1)."""
+    header = _whole(batch)
+    data = plain_batch(header, limit) if header.codec else header.data
+    check_record_count(header, len(data) - HEADER_SIZE)
+    return header, data
 
 
 def _whole(batch: RecordBatch | Buffer) -> RecordBatch:
@@ -355,19 +351,6 @@ def _whole(batch: RecordBatch | Buffer) -> RecordBatch:
     if header.size != len(data):
         raise CorruptMessage(f"batchLength: {header.batch_length}, but {len(data) - 12} bytes follow it")
     return header
-
-
-def decompressed(batch: RecordBatch) -> Buffer:
-    """The records' bytes, for a reader that finds its own way through them; CorruptMessage. Nothing else is checked."""
-    body = batch.data[HEADER_SIZE:]
-    if not batch.codec:
-        return body
-    if batch.codec >= len(CODEC_NAMES):
-        raise CorruptMessage(f"attributes: compression codec {batch.codec} is not known")
-    try:
-        return bytes(_DECOMPRESS[CODEC_NAMES[batch.codec]](bytes(body)))
-    except _DAMAGE as error:
-        raise CorruptMessage(f"records: {type(error).__name__}: {error}") from error
 
 
 def compressed(codec: int, body: bytes) -> bytes:

@@ -32,7 +32,8 @@ from minikafka.wire.batch import (
     PREFIX,
     RecordBatch,
 )
-from minikafka.wire.records import compressed, decompressed
+from minikafka.wire.decompression import DECOMPRESSED_BYTES_MAX, decompressed
+from minikafka.wire.records import compressed
 
 _VARINT_SIZE_MAX = 10
 
@@ -56,9 +57,12 @@ def delete_horizon(batch: RecordBatch) -> int | None:
     return batch.base_timestamp if batch.attributes & DELETE_HORIZON_BIT else None
 
 
-def slices(batch: RecordBatch) -> Iterator[RecordSlice]:
-    """The records of one batch in order; ``batch.data`` is all of it. CorruptMessage when they cannot be read."""
-    body = memoryview(decompressed(batch))
+def slices(batch: RecordBatch, *, limit: int = DECOMPRESSED_BYTES_MAX) -> Iterator[RecordSlice]:
+    """The records of one batch in order; ``batch.data`` is all of it. CorruptMessage when they cannot be read.
+
+    ``limit``: see :func:`minikafka.wire.decompression.decompressed`.
+    """
+    body = memoryview(decompressed(batch, limit))
     position = 0
     for _ in range(batch.record_count):
         length, start = _varint(body, position)
