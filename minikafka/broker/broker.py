@@ -248,6 +248,7 @@ class Broker:
             applied_offset=lambda: self.image.offset,
             on_change=self._moved,
             controller_heard_at=self.quorum.majority_heard_at,
+            missing_replicas=lambda: self.replicas.missing_replicas,
             leads_any=lambda: any(isinstance(each.role, LeaderReplica) for each in self.partitions.values()),
         )
 

@@ -32,6 +32,7 @@ from minikafka.wire.messages import (
     BrokerHeartbeatResponse,
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
+    MissingReplica,
 )
 
 NO_BROKER_EPOCH = -1
@@ -74,6 +75,7 @@ class Lifecycle:
         on_change: Callable[[], None],
         controller_heard_at: Callable[[], float],
         leads_any: Callable[[], bool],
+        missing_replicas: Callable[[], tuple[MissingReplica, ...]],
     ) -> None:
         self.config = config
         self.world = world
@@ -97,6 +99,7 @@ class Lifecycle:
         self._on_change = on_change
         self._controller_heard_at = controller_heard_at
         self._leads_any = leads_any
+        self._missing_replicas = missing_replicas
         self._answered_at = float("-inf")
         """When the active controller last answered, or this broker began to want to leave."""
         self._wants_to_leave = False
@@ -204,6 +207,7 @@ class Lifecycle:
             broker_epoch=self.broker_epoch,
             current_metadata_offset=self._applied_offset(),
             want_shut_down=self._wants_to_leave,
+            missing_replicas=self._missing_replicas() if self.is_fenced else (),
         )
         response = await self._ask(request)
         if not isinstance(response, BrokerHeartbeatResponse):

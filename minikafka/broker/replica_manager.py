@@ -34,8 +34,8 @@ from minikafka.quorum.image import MetadataImage, PartitionImage, TopicImage, ch
 from minikafka.replication.fetch_session import EPOCH_MAX, FetchSessions
 from minikafka.replication.leader import FetchEffect, LeaderReplica, PartitionState
 from minikafka.replication.partition import Partition
-from minikafka.types import METADATA_PARTITION, NO_NODE, Address, NodeId, Offset, TopicPartition
-from minikafka.wire.messages import CurrentLeader
+from minikafka.types import METADATA_PARTITION, NO_NODE, Address, NodeId, Offset, TopicId, TopicPartition
+from minikafka.wire.messages import CurrentLeader, MissingReplica
 
 
 @dataclass(slots=True)
@@ -79,10 +79,13 @@ class ReplicaManager:
             config, world, controller=controller, broker_epoch=broker_epoch, waiters=self.waiters
         )
         self._image = image
+        self._broker_epoch = broker_epoch
         self._started_with = live.started_with.topic_defaults()
         self._spawn = spawn
         self._on_storage_failure = on_storage_failure
         self._to_unlink: list[tuple[float, str]] = []
+        self._missing: dict[tuple[TopicId, int], None] | None = {}
+        """See ``missing_replicas``; None once this process has been unfenced."""
         self.fetchers = ReplicaFetchers(
             live,
             world,
@@ -115,6 +118,15 @@ class ReplicaManager:
         raise ReplicaNotAvailable(
             f"{name} is not on broker {self.config.node_id} but on {list(known.replicas)}", leader=known.leader
         )
+
+    @property
+    def missing_replicas(self) -> tuple[MissingReplica, ...]:
+        """Replicas whose logs this process had to create before it was first unfenced.
+
+        Each is either new or was lost, which only the controller knows: a fenced broker joins no ISR, so that one which
+        the metadata calls in sync, eligible or the last leader held a log in a former life.
+        """
+        return tuple(MissingReplica(topic_id=topic_id, partition=number) for topic_id, number in self._missing or ())
 
     def knows(self, name: TopicPartition) -> bool:
         """Is there such a partition, here or elsewhere?"""
@@ -235,6 +247,9 @@ class ReplicaManager:
             except (DiskFailed, DiskFull, KafkaStorageError) as error:
                 # This replica is offline then; the others still get the roles that the cluster counts on.
                 self.storage_failed(name, str(error))
+        registered = new.brokers.get(me)
+        if registered is not None and not registered.fenced and registered.broker_epoch == self._broker_epoch():
+            self._missing = None
         self._apply_configs(old, new)
         self.traffic.keep_topics(new.topics)
         # Who may join an ISR may have changed with the brokers; and a broker that left no longer counts.
@@ -276,6 +291,8 @@ class ReplicaManager:
             log = None
         if log is None:
             log = self.logs.create(name, topic_id=topic.topic_id, config=self.topic_config(topic))
+            if self._missing is not None:
+                self._missing[topic.topic_id, name.partition] = None
         partition = Partition(
             self.config.node_id,
             name,

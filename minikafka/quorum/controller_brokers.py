@@ -20,10 +20,10 @@ from minikafka.addresses import parse_listeners
 from minikafka.errors import DuplicateBrokerRegistration, InconsistentClusterId, InvalidConfig, InvalidRequest
 from minikafka.quorum.alter_partition import checked_broker
 from minikafka.quorum.decision import ClusterPolicy, Decision
-from minikafka.quorum.elections import leaders_for_leaderless, without_broker
+from minikafka.quorum.elections import with_broker, without_broker
 from minikafka.quorum.image import BrokerImage, MetadataImage
 from minikafka.quorum.records import BrokerRegistrationChange, MetadataRecord, RegisterBroker
-from minikafka.types import NodeId, Offset
+from minikafka.types import NodeId, Offset, TopicId
 from minikafka.wire.messages import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
@@ -144,7 +144,8 @@ def heartbeat(
     if broker.fenced:
         if request.want_shut_down or request.want_fence or not caught_up:
             return _answer(caught_up=caught_up, fenced=True, stop=request.want_shut_down)
-        return _unfence(policy, image, broker)
+        missing = frozenset((each.topic_id, each.partition) for each in request.missing_replicas)
+        return _unfence(policy, image, broker, missing)
     if request.want_fence:
         return _answer(
             fence(policy, image, broker),
@@ -165,10 +166,12 @@ def heartbeat(
     return _answer(caught_up=caught_up, fenced=False)
 
 
-def _unfence(policy: ClusterPolicy, image: MetadataImage, broker: BrokerImage) -> Decision[BrokerHeartbeatResponse]:
+def _unfence(
+    policy: ClusterPolicy, image: MetadataImage, broker: BrokerImage, missing: frozenset[tuple[TopicId, int]]
+) -> Decision[BrokerHeartbeatResponse]:
     unfenced = BrokerRegistrationChange(broker_id=broker.node_id, broker_epoch=broker.broker_epoch, fenced=False)
     after = image.staged((unfenced,))
-    records = (unfenced, *leaders_for_leaderless(policy, after, node=broker.node_id))
+    records = (unfenced, *with_broker(policy, after, broker.node_id, missing))
     return _answer(records, f"broker {broker.node_id} has caught up", caught_up=True, fenced=False)
 
 

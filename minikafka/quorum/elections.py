@@ -9,9 +9,10 @@ Order in which a leader is looked for, each one acceptable (registered, unfenced
 2. the present leader, if it is in the ISR
 3. the first replica in assignment order that is in the ISR; with an empty ISR, in the ELR: the ISR is then that one
 4. ISR and ELR empty: the last known leader, the ISR is then that one, and it must recover. Not with another data
-   directory than that in which it led: then it holds nothing, and what is committed may come back with the former one
+   directory than that in which it led, and not without the partition's folder: then it holds nothing, and what is
+   committed may come back with the former directory
 5. unclean elections only: the first replica in assignment order, then those that a reassignment is still adding (they
-   may hold next to nothing), and last who led last with another data directory; the ISR is then that one, and it must
+   may hold next to nothing), and last the last known leader that holds nothing; the ISR is then that one, and it must
    recover
 6. nobody: the leader is -1. With ELR the ISR may run empty; without, it keeps its last members
 """
@@ -24,10 +25,10 @@ from enum import Enum
 
 from minikafka.quorum.assignment import Assignment
 from minikafka.quorum.decision import ClusterPolicy
-from minikafka.quorum.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
+from minikafka.quorum.image import NO_DIR, BrokerImage, MetadataImage, PartitionImage, TopicImage
 from minikafka.quorum.records import MetadataRecord, PartitionChange
 from minikafka.replication.high_watermark import effective_min_isr
-from minikafka.types import NO_NODE, NodeId
+from minikafka.types import NO_NODE, NodeId, TopicId
 
 
 class Election(Enum):
@@ -57,6 +58,7 @@ def change_of(
     election: Election = Election.ONLINE,
     unclean_stop: NodeId = NO_NODE,
     was: BrokerImage | None = None,
+    emptied: NodeId = NO_NODE,
     recovered: bool = False,
     assignment: Assignment | None = None,
 ) -> PartitionChange | None:
@@ -64,31 +66,36 @@ def change_of(
 
     ``image`` already holds what happened to the brokers. ``isr`` is the wanted ISR (None: as it is); ``unclean_stop``
     names a broker that may have lost its unsynced records and thus leaves the ELR; ``was`` is what was registered of it
-    before; ``recovered`` says that an uncleanly elected leader has recovered; ``assignment`` gives the partition other
-    replicas (KIP-455). Elections are unclean only if ``election`` says so: see :func:`election_for`.
+    before; ``emptied`` names a broker that came back without this replica's folder: it leaves ISR and ELR, and is no
+    last known leader that may lead again; ``recovered`` says that an uncleanly elected leader has recovered;
+    ``assignment`` gives the partition other replicas (KIP-455). Elections are unclean only if ``election`` says so: see
+    :func:`election_for`.
 
     A reassignment completes here, with the change that brings its last replica into the ISR.
     """
     old = partition
-    target_isr = old.isr if isr is None else tuple(isr)
+    target_isr = tuple(node for node in (old.isr if isr is None else isr) if node != emptied)
     assigned = (assignment or old.assignment).settled(target_isr)
     # From here on the partition has its new replicas: who is not among them may neither stay in the ISR nor lead.
     partition = _holding(old, assigned)
     target_isr = _in_order(partition, target_isr)
-    has_new_disk = was is not None and not image.brokers[was.node_id].has_one_of(was.log_dirs)
-    if not target_isr and not policy.eligible_leader_replicas_enable and not has_new_disk:
+    holds_nothing = emptied != NO_NODE or (was is not None and not image.brokers[was.node_id].has_one_of(was.log_dirs))
+    if not target_isr and not policy.eligible_leader_replicas_enable and not holds_nothing:
         target_isr = _in_order(partition, old.isr)
-    elr = _eligible(policy, topic, partition, target_isr, unclean_stop)
-    choice = _elect(image, partition, target_isr, elr, election)
+    unsafe = frozenset({unclean_stop, emptied})
+    elr = _eligible(policy, topic, partition, target_isr, unsafe)
+    choice = _elect(image, partition, target_isr, elr, election, emptied)
     if choice.isr != target_isr and choice.clean:
         assigned = assigned.settled(choice.isr)
         partition = _holding(old, assigned)
-        elr = _eligible(policy, topic, partition, choice.isr, unclean_stop)
+        elr = _eligible(policy, topic, partition, choice.isr, unsafe)
     elif choice.isr != target_isr:
         elr = ()
     is_same_leader = choice.leader == old.leader and not _needs_new_epoch(old, assigned)
-    last_known = _last_known(policy, partition, choice, has_new_disk=has_new_disk)
+    last_known = _last_known(policy, partition, choice, holds_nothing=holds_nothing)
     last_known_dirs = _dirs_of(image, old, last_known, was)
+    if last_known == (emptied,) and image.brokers[emptied].has_one_of(last_known_dirs):
+        last_known_dirs = (NO_DIR,)
     change = PartitionChange(
         topic_id=topic.topic_id,
         partition=partition.partition,
@@ -140,13 +147,38 @@ def without_broker(
             yield change
 
 
-def leaders_for_leaderless(
-    policy: ClusterPolicy, image: MetadataImage, *, node: NodeId | None = None
-) -> Iterator[MetadataRecord]:
-    """A leader for each partition that has none and can have one; with ``node``: only for those that it replicates."""
+def leaders_for_leaderless(policy: ClusterPolicy, image: MetadataImage) -> Iterator[MetadataRecord]:
+    """A leader for each partition that has none and can have one."""
     for topic, partition in image.sorted_partitions():
-        if partition.leader == NO_NODE and (node is None or node in partition.replicas):
+        if partition.leader == NO_NODE:
             change = change_of(policy, image, topic, partition, election=election_for(policy, topic))
+            if change is not None:
+                yield change
+
+
+def with_broker(
+    policy: ClusterPolicy, image: MetadataImage, node: NodeId, missing: frozenset[tuple[TopicId, int]]
+) -> Iterator[MetadataRecord]:
+    """Changes for a broker that has been unfenced: it may lead partitions that have no leader.
+
+    ``missing`` are the replicas whose logs its process had to create. Where the metadata says that the broker held one
+    of them, the log is lost: the broker is neither in sync nor eligible, and does not count as the last known leader.
+    """
+    for topic, partition in image.sorted_partitions():
+        is_lost = (topic.topic_id, partition.partition) in missing and node in (
+            *partition.isr,
+            *partition.elr,
+            *partition.last_known_elr,
+        )
+        if is_lost or (partition.leader == NO_NODE and node in partition.replicas):
+            change = change_of(
+                policy,
+                image,
+                topic,
+                partition,
+                election=election_for(policy, topic),
+                emptied=node if is_lost else NO_NODE,
+            )
             if change is not None:
                 yield change
 
@@ -183,19 +215,20 @@ def _eligible(
     topic: TopicImage,
     partition: PartitionImage,
     isr: tuple[NodeId, ...],
-    unclean_stop: NodeId,
+    unsafe: frozenset[NodeId],
 ) -> tuple[NodeId, ...]:
     """The ELR beside ``isr`` (KIP-966).
 
-    Below min.insync.replicas the high watermark stands still, so whoever leaves the ISR from then on (or leaves it by
-    taking it below) keeps holding all that is committed, unless it stopped uncleanly: its page cache may be gone.
+    Below min.insync.replicas the high watermark stands still, so a replica that leaves the ISR from then on (or by
+    leaving takes it below) keeps holding all that is committed, unless it is ``unsafe``: it stopped uncleanly, so that
+    its page cache may be gone, or its folder is gone.
     """
     if len(isr) >= effective_min_isr(policy.min_insync_replicas(topic), partition.replicas, partition.adding):
         return ()
     if not policy.eligible_leader_replicas_enable:
         # None are made, but an ELR from before the switch is all that an empty ISR can come back from.
-        return () if isr else tuple(node for node in partition.elr if node != unclean_stop)
-    return _in_order(partition, {*partition.elr, *partition.isr} - {*isr, unclean_stop})
+        return () if isr else tuple(node for node in partition.elr if node not in unsafe)
+    return _in_order(partition, {*partition.elr, *partition.isr} - {*isr} - unsafe)
 
 
 def _elect(
@@ -204,9 +237,13 @@ def _elect(
     isr: tuple[NodeId, ...],
     elr: tuple[NodeId, ...],
     election: Election,
+    emptied: NodeId,
 ) -> _Choice:
     """The order in the file's head."""
     electable = isr or elr
+
+    def holds_nothing(node: NodeId) -> bool:
+        return node == emptied or image.brokers[node].came_back_empty(partition)
 
     def may_lead(node: NodeId) -> bool:
         return node in electable and image.eligible(node)
@@ -219,26 +256,26 @@ def _elect(
             return _Choice(leader=node, isr=isr or (node,))
     if not electable:
         for node in partition.last_known_elr:
-            if image.eligible(node) and not image.brokers[node].came_back_empty(partition):
+            if image.eligible(node) and not holds_nothing(node):
                 return _Choice(leader=node, isr=(node,), clean=False)
     if election is Election.UNCLEAN:
         living = [node for node in (*partition.assignment.original, *partition.adding) if image.eligible(node)]
         if living:
-            node = min(living, key=lambda node: image.brokers[node].came_back_empty(partition))
+            node = min(living, key=holds_nothing)
             return _Choice(leader=node, isr=(node,), clean=False)
     return _Choice(isr=isr)
 
 
 def _last_known(
-    policy: ClusterPolicy, partition: PartitionImage, choice: _Choice, *, has_new_disk: bool
+    policy: ClusterPolicy, partition: PartitionImage, choice: _Choice, *, holds_nothing: bool
 ) -> tuple[NodeId, ...]:
     """The last leader of a partition whose ISR ran empty: set once, forgotten when somebody leads again.
 
-    Without ELR the ISR itself says it, but for who came back with an empty disk.
+    Without ELR the ISR itself names it, except a broker that came back and ``holds_nothing``.
     """
     if choice.leader != NO_NODE:
         return ()
-    if choice.isr or partition.last_known_elr or not (policy.eligible_leader_replicas_enable or has_new_disk):
+    if choice.isr or partition.last_known_elr or not (policy.eligible_leader_replicas_enable or holds_nothing):
         return partition.last_known_elr
     if partition.leader != NO_NODE:
         return (partition.leader,)

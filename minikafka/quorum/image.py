@@ -33,6 +33,9 @@ from minikafka.quorum.records import (
 )
 from minikafka.types import NO_EPOCH, NO_NODE, Address, Epoch, Listener, NodeId, Offset, TopicId, TopicPartition
 
+NO_DIR = "-"
+"""In ``PartitionImage.last_known_dirs``: the last known leader came back without the partition's folder."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerImage:
@@ -71,7 +74,10 @@ class BrokerImage:
         return not log_dirs or not self.log_dirs or not set(log_dirs).isdisjoint(self.log_dirs)
 
     def came_back_empty(self, partition: PartitionImage) -> bool:
-        """Did it lead this partition last, and has another data directory now? Then it holds nothing of it."""
+        """Return True if this broker led the partition last and has lost its log since.
+
+        Its data directory is another one, or it came back without the partition's folder (``NO_DIR``).
+        """
         return self.node_id in partition.last_known_elr and not self.has_one_of(partition.last_known_dirs)
 
 
@@ -93,7 +99,7 @@ class PartitionImage:
     last_known_elr: tuple[NodeId, ...] = ()
     """The last leader, once ISR and ELR may both run empty (KIP-966)."""
     last_known_dirs: tuple[str, ...] = ()
-    """The data directory in which it led; empty: nobody knows."""
+    """The data directory in which it led; empty: unknown; ``NO_DIR``: the folder is gone from there."""
     recovered: bool = True
     """False from an unclean election until its leader says that it has recovered (KIP-704)."""
     adding: tuple[NodeId, ...] = ()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from minikafka.quorum.image import MetadataImage, PartitionImage
+from minikafka.quorum.image import NO_DIR, MetadataImage, PartitionImage
 from minikafka.types import NO_NODE, NodeId
 from minikafka.wire.messages import DescribedReplica, RemoteReplica
 
@@ -190,6 +190,8 @@ def why_the_watermark(seen: DescribedReplica) -> str:
 def _last_leader(node: NodeId, image: MetadataImage, partition: PartitionImage) -> str:
     broker = image.brokers.get(node)
     if broker is not None and broker.came_back_empty(partition):
+        if NO_DIR in partition.last_known_dirs:
+            return f"broker {node}, which led last, is back without the partition's folder"
         return f"broker {node}, which led last, is back with another data directory and leads again with the former one"
     return f"broker {node}, which led last, leads again when it is back"
 

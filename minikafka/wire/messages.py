@@ -503,12 +503,20 @@ class BrokerRegistrationResponse(Failed):
 
 
 @message
+class MissingReplica:
+    topic_id: TopicId
+    partition: int
+
+
+@message
 class BrokerHeartbeatRequest:
     broker_id: NodeId
     broker_epoch: int
     current_metadata_offset: Offset
     want_fence: bool = False
     want_shut_down: bool = False
+    missing_replicas: tuple[MissingReplica, ...] = ()
+    """While fenced: the replicas whose logs this process had to create. Those it held before are lost (ours)."""
 
 
 @message

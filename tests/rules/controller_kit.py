@@ -36,6 +36,7 @@ from minikafka.wire.messages import (
     CreatedTopic,
     CreateTopicsRequest,
     IsrMember,
+    MissingReplica,
     NewTopic,
     ReplicaAssignment,
 )
@@ -105,24 +106,32 @@ class Cluster:
         want_shut_down: bool = False,
         lowest_other_offset: int | None = None,
         shutdown_offset: int = 0,
+        missing: tuple[TopicPartition, ...] = (),
     ) -> BrokerHeartbeatResponse:
-        """A heartbeat of a broker that has read everything, unless ``offset`` says less."""
+        """A heartbeat of a broker that has read everything, unless ``offset`` says less.
+
+        ``missing``: replicas whose logs its process had to create.
+        """
         request = BrokerHeartbeatRequest(
             broker_id=node,
             broker_epoch=self.image.brokers[node].broker_epoch,
             current_metadata_offset=self.image.offset if offset is None else offset,
             want_fence=want_fence,
             want_shut_down=want_shut_down,
+            missing_replicas=tuple(
+                MissingReplica(topic_id=self.image.topics[each.topic].topic_id, partition=each.partition)
+                for each in missing
+            ),
         )
         decision = self.controller.heartbeat(
             self.image, request, lowest_other_offset=lowest_other_offset, shutdown_offset=shutdown_offset
         )
         return self.commit(decision)
 
-    def start(self, node: int, *, clean: bool = False) -> None:
+    def start(self, node: int, *, clean: bool = False, missing: tuple[TopicPartition, ...] = ()) -> None:
         """Register and catch up."""
         self.register(node, clean=clean)
-        self.heartbeat(node)
+        self.heartbeat(node, missing=missing)
 
     def lose(self, *nodes: int) -> None:
         """Their sessions end, one after the other."""

@@ -409,6 +409,60 @@ def test_an_unclean_election_takes_the_last_known_leader_with_another_disk_only_
     assert alone.leader() == (1, (1,))
 
 
+@pytest.mark.parametrize("elr", [True, False])
+def test_the_last_known_leader_does_not_lead_without_the_partitions_folder(elr: bool):
+    """A folder that is gone is as bad as a lost disk, also once its empty successor has survived another restart."""
+    cluster = Cluster(0, elr=elr)
+    for node in (1, 2):
+        cluster.disks[node] = (f"disk of {node}",)
+        cluster.start(node)
+    cluster.create("t", (1, 2))
+    leave_to(cluster, 1)
+    cluster.start(1, missing=(T0,))
+    state = cluster.state()
+    assert (state.leader, state.isr, state.elr, state.last_known_elr) == (-1, (), (), (1,))
+    cluster.commit(cluster.controller.elect_leaderless(cluster.image))
+    cluster.start(1)
+    cluster.start(1, clean=True)
+    assert cluster.state().leader == -1
+    assert "broker 1, which led last, is back without the partition's folder" in why_nobody_leads(cluster.image, state)
+    assert elect(cluster, "unclean", 0) == {0: 0}
+    assert cluster.leader() == (2, (2,)), "an unclean election prefers the replica that may hold records"
+    assert cluster.state().last_known_dirs == ()
+
+
+def test_an_eligible_replica_without_its_folder_is_not_eligible():
+    """A clean stop vouches for a log that was removed afterwards; the process that has to create it anew does not."""
+    cluster = Cluster(0, min_isr=2)
+    for node in (1, 2, 3):
+        cluster.disks[node] = (f"disk of {node}",)
+        cluster.start(node)
+    cluster.create("t", (1, 2, 3))
+    cluster.stop(2)
+    cluster.stop(1)
+    cluster.stop(3)
+    assert cluster.state().elr == (1, 3)
+    cluster.start(1, clean=True, missing=(T0,))
+    assert (cluster.leader(), cluster.state().elr) == ((-1, ()), (3,))
+    cluster.start(3, clean=True)
+    assert cluster.leader() == (3, (3,))
+
+
+def test_a_new_partition_may_be_led_by_a_broker_that_had_to_create_its_log():
+    """Only a log that the metadata says the broker held can be lost."""
+    cluster = Cluster(0)
+    for node in (1, 2):
+        cluster.disks[node] = (f"disk of {node}",)
+        cluster.start(node)
+    cluster.create("t", (1, 2))
+    cluster.lose(2)
+    cluster.set_isr(1)
+    cluster.start(2, missing=(T0,))
+    cluster.set_isr(1, 2)
+    cluster.lose(1)
+    assert cluster.leader() == (2, (2,))
+
+
 def test_who_does_not_tell_its_log_directory_is_believed():
     """Brokers of before, and metadata that they wrote: nobody knows of another disk."""
     for was, now in ((("a",), ()), ((), ("a",)), ((), ())):

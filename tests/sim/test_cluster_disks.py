@@ -11,7 +11,7 @@ from minikafka.client.consumer import Consumer
 from minikafka.client.settings import ConsumerConfig
 from minikafka.errors import DiskFailed, KafkaStorageError, OffsetOutOfRange, ProtocolError
 from minikafka.ports import Buffers
-from minikafka.sim.cluster import SimCluster
+from minikafka.sim.cluster import SimCluster, node_name
 from minikafka.sim.disk import FencedFile
 from minikafka.types import TopicPartition
 from tests.sim.cluster_kit import ORDERS, Client, a_follower, facts_of, folders, on_disk, simulated, values
@@ -364,6 +364,38 @@ def test_the_last_leader_does_not_lead_with_an_empty_disk_and_does_with_the_form
         cluster.settle(60.0)
         assert cluster.leader_of(name) == 4
         assert values(cluster, follower, name) == values(cluster, 4, name) == [b"on both", b"on one"]
+
+
+def test_the_last_leader_does_not_lead_without_its_folder() -> None:
+    """KIP-966: the last leader's folder was removed while it was down. It must not lead with the empty log that it
+    creates, nor after a restart that finds that log; an unclean election takes the replica that still has records.
+    """
+    with simulated(min_insync_replicas="1") as cluster:
+        cluster.create_topic("orders", partitions=1, replication_factor=2)
+        cluster.settle()
+        leader = cluster.leader_of(ORDERS)
+        follower = a_follower(cluster, ORDERS)
+        client = Client(cluster)
+        client.send(b"on both")
+        cluster.crash(follower)
+        cluster.until(lambda: cluster.partition(ORDERS).isr == (leader,), 60.0, "the ISR to shrink")  # type: ignore[union-attr]
+        client.send(b"on one")
+        cluster.crash(leader)
+        cluster.sim.disk(node_name(leader)).remove_for_good(str(ORDERS))
+        cluster.restart(leader)
+        cluster.restart(follower)
+        for _ in range(2):
+            both_are_back(cluster, leader, follower)
+            state = cluster.partition(ORDERS)
+            assert state is not None
+            assert (state.leader, state.isr, state.elr, state.last_known_elr) == (-1, (), (), (leader,))
+            cluster.crash(leader)
+            cluster.restart(leader)
+        both_are_back(cluster, leader, follower)
+        assert values(cluster, follower) == [b"on both"]
+        assert client.run(client.admin.elect_leaders("unclean", [ORDERS])) == {ORDERS: None}
+        cluster.settle(60.0)
+        assert cluster.leader_of(ORDERS) == follower
 
 
 def test_an_operator_gives_up_what_only_a_lost_disk_had() -> None:

@@ -113,8 +113,8 @@ def test_a_reassignment_that_does_not_wait_for_the_isr_is_caught(monkeypatch: py
         return Assignment(replicas=self.target) if self.under_way else self
 
     monkeypatch.setattr(Assignment, "settled", at_once)
-    chance = random.Random(11)
-    with simulated("moves-11", brokers=BROKERS, voters=VOTERS, replica_lag_time_max_ms="3000") as cluster:
+    chance = random.Random(12)
+    with simulated("moves-12", brokers=BROKERS, voters=VOTERS, replica_lag_time_max_ms="3000") as cluster:
         history = History(cluster, chance)
         with pytest.raises(AssertionError):
             for _ in range(40):
