@@ -19,6 +19,7 @@ from minikafka.types import NO_OFFSET, Offset, TopicPartition
 
 MEANINGS: Final[Mapping[str, str]] = {
     "two-owners": "two members had the same partition in one generation",
+    "assigned-outside": "a member began to read partitions though the group had told it that it belongs no more",
     "read-outside": "a member read on though the group had told it that it belongs no more",
     "zombie-commit": "a commit was accepted from a member without which the group had gone on",
     "zombie-heartbeat": "a heartbeat of an old generation was answered as if the member still belonged",
@@ -161,6 +162,12 @@ class GroupBook:
         first = self._of(group).readers.setdefault((generation, partition), process)
         if first != process:
             self._report("two-owners", f"{group}: {first} and {process} read {partition} in generation {generation}")
+
+    def assigned(self, group: str, generation: int, process: str, partitions: Iterable[TopicPartition]) -> None:
+        """Note that a member begins to read these, in its generation (-1: it knows that it was expelled)."""
+        shown = _shown(partitions)
+        if generation < 0 and shown != _shown(()):
+            self._report("assigned-outside", f"{group}: {process} was expelled, and takes {shown}")
 
     # ---- commits -----------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,9 @@
 ``pause_member``     SIGSTOP for ``lasts_s``: it comes back as a zombie that goes on with what it was at
 ``isolate_member``   no message from or to it for ``lasts_s``
 ``twin_member``      of a static member: it is stopped by SIGSTOP, and a second process takes its instance id
+``lose_member``      kill -9 of every process of this member; nobody ever replaces it, so its session has to end
+``expel_member``     from its next OffsetFetch on its requests are lost until its session has ended; the answer to that
+                     OffsetFetch arrives after it has learned that it is expelled
 ===================  ==================================================================================================
 
 Rule for this file: in the end each post of a group is held by one process that lives.
@@ -18,9 +21,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Final
 
 from minikafka.check import Recorder
 from minikafka.check.groups import GroupBook
+from minikafka.groups.records import OFFSETS_TOPIC, partition_of
 from minikafka.invariant import invariant
 from minikafka.sim.cluster import SimCluster
 from minikafka.sim.crew_member import CrewMember
@@ -28,12 +33,19 @@ from minikafka.sim.faults import At
 from minikafka.sim.group_plans import PlannedGroup
 from minikafka.sim.group_watch import GroupWatch
 from minikafka.sim.plan import Fault, Plan
+from minikafka.sim.verdicts import Drop, Message, Verdict
 from minikafka.sim.watch import Watch
 from minikafka.sim.workload import SUCCESSOR
 from minikafka.types import Offset, TopicPartition
 
 TWIN = "b"
 """The machine ``w1b`` is where the second process of ``w1``'s instance runs."""
+
+OF_MEMBERS: Final = frozenset({"Heartbeat", "JoinGroup", "SyncGroup", "OffsetFetch", "OffsetCommit", "LeaveGroup"})
+"""APIs by which a member is heard."""
+
+LEARNS_WITHIN_S: Final = 5.0
+"""A member whose session has ended is waited for this long to learn it by a heartbeat."""
 
 
 @dataclass(slots=True)
@@ -45,6 +57,8 @@ class _Post:
     member: CrewMember | None = None
     holders: list[CrewMember] = field(default_factory=list)
     """All that ever were."""
+    is_lost: bool = False
+    """Its member died for good."""
 
 
 class Crew:
@@ -77,7 +91,11 @@ class Crew:
             "pause_member": self._pause,
             "isolate_member": self._isolate,
             "twin_member": self._twin,
+            "lose_member": self._lose,
+            "expel_member": self._expel,
         }
+        self._undo: list[Callable[[], None]] = []
+        """Takes away the network rules of faults that are under way."""
 
     def start(self) -> None:
         """Everybody comes, some later."""
@@ -97,6 +115,8 @@ class Crew:
 
     def end(self) -> None:
         """Everything is put right: whoever stands still goes on."""
+        for undo in self._undo:
+            undo()
         for post in self._posts.values():
             for member in post.holders:
                 member.stalls_until = 0.0
@@ -109,7 +129,12 @@ class Crew:
 
     def missing(self) -> str:
         """What the group lacks to be whole and through with its topic, as a sentence; empty: nothing."""
-        members = [post.member for post in self._posts.values() if post.member is not None]
+        members = [post.member for post in self._posts.values() if post.member is not None and not post.is_lost]
+        known = self._known_members()
+        if known != len(members):
+            return f"the coordinator of group {self.group.name} knows {known} members, {len(members)} are alive"
+        if not members:
+            return ""
         names = [name for name in self._cluster.partition_names() if name.topic == self.group.topic]
         generations = sorted({member.generation for member in members})
         owned = sorted(name for member in members for name in member.owned)
@@ -125,9 +150,25 @@ class Crew:
                 return f"group {self.group.name} has committed {committed} of {name}, which ends at {end}"
         return ""
 
+    def _known_members(self) -> int:
+        """The number of members by the coordinator's word; -1 while the group has no coordinator."""
+        image = self._cluster.image()
+        topic = image.topics.get(OFFSETS_TOPIC) if image is not None else None
+        if topic is None:
+            return 0
+        name = TopicPartition(OFFSETS_TOPIC, partition_of(self.group.name, len(topic.partitions)))
+        broker = self._cluster.present().get(self._cluster.leader_of(name))
+        shard = broker.groups._shards.get(name) if broker is not None else None
+        if shard is None or not shard.is_answering:
+            return -1
+        group = shard.coordinator._groups.get(self.group.name)
+        return len(group.members) if group is not None else 0
+
     # ---- what happens ------------------------------------------------------------------------------------------------
 
     def _come(self, post: _Post, machine: str, at_s: float) -> None:
+        if post.is_lost:
+            return
         self._processes[machine] += 1
         number = self._processes[machine]
         process = machine if number == 1 else f"{machine}{SUCCESSOR}{number}"
@@ -190,6 +231,40 @@ class Crew:
         self._later(fault, partial(self._cluster.sim.resume, member.machine))
         self._come(post, f"{post.machine}{TWIN}", self._cluster.sim.loop.time())
         return True
+
+    def _lose(self, post: _Post, _member: CrewMember, _fault: Fault) -> bool:
+        post.is_lost = True
+        for machine in dict.fromkeys(each.machine for each in post.holders):
+            self._cluster.sim.kill(machine)
+        return True
+
+    def _expel(self, post: _Post, _member: CrewMember, _fault: Fault) -> bool:
+        session_s = self.group.settings["session_timeout_ms"] / 1000
+        self._undo.append(self._cluster.sim.network.rule(_Expulsion(post, session_s, self._cluster.sim.loop.time)))
+        return True
+
+
+class _Expulsion:
+    """A network rule: one member's session ends while it waits for the answer to its next OffsetFetch."""
+
+    def __init__(self, post: _Post, session_s: float, now: Callable[[], float]) -> None:
+        self._post = post
+        self._lasts_s = session_s * 1.2
+        self._now = now
+        self._ends_at: float | None = None
+
+    def __call__(self, message: Message) -> Verdict | None:
+        member = self._post.member
+        if member is None or message.source != member.machine:
+            return None
+        if self._ends_at is None and message.api == "OffsetFetch":
+            self._ends_at = self._now() + self._lasts_s
+        if self._ends_at is None or message.api not in OF_MEMBERS:
+            return None
+        # Heartbeats go through first, so that it learns of its expulsion before it learns where to begin.
+        waits = message.api == "OffsetFetch" and member.generation >= 0
+        late_s = self._now() - self._ends_at
+        return Drop() if late_s < 0 or (waits and late_s < LEARNS_WITHIN_S) else None
 
 
 class Crews:

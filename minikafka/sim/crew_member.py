@@ -177,6 +177,7 @@ class CrewMember(ConsumerRebalanceListener):
     def on_partitions_assigned(self, assigned: list[TopicPartition]) -> None:
         """Those that stay go on where they are."""
         self._reads_in = self.generation
+        self._book.assigned(self._group.name, self.generation, self.process, assigned)
         self._recorder.assign(self.process, self.owned)
         for name in self.owned:
             if name not in assigned and name in self._next:

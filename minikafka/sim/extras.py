@@ -13,7 +13,7 @@ from typing import Final
 
 from minikafka.sim.change_plans import ADD_PARTITIONS, CHANGE_FAULTS, drawn_changes
 from minikafka.sim.compaction_plans import TOMBSTONE, compacted, drawn_key, drawn_settings
-from minikafka.sim.group_plans import drawn_group
+from minikafka.sim.group_plans import MEMBER_FAULTS, drawn_failovers, drawn_group
 from minikafka.sim.plan import VOTERS, Fault, Operation, Plan, PlannedTopic
 from minikafka.sim.whom import FOLLOWER, ISR, LEADER
 
@@ -197,6 +197,18 @@ def consumer_group(plan: Plan, random: Random) -> Plan:
     return _and_faults(plan, faults)
 
 
+def group_failovers(plan: Plan, random: Random) -> Plan:
+    """The coordinator of a plan's group fails at the worst moment for its members."""
+    groups = [group for group in plan.groups if not group.is_calm]
+    if not groups:
+        return plan
+    drawn = [Fault(**each._asdict()) for each in drawn_failovers(random, plan.duration_s, groups[0])]
+    begins_at = min(each.at_s for each in drawn)
+    # Nothing else makes members join, or hides what the failover did to them.
+    calm = tuple(each for each in plan.faults if each.kind not in MEMBER_FAULTS or each.at_s < begins_at)
+    return _and_faults(plan.with_(faults=calm), drawn)
+
+
 def online_changes(plan: Plan, random: Random) -> Plan:
     """Replicas move, a topic grows, its settings change. No move where a bit rots: what is sound might go."""
     topic = plan.topics[0]
@@ -253,5 +265,6 @@ EXTRAS: Final = (
     (0.25, consumer_group),
     (0.3, online_changes),
     (0.3, compacted_topic),
+    (0.5, group_failovers),
 )
 """How often each is drawn."""

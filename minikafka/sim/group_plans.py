@@ -32,8 +32,13 @@ MEMBER_FAULTS: Final = (
     "pause_member",
     "isolate_member",
     "twin_member",
+    "lose_member",
+    "expel_member",
 )
 """What happens to members (``crew.py``)."""
+
+DRAWN_MEMBER_FAULTS: Final = MEMBER_FAULTS[:6]
+"""Those that every group with something to fear may meet; the others belong to ``drawn_failovers``."""
 
 COORDINATOR_FAULTS: Final = ("crash", "isolate", "pause")
 
@@ -154,14 +159,14 @@ def _calm_faults(random: Random, duration_s: float, machines: Sequence[str]) -> 
 
 
 def _faults(random: Random, duration_s: float, group: PlannedGroup) -> list[DrawnFault]:
-    kinds = [kind for kind in MEMBER_FAULTS if random.random() < 0.6 and (kind != "twin_member" or group.static)]
+    kinds = [kind for kind in DRAWN_MEMBER_FAULTS if random.random() < 0.6 and (kind != "twin_member" or group.static)]
     faults = []
     for _ in range(random.randint(1, 5) if kinds else 0):
         kind = random.choice(kinds)
         target = random.choice(group.static if kind == "twin_member" else group.machines)
         lasts_s = round(random.choice((0.3, 1.0, 3.0)) * random.uniform(0.5, 1.5), 3)
         faults.append(DrawnFault(round(random.uniform(0.5, duration_s), 3), kind, target, lasts_s))
-    coordinator = f"leader:{OFFSETS_TOPIC}-{partition_of(group.name, OFFSETS_PARTITIONS)}"
+    coordinator = coordinator_of(group)
     for _ in range(random.randint(0, 3)):
         at_s, kind = round(random.uniform(0.5, duration_s), 3), random.choice(COORDINATOR_FAULTS)
         target = random.choice((coordinator, coordinator, "controller"))
@@ -170,3 +175,38 @@ def _faults(random: Random, duration_s: float, group: PlannedGroup) -> list[Draw
         at_s, target = round(random.uniform(0.5, duration_s), 3), random.choice(group.static)
         faults.append(DrawnFault(at_s, "twin_member", target, round(random.uniform(0.3, 3.0), 3)))
     return faults
+
+
+def coordinator_of(group: PlannedGroup) -> str:
+    """The target of a fault that hits the group's coordinator."""
+    return f"leader:{OFFSETS_TOPIC}-{partition_of(group.name, OFFSETS_PARTITIONS)}"
+
+
+def drawn_failovers(random: Random, duration_s: float, group: PlannedGroup) -> list[DrawnFault]:
+    """Draw one schedule around a failover of the group's coordinator.
+
+    - Members die for good together with the coordinator, and nobody joins after them: only the sessions that the next
+      coordinator begins can free their partitions.
+    - The processes of static members die with the coordinator and come back within their session: the next coordinator
+      must know their instance ids.
+    - A member is expelled while it looks up where to begin.
+    """
+    coordinator = coordinator_of(group)
+    shapes = ("lost", "lost", "static", "expelled") if group.static else ("lost", "lost", "expelled")
+    shape = random.choice(shapes)
+    if shape == "expelled":
+        at_s, target = round(random.uniform(0.15, 0.35) * duration_s, 3), random.choice(group.machines)
+        others = [each for each in group.machines if each != target] or [target]
+        return [
+            DrawnFault(at_s, "expel_member", target, 0.0),
+            DrawnFault(round(at_s + 0.1, 3), "stop_member", random.choice(others), 0.5),
+        ]
+    at_s = round(random.uniform(0.6, 0.9) * duration_s, 3)
+    crash = DrawnFault(
+        round(at_s + random.uniform(0.0, 0.2), 3), "crash", coordinator, round(random.uniform(0.5, 3.0), 3)
+    )
+    if shape == "static":
+        back_s = round(random.uniform(0.2, 1.0), 3)
+        return [*(DrawnFault(at_s, "kill_member", each, back_s) for each in group.static), crash]
+    lost = random.sample(group.machines, random.randint(1, len(group.machines)))
+    return [*(DrawnFault(at_s, "lose_member", each, 0.0) for each in sorted(lost)), crash]

@@ -13,17 +13,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
+from minikafka.broker.group_shard import GroupShard
 from minikafka.check.groups import GroupBook
 from minikafka.groups.protocol import Assignment
-from minikafka.groups.records import OFFSETS_TOPIC, OffsetRecord, partition_of, unpacked
+from minikafka.groups.records import OFFSETS_TOPIC, GroupValue, OffsetRecord, partition_of, unpacked
 from minikafka.log.partition_log import PartitionLog
 from minikafka.sim.cluster import SimCluster, node_name
+from minikafka.sim.group_invariants import look_at_loaded
 from minikafka.sim.held import stored_batches
 from minikafka.sim.sight import OfPartition, Report, Sight
 from minikafka.sim.verdicts import Message
 from minikafka.sim.watch import Watch
 from minikafka.sim.world import Event
-from minikafka.types import Offset, TopicId, TopicPartition
+from minikafka.types import NodeId, Offset, TopicId, TopicPartition
 from minikafka.wire.apis import BY_NAME
 from minikafka.wire.codec import decode_request, decode_response
 from minikafka.wire.group_messages import (
@@ -59,11 +61,18 @@ class GroupWatch(OfPartition):
         self.book = GroupBook(watch.report)
         self.marks: Counter[str] = Counter()
         self._cluster = cluster
+        self._nodes = {node_name(node): node for node in cluster.nodes}
         self._watch = watch
         self._asked: dict[int, _Asked] = {}
         """By number of the call."""
         self._read: dict[tuple[TopicPartition, TopicId], Offset] = {}
         """Up to where the log was read."""
+        self._groups: dict[str, GroupValue | None] = {}
+        """The last committed record of each group; None: it was deleted."""
+        self._loaded_on: list[str] = []
+        """Nodes on which a coordinator has taken over in this step."""
+        self._loaded: dict[tuple[NodeId, TopicPartition], GroupShard] = {}
+        """The coordinator that took over each partition last, by node."""
         self._on_request: dict[str, Callable[[int, Any], None]] = {"OffsetCommit": self._commit_sent}
         self._on_answer: dict[str, Callable[[int, _Asked, Any, str], None]] = {
             "SyncGroup": self._synced,
@@ -73,11 +82,30 @@ class GroupWatch(OfPartition):
         }
         cluster.sim.network.observers.append(self._on_message)
         cluster.sim.observers.append(self._on_event)
+        cluster.sim.loop.after_step.append(self._after_step)
         watch.also(self)
 
     def _on_event(self, event: Event) -> None:
-        if event.kind == "group_coordinator_loaded" and event.facts["groups"]:
-            self.marks["group_taken_over"] += 1
+        if event.kind == "group_coordinator_loaded":
+            self._loaded_on.append(event.node)
+            self.marks["group_taken_over"] += bool(event.facts["groups"])
+
+    def _after_step(self) -> None:
+        """Check the groups that a new coordinator has loaded; the log was read up to there in the same step."""
+        while self._loaded_on:
+            node = self._nodes[self._loaded_on.pop()]
+            broker, image = self._cluster.present().get(node), self._cluster.image()
+            if broker is None or image is None or self._watch.forgiven:
+                continue
+            for name, shard in broker.groups._shards.items():
+                if shard.is_loaded and self._loaded.get((node, name)) is not shard:
+                    self._loaded[node, name] = shard
+                    state = image.partition(name)
+                    # A deposed leader may load what its successor's log has changed since.
+                    is_newest = state is not None and (state.leader, state.leader_epoch) == (node, shard.leader.epoch)
+                    if is_newest and name not in self._watch.were_rotten:
+                        groups = {each: value for each, value in self._groups.items() if self._partition(each) == name}
+                        look_at_loaded(shard, groups, self._cluster.sim.loop.time(), self._watch.report)
 
     # ---- the wire ----------------------------------------------------------------------------------------------------
 
@@ -179,8 +207,10 @@ class GroupWatch(OfPartition):
             offset = record.value.offset if record.value is not None else None
             self.book.offset_recorded(record.group, record.partition, offset)
         elif record.value is None:
+            self._groups[record.group] = None
             self.book.group_deleted(record.group)
         else:
+            self._groups[record.group] = record.value
             self.marks["group_recorded"] += 1
             members = record.value.members
             dealt = [Assignment.unpacked(each.assignment).partitions for each in members]

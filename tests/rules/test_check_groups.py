@@ -83,6 +83,16 @@ def test_whoever_is_out_reads_nothing():
     assert told.kinds == ["read-outside"]
 
 
+def test_an_expelled_member_takes_no_partitions():
+    """S31: an assignment that is applied after the member has learned of its expulsion is another member's."""
+    told = Told()
+    told.book.assigned("g", 1, "a", [P0])
+    told.book.assigned("g", -1, "a", [])
+    assert told.kinds == []
+    told.book.assigned("g", -1, "a", [P0])
+    assert told.kinds == ["assigned-outside"]
+
+
 def test_a_zombies_commit():
     """S33: sent after a newer generation was given out; or by whoever had the instance before."""
     told = Told()

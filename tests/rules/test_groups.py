@@ -325,6 +325,22 @@ def test_a_new_coordinator_knows_members_and_assignments_and_restarts_sessions()
     assert {each.assignment for each in desk.coordinator.describe("g").members} == {assignment(0), assignment(1)}
 
 
+def test_a_new_coordinator_drops_members_that_it_never_hears():
+    """Sessions of dynamic and static members begin when the coordinator takes over, without any request."""
+    desk = Desk()
+    member = desk.stable(1, session_ms=10_000)[0]
+    desk.join(instance="i", session_ms=10_000)
+    desk.join(member, session_ms=10_000)
+    desk.sync(member, generation_of(desk), {})
+    desk.pass_time(9)
+    desk.take_over()
+    assert len(desk.coordinator.describe("g").members) == 2
+    desk.pass_time(9)
+    assert len(desk.coordinator.describe("g").members) == 2
+    desk.pass_time(2)
+    assert desk.coordinator.describe("g").members == ()
+
+
 def test_who_waits_when_the_coordinator_moves_is_told():
     """NOT_COORDINATOR: look for the new one."""
     desk = Desk()

@@ -105,3 +105,14 @@ def with_one_that_leaves(seed: int) -> Plan:
     return drawn.with_(
         groups=groups, faults=faults, settings={**drawn.settings, "group.initial.rebalance.delay.ms": "3000"}
     )
+
+
+def with_an_expulsion(seed: int) -> Plan:
+    """One of three members is expelled while it fetches the offsets of its new partitions."""
+    random = Random(f"{seed}/expelled")
+    drawn = with_a_group(seed)
+    groups = tuple(changed(each, settings={}, members=3, static=(), is_calm=False) for each in drawn.groups)
+    at_s = round(random.uniform(4.0, 8.0), 3)
+    expelled = Fault(at_s=at_s, kind="expel_member", target="w1")
+    leaves = Fault(at_s=round(at_s + 0.3, 3), kind="stop_member", target="w2", lasts_s=1.5)
+    return drawn.with_(groups=groups, faults=(expelled, leaves))

@@ -1,0 +1,98 @@
+"""Bugs that every check missed once: around failovers of a group's coordinator, consumers, and power cuts.
+
+They are hunted with the plans that ``sim run`` draws, unless a plan family is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from minikafka.client.group_member import Member
+from minikafka.groups.group import Group
+from minikafka.types import TopicPartition
+from tests.rules.test_groups import (
+    test_a_new_coordinator_drops_members_that_it_never_hears as silent_members_are_dropped_after_a_failover,
+)
+from tests.sim.bug import Bug
+from tests.sim.planted import Planted
+from tests.sim.planted_group_plans import with_an_expulsion
+
+# ---- groups ----------------------------------------------------------------------------------------------------------
+
+
+def sessions_stand_still(self: Group, now: float) -> None:
+    """The sessions of loaded members never begin."""
+
+
+def without_instances(original: Callable[..., Group]) -> Any:
+    """A new coordinator loads members without the index of their instance ids."""
+
+    def of(cls: type[Group], group_id: str, value: Any) -> Group:
+        group = original(group_id, value)
+        group.static.clear()
+        return group
+
+    return classmethod(of)
+
+
+async def takes_what_was_given(self: Member, partitions: tuple[TopicPartition, ...]) -> None:
+    """``Member._take`` without its last look at the generation."""
+    gone = tuple(each for each in self.owned if each not in partitions)
+    if gone:
+        await self._gate.hold()
+        await self._give_up(gone)
+    else:
+        self._gate.holding = True
+    added = tuple(each for each in partitions if each not in self.owned)
+    committed = await self.offsets.committed(added)
+    self.owned = partitions
+    self._follow(())
+    self._positions.assign(partitions)
+    for partition, found in committed.items():
+        self._positions.begin_at(partition, found.offset, found.leader_epoch)
+    self._tell()
+    await self._call(lambda listener, new: listener.on_partitions_assigned(new), added, always=True)
+    if gone and self._is_cooperative:
+        self.rejoin("what was given up is free for the others now")
+
+
+SURVIVORS = (
+    Planted(
+        name="sessions_not_begun_by_a_new_coordinator",
+        story="a coordinator that has loaded its groups never expires members that it does not hear",
+        caught_by=("loaded_member_without_deadline", "not_converged"),
+        patches=[(Group, "started", sessions_stand_still)],
+        seed=0,
+        drawn="group_failovers",
+    ),
+    Planted(
+        name="instance_ids_not_loaded",
+        story="a coordinator that has loaded its groups does not know the instance ids of static members (KIP-345)",
+        caught_by=("loaded_group_differs",),
+        patches=[(Group, "of", without_instances(Group.of))],
+        seed=0,
+        drawn="group_failovers",
+    ),
+    Planted(
+        name="expelled_while_it_looks_up_offsets",
+        story="a member that is expelled while it fetches offsets takes the partitions it was assigned before",
+        caught_by=("assigned-outside", "read-outside"),
+        patches=[(Member, "_take", takes_what_was_given)],
+        seed=0,
+        make=with_an_expulsion,
+        drawn="consumer_group",
+    ),
+)
+
+SURVIVOR_DRILLS = (
+    Bug(
+        name="loaded_sessions_stand_still",
+        source="ours",
+        area="groups",
+        story="the same as sessions_not_begun_by_a_new_coordinator, under the rules alone",
+        patches=[(Group, "started", sessions_stand_still)],
+        ground="drill",
+        told_in=silent_members_are_dropped_after_a_failover,
+    ),
+)
