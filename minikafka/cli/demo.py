@@ -134,6 +134,7 @@ class Demo:
             await cluster.stop()
         say("brokers stopped; comparing the replicas byte by byte")
         compared = await asyncio.to_thread(compare, ledger, folders, ends)
+        say("checking the history: was every acknowledged flight read, once and in order?")
         verdict = await asyncio.to_thread(judge, ledger)
         self._summarize(story, compared, verdict)
         return verdict.ok and compared.differences == 0 and aggregated
@@ -143,11 +144,12 @@ class Demo:
         if not is_installed():
             self.screen.say(LEFT_OUT)
             return True
-        self.screen.say("Spark: delays per airport and carrier, aggregated from the topic")
+        self.screen.say("Spark: delays per airport and carrier, aggregated from the topic (about a minute)")
         summary = await run_job(
             cluster.bootstrap, TOPIC, SUMMARY_TOPIC, self.folder, lambda text: self.screen.say(f"Spark: {text}")
         )
         print_flights(summary)
+        self.screen.say("Spark: comparing with the same aggregation in plain Python")
         direct = await asyncio.to_thread(lambda: directly(flights(self.count), summary["until_ms"]))
         differences = direct.differences(summary)
         self.screen.say(

@@ -16,10 +16,13 @@ from minikafka.cli.flights import Flight
 from minikafka.config import DAY_MS
 from minikafka.errors import WorldError
 from minikafka.spark.jobs.flights import LATE_MINUTES
+from minikafka.spark.session import INSTALL_SPARK
 
 JOB_TIMEOUT_S = 300.0
+QUIET_INTERVAL_S = 5.0
+"""After this long without news of the job, the demo says that it is still at work."""
 
-LEFT_OUT = "Spark is not installed, so its job over the flights is left out (pip install 'minikafka[spark]')"
+LEFT_OUT = f"Spark is not installed, so the Spark job is left out ({INSTALL_SPARK})"
 
 
 class JobFailed(WorldError):
@@ -41,16 +44,32 @@ async def run_job(
         *command, "--summary-topic", summary_topic, stdout=PIPE, stderr=PIPE, start_new_session=True
     )
     last = ""
+    news = asyncio.Event()
 
     async def listen(stream: asyncio.StreamReader) -> None:
         nonlocal last
         async for line in stream:
             text = line.decode(errors="replace").strip()
-            # The JVM talks on standard error too; only what is ours is told.
+            # The JVM writes to standard error too; only the job's own lines are shown.
             if text.startswith("flights: "):
                 told(text.removeprefix("flights: "))
+                news.set()
             last = text or last
 
+    async def fill_silence() -> None:
+        loop = asyncio.get_running_loop()
+        since = loop.time()
+        while True:
+            try:
+                async with asyncio.timeout(QUIET_INTERVAL_S):
+                    await news.wait()
+            except TimeoutError:
+                told(f"still at work, {loop.time() - since:.0f} s after the last step")
+            else:
+                news.clear()
+                since = loop.time()
+
+    filling = asyncio.ensure_future(fill_silence())
     try:
         async with asyncio.timeout(JOB_TIMEOUT_S):
             if process.stdout is None or process.stderr is None:
@@ -60,6 +79,7 @@ async def run_job(
     except TimeoutError:
         raise JobFailed(f"the Spark job has not ended after {JOB_TIMEOUT_S:.0f} s; it said: {last}") from None
     finally:
+        filling.cancel()
         if process.returncode is None:
             process.kill()
             await process.wait()

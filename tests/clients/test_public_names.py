@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 from typing import Any
 
 import aiokafka
@@ -97,3 +99,13 @@ def test_the_public_names_are_these():
     with pytest.raises(AttributeError, match="no attribute 'Nobody'"):
         _ = minikafka.Nobody  # type: ignore[attr-defined]
     assert "acks" in inspect.signature(minikafka.Producer).parameters
+
+
+def test_dir_lists_the_public_names_before_their_first_use():
+    """Issue 13, section 0: a REPL completes `minikafka.Pro`, and dir() loads no client."""
+    code = (
+        "import sys, minikafka; names = dir(minikafka); "
+        "print(set(minikafka.__all__) <= set(names), 'aiohttp' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True False\n"

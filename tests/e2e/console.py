@@ -2,7 +2,8 @@
 
 Rules of a page: a line that begins with ``$`` is a command; it goes on in lines that begin with ``>``, or after one
 that ends in a backslash. What follows is its output, compared as a whole, with ``...`` for any text. A command without output on the page may print anything, but
-every command must succeed, unless its line ends in ``# fails``. Ports 9092 to 9094 stand for three that are free.
+every command must succeed, unless its line ends in ``# fails``. The three ports from the page's ``--base-port`` on stand
+for three that are free.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-PORT = 9092
+BASE_PORT = re.compile(r"--base-port (\d+)")
 PATIENCE_S = 180.0
 FAILS = "# fails"
 
@@ -80,8 +81,9 @@ def free_ports(count: int) -> int:
 class Shell:
     """One bash in which a page's commands run, and everything that they start. Use it as a context manager."""
 
-    def __init__(self, folder: Path) -> None:
-        self.first_port = free_ports(3)
+    def __init__(self, folder: Path, base_port: int = 0) -> None:
+        self._base_port = base_port
+        self._free_port = free_ports(3)
         self._bash = subprocess.Popen(
             ["bash", "--noprofile", "--norc"],
             cwd=folder,
@@ -113,8 +115,8 @@ class Shell:
                 stream.close()
 
     def _ported(self, text: str, *, back: bool = False) -> str:
-        for at in range(3):
-            here, there = str(PORT + at), str(self.first_port + at)
+        for at in range(3 if self._base_port else 0):
+            here, there = str(self._base_port + at), str(self._free_port + at)
             text = text.replace(*((there, here) if back else (here, there)))
         return text
 
@@ -141,7 +143,8 @@ class Shell:
 def run_page(page: Path, folder: Path) -> int:
     """Run the page; AssertionError where it does not tell the truth. How many commands there were."""
     count = 0
-    with Shell(folder) as shell:
+    base_port = BASE_PORT.search(page.read_text(encoding="utf-8"))
+    with Shell(folder, int(base_port[1]) if base_port else 0) as shell:
         for step in steps_of(page):
             count += 1
             printed, status = shell.run(step.command)

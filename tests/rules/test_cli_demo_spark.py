@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from minikafka.cli.demo_spark import DAY_MS, directly
+from minikafka.cli.demo_spark import DAY_MS, directly, run_job
 from minikafka.cli.flights import Flight
 
 
@@ -39,3 +39,26 @@ def test_a_difference_is_told_with_its_place():
     told = directly([*FLIGHTS, flight(0, "UA", 1)], 3 * DAY_MS).differences(SUMMARY)
     assert told[0].startswith("JFK/UA: Spark [1, 1, 15, 1], directly [2, 1, 16, 2]")
     assert told[1] == "windows: Spark 3, directly 4"
+
+
+async def test_a_silent_job_is_still_reported(tmp_path, monkeypatch):
+    """Issue 13, section 0: Spark said nothing for minutes, and looked like a hang. What the JVM prints is not shown."""
+    heard = tmp_path / "heard"
+    job = tmp_path / "job"
+    job.write_text(
+        "#!/bin/sh\necho 'WARN: of the JVM' >&2\necho 'flights: starting' >&2\n"
+        f"until [ -e {heard} ]; do sleep 0.05; done\necho '{{}}'\n"
+    )
+    job.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(job))
+    monkeypatch.setattr("minikafka.cli.demo_spark.QUIET_INTERVAL_S", 0.05)
+    told: list[str] = []
+
+    def say(text: str) -> None:
+        told.append(text)
+        if "still at work" in text:
+            heard.touch()
+
+    assert await run_job("127.0.0.1:1", "flights", "delays", tmp_path, say) == {}
+    assert "starting" in told
+    assert not any("JVM" in each for each in told)

