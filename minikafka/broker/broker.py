@@ -154,6 +154,14 @@ class Broker:
         if self.failure is not None:
             raise BrokerNotAvailable(f"broker {self.node_id} stopped: {self.failure}")
 
+    def check_caught_up(self) -> None:
+        """Raise BrokerNotAvailable until this broker has applied its own registration, and so all that came before."""
+        if not self._has_caught_up:
+            raise BrokerNotAvailable(
+                f"broker {self.node_id} has just started and has not read the cluster's metadata yet"
+                f" ({self.missing()}): ask another broker, or later"
+            )
+
     def missing(self) -> str:
         """What this broker still waits for, as a sentence."""
         if not self._open:
@@ -202,6 +210,7 @@ class Broker:
                 producer_ids=self.producer_ids,
                 groups=self.groups,
                 chronicle=self.chronicle,
+                check_caught_up=self.check_caught_up,
             )
         )
         self.metadata.subscribe(self.chronicle.on_image)

@@ -28,7 +28,7 @@ from minikafka.broker.group_manager import GroupManager
 from minikafka.broker.lifecycle import Lifecycle
 from minikafka.broker.quorum_driver import QuorumDriver
 from minikafka.broker.replica_manager import ReplicaManager
-from minikafka.ports import RequestContext
+from minikafka.ports import INTERNAL, RequestContext
 from minikafka.types import METADATA_TOPIC
 from minikafka.wire.messages import (
     DescribeReplicasRequest,
@@ -65,9 +65,22 @@ def handler_table(
     producer_ids: ProducerIds,
     groups: GroupManager,
     chronicle: Chronicle,
+    check_caught_up: Callable[[], None],
 ) -> dict[str, ApiHandler]:
-    """Every API by its name."""
+    """Every API by its name.
+
+    ``check_caught_up`` raises BrokerNotAvailable while this broker has not read the metadata since its start. What it
+    would tell clients until then is wrong: that topics do not exist, that others lead. They ask another broker.
+    """
     alive = lifecycle.session_alive
+
+    def to_clients(handler: ApiHandler) -> ApiHandler:
+        async def handle(request: Any, context: RequestContext) -> Any:
+            if context.protocol != INTERNAL.protocol and getattr(request, "replica_id", -1) < 0:
+                check_caught_up()
+            return await handler(request, context)
+
+        return handle
 
     async def produce(request: ProduceRequest, _: RequestContext) -> ProduceResponse:
         return await handle_produce(replicas, request, session_alive=alive)
@@ -81,18 +94,18 @@ def handler_table(
         return await handle_describe_replicas(replicas, request, broker_epoch=lifecycle.broker_epoch)
 
     return {
-        "Produce": produce,
-        "Fetch": fetch,
-        "ListOffsets": lambda request, _: handle_list_offsets(replicas, request, session_alive=alive),
-        "OffsetForLeaderEpoch": lambda request, _: handle_offset_for_leader_epoch(
-            replicas, request, session_alive=alive
+        "Produce": to_clients(produce),
+        "Fetch": to_clients(fetch),
+        "ListOffsets": to_clients(lambda request, _: handle_list_offsets(replicas, request, session_alive=alive)),
+        "OffsetForLeaderEpoch": to_clients(
+            lambda request, _: handle_offset_for_leader_epoch(replicas, request, session_alive=alive)
         ),
-        "DeleteRecords": lambda request, _: handle_delete_records(replicas, request, session_alive=alive),
-        "Metadata": metadata.handle_metadata,
-        "DescribeTopicPartitions": _without_context(metadata.handle_describe_topics),
-        "DescribeConfigs": _without_context(admin.handle_describe_configs),
-        "ListPartitionReassignments": _without_context(admin.handle_list_reassignments),
-        "DescribeProducers": lambda request, _: handle_describe_producers(replicas, request),
+        "DeleteRecords": to_clients(lambda request, _: handle_delete_records(replicas, request, session_alive=alive)),
+        "Metadata": to_clients(metadata.handle_metadata),
+        "DescribeTopicPartitions": to_clients(_without_context(metadata.handle_describe_topics)),
+        "DescribeConfigs": to_clients(_without_context(admin.handle_describe_configs)),
+        "ListPartitionReassignments": to_clients(_without_context(admin.handle_list_reassignments)),
+        "DescribeProducers": to_clients(lambda request, _: handle_describe_producers(replicas, request)),
         "InitProducerId": _without_context(producer_ids.handle_init_producer_id),
         "ApiVersions": _without_context(handle_api_versions),
         "DescribeReplicas": describe_replicas,

@@ -67,7 +67,9 @@ async def from_coordinator(
             left_s = max(deadline - clock.now(), PAUSE_S)
             response = await told_by(visit, node, request, wait_s=left_s, slack_s=0.0 if until else None)
         except LeaderNotAvailable as unreachable:
-            error: ProtocolError = CoordinatorNotAvailable(f"the coordinator of {group}: {unreachable.message}")
+            error: ProtocolError = CoordinatorNotAvailable(
+                f"the coordinator of {group}: {unreachable.message}", outcome=unreachable.outcome
+            )
         except ProtocolError as raised:
             error = raised
         else:

@@ -65,6 +65,10 @@ class Host(Protocol):
         """Registered, unfenced, metadata caught up."""
         ...
 
+    def check_caught_up(self) -> None:
+        """Raise BrokerNotAvailable until this broker has read the metadata since its start."""
+        ...
+
     def missing(self) -> str:
         """What it still waits for before it is ready, as a sentence."""
         ...

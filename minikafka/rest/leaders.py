@@ -15,6 +15,7 @@ from minikafka.broker.peer import call
 from minikafka.errors import (
     NOT_WRITTEN,
     UNKNOWN,
+    BrokerNotAvailable,
     LeaderNotAvailable,
     NetworkException,
     NotController,
@@ -76,6 +77,11 @@ async def told_by(visit: Visit, node: NodeId, request: Any, *, wait_s: float, sl
     except OutcomeUnknown:
         raise NetworkException(f"broker {node} at {address} did not answer", outcome=UNKNOWN) from None
     visit.served_by.append(node)
+    if response.error_code == BrokerNotAvailable.code:
+        # It is starting or stopping: for the client that is as if it could not be reached.
+        raise LeaderNotAvailable(
+            f"broker {node} at {address}: {response.error_message}", outcome=failure_of(response).outcome
+        )
     return response
 
 

@@ -205,21 +205,30 @@ def problem_of(
     Without ``instance``, which only a whole answer of ``/v1`` has, there is none.
     """
     kind = type(error)
+    status = status_of(error) if status is None else status
     problem: dict[str, Any] = {
         "type": PROBLEM_PAGES + slug_of(kind),
         "title": title_of(kind),
-        "status": status_of(error) if status is None else status,
+        "status": status,
         "detail": error.message,
         **({} if instance is None else {"instance": instance}),
         "error": error.name,
         "error_code": error.code,
         "message": error.message,
-        "retriable": error.retriable,
+        "retriable": is_retriable(kind, status),
         "outcome": error.outcome,
     }
     for name, value in (*error.facts.items(), *members.items()):
         problem.setdefault(name, _plain(value))
     return problem
+
+
+def is_retriable(kind: type[ProtocolError], status: int) -> bool:
+    """Return True if the same request may succeed later: as Kafka says, and for every 503.
+
+    Kafka's table does not call BROKER_NOT_AVAILABLE retriable, because its clients see a closed connection instead.
+    """
+    return kind.retriable or status == 503
 
 
 def _plain(value: object) -> Any:
@@ -255,7 +264,7 @@ def page_of(slug: str) -> dict[str, Any] | None:
         "error": kind.name,
         "error_code": kind.code,
         "status": STATUS[kind],
-        "retriable": kind.retriable,
+        "retriable": is_retriable(kind, STATUS[kind]),
         "meaning": re.sub(r"\s+", " ", kind.__doc__ or "").strip(),
         "cause": hint.cause,
         "look_at": [f"curl http://127.0.0.1:9092{path}" for path in hint.look_at],

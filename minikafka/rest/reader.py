@@ -100,7 +100,7 @@ class PartitionReader:
                 problem = problem_of(refused.error, status=refused.status, **refused.members)
                 yield [Told("problem", problem)] if problem["detail"] != told_problem else []
                 told_problem = problem["detail"]
-                if not refused.error.retriable:
+                if not problem["retriable"]:
                     return
                 await asyncio.sleep(PAUSE_S)
                 continue

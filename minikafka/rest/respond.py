@@ -44,6 +44,8 @@ async def respond(route: Route, visit: Visit, streams: Streams) -> web.StreamRes
             query={name: visit.http.query.getall(name) for name in visit.http.query},
             headers=visit.http.headers,
         )
+        if route.reads_metadata:
+            visit.host.check_caught_up()
         reply = await route.handler(visit)
         if isinstance(reply, Stream):
             return await _streamed(visit, reply, streams)

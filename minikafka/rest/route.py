@@ -77,6 +77,11 @@ class Route:
     """Only there with ``mk.testing.endpoints.enable=true``."""
 
     @property
+    def reads_metadata(self) -> bool:
+        """True if the handler looks topics or groups up in the metadata: a broker without it would answer 404."""
+        return self.tag in ("topics", "partitions", "records", "groups")
+
+    @property
     def media_types(self) -> frozenset[str]:
         """What its answers can be."""
         return frozenset(each for answer in self.answers.values() for each in (answer.media_type, *answer.also))

@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from minikafka.config import BrokerConfig
 from minikafka.errors import (
+    BrokerNotAvailable,
     NotController,
     NotLeaderOrFollower,
     OffsetOutOfRange,
@@ -112,6 +113,7 @@ class FakeBroker:
         self.node_id = node
         self.config = config
         self.is_ready = True
+        self.has_caught_up = True
         self.failure: str | None = None
         self.refuse: dict[str, list[ProtocolError]] = {}
         """API -> errors for the whole of the next requests."""
@@ -142,6 +144,10 @@ class FakeBroker:
     @property
     def image(self) -> MetadataImage:
         return self.cluster.image()
+
+    def check_caught_up(self) -> None:
+        if not self.has_caught_up:
+            raise BrokerNotAvailable(f"broker {self.node_id} has not read the metadata")
 
     def missing(self) -> str:
         return "the controller has not unfenced it"

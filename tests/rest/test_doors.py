@@ -200,6 +200,30 @@ async def test_a_leader_that_cannot_serve_is_503_and_not_a_redirect_to_itself(cu
     assert told.problem(503, "LEADER_NOT_AVAILABLE")["retriable"] is True
 
 
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/v1/topics"),
+        ("GET", "/v1/topics/orders"),
+        ("GET", "/v1/topics/orders/records"),
+        ("GET", "/v1/topics/orders/partitions/0"),
+        ("GET", "/v1/topics/orders/partitions/0/records?offset=0"),
+        ("GET", "/v1/topics/orders/partitions/0/stream"),
+        ("GET", "/v1/topics/orders/partitions/0/explain"),
+        ("POST", "/v1/topics/orders/records"),
+        ("GET", "/v1/groups"),
+    ],
+)
+async def test_a_broker_that_has_just_started_is_503_and_not_404(curl, method, path):
+    """Issue 13: a broker that had no metadata yet answered that topics do not exist."""
+    curl.cluster.topics.clear()
+    curl.cluster.brokers[1].has_caught_up = False
+    problem = (await curl(method, path)).problem(503, "BROKER_NOT_AVAILABLE")
+    assert (problem["retriable"], problem["outcome"]) == (True, "not_written")
+    for there in ("/healthz", "/v1/cluster", "/openapi.json"):
+        assert (await curl.get(there)).status == 200
+
+
 async def test_a_dry_run_creates_nothing(curl):
     """200 and not 201: nothing is there."""
     told = await curl.post("/v1/topics?dry_run=true", {"name": "teas"})
@@ -437,8 +461,9 @@ async def test_without_a_leader_it_is_503(curl):
 async def test_a_dead_leader_is_503_and_a_lost_answer_is_504(curl, monkeypatch):
     """Unreachable: nothing happened. No answer: nobody can tell."""
     monkeypatch.setattr(leaders, "PAUSE_S", 0.001)
-    curl.cluster.brokers[2].refuse["Produce"] = [BrokerNotAvailable("stopping")]
-    (await curl.post("/v1/topics/orders/partitions/1/records", {"value": 1})).problem(503, "BROKER_NOT_AVAILABLE")
+    curl.cluster.brokers[2].refuse["Produce"] = [BrokerNotAvailable("stopping")] * leaders.ATTEMPTS_MAX
+    told = await curl.post("/v1/topics/orders/partitions/1/records", {"value": 1})
+    assert "stopping" in told.problem(503, "LEADER_NOT_AVAILABLE")["detail"]
     monkeypatch.setattr(leaders, "FORWARD_SLACK_S", 0.5)
     may_answer = asyncio.Event()
 

@@ -9,8 +9,9 @@ import pytest
 from minikafka.broker.peer import call
 from minikafka.client.consumer import Consumer
 from minikafka.client.settings import ConsumerConfig
-from minikafka.errors import InvalidRequest, InvalidTopic, OffsetOutOfRange, UnknownTopicOrPartition
+from minikafka.errors import BrokerNotAvailable, InvalidRequest, InvalidTopic, OffsetOutOfRange, UnknownTopicOrPartition
 from minikafka.sim.cluster import CLUSTER_ID
+from minikafka.sim.verdicts import Drop
 from minikafka.types import METADATA_PARTITION, TopicPartition
 from minikafka.wire import messages as m
 from minikafka.wire.batch import PREFIX
@@ -31,6 +32,44 @@ def test_a_topic_is_created_when_a_producer_first_asks_for_it() -> None:
         assert [values(cluster, node, TopicPartition("on-demand", 1)) for node in cluster.nodes] == [[b"first"]] * 3
         with pytest.raises(InvalidTopic):
             client.send(b"v", TopicPartition("no such/name", 0))
+
+
+def test_a_broker_that_has_just_started_sends_clients_elsewhere() -> None:
+    """Issue 13: without metadata it told clients that topics do not exist. Until it has read all that came before its
+    registration it answers BROKER_NOT_AVAILABLE, which clients treat as a broker that is down.
+    """
+    with simulated() as cluster:
+        client = Client(cluster)
+        client.send(b"first", TopicPartition("on-demand", 0))
+        cluster.settle()
+        node = next(each for each in cluster.nodes if each != cluster.controller())
+        cluster.crash(node)
+        fetching = ("Fetch", "request", f"n{node}")
+        heal = cluster.sim.network.rule(
+            lambda message: Drop() if (message.api, message.kind, message.source) == fetching else None
+        )
+        cluster.restart(node)
+        cluster.run_for(1.0)
+        place = {"topic": "on-demand", "partition": 0}
+        requests = (
+            m.MetadataRequest(topics=("on-demand",)),
+            m.DescribeTopicsRequest(topics=("on-demand",)),
+            m.FetchRequest(partitions=(m.FetchPartition(**place, fetch_offset=0),)),
+            m.ListOffsetsRequest(partitions=(m.ListOffsetsPartition(**place, timestamp=m.LATEST),)),
+            m.ProduceRequest(acks=-1, partitions=()),
+        )
+
+        def ask(request: Any) -> Any:
+            address, deadline = cluster.address_of(node), client.world.clock.now() + 5.0
+            return client.run(call(client.world.network, address, request, deadline))
+
+        for request in requests:
+            assert ask(request).error_code == BrokerNotAvailable.code, request
+        assert client.send(b"second", TopicPartition("on-demand", 0)).offset == 1
+        heal()
+        cluster.settle()
+        for request in requests:
+            assert ask(request).error_code == 0, request
 
 
 def test_no_topic_is_created_where_that_is_switched_off() -> None:
