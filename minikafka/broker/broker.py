@@ -28,7 +28,7 @@ from minikafka.broker.lifecycle import Lifecycle
 from minikafka.broker.listeners import Listeners
 from minikafka.broker.live_settings import LiveSettings
 from minikafka.broker.log_cleaner import LogCleaner
-from minikafka.broker.metadata import MetadataCache
+from minikafka.broker.metadata import MetadataCache, removed_topics
 from minikafka.broker.peer import call
 from minikafka.broker.quorum_driver import QuorumDriver
 from minikafka.broker.replica_manager import ReplicaManager, StorageFailure
@@ -348,10 +348,11 @@ class Broker:
 
     # ---- news --------------------------------------------------------------------------------------------------------
 
-    def _on_image(self, _old: MetadataImage, new: MetadataImage) -> None:
+    def _on_image(self, old: MetadataImage, new: MetadataImage) -> None:
         self._take_roles()
-        if not self.is_ready or not new.alive(self.node_id) or new.is_anybody_leaving():
-            # A heartbeat now gets this broker in or out, or tells who leaves that it is known here.
+        if not self.is_ready or not new.alive(self.node_id) or new.is_anybody_leaving() or removed_topics(old, new):
+            # A heartbeat now gets this broker in or out, or reports that it is known here that a broker leaves, or that
+            # a topic's name is free again.
             self.lifecycle.on_news()
         self._moved()
 

@@ -12,6 +12,10 @@ Rules for this file:
 3. Leadership lost after the append: the outcome is *unknown*. Before it: *not written*.
 4. After a registration a batch takes only those of other brokers: a broker epoch is known only when it is written.
 5. Who asks a node that is elected but has not caught up yet waits for its reign to begin.
+6. A topic whose name was just deleted is created only when every unfenced broker has applied the deletion. Otherwise:
+   1. broker 1 leads the topic, alone in the ISR, and lags behind in the metadata; 2. the topic is deleted and created
+   again; 3. broker 1 acknowledges records that a producer means for the new topic, and deletes them with the old one.
+   A broker that applies nothing is fenced in time, and a broker without a session acknowledges nothing.
 """
 
 from __future__ import annotations
@@ -43,7 +47,7 @@ from minikafka.quorum.image import MetadataImage
 from minikafka.quorum.liveness import Sessions
 from minikafka.quorum.records import MetadataRecord, RegisterBroker, encode
 from minikafka.quorum.story import told
-from minikafka.types import NO_NODE, Epoch, NodeId, Offset, TopicId
+from minikafka.types import NO_NODE, NO_OFFSET, Epoch, NodeId, Offset, TopicId
 from minikafka.wire.admin import (
     AlterConfigsRequest,
     AlterPartitionReassignmentsRequest,
@@ -97,6 +101,8 @@ class _Asked:
     answer: asyncio.Future[Any]
     cause: str
     taken: bool = False
+    held_by: str = ""
+    """Rule 6: what a creation waits for."""
 
 
 @dataclass(slots=True, eq=False)
@@ -189,6 +195,8 @@ class ControllerDriver:
         """This node leads the quorum, but has not applied all that was committed before: its reign will begin."""
         self._predecessor: NodeId = NO_NODE
         self._waiting: deque[_Asked] = deque()
+        self._held: list[_Asked] = []
+        """Creations of topics that rule 6 delays."""
         self._news = asyncio.Event()
         self._balanced_at = 0.0
         self._retry_at = 0.0
@@ -215,8 +223,9 @@ class ControllerDriver:
             raise NotController(
                 f"node {self.config.node_id} is not the active controller", leader=self.metadata.leader_id
             )
-        if len(self._waiting) >= WAITING_REQUESTS_MAX:
-            raise RequestTimedOut(f"the controller has {len(self._waiting)} requests waiting")
+        waiting = len(self._waiting) + len(self._held)
+        if waiting >= WAITING_REQUESTS_MAX:
+            raise RequestTimedOut(f"the controller has {waiting} requests waiting")
         asked = _Asked(request, asyncio.get_running_loop().create_future(), CAUSE.get())
         self._waiting.append(asked)
         self._news.set()
@@ -226,7 +235,8 @@ class ControllerDriver:
                 return await asked.answer
         except TimeoutError:
             outcome = UNKNOWN if asked.taken else NOT_WRITTEN
-            raise RequestTimedOut(f"the controller did not answer in {timeout_ms} ms", outcome=outcome) from None
+            why = f": {asked.held_by}" if asked.held_by else ""
+            raise RequestTimedOut(f"the controller did not answer in {timeout_ms} ms{why}", outcome=outcome) from None
 
     # ---- reign -------------------------------------------------------------------------------------------------------
 
@@ -248,10 +258,11 @@ class ControllerDriver:
         if self._epoch is not None:
             self.world.events("controller_resigned", node=self.config.node_id, epoch=self._epoch)
         self._epoch = None
-        while self._waiting:
-            asked = self._waiting.popleft()
+        for asked in (*self._waiting, *self._held):
             if not asked.answer.done():
                 asked.answer.set_exception(self._not_controller())
+        self._waiting.clear()
+        self._held.clear()
         self._news.set()
 
     def _not_controller(self, outcome: Outcome = NOT_WRITTEN) -> NotController:
@@ -326,6 +337,9 @@ class ControllerDriver:
             asked = self._waiting.popleft()
             if asked.answer.done():
                 continue
+            if self._must_wait(batch.image, asked):
+                self._held.append(asked)
+                continue
             asked.taken = True
             batch.taken.append(asked)
             try:
@@ -334,6 +348,25 @@ class ControllerDriver:
                 batch.refuse(asked, error)
         if batch.takes():
             self._decide_timers(batch, self.world.clock.now())
+        held, self._held = self._held, []
+        for asked in held:
+            (self._held if self._must_wait(batch.image, asked) else self._waiting).append(asked)
+
+    def _must_wait(self, image: MetadataImage, asked: _Asked) -> bool:
+        """Rule 6: return True while an unfenced broker may still lead a former topic of a name to be created."""
+        request = asked.request
+        if not isinstance(request, CreateTopicsRequest) or request.validate_only or asked.answer.done():
+            return False
+        living = [node for node in sorted(image.brokers) if image.alive(node)]
+        for name in (topic.name for topic in request.topics if topic.name not in image.topics):
+            is_being_removed = name in self.metadata.image.topics
+            removed_below = NOT_YET if is_being_removed else self.metadata.removed_below.get(name, NO_OFFSET)
+            behind = [node for node in living if (self.sessions.lowest_offset((node,)) or 0) < removed_below]
+            if behind:
+                brokers = ", ".join(map(str, behind))
+                asked.held_by = f"the deletion of the former topic {name!r} is not applied by: broker {brokers}"
+                return True
+        return False
 
     def _decide_request(self, batch: _Batch, asked: _Asked) -> None:
         request, image = asked.request, batch.image

@@ -37,12 +37,18 @@ LeaderSubscriber: TypeAlias = Callable[[NodeId, Epoch, bool], None]
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 
 
+REMOVED_TOPICS_MAX = 10_000
+"""Names of deleted topics that are remembered."""
+
+
 class MetadataCache:
     """The newest image, and who wants to know of the next one."""
 
     def __init__(self, cluster_id: str, events: Events) -> None:
         self.cluster_id = cluster_id
         self.image = MetadataImage(cluster_id=cluster_id)
+        self.removed_below: dict[str, Offset] = {}
+        """By name, an offset of the metadata log below which its last topic was deleted, as far as seen here."""
         self.leader_id: NodeId = NO_NODE
         self.leader_epoch: Epoch = NO_EPOCH
         self.i_lead = False
@@ -85,8 +91,20 @@ class MetadataCache:
 
     def _show(self, new: MetadataImage) -> None:
         old, self.image = self.image, new
+        for name in removed_topics(old, new):
+            self.removed_below.pop(name, None)
+            self.removed_below[name] = new.offset
+        while len(self.removed_below) > REMOVED_TOPICS_MAX:
+            del self.removed_below[next(iter(self.removed_below))]
         for callback in tuple(self._image_subscribers):
             callback(old, new)
+
+
+def removed_topics(old: MetadataImage, new: MetadataImage) -> list[str]:
+    """Names of the topics, in the sense of topic ids, that ``old`` has and ``new`` has not."""
+    if old.topic_names is new.topic_names:
+        return []
+    return [name for topic_id, name in old.topic_names.items() if topic_id not in new.topic_names]
 
 
 def metadata_of(

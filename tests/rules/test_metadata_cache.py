@@ -9,7 +9,7 @@ from minikafka.broker.metadata import MetadataCache, describe_topics, metadata_o
 from minikafka.errors import UnsupportedVersion
 from minikafka.ports import no_events
 from minikafka.quorum.image import MetadataImage
-from minikafka.quorum.records import RegisterBroker, TopicRecord, encode
+from minikafka.quorum.records import RegisterBroker, RemoveTopic, TopicRecord, encode
 from minikafka.types import EpochEnd
 from minikafka.wire.messages import DescribeTopicsRequest, MetadataRequest
 from tests.rules.controller_kit import CLUSTER_ID, Cluster
@@ -58,6 +58,17 @@ def test_a_snapshot_may_hold_more_records_than_its_offset_counts(cache: Metadata
     )
     assert cache.image.brokers[1].broker_epoch == 1
     assert cache.image.offset == 2
+
+
+def test_names_of_deleted_topics_are_remembered_with_an_offset(cache: MetadataCache, monkeypatch: pytest.MonkeyPatch):
+    """By batches and by snapshots, also when the name is in use again; the oldest are forgotten first."""
+    monkeypatch.setattr("minikafka.broker.metadata.REMOVED_TOPICS_MAX", 2)
+    cache.on_commit(0, 1, [encode(TopicRecord(name=name, topic_id=name * 2)) for name in "abc"])
+    assert cache.removed_below == {}
+    cache.on_commit(3, 1, [encode(RemoveTopic(topic_id="aa")), encode(TopicRecord(name="a", topic_id="a3"))])
+    assert cache.removed_below == {"a": 5}
+    cache.on_snapshot(EpochEnd(epoch=1, end_offset=9), [encode(TopicRecord(name="b", topic_id="b3"))])
+    assert cache.removed_below == {"c": 9, "a": 9}
 
 
 def test_a_record_from_the_future_stops_the_broker(cache: MetadataCache):

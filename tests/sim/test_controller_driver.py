@@ -591,3 +591,81 @@ def test_the_cluster_id_is_the_data_directorys():
         assert world.metadata.image.cluster_id == CLUSTER_ID
 
     play(story)
+
+
+# ---- names of deleted topics -----------------------------------------------------------------------------------------
+
+
+def test_a_deleted_topics_name_is_free_when_every_broker_has_applied_the_deletion():
+    """A leader that has not applied it would acknowledge records that are meant for the new topic."""
+
+    async def story(world: ControllerWorld) -> None:
+        world.quorum.lead(1)
+        await world.join(1, 2, 3)
+        await world.create("t", factor=3)
+        before = world.metadata.image.offset
+        world.quorum.may_commit.clear()
+        deleting = asyncio.ensure_future(world.driver.handle(DeleteTopicsRequest(topics=("t",))))
+        await asyncio.sleep(0.1)
+        creating = asyncio.ensure_future(world.create("t", factor=3))
+        world.quorum.may_commit.set()
+        await deleting
+        await world.beat(1)
+        await world.beat(2)
+        await world.beat(3, offset=before)
+        assert (await world.create("u")).topics[0].error_code == 0, "another name is free"
+        dry = CreateTopicsRequest(
+            topics=(NewTopic(name="t", num_partitions=1, replication_factor=3),), validate_only=True
+        )
+        assert (await world.driver.handle(dry)).topics[0].error_code == 0
+        await asyncio.sleep(1.0)
+        assert not creating.done()
+        await world.beat(3)
+        assert (await creating).topics[0].error_code == 0
+
+    play(story)
+
+
+def test_a_deleted_topics_name_is_free_when_a_silent_broker_has_been_fenced():
+    """Without a session a leader acknowledges nothing; a request that cannot wait that long is not written."""
+
+    async def story(world: ControllerWorld) -> None:
+        world.quorum.lead(1)
+        await world.join(1, 2)
+        await world.create("t", factor=2)
+        await world.driver.handle(DeleteTopicsRequest(topics=("t",)))
+        new = NewTopic(name="t", num_partitions=1, replication_factor=1)
+        with pytest.raises(RequestTimedOut) as caught:
+            await world.driver.handle(CreateTopicsRequest(topics=(new,), timeout_ms=1000))
+        assert caught.value.outcome == "not_written"
+        assert "the deletion of the former topic 't' is not applied by: broker 1, 2" in caught.value.message
+        creating = asyncio.ensure_future(world.create("t"))
+        await keep_alive(world, 1, until=world.now() + 9.1)
+        assert (await creating).topics[0].error_code == 0
+        assert world.broker(2).fenced
+        assert world.partition().replicas == (1,)
+
+    play(story)
+
+
+def test_a_new_controller_remembers_deletions_and_hears_the_brokers_first():
+    """What brokers told its predecessor it does not know; requests that wait end with its reign."""
+
+    async def story(world: ControllerWorld) -> None:
+        world.quorum.lead(1)
+        await world.join(1, 2)
+        await world.create("t", factor=2)
+        await world.driver.handle(DeleteTopicsRequest(topics=("t",)))
+        creating = asyncio.ensure_future(outcome(world.create("t")))
+        await asyncio.sleep(0.1)
+        world.quorum.lose(2)
+        assert await creating == ("NOT_CONTROLLER", "not_written")
+        world.quorum.lead(3)
+        creating_again = asyncio.ensure_future(world.create("t"))
+        await asyncio.sleep(0.1)
+        assert not creating_again.done()
+        await world.beat(1)
+        await world.beat(2)
+        assert (await creating_again).topics[0].error_code == 0
+
+    play(story)
