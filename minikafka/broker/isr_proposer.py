@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from itertools import islice
 
 from minikafka.broker.peer import call
 from minikafka.broker.waiters import Mark, Waiters
@@ -44,6 +45,9 @@ from minikafka.wire.messages import (
 
 # Kafka's pause after a request that failed as a whole.
 RETRY_PAUSE_S = 0.05
+
+# One request stays far within the controller's limits (wire/limits.py), whatever the replication factor.
+PROPOSALS_MAX = 1_000
 
 SURELY_NOT_DONE = frozenset({IneligibleReplica.code, OperationNotAttempted.code})
 OVERTAKEN = frozenset(
@@ -90,6 +94,11 @@ class IsrProposer:
             await self._wanted.wait()
             self._wanted.clear()
             sending = self._still_wanted()
+            if len(sending) > PROPOSALS_MAX:
+                sending = dict(islice(sending.items(), PROPOSALS_MAX))
+                for name in sending:  # the others come first next time
+                    self._pending[name] = self._pending.pop(name)
+                self._wanted.set()
             if sending and not await self._send(sending):
                 await asyncio.sleep(RETRY_PAUSE_S)
                 self._wanted.set()

@@ -28,12 +28,13 @@ from minikafka.rest.group_parts import (
 )
 from minikafka.rest.host import WAIT_MS_MAX, Host
 from minikafka.rest.leaders import unknown_topic
-from minikafka.rest.members import Members, nearest, shown
+from minikafka.rest.members import Members, nearest
 from minikafka.rest.parameters import INT32_MAX, Integer
 from minikafka.rest.problems import Fault, Refused, unacceptable
 from minikafka.rest.visit import Reply, Visit
 from minikafka.types import TopicPartition
 from minikafka.wire import group_messages as g
+from minikafka.wire.limits import shown
 from minikafka.wire.messages import EARLIEST, LATEST
 
 # Kafka's session.timeout.ms: a person types slower than a program beats, and may ask for more.

@@ -36,7 +36,7 @@ from minikafka.rest.group_parts import (
 )
 from minikafka.rest.groups import COORDINATOR_PROBLEMS, committed_of, described, lags_of
 from minikafka.rest.leaders import failure_of, partition_of, unknown_topic
-from minikafka.rest.members import Members, pointer, shown
+from minikafka.rest.members import Members, pointer
 from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, Integer, Text
 from minikafka.rest.problems import Fault, malformed, problem_of, unacceptable
 from minikafka.rest.records import moment_ms
@@ -46,6 +46,7 @@ from minikafka.rest.visit import Reply, Visit
 from minikafka.types import Offset, TopicPartition
 from minikafka.wire import group_messages as g
 from minikafka.wire import messages as m
+from minikafka.wire.limits import shown
 
 TOPIC_QUERY = Text(
     name="topic", description="Of this topic; it must be given.", length_max=249, pattern=r"[^/]+", needed="a name"

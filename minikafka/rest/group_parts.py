@@ -10,13 +10,14 @@ from typing import Any
 
 from minikafka.groups.protocol import Assignment, Subscription, by_topic
 from minikafka.rest.body import FORM_NOTE, kind_of, parsed_object, read_body
-from minikafka.rest.members import Members, pointer, shown
+from minikafka.rest.members import Members, pointer
 from minikafka.rest.parameters import INT32_MAX, Text
 from minikafka.rest.problems import Fault
 from minikafka.rest.schema import Schema, flag, many, nullable, ref, shape, text, whole
 from minikafka.rest.visit import Visit
 from minikafka.types import TopicPartition
 from minikafka.wire.group_messages import DescribedMember
+from minikafka.wire.limits import shown
 
 # As many as a group may have in all: a request of this size still fits in the largest body.
 PARTITION_COUNT_MAX = 100_000

@@ -38,13 +38,14 @@ from minikafka.rest.group_parts import (
     topics_of,
 )
 from minikafka.rest.leaders import ask, may_forward
-from minikafka.rest.members import nearest, shown
+from minikafka.rest.members import nearest
 from minikafka.rest.parameters import FORWARD, Parsed, Wrong
 from minikafka.rest.route import Answer, Route
 from minikafka.rest.schema import many, nullable, one_of, ref, shape, text, whole
 from minikafka.rest.visit import Reply, Visit
 from minikafka.types import NodeId, Offset, TopicPartition
 from minikafka.wire import group_messages as g
+from minikafka.wire.limits import shown
 from minikafka.wire.messages import LATEST
 
 STATES = tuple(each.value for each in State)

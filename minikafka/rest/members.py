@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection
 from typing import Any
 
 from minikafka.rest.problems import VALIDATION_ERROR_COUNT_MAX, Fault
+from minikafka.wire.limits import nearest as nearest_name
+from minikafka.wire.limits import shown
 
 
 def nearest(name: str, known: Collection[str]) -> str:
     """`` ; did you mean ...`` or nothing."""
-    near = difflib.get_close_matches(name, sorted(known), n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
-
-
-def shown(value: Any) -> str:
-    """A value short enough for a sentence."""
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    near = nearest_name(name, known)
+    return f"; did you mean {near!r}?" if near else ""
 
 
 def pointer(*parts: str | int) -> str:

@@ -8,7 +8,7 @@ from minikafka.errors import InvalidRequest, OffsetNotAvailable, OffsetOutOfRang
 from minikafka.rest.body import FORM_NOTE, kind_of, parsed_object, read_body
 from minikafka.rest.fetch import name_of
 from minikafka.rest.leaders import ask, failure_of, from_leader, leader_members
-from minikafka.rest.members import Members, shown
+from minikafka.rest.members import Members
 from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, PARTITION, TOPIC, Integer, Parsed, Wrong
 from minikafka.rest.problems import Fault, Refused, malformed, unacceptable
 from minikafka.rest.records import moment_ms
@@ -18,6 +18,7 @@ from minikafka.rest.schemas import LEADER_EXAMPLE
 from minikafka.rest.topics import TIMEOUT_MS
 from minikafka.rest.visit import Reply, Visit
 from minikafka.types import TopicPartition
+from minikafka.wire.limits import shown
 from minikafka.wire.messages import (
     EARLIEST,
     LATEST,

@@ -23,7 +23,7 @@ from minikafka.errors import (
 from minikafka.rest.body import FORM_NOTE, kind_of, parsed_object, read_body
 from minikafka.rest.cluster import BROKER
 from minikafka.rest.leaders import ask, failure_of, from_controller, partition_of, unknown_topic, until_known
-from minikafka.rest.members import Members, shown
+from minikafka.rest.members import Members
 from minikafka.rest.parameters import FORWARD, PARTITION, TOPIC, Parameter
 from minikafka.rest.problems import Fault, Refused, unacceptable
 from minikafka.rest.route import CONTROLLER_PROBLEMS, Answer, Route, json_body
@@ -32,6 +32,7 @@ from minikafka.rest.topics import DRY_RUN, KNOWN_WAIT_S, PARTITION_COUNT_MAX, RE
 from minikafka.rest.visit import Handler, Reply, Visit
 from minikafka.types import TopicPartition
 from minikafka.wire import admin as a
+from minikafka.wire.limits import shown
 from minikafka.wire.messages import Failed
 
 ALL_BROKERS = ""

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 from minikafka.errors import InvalidRequest, ProtocolError
-from minikafka.rest.members import nearest, shown
+from minikafka.rest.members import nearest
 from minikafka.rest.problems import Fault, malformed
+from minikafka.wire.limits import shown
 
 Value = TypeVar("Value")
 Place = Literal["query", "path", "header"]

@@ -32,7 +32,7 @@ from minikafka.rest.leaders import (
     unknown_topic,
     until_known,
 )
-from minikafka.rest.members import Members, shown
+from minikafka.rest.members import Members
 from minikafka.rest.parameters import FORWARD, PARTITION, TOPIC
 from minikafka.rest.problems import Fault, Refused, unacceptable
 from minikafka.rest.route import CONTROLLER_PROBLEMS, LEADER_PROBLEMS, Answer, Route, json_body
@@ -43,6 +43,7 @@ from minikafka.rest.topics import KNOWN_WAIT_S, PARTITION_STATE_EXAMPLE, TIMEOUT
 from minikafka.rest.views import Event, Views, leaders_view, story_of, views_of, why_it_left
 from minikafka.rest.visit import Reply, Visit
 from minikafka.types import NO_NODE, NodeId, TopicPartition
+from minikafka.wire.limits import shown
 from minikafka.wire.messages import (
     CurrentLeader,
     DescribedReplica,

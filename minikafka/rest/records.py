@@ -19,9 +19,10 @@ from typing import Any, NamedTuple
 from minikafka.errors import RecordListTooLarge
 from minikafka.rest import json_text
 from minikafka.rest.host import PRODUCE_RECORD_COUNT_MAX
-from minikafka.rest.members import nearest, pointer, shown
+from minikafka.rest.members import nearest, pointer
 from minikafka.rest.problems import VALIDATION_ERROR_COUNT_MAX, Fault, unacceptable
 from minikafka.types import Epoch
+from minikafka.wire.limits import shown
 from minikafka.wire.records import Headers, RecordView
 
 FORMATS = ("auto", "json", "text", "base64")

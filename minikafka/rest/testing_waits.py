@@ -9,7 +9,6 @@ import re
 from typing import Any
 
 from minikafka.errors import RequestTimedOut
-from minikafka.rest.members import shown
 from minikafka.rest.parameters import INT32_MAX, INT64_MAX, Integer, Parsed, Text, Wrong
 from minikafka.rest.problems import malformed
 from minikafka.rest.route import Answer, Route
@@ -18,6 +17,7 @@ from minikafka.rest.testing_faults import TIMEOUT_MS, instruments_of
 from minikafka.rest.visit import Reply, Visit
 from minikafka.testing.states import ANY, SomeNode, State, Wish, until
 from minikafka.types import NodeId
+from minikafka.wire.limits import shown
 
 _NODE = re.compile(r"\d{1,10}", re.ASCII)
 _NODES = re.compile(r"\d{1,10}(,\d{1,10})*", re.ASCII)

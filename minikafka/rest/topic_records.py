@@ -22,7 +22,6 @@ from minikafka.rest.accept import JSON, MSGPACK_TYPES, unacceptable_type
 from minikafka.rest.fetch import FORMAT, ISOLATION_LEVEL, fetch_of, form_of, only_partition, read_out
 from minikafka.rest.host import FETCH_RECORD_COUNT_MAX
 from minikafka.rest.leaders import from_leader, unknown_topic
-from minikafka.rest.members import shown
 from minikafka.rest.parameters import FORWARD, INT64_MAX, TOPIC, Flag, Integer, Parsed, Wrong
 from minikafka.rest.problems import Refused, problem_of
 from minikafka.rest.reader import listed_offset
@@ -34,6 +33,7 @@ from minikafka.rest.stream import HEARTBEAT_MS
 from minikafka.rest.topic_follow import LAST_EVENT_ID, followed, refuse_too_many
 from minikafka.rest.visit import Reply, Stream, Visit
 from minikafka.types import Offset, TopicPartition
+from minikafka.wire.limits import shown
 from minikafka.wire.messages import (
     EARLIEST,
     LATEST,

@@ -28,13 +28,14 @@ from minikafka.rest.leaders import (
     unknown_topic,
     until_known,
 )
-from minikafka.rest.members import Members, pointer, shown
+from minikafka.rest.members import Members, pointer
 from minikafka.rest.parameters import FORWARD, INT32_MAX, TOPIC, Flag, Integer
 from minikafka.rest.problems import Fault, Refused, unacceptable
 from minikafka.rest.route import CONTROLLER_PROBLEMS, Answer, Route, json_body
 from minikafka.rest.schema import flag, many, nodes, nullable, ref, shape, table, text, whole
 from minikafka.rest.visit import Reply, Visit
 from minikafka.types import NodeId
+from minikafka.wire.limits import shown
 from minikafka.wire.messages import (
     CreatedTopic,
     CreateTopicsRequest,

@@ -6,6 +6,7 @@ A key of 1000 and above is minikafka's own. Versions are minikafka's: Kafka's nu
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Final
 
 from minikafka.wire import admin as a
 from minikafka.wire import group_messages as g
@@ -25,27 +26,33 @@ class Api:
     changes: bool = False
     """The request changes what is stored, so its outcome matters after a retry (see ``outcomes.py``). Not set for
     members of groups: their latest answer replaces earlier ones."""
+    list_max: int = 5_000
+    """The longest list in a request: partitions, topics, members. Larger requests are split by their senders."""
+    head_bytes_max: int = 1024 * 1024
+    """The largest head of a request (JSON: twice that)."""
 
+
+_SMALL: Final[dict[str, Any]] = {"list_max": 500, "head_bytes_max": 64 * 1024}
 
 APIS: tuple[Api, ...] = (
     Api("Produce", 0, m.ProduceRequest, m.ProduceResponse, carries_records=True, changes=True),
-    Api("Fetch", 1, m.FetchRequest, m.FetchResponse, carries_records=True),
+    Api("Fetch", 1, m.FetchRequest, m.FetchResponse, carries_records=True, list_max=10_000),
     Api("ListOffsets", 2, m.ListOffsetsRequest, m.ListOffsetsResponse),
     Api("Metadata", 3, m.MetadataRequest, m.MetadataResponse),
     Api("OffsetCommit", 8, g.OffsetCommitRequest, g.OffsetCommitResponse, changes=True),
     Api("OffsetFetch", 9, g.OffsetFetchRequest, g.OffsetFetchResponse),
     Api("FindCoordinator", 10, g.FindCoordinatorRequest, g.FindCoordinatorResponse),
     Api("JoinGroup", 11, g.JoinGroupRequest, g.JoinGroupResponse),
-    Api("Heartbeat", 12, g.HeartbeatRequest, g.HeartbeatResponse),
+    Api("Heartbeat", 12, g.HeartbeatRequest, g.HeartbeatResponse, **_SMALL),
     Api("LeaveGroup", 13, g.LeaveGroupRequest, g.LeaveGroupResponse),
-    Api("SyncGroup", 14, g.SyncGroupRequest, g.SyncGroupResponse),
+    Api("SyncGroup", 14, g.SyncGroupRequest, g.SyncGroupResponse, head_bytes_max=4 * 1024 * 1024),
     Api("DescribeGroups", 15, g.DescribeGroupsRequest, g.DescribeGroupsResponse),
-    Api("ListGroups", 16, g.ListGroupsRequest, g.ListGroupsResponse),
-    Api("ApiVersions", 18, m.ApiVersionsRequest, m.ApiVersionsResponse),
+    Api("ListGroups", 16, g.ListGroupsRequest, g.ListGroupsResponse, **_SMALL),
+    Api("ApiVersions", 18, m.ApiVersionsRequest, m.ApiVersionsResponse, **_SMALL),
     Api("CreateTopics", 19, m.CreateTopicsRequest, m.CreateTopicsResponse, changes=True),
     Api("DeleteTopics", 20, m.DeleteTopicsRequest, m.DeleteTopicsResponse, changes=True),
     Api("DeleteRecords", 21, m.DeleteRecordsRequest, m.DeleteRecordsResponse, changes=True),
-    Api("InitProducerId", 22, m.InitProducerIdRequest, m.InitProducerIdResponse),
+    Api("InitProducerId", 22, m.InitProducerIdRequest, m.InitProducerIdResponse, **_SMALL),
     Api("OffsetForLeaderEpoch", 23, m.OffsetForLeaderEpochRequest, m.OffsetForLeaderEpochResponse),
     Api("DescribeConfigs", 32, a.DescribeConfigsRequest, a.DescribeConfigsResponse),
     Api("AlterConfigs", 33, a.AlterConfigsRequest, a.AlterConfigsResponse, changes=True),
@@ -69,20 +76,20 @@ APIS: tuple[Api, ...] = (
         a.ListPartitionReassignmentsResponse,
     ),
     Api("OffsetDelete", 47, g.OffsetDeleteRequest, g.OffsetDeleteResponse, changes=True),
-    Api("Vote", 52, m.VoteRequest, m.VoteResponse),
-    Api("BeginQuorumEpoch", 53, m.BeginQuorumEpochRequest, m.BeginQuorumEpochResponse),
-    Api("EndQuorumEpoch", 54, m.EndQuorumEpochRequest, m.EndQuorumEpochResponse),
-    Api("DescribeQuorum", 55, m.DescribeQuorumRequest, m.DescribeQuorumResponse),
+    Api("Vote", 52, m.VoteRequest, m.VoteResponse, **_SMALL),
+    Api("BeginQuorumEpoch", 53, m.BeginQuorumEpochRequest, m.BeginQuorumEpochResponse, **_SMALL),
+    Api("EndQuorumEpoch", 54, m.EndQuorumEpochRequest, m.EndQuorumEpochResponse, **_SMALL),
+    Api("DescribeQuorum", 55, m.DescribeQuorumRequest, m.DescribeQuorumResponse, **_SMALL),
     Api("AlterPartition", 56, m.AlterPartitionRequest, m.AlterPartitionResponse),
-    Api("FetchSnapshot", 59, m.FetchSnapshotRequest, m.FetchSnapshotResponse, carries_records=True),
+    Api("FetchSnapshot", 59, m.FetchSnapshotRequest, m.FetchSnapshotResponse, carries_records=True, **_SMALL),
     Api("DescribeProducers", 61, m.DescribeProducersRequest, m.DescribeProducersResponse),
     Api("BrokerRegistration", 62, m.BrokerRegistrationRequest, m.BrokerRegistrationResponse),
-    Api("BrokerHeartbeat", 63, m.BrokerHeartbeatRequest, m.BrokerHeartbeatResponse),
-    Api("AllocateProducerIds", 67, m.AllocateProducerIdsRequest, m.AllocateProducerIdsResponse),
+    Api("BrokerHeartbeat", 63, m.BrokerHeartbeatRequest, m.BrokerHeartbeatResponse, list_max=10_000),
+    Api("AllocateProducerIds", 67, m.AllocateProducerIdsRequest, m.AllocateProducerIdsResponse, **_SMALL),
     Api("DescribeTopicPartitions", 75, m.DescribeTopicsRequest, m.DescribeTopicsResponse),
     Api("DescribeReplicas", 1000, m.DescribeReplicasRequest, m.DescribeReplicasResponse),
-    Api("DescribeLog", 1001, m.DescribeLogRequest, m.DescribeLogResponse, carries_records=True),
-    Api("ExplainPartition", 1002, m.ExplainPartitionRequest, m.ExplainPartitionResponse),
+    Api("DescribeLog", 1001, m.DescribeLogRequest, m.DescribeLogResponse, carries_records=True, **_SMALL),
+    Api("ExplainPartition", 1002, m.ExplainPartitionRequest, m.ExplainPartitionResponse, **_SMALL),
 )
 
 RPC_PATH = "/rpc/"

@@ -10,14 +10,17 @@ Rules for this file:
 - Members equal to their default are left out; a member that this version does not know is an error in a request
   (the caller would believe it had an effect) and ignored in a response (the peer may be newer).
 - Whatever arrives, the only thing raised is InvalidRequest or UnsupportedVersion, and it names the member.
-- Where no batches travel, the head may also be JSON text (no size in front): ``decode_json`` and ``encode_json``.
+- Where no batches travel, the head may also be JSON text (no size in front): ``decode_json`` and ``encode_json``. Bytes
+  are base64 in it.
+- The work for a request is bounded before its head is unpacked, and again as its lists are read: see ``limits.py``.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import collections.abc
 import dataclasses
-import difflib
 import json
 import operator
 import struct
@@ -31,8 +34,17 @@ import msgpack
 from minikafka.errors import InvalidRequest, ProtocolError, UnsupportedVersion
 from minikafka.ports import Buffers
 from minikafka.wire.apis import BY_NAME, BY_REQUEST, Api
+from minikafka.wire.limits import (
+    MAP_MEMBERS_MAX,
+    TEXT_BYTES_MAX,
+    check_head,
+    check_json,
+    elements_limit,
+    nearest,
+    shown,
+)
 
-# A head holds names and numbers, never record data: a fetch of 100,000 partitions stays below this.
+# The largest head of a response, for clients: requests have limits of their own (limits.py).
 HEAD_BYTES_MAX = 32 * 1024 * 1024
 # Of a refusal of HTTP itself, so much is read, and so much of what is no problem is shown.
 REFUSAL_BYTES_MAX, REFUSAL_SHOWN_MAX = 16_384, 200
@@ -55,13 +67,17 @@ class _Bad(Exception):
 
 
 class _Raw:
-    """The bytes behind the head, handed out front to back."""
+    """The bytes behind the head, handed out front to back, and how the head is to be read."""
 
-    __slots__ = ("at", "view")
+    __slots__ = ("at", "elements_left", "is_json", "is_request", "view")
 
-    def __init__(self, view: memoryview, at: int) -> None:
+    def __init__(self, view: memoryview, at: int, *, elements_left: int | None = None, is_json: bool = False) -> None:
+        """``elements_left``: values that all lists of a request may have together; None: it is a response."""
         self.view = view
         self.at = at
+        self.is_request = elements_left is not None
+        self.elements_left = elements_left or 0
+        self.is_json = is_json
 
     def take(self, size: int) -> tuple[memoryview, ...]:
         end = self.at + size
@@ -78,24 +94,30 @@ def _encode_as_is(value: Any, _out: list[Any]) -> Any:
 
 def _decode_int(value: Any, _raw: _Raw) -> int:
     if type(value) is not int:
-        raise _Bad(f"a whole number is needed, not {_shown(value)}")
+        raise _Bad(f"a whole number is needed, not {shown(value)}")
     if not INT64_MIN <= value <= INT64_MAX:
-        raise _Bad(f"{value} does not fit 64 bits")
+        raise _Bad(f"{shown(value)} does not fit 64 bits")
     return value
 
 
 def _decoder_of(kind: type, what: str) -> Decode:
     def decode(value: Any, _raw: _Raw) -> Any:
         if type(value) is not kind:
-            raise _Bad(f"{what} is needed, not {_shown(value)}")
+            raise _Bad(f"{what} is needed, not {shown(value)}")
         return value
 
     return decode
 
 
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+def _decode_bytes(value: Any, raw: _Raw) -> bytes:
+    if raw.is_json and type(value) is str:
+        try:
+            return base64.b64decode(value, validate=True)
+        except (binascii.Error, ValueError):
+            raise _Bad(f"base64 is needed, not {shown(value)}") from None
+    if type(value) is not bytes:
+        raise _Bad(f"{'base64' if raw.is_json else 'bytes'} is needed, not {shown(value)}")
+    return value
 
 
 def _encode_records(value: Buffers, out: list[Any]) -> int:
@@ -109,7 +131,7 @@ def _decode_records(value: Any, raw: _Raw) -> tuple[memoryview, ...]:
 
 def _decode_str_map(value: Any, _raw: _Raw) -> dict[str, str]:
     if type(value) is not dict or not all(type(k) is str and type(v) is str for k, v in value.items()):
-        raise _Bad(f"a map of texts to texts is needed, not {_shown(value)}")
+        raise _Bad(f"a map of texts to texts is needed, not {shown(value)}")
     return value
 
 
@@ -117,7 +139,7 @@ _PLAIN: dict[Any, tuple[Encode, Decode]] = {
     int: (_encode_as_is, _decode_int),
     str: (_encode_as_is, _decoder_of(str, "a text")),
     bool: (_encode_as_is, _decoder_of(bool, "true or false")),
-    bytes: (_encode_as_is, _decoder_of(bytes, "bytes")),
+    bytes: (_encode_as_is, _decode_bytes),
 }
 
 
@@ -161,7 +183,11 @@ def _tuple_of(inner: Any) -> tuple[Encode, Decode]:
 
     def decode(value: Any, raw: _Raw) -> Any:
         if type(value) is not list:
-            raise _Bad(f"a list is needed, not {_shown(value)}")
+            raise _Bad(f"a list is needed, not {shown(value)}")
+        if raw.is_request:
+            raw.elements_left -= len(value)
+            if raw.elements_left < 0:
+                raise _Bad("too many values in all lists together; send several requests")
         result: list[Any] = []
         try:
             for each in value:
@@ -197,7 +223,7 @@ class _Layout:
 
     def decode(self, members: Any, raw: _Raw) -> Any:
         if type(members) is not dict:
-            raise _Bad(f"a map is needed, not {_shown(members)}")
+            raise _Bad(f"a map is needed, not {shown(members)}")
         decoders = self.decoders
         values = {}
         for name, value in members.items():
@@ -210,6 +236,8 @@ class _Layout:
                 except _Bad as bad:
                     bad.path = f".{name}{bad.path}"
                     raise
+            elif raw.is_request:
+                raise self._unknown(name)
         try:
             return self.kind(**values)
         except TypeError:
@@ -222,13 +250,10 @@ class _Layout:
         missing.path = "." + next(name for name, it in names if it is dataclasses.MISSING and name not in values)
         return missing
 
-    def refuse_unknown(self, members: Mapping[str, Any]) -> None:
-        """Raise for a member that no field has: the sender would believe it had an effect."""
-        if members.keys() <= self.decoders.keys():
-            return
-        name = next(name for name in members if name not in self.decoders)
-        near = difflib.get_close_matches(str(name), sorted(self.decoders), n=1)
-        raise _Bad(f"unknown member {_shown(name)}" + (f"; did you mean {near[0]!r}?" if near else ""))
+    def _unknown(self, name: Any) -> _Bad:
+        """For a member that no field has: its sender would believe that it had an effect."""
+        near = nearest(name, self.decoders) if type(name) is str else ""
+        return _Bad(f"unknown member {shown(name)}" + (f"; did you mean {near!r}?" if near else ""))
 
 
 def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
@@ -259,8 +284,8 @@ def find_api(name: str) -> Api:
     """The API called ``name``; raises InvalidRequest with the nearest name."""
     api = BY_NAME.get(name)
     if api is None:
-        near = difflib.get_close_matches(name, list(BY_NAME), n=1)
-        raise InvalidRequest(f"no API is called {name!r}" + (f"; did you mean {near[0]}?" if near else ""))
+        near = nearest(name, BY_NAME)
+        raise InvalidRequest(f"no API is called {shown(name)}" + (f"; did you mean {near}?" if near else ""))
     return api
 
 
@@ -287,19 +312,29 @@ def _framed(members: dict[str, Any], out: list[Any]) -> Buffers:
 
 def decode_request(api: Api, body: bytes | bytearray | memoryview) -> Any:
     """The typed request in ``body``. Raises InvalidRequest or UnsupportedVersion, naming the member."""
-    members, raw = _opened(api.name, body)
-    return _request_from(api, members, raw)
+    view = memoryview(body)
+    end = _head_end(api.name, view)
+    head = view[SIZE_SIZE:end]
+    check_head(api, head)
+    members = _unpacked(
+        api.name,
+        head,
+        max_array_len=api.list_max,
+        max_map_len=MAP_MEMBERS_MAX,
+        max_str_len=TEXT_BYTES_MAX,
+        max_ext_len=0,
+    )
+    return _request_from(api, members, _Raw(view, end, elements_left=elements_limit(api)))
 
 
 def _request_from(api: Api, members: dict[str, Any], raw: _Raw) -> Any:
     version = members.pop("v", api.max_version)
     if type(version) is not int or not api.min_version <= version <= api.max_version:
         raise UnsupportedVersion(
-            f"{api.name} version {_shown(version)}: this broker speaks {api.min_version} to {api.max_version}"
+            f"{api.name} version {shown(version)}: this broker speaks {api.min_version} to {api.max_version}"
         )
     layout = _REQUESTS[api.name]
     try:
-        layout.refuse_unknown(members)
         request = layout.decode(members, raw)
         if raw.at != len(raw.view):
             raise _Bad(f"{len(raw.view) - raw.at} bytes are left over behind the records")
@@ -310,45 +345,62 @@ def _request_from(api: Api, members: dict[str, Any], raw: _Raw) -> Any:
 
 def decode_response(api_name: str, body: bytes | bytearray | memoryview) -> Any:
     """The typed response in ``body``; raises InvalidRequest when it is malformed."""
-    members, raw = _opened(api_name, body)
+    view = memoryview(body)
+    end = _head_end(api_name, view)
+    members = _unpacked(api_name, view[SIZE_SIZE:end])
     try:
-        return _RESPONSES[api_name].decode(members, raw)
+        return _RESPONSES[api_name].decode(members, _Raw(view, end))
     except _Bad as bad:
         raise InvalidRequest(f"response to {api_name}{bad.path}: {bad.text}") from None
 
 
-def _opened(name: str, body: bytes | bytearray | memoryview) -> tuple[dict[str, Any], _Raw]:
-    view = memoryview(body)
+def _head_end(name: str, view: memoryview) -> int:
+    """Where the head of a body ends."""
     if len(view) < SIZE_SIZE:
         raise InvalidRequest(f"{name}: a body of {len(view)} bytes has no room for the 4 bytes of the head's size")
-    size = _SIZE.unpack_from(view)[0]
+    size: int = _SIZE.unpack_from(view)[0]
     end = SIZE_SIZE + size
     if size > HEAD_BYTES_MAX or end > len(view):
         raise InvalidRequest(f"{name}: the head should have {size} bytes, the body has {len(view) - SIZE_SIZE}")
+    return end
+
+
+def _unpacked(name: str, head: memoryview, **limits: int) -> dict[str, Any]:
     try:
-        members = msgpack.unpackb(view[SIZE_SIZE:end], raw=False, strict_map_key=True)
+        members = msgpack.unpackb(head, raw=False, strict_map_key=True, **limits)
     except (ValueError, msgpack.UnpackException) as error:
         raise InvalidRequest(f"{name}: the head is not msgpack: {error}") from None
     if type(members) is not dict:
-        raise InvalidRequest(f"{name}: the head must be a map, not {_shown(members)}")
-    return members, _Raw(view, end)
+        raise InvalidRequest(f"{name}: the head must be a map, not {shown(members)}")
+    return members
 
 
-def decode_json(api: Api, body: bytes) -> Any:
-    """A request written as JSON; only for APIs that carry no batches (a Fetch that asks for none may)."""
+def decode_json(api: Api, body: bytes, parse: Callable[[bytes], Any] = json.loads) -> Any:
+    """A request written as JSON; only for APIs that carry no batches (a Fetch that asks for none may).
+
+    ``parse`` may be stricter than Python's JSON and raises ValueError. Bytes are base64.
+    """
+    check_json(api, body)
     try:
-        members = json.loads(body or b"{}")
+        members = parse(body or b"{}")
     except (ValueError, RecursionError) as error:
-        raise InvalidRequest(f"{api.name}: the body is not JSON: {error}") from None
+        raise InvalidRequest(f"{api.name}: the body cannot be read as JSON: {error}") from None
     if type(members) is not dict:
-        raise InvalidRequest(f"{api.name}: the body must be a JSON object, not {_shown(members)}")
-    return _request_from(api, members, _Raw(memoryview(b""), 0))
+        raise InvalidRequest(f"{api.name}: the body must be a JSON object, not {shown(members)}")
+    raw = _Raw(memoryview(b""), 0, elements_left=elements_limit(api), is_json=True)
+    return _request_from(api, members, raw)
 
 
 def encode_json(response: object) -> bytes:
-    """A response as JSON; record batches are not carried: their size stands in their place."""
+    """A response as JSON; record batches are not carried: their size stands in their place. Bytes are base64."""
     out: list[Any] = []
-    return json.dumps(_layout(type(response)).encode(response, out), ensure_ascii=False).encode()
+    members = _layout(type(response)).encode(response, out)
+    return json.dumps(members, ensure_ascii=False, default=_base64_of).encode()
+
+
+def _base64_of(value: Any) -> str:
+    """For ``json.dumps``, which calls it for what JSON cannot hold: bytes are the only such values of messages."""
+    return base64.b64encode(value).decode()
 
 
 def response_to_json(api_name: str, body: bytes) -> bytes:
