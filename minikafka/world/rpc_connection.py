@@ -41,6 +41,8 @@ LENGTH_DIGITS_MAX = 12
 _MSGPACK = MSGPACK.encode()
 _SPACES = b" \t"
 _START = b"POST /rpc/"
+# A request of Kafka's binary protocol: its size (below 16 MiB), its API key, its version. HTTP never begins with 0.
+_KAFKA_REQUEST = re.compile(rb"\0[\s\S]{3}\0[\0-\x7f]\0[\0-\x1f]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +167,10 @@ class Host(Protocol):
         """The general server's end of a connection; None: it closes, and takes nobody in any more."""
         ...
 
+    def report_kafka_client(self, connection: RpcConnection) -> None:
+        """It has sent a request of Kafka's binary protocol, and is closed."""
+        ...
+
     def opened(self, connection: RpcConnection, transport: asyncio.Transport) -> None: ...
 
     def closed(self, connection: RpcConnection) -> None:
@@ -250,6 +256,10 @@ class RpcConnection(asyncio.BufferedProtocol):
         read = bytes(self._read[: self._read_size])
         end = read.find(b"\r\n\r\n") + 4
         if end < 4:
+            if _KAFKA_REQUEST.match(read):
+                self._host.report_kafka_client(self)
+                self.abort()
+                return
             if not (read.startswith(_START) or _START.startswith(read)) or self._read_size == READ_SIZE:
                 self._hand_over()
             return
