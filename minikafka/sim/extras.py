@@ -23,7 +23,14 @@ LOOSE: Final = "loose"
 RISKY, SCRATCH = "risky", "scratch"
 """A topic whose leaders are elected uncleanly, and one that is deleted and created anew."""
 
-PEOPLE_FAULTS: Final = ("kill_producer", "kill_reader", "delete_records", "topic_lives", *CHANGE_FAULTS)
+RISKY_TOPIC: Final = PlannedTopic(
+    name=RISKY,
+    partitions=1,
+    replication_factor=3,
+    configs={"unclean.leader.election.enable": "true", "min.insync.replicas": "1"},
+)
+
+PEOPLE_FAULTS: Final = ("kill_producer", "kill_reader", "pause_reader", "delete_records", "topic_lives", *CHANGE_FAULTS)
 """What happens to clients and topics; the rest happens to brokers, disks and links."""
 
 
@@ -105,8 +112,6 @@ def topic_lives(plan: Plan, random: Random) -> Plan:
 
 def unclean_topic(plan: Plan, random: Random) -> Plan:
     """A topic that would rather lose records than be without a leader (S20), and faults that make it choose."""
-    configs = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
-    risky = PlannedTopic(name=RISKY, partitions=1, replication_factor=3, configs=configs)
     operations = tuple(
         replace(operation, topic=RISKY, partition=0) if random.random() < 0.4 else operation
         for operation in plan.operations
@@ -118,7 +123,7 @@ def unclean_topic(plan: Plan, random: Random) -> Plan:
         faults.append(Fault(at_s=at_s, kind="isolate", target=f"{FOLLOWER}:{RISKY}-0", lasts_s=alone_s))
         dies_s, lasts_s = round(at_s + alone_s - 0.2, 3), random.choice((0.5, 2.0, 4.0))
         faults.append(Fault(at_s=dies_s, kind="crash", target=f"{ISR}:{RISKY}-0", lasts_s=lasts_s))
-    return _and_faults(plan.with_(topics=(*plan.topics, risky), operations=operations), faults)
+    return _and_faults(plan.with_(topics=(*plan.topics, RISKY_TOPIC), operations=operations), faults)
 
 
 def wrong_calendars(plan: Plan, random: Random) -> Plan:
@@ -184,6 +189,41 @@ POOR_LINKS: Final = (
 def real_consumer(plan: Plan, random: Random) -> Plan:
     """The production consumer reads along."""
     return plan.with_(consumers=random.choice((1, 1, 2)))
+
+
+def regrown_log(plan: Plan, random: Random) -> Plan:
+    """An unclean election cuts a log that the production consumer has read, and the log regrows past its position.
+
+    A follower leaves the ISR, records are written and read, the ISR dies as a whole, and the follower leads: whatever
+    is sent now takes the offsets that the consumer has read already. In most plans it stands still meanwhile.
+    """
+    if any(fault.kind == "rot" for fault in plan.faults) or any(group.is_calm for group in plan.groups):
+        return plan
+    cut_s = round(random.uniform(0.1, 0.3) * plan.duration_s, 3)
+    alone_s = round(random.uniform(2.5, 4.0), 3)
+    dies_s = round(cut_s + alone_s - 0.2, 3)
+    faults = [
+        Fault(at_s=cut_s, kind="isolate", target=f"{FOLLOWER}:{RISKY}-0", lasts_s=alone_s),
+        Fault(at_s=dies_s, kind="crash", target=f"{ISR}:{RISKY}-0", lasts_s=3.0),
+    ]
+    if random.random() < 0.7:
+        faults.append(Fault(at_s=round(dies_s - 0.1, 3), kind="pause_reader", target="g1", lasts_s=3.5))
+    operations = list(plan.operations)
+    moved = random.sample(range(len(operations)), len(operations) // 2)
+    for number, index in enumerate(moved):
+        # One in four while the follower is away, the others behind its election.
+        span = (cut_s + 0.5, dies_s) if number % 4 == 0 else (dies_s + 0.1, dies_s + 3.5)
+        at_s = round(random.uniform(*span), 4)
+        operations[index] = replace(operations[index], topic=RISKY, partition=0, key="", at_s=at_s)
+    topics = plan.topics if RISKY_TOPIC in plan.topics else (*plan.topics, RISKY_TOPIC)
+    return _and_faults(
+        plan.with_(
+            topics=topics,
+            operations=tuple(sorted(operations, key=lambda each: each.at_s)),
+            consumers=max(1, plan.consumers),
+        ),
+        faults,
+    )
 
 
 def consumer_group(plan: Plan, random: Random) -> Plan:
@@ -266,5 +306,6 @@ EXTRAS: Final = (
     (0.3, online_changes),
     (0.3, compacted_topic),
     (0.5, group_failovers),
+    (0.1, regrown_log),
 )
 """How often each is drawn."""

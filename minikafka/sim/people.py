@@ -3,6 +3,7 @@
 ===================  ==================================================================================================
 ``kill_producer p1`` its process is killed with records under way; ``lasts_s`` later another one goes on
 ``kill_reader c1``   the same; ``value`` 0: the next one goes on where it stood, 1: from the start of the log
+``pause_reader g1``  SIGSTOP for ``lasts_s``: it comes back to a log that has changed
 ``delete_records``   of a partition, ``value`` of what is committed; 1: up to the watermark, as ``-1`` says it
 ``topic_lives``      a topic is created, sent to, deleted and created anew (``lives.py``), ``value`` times, with
                      ``lasts_s`` of rest before and after each deletion
@@ -63,10 +64,16 @@ class People:
         self._begin: dict[str, Callable[[Fault], bool]] = {
             "kill_producer": self._kill_producer,
             "kill_reader": self._kill_reader,
+            "pause_reader": self._pause_reader,
             "delete_records": self._delete_records,
             "topic_lives": self._topic_lives,
             **dict.fromkeys(CHANGE_FAULTS, self.changes.begin),
         }
+
+    @staticmethod
+    def consumers_of(plan: Plan) -> tuple[str, ...]:
+        """The machines of the production consumers of a plan."""
+        return tuple(f"g{number + 1}" for number in range(plan.consumers))
 
     def start(self, names: Sequence[TopicPartition]) -> None:
         """Let everybody begin with what the plan says, as of now."""
@@ -75,8 +82,8 @@ class People:
             self._send_from(machine, [each for each in self._plan.operations if each.client == machine])
         for number in range(self._plan.readers):
             self.read_with(f"c{number + 1}", names)
-        for number in range(self._plan.consumers):
-            self._consume_with(f"g{number + 1}", names)
+        for machine in self.consumers_of(self._plan):
+            self._consume_with(machine, names)
 
     def begin(self, fault: Fault) -> None:
         """Let it happen, if whom it would hit exists."""
@@ -93,6 +100,8 @@ class People:
 
     def end(self) -> None:
         """Everything is put right: whoever is dead comes back at once, with what it has left to send."""
+        for reader in self.readers:
+            self._cluster.sim.resume(reader.machine)
         for sender in list(self.senders):
             if sender.left and not self._cluster.sim.loop.alive(sender.machine):
                 self._send_from(sender.machine, sender.left)
@@ -188,6 +197,15 @@ class People:
             self.read_with(reader.machine, list(positions), positions)
 
         self._at(sim.loop.time() + fault.lasts_s, replace)
+        return True
+
+    def _pause_reader(self, fault: Fault) -> bool:
+        sim = self._cluster.sim
+        reader = next((each for each in self.readers if each.machine == fault.target), None)
+        if reader is None or not sim.loop.alive(reader.machine):
+            return False
+        sim.pause(reader.machine)
+        self._at(sim.loop.time() + fault.lasts_s, lambda: sim.resume(reader.machine))
         return True
 
     # ---- administrators ----------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from minikafka.log.log_directory import LogDirectory
 from minikafka.log.partition_log import PartitionLog
 from minikafka.ports import World
 from minikafka.sim.cluster import BOOT_S, CLUSTER_ID, NotReached, SimCluster, node_name
+from minikafka.sim.consumer_watch import ConsumerWatch
 from minikafka.sim.crew import Crews
 from minikafka.sim.doubled import DoubledRecords
 from minikafka.sim.extras import PEOPLE_FAULTS
@@ -110,6 +111,7 @@ class Run:
         self.faults = Faults(plan, self.cluster, self.schedule.at, self.report.faults.append)
         self.watch.rotten, self.watch.were_rotten = self.faults.rot.rotten, self.faults.rot.were_rotten
         self.people = People(plan, self.cluster, self._recorder, self.schedule.at, self.report.faults.append)
+        self._consumers = ConsumerWatch(self.sim, People.consumers_of(plan), self.watch.report)
         self.crews = Crews(plan, self.cluster, self.watch, self._recorder, self.schedule.at, self.report.faults.append)
         self._held: dict[TopicPartition, list[tuple[Offset, str]]] = {}
         """What the partitions of users' topics hold at the end."""

@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from minikafka.client.fetcher import Fetcher
 from minikafka.client.group_member import Member
+from minikafka.client.partition_state import PartitionState
+from minikafka.client.positions import Positions
 from minikafka.groups.group import Group
 from minikafka.types import TopicPartition
 from tests.rules.test_groups import (
@@ -57,6 +60,36 @@ async def takes_what_was_given(self: Member, partitions: tuple[TopicPartition, .
         self.rejoin("what was given up is free for the others now")
 
 
+# ---- consumers -------------------------------------------------------------------------------------------------------
+
+
+def confirmed_by_itself(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A new leader epoch needs no validation."""
+
+    def wanted(self: Positions, leader_of: Any, now: float) -> Any:
+        for state in self.states.values():
+            if state.validated_epoch >= 0:
+                state.validated_epoch = max(state.validated_epoch, leader_of(state.partition).epoch)
+        return original(self, leader_of, now)
+
+    return wanted
+
+
+def position_stays(self: Positions, state: PartitionState, end_offset: int, epoch: int) -> None:
+    """Where the logs diverge is taken note of, and nothing follows from it."""
+
+
+def new_epoch_asked(original: Callable[..., Any]) -> Callable[..., Any]:
+    """The new leader is asked about its own epoch, which always ends at the end of its log."""
+
+    async def validate(self: Fetcher, node: int, asked: Any) -> None:
+        for state, _ in asked:
+            state.fetch_epoch = self._leader_of(state.partition).epoch
+        await original(self, node, asked)
+
+    return validate
+
+
 SURVIVORS = (
     Planted(
         name="sessions_not_begun_by_a_new_coordinator",
@@ -82,6 +115,30 @@ SURVIVORS = (
         seed=0,
         make=with_an_expulsion,
         drawn="consumer_group",
+    ),
+    Planted(
+        name="new_leaders_believed",
+        story="a consumer goes on at its position after an election, and asks nobody whether it is right (KIP-320)",
+        caught_by=("fetched_before_validation",),
+        patches=[(Positions, "wanted", confirmed_by_itself(Positions.wanted))],
+        seed=0,
+        drawn="regrown_log",
+    ),
+    Planted(
+        name="divergence_ignored_by_consumers",
+        story="a consumer that learns where the logs diverge stays at its position",
+        caught_by=("fetched_past_divergence",),
+        patches=[(Positions, "_truncated", position_stays)],
+        seed=0,
+        drawn="regrown_log",
+    ),
+    Planted(
+        name="validated_with_the_new_epoch",
+        story="a consumer validates its position with the new leader's epoch in place of its last batch's",
+        caught_by=("validated_with_wrong_epoch",),
+        patches=[(Fetcher, "_validate", new_epoch_asked(Fetcher._validate))],
+        seed=0,
+        drawn="regrown_log",
     ),
 )
 

@@ -61,6 +61,7 @@ MARKS_THAT_MATTER = (
     "fault_lossy_link",
     "fault_pause",
     "fault_pause_member",
+    "fault_pause_reader",
     "fault_power_cut",
     "fault_power_cut_all",
     "fault_reassign",
