@@ -7,6 +7,7 @@
       +-- one class per code of Kafka's Errors table (KAFKA-FACTS 8)
     WorldError               what the world did to us
       +-- Unreachable        the connection was never made: the request did not happen
+      +-- RequestRefused     HTTP itself refused it: the request did not happen, but somebody listens
       +-- OutcomeUnknown     anything else on the network: it may have happened
       +-- DiskFull           an append was refused; the file is as before
       +-- DiskFailed         a write, read or sync failed: the log must stop and recover from disk
@@ -632,6 +633,10 @@ class WorldError(Exception):
 
 class Unreachable(WorldError):
     """No connection was made: the request did not happen."""
+
+
+class RequestRefused(WorldError):
+    """The server refused the request before it read it (HTTP 403, 413, 415, ...): the request did not happen."""
 
 
 class OutcomeUnknown(WorldError):

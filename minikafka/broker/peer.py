@@ -14,8 +14,8 @@ from minikafka.wire.codec import decode_response, encode_request
 async def call(network: Network, peer: Address, request: object, deadline: float) -> Any:
     """Send ``request`` and await the response of its kind; ``deadline`` is on the monotonic clock, in seconds.
 
-    Raises Unreachable when nothing was sent, else OutcomeUnknown, also for an answer that cannot be read. Errors inside
-    the response are the caller's to read.
+    Raises Unreachable when nothing was sent, RequestRefused when it was refused unread, else OutcomeUnknown, also for
+    an answer that cannot be read. Errors inside the response are the caller's to read.
     """
     name = BY_REQUEST[type(request)].name
     body = await network.call(peer, name, encode_request(request), deadline=deadline)

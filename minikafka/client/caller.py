@@ -1,7 +1,8 @@
 """One request to one node, and the pauses between attempts.
 
 Rules for this file: nothing is retried here; what went wrong below HTTP comes out as NetworkException with the outcome
-that the world vouches for (``not_written`` when no connection was made, else ``unknown``).
+that the world vouches for: ``not_written`` when no connection was made or HTTP refused the request unread, else
+``unknown``.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from minikafka.errors import (
     NetworkException,
     OutcomeUnknown,
     ProtocolError,
+    RequestRefused,
     Unreachable,
     error_of,
 )
@@ -78,6 +80,8 @@ class Caller:
             body = await self._world.network.call(peer, api, encode_request(request), deadline=deadline)
         except Unreachable as error:
             raise NetworkException(f"{api} to {peer}: no connection: {error}", outcome=NOT_WRITTEN) from error
+        except RequestRefused as error:
+            raise NetworkException(f"{api} to {peer}: refused: {error}", outcome=NOT_WRITTEN) from error
         except OutcomeUnknown as error:
             raise NetworkException(f"{api} to {peer}: no answer: {error}", outcome=UNKNOWN) from error
         try:

@@ -23,7 +23,9 @@ from minikafka.errors import (
     Outcome,
     OutcomeUnknown,
     ProtocolError,
+    RequestRefused,
     Unreachable,
+    WorldError,
     error_of,
 )
 from minikafka.quorum.image import PartitionImage
@@ -74,6 +76,8 @@ async def told_by(visit: Visit, node: NodeId, request: Any, *, wait_s: float, sl
         response = await call(host.world.network, address, request, deadline=deadline)
     except Unreachable:
         raise LeaderNotAvailable(f"broker {node} at {address} cannot be reached") from None
+    except RequestRefused as error:
+        raise LeaderNotAvailable(f"broker {node} refused the request: {error}") from None
     except OutcomeUnknown:
         raise NetworkException(f"broker {node} at {address} did not answer", outcome=UNKNOWN) from None
     visit.served_by.append(node)
@@ -279,7 +283,7 @@ async def _metadata_of(host: Host, node: NodeId, deadline: float) -> MetadataRes
             if address is None
             else _as_metadata(await call(host.world.network, address, request, deadline=deadline))
         )
-    except (ProtocolError, Unreachable, OutcomeUnknown):
+    except (ProtocolError, WorldError):
         return None
 
 

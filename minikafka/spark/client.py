@@ -27,14 +27,16 @@ from minikafka.errors import (
     BrokerNotAvailable,
     LeaderNotAvailable,
     NetworkException,
+    OutcomeUnknown,
     ProtocolError,
+    RequestRefused,
     UnknownTopicOrPartition,
     error_of,
 )
 from minikafka.types import NO_NODE, NO_OFFSET, Address, Epoch, Offset, TopicId, TopicPartition
 from minikafka.wire import messages as m
 from minikafka.wire.apis import BY_REQUEST, MSGPACK, RPC_PATH
-from minikafka.wire.codec import decode_response, encode_request, refusal_told
+from minikafka.wire.codec import decode_response, encode_request, http_failure
 
 Result = TypeVar("Result")
 
@@ -75,6 +77,10 @@ def call(address: Address, request: object, *, timeout_s: float = CALL_TIMEOUT_S
     except TimeoutError as error:
         connection.close()
         raise NetworkException(f"{api} to {address}: no answer, silent for {timeout_s:g} s", outcome=UNKNOWN) from error
+    except (RequestRefused, OutcomeUnknown) as error:
+        connection.close()
+        outcome = NOT_WRITTEN if isinstance(error, RequestRefused) else UNKNOWN
+        raise NetworkException(f"{api} to {address}: {error}", outcome=outcome) from error
     except (OSError, http.client.HTTPException, ProtocolError) as error:
         connection.close()
         raise NetworkException(f"{api} to {address}: no answer: {error!r}", outcome=UNKNOWN) from error
@@ -102,7 +108,7 @@ def _exchange(connection: http.client.HTTPConnection, api: str, buffers: Sequenc
     answer = connection.getresponse()
     body = answer.read()
     if answer.status != http.client.OK:
-        raise http.client.HTTPException(f"HTTP {answer.status}: {refusal_told(body)}")
+        raise http_failure(answer.status, body)
     return body
 
 

@@ -31,7 +31,14 @@ from typing import Any, TypeVar
 
 import msgpack
 
-from minikafka.errors import InvalidRequest, ProtocolError, UnsupportedVersion
+from minikafka.errors import (
+    NOT_WRITTEN,
+    InvalidRequest,
+    OutcomeUnknown,
+    ProtocolError,
+    RequestRefused,
+    UnsupportedVersion,
+)
 from minikafka.ports import Buffers
 from minikafka.wire.apis import BY_NAME, BY_REQUEST, Api
 from minikafka.wire.limits import (
@@ -48,6 +55,8 @@ from minikafka.wire.limits import (
 HEAD_BYTES_MAX = 32 * 1024 * 1024
 # Of a refusal of HTTP itself, so much is read, and so much of what is no problem is shown.
 REFUSAL_BYTES_MAX, REFUSAL_SHOWN_MAX = 16_384, 200
+UNREAD_STATUSES = (403, 413, 415)
+"""HTTP statuses of requests that were refused by their head or their size."""
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 _SIZE = struct.Struct(">I")
@@ -408,15 +417,22 @@ def response_to_json(api_name: str, body: bytes) -> bytes:
     return encode_json(decode_response(api_name, body))
 
 
-def refusal_told(body: bytes | bytearray | memoryview) -> str:
-    """What an HTTP answer that is not 200 says: the ``detail`` of a problem (RFC 9457), or its beginning."""
+def http_failure(status: int, body: bytes | bytearray | memoryview) -> RequestRefused | OutcomeUnknown:
+    """Return the error for an HTTP answer that is not 200.
+
+    The message has the ``detail`` of a problem (RFC 9457), or the beginning of the body. The request did not happen if
+    the problem's ``outcome`` says so, or if the status is one that servers and proxies send before they read a request.
+    """
     start = bytes(body[:REFUSAL_BYTES_MAX])
     try:
         problem = json.loads(start)
     except (ValueError, RecursionError):
-        return repr(start[:REFUSAL_SHOWN_MAX])
-    detail = problem.get("detail") if type(problem) is dict else None
-    return detail if type(detail) is str else repr(start[:REFUSAL_SHOWN_MAX])
+        problem = None
+    said = problem if type(problem) is dict else {}
+    detail = said.get("detail")
+    told = f"HTTP {status}: {detail if type(detail) is str else repr(start[:REFUSAL_SHOWN_MAX])}"
+    is_unread = status in UNREAD_STATUSES or said.get("outcome") == NOT_WRITTEN
+    return RequestRefused(told) if is_unread else OutcomeUnknown(told)
 
 
 def error_response(api: Api, error: ProtocolError) -> Any:

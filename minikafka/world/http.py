@@ -1,8 +1,8 @@
 """The Network port over HTTP/1.1: ``POST /rpc/{Api}``, served by ``http_server.py``, called by ``http_client.py``.
 
 What a caller learns: a connection that could not be made (refused, no such host, no answer to the first packet) is
-``Unreachable``; everything else that goes wrong, the deadline and every status but 200 included, is
-``OutcomeUnknown``.
+``Unreachable``; a request that HTTP refused unread (403, 413, 415, or a problem that says so) is ``RequestRefused``;
+everything else that goes wrong, the deadline and every other status but 200 included, is ``OutcomeUnknown``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from minikafka.errors import OutcomeUnknown, Unreachable
 from minikafka.ports import Buffers, Events, Handler
 from minikafka.rest.gate import Gate
 from minikafka.types import Address
-from minikafka.wire.codec import refusal_told
+from minikafka.wire.codec import http_failure
 from minikafka.world.http_client import HttpClient
 from minikafka.world.http_server import NODE_HEADER, Doors, HttpServer, Translate
 from minikafka.world.link_faults import LinkEnd
@@ -61,7 +61,7 @@ class HttpNetwork:
         self._servers: list[HttpServer] = []
 
     async def call(self, peer: Address, api: str, body: Buffers, *, deadline: float) -> bytes | bytearray:
-        """Send and await the answer; ``deadline`` is on the loop's clock. Unreachable, OutcomeUnknown."""
+        """Send and await the answer; ``deadline`` is on the loop's clock. Raises WorldErrors, as the port says."""
         links = self._links
         if links is None:
             return await self._call(peer, api, body, deadline=deadline)
@@ -81,7 +81,8 @@ class HttpNetwork:
         except (Unreachable, OutcomeUnknown) as error:
             raise type(error)(f"{api} to {peer}: {error}") from error
         if status != 200:
-            raise OutcomeUnknown(f"{api} to {peer}: HTTP {status}: {refusal_told(answer)}")
+            failure = http_failure(status, answer)
+            raise type(failure)(f"{api} to {peer}: {failure}")
         return answer
 
     async def serve(self, address: Address, handler: Handler, *, listener: str = "") -> HttpServer:

@@ -10,11 +10,13 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 from aiohttp import web
 
-from minikafka.errors import OutcomeUnknown
-from minikafka.ports import Handler, RequestContext
+from minikafka.client.caller import Caller
+from minikafka.errors import NOT_WRITTEN, NetworkException, OutcomeUnknown, RequestRefused
+from minikafka.ports import Handler, RequestContext, World
 from minikafka.rest import gate as gate_rule
 from minikafka.rest.gate import Gate
 from minikafka.types import Address
+from minikafka.wire.messages import MetadataRequest
 from minikafka.world import http_server
 from minikafka.world.http import HttpNetwork
 from minikafka.world.http_server import HttpServer
@@ -150,12 +152,16 @@ async def test_a_chunked_body_over_the_limit_is_refused_when_it_gets_there():
         assert (await wire.answer())[0] == 413
 
 
-async def test_a_call_with_a_body_over_the_limit_is_unknown():
-    """The port's caller sees an error, not a hang."""
+async def test_a_call_with_a_body_over_the_limit_is_refused_unread():
+    """Issue 13: the outcome was unknown, although no broker had read the request. The connection's end is no hang."""
     async with serving(request_max_bytes=1000) as (network, server):
         deadline = asyncio.get_running_loop().time() + PATIENCE_S
-        with pytest.raises(OutcomeUnknown):
+        with pytest.raises(RequestRefused, match=r"HTTP 413: 5000 bytes; socket.request.max.bytes is 1000"):
             await network.call(server.address, "Produce", [b"x" * 5000], deadline=deadline)
+        caller = Caller(World(clock=None, network=network, disk=None, events=None, random=None))  # type: ignore[arg-type]
+        with pytest.raises(NetworkException, match="HTTP 413") as caught:
+            await caller.call(server.address, MetadataRequest(topics=("t" * 5000,)), deadline=deadline)
+        assert caught.value.outcome == NOT_WRITTEN
         assert await network.call(server.address, "Produce", [b"x" * 500], deadline=deadline) == b"x" * 500
 
 
@@ -291,7 +297,7 @@ async def test_a_refusal_of_http_itself_is_told_with_what_to_do():
 
     async with serving(gate=Elsewhere()) as (network, server):
         deadline = asyncio.get_running_loop().time() + PATIENCE_S
-        with pytest.raises(OutcomeUnknown, match=r"HTTP 403: Host '127.0.0.1:\d+' is not .* mk.http.allowed.hosts$"):
+        with pytest.raises(RequestRefused, match=r"HTTP 403: Host '127.0.0.1:\d+' is not .* mk.http.allowed.hosts$"):
             await network.call(server.address, "Echo", [b"on"], deadline=deadline)
 
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minikafka.errors import InvalidRequest, NotEnoughReplicas, UnsupportedVersion
+from minikafka.errors import InvalidRequest, NotEnoughReplicas, OutcomeUnknown, RequestRefused, UnsupportedVersion
 from minikafka.wire import group_messages as g
 from minikafka.wire import limits
 from minikafka.wire import messages as m
@@ -27,6 +27,7 @@ from minikafka.wire.codec import (
     encode_response,
     error_response,
     find_api,
+    http_failure,
 )
 
 
@@ -160,6 +161,23 @@ def test_json_speaks_the_same_messages():
     for bad in (b"[]", b"{", b'{"topics": "orders"}', b"\xff", b'{"topic": []}'):
         with pytest.raises(InvalidRequest):
             decode_json(BY_NAME["Metadata"], bad)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind"),
+    [
+        (403, b"Forbidden", RequestRefused),
+        (413, b'{"detail": "too large"}', RequestRefused),
+        (415, b"", RequestRefused),
+        (503, b'{"detail": "busy", "outcome": "not_written"}', RequestRefused),
+        (500, b'{"detail": "a bug", "outcome": "unknown"}', OutcomeUnknown),
+        (502, b"<html>", OutcomeUnknown),
+        (503, b"[]", OutcomeUnknown),
+    ],
+)
+def test_a_request_that_http_refused_did_not_happen(status: int, body: bytes, kind: type[Exception]):
+    """Issue 13: every status but 200 counted as unknown at clients."""
+    assert type(http_failure(status, body)) is kind
 
 
 def test_an_error_answer_keeps_code_sentence_and_outcome():

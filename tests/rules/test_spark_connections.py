@@ -107,8 +107,9 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), ask(), list(client._co
 @pytest.mark.parametrize("broker", [_Refusing], indirect=True)
 def test_a_refusal_of_http_itself_is_told_with_what_to_do(broker):
     """A name that the broker does not know: its sentence names the setting, "403 Forbidden" did not."""
-    with pytest.raises(NetworkException, match=r"HTTP 403: Host is not known; see mk.http.allowed.hosts"):
+    with pytest.raises(NetworkException, match=r"HTTP 403: Host is not known; see mk.http.allowed.hosts") as caught:
         client.call(broker, m.MetadataRequest(topics=()))
+    assert caught.value.outcome == "not_written"
     assert not client._connections
 
 

@@ -16,7 +16,7 @@ from prometheus_client.core import Metric
 
 from minikafka.broker.broker import Broker
 from minikafka.broker.peer import call
-from minikafka.errors import OutcomeUnknown, Unreachable
+from minikafka.errors import WorldError
 from minikafka.groups.coordinator import Standing
 from minikafka.groups.group import State
 from minikafka.replication.leader import LeaderReplica
@@ -88,7 +88,7 @@ async def _ends(broker: Broker, node: NodeId, names: list[TopicPartition]) -> di
         response: ListOffsetsResponse = await call(
             broker.world.network, address, ListOffsetsRequest(partitions=items), deadline=deadline
         )
-    except (Unreachable, OutcomeUnknown):
+    except WorldError:
         return {}
     return {
         TopicPartition(each.topic, each.partition): each.offset for each in response.partitions if not each.error_code
