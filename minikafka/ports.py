@@ -10,10 +10,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from random import Random
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, TypeVar
 
 from minikafka.types import ANONYMOUS, Address
 
+_T = TypeVar("_T")
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Buffers: TypeAlias = Sequence[Buffer]
 """Going out: record batches are never joined or copied to be sent or written."""
@@ -194,12 +195,24 @@ def no_events(kind: str, /, **facts: object) -> None:
     """An events sink that keeps nothing."""
 
 
+class Offload(Protocol):
+    """Runs a long computation, which touches nothing shared, beside the event loop."""
+
+    async def __call__(self, work: Callable[[], _T], /) -> _T: ...
+
+
+async def inline(work: Callable[[], _T], /) -> _T:
+    """An :class:`Offload` that runs the computation at once, on the loop."""
+    return work()
+
+
 @dataclass(frozen=True, slots=True)
 class World:
-    """The ports of one incarnation of one node, or of one client."""
+    """The ports of one incarnation of one node, or of one client, and a place for long computations."""
 
     clock: Clock
     network: Network
     disk: Disk
     events: Events
     random: Random
+    offload: Offload = inline

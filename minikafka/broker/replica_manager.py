@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from minikafka.broker.arrivals import Arrivals
 from minikafka.broker.flusher import Flusher, Spawn
 from minikafka.broker.isr_proposer import IsrProposer
 from minikafka.broker.live_settings import LiveSettings
@@ -71,6 +72,8 @@ class ReplicaManager:
         self.flushers: dict[TopicPartition, Flusher] = {}
         self.waiters = Waiters()
         self.turns = Turns()
+        self.arrivals = Arrivals()
+        self.offload = world.offload
         self.traffic = Traffic(world.clock.ticks_ns)
         self.fetch_sessions = FetchSessions(
             config.max_incremental_fetch_session_cache_slots, new_id=lambda: world.random.randint(1, EPOCH_MAX)

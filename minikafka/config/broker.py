@@ -207,6 +207,11 @@ class BrokerConfig:
         "memory for the newest batches of all logs together; 0: read from files",
         low=0,
     )
+    validate_records: bool = setting(
+        "mk.validate.records",
+        True,
+        "a leader walks over the records of a batch before it appends it; followers copy what their leader appended",
+    )
     insecure: bool = setting("mk.insecure", False, "allow a listener beyond loopback without authentication")
     http_allowed_hosts: str = setting(
         "mk.http.allowed.hosts",

@@ -47,9 +47,9 @@ AT_RUN_TIME = (
     | frozenset(
         """
     fetch.max.bytes log.cleaner.backoff.ms log.cleaner.dedupe.buffer.size log.cleaner.io.max.bytes.per.second
-    log.retention.check.interval.ms mk.log.level mk.metrics.partitions.max replica.fetch.backoff.ms
-    replica.fetch.max.bytes replica.fetch.min.bytes replica.fetch.response.max.bytes replica.fetch.wait.max.ms
-    replica.lag.time.max.ms
+    log.retention.check.interval.ms mk.log.level mk.metrics.partitions.max mk.validate.records
+    replica.fetch.backoff.ms replica.fetch.max.bytes replica.fetch.min.bytes replica.fetch.response.max.bytes
+    replica.fetch.wait.max.ms replica.lag.time.max.ms
     """.split()
     )
 )

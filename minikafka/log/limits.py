@@ -5,7 +5,7 @@ from __future__ import annotations
 from minikafka.config import TopicConfig
 from minikafka.errors import InvalidRecord, InvalidTimestamp, MessageTooLarge, RecordListTooLarge
 from minikafka.wire.batch import CREATE_TIME, NO_TIMESTAMP, RecordBatch
-from minikafka.wire.rewrite import slices
+from minikafka.wire.validate import keyless_records
 
 _NAMED_MAX = 5
 
@@ -33,12 +33,13 @@ def check_limits(batch: RecordBatch, config: TopicConfig, *, wall_ms: int, log: 
             raise InvalidTimestamp(f"{log}: timestamp {timestamp} is outside {low}..{high}")
 
 
-def check_keys(batch: RecordBatch, log: str) -> None:
+def check_keys(batch: RecordBatch, log: str, limit: int) -> None:
     """A compacted log keeps the last record of each key: raises InvalidRecord for records without one (KAFKA-4808).
 
-    The whole batch is refused; the message says which of its records, counted from 0. Opens the batch.
+    The whole batch is refused; the message says which of its records, counted from 0. Reads all records, and raises
+    InvalidRecord for those that cannot be read; ``limit`` is that of :func:`minikafka.wire.validate.check_records`.
     """
-    keyless = [record.offset - batch.base_offset for record in slices(batch) if record.key is None]
+    keyless = keyless_records(batch, limit)
     if keyless:
         named = ", ".join(map(str, keyless[:_NAMED_MAX])) + (", ..." if len(keyless) > _NAMED_MAX else "")
         raise InvalidRecord(

@@ -34,6 +34,9 @@ WALL_START_MS = 1_700_000_000_000
 # Nodes' calendars differ by up to this much, as those of machines whose time service works.
 WALL_SKEW_MAX_S = 0.25
 
+# A long computation beside the loop takes up to this long.
+OFFLOAD_MAX_S = 0.1
+
 
 class Event(NamedTuple):
     """Something a rule told."""
@@ -108,6 +111,7 @@ class SimWorld:
         """How often each kind of event was told: proof that rare paths were taken."""
         self.observers: list[Callable[[Event], None]] = []
         """Called with each event as it is told; an exception from here goes to the teller."""
+        self._offload_times = Random(f"{seed}/offload")
         self._disks: dict[str, SimDisk] = {}
         self._clocks: dict[str, SimClock] = {}
 
@@ -126,7 +130,13 @@ class SimWorld:
             disk=self.disk(node).of(incarnation),
             events=self._teller(incarnation),
             random=Random(f"{self.seed}/node/{incarnation}"),
+            offload=self._offload,
         )
+
+    async def _offload(self, work: Callable[[], T], /) -> T:
+        """Take some virtual time, as a thread would: what arrives meanwhile is handled meanwhile."""
+        await asyncio.sleep(self._offload_times.uniform(0, OFFLOAD_MAX_S))
+        return work()
 
     def disk(self, node: str) -> SimDisk:
         """The node's disk, for faults and for looking at it."""

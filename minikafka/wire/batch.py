@@ -47,6 +47,9 @@ TIMESTAMP_TYPE_BIT = 0x08
 TRANSACTIONAL_BIT = 0x10
 CONTROL_BIT = 0x20
 DELETE_HORIZON_BIT = 0x40
+_UNUSED_BITS = 0xFF80
+RECORD_SIZE_MIN = 7
+"""Bytes of the smallest record: length, attributes, two deltas, two absent fields and a header count of 0."""
 
 CODEC_NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
 CREATE_TIME = 0
@@ -194,9 +197,10 @@ def _check_counts(batch: RecordBatch) -> None:
 def verify_client(data: Buffer) -> RecordBatch:
     """Check what a producer sent for one partition: :func:`verify`, and what only a client must obey.
 
-    Exactly one batch, base offset 0, offsets without gaps, no control or transactional or delete-horizon bit, a
-    known codec, CreateTime, and a base sequence if and only if there is a producer id (KAFKA-FACTS 2). Raises
-    CorruptMessage, InvalidRecord, InvalidTimestamp or UnsupportedCompressionType.
+    Exactly one batch, base offset 0, offsets without gaps, no more records than the body can hold, no bit but those of
+    a known codec, CreateTime, timestamps in order, and a base sequence if and only if there is a producer id
+    (KAFKA-FACTS 2). The records are not read: that is :mod:`minikafka.wire.validate`. Raises CorruptMessage,
+    InvalidRecord, InvalidTimestamp or UnsupportedCompressionType.
     """
     size = len(data)
     if size >= HEADER_SIZE:
@@ -216,10 +220,20 @@ def verify_client(data: Buffer) -> RecordBatch:
     for bit, what in ((CONTROL_BIT, "control"), (TRANSACTIONAL_BIT, "transactional"), (DELETE_HORIZON_BIT, "horizon")):
         if batch.attributes & bit:
             raise InvalidRecord(f"attributes: a producer may not set the {what} bit here")
+    if batch.attributes & _UNUSED_BITS:
+        raise InvalidRecord(f"attributes: bits {batch.attributes & _UNUSED_BITS:#06x} have no meaning")
     if batch.codec >= len(CODEC_NAMES):
         raise UnsupportedCompressionType(f"attributes: compression codec {batch.codec} is not known")
+    if not batch.codec and batch.record_count * RECORD_SIZE_MIN > size - HEADER_SIZE:
+        raise InvalidRecord(f"recordCount: {batch.record_count} records do not fit {size - HEADER_SIZE} bytes")
+    if batch.codec and size == HEADER_SIZE:
+        raise InvalidRecord(f"recordCount: {batch.record_count}, but the body is empty")
     if batch.timestamp_type != CREATE_TIME:
         raise InvalidTimestamp("attributes: a producer may not claim LogAppendTime")
+    if batch.base_timestamp < NO_TIMESTAMP:
+        raise InvalidRecord(f"baseTimestamp: {batch.base_timestamp} is below -1")
+    if batch.max_timestamp < batch.base_timestamp:
+        raise InvalidRecord(f"maxTimestamp: {batch.max_timestamp} is below baseTimestamp {batch.base_timestamp}")
     if batch.has_producer:
         if batch.base_sequence < 0:
             raise InvalidRecord(f"baseSequence: {batch.base_sequence} with producerId {batch.producer_id}")

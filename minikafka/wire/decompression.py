@@ -19,7 +19,7 @@ import cramjam
 
 from minikafka.errors import CorruptMessage
 from minikafka.ports import Buffer
-from minikafka.wire.batch import CODEC_MASK, CODEC_NAMES, HEADER_SIZE, RecordBatch
+from minikafka.wire.batch import CODEC_MASK, CODEC_NAMES, HEADER_SIZE, RECORD_SIZE_MIN, RecordBatch
 
 _MIB = 1 << 20
 DECOMPRESSED_BYTES_MAX = 256 * _MIB
@@ -28,9 +28,6 @@ DECOMPRESSED_BYTES_MIN = 16 * _MIB
 """No limit is lower: producers compare ``batch.size`` with sizes before compression as well as after it."""
 EXPANSION_MAX = 16
 """A batch may expand to this multiple of ``max.message.bytes``."""
-
-RECORD_SIZE_MIN = 7
-"""Bytes of the smallest record: length, attributes, two deltas, two absent fields and a header count of 0."""
 
 # The low byte of the attributes.
 _CODEC_AT = 22

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
 from random import Random
@@ -59,6 +60,7 @@ class RealWorld:
             disk=self.disk if self.disk is not None else cast("Disk", NoDisk()),
             events=events,
             random=Random(),
+            offload=asyncio.to_thread,
         )
 
     async def close(self) -> None:

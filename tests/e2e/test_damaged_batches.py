@@ -18,7 +18,7 @@ import pytest
 from minikafka import Consumer
 from minikafka.errors import BY_CODE, CorruptMessage
 from minikafka.types import TopicPartition
-from minikafka.wire.batch import CHECKED_START, HEADER_SIZE, LENGTH_END, checksum
+from minikafka.wire.batch import CHECKED_START, HEADER_SIZE, LENGTH_END, RECORD_SIZE_MIN, checksum
 from minikafka.wire.codec import decode_response, encode_request
 from minikafka.wire.messages import ProducedPartition, ProducePartition, ProduceRequest, ProduceResponse
 from minikafka.wire.records import BatchBuilder
@@ -36,6 +36,13 @@ EPOCH_FIELD = range(12, 16)
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
     with LocalCluster(brokers=3) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def trusting() -> Iterator[LocalCluster]:
+    """Brokers that append batches without a look at their records, as releases before the check did."""
+    with LocalCluster(brokers=3, config={"mk.validate.records": "false"}) as running:
         yield running
 
 
@@ -139,13 +146,24 @@ def garbage_inside() -> Iterator[bytearray]:
     random = Random(SEED)
     for codec in (0, 0, 0, 1, 2, 3, 4):
         batch = batch_of(b"tea", b"milk")
-        batch[HEADER_SIZE:] = random.randbytes(random.randrange(1, 80))
+        batch[HEADER_SIZE:] = random.randbytes(random.randrange(2 * RECORD_SIZE_MIN, 80))
         struct.pack_into(">h", batch, CHECKED_START, codec)
         yield sealed(batch)
 
 
-async def test_garbage_inside_a_valid_checksum_is_told_and_passed(cluster: LocalCluster):
+def test_garbage_inside_a_valid_checksum_is_refused(cluster: LocalCluster):
+    """Header and checksum are sound; the walk over the records finds that nobody could read them."""
+    with Wire(cluster, "refused") as wire:
+        for batch in garbage_inside():
+            answer = wire.produce(batch)
+            assert BY_CODE[answer.error_code].name == "INVALID_RECORD"
+            assert answer.outcome == "not_written"
+        assert wire.log_end == 0
+
+
+async def test_garbage_inside_a_valid_checksum_is_told_and_passed(trusting: LocalCluster):
     """Replicated, told with the offsets to readers of every kind, and reading goes on behind it."""
+    cluster = trusting
     with Wire(cluster, "garbage") as wire:
         bad: list[int] = []
         for batch in garbage_inside():

@@ -1,5 +1,7 @@
 """Produce: append a batch per partition, answer when ``acks`` is satisfied.
 
+- The bytes of a batch are validated before anything else is decided about it: short ones at once, long ones beside the
+  loop, in which case later requests for the same partition wait (``arrivals.py``).
 - From a partition's checks to its append everything is synchronous: what was checked still holds when the batch is
   written. Between partitions the loop gets its turn once enough was written (``turns.py``).
 - acks=0 and acks=1 answer after the leader's append (and sync, under that policy); acks=all when every member of the
@@ -13,11 +15,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from minikafka.broker.lifecycle import SessionAlive, session_expired
 from minikafka.broker.waiters import Condition, Mark
+from minikafka.config import TopicConfig
 from minikafka.errors import (
     UNKNOWN,
     InvalidRequest,
@@ -30,15 +35,19 @@ from minikafka.errors import (
 )
 from minikafka.groups.records import OFFSETS_TOPIC
 from minikafka.log.limits import check_keys
+from minikafka.log.tail import COPIED_SIZE_MAX
+from minikafka.ports import Buffer
 from minikafka.replication.leader import ACKS_ALL, ACKS_LEADER, ACKS_NONE, Appended, LeaderReplica
 from minikafka.types import TopicPartition
-from minikafka.wire.batch import verify_client
+from minikafka.wire.batch import HEADER_SIZE, RecordBatch, verify_client
+from minikafka.wire.decompression import decompression_limit
 from minikafka.wire.messages import (
     ProducedPartition,
     ProducePartition,
     ProduceRequest,
     ProduceResponse,
 )
+from minikafka.wire.validate import check_records, is_long
 
 if TYPE_CHECKING:
     from minikafka.broker.flusher import Flusher
@@ -76,15 +85,7 @@ async def handle_produce(
     if len({(item.topic, item.partition) for item in request.partitions}) < len(request.partitions):
         raise InvalidRequest("a partition stands twice in one request", member="partitions")
     deadline = replicas.clock.now() + min(request.timeout_ms, TIMEOUT_MS_MAX) / 1000
-    refused: dict[TopicPartition, ProtocolError] = {}
-    written: dict[TopicPartition, _Written] = {}
-    for item in request.partitions:
-        name = TopicPartition(item.topic, item.partition)
-        await replicas.turns.admit(sum(map(len, item.records)))
-        try:
-            written[name] = _append(replicas, name, item, request.acks, session_alive)
-        except ProtocolError as error:
-            refused[name] = error
+    written, refused = await _append_all(replicas, request, session_alive)
     await _make_durable(written)
     _advance(replicas, written)
     if request.acks == ACKS_ALL and written:
@@ -101,12 +102,75 @@ async def handle_produce(
     )
 
 
+async def _append_all(
+    replicas: ReplicaManager, request: ProduceRequest, session_alive: SessionAlive
+) -> tuple[dict[TopicPartition, _Written], dict[TopicPartition, ProtocolError]]:
+    """Validate and append, in the order of arrival: what was written, and what was refused."""
+    written: dict[TopicPartition, _Written] = {}
+    refused: dict[TopicPartition, ProtocolError] = {}
+    batches: dict[TopicPartition, RecordBatch] = {}
+    items = {TopicPartition(item.topic, item.partition): item for item in request.partitions}
+    async with contextlib.AsyncExitStack() as stack:
+        long = [(name, item.records[0]) for name, item in items.items() if _is_long(replicas, name, item)]
+        if long or not replicas.arrivals.is_free(list(items)):
+            earlier = await stack.enter_async_context(replicas.arrivals.entered(list(items)))
+            for name, data in long:
+                try:
+                    batches[name] = await replicas.offload(partial(_validated, name, data, *_rules(replicas, name)))
+                except ProtocolError as error:
+                    refused[name] = error
+            for each in earlier:
+                await each.wait()
+        for name, item in items.items():
+            if name in refused:
+                continue
+            await replicas.turns.admit(sum(map(len, item.records)))
+            try:
+                written[name] = _append(replicas, name, item, request.acks, session_alive, batches.get(name))
+            except ProtocolError as error:
+                refused[name] = error
+    return written, refused
+
+
+def _rules(replicas: ReplicaManager, name: TopicPartition) -> tuple[TopicConfig, bool]:
+    """The topic's settings, and whether the records of a batch are validated."""
+    config = replicas.get(name).config
+    return config, config.compacts or replicas.config.validate_records
+
+
+def _is_long(replicas: ReplicaManager, name: TopicPartition, item: ProducePartition) -> bool:
+    """Return True if the batch will be validated, and that may take long."""
+    partition = replicas.partitions.get(name)
+    if partition is None or partition.role is None or len(item.records) != 1:
+        return False
+    data = item.records[0]
+    if not HEADER_SIZE <= len(data) <= partition.config.max_message_bytes:
+        return False
+    limit = decompression_limit(partition.config.max_message_bytes)
+    return _rules(replicas, name)[1] and is_long(RecordBatch.of(data), limit)
+
+
+def _validated(name: TopicPartition, data: Buffer, config: TopicConfig, validates: bool) -> RecordBatch:  # noqa: FBT001 - a setting
+    """Check a client's batch as far as that needs no state of the partition; see the head of this file."""
+    # A large body would be copied for the append anyway; the validation walks over bytes faster than over a view.
+    batch = verify_client(bytes(data) if len(data) > COPIED_SIZE_MAX else data)
+    if not validates or batch.size > config.max_message_bytes:
+        return batch
+    limit = decompression_limit(config.max_message_bytes)
+    if config.compacts:
+        check_keys(batch, str(name), limit)
+    else:
+        check_records(batch, limit)
+    return batch
+
+
 def _append(
     replicas: ReplicaManager,
     name: TopicPartition,
     item: ProducePartition,
     acks: int,
     session_alive: SessionAlive,
+    validated: RecordBatch | None,
 ) -> _Written:
     if name.topic == OFFSETS_TOPIC:
         raise InvalidTopic(f"{name}: only the group coordinator writes there, commit offsets instead")
@@ -116,9 +180,7 @@ def _append(
         raise session_expired(name)
     if len(item.records) != 1:
         raise InvalidRequest(f"{name}: exactly one record batch is needed", member="records")
-    batch = verify_client(item.records[0])
-    if partition.config.compacts:
-        check_keys(batch, str(name))
+    batch = validated if validated is not None else _validated(name, item.records[0], *_rules(replicas, name))
     with replicas.storage_guard(partition):
         appended = leader.append(batch, acks=acks, wall_ms=replicas.clock.wall_ms())
     if not appended.duplicate:

@@ -1,0 +1,212 @@
+"""What enters a log can be read: the walk over the records of a batch, against a plain one in Python."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from minikafka.errors import InvalidRecord
+from minikafka.wire.batch import HEADER_SIZE, checksum, verify_client
+from minikafka.wire.records import BatchBuilder, Record, build_batch, decode_batch
+from minikafka.wire.validate import _is_uniform, check_records, is_long, keyless_records
+
+TIME = 1_700_000_000_000
+LIMIT = 1 << 24
+
+
+def batch_of(values: list[bytes], *, step_ms: int = 0) -> bytes:
+    return build_batch([Record(0, TIME + number * step_ms, 0, None, value) for number, value in enumerate(values)])
+
+
+def resealed(data: bytes) -> bytes:
+    """``data`` with the length and the checksum of what it is now."""
+    patched = bytearray(data)
+    patched[8:12] = (len(data) - 12).to_bytes(4)
+    patched[17:21] = checksum(patched).to_bytes(4)
+    return bytes(patched)
+
+
+def with_body(count: int, body: bytes, *, codec: int = 0) -> bytes:
+    head = bytearray(batch_of([b"x"])[:HEADER_SIZE])
+    head[22] = codec
+    head[23:27] = (count - 1).to_bytes(4)
+    head[57:61] = count.to_bytes(4)
+    return resealed(bytes(head) + body)
+
+
+def is_accepted(data: bytes) -> bool:
+    try:
+        check_records(verify_client(data), LIMIT)
+    except InvalidRecord:
+        return False
+    return True
+
+
+RANDOM_BODY = random.Random(5).randbytes(300)
+UNREADABLE = {
+    "a random body": with_body(2, RANDOM_BODY),
+    "an empty body": with_body(1, b""),
+    "an empty compressed body": with_body(1, b"", codec=1),
+    "2^31-1 records in two": with_body(2**31 - 1, batch_of([b"a", b"b"])[HEADER_SIZE:]),
+    "three records in two": with_body(3, batch_of([b"a" * 20, b"b" * 20])[HEADER_SIZE:]),
+    "two records of three": with_body(2, batch_of([b"a", b"b", b"c"])[HEADER_SIZE:]),
+    "bytes behind the last": with_body(1, batch_of([b"a"])[HEADER_SIZE:] + b"more"),
+    "the same record twice": with_body(2, 2 * batch_of([b"a"])[HEADER_SIZE:]),
+    "a record that is cut": with_body(1, batch_of([b"a" * 40])[HEADER_SIZE:-1]),
+    "a header's key that is no text": with_body(
+        1, build_batch([Record(0, TIME, 0, None, b"v", (("hh", b"x"),))])[HEADER_SIZE:].replace(b"hh", b"\xff\xff")
+    ),
+}
+
+
+@pytest.mark.parametrize("what", UNREADABLE)
+def test_batch_that_cannot_be_read_is_refused(what: str):
+    """Its checksum is right, so that nothing but the walk, or the header's own contradiction, tells."""
+    with pytest.raises(InvalidRecord, match=r"recordCount|record \d+"):
+        check_records(verify_client(UNREADABLE[what]), LIMIT)
+
+
+def test_message_names_the_record():
+    """The place of the fault."""
+    good = batch_of([b"a" * 9] * 50)
+    size = (len(good) - HEADER_SIZE) // 50
+    at = HEADER_SIZE + 17 * size
+    cut = resealed(good[:at] + b"\x7f" + good[at + 1 :])
+    with pytest.raises(InvalidRecord, match=r"record 17 of 50 cannot be read"):
+        check_records(verify_client(cut), LIMIT)
+    delta = resealed(good[: at + 3] + b"\2" + good[at + 4 :])
+    with pytest.raises(InvalidRecord, match=r"record 17 of 50 has offset delta 1, not 17"):
+        check_records(verify_client(delta), LIMIT)
+
+
+@pytest.mark.parametrize("count", [1, 31, 64, 65, 4096, 8192, 8193, 20_000, 70_000])
+def test_sound_batches_are_accepted(count: int):
+    """Deltas of one to three bytes, chunks of the walk, and timestamps of growing size."""
+    check_records(verify_client(batch_of([b"v" * 5] * count, step_ms=1)), LIMIT)
+    check_records(verify_client(batch_of([b"v" * (number % 7) for number in range(count)])), LIMIT)
+    check_records(verify_client(memoryview(b"xx" + batch_of([b"v" * 5] * count))[2:]), LIMIT)
+
+
+def test_records_of_one_layout_are_walked_by_columns():
+    """That is what keeps the price low for large batches; whatever differs is left to the codec."""
+    assert _is_uniform(batch_of([b"v" * 300] * 1000, step_ms=3), 1000)
+    assert _is_uniform(batch_of([b""] * 9000), 9000)
+    assert not _is_uniform(batch_of([b"v" * (number % 3) for number in range(200)]), 200)
+
+
+@pytest.mark.parametrize("compression", ["gzip", "snappy", "lz4", "zstd"])
+def test_compressed_batches_are_walked_too(compression: str):
+    """Decompressed within a limit; the message says what is wrong either way."""
+    records = [Record(0, TIME, 0, None, b"v" * 9) for _ in range(100)]
+    good = build_batch(records, compression=compression)
+    check_records(verify_client(good), LIMIT)
+    fewer = bytearray(good)
+    fewer[23:27], fewer[57:61] = (98).to_bytes(4), (99).to_bytes(4)
+    with pytest.raises(InvalidRecord, match="bytes follow record 98, the last"):
+        check_records(verify_client(resealed(bytes(fewer))), LIMIT)
+    with pytest.raises(InvalidRecord, match=r"expands to more than 900 bytes|do not fit 900 bytes"):
+        check_records(verify_client(good), 900)
+    other = {"gzip": 4, "snappy": 1, "lz4": 1, "zstd": 3}[compression]
+    with pytest.raises(InvalidRecord, match="records: "):
+        check_records(verify_client(with_body(100, good[HEADER_SIZE:], codec=other)), LIMIT)
+    plain = batch_of([b"v" * 9] * 100)[HEADER_SIZE:]
+    with pytest.raises(InvalidRecord, match="records: "):
+        check_records(verify_client(with_body(100, plain, codec=other)), LIMIT)
+
+
+def test_batches_that_take_long_are_known_from_their_headers():
+    """They are validated beside the loop: many records, large bodies, compressed ones earlier than others."""
+    short = [b"v" * 10] * 1000
+    assert not is_long(verify_client(batch_of(short)), LIMIT)
+    assert not is_long(verify_client(batch_of([b"v" * 1000] * 1000)), LIMIT)
+    assert is_long(verify_client(batch_of([b"v" * 1000] * 1200)), LIMIT)
+    assert is_long(verify_client(batch_of([b""] * 70_000)), LIMIT)
+    noise = build_batch([Record(0, TIME, 0, None, random.Random(1).randbytes(9000))], compression="gzip")
+    assert is_long(verify_client(noise), LIMIT)
+    tiny = build_batch([Record(0, TIME, 0, None, b"v")], compression="zstd")
+    assert not is_long(verify_client(tiny), LIMIT)
+    assert is_long(verify_client(tiny), 64 * LIMIT)
+
+
+def _number(data: bytes, at: int, end: int) -> tuple[int, int]:
+    value = shift = 0
+    while at < end and shift < 64:
+        value |= (data[at] & 0x7F) << shift
+        shift, at = shift + 7, at + 1
+        if data[at - 1] < 0x80:
+            return (value >> 1) ^ -(value & 1), at
+    raise ValueError("no number")
+
+
+def _is_readable(data: bytes, count: int) -> bool:
+    """The plain walk: one field after the other, as Kafka's documentation has them."""
+    at = HEADER_SIZE
+    try:
+        for number in range(count):
+            length, start = _number(data, at, len(data))
+            end = start + length
+            if length < 1 or end > len(data):
+                return False
+            _, at = _number(data, start + 1, end)
+            delta, at = _number(data, at, end)
+            for _ in ("key", "value"):
+                size, at = _number(data, at, end)
+                at += max(size, 0)
+            headers, at = _number(data, at, end)
+            for _ in range(headers):
+                size, at = _number(data, at, end)
+                data[at : at + size].decode()
+                at += size
+                value_size, at = _number(data, at, end)
+                at += max(value_size, 0)
+                if size < 0 or at > end:
+                    return False
+            if delta != number or headers < 0 or at != end or data[start] >= 0x80:
+                return False
+    except ValueError:
+        return False
+    return at == len(data)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_damaged_batches_are_judged_as_by_a_plain_walk(seed: int):
+    """Nothing unreadable is accepted, and nothing else is refused; (the codec also refuses lengths below -1.)"""
+    drawn = random.Random(seed)
+    refused = 0
+    for _ in range(400):
+        count = drawn.choice([1, 3, 40, 130])
+        size = drawn.choice([0, 3, 150])
+        builder = BatchBuilder()
+        for number in range(count):
+            value = bytes(size if count > 3 and size else drawn.randrange(80))
+            headers = [("h", b"x")] if not size and drawn.random() < 0.2 else []
+            builder.append(TIME + number // 50, None if size else bytes(drawn.randrange(3)), value, headers)
+        data = bytearray(builder.build())
+        for _ in range(drawn.choice([0, 1, 1, 2])):
+            at = drawn.randrange(HEADER_SIZE, len(data))
+            kind = drawn.random()
+            if kind < 0.6:
+                data[at] = drawn.choice([data[at] ^ 1 << drawn.randrange(8), 0x80, 0xFF, 0, 2])
+            elif kind < 0.8 and len(data) - at > 3:
+                del data[at : at + drawn.randrange(1, 3)]
+            else:
+                data[at:at] = drawn.randbytes(2)
+        judged = resealed(bytes(data))
+        accepted = is_accepted(judged)
+        refused += not accepted
+        if accepted:
+            assert _is_readable(judged, count), judged.hex()
+            assert len(decode_batch(judged)) == count
+        elif _is_readable(judged, count):
+            with pytest.raises(InvalidRecord, match=r"cannot be read|do not fit"):
+                check_records(verify_client(judged), LIMIT)
+    assert refused > 100
+
+
+def test_records_without_a_key_are_counted():
+    """What a compacted topic refuses; the walk finds unreadable records, too."""
+    records = [Record(0, TIME, 0, b"k" if number % 3 else None, b"v") for number in range(10)]
+    assert keyless_records(verify_client(build_batch(records)), LIMIT) == [0, 3, 6, 9]
+    with pytest.raises(InvalidRecord, match="cannot be read"):
+        keyless_records(verify_client(UNREADABLE["a random body"]), LIMIT)
