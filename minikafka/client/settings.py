@@ -6,12 +6,12 @@ setting's name. Names of aiokafka that mean nothing here (``sasl_...``) are take
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from minikafka.addresses import parse_bootstrap
+from minikafka.client.other_clients import unknown
 from minikafka.config import KIB, MIB
 from minikafka.errors import InvalidConfig, InvalidGroupId, UnsupportedCompressionType
 from minikafka.groups.assignors import DEFAULT_STRATEGY, Assignor, RangeAssignor, RoundRobinAssignor
@@ -54,7 +54,8 @@ NOT_USED_HERE: dict[str, tuple[Any, ...]] = {
 def build(kind: type[Settings], given: Mapping[str, Any]) -> Settings:
     """``kind(**given)``, where a parameter that only aiokafka knows may stand with its default value.
 
-    Raises InvalidConfig for an unknown name (with the nearest known one) and for a value that cannot be granted.
+    Raises InvalidConfig for an unknown name (with the one that is meant, also for names of other clients) and for a
+    value that cannot be granted.
     """
     known = {each.name for each in fields(kind)}  # type: ignore[arg-type]
     used: dict[str, Any] = {}
@@ -65,10 +66,7 @@ def build(kind: type[Settings], given: Mapping[str, Any]) -> Settings:
             if value not in NOT_USED_HERE[name]:
                 raise InvalidConfig(f"{name}={value!r}: minikafka has only {NOT_USED_HERE[name][0]!r}", setting=name)
         else:
-            near = difflib.get_close_matches(name, sorted(known), n=1)
-            raise InvalidConfig(
-                f"unknown parameter {name}" + (f"; did you mean {near[0]}?" if near else ""), setting=name
-            )
+            raise unknown(name, known)
     return kind(**used)
 
 

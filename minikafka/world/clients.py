@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from minikafka.client import admin, consumer, producer
+from minikafka.client.other_clients import check_positional
 from minikafka.client.settings import (
     DEFAULT_BOOTSTRAP,
     AdminConfig,
@@ -46,11 +47,12 @@ class Producer(producer.Producer):
 
     def __init__(
         self,
-        *,
+        *misplaced: Any,
         bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
         ledger: str | PathLike[str] | None = None,
         **settings: Any,
     ) -> None:
+        check_positional("Producer", misplaced, signature(ProducerConfig).parameters)
         config = build(ProducerConfig, {"bootstrap_servers": bootstrap_servers, **settings})
         file = None if ledger is None else LedgerFile(Path(ledger))
         super().__init__(config, client_world(), ledger=file)
@@ -60,6 +62,7 @@ class Consumer(consumer.Consumer):
     """Reads records: ``async with Consumer("topic", bootstrap_servers="...") as consumer: ...``."""
 
     def __init__(self, *topics: str, bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP, **settings: Any) -> None:
+        check_positional("Consumer", topics, signature(ConsumerConfig).parameters)
         config = build(ConsumerConfig, {"bootstrap_servers": bootstrap_servers, **settings})
         super().__init__(config, client_world(), topics)
 
@@ -67,7 +70,8 @@ class Consumer(consumer.Consumer):
 class AdminClient(admin.AdminClient):
     """Manages a cluster: ``async with AdminClient(bootstrap_servers="...") as admin: ...``."""
 
-    def __init__(self, *, bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP, **settings: Any) -> None:
+    def __init__(self, *misplaced: Any, bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP, **settings: Any) -> None:
+        check_positional("AdminClient", misplaced, signature(AdminConfig).parameters)
         config = build(AdminConfig, {"bootstrap_servers": bootstrap_servers, **settings})
         super().__init__(config, client_world())
 
@@ -80,7 +84,7 @@ def _show_settings(client: Any, config: type[ClientConfig]) -> None:
         for each in signature(client.__init__).parameters.values()
         if each.name not in {"self", *settings} and each.kind is not Parameter.VAR_KEYWORD
     ]
-    first = [each for each in own if each.kind is Parameter.VAR_POSITIONAL]
+    first = [each for each in own if each.kind is Parameter.VAR_POSITIONAL and each.name != "misplaced"]
     last = [each for each in own if each.kind is Parameter.KEYWORD_ONLY]
     client.__signature__ = signature(client).replace(parameters=[*first, *settings.values(), *last])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
+from inspect import signature
 from typing import Any
 
 import aiokafka
@@ -13,6 +14,8 @@ import aiokafka.structs
 import pytest
 
 import minikafka
+from minikafka import AdminClient, Consumer, Producer
+from minikafka.client.other_clients import CALLED_HERE, REASONS
 from minikafka.client.settings import NOT_USED_HERE, AdminConfig, ConsumerConfig, ProducerConfig, build
 from minikafka.errors import InvalidConfig
 
@@ -72,7 +75,7 @@ def test_settings_that_cannot_be_granted_are_refused():
     with pytest.raises(InvalidConfig, match="security_protocol='SSL'"):
         build(ProducerConfig, {"security_protocol": "SSL"})
     with pytest.raises(InvalidConfig, match="did you mean linger_ms"):
-        build(ProducerConfig, {"linger.ms": 5})
+        build(ProducerConfig, {"linger_m": 5})
     assert build(ProducerConfig, {"acks": 1, "security_protocol": "PLAINTEXT"}).idempotent is False
 
 
@@ -109,3 +112,52 @@ def test_dir_lists_the_public_names_before_their_first_use():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "True False\n"
+
+
+@pytest.mark.parametrize(
+    ("config", "name", "hint"),
+    [
+        (ProducerConfig, "batch_size", "it is max_batch_size here"),
+        (ProducerConfig, "batch.size", "it is max_batch_size here"),
+        (ProducerConfig, "linger.ms", "it is linger_ms here"),
+        (ProducerConfig, "retries", "retried until delivery_timeout_ms is over"),
+        (ProducerConfig, "message.timeout.ms", "it is delivery_timeout_ms here"),
+        (ProducerConfig, "queue.buffering.max.ms", "it is linger_ms here"),
+        (ProducerConfig, "on_delivery", "send() returns a future"),
+        (ConsumerConfig, "group.id", "it is group_id here"),
+        (ConsumerConfig, "topics", 'topics are positional arguments: Consumer("orders"'),
+        (ConsumerConfig, "fetch.wait.max.ms", "it is fetch_max_wait_ms here"),
+        (ConsumerConfig, "ssl_cafile", "neither TLS nor authentication"),
+        (AdminConfig, "broker_list", "it is bootstrap_servers here"),
+        (AdminConfig, "client_idd", "did you mean client_id?"),
+    ],
+)
+def test_settings_of_other_clients_name_the_parameter_here(config, name, hint):
+    """People come with kafka-python's, confluent-kafka's and Java's names: the error names the right one."""
+    with pytest.raises(InvalidConfig) as raised:
+        build(config, {name: 1})
+    assert raised.value.message.startswith(f"unknown parameter {name}; ")
+    assert hint in raised.value.message
+
+
+def test_every_name_of_another_client_leads_to_a_parameter():
+    """A hint that names what does not exist would be worse than none."""
+    known = {name for config in (ProducerConfig, ConsumerConfig, AdminConfig) for name in signature(config).parameters}
+    assert set(CALLED_HERE.values()) <= known
+    assert not known & (CALLED_HERE.keys() | REASONS.keys())
+
+
+@pytest.mark.parametrize("client", [Producer, Consumer, AdminClient])
+def test_a_dictionary_of_settings_is_answered_with_the_call(client):
+    """confluent-kafka takes one dictionary with dotted names."""
+    wanted = rf"{client.__name__}\(bootstrap_servers=\.\.\., client_id=\.\.\.\)"
+    with pytest.raises(InvalidConfig, match=wanted):
+        client({"bootstrap.servers": "127.0.0.1:1", "client.id": "c"})
+
+
+def test_a_list_of_topics_is_answered_with_the_form():
+    """`subscribe(["orders"])` takes a list in other clients; here each topic is an argument."""
+    with pytest.raises(InvalidConfig, match="topics are positional arguments"):
+        Consumer(["orders"])
+    with pytest.raises(InvalidConfig, match="keyword arguments only"):
+        Producer("127.0.0.1:9092")
