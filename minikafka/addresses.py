@@ -94,7 +94,10 @@ def parse_bootstrap(text: str) -> tuple[Address, ...]:
     for part in filter(None, (each.strip() for each in text.split(","))):
         host, colon, port = part.removeprefix("http://").rstrip("/").rpartition(":")
         if not colon or not host or not port.isdigit() or int(port) > 65535:
-            raise InvalidConfig(f"bootstrap servers: {part!r} is not host:port", setting="bootstrap.servers")
+            example = f"{host or part}:9092" if not colon else "127.0.0.1:9092"
+            raise InvalidConfig(
+                f"bootstrap servers: {part!r} is not host:port, such as {example}", setting="bootstrap.servers"
+            )
         addresses.append(Address(host.strip("[]"), int(port)))
     if not addresses:
         raise InvalidConfig("bootstrap servers: at least one host:port is needed", setting="bootstrap.servers")

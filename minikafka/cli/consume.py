@@ -36,7 +36,7 @@ from minikafka.cli.formats import (
 )
 from minikafka.cli.running import ANSWER_TIMEOUT_MS, INTERRUPTED, Signals, first_of, run_until_asked, somebody_listens
 from minikafka.cli.starts import BEGINNING, END, FORMS, Start, parse_start
-from minikafka.cli.tables import OutputFile, bootstrap_option, many
+from minikafka.cli.tables import OutputFile, bootstrap_option, many, topic_argument
 from minikafka.client.settings import ASSIGNORS
 from minikafka.errors import UnknownTopicOrPartition
 from minikafka.types import Offset, TopicPartition
@@ -75,7 +75,7 @@ Output into a pipe or a file is never changed.
 
 Exit codes: 0 at --max-records, --exit-at-end or --timeout-ms, 130 after Ctrl-C or SIGTERM, else 1 or 2."""
 )
-@click.argument("topic")
+@topic_argument
 @bootstrap_option
 @click.option("--from-beginning", is_flag=True, help="From the first record that is kept.  [only new ones]")
 @click.option("--offset", "start", default=None, metavar="WHERE", help=f"Begin at {FORMS}, in each partition.")

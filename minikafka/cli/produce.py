@@ -29,7 +29,7 @@ from minikafka.cli.running import (
     run_until_asked,
     somebody_listens,
 )
-from minikafka.cli.tables import OutputFile, bootstrap_option, console, many, print_json
+from minikafka.cli.tables import OutputFile, bootstrap_option, console, many, print_json, topic_argument
 from minikafka.errors import UNKNOWN, MessageTooLarge, ProtocolError, UnknownTopicOrPartition
 
 PROGRESS_INTERVAL_S = 1.0
@@ -49,7 +49,7 @@ Examples:
 The last line of output is {"sent":2,"acknowledged":2,"failed":0,"unknown":0}; the exit code is 0 only if all
 were acknowledged."""
 )
-@click.argument("topic")
+@topic_argument
 @bootstrap_option
 @click.option(
     "--key-separator", metavar="S", default=None, help="A line is KEY S VALUE; a line without S has no key.  [no keys]"

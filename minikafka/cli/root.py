@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import shlex
 from typing import Any
 
 import click
 
 from minikafka import __version__
+from minikafka.cli import kafka_tools
 from minikafka.cli.running import Commands, fill_standard_streams
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -42,7 +44,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 """name -> (module, summary). The command is the module's attribute ``command``."""
 
 
-ALIASES = {"configs": "config"}
+ALIASES = {"configs": "config", "topic": "topics", "group": "groups", "consumer-groups": "groups"}
 """Other names that people try first."""
 
 
@@ -65,9 +67,30 @@ class LazyCommands(Commands):
         """As click's, which looks for similar names only among commands that it has loaded."""
         name = args[0]
         if name not in COMMANDS and name not in ALIASES and not name.startswith("-") and not ctx.resilient_parsing:
+            tool = kafka_tools.tool_named(name)
+            if tool is not None:
+                words = [*tool.split(), *args[1:]]
+                line = kafka_tools.translated(words, self._subcommands(ctx, words[0]))
+                ctx.fail(f"No such command {name!r}; here it is: {line or shlex.join(['minikafka', *words])}")
             near = difflib.get_close_matches(name, COMMANDS, n=1)
             ctx.fail(f"No such command {name!r}." + (f" Did you mean {near[0]!r}?" if near else ""))
         return super().resolve_command(ctx, args)
+
+    def _subcommands(self, ctx: click.Context, name: str) -> list[str]:
+        command = self.get_command(ctx, name)
+        return command.list_commands(ctx) if isinstance(command, click.Group) else []
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """As :class:`Commands`; an option that Kafka's tool has gets the command line that it is here."""
+        words = [*ctx._protected_args, *ctx.args]  # noqa: SLF001 - click has no public name for them
+        try:
+            return super().invoke(ctx)
+        except click.NoSuchOption as error:
+            words[0] = ALIASES.get(words[0], words[0])
+            instead = kafka_tools.hint(words, error.option_name, self._subcommands(ctx, words[0]))
+            if instead is None:
+                raise
+            raise click.UsageError(f"No such option {error.option_name!r}; {instead}", error.ctx) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):

@@ -78,6 +78,23 @@ def bootstrap_option(function: Decorated) -> Decorated:
     )(function)
 
 
+def topic_argument(function: Decorated) -> Decorated:
+    """``TOPIC``, or ``--topic TOPIC`` as Kafka's console tools have it (kcat's ``-t``)."""
+
+    def chosen(ctx: click.Context, _param: click.Parameter, named: str | None) -> str:
+        topics = {each for each in (named, ctx.params.pop("topic_option", None)) if each is not None}
+        if not topics:
+            raise click.UsageError("Missing argument 'TOPIC'.", ctx)
+        if len(topics) > 1:
+            raise click.UsageError(f"Two topics were given, {' and '.join(sorted(topics))}: keep one of them.", ctx)
+        return topics.pop()
+
+    option = click.option(
+        "--topic", "-t", "topic_option", is_eager=True, metavar="TOPIC", help="The same as the argument."
+    )
+    return option(click.argument("topic", required=False, metavar="TOPIC", callback=chosen)(function))
+
+
 def config_option(function: Decorated) -> Decorated:
     """``--config K=V``, repeatable."""
     return click.option(
