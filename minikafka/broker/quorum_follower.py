@@ -94,7 +94,8 @@ class MetadataFollower:
 
     def _change_log(self, ask: FetchAsk, step: FetchStep) -> None:
         if isinstance(step, CutTo):
-            self._world.events("quorum_tail_truncated", epoch=ask.epoch, old=self._log.end_offset, new=step.offset)
+            if step.offset < self._log.end_offset:
+                self._world.events("quorum_tail_truncated", epoch=ask.epoch, old=self._log.end_offset, new=step.offset)
             self._log.truncate_to(step.offset)
         elif isinstance(step, Extend) and step.batches:
             self._log.append_as_follower(step.batches)

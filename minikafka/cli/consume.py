@@ -77,10 +77,15 @@ Exit codes: 0 at --max-records, --exit-at-end or --timeout-ms, 130 after Ctrl-C 
 )
 @topic_argument
 @bootstrap_option
-@click.option("--from-beginning", is_flag=True, help="From the first record that is kept.  [only new ones]")
-@click.option("--offset", "start", default=None, metavar="WHERE", help=f"Begin at {FORMS}, in each partition.")
+@click.option("--from-beginning", is_flag=True, help="Start at the first record that is retained.  [at the end]")
+@click.option("--offset", "start", default=None, metavar="WHERE", help=f"Where to start in each partition: {FORMS}.")
 @click.option(
-    "--partition", "only", type=click.IntRange(0), multiple=True, metavar="P", help="Only this; may be given again."
+    "--partition",
+    "only",
+    type=click.IntRange(0),
+    multiple=True,
+    metavar="P",
+    help="Partition to read (repeatable).  [all]",
 )
 @click.option(
     "--max-records",
@@ -89,34 +94,54 @@ Exit codes: 0 at --max-records, --exit-at-end or --timeout-ms, 130 after Ctrl-C 
     type=click.IntRange(min=0),
     default=None,
     metavar="N",
-    help="End after N records.",
+    help="Exit after N records.",
 )
-@click.option("--exit-at-end", is_flag=True, help="End where the topic ended when this began.")
+@click.option("--exit-at-end", is_flag=True, help="Exit at the offsets where the topic ended when the command started.")
 @click.option(
-    "--timeout-ms", type=click.IntRange(1), default=None, metavar="MS", help="End when none came for so long."
+    "--timeout-ms",
+    type=click.IntRange(1),
+    default=None,
+    metavar="MS",
+    help="Exit when no record has arrived for this long.",
 )
 @click.option("--group", default=None, metavar="GROUP", help="Read as a member of this consumer group.")
-@click.option("--assignor", type=click.Choice(list(ASSIGNORS)), default=None, help="How the group shares.  [range]")
-@click.option("--instance-id", default=None, metavar="ID", help="Of a static member (group.instance.id).")
 @click.option(
-    "--session-timeout-ms", type=click.IntRange(1), default=None, metavar="MS", help="Of the member.  [10000]"
+    "--assignor",
+    type=click.Choice(list(ASSIGNORS)),
+    default=None,
+    help="How the group's partitions are assigned.  [range]",
 )
-@click.option("--client-id", default=None, metavar="NAME", help="What tools show of this consumer.")
-@click.option("-f", "--format", "format_", default=None, metavar="FORMAT", help="kcat's letters.  [default: '%s\\n']")
+@click.option("--instance-id", default=None, metavar="ID", help="Id of a static member (group.instance.id).")
+@click.option(
+    "--session-timeout-ms",
+    type=click.IntRange(1),
+    default=None,
+    metavar="MS",
+    help="Session timeout of the member.  [10000]",
+)
+@click.option("--client-id", default=None, metavar="NAME", help="Client id that tools show for this consumer.")
+@click.option(
+    "-f",
+    "--format",
+    "format_",
+    default=None,
+    metavar="FORMAT",
+    help="Output format, in kcat's letters (below).  [default: '%s\\n']",
+)
 @click.option("--raw", is_flag=True, help="Print control characters to a terminal as they are.  [escaped]")
 @click.option(
     "--ledger",
     type=OutputFile(),
     default=None,
     metavar="FILE",
-    help="Append what was read, with the high watermarks, for `minikafka audit`.  [nowhere]",
+    help="File to append every record's offset to, with high watermarks, for `minikafka audit`.  [none]",
 )
 @click.option(
     "-o",
     "--output",
     type=click.Choice(["table", "json", "tsv"]),
     default=None,
-    help="Columns, a JSON object a line, or tabs.",
+    help="Aligned columns, one JSON object per line, or the columns with tabs.",
 )
 def command(
     topic: str,

@@ -47,28 +47,52 @@ Examples:
   minikafka produce orders -b 127.0.0.1:9092 --ledger orders.jsonl < orders.txt    then: minikafka audit
 
 The last line of output is {"sent":2,"acknowledged":2,"failed":0,"unknown":0}; the exit code is 0 only if all
-were acknowledged."""
+were acknowledged.
+
+A TOPIC that does not exist is created with the first record if the brokers allow it (auto.create.topics.enable, on by
+default); this is reported on standard error, with its partitions and replication factor."""
 )
 @topic_argument
 @bootstrap_option
 @click.option(
-    "--key-separator", metavar="S", default=None, help="A line is KEY S VALUE; a line without S has no key.  [no keys]"
+    "--key-separator",
+    metavar="S",
+    default=None,
+    help="Separator between key and value; a line without it has no key.  [lines are values]",
 )
-@click.option("--key", "-k", metavar="K", default=None, help="The key of lines that have none.")
-@click.option("--header", "-H", "headers", multiple=True, metavar="NAME=VALUE", help="Of each; may be given again.")
-@click.option("--null-marker", metavar="S", default=None, help="A key or value that is just S is null.  [none is]")
-@click.option("--json", "is_json", is_flag=True, help="Lines are records as `consume -o json` prints them.")
-@click.option("--partition", "-p", type=click.IntRange(0), default=None, metavar="P", help="Not by key, but to this.")
+@click.option("--key", "-k", metavar="K", default=None, help="Key of records whose line has none.")
 @click.option(
-    "--acks", type=click.Choice(["all", "1", "0"]), default="all", show_default=True, help="Who must have a record."
+    "--header", "-H", "headers", multiple=True, metavar="NAME=VALUE", help="Header added to every record (repeatable)."
 )
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), default=None, help="Records a second at most.")
+@click.option("--null-marker", metavar="S", default=None, help="Text that stands for a null key or value.  [none]")
+@click.option("--json", "is_json", is_flag=True, help="Read each line as a record in the JSON of `consume -o json`.")
+@click.option(
+    "--partition",
+    "-p",
+    type=click.IntRange(0),
+    default=None,
+    metavar="P",
+    help="Partition to send all records to.  [chosen by key]",
+)
+@click.option(
+    "--acks",
+    type=click.Choice(["all", "1", "0"]),
+    default="all",
+    show_default=True,
+    help="Replicas that must have a record before it is acknowledged.",
+)
+@click.option(
+    "--rate",
+    type=click.FloatRange(min=0, min_open=True),
+    default=None,
+    help="Maximum number of records per second.  [no limit]",
+)
 @click.option(
     "--ledger",
     type=OutputFile(),
     default=None,
     metavar="FILE",
-    help="Append what was acknowledged where, failed or is unknown, for `minikafka audit`.  [nowhere]",
+    help="File to append the outcome of every record to, for `minikafka audit`.  [none]",
 )
 def command(
     topic: str,
@@ -186,9 +210,10 @@ async def _send_all(producer: Producer, asked: Sending, tally: Tally) -> None:
     topic, rate, partition, record_of = asked.topic, asked.rate, asked.partition, asked.form.record
     loop = asyncio.get_running_loop()
     started = loop.time()
+    is_missing = False
     async for lines in lines_of(sys.stdin.fileno()):
         if tally.sent == 0 and lines:
-            await _look_first(asked)
+            is_missing = await _is_missing(asked)
         for line in lines:
             if rate is not None:
                 await asyncio.sleep(max(0.0, started + tally.sent / rate - loop.time()))
@@ -204,14 +229,16 @@ async def _send_all(producer: Producer, asked: Sending, tally: Tally) -> None:
                 return
             else:
                 future.add_done_callback(tally.answered)
+                if is_missing:
+                    is_missing = False
+                    await _report_created(asked)
         await asyncio.sleep(0)
 
 
-async def _look_first(asked: Sending) -> None:
-    """A mistyped name makes a topic where brokers create what they are asked for, and nobody would notice; and for a
-    partition that is not there a producer waits a minute.
+async def _is_missing(asked: Sending) -> bool:
+    """Is there no such topic yet?
 
-    Raises UnknownTopicOrPartition.
+    Raises UnknownTopicOrPartition where the topic lacks the partition: the producer itself would wait for a minute.
     """
     topic, partition = asked.topic, asked.partition
 
@@ -223,10 +250,21 @@ async def _look_first(asked: Sending) -> None:
     count = None
     with suppress(ProtocolError):  # no word on it: the send itself tells what is wrong
         count = await with_admin(asked.bootstrap, partitions_of_it)
-    if count == 0:
-        click.echo(f"minikafka: there is no topic {topic} yet; brokers may create it now", err=True)
-    elif count is not None and partition is not None and partition >= count:
+    if count is not None and partition is not None and 0 < count <= partition:
         raise UnknownTopicOrPartition(f"{topic} has {many(count, 'partition')}, and no {partition}")
+    return count == 0
+
+
+async def _report_created(asked: Sending) -> None:
+    """Brokers with auto.create.topics.enable create what a producer asks for, also where its name is mistyped."""
+    with suppress(ProtocolError):
+        [topic] = await with_admin(asked.bootstrap, lambda admin: admin.describe_topics([asked.topic]))
+        replicas = min(len(each.replicas) for each in topic.partitions)
+        click.echo(
+            f"minikafka: there was no topic {asked.topic}: the brokers have created it, with"
+            f" {many(len(topic.partitions), 'partition')} and replication factor {replicas}",
+            err=True,
+        )
 
 
 async def _hint(tally: Tally) -> None:

@@ -74,7 +74,8 @@ def bootstrap_option(function: Decorated) -> Decorated:
         show_default=True,
         envvar="MINIKAFKA_BOOTSTRAP",
         show_envvar=True,
-        help="host:port of some brokers, with commas; one that lives is enough.",
+        metavar="HOST:PORT,...",
+        help="Addresses of one or more brokers; one that can be reached is enough.",
     )(function)
 
 
@@ -102,7 +103,7 @@ def config_option(function: Decorated) -> Decorated:
         "config",
         multiple=True,
         metavar="KEY=VALUE",
-        help="A setting by Kafka's name; may be given again.",
+        help="Setting, by Kafka's name (repeatable).",
     )(function)
 
 

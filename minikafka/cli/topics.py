@@ -76,14 +76,16 @@ Examples:
   minikafka topics create events --partitions 6 --config retention.ms=3600000"""
 )
 @click.argument("topic")
-@click.option("--partitions", type=click.IntRange(1), default=None, help="How many.  [the brokers' num.partitions]")
+@click.option(
+    "--partitions", type=click.IntRange(1), default=None, help="Number of partitions.  [the brokers' num.partitions]"
+)
 @click.option(
     "--replication-factor",
     type=click.IntRange(1),
     default=None,
-    help="Copies of each.  [the brokers' default.replication.factor]",
+    help="Number of replicas of each partition.  [the brokers' default.replication.factor]",
 )
-@click.option("--if-not-exists", is_flag=True, help="Leave a topic of that name as it is.")
+@click.option("--if-not-exists", is_flag=True, help="Succeed if the topic exists already, and leave it unchanged.")
 @config_option
 @bootstrap_option
 def create(
@@ -173,11 +175,17 @@ Examples:
   minikafka topics describe -o kafka"""
 )
 @click.argument("topic", required=False)
-@click.option("--under-replicated-partitions", is_flag=True, help="Only those with replicas out of sync.")
-@click.option("--unavailable-partitions", is_flag=True, help="Only those without a living leader.")
-@click.option("--under-min-isr-partitions", is_flag=True, help="Only those that refuse acks=all.")
-@click.option("--at-min-isr-partitions", is_flag=True, help="Only those that the next loss would stop.")
-@click.option("--topics-with-overrides", is_flag=True, help="Only topics with settings of their own, and those alone.")
+@click.option("--under-replicated-partitions", is_flag=True, help="Show only partitions with replicas out of sync.")
+@click.option("--unavailable-partitions", is_flag=True, help="Show only partitions without a live leader.")
+@click.option("--under-min-isr-partitions", is_flag=True, help="Show only partitions that refuse acks=all.")
+@click.option(
+    "--at-min-isr-partitions", is_flag=True, help="Show only partitions that refuse acks=all after one more loss."
+)
+@click.option(
+    "--topics-with-overrides",
+    is_flag=True,
+    help="Show only topics that have settings of their own, without their partitions.",
+)
 @exclude_internal_option
 @bootstrap_option
 @kafka_output_option
@@ -284,7 +292,7 @@ Examples:
   minikafka config alter --topic orders --set retention.ms=3600000"""
 )
 @click.argument("topic")
-@click.option("--partitions", type=click.IntRange(1), required=True, help="How many it is to have; never fewer.")
+@click.option("--partitions", type=click.IntRange(1), required=True, help="New number of partitions; it can only grow.")
 @bootstrap_option
 def alter(topic: str, partitions: int, bootstrap: str) -> None:
     """Give TOPIC more partitions.
@@ -302,7 +310,7 @@ Examples:
   minikafka topics delete orders -b 127.0.0.1:9092"""
 )
 @click.argument("topic")
-@click.option("--if-exists", is_flag=True, help="It is no failure when there is none.")
+@click.option("--if-exists", is_flag=True, help="Succeed if the topic does not exist.")
 @bootstrap_option
 def delete(topic: str, if_exists: bool, bootstrap: str) -> None:  # noqa: FBT001 - click's form
     """Delete TOPIC and all of its records."""

@@ -25,7 +25,7 @@ def sentence(kind: str, facts: Mapping[str, Any], name_of: NameOf) -> str:
             return f"HW {facts['old']}→{facts['new']}: {names(facts['isr'])} {has} all below it"
         case "follower_hw_changed" if facts["new"] < facts["old"]:
             return f"HW goes back {facts['old']}→{facts['new']}"
-        case "tail_truncated" if facts["new"] < facts["old"]:
+        case "tail_truncated":
             below = ", below its HW" if facts["below_high_watermark"] else ""
             return f"cuts its log {facts['old']}→{facts['new']}{below}"
         case "log_restarted" if "epoch" in facts:

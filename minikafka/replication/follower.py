@@ -210,14 +210,15 @@ class FollowerReplica:
         """Drop everything from ``offset`` on; the watermark never stays beyond the log's end."""
         old = self.log.end_offset
         self.log.truncate_to(offset)
-        self.events(
-            "tail_truncated",
-            partition=str(self.partition),
-            epoch=self.epoch,
-            old=old,
-            new=self.log.end_offset,
-            below_high_watermark=self.log.end_offset < self.high_watermark,
-        )
+        name, end = str(self.partition), self.log.end_offset
+        if end == old:
+            # At most an epoch without records was forgotten (KAFKA-10706): no warning, no records are gone.
+            self.events("nothing_truncated", partition=name, epoch=self.epoch, end=end)
+        else:
+            below = end < self.high_watermark
+            self.events(
+                "tail_truncated", partition=name, epoch=self.epoch, old=old, new=end, below_high_watermark=below
+            )
         self._assign_watermark(min(self.high_watermark, self.log.end_offset))
 
     def restart_at(self, offset: Offset) -> None:

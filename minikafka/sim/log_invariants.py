@@ -14,7 +14,7 @@ from minikafka.sim.sight import OfPartition, Report, Sight
 from minikafka.types import Epoch, Offset
 from minikafka.wire.batch import SEQUENCE_COUNT, RecordBatch
 
-LOOKED_AT: Final = frozenset({"became_leader", "tail_truncated", "log_restarted"})
+LOOKED_AT: Final = frozenset({"became_leader", "tail_truncated", "nothing_truncated", "log_restarted"})
 """Events after which a log is not what it was."""
 
 

@@ -112,12 +112,11 @@ def _follower_hw(facts: Facts, _: Entry) -> Told:
 
 
 def _truncated(facts: Facts, _: Entry) -> Told:
-    gone = facts["old"] - facts["new"]
-    what = f"cuts its log {facts['old']} → {facts['new']}" if gone else "looks where to cut its log: nowhere"
+    what = f"cuts its log {facts['old']} → {facts['new']}"
     why = "its log and the leader's part there, by leader epoch"
     if facts.get("below_high_watermark"):
         return Told(f"{what}, below its high watermark", why, "bad")
-    return Told(what, why, "warn" if gone else "")
+    return Told(what, why, "warn")
 
 
 def _became_leader(facts: Facts, _: Entry) -> Told:
@@ -226,6 +225,7 @@ SAY: Final[Mapping[str, Callable[[Facts, Entry], Told]]] = {
     "hw_advanced": _hw_advanced,
     "follower_hw_changed": _follower_hw,
     "tail_truncated": _truncated,
+    "nothing_truncated": _with("has nothing to cut: its log ends at {end}, where the leader's agrees with it"),
     "log_truncated": _truncated,
     "log_restarted": _with("empties its log, which starts at {new} now", "warn", "the leader's log starts beyond it"),
     "log_opened": _log_opened,

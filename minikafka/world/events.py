@@ -32,6 +32,7 @@ LEVELS: dict[str, int] = {
     "quorum_hw_advanced": DEBUG,
     "role_given_up": DEBUG,
     "fault_hit": DEBUG,
+    "nothing_truncated": DEBUG,
     "log_opened": DEBUG,
     "problem_told": DEBUG,
     # Something that an operator may have to look at.

@@ -203,8 +203,8 @@ def test_settings_are_altered_and_shown(cluster: LocalCluster):
     assert "Nothing was altered" in told(cluster, "config", "describe", "--all-brokers")
 
 
-def test_a_mistyped_topic_is_told_once_and_an_empty_input_makes_none(cluster: LocalCluster):
-    """Brokers create what they are asked for: `produce ordrs` said nothing, and acknowledged all."""
+def test_produce_reports_a_topic_that_it_had_created_and_an_empty_input_creates_none(cluster: LocalCluster):
+    """Brokers create what they are asked for: the user of `produce ordrs` learns of it, with partitions and replicas."""
     send = [*MINIKAFKA, "produce", "ordrs", "-b", cluster.bootstrap]
 
     def said(given: str) -> str:
@@ -213,7 +213,9 @@ def test_a_mistyped_topic_is_told_once_and_an_empty_input_makes_none(cluster: Lo
 
     assert said("") == ""
     assert "ordrs" not in told(cluster, "topics", "list")
-    assert said("a\nb\n") == "minikafka: there is no topic ordrs yet; brokers may create it now\n"
+    assert said("a\nb\n") == (
+        "minikafka: there was no topic ordrs: the brokers have created it, with 1 partition and replication factor 1\n"
+    )
     assert said("c\n") == ""
     send += ["--partition", "9"]
     done = subprocess.run(send, input="d\n", text=True, check=False, capture_output=True, timeout=TIMEOUT_S)

@@ -28,6 +28,7 @@ from minikafka.replication.follower import (
 )
 from minikafka.types import EpochEnd
 from minikafka.wire.messages import EpochEndOffset, FetchedPartition
+from minikafka.world.events import DEBUG, WARNING, level_of
 from tests.rules.replication_kit import (
     TP,
     Recorded,
@@ -194,10 +195,17 @@ def test_an_epoch_that_began_at_the_end_without_records_goes_too():
     """KAFKA-10706: also when there is nothing to cut; else the leader is asked for an epoch it never had, for ever."""
     log = log_of((0, 3))
     log.assign_epoch(1, 3)
-    f = follower(log, epoch=2)
+    events = Recorded()
+    f = follower(log, epoch=2, events=events)
     assert f.next_fetch().last_fetched_epoch == 1
     f.cut_to(3)
     assert f.next_fetch().last_fetched_epoch == 0
+    assert (events.of("tail_truncated"), len(events.of("nothing_truncated"))) == ([], 1)
+
+
+def test_a_cut_that_removes_nothing_is_no_warning():
+    """An operator who reads WARNING tail_truncated must find that records are gone (issue 13)."""
+    assert (level_of("nothing_truncated", {}), level_of("tail_truncated", {})) == (DEBUG, WARNING)
 
 
 def settled(f: FollowerReplica, theirs: PartitionLog) -> int:
