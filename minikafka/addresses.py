@@ -12,9 +12,22 @@ from collections.abc import Mapping
 from minikafka.errors import InvalidConfig
 from minikafka.types import Address, Listener, NodeId
 
+# An offset with its epoch in a snapshot's name is the longest number that names have.
+_DIGITS_MAX = 30
+_PORT_MAX = 65_535
+
 PLAINTEXT = "PLAINTEXT"
 FOREIGN_PROTOCOLS = frozenset({"SSL", "SASL_PLAINTEXT", "SASL_SSL", "HTTPS"})
 EVERY_INTERFACE = "0.0.0.0"  # noqa: S104 - what Kafka's `PLAINTEXT://:9092` means; refused without mk.insecure
+
+
+def is_number(text: str) -> bool:
+    """Is ``text`` a whole number in the digits 0 to 9? ``str.isdigit`` accepts other scripts, and ``²`` (no int)."""
+    return text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX
+
+
+def _is_port(text: str) -> bool:
+    return is_number(text) and int(text) <= _PORT_MAX
 
 
 def is_loopback(host: str) -> bool:
@@ -35,7 +48,7 @@ def parse_listeners(text: str, setting: str) -> tuple[Listener, ...]:
             name, rest = PLAINTEXT, part
         name = name.upper()
         host, colon, port = rest.rpartition(":")
-        if not colon or not port.isdigit() or int(port) > 65535 or not re.fullmatch(r"[A-Z0-9_.-]+", name):
+        if not colon or not _is_port(port) or not re.fullmatch(r"[A-Z0-9_.-]+", name):
             raise InvalidConfig(f"{setting}={part!r}: {PLAINTEXT}://host:port is needed", setting=setting)
         if name in FOREIGN_PROTOCOLS:
             raise InvalidConfig(f"{setting}={part!r}: there is no TLS and no SASL, say {PLAINTEXT}", setting=setting)
@@ -56,7 +69,7 @@ def _voters(text: str) -> Mapping[NodeId, Address]:
     for part in filter(None, (each.strip() for each in text.split(","))):
         node, at, address = part.partition("@")
         host, colon, port = address.rpartition(":")
-        if not at or not colon or not node.isdigit() or not port.isdigit():
+        if not at or not colon or not is_number(node) or not _is_port(port):
             raise InvalidConfig(
                 f"controller.quorum.voters: {part!r} is not id@host:port", setting="controller.quorum.voters"
             )
@@ -93,7 +106,7 @@ def parse_bootstrap(text: str) -> tuple[Address, ...]:
     addresses = []
     for part in filter(None, (each.strip() for each in text.split(","))):
         host, colon, port = part.removeprefix("http://").rstrip("/").rpartition(":")
-        if not colon or not host or not port.isdigit() or int(port) > 65535:
+        if not colon or not host or not _is_port(port):
             example = f"{host or part}:9092" if not colon else "127.0.0.1:9092"
             raise InvalidConfig(
                 f"bootstrap servers: {part!r} is not host:port, such as {example}", setting="bootstrap.servers"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from minikafka import AdminClient
+from minikafka.addresses import is_number
 from minikafka.cli.running import ANSWER_TIMEOUT_MS, Failure, Misuse, somebody_listens
 from minikafka.errors import in_words
 from minikafka.types import TopicPartition
@@ -26,7 +27,7 @@ async def with_admin(bootstrap: str, work: Callable[[AdminClient], Awaitable[Res
 def parse_partition(text: str) -> TopicPartition:
     """``orders-0`` as a partition; Misuse for anything else."""
     topic, dash, number = text.rpartition("-")
-    if not dash or not topic or not number.isdigit():
+    if not dash or not topic or not is_number(number):
         raise Misuse(f"{text!r} is not a partition: TOPIC-NUMBER is needed, such as orders-0")
     return TopicPartition(topic, int(number))
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from minikafka.addresses import is_number
 from minikafka.cli.running import Commands, Failure, Misuse, run
 from minikafka.cli.tables import bootstrap_option, list_output_option, print_json, print_table
 from minikafka.cli.v1 import V1, Refusal
@@ -146,6 +147,6 @@ def heal(faults: tuple[str, ...], bootstrap: str) -> None:
 
 def _named(text: str) -> tuple[int, int]:
     node, colon, number = text.partition(":")
-    if not colon or not node.isdigit() or not number.isdigit():
+    if not colon or not is_number(node) or not is_number(number):
         raise Misuse(f"{text!r}: BROKER:NUMBER is needed, as `minikafka faults list` tells them")
     return int(node), int(number)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from minikafka import AdminClient
+from minikafka.addresses import is_number
 from minikafka.cli import kafka_layout
 from minikafka.cli.admin import partitions_of, with_admin
 from minikafka.cli.running import Misuse, run
@@ -45,7 +46,7 @@ def command(topic: str | None, time: str, exclude_internal: bool, bootstrap: str
     """
     timestamp = TIMES.get(time)
     if timestamp is None:
-        if not time.isdigit():
+        if not is_number(time):
             raise Misuse(f"--time {time!r}: one of {', '.join(TIMES)}, or milliseconds since 1970, is needed")
         timestamp = int(time)
 

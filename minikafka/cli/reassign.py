@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from minikafka import AdminClient
+from minikafka.addresses import is_number
 from minikafka.cli import kafka_layout
 from minikafka.cli.admin import fail_with, parse_partition, partition_in, read_json, with_admin
 from minikafka.cli.running import Commands, Failure, Misuse, run
@@ -391,7 +392,7 @@ def cancel(partitions: tuple[str, ...], everything: bool, bootstrap: str, output
 
 def _nodes(text: str, what: str) -> tuple[NodeId, ...]:
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdigit() for part in parts):
+    if not all(map(is_number, parts)):
         raise Misuse(f"{what} {text!r}: broker ids with commas between are needed, such as 1,2,3")
     return tuple(map(int, parts))
 

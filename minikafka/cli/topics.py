@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from minikafka import AdminClient
+from minikafka.addresses import is_number
 from minikafka.cli import kafka_layout
 from minikafka.cli.admin import with_admin
 from minikafka.cli.kafka_layout import replication_factor as factor_of
@@ -355,7 +356,7 @@ def delete_records(topic: str, before: tuple[str, ...], bootstrap: str, output: 
 
 def _before(topic: str, text: str) -> tuple[TopicPartition, int]:
     partition, colon, offset = text.partition(":")
-    if not colon or not partition.isdigit() or not (offset.isdigit() or offset == "end"):
+    if not colon or not is_number(partition) or not (is_number(offset) or offset == "end"):
         raise Misuse(f"{text!r}: PARTITION:OFFSET is needed, such as 0:120 or 0:end")
     return TopicPartition(topic, int(partition)), -1 if offset == "end" else int(offset)
 

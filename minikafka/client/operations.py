@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from minikafka.addresses import is_number
 from minikafka.client.caller import error_in
 from minikafka.client.leaders import as_dict
 from minikafka.client.structs import ConfigChange, ConfigResource, NewPartitions, Reassignment
@@ -232,7 +233,7 @@ def _kind(resource: ConfigResource) -> int:
 
 
 def _node(name: str) -> NodeId:
-    if not name.isdigit():
+    if not is_number(name):
         raise InvalidRequest(f"broker {name!r}: its number is needed, or nothing for all brokers", member="name")
     return int(name)
 

@@ -5,7 +5,7 @@ Rule for this file: it knows no setting by name.
 
 from __future__ import annotations
 
-import math
+import re
 from dataclasses import field
 from typing import Any
 
@@ -17,6 +17,7 @@ GIB = 1024 * MIB
 LONG_MAX = 2**63 - 1
 INT_MAX = 2**31 - 1
 DAY_MS = 86_400_000
+_SHOWN_MAX = 40
 
 
 def setting(
@@ -37,33 +38,34 @@ def setting(
 def parsed_value(each: Any, text: str) -> Any:
     """The value that ``text`` gives the field ``each``; InvalidConfig names it and what would be right."""
     name, low, high = each.metadata["name"], each.metadata["low"], each.metadata["high"]
+    if isinstance(each.default, int | float) and not isinstance(each.default, bool):
+        return _parsed_number(each, name, text, low, high)
     text = text.strip()
     if isinstance(each.default, bool):
         if text.lower() not in ("true", "false"):
             raise InvalidConfig(f"{name}={text!r}: say true or false", setting=name)
         return text.lower() == "true"
-    if isinstance(each.default, int):
-        try:
-            number = int(text)
-        except ValueError:
-            raise InvalidConfig(f"{name}={text!r}: a whole number is needed", setting=name) from None
-        if (low is not None and number < low) or number > (high if high is not None else LONG_MAX):
-            upper = "" if high is None else f" and at most {high}"
-            raise InvalidConfig(f"{name}={number}: at least {low}{upper} is needed", setting=name)
-        return number
-    if isinstance(each.default, float):
-        return _parsed_fraction(name, text, low, high)
     if each.metadata["one_of"] and text not in each.metadata["one_of"]:
         raise InvalidConfig(f"{name}={text!r}: one of {', '.join(each.metadata['one_of'])} is needed", setting=name)
     return text
 
 
-def _parsed_fraction(name: str, text: str, low: float, high: float | None) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not low <= number <= (float(LONG_MAX) if high is None else high):  # nan is not either
+# What Python's int and float also take (1_000, spaces, digits of other scripts, nan) is refused: Kafka's readers of the
+# same text would refuse it, or read another number.
+_WHOLE = re.compile(r"-?[0-9]{1,19}")
+_FRACTION = re.compile(r"-?[0-9]{1,19}(\.[0-9]{1,19})?([eE][-+]?[0-9]{1,3})?")
+
+
+def _parsed_number(each: Any, name: str, text: str, low: float | None, high: float | None) -> int | float:
+    is_whole = isinstance(each.default, int)
+    if not (_WHOLE if is_whole else _FRACTION).fullmatch(text):
+        kind = "a whole number" if is_whole else "a number"
+        shown = repr(text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "...")
+        raise InvalidConfig(
+            f"{name}={shown}: {kind} in the digits 0 to 9 is needed, with nothing around it", setting=name
+        )
+    number = int(text) if is_whole else float(text)
+    if (low is not None and number < low) or number > (LONG_MAX if high is None else high):
         upper = "" if high is None else f" and at most {high}"
-        raise InvalidConfig(f"{name}={text!r}: a number of at least {low}{upper} is needed", setting=name)
+        raise InvalidConfig(f"{name}={text}: at least {low}{upper} is needed", setting=name)
     return number

@@ -21,6 +21,7 @@ from typing import TypeVar
 
 import javaproperties
 
+from minikafka.addresses import is_number
 from minikafka.log.names import topic_id_bytes
 from minikafka.types import NO_TOPIC_ID, Epoch, NodeId, Offset, TopicId, TopicPartition
 
@@ -53,7 +54,7 @@ def _parse(data: bytes, read: Callable[[list[str]], _Entry]) -> list[_Entry]:
         raise BadCheckpoint(f"line {len(lines)}: cut off, the last number may lack digits")
     if lines[0] != "0":
         raise BadCheckpoint(f"line 1: version {lines[0]!r}, only 0 is understood")
-    if len(lines) < 2 or not lines[1].isdecimal():
+    if len(lines) < 2 or not is_number(lines[1]):
         raise BadCheckpoint("line 2: no count of entries")
     entries = []
     for number, line in enumerate(lines[2:], start=3):

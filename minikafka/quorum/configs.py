@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from minikafka.addresses import is_number
 from minikafka.config import (
     AT_RUN_TIME,
     BROKER_NAME_OF,
@@ -191,7 +192,7 @@ def _resource(policy: ClusterPolicy, image: MetadataImage, asked: AlterConfigsRe
             f"resource_type={asked.resource_type}: {TOPIC} (a topic) or {BROKER} (a broker) is needed",
             member="resource_type",
         )
-    if name != ALL_BROKERS and (not name.isdigit() or int(name) not in image.brokers):
+    if name != ALL_BROKERS and (not is_number(name) or int(name) not in image.brokers):
         raise BrokerIdNotRegistered(f"no broker is registered as {name!r}; the empty name stands for all brokers")
     name = name if name == ALL_BROKERS else str(int(name))
     return _Resource(BROKER, name, image.broker_configs.get(name, {}), policy.topic_defaults)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from minikafka.addresses import is_number
 from minikafka.errors import CorruptMessage
 from minikafka.quorum.control_records import snapshot_footer_batch, snapshot_header_batch
 from minikafka.types import METADATA_PARTITION, EpochEnd
@@ -49,7 +50,7 @@ def parse_snapshot_name(name: str) -> EpochEnd | None:
     if not name.endswith(SUFFIX):
         return None
     end_offset, dash, epoch = name.removesuffix(SUFFIX).partition("-")
-    if not (dash and len(end_offset) == 20 and len(epoch) == 10 and (end_offset + epoch).isdigit()):
+    if not (dash and len(end_offset) == 20 and len(epoch) == 10 and is_number(end_offset + epoch)):
         return None
     return EpochEnd(int(epoch), int(end_offset))
 

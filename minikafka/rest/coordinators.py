@@ -16,11 +16,13 @@ from minikafka.errors import (
     NOT_WRITTEN,
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
+    GroupIdNotFound,
     LeaderNotAvailable,
     NetworkException,
     NotCoordinator,
     ProtocolError,
 )
+from minikafka.groups.records import OFFSETS_TOPIC
 from minikafka.rest.host import Host
 from minikafka.rest.leaders import ATTEMPTS_MAX, PAUSE_S, ask, failure_of, may_forward, told_by
 from minikafka.rest.problems import Refused
@@ -33,6 +35,8 @@ from minikafka.wire.outcomes import EarlierAttempts, outcome_of_all
 # A coordinator is elected within the brokers' session; whoever waits longer is told to come back.
 COORDINATOR_WAIT_S = 5.0
 LOOK_UP_WAIT_S = 1.0
+
+READING_METHODS = ("GET", "HEAD")
 
 LOOK_AGAIN = (NotCoordinator, CoordinatorNotAvailable, CoordinatorLoadInProgress)
 ErrorOf = Callable[[Any], Failed | None]
@@ -89,8 +93,13 @@ async def from_coordinator(
 
 
 async def coordinator_of(visit: Visit, group: str) -> NodeId:
-    """Who coordinates the group, as far as this broker knows. CoordinatorNotAvailable: nobody yet; Refused: 421."""
+    """Who coordinates the group, as far as this broker knows. CoordinatorNotAvailable: nobody yet; Refused: 421.
+
+    A request that only reads does not create the offsets topic: GroupIdNotFound, for without it there is no group.
+    """
     host = visit.host
+    if visit.http.method in READING_METHODS and OFFSETS_TOPIC not in host.image.topics:
+        raise GroupIdNotFound(f"group {group} does not exist: no group has committed an offset in this cluster")
     response: FindCoordinatorResponse = await host.answer("FindCoordinator", FindCoordinatorRequest(keys=(group,)))
     found: Coordinator = response.coordinators[0]
     if found.error_code:

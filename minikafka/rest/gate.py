@@ -32,6 +32,10 @@ from minikafka.rest.problems import Refused, malformed
 # RFC 6761, 6762 and 8375, and what ICANN keeps for private use: nobody can register a name below these.
 PRIVATE_SUFFIXES = (".localhost", ".local", ".internal", ".test", ".home.arpa")
 
+# All that a broker speaks. A page loaded over https is of another origin, whatever its host: behind a proxy that
+# ends TLS, its origin must be in mk.http.allowed.origins.
+SCHEME = "http"
+
 # A page of an allowed origin may send and read all that this API has.
 PREFLIGHT_ANSWER = {
     "Access-Control-Allow-Methods": "GET, HEAD, POST, PUT, PATCH, DELETE",
@@ -122,7 +126,7 @@ class Gate:
         origin, site = asked.origin, asked.site
         if origin is not None and self.shares_with(origin):
             return None
-        is_own = origin is None or origin.partition("://")[2].lower() == host.lower()
+        is_own = origin is None or origin.lower() == f"{SCHEME}://{host.lower()}"
         if is_own and site in (None, "same-origin", "none"):
             return None
         if origin is None and asked.method == "GET" and asked.is_link:

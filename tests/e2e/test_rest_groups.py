@@ -6,6 +6,7 @@ Every answer is held against the schema of its route (tests/rest/conform.py).
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 
 from minikafka import Consumer
 from minikafka.client.group_member import Member
+from minikafka.rest.routes import ROUTES
 from minikafka.wire.group_messages import MemberAssignment
 from minikafka.world.local_cluster import LocalCluster
 from tests.e2e.test_rest_operations import Person
@@ -43,6 +45,25 @@ async def filled(person: Person, name: str, partitions: int = 2, records: int = 
         told = {"records": [{"value": each} for each in range(records)]}
         await person("POST", f"{topic}/partitions/{number}/records", told)
     return name
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+async def test_reading_changes_nothing(method: str):
+    """A link that somebody follows must not create `__consumer_offsets`, nor anything else in the metadata."""
+    values = {"topic": "none", "partition": "0", "group": "x", "node": "1", "slug": "x", "member": "x", "id": "1"}
+    with LocalCluster(brokers=1, config=SETTINGS) as fresh:
+        broker = fresh.broker(1)
+        async with aiohttp.ClientSession() as http:
+            for route in ROUTES:
+                if route.method != "GET":
+                    continue
+                path = re.sub(r"\{(\w+)\}", lambda found: values.get(found[1], "1"), route.path)
+                async with http.request(method, f"http://{fresh.bootstrap}{path}") as answer:
+                    assert answer.status < 500 or answer.status == 503
+            async with http.request(method, f"http://{fresh.bootstrap}/v1/groups/x/offsets") as answer:
+                assert answer.status == 404
+            assert not broker.image.topics
+            assert (await (await http.get(f"http://{fresh.bootstrap}/v1/groups")).json())["groups"] == []
 
 
 def join_body(topic: str, **more: Any) -> dict[str, Any]:

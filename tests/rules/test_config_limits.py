@@ -51,3 +51,41 @@ def test_every_setting_has_an_effect(config: type[BrokerConfig | TopicConfig]) -
 def test_no_name_is_both_used_and_unused() -> None:
     """A notice that a setting is not used must be true."""
     assert not KNOWN_TO_KAFKA_ONLY & table(BrokerConfig).keys()
+
+
+NOT_WHOLE = ["1_000", " 5 ", "5 ", "\t5", "5\n", "\u0663", "\u00b2", "+5", "5.0", "0x10", "1e3", "", "-", "9" * 5_000]
+
+
+@pytest.mark.parametrize("text", NOT_WHOLE)
+def test_integer_settings_take_the_digits_0_to_9_and_nothing_else(text: str) -> None:
+    """Python's int also takes 1_000, spaces and the digits of other scripts: Kafka would read another number, or none."""
+    for parse, config in ((parse_topic, TopicConfig), (parse_broker, BrokerConfig)):
+        whole = [each for each in fields(config) if type(each.default) is int]
+        assert whole
+        for each in whole:
+            with pytest.raises(InvalidConfig, match="a whole number in the digits 0 to 9 is needed") as raised:
+                parse({each.metadata["name"]: text})
+            assert len(raised.value.message) < 200
+
+
+@pytest.mark.parametrize("text", ["0_5", " 0.5", "nan", "inf", ".5", "\u0663", "0x1p-1", "1e9999"])
+def test_fractions_are_read_as_strictly(text: str) -> None:
+    """min.cleanable.dirty.ratio and its like."""
+    for parse, config in ((parse_topic, TopicConfig), (parse_broker, BrokerConfig)):
+        for each in (each for each in fields(config) if type(each.default) is float):
+            with pytest.raises(InvalidConfig, match="a number in the digits 0 to 9 is needed"):
+                parse({each.metadata["name"]: text})
+    assert parse_topic({"min.cleanable.dirty.ratio": "0.25"}).min_cleanable_dirty_ratio == 0.25
+    assert parse_topic({"min.cleanable.dirty.ratio": "1e-1"}).min_cleanable_dirty_ratio == 0.1
+
+
+@pytest.mark.parametrize("port", ["\u0663", "\u00b2", "9_2", "65536", "", "9" * 5_000])
+def test_ports_and_ids_of_addresses_are_read_as_strictly(port: str) -> None:
+    """``\u00b2`` is a digit for Python and no number: it was a traceback."""
+    for name, text in (
+        ("listeners", f"PLAINTEXT://127.0.0.1:{port}"),
+        ("controller.quorum.voters", f"1@127.0.0.1:{port}"),
+        ("controller.quorum.voters", f"{port}@127.0.0.1:x"),
+    ):
+        with pytest.raises(InvalidConfig):
+            parse_broker({name: text})

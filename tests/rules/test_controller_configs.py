@@ -101,6 +101,18 @@ def test_names_twice_and_resources_that_do_not_exist():
     assert name_of(cluster.configure("t", kind=8, retention_ms="5")) == "INVALID_REQUEST"
 
 
+@pytest.mark.parametrize("text", ["1_000", " 5 ", "\u0663", "\u00b2"])
+def test_settings_altered_at_run_time_are_read_strictly(text: str):
+    """Every integer setting, of topics and brokers; a broker is named in digits (``\u00b2`` stopped the controller)."""
+    cluster = cluster_of()
+    before = cluster.image
+    assert name_of(cluster.configure(retention_ms=text)) == "INVALID_CONFIG"
+    assert name_of(cluster.configure("", kind=BROKER, log_retention_ms=text)) == "INVALID_CONFIG"
+    assert name_of(cluster.configure("2", kind=BROKER, log_segment_bytes=text)) == "INVALID_CONFIG"
+    assert name_of(cluster.configure(text, kind=BROKER, log_retention_ms="5")) == "BROKER_ID_NOT_REGISTERED"
+    assert cluster.image == before
+
+
 def test_validate_only_records_nothing():
     """The answer is the one that the real request would get."""
     cluster = cluster_of()

@@ -106,12 +106,22 @@ def test_what_a_page_of_another_origin_sends_is_refused(method: str, origin: str
 def test_own_pages_and_links_are_not_refused():
     """/docs is of the broker's own origin; a link to it may stand anywhere, but not in a frame, and not on a POST."""
     assert status(Gate(), origin="http://127.0.0.1:9092", site="same-origin") == 200
-    assert status(Gate(), host="LOCALHOST:9092", origin="https://localhost:9092") == 200
+    assert status(Gate(), host="LOCALHOST:9092", origin="HTTP://localhost:9092") == 200
     assert status(Gate(), "GET", site="cross-site", is_link=True) == 200
     assert status(Gate(), "GET", site="cross-site") == 403
     assert status(Gate(), "GET", site="cross-site", is_link=True, origin="http://evil.example") == 403
     assert status(Gate(), "POST", site="cross-site", is_link=True) == 403
     assert status(Gate(), "GET", site="cross-site", is_link=True, host="evil.example") == 403
+
+
+@pytest.mark.parametrize("site", [None, "same-origin", "cross-site"])
+@pytest.mark.parametrize("scheme", ["https", "ws", "file", "chrome-extension", ""])
+def test_the_scheme_belongs_to_the_origin(scheme: str, site: str | None):
+    """RFC 6454: https://host is another origin than http://host, and a broker speaks http only."""
+    origin = f"{scheme}://127.0.0.1:9092"
+    assert status(Gate(), origin=origin, site=site) == 403
+    allowed = gate_of(mk_http_allowed_origins="https://127.0.0.1:9092")
+    assert status(allowed, origin=origin, site=site) == (200 if scheme == "https" else 403)
 
 
 @pytest.mark.parametrize(
