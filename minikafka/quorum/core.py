@@ -8,6 +8,8 @@ Rules for this file:
 3. Every change of role goes through :meth:`QuorumCore.become`, along the table of ``roles.py``.
 4. The high watermark of a member only rises. What is below it is never cut: such a request is a bug and stops the
    broker (KAFKA-12460).
+5. Epochs that others report are believed up to a bound (``epoch_max``). An epoch is saved and never falls, so that one
+   message with the highest epoch would leave none to elect a leader in.
 
 Read ``roles.py`` first, then this file, then ``voting.py`` (what members ask of each other) and ``fetching.py`` (the
 rules of the log).
@@ -58,6 +60,16 @@ from minikafka.wire.messages import (
 R = TypeVar("R")
 Asked: TypeAlias = VoteRequest | BeginQuorumEpochRequest | EndQuorumEpochRequest
 Answered: TypeAlias = VoteResponse | BeginQuorumEpochResponse | EndQuorumEpochResponse
+
+EPOCH_END = 2**31 - 1
+"""A record batch has 32 bits for its leader's epoch; the next election needs one more."""
+
+EPOCH_JUMP_MAX = 1_000_000
+"""An epoch is believed up to so many beyond the last one in the own log. Each election that somebody won is in the log of
+a majority, and one that nobody wins takes about a second: a sound member is not ahead by more."""
+
+EPOCH_HALF = EPOCH_END // 2
+"""What a member without any log believes of the answers to its own requests: the others may have led for long."""
 
 # Pauses after lost elections are random in [0, 2^lost) times this, up to controller.quorum.election.backoff.max.ms.
 ELECTION_BACKOFF_S = 0.1
@@ -165,6 +177,12 @@ class QuorumCore:
         return EpochEnd(
             max(self.log.last_epoch, self.newest_snapshot.epoch if self.snapshots else -1), self.log.end_offset
         )
+
+    @property
+    def epoch_max(self) -> Epoch:
+        """The highest epoch that a request may name."""
+        logged = self.log_end.epoch
+        return min((logged if logged >= 0 else self.epoch) + EPOCH_JUMP_MAX, EPOCH_END - 1)
 
     def next_deadline(self) -> float | None:
         """When to call :meth:`on_time`, or None."""
@@ -395,17 +413,24 @@ class QuorumCore:
     # ---- transitions -------------------------------------------------------------------------------------------------
 
     def observe(self, epoch: Epoch, leader_id: NodeId, now: float, *, from_leader: bool = False) -> None:
-        """Somebody told of an epoch and, unless ``leader_id`` is NO_NODE, of who leads it."""
+        """Take in an epoch that another member reports and, unless ``leader_id`` is NO_NODE, its leader.
+
+        What cannot be is reported by an event and ignored: an epoch beyond the bound, and a second leader of one epoch.
+        """
         if epoch > self.epoch:
+            highest = self.epoch_max if self.log_end.epoch >= 0 else EPOCH_HALF
+            if epoch > highest:
+                self.events("quorum_epoch_refused", epoch=epoch, highest=highest, leader=leader_id)
+                return
             election_at = now + self.draw_election_timeout() if self.is_voter else None
             self.become(Unattached(epoch=epoch, election_at=election_at), roles.HIGHER_EPOCH)
         role = self.role
         if epoch < role.epoch or leader_id in (NO_NODE, self.me) or leader_id not in self.voters:
             return
-        # Two leaders of one epoch would have been elected by two majorities: somebody has voted twice.
-        invariant(
-            role.leader_id in (NO_NODE, leader_id), "one leader per epoch", told=leader_id, epoch=epoch, quorum=self
-        )
+        if role.leader_id not in (NO_NODE, leader_id):
+            # Two majorities would have elected them: a member has voted twice, or somebody pretends to be a member.
+            self.events("quorum_leader_disputed", epoch=epoch, leader=role.leader_id, told=leader_id)
+            return
         # A voter that lost sight of a leader of its epoch believes the leader itself, not what others last heard.
         if role.leader_id == NO_NODE or (from_leader and not isinstance(role, Follower)):
             self._follow(leader_id, now, because=roles.LEADER_FOUND)
@@ -447,6 +472,12 @@ class QuorumCore:
     def _first_role(self, now: float) -> Role:
         """What a member is after a start, by what it had saved."""
         state, log_epoch = self.state, self.log_end.epoch
+        highest = self.epoch_max if log_epoch >= 0 else EPOCH_HALF
+        if state.epoch > highest:
+            # Saved by a build that believed any epoch. Half the bound ahead lies beyond every epoch in which this member
+            # can have voted by an election, and within the bound of members whose logs end in other epochs.
+            state = QuorumState(epoch=max(log_epoch, 0) + EPOCH_JUMP_MAX // 2)
+            self.events("quorum_epoch_lowered", old=self.state.epoch, new=state.epoch, highest=highest)
         soon: float | None = now + self.random.random() * FIRST_ELECTION_PART * self.election_timeout_s
         if self.voters == (self.me,):
             soon = now

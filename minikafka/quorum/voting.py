@@ -23,9 +23,6 @@ from minikafka.wire.messages import (
     VoteResponse,
 )
 
-EPOCH_END = 2**31 - 1
-"""A record batch has 32 bits for its leader's epoch; the next election needs one more."""
-
 # ---- others ask ------------------------------------------------------------------------------------------------------
 
 
@@ -75,6 +72,7 @@ def on_begin_epoch(core: QuorumCore, request: BeginQuorumEpochRequest, now: floa
     try:
         _check_addressed(core, request.cluster_id, request.voter_id, request.leader_id)
         _check_not_over(core, request.leader_epoch)
+        _check_leader(core, request.leader_id, request.leader_epoch)
     except ProtocolError as error:
         return core.ready(BeginQuorumEpochResponse(**_leader_facts(core), **_failure(error)))
     core.observe(request.leader_epoch, request.leader_id, now, from_leader=True)
@@ -86,6 +84,7 @@ def on_end_epoch(core: QuorumCore, request: EndQuorumEpochRequest, now: float) -
     try:
         _check_addressed(core, request.cluster_id, request.voter_id, request.leader_id)
         _check_not_over(core, request.leader_epoch)
+        _check_leader(core, request.leader_id, request.leader_epoch)
     except ProtocolError as error:
         return core.ready(EndQuorumEpochResponse(**_leader_facts(core), **_failure(error)))
     core.observe(request.leader_epoch, request.leader_id, now)
@@ -150,10 +149,19 @@ def _check_addressed(core: QuorumCore, cluster_id: str, voter_id: NodeId, sender
 
 
 def _check_not_over(core: QuorumCore, epoch: Epoch) -> None:
-    if epoch >= EPOCH_END:
-        raise InvalidRequest(f"epoch {epoch}: less than {EPOCH_END} is needed")
+    if epoch > core.epoch_max:
+        raise InvalidRequest(
+            f"epoch {epoch} is not believed: this member's epoch is {core.epoch}, its log's {core.log_end.epoch}, and no "
+            f"sound member is beyond {core.epoch_max}"
+        )
     if epoch < core.epoch:
         raise FencedLeaderEpoch(f"epoch {epoch} is over, this is {core.epoch}")
+
+
+def _check_leader(core: QuorumCore, leader_id: NodeId, epoch: Epoch) -> None:
+    known = core.role.leader_id
+    if epoch == core.epoch and known not in (NO_NODE, leader_id):
+        raise InvalidRequest(f"node {known} was elected in epoch {epoch}, not node {leader_id}")
 
 
 def _leader_facts(core: QuorumCore) -> dict[str, Any]:

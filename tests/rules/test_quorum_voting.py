@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from minikafka.errors import BY_CODE
-from minikafka.invariant import InvariantViolation
 from minikafka.quorum import voting
-from minikafka.quorum.core import QuorumCore
+from minikafka.quorum.core import EPOCH_JUMP_MAX, QuorumCore
 from minikafka.quorum.roles import Follower, Unattached
 from minikafka.quorum.state_file import QuorumState
 from minikafka.types import NO_NODE
@@ -233,11 +232,81 @@ def test_a_voter_that_lost_sight_of_its_leader_believes_only_the_leader():
     assert core.role.name == "follower"
 
 
-def test_two_leaders_in_one_epoch_stop_the_broker():
-    """Invariant 13: it cannot happen, so nobody handles it."""
-    core = followed(has_fetched=True)
-    with pytest.raises(InvariantViolation, match="one leader per epoch"):
-        voting.on_begin_epoch(core, begin(2, 4), now=1.0)
+def end(leader: int, epoch: int) -> EndQuorumEpochRequest:
+    return EndQuorumEpochRequest(cluster_id=CLUSTER, voter_id=1, leader_id=leader, leader_epoch=epoch)
+
+
+def test_a_second_leader_of_an_epoch_is_not_believed():
+    """Anybody can send such a request; it must neither move a member to another leader nor stop it."""
+    journal = Journal()
+    core = member(state=QuorumState(epoch=4, leader_id=3), journal=journal)
+    role = core.role
+    for ready in (voting.on_begin_epoch(core, begin(2, 4), now=1.0), voting.on_end_epoch(core, end(2, 4), now=1.0)):
+        assert BY_CODE[ready.reply.error_code].name == "INVALID_REQUEST"
+        assert (ready.reply.leader_id, ready.reply.leader_epoch) == (3, 4)
+    assert core.role is role
+    voting.on_response(core, vote(), VoteResponse(leader_epoch=4, leader_id=2), 2, now=1.0)
+    assert core.role is role
+    assert "quorum_leader_disputed" in journal.kinds()
+
+
+# ---- epochs that nobody can have reached -----------------------------------------------------------------------------
+
+
+def asked(kind: str, core: QuorumCore, epoch: int) -> str:
+    """The name of the error with which a request of that epoch is answered; empty: none."""
+    if kind == "vote":
+        error = voting.on_vote_request(core, vote(candidate_epoch=epoch), now=1.0).reply.error_code
+    elif kind == "begin":
+        error = voting.on_begin_epoch(core, begin(2, epoch), now=1.0).reply.error_code
+    else:
+        error = voting.on_end_epoch(core, end(2, epoch), now=1.0).reply.error_code
+    return BY_CODE[error].name if error else ""
+
+
+@pytest.mark.parametrize("kind", ["vote", "begin", "end"])
+def test_a_request_from_an_epoch_beyond_the_bound_is_refused(kind: str):
+    """An epoch is saved and never falls: believed once, the highest one would end all elections."""
+    core = member(state=QuorumState(epoch=4), log=log_of(4))
+    for epoch in (4 + EPOCH_JUMP_MAX + 1, 2**31 - 2):
+        assert asked(kind, core, epoch) == "INVALID_REQUEST"
+        assert (core.epoch, core.state_version) == (4, 0)
+    assert asked(kind, core, 4 + EPOCH_JUMP_MAX) == ""
+    assert core.epoch == 4 + EPOCH_JUMP_MAX
+    assert asked(kind, core, core.epoch + 1) == "INVALID_REQUEST", "the bound follows the log, not what was told"
+
+
+def test_an_answer_from_an_epoch_beyond_the_bound_is_ignored():
+    """A member that believed such a request, in an older build, must not spread it."""
+    journal = Journal()
+    core = member(state=QuorumState(epoch=4), log=log_of(4), journal=journal)
+    voting.on_response(core, vote(), VoteResponse(leader_epoch=2**31 - 2, leader_id=2), 2, now=1.0)
+    assert (core.epoch, core.leader_id) == (4, NO_NODE)
+    assert "quorum_epoch_refused" in journal.kinds()
+
+
+def test_a_member_without_a_log_learns_a_far_epoch_from_answers_only():
+    """The others may have led for long before it joined; whoever answers at a voter's address is asked by this member."""
+    core = member()
+    assert asked("begin", core, EPOCH_JUMP_MAX + 1) == "INVALID_REQUEST"
+    voting.on_response(core, vote(), VoteResponse(leader_epoch=3 * EPOCH_JUMP_MAX, leader_id=2), 2, now=1.0)
+    assert (core.epoch, core.leader_id) == (3 * EPOCH_JUMP_MAX, 2)
+    voting.on_response(core, vote(), VoteResponse(leader_epoch=2**31 - 2, leader_id=2), 2, now=1.0)
+    assert core.epoch == 3 * EPOCH_JUMP_MAX
+
+
+def test_a_saved_epoch_beyond_the_bound_is_lowered_at_the_start():
+    """The way back for members whose log ends in different epochs: each is within the others' bound."""
+    poisoned = QuorumState(epoch=2**31 - 2, voted_id=2)
+    journal = Journal()
+    behind, ahead = (member(state=poisoned, log=log_of(epoch), journal=journal) for epoch in (4, 9))
+    assert behind.state == QuorumState(epoch=4 + EPOCH_JUMP_MAX // 2)
+    assert behind.state_version == 1, "it is saved before anything is said"
+    assert "quorum_epoch_lowered" in journal.kinds()
+    assert asked("vote", behind, ahead.epoch + 1) == ""
+    assert member(state=poisoned).epoch == EPOCH_JUMP_MAX // 2
+    near = QuorumState(epoch=4 + EPOCH_JUMP_MAX, voted_id=2)
+    assert member(state=near, log=log_of(4)).state == near
 
 
 @pytest.mark.parametrize(

@@ -287,7 +287,6 @@ PLANTED = (
         story="a vote is told before it is durable",
         caught_by=(
             "one_quorum_leader_per_epoch",
-            "one_leader_per_epoch",
             "committed_metadata_differs",
             "broker_failed",  # a state file renamed before its bytes were durable is empty or torn
         ),
@@ -325,7 +324,6 @@ PLANTED = (
         story="a voter votes twice in an epoch, and for any log",
         caught_by=(
             "one_quorum_leader_per_epoch",
-            "one_leader_per_epoch",
             "committed_metadata_lost",
             "committed_metadata_differs",
             "a_committed_record_is_never_cut",

@@ -8,7 +8,14 @@ from minikafka.errors import InvalidRequest
 from minikafka.quorum.controller_brokers import register
 from minikafka.quorum.decision import ClusterPolicy
 from minikafka.quorum.image import MetadataImage
-from minikafka.wire.messages import BrokerRegistrationRequest, VoteRequest
+from minikafka.quorum.state_file import QUORUM_STATE_PATH, QuorumState, encode_state
+from minikafka.sim.cluster import node_name
+from minikafka.wire.messages import (
+    BeginQuorumEpochRequest,
+    BrokerRegistrationRequest,
+    EndQuorumEpochRequest,
+    VoteRequest,
+)
 from tests.sim.cluster_kit import simulated
 
 
@@ -20,7 +27,7 @@ def test_a_registration_names_a_place_where_somebody_can_listen(host: str, port:
         register(ClusterPolicy(cluster_id="c"), MetadataImage(), request, session_alive=False)
 
 
-@pytest.mark.parametrize("epoch", [2**31 - 1, 2**31, 2**63 - 1])
+@pytest.mark.parametrize("epoch", [2**31 - 2, 2**31 - 1, 2**31, 2**63 - 1])
 @pytest.mark.parametrize("pre_vote", [False, True])
 def test_no_epoch_beyond_what_a_batch_can_hold(epoch: int, pre_vote: bool) -> None:
     """KAFKA-FACTS 2: partitionLeaderEpoch is an int32. A vote in an epoch without a next one would end all elections."""
@@ -40,3 +47,36 @@ def test_no_epoch_beyond_what_a_batch_can_hold(epoch: int, pre_vote: bool) -> No
         cluster.run_for(10.0)
         assert cluster.living() == cluster.nodes
         assert broker.quorum.epoch < 100
+
+
+@pytest.mark.parametrize("api", ["BeginQuorumEpoch", "EndQuorumEpoch"])
+def test_a_leader_that_nobody_elected_does_not_end_the_cluster(api: str) -> None:
+    """Every member is told of two leaders, in the last epoch of all and in the present one; elections go on."""
+    message = BeginQuorumEpochRequest if api == "BeginQuorumEpoch" else EndQuorumEpochRequest
+    with simulated() as cluster:
+        cluster.settle()
+        for node, broker in cluster.brokers.items():
+            for epoch, leader in ((2**31 - 2, 2), (broker.quorum.epoch, 2), (broker.quorum.epoch, 3)):
+                forged = message(cluster_id=broker.cluster_id, voter_id=node, leader_id=leader, leader_epoch=epoch)
+                cluster.run(broker.answer(api, forged))
+        cluster.run_for(10.0)
+        assert cluster.living() == cluster.nodes
+        assert max(broker.quorum.epoch for broker in cluster.brokers.values()) < 100
+        cluster.create_topic("orders")
+        cluster.settle()
+
+
+def test_a_cluster_whose_saved_epochs_leave_none_to_elect_in_starts_again() -> None:
+    """What a forged vote did to older builds: all members have saved the last epoch but one."""
+    with simulated() as cluster:
+        cluster.create_topic("orders")
+        cluster.settle()
+        for node in cluster.nodes:
+            cluster.crash(node)
+            poisoned = encode_state(QuorumState(epoch=2**31 - 2, voted_id=2))
+            cluster.sim.disk(node_name(node)).replace_file(QUORUM_STATE_PATH, poisoned)
+        for node in cluster.nodes:
+            cluster.restart(node)
+        cluster.settle(60.0)
+        assert cluster.sim.marks["quorum_epoch_lowered"] == len(cluster.nodes)
+        cluster.create_topic("more")
