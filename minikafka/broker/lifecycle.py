@@ -213,11 +213,7 @@ class Lifecycle:
         if not isinstance(response, BrokerHeartbeatResponse):
             return False
         if response.error_code in (StaleBrokerEpoch.code, BrokerIdNotRegistered.code):
-            self.world.events("session_lost", node=self.config.node_id, why=error_name(response.error_code))
-            self.broker_epoch = NO_BROKER_EPOCH
-            self.is_fenced = True
-            self._on_change()
-            return False
+            return self._register_again(error_name(response.error_code))
         if response.error_code:
             return False
         if not self._is_in_time():
@@ -226,9 +222,20 @@ class Lifecycle:
         if self.is_fenced != response.is_fenced:
             self._set_fenced(fenced=response.is_fenced)
             self._on_change()
-        if response.should_shut_down:
+        if response.should_shut_down and request.want_shut_down:
             self.may_leave.set()
+        elif response.should_shut_down:
+            # Somebody else has asked in this broker's name.
+            return self._register_again("told to shut down, which this broker has not asked for")
         return not self.is_fenced and not self._wants_to_leave
+
+    def _register_again(self, why: str) -> bool:
+        """Give up the registration; the next turn registers. Return False, as a heartbeat does that changed nothing."""
+        self.world.events("session_lost", node=self.config.node_id, why=why)
+        self.broker_epoch = NO_BROKER_EPOCH
+        self.is_fenced = True
+        self._on_change()
+        return False
 
     def _begin_session(self, sent: float) -> None:
         """What was ``sent`` then was answered. A controller in this same process answers also when both are cut off

@@ -158,8 +158,13 @@ def heartbeat(
         others_know = lowest_other_offset is None or lowest_other_offset >= shutdown_offset
         if image.leads_any(broker.node_id) or not others_know:
             return _answer(caught_up=caught_up, fenced=False)
+        # A broker that does not want to stop was spoken for by somebody else: its next heartbeat unfences it.
         return _answer(
-            fence(policy, image, broker), "controlled shutdown is complete", caught_up=caught_up, fenced=True, stop=True
+            fence(policy, image, broker),
+            "controlled shutdown is complete",
+            caught_up=caught_up,
+            fenced=True,
+            stop=request.want_shut_down,
         )
     if request.want_shut_down:
         return _begin_shutdown(policy, image, broker, caught_up=caught_up)

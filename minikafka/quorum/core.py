@@ -65,8 +65,8 @@ EPOCH_END = 2**31 - 1
 """A record batch has 32 bits for its leader's epoch; the next election needs one more."""
 
 EPOCH_JUMP_MAX = 1_000_000
-"""An epoch is believed up to so many beyond the last one in the own log. Each election that somebody won is in the log of
-a majority, and one that nobody wins takes about a second: a sound member is not ahead by more."""
+"""An epoch is believed up to so many beyond the last one in the own log. Each election that was won is in the log of a
+majority, and one that is lost takes about a second: a sound member is not ahead by more."""
 
 EPOCH_HALF = EPOCH_END // 2
 """What a member without any log believes of the answers to its own requests: the others may have led for long."""
@@ -474,8 +474,8 @@ class QuorumCore:
         state, log_epoch = self.state, self.log_end.epoch
         highest = self.epoch_max if log_epoch >= 0 else EPOCH_HALF
         if state.epoch > highest:
-            # Saved by a build that believed any epoch. Half the bound ahead lies beyond every epoch in which this member
-            # can have voted by an election, and within the bound of members whose logs end in other epochs.
+            # Saved by a build that believed any epoch. Half the bound ahead lies beyond every epoch in which this
+            # member can have voted by an election, and within the bound of members whose logs end in another epoch.
             state = QuorumState(epoch=max(log_epoch, 0) + EPOCH_JUMP_MAX // 2)
             self.events("quorum_epoch_lowered", old=self.state.epoch, new=state.epoch, highest=highest)
         soon: float | None = now + self.random.random() * FIRST_ELECTION_PART * self.election_timeout_s

@@ -151,8 +151,8 @@ def _check_addressed(core: QuorumCore, cluster_id: str, voter_id: NodeId, sender
 def _check_not_over(core: QuorumCore, epoch: Epoch) -> None:
     if epoch > core.epoch_max:
         raise InvalidRequest(
-            f"epoch {epoch} is not believed: this member's epoch is {core.epoch}, its log's {core.log_end.epoch}, and no "
-            f"sound member is beyond {core.epoch_max}"
+            f"epoch {epoch} is not believed: this member's epoch is {core.epoch}, its log's {core.log_end.epoch}, and "
+            f"no sound member is beyond {core.epoch_max}"
         )
     if epoch < core.epoch:
         raise FencedLeaderEpoch(f"epoch {epoch} is over, this is {core.epoch}")

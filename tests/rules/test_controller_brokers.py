@@ -182,6 +182,19 @@ def test_controlled_shutdown_moves_leaders_before_it_lets_go():
     assert again.should_shut_down
 
 
+def test_a_broker_that_does_not_want_to_stop_is_not_stopped():
+    """A shutdown that somebody else began in its name ends with a broker that is unfenced again."""
+    cluster = Cluster()
+    cluster.create("t", (1, 2))
+    cluster.heartbeat(1, want_shut_down=True)
+    assert cluster.leader()[0] == 2
+    answer = cluster.heartbeat(1)
+    assert (answer.should_shut_down, answer.is_fenced) == (False, True)
+    answer = cluster.heartbeat(1)
+    assert (answer.should_shut_down, answer.is_fenced) == (False, False)
+    assert cluster.image.eligible(1)
+
+
 def test_the_last_broker_may_stop_too():
     """Nobody can take over: the partitions are left without a leader, and come back with the broker."""
     cluster = Cluster(1)

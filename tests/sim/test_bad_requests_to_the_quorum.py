@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from minikafka.errors import InvalidRequest
+from minikafka.quorum import controller_brokers
 from minikafka.quorum.controller_brokers import register
 from minikafka.quorum.decision import ClusterPolicy
 from minikafka.quorum.image import MetadataImage
@@ -12,11 +15,12 @@ from minikafka.quorum.state_file import QUORUM_STATE_PATH, QuorumState, encode_s
 from minikafka.sim.cluster import node_name
 from minikafka.wire.messages import (
     BeginQuorumEpochRequest,
+    BrokerHeartbeatRequest,
     BrokerRegistrationRequest,
     EndQuorumEpochRequest,
     VoteRequest,
 )
-from tests.sim.cluster_kit import simulated
+from tests.sim.cluster_kit import ORDERS, simulated
 
 
 @pytest.mark.parametrize(("host", "port"), [("", 9092), ("h", 0), ("h", -1), ("h", 65536), ("h", 10**12)])
@@ -80,3 +84,45 @@ def test_a_cluster_whose_saved_epochs_leave_none_to_elect_in_starts_again() -> N
         cluster.settle(60.0)
         assert cluster.sim.marks["quorum_epoch_lowered"] == len(cluster.nodes)
         cluster.create_topic("more")
+
+
+def test_a_broker_whose_shutdown_somebody_else_asks_for_goes_on() -> None:
+    """A forged heartbeat, to its end: the broker is fenced at most for a moment, and keeps its process."""
+    with simulated() as cluster:
+        cluster.create_topic("orders")
+        cluster.settle()
+        controller = cluster.brokers[cluster.controller()]
+        victim = cluster.leader_of(ORDERS)
+        forged = BrokerHeartbeatRequest(
+            broker_id=victim,
+            broker_epoch=controller.image.brokers[victim].broker_epoch,
+            current_metadata_offset=controller.image.offset,
+            want_shut_down=True,
+        )
+        for _ in range(20):
+            answer = cluster.run(controller.answer("BrokerHeartbeat", forged))
+            if answer.error_code or answer.should_shut_down:
+                break
+            cluster.run_for(0.3)
+        cluster.run_for(10.0)
+        assert cluster.living() == cluster.nodes
+        assert not cluster.brokers[victim].lifecycle.may_leave.is_set()
+        assert controller.image.eligible(victim)
+        cluster.settle()
+
+
+def test_a_broker_that_is_told_to_stop_without_having_asked_registers_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a controller answers, only a broker that wants to leave leaves."""
+    answered = controller_brokers._answer
+
+    def stop(*args: Any, **facts: Any) -> Any:
+        return answered(*args, **(facts | {"stop": True}))
+
+    with simulated() as cluster:
+        cluster.settle()
+        with monkeypatch.context() as patched:
+            patched.setattr(controller_brokers, "_answer", stop)
+            cluster.until(lambda: cluster.sim.marks["session_lost"] >= 3, 20.0, "all brokers to be told to stop")
+        cluster.run_for(10.0)
+        assert cluster.living() == cluster.nodes
+        cluster.settle()
