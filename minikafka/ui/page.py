@@ -316,6 +316,7 @@ def to_json(replay: Replay) -> dict[str, Any]:
         "partition": replay.partition,
         "simulated": journal.is_simulated,
         "messages": journal.has_messages,
+        "violations": sum(entry.kind == "violation" for entry in journal.entries),
         "from_s": replay.from_s,
         "to_s": replay.to_s,
         "end_s": end_s,

@@ -114,6 +114,7 @@ def test_every_step_shows_the_folds_values(page: Page, simulated: tuple[Replay, 
     """Issue 3 item 7: stepped through from the first to the last, the table and the lanes show the states' values."""
     replay, path = simulated
     opened(page, path)
+    page.keyboard.press("Home")
     shown = page.evaluate(STEP_THROUGH)
     assert len(shown) == len(replay.steps) + 1
     for number, states in enumerate(states_after(replay)):
@@ -158,6 +159,7 @@ def test_playing_goes_on_by_itself_and_stops(page: Page, simulated: tuple[Replay
     """Play steps by itself, pause holds it; the speed can be chosen."""
     _, path = simulated
     opened(page, path)
+    page.keyboard.press("Home")
     page.locator("#speed").select_option("10")
     page.get_by_role("button", name="play").click()
     # At step three or beyond: the page is looked at once a second at last, and may be seen at every tenth step only.
@@ -173,6 +175,7 @@ def test_failures_are_red_and_one_key_away(page: Page, simulated: tuple[Replay, 
     """f goes to the next failure, which is told in the colour of failures, with its reason; messages are arrows."""
     replay, path = simulated
     opened(page, path)
+    page.keyboard.press("Home")
     failures = [step for step in replay.steps if step.told.tone == "bad"]
     assert failures
     for step in failures[:4]:
@@ -194,6 +197,7 @@ def test_messages_can_be_passed_over(page: Page, simulated: tuple[Replay, Path])
     """Without "stop at messages", steps go from change to change."""
     replay, path = simulated
     opened(page, path)
+    page.keyboard.press("Home")
     page.locator("#messages").uncheck()
     for _ in range(30):
         page.keyboard.press("ArrowRight")
@@ -232,8 +236,60 @@ def test_a_broken_promise_is_shown_first(page: Page, tmp_path: Path):
     _, path = written(replay_of(journal), tmp_path / "broken.html")
     opened(page, path)
     expect(page.locator("#broken")).to_contain_text("committed_record_lost. offset 3 is gone")
+    expect(page.locator("#number")).to_have_text("step 2 of 2")
+    expect(page.locator("#verdict")).to_have_text("1 guarantee was broken.")
+    page.keyboard.press("Home")
     page.get_by_role("button", name="show it").click()
     expect(page.locator("#number")).to_have_text("step 2 of 2")
+
+
+def test_it_opens_at_the_first_step_with_a_leader(page: Page, simulated: tuple[Replay, Path]):
+    """Three empty lanes, before anything has happened, tell a reader nothing."""
+    replay, path = simulated
+    opened(page, path)
+    first = next(
+        number
+        for number, states in enumerate(states_after(replay))
+        if any(replica is not None and replica.role == "leader" for replica in states.values())
+    )
+    assert first > 0
+    assert page.evaluate("document.body.dataset.step") == str(first)
+    assert page.locator(".badge.leader").count() == 1
+
+
+def test_a_run_that_passed_says_what_its_red_steps_are(page: Page, simulated: tuple[Replay, Path]):
+    """A seed that passed had "41 failures": red steps are injected faults, and what came of them."""
+    replay, path = simulated
+    opened(page, path)
+    bad = [step.entry.kind for step in replay.steps if step.told.tone == "bad"]
+    faults = sum(kind == "message_sent" or kind.startswith(("node_", "link_")) for kind in bad)
+    assert 0 < faults < len(bad)
+    expect(page.locator("#verdict")).to_have_text(
+        f"All guarantees held. Marked red: {faults} faults and {len(bad) - faults} failures that they may have caused."
+    )
+    assert "failure" not in page.locator("#subtitle").inner_text()
+
+
+CUT_OFF = """() => [...document.querySelectorAll("body *")].filter((each) => {
+    const box = each.getBoundingClientRect();
+    const style = getComputedStyle(each);
+    return (box.width && (box.right > innerWidth + 1 || box.left < -1))
+        || (style.overflow !== "visible" && each.scrollWidth > each.clientWidth + 1);
+}).map((each) => `${each.tagName}.${each.getAttribute("class")}#${each.id}`)"""
+
+
+@pytest.mark.parametrize("width", [320, 420])
+def test_nothing_is_cut_off_on_a_telephone(page: Page, simulated: tuple[Replay, Path], width: int):
+    """The replay of an incident is read where the mail is read: no part of any step lies beyond the screen."""
+    replay, path = simulated
+    page.set_viewport_size({"width": width, "height": 900})
+    opened(page, path)
+    for step in range(0, len(replay.steps) + 1, 11):
+        page.locator("#scrubber").fill(str(step))
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, step
+        assert page.evaluate(CUT_OFF) == [], step
+    page.locator(".notes summary").click()
+    assert page.evaluate(CUT_OFF) == []
 
 
 ORDERS = TopicPartition("orders", 0)

@@ -9,6 +9,10 @@
   const EVENTS_SHOWN = 15;
   const HUES = [212, 28, 150, 285, 350, 60, 185, 320];
   const DEAD = new Set(["down", "offline", "stopped"]);
+  const FAULTS = new Set([
+    "node_killed", "node_power_cut", "node_paused", "node_isolated", "link_cut", "link_clogged", "message_sent",
+  ]);
+  const narrow = matchMedia("(max-width: 700px)");
 
   // states[i] is where everything stands after step i; states[0] is before the first step.
   const states = [{ replicas: run.before, decided: run.decided }];
@@ -26,6 +30,7 @@
   }
   const isMessage = (step) => step.k === "message_sent";
   const failures = steps.flatMap((step, n) => (step.x === "bad" ? [n + 1] : []));
+  const broken = steps.findIndex((step) => step.k === "violation");
 
   let here = 0;
   let playing = null;
@@ -69,6 +74,7 @@
     };
   }
   const COLUMNS = ["role", "epoch", "leo", "hw", "isr", "remotes", "process"];
+  const NAMES = [...document.querySelectorAll("#values th")].slice(1).map((head) => head.textContent);
 
   function drawTable(before, after) {
     const body = byId("values").tBodies[0];
@@ -77,9 +83,11 @@
         const old = values(before.replicas[node]);
         const now = values(after.replicas[node]);
         const row = element("tr", { "data-replica": node }, element("td", { text: `broker ${node}` }));
-        for (const column of COLUMNS) {
+        for (const [n, column] of COLUMNS.entries()) {
           const changed = old[column] !== now[column];
-          const cell = element("td", { class: changed ? "changed" : undefined, "data-field": column, "data-value": now[column] });
+          const cell = element("td", {
+            class: changed ? "changed" : undefined, "data-field": column, "data-name": NAMES[n], "data-value": now[column],
+          });
           if (changed && old[column] && old[column] !== "-" && old[column] !== "absent" && column !== "remotes") {
             cell.append(element("span", { class: "old", text: old[column] + " → " }));
           }
@@ -106,7 +114,7 @@
 
   // All lanes share one axis of offsets, so that equal offsets stand below each other.
   function axis(before, after, width) {
-    const room = Math.max(6, Math.floor((width - 76) / CELL_PX));
+    const room = Math.max(3, Math.floor((width - 76) / CELL_PX));
     const all = [...Object.values(before.replicas), ...Object.values(after.replicas)];
     const end = Math.max(1, ...all.map((replica) => replica.leo));
     const start = Math.max(0, Math.min(...all.map((replica) => replica.start), end), end - room);
@@ -194,15 +202,14 @@
     if (step && !isMessage(step)) touched.add(laneOf(step.n));
     const box = byId("lanes");
     const others = element("div", { class: "lane others", "data-lane": OTHERS }, element("div", { class: "label" }, element("div", { class: "name", text: "clients, other brokers" })));
-    const lanes = run.lanes.map((node) => element("div", { class: "lane", "data-lane": node }));
+    const lanes = run.lanes.map((node) =>
+      element("div", { class: "lane", "data-lane": node }, drawLabel(node, before.replicas[node], after.replicas[node], after.decided), element("div", { class: "cells" })),
+    );
     box.replaceChildren(others, ...lanes);
-    const scale = axis(before, after, box.clientWidth - 216 - 190 - 16);
+    const scale = axis(before, after, lanes[0].querySelector(".cells").clientWidth);
     for (const [n, node] of run.lanes.entries()) {
-      const old = before.replicas[node];
       const now = after.replicas[node];
-      const cells = element("div", { class: "cells" });
-      lanes[n].append(drawLabel(node, old, now, after.decided), element("div"), cells);
-      if (now) drawCells(cells, old, now, scale);
+      if (now) drawCells(lanes[n].querySelector(".cells"), before.replicas[node], now, scale);
       if (now && DEAD.has(now.process)) lanes[n].classList.add("dead");
       if (touched.has(String(node))) lanes[n].classList.add("touched");
     }
@@ -234,7 +241,8 @@
     const [from, to] = [middle(source), middle(target)];
     const bad = fate === "lost" || fate === "reset" || fate === "held";
     const down = to >= from ? 1 : -1;
-    const left = document.querySelector(".lane .label").getBoundingClientRect().width + 26;
+    // On a narrow screen the arrow has a margin of its own, and its words stand above the lanes only.
+    const left = narrow.matches ? 14 : document.querySelector(".lane .label").getBoundingClientRect().width + 26;
     const stop = bad ? to - down * 16 : to - down * 9;
     const draw = (tag, attributes, text) => {
       const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
@@ -251,6 +259,7 @@
       if (bad) draw("path", { d: `M ${left - 6} ${stop - 6} l 12 12 m 0 -12 l -12 12`, class: "bad", style: "stroke-dasharray:none" });
       else draw("path", { d: `M ${left - 5} ${to - down * 10} h 10 l -5 ${down * 9} z`, class: "tip" });
     }
+    if (narrow.matches) return;
     const words = bad ? `${label} (${fate})` : label;
     const lines = words.length > 22 ? words.replace(/^(.{1,22})[ ]/, "$1\n").split("\n") : [words];
     lines.forEach((line, n) => draw("text", { x: left + 12, y: (from + to) / 2 + 4 + n * 15 - (lines.length - 1) * 7, class: bad ? "bad" : "" }, line));
@@ -365,17 +374,34 @@
     if (act) { event.preventDefault(); act(); }
   });
 
+  // Where there is something to see: the broken guarantee, or the first moment at which somebody leads.
+  function opening() {
+    if (broken >= 0) return broken + 1;
+    return Math.max(0, states.findIndex(({ replicas }) => Object.values(replicas).some((replica) => replica.role === "leader")));
+  }
+
+  // What the red steps are: a run may hold all guarantees in spite of many faults.
+  function verdict() {
+    const count = (number, one, many) => `${number.toLocaleString("en")} ${number === 1 ? one : many}`;
+    const faults = failures.filter((number) => FAULTS.has(steps[number - 1].k)).length;
+    const others = failures.length - faults - steps.filter((step) => step.k === "violation").length;
+    const held = run.violations ? `${count(run.violations, "guarantee was", "guarantees were")} broken. ` : run.simulated ? "All guarantees held. " : "";
+    const caused = faults ? " that they may have caused" : "";
+    const red = [faults && count(faults, "fault", "faults"), others && count(others, "failure", "failures") + caused].filter(Boolean);
+    return held + (red.length ? `Marked red: ${red.join(" and ")}.` : "");
+  }
+
   // ---- what stands still --------------------------------------------------------------------------------------------
 
   byId("title").textContent = `Replay of ${run.partition}`;
   byId("subtitle").textContent =
     `${run.title}: ${run.simulated ? "a simulation, in virtual time" : "a journal of real brokers"}; ` +
-    `${steps.length.toLocaleString("en")} steps from ${seconds(run.from_s)} to ${seconds(run.to_s)} of ${seconds(run.end_s)}; ${failures.length} failure${failures.length === 1 ? "" : "s"}`;
+    `${steps.length.toLocaleString("en")} steps from ${seconds(run.from_s)} to ${seconds(run.to_s)} of ${seconds(run.end_s)}.`;
+  byId("verdict").textContent = verdict();
   byId("notes").replaceChildren(...run.notes.map((note) => element("li", { text: note })));
   byId("scrubber").max = steps.length;
   byId("failure").disabled = failures.length === 0;
   byId("ticks").replaceChildren(...failures.slice(0, 400).map((number) => element("i", { style: `left:${(100 * number) / steps.length}%` })));
-  const broken = steps.findIndex((step) => step.k === "violation");
   if (broken >= 0) {
     const button = element("button", { text: "show it" });
     button.addEventListener("click", () => go(broken + 1));
@@ -383,5 +409,5 @@
     byId("broken").hidden = false;
   }
   const asked = /step=(\d+)/.exec(location.hash);
-  go(asked ? Number(asked[1]) : 0);
+  go(asked ? Number(asked[1]) : opening());
 })();
