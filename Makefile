@@ -72,7 +72,7 @@ $(VENV)/.base: pyproject.toml | $(BIN)/python
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
-	@$(INSTALL) 'minikafka and its test tools (TT MB)' --editable '.[dev]'
+	@$(INSTALL) 'minikafka and its test tools (116 MB)' --editable '.[dev]'
 	@touch $(VENV)/.base $@
 
 # Only the data file of the flights' package is read, so the libraries that it declares (pandas) are not installed.

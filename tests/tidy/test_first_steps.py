@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -51,12 +52,23 @@ def test_the_demo_without_spark_installs_neither_spark_nor_java(tmp_path):
 
 def test_readme_says_what_the_makefile_downloads(tmp_path):
     """Issue 13, section 0: the size of a download is said before it begins, and README has the sum."""
+    headings = re.findall(r"tools/install\.py (.*)", planned(tmp_path, "test"))
+    assert len(headings) >= 3
+    assert all(re.match(r"'.* \(\d+ MB\)' ", each) for each in headings), headings
     sizes = [int(size) for size in re.findall(r"\((\d+) MB\)", planned(tmp_path, "demo"))]
     assert len(sizes) == 3
     assert f"downloads {round(sum(sizes), -1)} MB" in README
     small = [int(size) for size in re.findall(r"\((\d+) MB\)", planned(tmp_path, "demo", "DEMO_ARGS=--no-spark"))]
     assert f"downloads {sum(small)} MB" in README
     assert "`make demo DEMO_ARGS=--no-spark` needs neither Spark nor Java" in " ".join(README.split())
+
+
+def test_the_verdict_of_mypy_does_not_depend_on_what_is_installed():
+    """Issue 13, section 0: "skip" alone does not cover stub files, so numpy's were read once Spark was installed."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    skipped = [each for each in project["tool"]["mypy"]["overrides"] if each.get("follow_imports") == "skip"]
+    assert "numpy.*" in skipped[0]["module"]
+    assert all(each.get("follow_imports_for_stubs") is True for each in skipped)
 
 
 @pytest.fixture
