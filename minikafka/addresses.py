@@ -30,6 +30,14 @@ def _is_port(text: str) -> bool:
     return is_number(text) and int(text) <= _PORT_MAX
 
 
+_HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9_.])?|[0-9A-Fa-f:.]{2,45}(%[A-Za-z0-9_.-]{1,20})?")
+
+
+def is_host(text: str) -> bool:
+    """Return True for what can be the host of an address: a DNS name, an IPv4 or an IPv6 address without brackets."""
+    return _HOST.fullmatch(text) is not None
+
+
 def is_loopback(host: str) -> bool:
     """Does ``host`` name this machine only? A name that is not a loopback address is not."""
     return host in ("localhost", "::1", "[::1]") or host.startswith("127.")

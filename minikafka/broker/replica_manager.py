@@ -124,12 +124,23 @@ class ReplicaManager:
 
     @property
     def missing_replicas(self) -> tuple[MissingReplica, ...]:
-        """Replicas whose logs this process had to create before it was first unfenced.
+        """Replicas that this broker held in a former life, and whose logs this process had to create.
 
-        Each is either new or was lost, which only the controller knows: a fenced broker joins no ISR, so that one which
-        the metadata calls in sync, eligible or the last leader held a log in a former life.
+        As far as the controller cannot know it: it compares the data directories itself. A broker that has not been
+        unfenced yet joins no ISR, so that one which the metadata calls in sync, eligible or the last leader held a log.
         """
-        return tuple(MissingReplica(topic_id=topic_id, partition=number) for topic_id, number in self._missing or ())
+        me, image = self.config.node_id, self._image()
+        found = []
+        for topic_id, number in self._missing or ():
+            topic = image.topic_by_id(topic_id)
+            partition = topic.partitions[number] if topic is not None else None
+            if (
+                partition is not None
+                and me in (*partition.isr, *partition.elr, *partition.last_known_elr)
+                and not image.brokers[me].came_back_empty(partition)
+            ):
+                found.append(MissingReplica(topic_id=topic_id, partition=number))
+        return tuple(found)
 
     def knows(self, name: TopicPartition) -> bool:
         """Is there such a partition, here or elsewhere?"""

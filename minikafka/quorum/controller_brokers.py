@@ -16,14 +16,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from minikafka.addresses import parse_listeners
+from minikafka.addresses import is_host, parse_listeners
 from minikafka.errors import DuplicateBrokerRegistration, InconsistentClusterId, InvalidConfig, InvalidRequest
 from minikafka.quorum.alter_partition import checked_broker
 from minikafka.quorum.decision import ClusterPolicy, Decision
 from minikafka.quorum.elections import with_broker, without_broker
 from minikafka.quorum.image import BrokerImage, MetadataImage
 from minikafka.quorum.records import BrokerRegistrationChange, MetadataRecord, RegisterBroker
-from minikafka.types import NodeId, Offset, TopicId
+from minikafka.types import Address, NodeId, Offset, TopicId
 from minikafka.wire.messages import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
@@ -36,7 +36,9 @@ PORT_MAX = 65535
 # Every broker keeps them, and every snapshot.
 LISTENERS_MAX = 20
 LOG_DIRS_MAX = 20
-LOG_DIR_LENGTH_MAX = 64
+ID_LENGTH_MAX = 64
+RACK_LENGTH_MAX = 255
+NODE_ID_MAX = 2**31 - 1
 
 
 def register(
@@ -60,19 +62,25 @@ def register(
         raise InconsistentClusterId(
             f"the broker belongs to cluster {request.cluster_id!r}, this is {policy.cluster_id!r}"
         )
-    if request.broker_id < 0 or not request.incarnation_id:
-        raise InvalidRequest("a registration needs a node id of 0 or more and an incarnation id")
-    if not request.host or not 0 < request.port <= PORT_MAX:
-        # Every broker and client would try to connect to it.
-        raise InvalidRequest(f"{request.host!r}, port {request.port}: nobody could listen there")
+    if not 0 <= request.broker_id <= NODE_ID_MAX or not 0 < len(request.incarnation_id) <= ID_LENGTH_MAX:
+        raise InvalidRequest(
+            f"a registration needs a node id from 0 to {NODE_ID_MAX} and an incarnation id of 1 to {ID_LENGTH_MAX} "
+            "characters"
+        )
+    if request.rack is not None and (len(request.rack) > RACK_LENGTH_MAX or not request.rack.isprintable()):
+        raise InvalidRequest(f"rack={request.rack[:20]!r}: at most {RACK_LENGTH_MAX} printable characters are taken")
     try:
         others = parse_listeners(request.listeners, "listeners")
     except InvalidConfig as error:
         raise InvalidRequest(str(error)) from error
     if len(others) > LISTENERS_MAX:
         raise InvalidRequest(f"{len(others)} listeners are more than {LISTENERS_MAX}")
-    if len(request.log_dirs) > LOG_DIRS_MAX or any(len(each) > LOG_DIR_LENGTH_MAX for each in request.log_dirs):
-        raise InvalidRequest(f"log_dirs: at most {LOG_DIRS_MAX} ids of {LOG_DIR_LENGTH_MAX} characters are taken")
+    for address in (Address(request.host, request.port), *(each.address for each in others)):
+        if not is_host(address.host) or not 0 < address.port <= PORT_MAX:
+            # Every broker and client would try to connect to it.
+            raise InvalidRequest(f"{address.host[:80]!r}, port {address.port}: nobody could listen there")
+    if len(request.log_dirs) > LOG_DIRS_MAX or any(len(each) > ID_LENGTH_MAX for each in request.log_dirs):
+        raise InvalidRequest(f"log_dirs: at most {LOG_DIRS_MAX} ids of {ID_LENGTH_MAX} characters are taken")
     present = image.brokers.get(request.broker_id)
     registration = RegisterBroker(
         broker_id=request.broker_id,

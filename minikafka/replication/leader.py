@@ -274,11 +274,17 @@ class LeaderReplica:
     # ---- followers ---------------------------------------------------------------------------------------------------
 
     def check_fetcher(self, node: NodeId, broker_epoch: int) -> None:
-        """Refuse a fetch from no replica (KAFKA-13837), or from a broker's former incarnation (KIP-903)."""
+        """Refuse a fetch from no replica (KAFKA-13837), or from a broker's former incarnation (KIP-903).
+
+        A fetch without a broker epoch is refused, too. KIP-903 lets it pass for brokers of older versions, which do not
+        send one; all brokers here do, and a fetch counts as its sender's word for what it has stored.
+        """
         if node not in self.remotes:
             raise UnknownLeaderEpoch(f"{self.partition}: broker {node} is not among its replicas {list(self.replicas)}")
+        if broker_epoch < 0:
+            raise NotLeaderOrFollower(f"{self.partition}: broker {node} fetches without its broker epoch")
         known = self.broker_epoch_of(node)
-        if broker_epoch != -1 and known is not None and broker_epoch < known:
+        if known is not None and broker_epoch < known:
             raise NotLeaderOrFollower(
                 f"broker {node} fetches with epoch {broker_epoch}, it has registered as {known} since"
             )

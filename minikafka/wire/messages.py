@@ -516,7 +516,7 @@ class BrokerHeartbeatRequest:
     want_fence: bool = False
     want_shut_down: bool = False
     missing_replicas: tuple[MissingReplica, ...] = ()
-    """While fenced: the replicas whose logs this process had to create. Those it held before are lost (ours)."""
+    """While fenced: replicas that this broker held, and whose logs its process had to create (our own addition)."""
 
 
 @message

@@ -142,9 +142,9 @@ def test_a_stranger_is_refused():
         leader().check_fetcher(9, -1)
 
 
-@pytest.mark.parametrize("epoch, refused", [(19, True), (20, False), (21, False), (-1, False)])
+@pytest.mark.parametrize("epoch, refused", [(19, True), (20, False), (21, False), (-1, True)])
 def test_a_former_incarnation_is_refused(epoch: int, refused: bool):
-    """KIP-903: what an old process fetches must not vouch for the disk of the new one."""
+    """KIP-903: what an old process fetches must not vouch for the disk of the new one, nor a fetch that names none."""
     led = leader()
     if refused:
         with pytest.raises(NotLeaderOrFollower):

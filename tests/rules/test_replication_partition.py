@@ -85,7 +85,7 @@ def test_a_reassignment_adds_followers_within_the_epoch():
     moving = replace(state(1, version=1), replicas=(4, 2, 3, 1), adding=(4,))
     assert not given(partition, moving)
     assert partition.role is role
-    role.check_fetcher(4, -1)
+    role.check_fetcher(4, 1)
     assert role.remotes[4].end_offset == -1
     assert (role.replicas, role.min_isr) == ((4, 2, 3, 1), 1)
     fetched(role, 2, 1)

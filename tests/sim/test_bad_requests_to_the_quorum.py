@@ -22,13 +22,55 @@ from minikafka.wire.messages import (
 )
 from tests.sim.cluster_kit import ORDERS, simulated
 
+HOPELESS = [
+    ("", 9092),
+    ("h", 0),
+    ("h", -1),
+    ("h", 65536),
+    ("h", 10**12),
+    ("a\nb", 9092),
+    ("a b", 9092),
+    ("a/b", 9092),
+    ("h\u00f6", 9092),
+    ("a\x00", 9092),
+    ("[::1]", 9092),
+    ("h" * 300, 9092),
+    ("-h", 9092),
+]
 
-@pytest.mark.parametrize(("host", "port"), [("", 9092), ("h", 0), ("h", -1), ("h", 65536), ("h", 10**12)])
+
+@pytest.mark.parametrize(("host", "port"), HOPELESS)
 def test_a_registration_names_a_place_where_somebody_can_listen(host: str, port: int) -> None:
     """Every follower of that broker would call it; an impossible port is no network failure and would stop them all."""
     request = BrokerRegistrationRequest(broker_id=9, cluster_id="c", incarnation_id="i", host=host, port=port)
     with pytest.raises(InvalidRequest, match="nobody could listen there"):
         register(ClusterPolicy(cluster_id="c"), MetadataImage(), request, session_alive=False)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"listeners": "OUT://a\nb:9092"},
+        {"listeners": "OUT://h:0"},
+        {"rack": "a\nb"},
+        {"rack": "r" * 256},
+        {"incarnation_id": "i" * 65},
+        {"broker_id": 2**31},
+    ],
+)
+def test_a_registration_is_kept_for_ever_and_therefore_short_and_printable(wrong: dict[str, Any]) -> None:
+    """It goes into the metadata log, and from there into logs, pages and answers of every broker."""
+    sound: dict[str, Any] = {"broker_id": 9, "cluster_id": "c", "incarnation_id": "i", "host": "h", "port": 9092}
+    for host in ("h", "n1.example.org", "my_host", "10.0.0.1", "::1", "fe80::1%eth0"):
+        request = BrokerRegistrationRequest(**(sound | {"host": host}))
+        assert register(ClusterPolicy(cluster_id="c"), MetadataImage(), request, session_alive=False).records
+    with pytest.raises(InvalidRequest):
+        register(
+            ClusterPolicy(cluster_id="c"),
+            MetadataImage(),
+            BrokerRegistrationRequest(**(sound | wrong)),
+            session_alive=False,
+        )
 
 
 @pytest.mark.parametrize("epoch", [2**31 - 2, 2**31 - 1, 2**31, 2**63 - 1])

@@ -148,7 +148,7 @@ class _Fetch:
         if not self.is_follower:
             return self.session_alive()
         known = self.replicas.broker_epoch_of(self.request.replica_id)
-        is_former = self.request.replica_epoch != -1 and known is not None and self.request.replica_epoch < known
+        is_former = known is not None and self.request.replica_epoch < known
         return not is_former and not self.replicas.waiters.is_watched(Mark.LOG_START)
 
     def _read_one(self, cached: CachedPartition, budget: int, *, first: bool, acknowledge: bool) -> _Read:
