@@ -23,6 +23,12 @@ class Dropped:
     reason: str
     below_recovery_point: bool
     """True is damage to what was once synced; False is what a power cut may leave."""
+    kept_as: str = ""
+    """The file's new name: its batches are sound, and only what should come before them is missing. Empty: removed."""
+
+
+class MisfitLog(Exception):
+    """A log that must be set aside as it is: its batches are sound, but no leader of this cluster wrote them so."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -31,6 +31,7 @@ from minikafka.log.checkpoint import (
     parse_meta_properties,
     parse_offsets,
 )
+from minikafka.log.loaded import MisfitLog
 from minikafka.log.names import (
     CLEAN_SHUTDOWN,
     CLEANER_OFFSET_CHECKPOINT,
@@ -45,7 +46,7 @@ from minikafka.log.names import (
     partition_of,
     retired_folder,
 )
-from minikafka.log.partition_log import PartitionLog
+from minikafka.log.partition_log import PartitionLog, topic_id_of
 from minikafka.ports import Disk, Events, no_events
 from minikafka.types import NodeId, Offset, TopicId, TopicPartition
 
@@ -124,16 +125,20 @@ class LogDirectory:
             if is_deleted_folder(name) or name.endswith(TEMPORARY):
                 self._disk.remove(name)
         for partition in sorted(filter(None, map(partition_of, self._disk.names("")))):
-            self._logs[partition] = PartitionLog.open(
-                self._disk,
-                partition,
-                self._config_of(partition),
-                clean=self.was_clean,
-                recovery_point=None if points is None or starts is None else points.get(partition, 0),
-                start_offset=0 if starts is None else starts.get(partition, 0),
-                events=self._events,
-                save_start=self.checkpoint_start_offsets,
-            )
+            try:
+                self._logs[partition] = PartitionLog.open(
+                    self._disk,
+                    partition,
+                    self._config_of(partition),
+                    clean=self.was_clean,
+                    recovery_point=None if points is None or starts is None else points.get(partition, 0),
+                    start_offset=0 if starts is None else starts.get(partition, 0),
+                    events=self._events,
+                    save_start=self.checkpoint_start_offsets,
+                )
+            except MisfitLog as error:
+                await self._set_aside(partition, str(error))
+                continue
             self._logs[partition].clean_end = clean_ends.get(partition)
             if pause is not None:
                 await pause()
@@ -147,6 +152,15 @@ class LogDirectory:
         if starts is None:
             await self.checkpoint_start_offsets()
         self._events("data_directory_opened", clean=self.was_clean, logs=len(self._logs))
+
+    async def _set_aside(self, partition: TopicPartition, why: str) -> None:
+        """Rename the folder of a log that cannot be this cluster's; the replica then begins without records."""
+        target = retired_folder(partition, topic_id_of(self._disk, partition), STRAY_FOLDER)
+        while self._disk.exists(target):
+            target += STRAY_FOLDER
+        self._disk.replace(str(partition), target)
+        await self._disk.sync_folder("")
+        self._events("log_set_aside", partition=str(partition), folder=target, why=why)
 
     async def _take_clean_marker(self) -> None:
         if not self._disk.exists(CLEAN_SHUTDOWN):

@@ -17,6 +17,8 @@ DELETED = ".deleted"
 CLEANED = ".cleaned"
 SWAP = ".swap"
 TEMPORARY = ".tmp"
+STRAY = ".stray"
+"""Our own: a segment that a recovering log could not place. Nobody reads or removes it."""
 
 LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"

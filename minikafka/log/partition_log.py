@@ -114,12 +114,13 @@ class PartitionLog:
     ) -> PartitionLog:
         """Open or create the log in folder ``<topic>-<partition>``; see ``recovery.py`` for what is believed.
 
-        ``topic_id`` is written to partition.metadata of a new log, before its first record. Raises DiskFailed.
+        ``topic_id`` is written to partition.metadata of a new log, before its first record. Raises MisfitLog, and
+        DiskFailed.
         """
         folder = str(partition)
         is_new = not disk.exists(folder)
         path = f"{folder}/{PARTITION_METADATA}"
-        known = _read_topic_id(disk, path)
+        known = topic_id_of(disk, partition)
         if known == NO_TOPIC_ID and topic_id is not None:
             disk.replace_file(path, format_partition_metadata(topic_id))
         loaded = load(disk, folder, config, clean=clean, recovery_point=recovery_point, start_offset=start_offset)
@@ -151,6 +152,8 @@ class PartitionLog:
             self._durability.replaced(f"{self._folder}/{PARTITION_METADATA}")
         if self._store.restarted_at is not None:
             self._durability.start_moved()
+        if self.has_gaps and not self._disk.exists(f"{self._folder}/{GAPS}"):
+            self._mark_gaps()
         if not self.report.clean:
             self._durability.folder_changed()
             if not self._epoch_checkpoint.is_right:
@@ -164,6 +167,15 @@ class PartitionLog:
 
     def _tell_opened(self, *, is_new: bool) -> None:
         for dropped in self.report.dropped:
+            if dropped.kept_as:
+                self._events(
+                    "segment_set_aside",
+                    partition=str(self.partition),
+                    path=dropped.kept_as,
+                    size=dropped.size,
+                    reason=dropped.reason,
+                )
+                continue
             self._events(
                 "torn_tail_dropped",
                 partition=str(self.partition),
@@ -319,17 +331,18 @@ class PartitionLog:
 
     def note_gaps(self) -> None:
         """From now on offsets are left out; a file says so, whatever ``cleanup.policy`` will be when this is opened."""
+        if self.has_gaps:
+            return
         try:
             self._mark_gaps()
         except (DiskFull, DiskFailed) as error:
             raise self._health.failed("marker of gaps", error) from error
 
     def _mark_gaps(self) -> None:
-        if not self.has_gaps:
-            path = f"{self._folder}/{GAPS}"
-            self._disk.replace_file(path, b"")
-            self._durability.replaced(path)
-            self.has_gaps = True
+        path = f"{self._folder}/{GAPS}"
+        self._disk.replace_file(path, b"")
+        self._durability.replaced(path)
+        self.has_gaps = True
 
     def _write_set(self, batches: list[RecordBatch], size: int) -> None:
         is_first = self.end_offset == self._start_offset
@@ -582,7 +595,8 @@ class PartitionLog:
         )
         try:
             with self._reader.reading():
-                self._mark_gaps()
+                if not self.has_gaps:
+                    self._mark_gaps()
                 cleaned = await cleaner.clean(dirty, memory_bytes=memory_bytes)
         except DiskFull as error:
             # Nothing was replaced by what could not be written; deletions elsewhere may make room.
@@ -661,7 +675,9 @@ class PartitionLog:
         self._store.close()
 
 
-def _read_topic_id(disk: Disk, path: str) -> TopicId:
+def topic_id_of(disk: Disk, partition: TopicPartition) -> TopicId:
+    """Return the topic id in the partition's folder; NO_TOPIC_ID if there is none that can be read."""
+    path = f"{partition}/{PARTITION_METADATA}"
     if not disk.exists(path):
         return NO_TOPIC_ID
     try:

@@ -6,21 +6,27 @@ Rules for this file:
    point on is walked batch by batch (``scan.py``). The file is cut at the first batch that does not fit, later
    segments are dropped, indexes and epochs are made anew from the batches.
 2. Segments must follow one another without a hole. A hole or a missing beginning means that a name was lost with the
-   power: what comes after it is dropped, unless what comes before it was already deleted by retention, or a
-   ``.start`` file says that the log was begun anew there (after a kill -9 the checkpoint may not say so yet).
-3. A compacted log has gaps between offsets. Segments that compaction was replacing are finished being replaced: a
-   ``.log.swap`` takes its name, a segment below the end of the one before it goes (``swap.py``).
-4. Everything dropped is in the ``RecoveryReport``, with the reason.
+   power: what comes after it is set aside as ``.stray`` files, unless what comes before it was already deleted by
+   retention (the leader-epoch checkpoint then begins there, too), or a ``.start`` file says that the log was begun
+   anew there (after a kill -9 the checkpoint may not say so yet).
+3. A compacted log has gaps between offsets, and holes between segments. Kafka leaves no marker of that: a log in which
+   a gap is found gets one (``mk.gaps``), and has them from then on. Segments that compaction was replacing are
+   finished being replaced: a ``.log.swap`` takes its name, a segment below the end of the one before it goes
+   (``swap.py``).
+4. Where leader epochs fall, the log came from another cluster. It is not cut: MisfitLog, and its owner sets it aside.
+5. Everything dropped is in the ``RecoveryReport``, with the reason. Bytes are removed only where a batch is damaged.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from minikafka.config import TopicConfig
 from minikafka.errors import CorruptMessage
 from minikafka.log.checkpoint import BadCheckpoint, parse_epochs
 from minikafka.log.epochs import EpochCache
 from minikafka.log.index import OffsetIndex, TimeIndex
-from minikafka.log.loaded import Dropped, LoadedLog, RecoveryReport
+from minikafka.log.loaded import Dropped, LoadedLog, MisfitLog, RecoveryReport
 from minikafka.log.names import (
     CLEANED,
     DELETED,
@@ -30,6 +36,7 @@ from minikafka.log.names import (
     LOG,
     RESTARTED,
     SNAPSHOT,
+    STRAY,
     SWAP,
     TEMPORARY,
     TIME_INDEX,
@@ -39,14 +46,15 @@ from minikafka.log.names import (
 )
 from minikafka.log.producer_replay import replay_producers
 from minikafka.log.producer_state import ProducerState
-from minikafka.log.scan import Damage, scan
+from minikafka.log.scan import Damage, FallingEpoch, scan
 from minikafka.log.segment import RELATIVE_MAX, Segment, headers
 from minikafka.ports import Disk
-from minikafka.types import NO_EPOCH, Epoch, Offset
+from minikafka.types import NO_EPOCH, NO_OFFSET, Epoch, Offset
+from minikafka.wire.batch import RecordBatch
 
 
 def may_have_gaps(config: TopicConfig) -> bool:
-    """Only compaction leaves offsets out; anywhere else a gap is damage (the base offset has no checksum)."""
+    """Return True if compaction may leave offsets out of this log from now on."""
     return config.compacts
 
 
@@ -131,17 +139,24 @@ class _Loader:
             if name.endswith((DELETED, CLEANED, SWAP, TEMPORARY)) or (orphan is not None and orphan not in bases):
                 self.disk.remove(f"{self.folder}/{name}")
 
-    def _drop(self, first: int, reason: str) -> None:
-        """Remove segments from number ``first`` on."""
+    def _drop(self, first: int, reason: str, *, keep: bool = False) -> None:
+        """Remove segments from number ``first`` on, or rename their log files (``keep``)."""
         for segment in self.segments[first:]:
             size = segment.file.size()
-            self._dropped(segment, 0, size, reason, end=segment.base_offset)
             self._close(segment)
+            kept_as = segment.path(LOG) + STRAY if keep and size else ""
+            while self.disk.exists(kept_as):
+                kept_as += STRAY
+            self._dropped(segment, 0, size, reason, end=segment.base_offset, kept_as=kept_as)
+            if kept_as:
+                self.disk.replace(segment.path(LOG), kept_as)
             for path in segment.paths:
                 self.disk.remove(path)
         del self.segments[first:]
 
-    def _dropped(self, segment: Segment, position: int, size: int, reason: str, *, end: Offset) -> None:
+    def _dropped(
+        self, segment: Segment, position: int, size: int, reason: str, *, end: Offset, kept_as: str = ""
+    ) -> None:
         self.report.dropped.append(
             Dropped(
                 path=segment.path(LOG),
@@ -149,6 +164,7 @@ class _Loader:
                 size=size,
                 reason=reason,
                 below_recovery_point=end < self.recovery_point,
+                kept_as=kept_as,
             )
         )
 
@@ -190,8 +206,19 @@ class _Loader:
             return
         if first in restarts:
             self.restarted_at = first
+        elif self._begin_of_epochs() >= first:
+            self.report.notes.append(f"begins at {first}, as its leader epochs do")
         elif self.recovery_point_known:
-            self._drop(0, f"nothing is left before offset {first}")
+            self._drop(0, f"nothing is left before offset {first}", keep=True)
+
+    def _begin_of_epochs(self) -> Offset:
+        """Where the leader-epoch checkpoint begins; NO_OFFSET without one. Retention moves it with the log's start."""
+        path = f"{self.folder}/{LEADER_EPOCH_CHECKPOINT}"
+        try:
+            entries = parse_epochs(self.disk.read_file(path)) if self.disk.exists(path) else []
+        except BadCheckpoint:
+            return NO_OFFSET
+        return entries[0][1] if entries else NO_OFFSET
 
     def _first_to_scan(self) -> int:
         """Number of the first segment that is not believed.
@@ -222,16 +249,52 @@ class _Loader:
                 del self.segments[number]
                 first_to_scan -= number < first_to_scan
                 continue
-            if segment.base_offset < before or (segment.base_offset > before and not self.gaps):
-                self._drop(number, f"begins at {segment.base_offset}, the log before it ends at {before}")
+            is_behind_hole = segment.base_offset > before
+            if is_behind_hole and not self.gaps and any(map(self._shows_gaps, self.segments[number:])):
+                self._note_gaps(before)
+            if segment.base_offset < before or (is_behind_hole and not self.gaps):
+                reason = f"begins at {segment.base_offset}, the log before it ends at {before}"
+                self._drop(number, reason, keep=is_behind_hole)
                 return
             believed = number < first_to_scan and self._believe(segment, number)
-            if not believed and not self._rescan(segment):
+            if not believed and not self._rescan(segment, number):
                 self._drop(number + 1, f"comes after damage at offset {segment.next_offset}")
                 return
             if number + 1 < len(self.segments):
                 self._close(segment)
             number += 1
+
+    def _note_gaps(self, offset: Offset) -> None:
+        if not self.has_gaps:
+            self.gaps = self.has_gaps = True
+            self.report.notes.append(f"offsets are left out from {offset} on, as compaction leaves them out")
+
+    def _shows_gaps(self, segment: Segment) -> bool:
+        """Return True if compaction surely took records from this segment."""
+        expected = segment.base_offset
+        try:
+            for _, batch in self._scan(segment, epoch=NO_EPOCH, gaps=True):
+                if batch.base_offset > expected or batch.record_count <= batch.last_offset_delta:
+                    return True
+                expected = batch.next_offset
+        except Damage:
+            pass  # what stands before it has shown none
+        finally:
+            self._close(segment)
+        return False
+
+    def _scan(
+        self, segment: Segment, *, epoch: Epoch, gaps: bool, next_base: Offset | None = None
+    ) -> Iterator[tuple[int, RecordBatch]]:
+        return scan(
+            segment.file,
+            size=segment.file.size(),
+            first_offset=segment.base_offset,
+            last_offset_max=segment.base_offset + RELATIVE_MAX,
+            epoch=epoch,
+            gaps=gaps,
+            next_base=next_base,
+        )
 
     def _is_replaced(self, segment: Segment, number: int, before: Offset) -> bool:
         """Is it one that compaction was about to remove: wholly below the end of the sound segment before it?
@@ -283,24 +346,25 @@ class _Loader:
             return False
         return position == segment.size
 
-    def _rescan(self, segment: Segment) -> bool:
-        """Walk all batches, make the indexes anew, cut at damage; True when there was none."""
+    def _rescan(self, segment: Segment, number: int) -> bool:
+        """Walk all batches, make the indexes anew, cut at damage; True when there was none. Raises MisfitLog."""
         segment.index.clear()
         segment.time_index.clear()
         size = segment.file.size()
         segment.size = 0
         segment.next_offset = segment.base_offset
-        sound = scan(
-            segment.file,
-            size=size,
-            first_offset=segment.base_offset,
-            last_offset_max=segment.base_offset + RELATIVE_MAX,
+        following = self.segments[number + 1 :]
+        sound = self._scan(
+            segment,
             epoch=self.epochs.epoch_at(segment.base_offset - 1),
             gaps=self.gaps,
+            next_base=following[0].base_offset if following else None,
         )
         try:
             for _, batch in sound:
                 self.report.checked_count += 1
+                if batch.base_offset > segment.next_offset or batch.record_count <= batch.last_offset_delta:
+                    self._note_gaps(segment.next_offset)
                 segment.note(
                     size=batch.size,
                     last_offset=batch.last_offset,
@@ -310,6 +374,10 @@ class _Loader:
                 )
                 if batch.leader_epoch > self.epochs.latest:
                     self.epochs.assign(batch.leader_epoch, batch.base_offset)
+        except FallingEpoch as fall:
+            for each in self.segments:
+                self._close(each)
+            raise MisfitLog(f"{segment.path(LOG)}: {fall.reason}: another cluster wrote it") from fall
         except Damage as damage:
             segment.file.truncate(damage.position)
             self._dropped(segment, damage.position, size - damage.position, damage.reason, end=segment.next_offset)
@@ -379,6 +447,6 @@ def load(
     """Open the log in ``folder``.
 
     ``recovery_point`` is the checkpointed one (0: none was ever written for this log; None: the checkpoint itself is
-    lost). Raises DiskFailed only.
+    lost). Raises MisfitLog, with nothing changed that was sound, and DiskFailed.
     """
     return _Loader(disk, folder, config, clean=clean, recovery_point=recovery_point, start_offset=start_offset).load()

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from minikafka.errors import ProtocolError
 from minikafka.ports import File
 from minikafka.types import Epoch, Offset
-from minikafka.wire.batch import HEADER_SIZE, LENGTH_END, RecordBatch, verify
+from minikafka.wire.batch import HEADER_SIZE, LENGTH_END, MAGIC, RecordBatch, verify
 
 _CHUNK_SIZE = 1024 * 1024
 
@@ -24,12 +24,27 @@ class Damage(Exception):
         self.reason = reason
 
 
+class FallingEpoch(Damage):
+    """A sound batch has a lower leader epoch than the one before it: no leader of ours wrote both."""
+
+
 def scan(
-    file: File, *, size: int, first_offset: Offset, last_offset_max: Offset, epoch: Epoch, gaps: bool
+    file: File,
+    *,
+    size: int,
+    first_offset: Offset,
+    last_offset_max: Offset,
+    epoch: Epoch,
+    gaps: bool,
+    next_base: Offset | None = None,
 ) -> Iterator[tuple[int, RecordBatch]]:
     """(position, batch) from the file's beginning, each checked against its checksum and the one before it.
 
     Raises :class:`Damage` at the first that does not fit, or is cut by ``size``.
+
+    Only sealed segments are compacted. Without ``gaps`` an offset is therefore left out only in front of a batch that
+    the one behind it, or the segment behind the file (it begins at ``next_base``), follows: the base offset has no
+    checksum, and one that is damaged does not fit to what follows.
     """
     position, expected = 0, first_offset
     chunk, chunk_start = b"", 0
@@ -50,11 +65,24 @@ def scan(
             batch = verify(memoryview(chunk)[at : at + length])
         except ProtocolError as error:
             raise Damage(position, error.message) from error
-        fits = batch.base_offset >= expected if gaps else batch.base_offset == expected
+        fits = batch.base_offset == expected or (
+            batch.base_offset > expected
+            and (gaps or _is_followed(file, position + length, size=size, batch=batch, next_base=next_base))
+        )
         if not fits or batch.last_offset > last_offset_max:
             raise Damage(position, f"offsets {batch.base_offset}..{batch.last_offset} where {expected} was expected")
         if batch.leader_epoch < epoch:
-            raise Damage(position, f"leader epoch {batch.leader_epoch} after {epoch}")
+            raise FallingEpoch(
+                position, f"offset {batch.base_offset} has leader epoch {batch.leader_epoch} after {epoch}"
+            )
         yield position, batch
         expected, epoch = batch.next_offset, batch.leader_epoch
         position += length
+
+
+def _is_followed(file: File, position: int, *, size: int, batch: RecordBatch, next_base: Offset | None) -> bool:
+    """Return True if what stands behind ``batch`` begins at its end or later."""
+    if size - position >= HEADER_SIZE:
+        header = RecordBatch.of(file.read(position, HEADER_SIZE))
+        return header.magic == MAGIC and header.base_offset >= batch.next_offset
+    return next_base is not None and next_base >= batch.next_offset

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minikafka.config import TopicConfig
+from minikafka.log.loaded import MisfitLog
 from minikafka.log.names import offset_name, offsets_in
 from minikafka.log.partition_log import PartitionLog
 from minikafka.wire.batch import split
@@ -81,7 +82,14 @@ def test_any_flipped_byte(segment: int, at: int, flip: int):
     disk, whole = written(epochs=False)
     content = disk.inodes[log_paths(disk)[segment]].content
     content[at % len(content)] ^= flip
-    log = open_log(disk)
+    damaged = bytes(content)
+    try:
+        log = open_log(disk)
+    except MisfitLog:
+        # A higher epoch in front of lower ones: the log is set aside as it is, and nothing of it is served.
+        assert at % len(content) % 70 in {12, 13, 14, 15}
+        assert bytes(content) == damaged
+        return
     left = everything(on_disk(log))
     if whole.startswith(left):
         assert len(left) < len(whole)

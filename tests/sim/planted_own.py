@@ -58,9 +58,9 @@ def taken_as_it_is(data: Any) -> RecordBatch:
 def tail_stays(original: Callable[..., bool]) -> Callable[..., bool]:
     """Damage ends the walk, but not the file."""
 
-    def rescan(self: Any, segment: Any) -> bool:
+    def rescan(self: Any, segment: Any, number: int) -> bool:
         before = segment.file.read(0, segment.file.size())
-        sound = original(self, segment)
+        sound = original(self, segment, number)
         segment.file.append((before[segment.file.size() :],))
         return sound
 
@@ -71,7 +71,7 @@ def all_believed(self: Any) -> int:
     return len(self.segments)
 
 
-def behind_damage_too(self: Any, first: int, reason: str) -> None:
+def behind_damage_too(self: Any, first: int, reason: str, *, keep: bool = False) -> None:
     return
 
 
