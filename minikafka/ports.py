@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Protocol, TypeAlias, TypeVar
 
+from minikafka.errors import ProtocolError
 from minikafka.types import ANONYMOUS, Address
 
 _T = TypeVar("_T")
@@ -55,6 +56,61 @@ The body may be a bytearray that nobody else holds: a large one is read from the
 
 CAUSE: ContextVar[str] = ContextVar("CAUSE", default="")
 """Id of the request or timer that all of this happens for; the dispatcher sets it, events sinks read it (D9)."""
+
+
+class FrameConnection(Protocol):
+    """One connection of Kafka's protocol, as its session sees it."""
+
+    def send(self, answer: Buffers) -> None:
+        """One whole frame; frames leave in the order of these calls."""
+        ...
+
+    def handled(self, size: int) -> None:
+        """A frame of this size is answered: its memory is free."""
+        ...
+
+    def close(self) -> None:
+        """Close after what was sent."""
+        ...
+
+    def pause(self) -> None:
+        """Read no further requests."""
+        ...
+
+    def resume(self) -> None: ...
+
+
+class FrameSession(Protocol):
+    """What a connection of Kafka's protocol hands its frames to."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Is a request being handled?"""
+        ...
+
+    def received(self, frame: memoryview) -> None:
+        """A whole frame, without its size; nobody else holds it."""
+        ...
+
+    def malformed(self, error: ProtocolError) -> None:
+        """What came in is no frame: close the connection."""
+        ...
+
+    def room(self, *, has_room: bool) -> None:
+        """Does the connection take more answers?"""
+        ...
+
+    def closed(self) -> None:
+        """The connection is gone."""
+        ...
+
+    def cancel(self) -> None:
+        """The process dies: end every task."""
+        ...
+
+
+OpenSession: TypeAlias = Callable[[FrameConnection, RequestContext], FrameSession]
+"""Begins the session of a connection that speaks Kafka's protocol."""
 
 
 class Clock(Protocol):
@@ -177,8 +233,12 @@ class Network(Protocol):
         """
         ...
 
-    async def serve(self, address: Address, handler: Handler, *, listener: str = "") -> Server:
-        """Listen; ``listener`` is its name in the contexts of its requests."""
+    async def serve(
+        self, address: Address, handler: Handler, *, listener: str = "", sessions: OpenSession | None = None
+    ) -> Server:
+        """Listen. ``listener`` is its name in the contexts of its requests; ``sessions`` serve connections that speak
+        Kafka's protocol, which are refused without.
+        """
         ...
 
 

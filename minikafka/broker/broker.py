@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import traceback
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -22,8 +22,10 @@ from minikafka.broker.caretaker import Caretaker
 from minikafka.broker.chronicle import Chronicle
 from minikafka.broker.controller_driver import ControllerDriver
 from minikafka.broker.dispatch import ApiHandler, Dispatcher
+from minikafka.broker.forwarding import Forwarding
 from minikafka.broker.group_manager import GroupManager
-from minikafka.broker.handlers import handler_table
+from minikafka.broker.handlers import FORWARDED_APIS, handler_table
+from minikafka.broker.kafka_session import KafkaDoor, KafkaSession
 from minikafka.broker.lifecycle import Lifecycle
 from minikafka.broker.listeners import Listeners
 from minikafka.broker.live_settings import LiveSettings
@@ -44,7 +46,7 @@ from minikafka.errors import (
     WorldError,
 )
 from minikafka.log.log_directory import LogDirectory, read_identity
-from minikafka.ports import INTERNAL, Buffers, RequestContext, World
+from minikafka.ports import INTERNAL, Buffers, FrameConnection, FrameSession, RequestContext, World
 from minikafka.quorum.image import MetadataImage
 from minikafka.replication.leader import LeaderReplica
 from minikafka.replication.partition import Partition
@@ -89,6 +91,13 @@ class Broker:
             on_bug=self._on_task_failure,
             is_open=lambda: self._open,
             ticks_ns=world.clock.ticks_ns,
+        )
+        self._kafka = KafkaDoor(
+            answering=self._answer_kafka,
+            meters=self.dispatcher.meters,
+            image=lambda: self.image if self._open else MetadataImage(),
+            wall_ms=world.clock.wall_ms,
+            events=world.events,
         )
 
     # ---- what others may ask -----------------------------------------------------------------------------------------
@@ -196,7 +205,7 @@ class Broker:
             tail_budget_bytes=config.memory_tails_bytes,
             pause=lambda: asyncio.sleep(0),
         )
-        await self._listeners.open(world.network, self.handle)
+        await self._listeners.open(world.network, self.handle, self.open_kafka_session)
         self._make_control()
         self._make_data()
         self._handlers.update(
@@ -288,6 +297,14 @@ class Broker:
             spawn=self._tasks.spawn,
         )
         self.metadata_api = MetadataApi(self.settings, world, self.metadata, self.quorum, self.ask_controller)
+        self._forwarding = Forwarding(
+            config.node_id,
+            world,
+            self.metadata,
+            here=self.answer,
+            controller=self.controller_address,
+            timeout_s=config.controller_quorum_request_timeout_ms / 1000,
+        )
         self.admin_api = AdminApi(config, lambda: self.image, self._origins)
 
     async def _begin(self) -> None:
@@ -332,6 +349,16 @@ class Broker:
     async def answer(self, api: str, request: object, context: RequestContext = INTERNAL) -> Any:
         """The same handlers, typed. Raises ProtocolError for a failure of the whole request."""
         return await self.dispatcher.answer(find_api(api), request, context)
+
+    def open_kafka_session(self, connection: FrameConnection, context: RequestContext) -> FrameSession:
+        """For a connection that speaks Kafka's protocol."""
+        return KafkaSession(self._kafka, connection, context)
+
+    def _answer_kafka(self, api: str, request: object, context: RequestContext) -> Awaitable[Any]:
+        """Kafka's clients may ask any broker for what only the controller does."""
+        if self._open and (api in FORWARDED_APIS or api == "DescribeQuorum"):
+            return self._forwarding.answer(api, request, context)
+        return self.answer(api, request, context)
 
     async def ask_controller(self, request: object) -> object | None:
         """One call to the active controller; None when none is known or it does not answer."""

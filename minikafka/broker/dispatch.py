@@ -23,6 +23,17 @@ ApiHandler: TypeAlias = Callable[[Any, RequestContext], Awaitable[Any]]
 """(typed request, who sent it) -> typed response."""
 
 
+class Begun:
+    """What a handler returns in place of an answer when all that later requests of the same connection must come after
+    has happened: ``rest`` waits for the answer.
+    """
+
+    __slots__ = ("rest",)
+
+    def __init__(self, rest: Awaitable[Any]) -> None:
+        self.rest = rest
+
+
 class Dispatcher:
     """The broker's table of handlers."""
 

@@ -13,6 +13,7 @@ from minikafka.broker.api.describe import handle_api_versions, handle_describe_p
 from minikafka.broker.api.describe_log import handle_describe_log
 from minikafka.broker.api.explain import handle_explain_partition
 from minikafka.broker.api.fetch import handle_fetch
+from minikafka.broker.api.log_dirs import handle_describe_log_dirs
 from minikafka.broker.api.metadata import MetadataApi
 from minikafka.broker.api.offsets import (
     handle_delete_records,
@@ -39,10 +40,7 @@ from minikafka.wire.messages import (
 )
 
 QUORUM_APIS = ("Vote", "BeginQuorumEpoch", "EndQuorumEpoch", "FetchSnapshot", "DescribeQuorum")
-CONTROLLER_APIS = (
-    "BrokerRegistration",
-    "BrokerHeartbeat",
-    "AlterPartition",
+FORWARDED_APIS = (
     "CreateTopics",
     "DeleteTopics",
     "ElectLeaders",
@@ -50,6 +48,14 @@ CONTROLLER_APIS = (
     "AlterConfigs",
     "IncrementalAlterConfigs",
     "AlterPartitionReassignments",
+)
+"""The controller's APIs that clients of Kafka's protocol may send to any broker."""
+
+CONTROLLER_APIS = (
+    *FORWARDED_APIS,
+    "BrokerRegistration",
+    "BrokerHeartbeat",
+    "AlterPartition",
     "AllocateProducerIds",
 )
 
@@ -105,6 +111,7 @@ def handler_table(
         "DescribeTopicPartitions": to_clients(_without_context(metadata.handle_describe_topics)),
         "DescribeConfigs": to_clients(_without_context(admin.handle_describe_configs)),
         "ListPartitionReassignments": to_clients(_without_context(admin.handle_list_reassignments)),
+        "DescribeLogDirs": lambda request, _: handle_describe_log_dirs(replicas, request),
         "DescribeProducers": to_clients(lambda request, _: handle_describe_producers(replicas, request)),
         "InitProducerId": _without_context(producer_ids.handle_init_producer_id),
         "ApiVersions": _without_context(handle_api_versions),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from minikafka.config import BrokerConfig
 from minikafka.errors import BrokerNotAvailable
-from minikafka.ports import Handler, Network, Server
+from minikafka.ports import Handler, Network, OpenSession, Server
 from minikafka.types import Address
 
 
@@ -19,11 +19,13 @@ class Listeners:
         self._config = config
         self._servers: dict[str, Server] = {}
 
-    async def open(self, network: Network, handler: Handler) -> None:
+    async def open(self, network: Network, handler: Handler, sessions: OpenSession | None) -> None:
         """Listen everywhere; OSError when a port is in use."""
         for name, address in self._config.all_listeners:
             is_main = name == self._config.inter_broker_listener.name
-            self._servers[name] = await network.serve(address, handler, listener="" if is_main else name)
+            self._servers[name] = await network.serve(
+                address, handler, listener="" if is_main else name, sessions=sessions
+            )
 
     @property
     def address(self) -> Address:

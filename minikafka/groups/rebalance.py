@@ -98,7 +98,7 @@ class Rebalance:
 
     def _join_newcomer(self, group: Group, ticket: Ticket, request: JoinGroupRequest, step: Step) -> None:
         new_id = self._new_member_id(request.group_instance_id or request.client_id or "consumer")
-        if request.group_instance_id is None:
+        if request.group_instance_id is None and request.needs_member_id:
             # The id first, so that a join that is sent twice does not leave a ghost (KIP-394).
             if len(group.pending) >= PENDING_MAX:
                 raise CoordinatorNotAvailable(
@@ -109,7 +109,8 @@ class Rebalance:
             error = MemberIdRequired("join again with this member id")
             step.answer(ticket, failed_join(error, member_id=new_id))
             return
-        old_id = group.static.get(request.group_instance_id)
+        instance_id = request.group_instance_id
+        old_id = group.static.get(instance_id) if instance_id is not None else None
         if old_id is None:
             self._add(group, new_id, ticket, request, step)
         else:

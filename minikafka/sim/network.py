@@ -29,7 +29,7 @@ from typing import Any
 
 from minikafka.errors import OutcomeUnknown, Unreachable
 from minikafka.invariant import invariant
-from minikafka.ports import Buffers, Handler, RequestContext
+from minikafka.ports import Buffers, Handler, OpenSession, RequestContext
 from minikafka.sim.loop import SimLoop
 from minikafka.sim.tasks import NODE, Incarnation
 from minikafka.sim.verdicts import Deliver, Drop, Hold, LinkProfile, Message, Reset, Rule, Verdict
@@ -78,6 +78,7 @@ class _Listener:
     incarnation: Incarnation
     context: Context
     request_context: RequestContext
+    sessions: OpenSession | None
     open: bool = True
     waiting: dict[int, _Call] = field(default_factory=dict)
     """Delivered requests without an answer, by the order of their arrival."""
@@ -404,7 +405,15 @@ class SimNetwork:
 
     # ------------------------------------------------------------------------------------- listening
 
-    def listen(self, incarnation: Incarnation, port: int, handler: Handler, name: str = "") -> SimServer:
+    def listen(
+        self,
+        incarnation: Incarnation,
+        port: int,
+        handler: Handler,
+        *,
+        name: str = "",
+        sessions: OpenSession | None = None,
+    ) -> SimServer:
         """Let ``incarnation`` answer at ``port``; 0 takes the next free one from FIRST_PORT up."""
         invariant(
             NODE.get() is incarnation,
@@ -417,7 +426,7 @@ class SimNetwork:
                 raise OSError(errno.EADDRINUSE, f"{address} is in use")
             address = address._replace(port=address.port + 1)
         listener = _Listener(
-            address, handler, incarnation, self._loop.context_of(incarnation), RequestContext("rpc", name)
+            address, handler, incarnation, self._loop.context_of(incarnation), RequestContext("rpc", name), sessions
         )
         self._listeners[address] = listener
         self._opened.append(listener)
@@ -481,9 +490,11 @@ class NodeNetwork:
             raise OutcomeUnknown(f"{self._incarnation} is dead")
         return await self._network.call(self._incarnation, peer, api, body, deadline)
 
-    async def serve(self, address: Address, handler: Handler, *, listener: str = "") -> SimServer:
+    async def serve(
+        self, address: Address, handler: Handler, *, listener: str = "", sessions: OpenSession | None = None
+    ) -> SimServer:
         """Listen at the node's name, whatever host ``address`` names."""
-        return self._network.listen(self._incarnation, address.port, handler, listener)
+        return self._network.listen(self._incarnation, address.port, handler, name=listener, sessions=sessions)
 
     async def close(self) -> None:
         """Nothing to give back."""

@@ -216,3 +216,34 @@ class OngoingReassignment:
 @message
 class ListPartitionReassignmentsResponse(Failed):
     partitions: tuple[OngoingReassignment, ...] = ()
+
+
+# ---- log directories -------------------------------------------------------------------------------------------------
+
+
+@message
+class DescribeLogDirsRequest:
+    partitions: tuple[PartitionName, ...] | None = None
+    """None: all replicas of the answering broker."""
+
+
+@message
+class ReplicaSize:
+    topic: str
+    partition: int
+    size_bytes: int
+    offset_lag: int = 0
+
+
+@message
+class DescribedLogDir(Failed):
+    log_dir: str
+    replicas: tuple[ReplicaSize, ...] = ()
+    total_bytes: int = -1
+    """Of the volume; -1: not known."""
+    usable_bytes: int = -1
+
+
+@message
+class DescribeLogDirsResponse(Failed):
+    results: tuple[DescribedLogDir, ...] = ()

@@ -56,6 +56,7 @@ APIS: tuple[Api, ...] = (
     Api("OffsetForLeaderEpoch", 23, m.OffsetForLeaderEpochRequest, m.OffsetForLeaderEpochResponse),
     Api("DescribeConfigs", 32, a.DescribeConfigsRequest, a.DescribeConfigsResponse),
     Api("AlterConfigs", 33, a.AlterConfigsRequest, a.AlterConfigsResponse, changes=True),
+    Api("DescribeLogDirs", 35, a.DescribeLogDirsRequest, a.DescribeLogDirsResponse),
     Api("CreatePartitions", 37, a.CreatePartitionsRequest, a.CreatePartitionsResponse, changes=True),
     Api("DeleteGroups", 42, g.DeleteGroupsRequest, g.DeleteGroupsResponse, changes=True),
     Api("ElectLeaders", 43, m.ElectLeadersRequest, m.ElectLeadersResponse, changes=True),

@@ -198,8 +198,8 @@ def verify_client(data: Buffer) -> RecordBatch:
     """Check what a producer sent for one partition: :func:`verify`, and what only a client must obey.
 
     Exactly one batch, base offset 0, offsets without gaps, no more records than the body can hold, no bit but those of
-    a known codec, CreateTime, timestamps in order, and a base sequence if and only if there is a producer id
-    (KAFKA-FACTS 2). The records are not read: that is :mod:`minikafka.wire.validate`. Raises CorruptMessage,
+    a known codec, CreateTime, timestamps in order, and a base sequence if there is a producer id; without one
+    it means nothing, and aiokafka sends 0 (KAFKA-FACTS 2). The records are not read: that is :mod:`minikafka.wire.validate`. Raises CorruptMessage,
     InvalidRecord, InvalidTimestamp or UnsupportedCompressionType.
     """
     size = len(data)
@@ -239,8 +239,6 @@ def verify_client(data: Buffer) -> RecordBatch:
             raise InvalidRecord(f"baseSequence: {batch.base_sequence} with producerId {batch.producer_id}")
         if batch.producer_epoch < 0:
             raise InvalidRecord(f"producerEpoch: {batch.producer_epoch} with producerId {batch.producer_id}")
-    elif batch.base_sequence != NO_SEQUENCE:
-        raise InvalidRecord(f"baseSequence: {batch.base_sequence} without a producerId")
     return batch
 
 

@@ -65,6 +65,8 @@ class JoinGroupRequest:
     client_id: str = ""
     client_host: str = ""
     reason: str = ""
+    needs_member_id: bool = True
+    """False: clients before KIP-394, which do not know MEMBER_ID_REQUIRED, join at once."""
 
 
 @message

@@ -11,7 +11,7 @@ import asyncio
 
 from minikafka.config import MIB
 from minikafka.errors import OutcomeUnknown, Unreachable
-from minikafka.ports import Buffers, Events, Handler
+from minikafka.ports import Buffers, Events, Handler, OpenSession
 from minikafka.rest.gate import Gate
 from minikafka.types import Address
 from minikafka.wire.codec import http_failure
@@ -85,11 +85,14 @@ class HttpNetwork:
             raise type(failure)(f"{api} to {peer}: {failure}")
         return answer
 
-    async def serve(self, address: Address, handler: Handler, *, listener: str = "") -> HttpServer:
+    async def serve(
+        self, address: Address, handler: Handler, *, listener: str = "", sessions: OpenSession | None = None
+    ) -> HttpServer:
         """Listen; OSError when the port is in use."""
         server = HttpServer(
             handler,
             listener=listener,
+            sessions=sessions,
             doors=self.doors,
             translate=self.translate,
             interpose=self._links.serve if self._links is not None else None,

@@ -39,12 +39,13 @@ from minikafka.errors import (
     RecordListTooLarge,
     UnknownServerError,
 )
-from minikafka.ports import Buffers, Events, Handler, RequestContext
+from minikafka.ports import Buffers, Events, FrameSession, Handler, OpenSession, RequestContext
 from minikafka.rest.accept import MSGPACK_TYPES
 from minikafka.rest.gate import PREFLIGHT_ANSWER, Asked, Gate
 from minikafka.rest.problems import PROBLEM_TYPE, problem_of
 from minikafka.types import Address
 from minikafka.wire.apis import MSGPACK, RPC_PATH
+from minikafka.world.kafka_connection import KafkaConnection
 from minikafka.world.rpc_connection import Answer, HangUp, Head, RpcConnection, answer_head, write_answer
 
 Doors: TypeAlias = Callable[[web.Application], None]
@@ -198,6 +199,7 @@ class HttpServer:
         handler: Handler,
         *,
         listener: str = "",
+        sessions: OpenSession | None = None,
         doors: Doors | None = None,
         translate: Translate | None = None,
         interpose: Interpose | None = None,
@@ -209,6 +211,7 @@ class HttpServer:
     ) -> None:
         self._handler = handler
         self._listener_name = listener
+        self._sessions = sessions
         self._interpose = interpose
         self._events = events
         self._kafka_client_at: float | None = None
@@ -223,6 +226,8 @@ class HttpServer:
         self._idle_timeout_s = idle_timeout_s
         self._plain: dict[RpcConnection, asyncio.Transport] = {}
         """Connections that have carried plain requests only."""
+        self._frames: dict[KafkaConnection, asyncio.Transport] = {}
+        """Connections that speak Kafka's protocol."""
         self._busy: set[Any] = set()
         self._handling: set[asyncio.Task[Any]] = set()
         self._all_idle = asyncio.Event()
@@ -268,7 +273,7 @@ class HttpServer:
     @property
     def connection_count(self) -> int:
         """Connections open now."""
-        return len(self._server.transports) + len(self._plain)
+        return len(self._server.transports) + len(self._plain) + len(self._frames)
 
     async def close(self) -> None:
         """Stop accepting, close idle connections now, and busy ones after their answer or CLOSE_GRACE_S."""
@@ -283,6 +288,11 @@ class HttpServer:
                 connection.force_close()
         for plain in list(self._plain):
             plain.close()
+        for speaking in list(self._frames):
+            self._busy.add(speaking)
+            speaking.finish()
+            if not speaking.is_busy:
+                self._busy.discard(speaking)
         if self._busy:
             self._all_idle.clear()
             try:
@@ -291,7 +301,7 @@ class HttpServer:
             except TimeoutError:
                 for connection in self._server.connections:
                     connection.force_close()
-                for transport in list(self._plain.values()):
+                for transport in [*self._plain.values(), *self._frames.values()]:
                     transport.close()
         if self.connection_count:
             self._all_closed.clear()
@@ -309,9 +319,11 @@ class HttpServer:
         self._abort_connections()
         for handling in list(self._handling):
             handling.cancel()
+        for speaking in list(self._frames):
+            speaking.cancel()
 
     def _abort_connections(self) -> None:
-        for transport in [*self._server.transports, *self._plain.values()]:
+        for transport in [*self._server.transports, *self._plain.values(), *self._frames.values()]:
             transport.abort()
 
     def _stop_listening(self) -> None:
@@ -361,6 +373,46 @@ class HttpServer:
     def release(self, size: int) -> None:
         """The request is answered, or gone."""
         self._queued_bytes -= size
+
+    # ------------------------------------------------------------------------------------- Kafka's protocol
+
+    @property
+    def frame_timeout_s(self) -> float:
+        """As for a body."""
+        return BODY_TIMEOUT_S
+
+    @property
+    def request_max_bytes(self) -> int:
+        """Of a frame."""
+        return self._request_max_bytes
+
+    def frame_protocol(self) -> KafkaConnection | None:
+        """For a connection whose first byte begins a frame of Kafka's protocol."""
+        return None if self._sessions is None or self._closing else KafkaConnection(self)
+
+    def open_session(self, connection: KafkaConnection) -> FrameSession:
+        """The broker's part of a connection."""
+        if self._sessions is None:
+            raise RuntimeError("this server speaks no frames")
+        return self._sessions(connection, RequestContext("kafka", self._listener_name, connection.remote))
+
+    def kafka_opened(self, connection: KafkaConnection, transport: asyncio.Transport) -> None:
+        """It speaks Kafka's protocol."""
+        self._frames[connection] = transport
+
+    def kafka_closed(self, connection: KafkaConnection) -> None:
+        """It is gone."""
+        self._frames.pop(connection, None)
+        self.kafka_answered(connection)
+        self._tell_closed()
+
+    def kafka_answered(self, connection: KafkaConnection) -> None:
+        """It owes no answer: a server that closes need not wait for it."""
+        if self._closing and connection in self._busy:
+            self._busy.discard(connection)
+            connection.close()
+            if not self._busy:
+                self._all_idle.set()
 
     def http_date(self) -> bytes:
         """Now, for the header."""

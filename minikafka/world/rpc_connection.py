@@ -23,6 +23,8 @@ from typing import Protocol, cast
 from minikafka.config import KIB
 from minikafka.ports import Buffers, RequestContext
 from minikafka.wire.apis import MSGPACK
+from minikafka.wire.kafka.frames import FIRST_BYTE_MAX
+from minikafka.world.kafka_connection import KafkaConnection
 
 # Heads arrive here, and small bodies with them; a longer body gets a buffer of its own. Idle connections keep theirs.
 READ_SIZE = 4 * KIB
@@ -163,6 +165,10 @@ class Host(Protocol):
 
     def http_date(self) -> bytes: ...
 
+    def frame_protocol(self) -> KafkaConnection | None:
+        """The end of a connection that speaks Kafka's protocol; None: that is not spoken here."""
+        ...
+
     def general_protocol(self) -> asyncio.Protocol | None:
         """The general server's end of a connection; None: it closes, and takes nobody in any more."""
         ...
@@ -255,6 +261,8 @@ class RpcConnection(asyncio.BufferedProtocol):
         """Is there a whole head? Begin with its request, or hand over what is none of ours."""
         read = bytes(self._read[: self._read_size])
         end = read.find(b"\r\n\r\n") + 4
+        if read[0] <= FIRST_BYTE_MAX and not self._has_asked and self._speak_frames(read):
+            return
         if end < 4:
             if _KAFKA_REQUEST.match(read):
                 self._host.report_kafka_client(self)
@@ -385,6 +393,21 @@ class RpcConnection(asyncio.BufferedProtocol):
         else:
             # Asking may have made the limit a shorter one.
             self._timer = self._loop.call_later(min(left_s, first_s), self._look_at_the_time)
+
+    def _speak_frames(self, read: bytes) -> bool:
+        """No HTTP begins so: from here on the connection speaks Kafka's protocol, if the server does."""
+        transport = self._transport
+        protocol = self._host.frame_protocol()
+        if protocol is None or transport is None or transport.is_closing():
+            return False
+        self._let_go()
+        self._host.closed(self)
+        transport.pause_reading()
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        transport.resume_reading()
+        protocol.take_over(read)
+        return True
 
     def _hand_over(self) -> None:
         """From here on the connection is the general server's, with every byte that was not answered."""

@@ -1,0 +1,391 @@
+"""One connection that speaks Kafka's protocol: frames in, answers out, in order.
+
+- Answers leave in the order of their requests, whatever order they are ready in.
+- One request is handled at a time, as in Kafka, with one exception: while Produce requests only wait for their
+  acknowledgement (their batches are appended), the next Produce begins. So batches are appended in the order in which
+  they were sent, and a pipelining producer does not pay a round trip for each.
+- At most PENDING_MAX requests are held; beyond that the connection stops reading.
+- acks=0 has no answer; an error closes the connection, which is all that the client can notice.
+- A broker that starts or stops closes the connection: BROKER_NOT_AVAILABLE is final for Kafka's clients, a closed
+  connection sends them to another broker.
+- A request that cannot be read, or that is not offered, closes the connection and logs why. ApiVersions in an unknown
+  version is answered in version 0 with UNSUPPORTED_VERSION (KIP-511).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from minikafka.broker.dispatch import Begun
+from minikafka.errors import BrokerNotAvailable, InvalidRequest, ProtocolError, UnsupportedVersion
+from minikafka.ports import Buffers, Events, FrameConnection, RequestContext
+from minikafka.types import Address, NodeId, TopicId
+from minikafka.wire.apis import BY_NAME
+from minikafka.wire.codec import error_response
+from minikafka.wire.kafka.codec import Message, decode, encode
+from minikafka.wire.kafka.frames import API_VERSIONS_KEY, Header, read_header, response_head, sized
+from minikafka.wire.kafka.offer import (
+    API_VERSIONS_FIRST,
+    API_VERSIONS_LAST,
+    OFFERS,
+    api_versions,
+    api_versions_refused,
+    software_of,
+)
+from minikafka.wire.kafka.translate.common import Exchange, Translation
+
+if TYPE_CHECKING:
+    from minikafka.broker.meters import RequestMeters
+    from minikafka.quorum.image import MetadataImage
+
+PENDING_MAX = 8
+"""Requests of one connection that are held at a time."""
+
+PRODUCE_KEY = 0
+
+Answering = Callable[[str, object, RequestContext], Any]
+"""(our API, typed request, context) -> typed response, or an awaitable of it. Raises ProtocolError."""
+
+
+class _Pending:
+    """One request from its frame to its answer."""
+
+    __slots__ = ("answer", "frame", "has_begun", "header", "is_done")
+
+    def __init__(self, header: Header, frame: memoryview) -> None:
+        self.header = header
+        self.frame = frame
+        self.has_begun = False
+        """Its effect on the logs is done: only its answer is awaited."""
+        self.is_done = False
+        self.answer: Buffers | None = None
+        """None, when it is done: no answer goes out."""
+
+
+class Pipeline:
+    """In which order the requests of one connection begin and are answered. Synchronous."""
+
+    def __init__(self) -> None:
+        self._pending: deque[_Pending] = deque()
+        self._started = 0
+        """Of ``_pending``, so many from the left."""
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    @property
+    def is_full(self) -> bool:
+        """No further request shall be read."""
+        return len(self._pending) >= PENDING_MAX
+
+    def add(self, pending: _Pending) -> None:
+        """A request has come."""
+        self._pending.append(pending)
+
+    def next(self) -> _Pending | None:
+        """The request that begins now; None: none may."""
+        if self._started == len(self._pending):
+            return None
+        coming = self._pending[self._started]
+        if self._started and coming.header.key != PRODUCE_KEY:
+            return None
+        for index in range(self._started):
+            before = self._pending[index]
+            if before.header.key != PRODUCE_KEY or not (before.has_begun or before.is_done):
+                return None
+        self._started += 1
+        return coming
+
+    def answered(self) -> list[Buffers]:
+        """Answers whose turn it is."""
+        ready: list[Buffers] = []
+        while self._started and self._pending[0].is_done:
+            done = self._pending.popleft()
+            self._started -= 1
+            if done.answer is not None:
+                ready.append(done.answer)
+        return ready
+
+
+class ImageDirectory:
+    """What translators need of the metadata, as a client of one listener sees it."""
+
+    def __init__(self, image: Callable[[], MetadataImage], wall_ms: Callable[[], int], listener: str) -> None:
+        self._image = image
+        self.wall_ms = wall_ms
+        self._listener = listener
+
+    def topic_name(self, topic_id: TopicId) -> str | None:
+        """Name of the topic with this id."""
+        return self._image().topic_names.get(topic_id)
+
+    def topic_id(self, name: str) -> TopicId | None:
+        """Id of the topic with this name."""
+        topic = self._image().topics.get(name)
+        return None if topic is None else topic.topic_id
+
+    def endpoint(self, node: NodeId) -> tuple[Address, str | None] | None:
+        """Address at this listener, and rack, of a broker that lives."""
+        image = self._image()
+        if not image.alive(node):
+            return None
+        broker = image.brokers[node]
+        return broker.address_at(self._listener), broker.rack
+
+
+class KafkaDoor:
+    """What the sessions of one broker share."""
+
+    def __init__(
+        self,
+        *,
+        answering: Answering,
+        meters: RequestMeters,
+        image: Callable[[], MetadataImage],
+        wall_ms: Callable[[], int],
+        events: Events,
+    ) -> None:
+        self.answering = answering
+        self.wall_ms = wall_ms
+        self.meters = meters
+        self.image = image
+        self.events = events
+
+
+class KafkaSession:
+    """See the head of this file."""
+
+    def __init__(self, door: KafkaDoor, connection: FrameConnection, context: RequestContext) -> None:
+        self._door = door
+        self._connection = connection
+        self._context = context
+        self._contexts: dict[tuple[int, bytes | None], RequestContext] = {}
+        """By version and client id: most requests of a connection differ in nothing else."""
+        self._directory = ImageDirectory(door.image, door.wall_ms, context.listener)
+        self._pipeline = Pipeline()
+        self._is_paused = False
+        self._is_closed = False
+        self._has_room = True
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        """In the order of their births."""
+
+    # ---- the connection's calls --------------------------------------------------------------------------------------
+
+    @property
+    def is_busy(self) -> bool:
+        """Is a request being handled or an answer owed?"""
+        return len(self._pipeline) > 0
+
+    def received(self, frame: memoryview) -> None:
+        """A whole frame, without its size; the session keeps it."""
+        if self._is_closed:
+            return
+        try:
+            header = read_header(frame)
+            self._check(header)
+        except ProtocolError as error:
+            self.malformed(error)
+            return
+        self._pipeline.add(_Pending(header, frame))
+        self._advance()
+
+    def room(self, *, has_room: bool) -> None:
+        """Does the connection take more answers? While it does not, no further request begins."""
+        self._has_room = has_room
+        if has_room:
+            self._advance()
+
+    def closed(self) -> None:
+        """The connection is gone. Requests under way go on; nobody hears their answers."""
+        self._is_closed = True
+
+    def cancel(self) -> None:
+        """The process dies: nothing goes on."""
+        for task in list(self._tasks):
+            task.cancel()
+
+    # ---- order -------------------------------------------------------------------------------------------------------
+
+    def _advance(self) -> None:
+        while not self._is_closed and self._has_room and (pending := self._pipeline.next()) is not None:
+            self._begin(pending)
+            if pending.is_done:
+                self._send()
+        if self._pipeline.is_full != self._is_paused and not self._is_closed:
+            self._is_paused = not self._is_paused
+            if self._is_paused:
+                self._connection.pause()
+            else:
+                self._connection.resume()
+
+    def _send(self) -> None:
+        for answer in self._pipeline.answered():
+            if not self._is_closed:
+                self._connection.send(answer)
+
+    def _done(self, pending: _Pending, answer: Buffers | None) -> None:
+        pending.answer, pending.is_done = answer, True
+        self._connection.handled(len(pending.frame))
+        if answer is not None:
+            meter = self._door.meters.of(_metered_as(pending.header))
+            meter.bytes_in += len(pending.frame)
+            meter.bytes_out += sum(map(len, answer))
+
+    def malformed(self, error: ProtocolError) -> None:
+        """Close, and say why in the log: the protocol has no way to tell the client."""
+        self._door.events(
+            "kafka_connection_refused",
+            remote=self._context.remote,
+            client=self._context.software or self._context.client_id,
+            error=error.name,
+            why=error.message,
+        )
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        self._is_closed = True
+        self._connection.close()
+
+    # ---- one request -------------------------------------------------------------------------------------------------
+
+    def _check(self, header: Header) -> None:
+        if header.key == API_VERSIONS_KEY:
+            return
+        offer = OFFERS.get(header.key)
+        if offer is None:
+            name = header.schema.name if header.schema is not None else "unknown"
+            raise UnsupportedVersion(f"API key {header.key} ({name}) is not offered")
+        if not offer.first <= header.version <= offer.last:
+            raise UnsupportedVersion(
+                f"{offer.name} version {header.version} is not offered, {offer.first} to {offer.last} are"
+            )
+
+    def _begin(self, pending: _Pending) -> None:
+        header = pending.header
+        try:
+            if header.key == API_VERSIONS_KEY:
+                self._done(pending, self._api_versions(header, pending.frame))
+                return
+            offer = OFFERS[header.key]
+            message = decode(offer.name, "request", header.version, pending.frame, header.body_at)
+        except ProtocolError as error:
+            self.malformed(error)
+            return
+        context = self._context_of(header)
+        response: Any
+        exchange = Exchange(header.version, self._directory, context.client_id)
+        try:
+            request = offer.request(message, exchange)
+            response = (
+                self._each(offer.api, request, context)
+                if isinstance(request, list)
+                else self._door.answering(offer.api, request, context)
+            )
+        except BrokerNotAvailable:
+            self._hang_up()
+            return
+        except ProtocolError as error:
+            response = error_response(BY_NAME[offer.api], error)
+        if isinstance(response, Begun):
+            pending.has_begun = True
+            response = response.rest
+        if inspect.isawaitable(response):
+            task = asyncio.get_running_loop().create_task(
+                self._await(pending, offer, message, exchange, response), name=f"kafka-{offer.name}"
+            )
+            self._tasks[task] = None
+            task.add_done_callback(self._ended)
+        else:
+            self._done(pending, self._encoded(pending, offer, message, exchange, response))
+
+    async def _each(self, api: str, requests: list[Any], context: RequestContext) -> list[Any]:
+        """The answers to several requests of one message, in order; one that fails does not spoil the others."""
+        responses = []
+        for request in requests:
+            try:
+                responses.append(await self._door.answering(api, request, context))
+            except BrokerNotAvailable:
+                raise
+            except ProtocolError as error:
+                responses.append(error_response(BY_NAME[api], error))
+        return responses
+
+    async def _await(
+        self, pending: _Pending, offer: Translation, message: Message, exchange: Exchange, answer: Awaitable[Any]
+    ) -> None:
+        try:
+            response = await answer
+        except BrokerNotAvailable:
+            self._hang_up()
+            return
+        except ProtocolError as error:
+            response = error_response(BY_NAME[offer.api], error)
+        self._done(pending, self._encoded(pending, offer, message, exchange, response))
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(task, None)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None:
+            # A translator's bug, or a message that does not fit its schema: whoever runs the loop decides what stops.
+            self._hang_up()
+            context = {"message": f"{task.get_name()} raised", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(context)
+            return
+        self._send()
+        self._advance()
+
+    def _encoded(
+        self, pending: _Pending, offer: Translation, message: Message, exchange: Exchange, response: Any
+    ) -> Buffers | None:
+        header = pending.header
+        if header.key == PRODUCE_KEY and message["acks"] == 0:
+            failed = next((each for each in response.partitions if each.error_code), None)
+            if failed is not None or response.error_code:
+                code = failed.error_code if failed is not None else response.error_code
+                self.malformed(InvalidRequest(f"a Produce request with acks=0 failed with error {code}"))
+            return None
+        answer = offer.response(message, response, exchange)
+        return sized(encode(offer.name, "response", header.version, answer, response_head(header)))
+
+    def _api_versions(self, header: Header, frame: memoryview) -> Buffers:
+        if not API_VERSIONS_FIRST <= header.version <= API_VERSIONS_LAST:
+            head = response_head(header)
+            return sized(encode("ApiVersions", "response", 0, api_versions_refused(), head))
+        message = decode("ApiVersions", "request", header.version, frame, header.body_at)
+        answer = api_versions()
+        try:
+            software = software_of(message)
+        except InvalidRequest as error:
+            answer = {"error_code": error.code, "api_keys": []}
+        else:
+            if software:
+                self._context = replace(self._context, software=software)
+                self._contexts.clear()
+        return sized(encode("ApiVersions", "response", header.version, answer, response_head(header)))
+
+    def _context_of(self, header: Header) -> RequestContext:
+        known = self._contexts.get((header.version, header.client_id))
+        if known is None:
+            if len(self._contexts) >= CONTEXTS_MAX:
+                self._contexts.clear()
+            client_id = (header.client_id or b"").decode("utf-8", "replace")
+            known = replace(self._context, client_id=client_id, api_version=header.version)
+            self._contexts[header.version, header.client_id] = known
+        return known
+
+
+CONTEXTS_MAX = 64
+"""Contexts that a session keeps."""
+
+
+def _metered_as(header: Header) -> str:
+    """The kind of a request in the metrics."""
+    name = header.schema.name if header.schema is not None else "Unknown"
+    return "FetchConsumer" if name == "Fetch" else name

@@ -1,0 +1,5 @@
+"""Kafka's binary protocol: schema, codec, frames, and translation to and from the messages of ``wire/messages.py``.
+
+Rules for this package: bytes in, bytes out; nothing here awaits, opens a socket or knows a broker's state. What the
+translation needs of the metadata (the name of a topic id) is passed in.
+"""

@@ -1,0 +1,159 @@
+"""Frames of Kafka's protocol: 4 bytes of size, then a header, then a message.
+
+Rules for this file: sans-IO. Bytes are read in place: a small frame is copied out of the read buffer once, a large one
+is received into a buffer of its own and is never copied.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from minikafka.errors import InvalidRequest
+from minikafka.ports import Buffer, Buffers
+from minikafka.wire.kafka.codec import read_varint
+from minikafka.wire.kafka.schema import ApiSchema, api_with_key
+
+READ_SIZE = 16 * 1024
+"""Bytes of one connection's read buffer: many small requests fit."""
+
+_SIZE = struct.Struct(">i")
+_HEADER = struct.Struct(">hhih")
+_HEADER_SIZE = _HEADER.size
+
+API_VERSIONS_KEY = 18
+FIRST_BYTE_MAX = 0x06
+"""First byte of a frame of at most 100 MiB: what begins so is neither HTTP (a letter) nor TLS (0x16)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """A request's header; ``schema`` is None when no API has this key."""
+
+    key: int
+    version: int
+    correlation_id: int
+    client_id: bytes | None
+    schema: ApiSchema | None
+    body_at: int
+    """Where the message begins in the frame."""
+
+
+def read_header(frame: memoryview) -> Header:
+    """The header of a frame (its size left out). Raises InvalidRequest."""
+    try:
+        key, version, correlation_id, size = _HEADER.unpack_from(frame)
+        end = _HEADER_SIZE + max(size, 0)
+        if end > len(frame):
+            raise InvalidRequest("the client id is longer than the frame")
+        client_id = bytes(frame[_HEADER_SIZE:end]) if size >= 0 else None
+        schema = api_with_key(key)
+        if schema is not None and schema.is_flexible(version):
+            end = _skip_tags(frame, end)
+    except (struct.error, IndexError, ValueError):
+        raise InvalidRequest(f"a frame of {len(frame)} bytes holds no request header") from None
+    return Header(key, version, correlation_id, client_id, schema, end)
+
+
+def _skip_tags(frame: memoryview, at: int) -> int:
+    """Where tagged fields of a header end; each takes two bytes at least, so the frame bounds the loop."""
+    count, at = read_varint(frame, at)
+    for _ in range(count):
+        _, at = read_varint(frame, at)
+        size, at = read_varint(frame, at)
+        at += size
+    return at
+
+
+def response_head(header: Header) -> bytearray:
+    """Room for the size, then the response header. ApiVersions has the old header in every version (KIP-511)."""
+    head = bytearray(4)
+    head += _SIZE.pack(header.correlation_id)
+    schema = header.schema
+    if schema is not None and schema.is_flexible(header.version) and header.key != API_VERSIONS_KEY:
+        head.append(0)
+    return head
+
+
+def sized(buffers: Buffers) -> Buffers:
+    """Write the frame's size into the room that :func:`response_head` left in the first buffer."""
+    first = buffers[0]
+    if not isinstance(first, bytearray):
+        raise TypeError("the first buffer of a frame is the one that response_head() began")
+    _SIZE.pack_into(first, 0, sum(map(len, buffers)) - 4)
+    return buffers
+
+
+class FrameReader:
+    """Splits a stream of bytes into frames. ``frame_bytes_max`` bounds a frame before memory is spent on it."""
+
+    def __init__(self, frame_bytes_max: int) -> None:
+        self._frame_bytes_max = frame_bytes_max
+        self._read = memoryview(bytearray(READ_SIZE))
+        self._begin = 0
+        self._end = 0
+        """Unsplit bytes are ``_read[_begin:_end]``."""
+        self._large: bytearray | None = None
+        self._large_size = 0
+        self.announced = 0
+        """Size of the frame that is being received into a buffer of its own; 0: none is."""
+
+    @property
+    def is_empty(self) -> bool:
+        """No frame has begun."""
+        return self._begin == self._end and self._large is None
+
+    def buffer(self) -> memoryview:
+        """Where the next bytes go; never empty."""
+        if self._large is not None:
+            return memoryview(self._large)[self._large_size :]
+        if self._begin == self._end:
+            self._begin = self._end = 0
+        elif self._end == READ_SIZE:
+            rest = self._end - self._begin
+            self._read[:rest] = self._read[self._begin : self._end]
+            self._begin, self._end = 0, rest
+        return self._read[self._end :]
+
+    def feed(self, data: Buffer) -> list[memoryview]:
+        """As :meth:`buffer` and :meth:`filled`, for bytes that lie elsewhere."""
+        frames: list[memoryview] = []
+        view = memoryview(data)
+        while view:
+            room = self.buffer()
+            size = min(len(room), len(view))
+            room[:size] = view[:size]
+            view = view[size:]
+            frames += self.filled(size)
+        return frames
+
+    def filled(self, size: int) -> list[memoryview]:
+        """``size`` bytes have come: the frames that are complete now, without their sizes. Raises InvalidRequest."""
+        if self._large is not None:
+            self._large_size += size
+            if self._large_size < len(self._large):
+                return []
+            whole, self._large, self.announced = memoryview(self._large), None, 0
+            return [whole]
+        self._end += size
+        frames: list[memoryview] = []
+        while self._end - self._begin >= 4:
+            (length,) = _SIZE.unpack_from(self._read, self._begin)
+            if not _HEADER_SIZE <= length <= self._frame_bytes_max:
+                raise InvalidRequest(
+                    f"a frame of {length} bytes: {_HEADER_SIZE} to {self._frame_bytes_max} are allowed "
+                    "(socket.request.max.bytes)"
+                )
+            here = self._begin + 4
+            if length <= self._end - here:
+                frames.append(memoryview(bytes(self._read[here : here + length])))
+                self._begin = here + length
+                continue
+            if length > READ_SIZE - 4:
+                self._large = bytearray(length)
+                self._large_size = self._end - here
+                self._large[: self._large_size] = self._read[here : self._end]
+                self._begin = self._end = 0
+                self.announced = length
+            break
+        return frames

@@ -1,0 +1,91 @@
+"""Which of Kafka's APIs this build speaks, and in which versions; and the answer to ApiVersions.
+
+An API that does not stand here is not advertised, and a request for it closes the connection, as in Kafka.
+"""
+
+from __future__ import annotations
+
+import re
+
+from minikafka.errors import InvalidRequest, UnsupportedVersion
+from minikafka.wire.kafka.codec import Message
+from minikafka.wire.kafka.schema import api_named
+from minikafka.wire.kafka.translate import cluster, configs, fetch, groups, metadata, offsets, produce, topics
+from minikafka.wire.kafka.translate.common import Translation
+
+_TRANSLATIONS: tuple[Translation, ...] = (
+    produce.PRODUCE,
+    fetch.FETCH,
+    offsets.LIST_OFFSETS,
+    metadata.METADATA,
+    groups.OFFSET_COMMIT,
+    groups.OFFSET_FETCH,
+    groups.FIND_COORDINATOR,
+    groups.JOIN_GROUP,
+    groups.HEARTBEAT,
+    groups.LEAVE_GROUP,
+    groups.SYNC_GROUP,
+    groups.DESCRIBE_GROUPS,
+    groups.LIST_GROUPS,
+    groups.DELETE_GROUPS,
+    groups.OFFSET_DELETE,
+    offsets.DELETE_RECORDS,
+    produce.INIT_PRODUCER_ID,
+    offsets.OFFSET_FOR_LEADER_EPOCH,
+    metadata.DESCRIBE_CLUSTER,
+    topics.CREATE_TOPICS,
+    topics.DELETE_TOPICS,
+    topics.CREATE_PARTITIONS,
+    topics.ELECT_LEADERS,
+    topics.ALTER_PARTITION_REASSIGNMENTS,
+    topics.LIST_PARTITION_REASSIGNMENTS,
+    topics.DESCRIBE_TOPIC_PARTITIONS,
+    configs.DESCRIBE_CONFIGS,
+    configs.ALTER_CONFIGS,
+    configs.INCREMENTAL_ALTER_CONFIGS,
+    cluster.DESCRIBE_QUORUM,
+    cluster.DESCRIBE_LOG_DIRS,
+)
+
+OFFERS: dict[int, Translation] = {api_named(each.name).key: each for each in _TRANSLATIONS}
+"""By Kafka's key. ApiVersions is answered by the session itself."""
+
+API_VERSIONS_KEY = 18
+API_VERSIONS_FIRST, API_VERSIONS_LAST = 0, 4
+
+_SOFTWARE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9\-.]{0,254}[A-Za-z0-9])?")
+"""Names and versions of clients' libraries (KIP-511)."""
+
+
+def api_versions() -> Message:
+    """The answer to ApiVersions in a version that is offered."""
+    ranges = [
+        (key, each.first if each.advertised_first is None else each.advertised_first, each.last)
+        for key, each in OFFERS.items()
+    ]
+    ranges.append((API_VERSIONS_KEY, API_VERSIONS_FIRST, API_VERSIONS_LAST))
+    return {
+        "error_code": 0,
+        "api_keys": [
+            {"api_key": key, "min_version": first, "max_version": last} for key, first, last in sorted(ranges)
+        ],
+    }
+
+
+def api_versions_refused() -> Message:
+    """The answer, in version 0, to ApiVersions in a version that is not offered: the client asks again."""
+    return {
+        "error_code": UnsupportedVersion.code,
+        "api_keys": [
+            {"api_key": API_VERSIONS_KEY, "min_version": API_VERSIONS_FIRST, "max_version": API_VERSIONS_LAST}
+        ],
+    }
+
+
+def software_of(message: Message) -> str:
+    """Name and version of the client's library; empty when it does not say. Raises InvalidRequest for odd ones."""
+    name, version = message["client_software_name"], message["client_software_version"]
+    for each in (name, version):
+        if each and _SOFTWARE.fullmatch(each) is None:
+            raise InvalidRequest(f"{each[:80]!r} is no name or version of a client's library (KIP-511)")
+    return f"{name} {version}".strip()

@@ -1,0 +1,137 @@
+"""Metadata (0 to 13) and DescribeCluster (0 to 2)."""
+
+from __future__ import annotations
+
+from minikafka.types import NO_NODE
+from minikafka.wire.kafka.codec import Message
+from minikafka.wire.kafka.schema import ZERO_UUID
+from minikafka.wire.kafka.translate.common import UNKNOWN_TOPIC_ID, Exchange, Translation, id_bytes
+from minikafka.wire.messages import MetadataPartition, MetadataRequest, MetadataResponse, MetadataTopic
+
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+
+NOT_ASKED = -(2**31)
+"""Authorized operations that were not asked for."""
+
+# Everything is allowed while there is no authorizer; Kafka then answers every operation of the kind of resource as a
+# bit (AclOperation codes, KIP-430).
+TOPIC_OPERATIONS = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
+CLUSTER_OPERATIONS = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
+GROUP_OPERATIONS = sum(1 << code for code in (3, 6, 8, 10, 11))
+
+
+def _asked(message: Message, exchange: Exchange) -> tuple[str, ...] | None:
+    topics = message["topics"]
+    if topics is None or (exchange.version == 0 and not topics):
+        return None
+    names = []
+    for each in topics:
+        name = each["name"]
+        if name is None or (not name and each["topic_id"] != ZERO_UUID):
+            name = exchange.topic_name(each["topic_id"])
+        if name is not None:
+            names.append(name)
+    return tuple(names)
+
+
+def _request(message: Message, exchange: Exchange) -> MetadataRequest:
+    return MetadataRequest(
+        topics=_asked(message, exchange), allow_auto_topic_creation=message["allow_auto_topic_creation"]
+    )
+
+
+def _response(message: Message, response: MetadataResponse, exchange: Exchange) -> Message:
+    wants_operations = message["include_topic_authorized_operations"]
+    topics = [_topic(each, wants_operations=wants_operations) for each in response.topics]
+    topics += [
+        {
+            "error_code": UNKNOWN_TOPIC_ID,
+            "name": None if exchange.version >= 12 else "",
+            "topic_id": each["topic_id"],
+            "partitions": [],
+        }
+        for each in message["topics"] or ()
+        if not each["name"] and exchange.topic_name(each["topic_id"]) is None
+    ]
+    if response.error_code and exchange.version < 13:
+        # No place for an error of the whole request: each topic carries it.
+        topics = [
+            {"error_code": response.error_code, "name": each["name"] or "", "partitions": []}
+            for each in message["topics"] or ()
+        ]
+    return {
+        "brokers": [
+            {"node_id": each.node_id, "host": each.host, "port": each.port, "rack": each.rack}
+            for each in response.brokers
+        ],
+        "cluster_id": response.cluster_id or None,
+        "controller_id": response.controller_id,
+        "topics": topics,
+        "cluster_authorized_operations": CLUSTER_OPERATIONS
+        if message["include_cluster_authorized_operations"]
+        else NOT_ASKED,
+        "error_code": response.error_code,
+    }
+
+
+def _topic(topic: MetadataTopic, *, wants_operations: bool) -> Message:
+    return {
+        "error_code": topic.error_code,
+        "name": topic.name,
+        "topic_id": id_bytes(topic.topic_id),
+        "is_internal": topic.is_internal,
+        "partitions": [_partition(each) for each in topic.partitions],
+        "topic_authorized_operations": TOPIC_OPERATIONS if wants_operations and not topic.error_code else NOT_ASKED,
+    }
+
+
+def _partition(partition: MetadataPartition) -> Message:
+    return {
+        "error_code": partition.error_code,
+        "partition_index": partition.partition,
+        "leader_id": partition.leader_id,
+        "leader_epoch": partition.leader_epoch,
+        "replica_nodes": partition.replica_nodes,
+        "isr_nodes": partition.isr_nodes,
+        "offline_replicas": partition.offline_replicas,
+    }
+
+
+METADATA = Translation("Metadata", 0, 13, _request, _response)
+
+# ---- DescribeCluster -------------------------------------------------------------------------------------------------
+
+BROKERS, CONTROLLERS = 1, 2
+"""Kinds of endpoints (KIP-919)."""
+
+UNSUPPORTED_ENDPOINT_TYPE = 115
+
+
+def _cluster_request(_message: Message, _exchange: Exchange) -> MetadataRequest:
+    return MetadataRequest(topics=())
+
+
+def _cluster_response(message: Message, response: MetadataResponse, _exchange: Exchange) -> Message:
+    kind = message["endpoint_type"]
+    code = response.error_code
+    if not code and kind != BROKERS:
+        code = UNSUPPORTED_ENDPOINT_TYPE
+    return {
+        "error_code": code,
+        "error_message": None if not code else response.error_message or f"endpoint_type={kind}: only brokers (1)",
+        "endpoint_type": kind,
+        "cluster_id": response.cluster_id,
+        "controller_id": response.controller_id if not code else NO_NODE,
+        "brokers": []
+        if code
+        else [
+            {"broker_id": each.node_id, "host": each.host, "port": each.port, "rack": each.rack}
+            for each in response.brokers
+        ],
+        "cluster_authorized_operations": CLUSTER_OPERATIONS
+        if message["include_cluster_authorized_operations"]
+        else NOT_ASKED,
+    }
+
+
+DESCRIBE_CLUSTER = Translation("DescribeCluster", 0, 2, _cluster_request, _cluster_response, serves="Metadata")

@@ -1,0 +1,164 @@
+"""ListOffsets (1 to 11), OffsetForLeaderEpoch (2 to 4), DeleteRecords (0 to 2): positions in a log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from minikafka.wire.kafka.codec import Message
+from minikafka.wire.kafka.translate.common import Exchange, Translation, code_for
+from minikafka.wire.messages import (
+    DeletedRecords,
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    EpochAnswer,
+    EpochQuery,
+    ListedOffset,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    OffsetForLeaderEpochRequest,
+)
+
+# REPLICA_NOT_AVAILABLE as in produce.py; OFFSET_NOT_AVAILABLE came with version 5 (KIP-207).
+_CODES = {9: (99, 6), 78: (5, 5)}
+
+
+def _per_partition(
+    message: Message,
+    response: Any,
+    *,
+    partitions: str,
+    index: str,
+    told: Callable[[Any], Message],
+    failed: Callable[[int, int], Message],
+) -> list[Message]:
+    """Kafka's topics, each with the answers for its partitions in the order of the request."""
+    answers = {(each.topic, each.partition): each for each in response.partitions}
+    topics = []
+    for topic in message["topics"]:
+        name = topic["name"] if "name" in topic else topic["topic"]
+        rows = []
+        for each in topic[partitions]:
+            number = each[index]
+            rows.append(failed(number, response.error_code) if response.error_code else told(answers[name, number]))
+        topics.append({"name": name, "topic": name, partitions: rows})
+    return topics
+
+
+# ---- ListOffsets -----------------------------------------------------------------------------------------------------
+
+
+def _list_request(message: Message, _exchange: Exchange) -> ListOffsetsRequest:
+    return ListOffsetsRequest(
+        isolation_level=message["isolation_level"],
+        partitions=tuple(
+            ListOffsetsPartition(
+                topic=topic["name"],
+                partition=each["partition_index"],
+                current_leader_epoch=each["current_leader_epoch"],
+                timestamp=each["timestamp"],
+            )
+            for topic in message["topics"]
+            for each in topic["partitions"]
+        ),
+    )
+
+
+def _list_response(message: Message, response: Any, exchange: Exchange) -> Message:
+    def told(answer: ListedOffset) -> Message:
+        return {
+            "partition_index": answer.partition,
+            "error_code": code_for(answer.error_code, exchange.version, _CODES),
+            "timestamp": answer.timestamp,
+            "offset": answer.offset,
+            "leader_epoch": answer.leader_epoch,
+        }
+
+    def failed(number: int, code: int) -> Message:
+        return {"partition_index": number, "error_code": code_for(code, exchange.version, _CODES)}
+
+    return {
+        "topics": _per_partition(
+            message, response, partitions="partitions", index="partition_index", told=told, failed=failed
+        )
+    }
+
+
+LIST_OFFSETS = Translation("ListOffsets", 1, 11, _list_request, _list_response)
+
+# ---- OffsetForLeaderEpoch --------------------------------------------------------------------------------------------
+
+
+def _epoch_request(message: Message, _exchange: Exchange) -> OffsetForLeaderEpochRequest:
+    return OffsetForLeaderEpochRequest(
+        partitions=tuple(
+            EpochQuery(
+                topic=topic["topic"],
+                partition=each["partition"],
+                current_leader_epoch=each["current_leader_epoch"],
+                leader_epoch=each["leader_epoch"],
+            )
+            for topic in message["topics"]
+            for each in topic["partitions"]
+        )
+    )
+
+
+def _epoch_response(message: Message, response: Any, exchange: Exchange) -> Message:
+    def told(answer: EpochAnswer) -> Message:
+        return {
+            "error_code": code_for(answer.error_code, exchange.version, _CODES),
+            "partition": answer.partition,
+            "leader_epoch": answer.leader_epoch,
+            "end_offset": answer.end_offset,
+        }
+
+    def failed(number: int, code: int) -> Message:
+        return {"error_code": code_for(code, exchange.version, _CODES), "partition": number}
+
+    return {
+        "topics": _per_partition(
+            message, response, partitions="partitions", index="partition", told=told, failed=failed
+        )
+    }
+
+
+OFFSET_FOR_LEADER_EPOCH = Translation("OffsetForLeaderEpoch", 2, 4, _epoch_request, _epoch_response)
+
+# ---- DeleteRecords ---------------------------------------------------------------------------------------------------
+
+
+def _delete_request(message: Message, _exchange: Exchange) -> DeleteRecordsRequest:
+    return DeleteRecordsRequest(
+        timeout_ms=message["timeout_ms"],
+        partitions=tuple(
+            DeleteRecordsPartition(topic=topic["name"], partition=each["partition_index"], offset=each["offset"])
+            for topic in message["topics"]
+            for each in topic["partitions"]
+        ),
+    )
+
+
+def _delete_response(message: Message, response: Any, exchange: Exchange) -> Message:
+    def told(answer: DeletedRecords) -> Message:
+        return {
+            "partition_index": answer.partition,
+            "low_watermark": answer.low_watermark,
+            "error_code": code_for(answer.error_code, exchange.version, _CODES),
+        }
+
+    def failed(number: int, code: int) -> Message:
+        return {
+            "partition_index": number,
+            "low_watermark": -1,
+            "error_code": code_for(code, exchange.version, _CODES),
+        }
+
+    return {
+        "topics": _per_partition(
+            message, response, partitions="partitions", index="partition_index", told=told, failed=failed
+        )
+    }
+
+
+DELETE_RECORDS = Translation("DeleteRecords", 0, 2, _delete_request, _delete_response)

@@ -1,0 +1,123 @@
+"""Produce (3 to 13) and InitProducerId (0 to 5)."""
+
+from __future__ import annotations
+
+from minikafka.wire.kafka.codec import Message
+from minikafka.wire.kafka.translate.common import (
+    UNKNOWN_TOPIC_ID,
+    Exchange,
+    Translation,
+    code_for,
+    endpoints_of,
+    leader_of,
+)
+from minikafka.wire.messages import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    ProducedPartition,
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+)
+
+BY_ID_FROM = 13
+"""Topics are named by their ids (KIP-516)."""
+
+# REPLICA_NOT_AVAILABLE is ours: a Kafka broker without the replica says NOT_LEADER_OR_FOLLOWER. KAFKA_STORAGE_ERROR
+# came with version 4.
+_CODES = {9: (99, 6), 56: (4, 6)}
+
+
+def _request(message: Message, exchange: Exchange) -> ProduceRequest:
+    partitions = []
+    by_id = exchange.version >= BY_ID_FROM
+    for topic in message["topic_data"]:
+        name = exchange.topic_name(topic["topic_id"]) if by_id else topic["name"]
+        if name is None:
+            continue
+        for each in topic["partition_data"]:
+            records = each["records"]
+            partitions.append(
+                ProducePartition(topic=name, partition=each["index"], records=(records,) if records is not None else ())
+            )
+    return ProduceRequest(
+        acks=message["acks"],
+        timeout_ms=message["timeout_ms"],
+        client_id=exchange.client_id,
+        partitions=tuple(partitions),
+    )
+
+
+def _response(message: Message, response: ProduceResponse, exchange: Exchange) -> Message:
+    version = exchange.version
+    by_id = version >= BY_ID_FROM
+    answers = iter(response.partitions)
+    topics = []
+    for topic in message["topic_data"]:
+        is_known = not by_id or exchange.topic_name(topic["topic_id"]) is not None
+        partitions = []
+        for each in topic["partition_data"]:
+            if response.error_code:
+                partitions.append(_refused(each["index"], response.error_code, response.error_message, version))
+            elif not is_known:
+                partitions.append(_refused(each["index"], UNKNOWN_TOPIC_ID, None, version))
+            else:
+                partitions.append(_partition(next(answers), version))
+        topics.append({"name": topic["name"], "topic_id": topic["topic_id"], "partition_responses": partitions})
+    answer: Message = {"responses": topics}
+    if any(each.current_leader is not None for each in response.partitions):
+        answer["node_endpoints"] = endpoints_of(response.partitions, exchange.directory)
+    return answer
+
+
+def _refused(index: int, code: int, why: str | None, version: int) -> Message:
+    return {
+        "index": index,
+        "error_code": code_for(code, version, _CODES),
+        "base_offset": -1,
+        "error_message": why or None,
+    }
+
+
+def _partition(answer: ProducedPartition, version: int) -> Message:
+    if answer.error_code:
+        refused = _refused(answer.partition, answer.error_code, answer.error_message, version)
+        refused["current_leader"] = leader_of(answer.current_leader)
+        return refused
+    return {
+        "index": answer.partition,
+        "error_code": 0,
+        "base_offset": answer.base_offset,
+        "log_append_time_ms": answer.log_append_time_ms,
+        "log_start_offset": answer.log_start_offset,
+    }
+
+
+PRODUCE = Translation(
+    "Produce",
+    3,
+    13,
+    _request,
+    _response,
+    # librdkafka before 2.11.1 stops compressing when it does not see version 0 (KAFKA-18659). Kafka does the same.
+    advertised_first=0,
+)
+
+
+def _init_request(message: Message, _exchange: Exchange) -> InitProducerIdRequest:
+    return InitProducerIdRequest(
+        transactional_id=message["transactional_id"],
+        producer_id=message["producer_id"],
+        producer_epoch=message["producer_epoch"],
+    )
+
+
+def _init_response(_message: Message, response: InitProducerIdResponse, _exchange: Exchange) -> Message:
+    return {
+        "error_code": response.error_code,
+        "producer_id": response.producer_id,
+        "producer_epoch": response.producer_epoch,
+    }
+
+
+INIT_PRODUCER_ID = Translation("InitProducerId", 0, 5, _init_request, _init_response)

@@ -1,0 +1,342 @@
+"""Topics, partitions, elections and reassignments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from minikafka.errors import InvalidConfig
+from minikafka.wire.admin import (
+    AlterPartitionReassignmentsRequest,
+    CreatePartitionsRequest,
+    ListPartitionReassignmentsRequest,
+    NewPartitionReplicas,
+    NewPartitions,
+    PartitionName,
+    ReassignedPartition,
+)
+from minikafka.wire.kafka.codec import Message
+from minikafka.wire.kafka.translate.common import (
+    UNKNOWN_TOPIC_ID,
+    Exchange,
+    Translation,
+    by_topic,
+    id_bytes,
+)
+from minikafka.wire.kafka.translate.metadata import INTERNAL_TOPICS, NOT_ASKED, TOPIC_OPERATIONS
+from minikafka.wire.messages import (
+    CreatedTopic,
+    CreateTopicsRequest,
+    DeletedTopic,
+    DeleteTopicsRequest,
+    DescribedPartition,
+    DescribedTopic,
+    DescribeTopicsRequest,
+    ElectLeadersRequest,
+    Failed,
+    ForgottenPartition,
+    NewTopic,
+    ReplicaAssignment,
+)
+
+
+def error_of(answer: Failed) -> Message:
+    """Code and message of one item."""
+    return {"error_code": answer.error_code, "error_message": answer.error_message or None}
+
+
+def _grouped(answers: Iterable[Any], index: str, name: str, partitions: str) -> list[Message]:
+    """Answers for partitions, in Kafka's topics."""
+    return [
+        {name: topic, partitions: [{index: each.partition, **error_of(each)} for each in group]}
+        for topic, group in by_topic(answers).items()
+    ]
+
+
+# ---- CreateTopics ----------------------------------------------------------------------------------------------------
+
+DYNAMIC_TOPIC_CONFIG = 1
+
+
+def _create_request(message: Message, _exchange: Exchange) -> CreateTopicsRequest:
+    topics = []
+    for topic in message["topics"]:
+        configs = {}
+        for each in topic["configs"]:
+            if each["value"] is None:
+                raise InvalidConfig(f"{each['name']} of topic {topic['name']!r} has no value", setting=each["name"])
+            configs[each["name"]] = each["value"]
+        topics.append(
+            NewTopic(
+                name=topic["name"],
+                num_partitions=topic["num_partitions"],
+                replication_factor=topic["replication_factor"],
+                assignments=tuple(
+                    ReplicaAssignment(partition=each["partition_index"], broker_ids=tuple(each["broker_ids"]))
+                    for each in topic["assignments"]
+                ),
+                configs=configs,
+            )
+        )
+    return CreateTopicsRequest(
+        topics=tuple(topics), timeout_ms=message["timeout_ms"], validate_only=message["validate_only"]
+    )
+
+
+def _create_response(message: Message, response: Any, _exchange: Exchange) -> Message:
+    asked = {topic["name"]: topic for topic in message["topics"]}
+    if response.error_code:
+        answers = [
+            CreatedTopic(name=name, error_code=response.error_code, error_message=response.error_message)
+            for name in asked
+        ]
+    else:
+        answers = list(response.topics)
+    return {
+        "topics": [
+            {
+                "name": each.name,
+                "topic_id": id_bytes(each.topic_id),
+                **error_of(each),
+                "num_partitions": each.num_partitions,
+                "replication_factor": each.replication_factor,
+                "configs": [
+                    {
+                        "name": config["name"],
+                        "value": config["value"],
+                        "read_only": False,
+                        "config_source": DYNAMIC_TOPIC_CONFIG,
+                        "is_sensitive": False,
+                    }
+                    for config in asked[each.name]["configs"]
+                ]
+                if not each.error_code
+                else [],
+            }
+            for each in answers
+        ]
+    }
+
+
+CREATE_TOPICS = Translation("CreateTopics", 2, 7, _create_request, _create_response)
+
+# ---- DeleteTopics ----------------------------------------------------------------------------------------------------
+
+DELETE_BY_ID_FROM = 6
+
+
+def _deleted_names(message: Message, exchange: Exchange) -> list[tuple[str | None, bytes]]:
+    """(name, id as it was asked for) of each topic; the name is None when the id is unknown."""
+    if exchange.version < DELETE_BY_ID_FROM:
+        return [(name, bytes(16)) for name in message["topic_names"]]
+    return [
+        (each["name"] if each["name"] is not None else exchange.topic_name(each["topic_id"]), each["topic_id"])
+        for each in message["topics"]
+    ]
+
+
+def _delete_request(message: Message, exchange: Exchange) -> DeleteTopicsRequest:
+    names = tuple(name for name, _ in _deleted_names(message, exchange) if name is not None)
+    return DeleteTopicsRequest(topics=names, timeout_ms=message["timeout_ms"])
+
+
+def _delete_response(message: Message, response: Any, exchange: Exchange) -> Message:
+    found = {each.name: each for each in response.topics}
+    rows: list[Message] = []
+    for name, topic_id in _deleted_names(message, exchange):
+        if name is None:
+            rows.append({"name": None, "topic_id": topic_id, "error_code": UNKNOWN_TOPIC_ID})
+            continue
+        if response.error_code:
+            answer = DeletedTopic(name=name, error_code=response.error_code, error_message=response.error_message)
+        else:
+            answer = found[name]
+        known = id_bytes(answer.topic_id) if answer.topic_id else topic_id
+        rows.append({"name": name, "topic_id": known, **error_of(answer)})
+    return {"responses": rows}
+
+
+DELETE_TOPICS = Translation("DeleteTopics", 1, 6, _delete_request, _delete_response)
+
+# ---- CreatePartitions ------------------------------------------------------------------------------------------------
+
+
+def _grow_request(message: Message, _exchange: Exchange) -> CreatePartitionsRequest:
+    return CreatePartitionsRequest(
+        topics=tuple(
+            NewPartitions(
+                name=topic["name"],
+                count=topic["count"],
+                assignments=None
+                if topic["assignments"] is None
+                else tuple(NewPartitionReplicas(broker_ids=tuple(each["broker_ids"])) for each in topic["assignments"]),
+            )
+            for topic in message["topics"]
+        ),
+        timeout_ms=message["timeout_ms"],
+        validate_only=message["validate_only"],
+    )
+
+
+def _grow_response(message: Message, response: Any, _exchange: Exchange) -> Message:
+    if response.error_code:
+        return {"results": [{"name": topic["name"], **error_of(response)} for topic in message["topics"]]}
+    return {"results": [{"name": each.name, **error_of(each)} for each in response.results]}
+
+
+CREATE_PARTITIONS = Translation("CreatePartitions", 0, 3, _grow_request, _grow_response)
+
+# ---- ElectLeaders ----------------------------------------------------------------------------------------------------
+
+ELECTIONS = {0: "preferred", 1: "unclean"}
+
+
+def _elect_request(message: Message, exchange: Exchange) -> ElectLeadersRequest:
+    kind = message["election_type"] if exchange.version >= 1 else 0
+    topics = message["topic_partitions"]
+    return ElectLeadersRequest(
+        election_type=ELECTIONS.get(kind, str(kind)),
+        partitions=None
+        if topics is None
+        else tuple(
+            ForgottenPartition(topic=topic["topic"], partition=each) for topic in topics for each in topic["partitions"]
+        ),
+    )
+
+
+def _elect_response(_message: Message, response: Any, _exchange: Exchange) -> Message:
+    return {
+        "error_code": response.error_code,
+        "replica_election_results": _grouped(response.partitions, "partition_id", "topic", "partition_result"),
+    }
+
+
+ELECT_LEADERS = Translation("ElectLeaders", 0, 2, _elect_request, _elect_response)
+
+# ---- reassignments (KIP-455) -----------------------------------------------------------------------------------------
+
+
+def _reassign_request(message: Message, _exchange: Exchange) -> AlterPartitionReassignmentsRequest:
+    return AlterPartitionReassignmentsRequest(
+        partitions=tuple(
+            ReassignedPartition(
+                topic=topic["name"],
+                partition=each["partition_index"],
+                replicas=None if each["replicas"] is None else tuple(each["replicas"]),
+            )
+            for topic in message["topics"]
+            for each in topic["partitions"]
+        ),
+        timeout_ms=message["timeout_ms"],
+        allow_replication_factor_change=message["allow_replication_factor_change"],
+    )
+
+
+def _reassign_response(message: Message, response: Any, _exchange: Exchange) -> Message:
+    return {
+        "allow_replication_factor_change": message["allow_replication_factor_change"],
+        **error_of(response),
+        "responses": _grouped(response.responses, "partition_index", "name", "partitions"),
+    }
+
+
+ALTER_PARTITION_REASSIGNMENTS = Translation("AlterPartitionReassignments", 0, 1, _reassign_request, _reassign_response)
+
+
+def _ongoing_request(message: Message, _exchange: Exchange) -> ListPartitionReassignmentsRequest:
+    topics = message["topics"]
+    return ListPartitionReassignmentsRequest(
+        partitions=None
+        if topics is None
+        else tuple(
+            PartitionName(topic=topic["name"], partition=each)
+            for topic in topics
+            for each in topic["partition_indexes"]
+        ),
+        timeout_ms=message["timeout_ms"],
+    )
+
+
+def _ongoing_response(_message: Message, response: Any, _exchange: Exchange) -> Message:
+    return {
+        **error_of(response),
+        "topics": [
+            {
+                "name": name,
+                "partitions": [
+                    {
+                        "partition_index": each.partition,
+                        "replicas": each.replicas,
+                        "adding_replicas": each.adding_replicas,
+                        "removing_replicas": each.removing_replicas,
+                    }
+                    for each in group
+                ],
+            }
+            for name, group in by_topic(response.partitions).items()
+        ],
+    }
+
+
+LIST_PARTITION_REASSIGNMENTS = Translation("ListPartitionReassignments", 0, 0, _ongoing_request, _ongoing_response)
+
+# ---- DescribeTopicPartitions (KIP-966) -------------------------------------------------------------------------------
+
+PARTITIONS_MAX = 2000
+"""Kafka's max.request.partition.size.limit."""
+
+LEADER_NOT_AVAILABLE = 5
+
+
+def _describe_request(message: Message, _exchange: Exchange) -> DescribeTopicsRequest:
+    names = tuple(each["name"] for each in message["topics"])
+    return DescribeTopicsRequest(topics=names or None)
+
+
+def _describe_response(message: Message, response: Any, exchange: Exchange) -> Message:
+    left = min(max(1, message["response_partition_limit"]), PARTITIONS_MAX)
+    cursor = message["cursor"]
+    first_name, first_partition = (cursor["topic_name"], cursor["partition_index"]) if cursor else ("", 0)
+    topics = []
+    next_cursor = None
+    for topic in sorted(response.topics, key=lambda each: each.topic):
+        if topic.topic < first_name:
+            continue
+        start = first_partition if topic.topic == first_name else 0
+        if not left:
+            next_cursor = {"topic_name": topic.topic, "partition_index": 0}
+            break
+        partitions = topic.partitions[start : start + left]
+        topics.append(_described(topic, partitions, exchange))
+        left -= len(partitions)
+        if start + len(partitions) < len(topic.partitions):
+            next_cursor = {"topic_name": topic.topic, "partition_index": start + len(partitions)}
+            break
+    return {"topics": topics, "next_cursor": next_cursor}
+
+
+def _described(topic: DescribedTopic, partitions: Iterable[DescribedPartition], exchange: Exchange) -> Message:
+    return {
+        "error_code": topic.error_code,
+        "name": topic.topic,
+        "topic_id": id_bytes(topic.topic_id),
+        "is_internal": topic.topic in INTERNAL_TOPICS,
+        "partitions": [
+            {
+                "error_code": 0 if exchange.directory.endpoint(each.leader) is not None else LEADER_NOT_AVAILABLE,
+                "partition_index": each.partition,
+                "leader_id": each.leader,
+                "leader_epoch": each.leader_epoch,
+                "replica_nodes": each.replicas,
+                "isr_nodes": each.isr,
+                "eligible_leader_replicas": each.elr,
+                "last_known_elr": each.last_known_elr,
+                "offline_replicas": [node for node in each.replicas if exchange.directory.endpoint(node) is None],
+            }
+            for each in partitions
+        ],
+        "topic_authorized_operations": TOPIC_OPERATIONS if not topic.error_code else NOT_ASKED,
+    }
+
+
+DESCRIBE_TOPIC_PARTITIONS = Translation("DescribeTopicPartitions", 0, 0, _describe_request, _describe_response)

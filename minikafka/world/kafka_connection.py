@@ -1,0 +1,259 @@
+"""The server's end of one connection that speaks Kafka's protocol.
+
+Rules for this file:
+
+1. Small frames are read into one buffer and copied out once, large ones are read into their place.
+2. A large frame is admitted before memory is spent on it (``queued.max.request.bytes``); while there is no room the
+   connection is not read.
+3. Answers that are ready in one turn of the loop leave in one write.
+4. A connection that never asks, stands still in the middle of a frame or idles too long is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol, cast
+
+from minikafka.config import KIB
+from minikafka.errors import InvalidRequest
+from minikafka.ports import Buffer, Buffers, FrameSession
+from minikafka.wire.kafka.frames import READ_SIZE, FrameReader
+
+JOINED_SIZE = 4 * KIB
+"""Buffers below this size are joined to one write."""
+
+ADMIT_PAUSE_S = 0.01
+"""Between two looks for room."""
+
+
+class KafkaHost(Protocol):
+    """What a connection needs of its server."""
+
+    @property
+    def first_request_timeout_s(self) -> float: ...
+
+    @property
+    def idle_timeout_s(self) -> float: ...
+
+    @property
+    def frame_timeout_s(self) -> float:
+        """A frame that is not complete after this long comes from a client that is gone or hostile."""
+        ...
+
+    @property
+    def request_max_bytes(self) -> int: ...
+
+    def admit(self, size: int) -> bool:
+        """Hold so many bytes of a frame; False: there is no room."""
+        ...
+
+    def release(self, size: int) -> None: ...
+
+    def open_session(self, connection: KafkaConnection) -> FrameSession: ...
+
+    def kafka_opened(self, connection: KafkaConnection, transport: asyncio.Transport) -> None: ...
+
+    def kafka_closed(self, connection: KafkaConnection) -> None: ...
+
+    def kafka_answered(self, connection: KafkaConnection) -> None:
+        """It owes no answer."""
+        ...
+
+
+class KafkaConnection(asyncio.BufferedProtocol):
+    """One connection, taken over from the look at its first byte."""
+
+    def __init__(self, host: KafkaHost) -> None:
+        self._host = host
+        self._loop = asyncio.get_running_loop()
+        self._reader = FrameReader(host.request_max_bytes)
+        self._transport: asyncio.Transport | None = None
+        self._session: FrameSession | None = None
+        self._held = 0
+        """Bytes admitted for the large frame that is being received, and for those that are being handled."""
+        self._announced = 0
+        """Size of the large frame that is being received."""
+        self._out: list[Buffer] = []
+        self._flushes = False
+        self._is_paused_by_session = False
+        self._waits_for_room = False
+        self._is_closing = False
+        self._heard_at = self._loop.time()
+        self._frame_since = 0.0
+        """When the frame that is being received began."""
+        self._has_asked = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def remote(self) -> str:
+        """The address of the other end; empty when it has left."""
+        name = None if self._transport is None else self._transport.get_extra_info("peername")
+        return str(name[0]) if name else ""
+
+    @property
+    def is_busy(self) -> bool:
+        """Is a request being handled?"""
+        return self._session is not None and self._session.is_busy
+
+    # ---- the transport's calls ---------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._host.kafka_opened(self, self._transport)
+        self._session = self._host.open_session(self)
+        self._look_at_the_time()
+
+    def connection_lost(self, exc: BaseException | None) -> None:  # noqa: ARG002 - it is gone, for whatever reason
+        self._transport = None
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._held:
+            self._host.release(self._held)
+            self._held = 0
+        if self._session is not None:
+            self._session.closed()
+        self._host.kafka_closed(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the reader knows the place
+        return self._reader.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._heard_at = self._loop.time()
+        self._take(lambda: self._reader.filled(nbytes))
+
+    def take_over(self, data: bytes) -> None:
+        """The bytes that were read before this connection was known to speak Kafka's protocol."""
+        self._take(lambda: self._reader.feed(data))
+
+    def pause_writing(self) -> None:
+        if self._session is not None:
+            self._session.room(has_room=False)
+
+    def resume_writing(self) -> None:
+        if self._session is not None:
+            self._session.room(has_room=True)
+
+    # ---- frames ------------------------------------------------------------------------------------------------------
+
+    def _take(self, read: Callable[[], list[memoryview]]) -> None:
+        try:
+            frames = read()
+        except InvalidRequest as error:
+            if self._session is not None:
+                self._session.malformed(error)
+            return
+        for frame in frames:
+            self._has_asked = True
+            if self._session is not None and not self._is_closing:
+                self._session.received(frame)
+        if frames or self._reader.is_empty:
+            self._frame_since = self._heard_at
+        if self._reader.announced != self._announced:
+            self._announced = self._reader.announced
+            if self._announced:
+                self._admit()
+
+    def _admit(self) -> None:
+        """Room for the large frame that has begun; without any, read on when there is some."""
+        self._waits_for_room = not self._host.admit(self._announced)
+        if not self._waits_for_room:
+            self._held += self._announced
+            self._frame_since = self._loop.time()
+        elif self._transport is not None:
+            self._loop.call_later(ADMIT_PAUSE_S, self._admit_again)
+        self._set_reading()
+
+    def _admit_again(self) -> None:
+        if self._transport is not None and self._waits_for_room:
+            self._admit()
+
+    def _set_reading(self) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        wanted = not (self._is_paused_by_session or self._waits_for_room)
+        if wanted and not transport.is_reading():
+            transport.resume_reading()
+        elif not wanted and transport.is_reading():
+            transport.pause_reading()
+
+    # ---- the session's calls -----------------------------------------------------------------------------------------
+
+    def send(self, answer: Buffers) -> None:
+        self._out.extend(answer)
+        if not self._flushes:
+            self._flushes = True
+            self._loop.call_soon(self._flush)
+
+    def handled(self, size: int) -> None:
+        if size > READ_SIZE - 4 and self._transport is not None:
+            self._host.release(size)
+            self._held -= size
+
+    def close(self) -> None:
+        self._is_closing = True
+        self._flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    def pause(self) -> None:
+        self._is_paused_by_session = True
+        self._set_reading()
+
+    def resume(self) -> None:
+        self._is_paused_by_session = False
+        self._frame_since = self._loop.time()
+        self._set_reading()
+
+    def _flush(self) -> None:
+        self._flushes = False
+        out, self._out = self._out, []
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        small: list[Buffer] = []
+        for buffer in out:
+            if len(buffer) < JOINED_SIZE:
+                small.append(buffer)
+                continue
+            if small:
+                transport.write(b"".join(small))
+                small = []
+            transport.write(buffer)
+        if small:
+            transport.write(b"".join(small))
+        self._heard_at = self._loop.time()
+        if not self.is_busy:
+            self._host.kafka_answered(self)
+
+    # ---- the end -----------------------------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Close once no answer is owed."""
+        self._is_closing = True
+        if not self.is_busy:
+            self.close()
+
+    def abort(self) -> None:
+        """At once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def cancel(self) -> None:
+        """End what is being handled: the process dies."""
+        if self._session is not None:
+            self._session.cancel()
+
+    def _look_at_the_time(self) -> None:
+        if self._transport is None:
+            return
+        idle_s, first_s = self._host.idle_timeout_s, self._host.first_request_timeout_s
+        limit_s = idle_s if self._has_asked else min(first_s, idle_s)
+        left_s = limit_s if self.is_busy else self._heard_at + limit_s - self._loop.time()
+        if not (self._reader.is_empty or self._waits_for_room or self._is_paused_by_session):
+            left_s = min(left_s, self._frame_since + self._host.frame_timeout_s - self._loop.time())
+        if left_s <= 0:
+            self._transport.abort()
+        else:
+            self._timer = self._loop.call_later(min(left_s, first_s), self._look_at_the_time)

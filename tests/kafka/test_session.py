@@ -1,0 +1,298 @@
+"""The rules of one connection that speaks Kafka's protocol: order, pipelining, acks=0, refusals."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from typing import Any
+
+import pytest
+
+from minikafka.broker.dispatch import Begun
+from minikafka.broker.kafka_session import PENDING_MAX, KafkaDoor, KafkaSession
+from minikafka.broker.meters import RequestMeters
+from minikafka.errors import BrokerNotAvailable, InvalidRequest, NotLeaderOrFollower
+from minikafka.ports import RequestContext
+from minikafka.quorum.image import MetadataImage
+from minikafka.wire.group_messages import HeartbeatResponse
+from minikafka.wire.kafka.codec import decode, encode
+from minikafka.wire.kafka.schema import api_named
+from minikafka.wire.messages import MetadataResponse, ProducedPartition, ProduceResponse
+
+
+class Line:
+    """A connection, a session on it, and handlers that answer when the test lets them."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+        self.is_closed = False
+        self.is_paused = False
+        self.handled_bytes = 0
+        self.asked: list[tuple[str, Any, RequestContext]] = []
+        self.events: list[tuple[str, dict[str, Any]]] = []
+        self.prompt: dict[str, Any] = {}
+        """Answers that are given at once, by API."""
+        self.gates: list[asyncio.Future[Any]] = []
+        """One for each request that waits, in the order of their coming."""
+        self.begins_at_once = True
+        """Do Produce requests count as appended when they have begun?"""
+        door = KafkaDoor(
+            answering=self.answering,
+            meters=RequestMeters(),
+            image=MetadataImage,
+            wall_ms=lambda: 0,
+            events=lambda kind, /, **facts: self.events.append((kind, facts)),
+        )
+        self.session = KafkaSession(door, self, RequestContext("kafka", "", "127.0.0.1"))
+
+    def answering(self, api: str, request: Any, context: RequestContext) -> Any:
+        self.asked.append((api, request, context))
+        if api in self.prompt:
+            answer = self.prompt[api]
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+        gate = asyncio.get_running_loop().create_future()
+        self.gates.append(gate)
+        return Begun(gate) if api == "Produce" and self.begins_at_once else gate
+
+    # ---- the connection ----
+
+    def send(self, answer: Any) -> None:
+        self.sent.append(b"".join(answer))
+
+    def handled(self, size: int) -> None:
+        self.handled_bytes += size
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def pause(self) -> None:
+        self.is_paused = True
+
+    def resume(self) -> None:
+        self.is_paused = False
+
+    # ---- the client ----
+
+    def ask(self, name: str, version: int, message: dict[str, Any], correlation: int = 1, client: bytes = b"c") -> None:
+        api = api_named(name)
+        head = struct.pack(">hhih", api.key, version, correlation, len(client)) + client
+        head += b"\0" * api.is_flexible(version)
+        self.session.received(memoryview(head + b"".join(encode(name, "request", version, message))))
+
+    def produce(self, correlation: int, *, acks: int = -1) -> None:
+        partition = {"index": 0, "records": [b"%d" % correlation]}
+        message = {"acks": acks, "timeout_ms": 1, "topic_data": [{"name": "t", "partition_data": [partition]}]}
+        self.ask("Produce", 8, message, correlation)
+
+    def heartbeat(self, correlation: int) -> None:
+        self.ask("Heartbeat", 2, {"group_id": "g", "generation_id": 1, "member_id": "m"}, correlation)
+
+    @property
+    def answered(self) -> list[int]:
+        """Correlation ids in the order in which answers left."""
+        return [struct.unpack_from(">i", each, 4)[0] for each in self.sent]
+
+
+def produced(code: int = 0) -> ProduceResponse:
+    return ProduceResponse(partitions=(ProducedPartition(topic="t", partition=0, base_offset=3, error_code=code),))
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_answers_leave_in_the_order_of_the_requests():
+    """Although the second and third are ready first."""
+    line = Line()
+    for number in (1, 2, 3):
+        line.produce(number)
+    assert len(line.gates) == 3
+    for gate in (line.gates[2], line.gates[1]):
+        gate.set_result(produced())
+        await settle()
+        assert line.answered == []
+    line.gates[0].set_result(produced())
+    await settle()
+    assert line.answered == [1, 2, 3]
+
+
+async def test_a_produce_waits_until_the_one_before_it_is_appended():
+    """Batches are appended in the order in which they were sent."""
+    line = Line()
+    line.begins_at_once = False
+    line.produce(1)
+    line.produce(2)
+    assert len(line.gates) == 1
+    line.gates[0].set_result(produced())
+    await settle()
+    assert len(line.gates) == 2
+
+
+async def test_other_requests_are_handled_one_at_a_time():
+    """As in Kafka: a Heartbeat begins when the Produce before it is answered, a Produce when the Heartbeat is."""
+    line = Line()
+    line.produce(1)
+    line.heartbeat(2)
+    line.produce(3)
+    assert [api for api, _, _ in line.asked] == ["Produce"]
+    line.gates[0].set_result(produced())
+    await settle()
+    assert [api for api, _, _ in line.asked] == ["Produce", "Heartbeat"]
+    line.gates[1].set_result(HeartbeatResponse())
+    await settle()
+    assert [api for api, _, _ in line.asked] == ["Produce", "Heartbeat", "Produce"]
+    assert line.answered == [1, 2]
+
+
+async def test_a_connection_with_many_requests_is_not_read():
+    """And is read again when some of them are answered."""
+    line = Line()
+    for number in range(PENDING_MAX):
+        assert not line.is_paused
+        line.produce(number)
+    assert line.is_paused
+    line.gates[0].set_result(produced())
+    await settle()
+    assert not line.is_paused
+
+
+async def test_nothing_begins_while_the_client_does_not_read_its_answers():
+    """A slow reader holds the memory of its own answers and of no others."""
+    line = Line()
+    line.prompt["Heartbeat"] = HeartbeatResponse()
+    line.session.room(has_room=False)
+    line.heartbeat(1)
+    assert line.asked == []
+    line.session.room(has_room=True)
+    assert line.answered == [1]
+
+
+async def test_acks_0_has_no_answer():
+    """The next request's answer is the next that leaves."""
+    line = Line()
+    line.prompt["Produce"] = produced()
+    line.prompt["Heartbeat"] = HeartbeatResponse()
+    line.produce(1, acks=0)
+    line.heartbeat(2)
+    assert line.answered == [2]
+    assert not line.is_closed
+
+
+async def test_acks_0_closes_the_connection_on_an_error():
+    """It is all that the client can notice (as in Kafka), and the log says why."""
+    line = Line()
+    line.prompt["Produce"] = produced(NotLeaderOrFollower.code)
+    line.produce(1, acks=0)
+    assert line.is_closed
+    assert line.answered == []
+    assert line.events[0][0] == "kafka_connection_refused"
+
+
+async def test_an_api_that_is_not_offered_closes_the_connection():
+    """With the API's name in the log."""
+    for name, version in (("EndTxn", 1), ("Produce", 2)):
+        line = Line()
+        api = api_named(name)
+        line.session.received(memoryview(struct.pack(">hhih", api.key, version, 1, 0) + b"\0" * 40))
+        assert line.is_closed
+        assert name in line.events[0][1]["why"]
+        line.heartbeat(2)
+        assert line.asked == []
+
+
+async def test_a_message_that_cannot_be_read_closes_the_connection():
+    """Nothing of it reaches a handler."""
+    line = Line()
+    line.session.received(memoryview(struct.pack(">hhih", 12, 2, 1, 0) + b"\x00\x7fshort"))
+    assert line.is_closed
+    assert line.asked == []
+    assert "Heartbeat request version 2" in line.events[0][1]["why"]
+
+
+@pytest.mark.parametrize("version", [0, 1, 2, 3, 4])
+async def test_api_versions(version: int):
+    """Every version is answered, and tells clients the library's name from version 3 on (KIP-511)."""
+    line = Line()
+    line.prompt["Heartbeat"] = HeartbeatResponse()
+    line.ask("ApiVersions", version, {"client_software_name": "librdkafka", "client_software_version": "2.16.1"}, 9)
+    answer = decode("ApiVersions", "response", version, memoryview(line.sent[0]), 8)
+    offered = {each["api_key"]: (each["min_version"], each["max_version"]) for each in answer["api_keys"]}
+    assert answer["error_code"] == 0
+    assert offered[0] == (0, 13), "librdkafka before 2.11.1 stops compressing without version 0 (KAFKA-18659)"
+    assert offered[18] == (0, 4)
+    assert 26 not in offered, "EndTxn is not offered"
+    line.heartbeat(10)
+    assert line.asked[-1][2].software == ("librdkafka 2.16.1" if version >= 3 else "")
+    assert line.asked[-1][2].client_id == "c"
+
+
+async def test_api_versions_in_an_unknown_version():
+    """Answered in version 0 with UNSUPPORTED_VERSION and its own range, so that the client asks again (KIP-511)."""
+    line = Line()
+    line.session.received(memoryview(struct.pack(">hhih", 18, 5, 3, 0) + b"\0anything"))
+    answer = decode("ApiVersions", "response", 0, memoryview(line.sent[0]), 8)
+    assert answer["error_code"] == 35
+    assert answer["api_keys"] == [{"api_key": 18, "min_version": 0, "max_version": 4}]
+    assert not line.is_closed
+
+
+async def test_api_versions_with_an_odd_software_name():
+    """INVALID_REQUEST, as in Kafka; the name goes nowhere."""
+    line = Line()
+    line.ask("ApiVersions", 3, {"client_software_name": "a\nb", "client_software_version": "1"})
+    assert decode("ApiVersions", "response", 3, memoryview(line.sent[0]), 8)["error_code"] == 42
+
+
+async def test_a_failure_of_the_whole_request_is_answered_in_the_form_of_its_api():
+    """Produce has no place for it but each partition."""
+    line = Line()
+    line.prompt["Produce"] = InvalidRequest("odd")
+    line.produce(1)
+    answer = decode("Produce", "response", 8, memoryview(line.sent[0]), 8)
+    partition = answer["responses"][0]["partition_responses"][0]
+    assert (partition["error_code"], partition["error_message"]) == (42, "odd")
+
+
+async def test_a_broker_that_stops_closes_the_connection():
+    """Clients then ask another; BROKER_NOT_AVAILABLE would be final for them."""
+    line = Line()
+    line.prompt["Heartbeat"] = BrokerNotAvailable("stopping")
+    line.heartbeat(1)
+    assert line.is_closed
+    assert line.sent == []
+
+
+async def test_memory_of_frames_is_given_back_with_their_answers():
+    """The connection counts large frames against queued.max.request.bytes until then."""
+    line = Line()
+    line.produce(1)
+    assert line.handled_bytes == 0
+    line.gates[0].set_result(produced())
+    await settle()
+    assert line.handled_bytes > 0
+
+
+async def test_a_closed_connection_gets_no_answers():
+    """Its requests finish all the same: an append that has begun is not taken back."""
+    line = Line()
+    line.produce(1)
+    line.session.closed()
+    line.gates[0].set_result(produced())
+    await settle()
+    assert line.sent == []
+    assert not line.session.is_busy
+
+
+async def test_contexts_name_the_client():
+    """A connection may carry requests of several client ids."""
+    line = Line()
+    line.prompt["Metadata"] = MetadataResponse()
+    for client in (b"one", b"two", b"one"):
+        line.ask("Metadata", 1, {"topics": None}, client=client)
+    assert [context.client_id for _, _, context in line.asked] == ["one", "two", "one"]
+    assert {(context.protocol, context.remote, context.api_version) for _, _, context in line.asked} == {
+        ("kafka", "127.0.0.1", 1)
+    }
