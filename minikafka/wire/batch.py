@@ -198,9 +198,10 @@ def verify_client(data: Buffer) -> RecordBatch:
     """Check what a producer sent for one partition: :func:`verify`, and what only a client must obey.
 
     Exactly one batch, base offset 0, offsets without gaps, no more records than the body can hold, no bit but those of
-    a known codec, CreateTime, timestamps in order, and a base sequence if there is a producer id; without one
-    it means nothing, and aiokafka sends 0 (KAFKA-FACTS 2). The records are not read: that is :mod:`minikafka.wire.validate`. Raises CorruptMessage,
-    InvalidRecord, InvalidTimestamp or UnsupportedCompressionType.
+    a known codec, CreateTime, timestamps in order, and a base sequence if there is a producer id (KAFKA-FACTS 2);
+    without one the sequence means nothing, and aiokafka sends 0. The records are not read: that is
+    :mod:`minikafka.wire.validate`. Raises CorruptMessage, InvalidRecord, InvalidTimestamp or
+    UnsupportedCompressionType.
     """
     size = len(data)
     if size >= HEADER_SIZE:

@@ -40,7 +40,6 @@ LEVELS: dict[str, int] = {
     "broker_fenced": WARNING,
     "session_lost": WARNING,
     "registration_refused": WARNING,
-    "kafka_client_refused": WARNING,
     "leader_lost": WARNING,
     "controller_silent": WARNING,
     "controlled_shutdown_gave_up": WARNING,

@@ -11,7 +11,7 @@ import asyncio
 
 from minikafka.config import MIB
 from minikafka.errors import OutcomeUnknown, Unreachable
-from minikafka.ports import Buffers, Events, Handler, OpenSession
+from minikafka.ports import Buffers, Handler, OpenSession
 from minikafka.rest.gate import Gate
 from minikafka.types import Address
 from minikafka.wire.codec import http_failure
@@ -33,7 +33,7 @@ class HttpNetwork:
 
     ``doors`` mounts other routes on every server; ``translate`` lets ``/rpc`` take JSON. Both may be set later, before
     :meth:`serve`. ``gate`` says who may ask; without one, whoever uses an address or a name of loopback. ``links`` is
-    where faults strike, in tests; ``events`` get what operators should see. Sizes are in bytes.
+    where faults strike, in tests. Sizes are in bytes.
     """
 
     def __init__(
@@ -46,7 +46,6 @@ class HttpNetwork:
         queued_max_bytes: int = 64 * MIB,
         idle_timeout_s: float = SERVER_IDLE_S,
         links: LinkEnd | None = None,
-        events: Events | None = None,
     ) -> None:
         self.doors = doors
         self.translate = translate
@@ -55,7 +54,6 @@ class HttpNetwork:
         self._queued_max_bytes = queued_max_bytes
         self._idle_timeout_s = idle_timeout_s
         self._links = links
-        self._events = events
         headers = {NODE_HEADER: links.node} if links is not None else None
         self._client = HttpClient(connect_timeout_s=CONNECT_TIMEOUT_S, idle_s=CLIENT_IDLE_S, headers=headers)
         self._servers: list[HttpServer] = []
@@ -96,7 +94,6 @@ class HttpNetwork:
             doors=self.doors,
             translate=self.translate,
             interpose=self._links.serve if self._links is not None else None,
-            events=self._events,
             gate=self._gate,
             request_max_bytes=self._request_max_bytes,
             queued_max_bytes=self._queued_max_bytes,

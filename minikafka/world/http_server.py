@@ -39,7 +39,7 @@ from minikafka.errors import (
     RecordListTooLarge,
     UnknownServerError,
 )
-from minikafka.ports import Buffers, Events, FrameSession, Handler, OpenSession, RequestContext
+from minikafka.ports import Buffers, FrameSession, Handler, OpenSession, RequestContext
 from minikafka.rest.accept import MSGPACK_TYPES
 from minikafka.rest.gate import PREFLIGHT_ANSWER, Asked, Gate
 from minikafka.rest.problems import PROBLEM_TYPE, problem_of
@@ -105,9 +105,6 @@ BODY_TIMEOUT_S = 30.0
 
 # A connection whose first request has not begun by then is closed: whoever connects has something to ask.
 FIRST_REQUEST_TIMEOUT_S = 30.0
-
-# A Kafka client connects again and again: it is reported once in this time.
-KAFKA_CLIENT_INTERVAL_S = 60.0
 
 # Clients call a broker by few names.
 HOSTS_KEPT = 64
@@ -203,7 +200,6 @@ class HttpServer:
         doors: Doors | None = None,
         translate: Translate | None = None,
         interpose: Interpose | None = None,
-        events: Events | None = None,
         gate: Gate | None = None,
         request_max_bytes: int,
         queued_max_bytes: int,
@@ -213,9 +209,6 @@ class HttpServer:
         self._listener_name = listener
         self._sessions = sessions
         self._interpose = interpose
-        self._events = events
-        self._kafka_client_at: float | None = None
-        """When the last client of Kafka's binary protocol was reported."""
         self._gate = gate or Gate()
         self._hosts: set[bytes] = set()
         """Values of ``Host`` that the gate knows."""
@@ -421,21 +414,6 @@ class HttpServer:
     def general_protocol(self) -> asyncio.Protocol | None:
         """For a connection that is more than plain requests; None for one that came too late."""
         return None if self._closing else self._server()
-
-    def report_kafka_client(self, connection: RpcConnection) -> None:
-        """Write one line for the operator: the client itself learns only that the connection was closed."""
-        now = asyncio.get_running_loop().time()
-        if self._events is None or (
-            self._kafka_client_at is not None and now < self._kafka_client_at + KAFKA_CLIENT_INTERVAL_S
-        ):
-            return
-        self._kafka_client_at = now
-        self._events(
-            "kafka_client_refused",
-            client=connection.remote,
-            port=self.address.port,
-            why="it speaks Kafka's binary protocol, and this port speaks HTTP: use minikafka's clients, or see /docs",
-        )
 
     def opened(self, connection: RpcConnection, transport: asyncio.Transport) -> None:
         """Somebody is there; a connection that is being accepted while the server closes is closed as it is made."""

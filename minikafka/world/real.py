@@ -126,7 +126,7 @@ def real_world(
         links = LinkEnd(instruments.faults, node, name_of=instruments.name_of, events=events)
     return RealWorld(
         data_dir=data_dir if data_dir is not None else config.log_dirs,
-        network=HttpNetwork(doors=doors, translate=translate, links=links, events=events, **options),
+        network=HttpNetwork(doors=doors, translate=translate, links=links, **options),
         events=events,
         syncs=syncs,
         faults=None if instruments is None else instruments.machine(str(config.node_id)),

@@ -43,8 +43,6 @@ LENGTH_DIGITS_MAX = 12
 _MSGPACK = MSGPACK.encode()
 _SPACES = b" \t"
 _START = b"POST /rpc/"
-# A request of Kafka's binary protocol: its size (below 16 MiB), its API key, its version. HTTP never begins with 0.
-_KAFKA_REQUEST = re.compile(rb"\0[\s\S]{3}\0[\0-\x7f]\0[\0-\x1f]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,10 +171,6 @@ class Host(Protocol):
         """The general server's end of a connection; None: it closes, and takes nobody in any more."""
         ...
 
-    def report_kafka_client(self, connection: RpcConnection) -> None:
-        """It has sent a request of Kafka's binary protocol, and is closed."""
-        ...
-
     def opened(self, connection: RpcConnection, transport: asyncio.Transport) -> None: ...
 
     def closed(self, connection: RpcConnection) -> None:
@@ -264,10 +258,6 @@ class RpcConnection(asyncio.BufferedProtocol):
         if read[0] <= FIRST_BYTE_MAX and not self._has_asked and self._speak_frames(read):
             return
         if end < 4:
-            if _KAFKA_REQUEST.match(read):
-                self._host.report_kafka_client(self)
-                self.abort()
-                return
             if not (read.startswith(_START) or _START.startswith(read)) or self._read_size == READ_SIZE:
                 self._hand_over()
             return

@@ -10,8 +10,6 @@ from collections.abc import Awaitable, Callable, Sequence
 import pytest
 import uvloop
 from aiohttp import web
-from aiokafka.client import AIOKafkaClient
-from aiokafka.errors import KafkaConnectionError
 
 from minikafka.ports import RequestContext
 from minikafka.types import Address
@@ -357,26 +355,3 @@ def test_connection_close_and_the_servers_own_end(play):
         assert server.connection_count == 0
 
     play(story)
-
-
-async def test_a_kafka_client_is_reported_in_one_line_and_its_connection_is_closed():
-    """Issue 13, section 0: aiokafka tried again and again, and the broker's log had nothing. Other bytes are no client."""
-    events: list[tuple[str, dict[str, object]]] = []
-    network = HttpNetwork(doors=doors, events=lambda kind, **facts: events.append((kind, facts)))
-    server = await network.serve(ANY, Echo())
-    kafka = AIOKafkaClient(bootstrap_servers=str(server.address))
-    for _ in range(2):
-        with pytest.raises(KafkaConnectionError):
-            await kafka.bootstrap()
-    await kafka.close()
-    # Zeros are no request of Kafka's, nor is a first byte alone: the general server answers, and nothing is reported.
-    for junk in (b"\0\0\0\0\xff\xff\xff\xff", b"\0"):
-        reader, writer = await asyncio.open_connection(*server.address)
-        writer.write(junk + b"\r\n\r\n")
-        assert (await reader.readline()).startswith(b"HTTP/1.0 400")
-        writer.close()
-    await network.close()
-    ((kind, facts),) = events
-    assert kind == "kafka_client_refused"
-    assert (facts["client"], facts["port"]) == ("127.0.0.1", server.address.port)
-    assert "this port speaks HTTP" in str(facts["why"])
