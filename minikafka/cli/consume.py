@@ -275,6 +275,11 @@ class Reading:
         ends = await consumer.end_offsets(partitions) if self.ending.at_end else {}
         await self._seek(consumer, partitions, ends)
         self.last_s = asyncio.get_running_loop().time()
+        if self.begin == END and not self.ending.at_end and sys.stdout.isatty() and sys.stderr.isatty():
+            click.echo(
+                "minikafka: waiting for new records; --from-beginning also prints older ones",
+                err=True,
+            )
         while not self._enough and not (ends and await self._at_end(consumer, ends)):
             records = await self._polled(consumer)
             for partition, batch in records.items():

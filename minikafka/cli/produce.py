@@ -191,6 +191,8 @@ async def _produce(tally: Tally, asked: Sending, signals: Signals) -> None:
     )
     await somebody_listens(asked.bootstrap)
     await producer.start()
+    if sys.stdin.isatty() and sys.stderr.isatty():
+        click.echo("minikafka: one record a line; Ctrl-D ends the input", err=True)
     showing = asyncio.ensure_future(_show(tally))
     hinting: asyncio.Task[None] | None = None
     try:

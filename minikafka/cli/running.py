@@ -24,6 +24,7 @@ import uvloop
 
 from minikafka.addresses import parse_bootstrap
 from minikafka.errors import (
+    GroupIdNotFound,
     InvalidConfig,
     NetworkException,
     OutcomeUnknown,
@@ -54,6 +55,7 @@ NEXT_STEPS: tuple[tuple[type[Exception], str], ...] = (
     (NetworkException, "check -b, and that a broker runs there (`minikafka up`)"),
     (UnknownTopicOrPartition, "`minikafka topics list` shows the topics"),
     (TopicAlreadyExists, "choose another name, or delete it first"),
+    (GroupIdNotFound, "`minikafka groups list` shows the groups"),
 )
 """What to do next, by class of error; the first that fits is told."""
 

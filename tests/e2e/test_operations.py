@@ -258,6 +258,34 @@ def test_a_terminal_shows_control_characters_escaped(cluster: LocalCluster):
     assert piped == b"\x1b[2J\x07\n"
 
 
+@pytest.mark.parametrize(
+    ("command", "hint"),
+    [
+        ("consume", b"minikafka: waiting for new records; --from-beginning also prints older ones\r\n"),
+        ("produce", b"minikafka: one record a line; Ctrl-D ends the input\r\n"),
+    ],
+)
+def test_a_command_that_waits_says_so_on_a_terminal(cluster: LocalCluster, command: str, hint: bytes):
+    """`consume orders` without new records, and `produce orders` without a pipe, looked like a hang."""
+    if "waited" not in told(cluster, "topics", "list"):
+        create(cluster, "waited")
+    ours, theirs = os.openpty()
+    try:
+        running = subprocess.Popen(
+            [*MINIKAFKA, command, "waited", "-b", cluster.bootstrap], stdin=theirs, stdout=theirs, stderr=theirs
+        )
+        try:
+            assert os.read(ours, 1000) == hint
+            running.send_signal(signal.SIGINT)
+            assert running.wait(TIMEOUT_S) == 130
+        finally:
+            running.kill()
+            running.wait()
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
 def test_who_interrupts_produce_while_brokers_are_down_is_told_what_it_waits_for():
     """Ctrl-C waits for answers, up to delivery.timeout.ms: two minutes without a word looked like a hang."""
     with LocalCluster(1, config=QUICK) as cluster:

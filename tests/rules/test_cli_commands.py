@@ -48,6 +48,7 @@ from minikafka.cli.tables import print_table, shown
 from minikafka.cli.topics import to_json as topics_json
 from minikafka.config import BrokerConfig, table
 from minikafka.errors import (
+    GroupIdNotFound,
     MessageTooLarge,
     NotEnoughReplicas,
     OutcomeUnknown,
@@ -276,6 +277,7 @@ def test_nobody_there_is_a_sentence_that_says_what_to_do():
     ("error", "words"),
     [
         (TopicAlreadyExists("orders exists"), "TOPIC_ALREADY_EXISTS: orders exists; choose another name"),
+        (GroupIdNotFound("no group g"), "GROUP_ID_NOT_FOUND: no group g; `minikafka groups list` shows the groups"),
         (Unreachable("no route"), "no route; check -b"),
         (OutcomeUnknown("it broke"), "it broke; look before you send again"),
         (OSError(28, "No space left on device"), "minikafka: the output cannot be written: No space left on device"),
