@@ -160,7 +160,9 @@ class IsrProposer:
                 self._waiters.wake(Mark.HIGH_WATERMARK, name, leader.high_watermark)
             return True
         error = error_name(answer.error_code)
-        self.world.events("isr_proposal_refused", partition=str(name), error=error, why=answer.error_message)
+        self.world.events(
+            "isr_proposal_refused", partition=str(name), epoch=leader.epoch, error=error, why=answer.error_message
+        )
         if answer.error_code in SURELY_NOT_DONE:
             self._pending.pop(name, None)
             leader.withdraw(proposal)

@@ -69,6 +69,10 @@ class _Asked(NamedTuple):
             and fetch.last_fetched_epoch == role.truncation.last_fetched_epoch(log)
         )
 
+    def is_answered_to(self, partition: Partition) -> bool:
+        """True if the role that asked is still the present one, and its log still ends where it asked from."""
+        return partition.role is self.role and self.fetch.offset == partition.log.end_offset
+
 
 class ReplicaFetchers:
     """All loops of one broker, and which partition is fetched where."""
@@ -309,9 +313,7 @@ class _LeaderLoop:
             name = TopicPartition(answer.topic, answer.partition)
             asked = asking.get(name)
             partition = self.owner.partitions.get(name)
-            if asked is None or partition is None or partition.role is not asked.role:
-                continue
-            if asked.fetch.offset != partition.log.end_offset:
+            if asked is None or partition is None or not asked.is_answered_to(partition):
                 continue
             self.leader_ends[name] = answer.log_end_offset
             step = self._apply(name, asked.role, answer, asked.fetch)

@@ -50,6 +50,7 @@ def on_vote_request(core: QuorumCore, request: VoteRequest, now: float) -> Ready
         epoch=request.candidate_epoch,
         candidate=request.candidate_id,
         pre_vote=request.pre_vote,
+        log=(request.last_epoch, request.last_epoch_end_offset),
     )
     return core.ready(VoteResponse(**_leader_facts(core), vote_granted=refusal is None))
 

@@ -203,6 +203,7 @@ class FollowerReplica:
                     base=batches[start].base_offset,
                     end=batch.next_offset,
                     leader=self.leader,
+                    role_epoch=self.epoch,
                 )
                 start = number + 1
 

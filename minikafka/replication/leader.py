@@ -396,7 +396,14 @@ class LeaderReplica:
         invariant(self.me in isr, "a leader never proposes an ISR without itself (S13)", isr=isr)
         epochs = tuple(self.remotes[node].broker_epoch if node != self.me else -1 for node in isr)
         self.proposal = Proposal(isr, epochs, self.epoch, self.partition_epoch)
-        self.events("isr_proposed", partition=str(self.partition), epoch=self.epoch, old=self.isr, new=isr)
+        self.events(
+            "isr_proposed",
+            partition=str(self.partition),
+            epoch=self.epoch,
+            partition_epoch=self.partition_epoch,
+            old=self.isr,
+            new=isr,
+        )
         return self.proposal
 
     def on_committed_state(self, isr: Sequence[NodeId], partition_epoch: int, *, recovered: bool, now: float) -> bool:

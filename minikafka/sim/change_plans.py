@@ -2,7 +2,8 @@
 
 Targets say what is asked for: ``orders-0=4,2,3`` moves a partition to these brokers, ``orders-0=`` takes a move back;
 ``orders=5`` gives a topic that many partitions; ``orders:segment.bytes=300`` sets, with nothing behind the equals sign
-it takes back.
+it takes back; ``2:log.segment.bytes=600`` sets it of broker 2, and with nothing before the colon of all brokers;
+several settings are separated by semicolons.
 
 Rules for this file: it draws, nothing here runs. Settings that hold or give up a promise of durability are left alone:
 the plan's policy is what the run is judged by.
@@ -13,9 +14,9 @@ from __future__ import annotations
 from random import Random
 from typing import Final, NamedTuple
 
-REASSIGN, ADD_PARTITIONS, ALTER_TOPIC = "reassign", "add_partitions", "alter_topic"
+REASSIGN, ADD_PARTITIONS, ALTER_TOPIC, ALTER_BROKER = "reassign", "add_partitions", "alter_topic", "alter_broker"
 
-CHANGE_FAULTS: Final = (REASSIGN, ADD_PARTITIONS, ALTER_TOPIC)
+CHANGE_FAULTS: Final = (REASSIGN, ADD_PARTITIONS, ALTER_TOPIC, ALTER_BROKER)
 """Kinds of what an administrator does."""
 
 SETTINGS: Final = (

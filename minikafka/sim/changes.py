@@ -4,6 +4,7 @@
 ``reassign``        ``orders-0=4,2,3``: moved to these brokers; ``orders-0=``: a move is taken back
 ``add_partitions``  ``orders=5``: the topic grows to that many; a producer of its own sends to what is new
 ``alter_topic``     ``orders:segment.bytes=300``: set, and with nothing behind the equals sign taken back
+``alter_broker``    ``2:log.segment.bytes=600``: the same of a broker, with nothing before the colon of all brokers
 ``elect``           ``orders-0``: uncleanly, where nobody may lead (:meth:`Changes.elect_where_nobody_may_lead`)
 ==================  ===================================================================================================
 
@@ -21,7 +22,7 @@ from minikafka.client.admin import AdminClient
 from minikafka.client.structs import ConfigResource
 from minikafka.errors import InvalidPartitions, InvalidReplicaAssignment, NoReassignmentInProgress, ProtocolError
 from minikafka.ports import World
-from minikafka.sim.change_plans import ADD_PARTITIONS, ALTER_TOPIC, REASSIGN
+from minikafka.sim.change_plans import ADD_PARTITIONS, ALTER_BROKER, ALTER_TOPIC, REASSIGN
 from minikafka.sim.cluster import SimCluster
 from minikafka.sim.lives import RETRY_S, admin_config
 from minikafka.sim.plan import Fault, Operation
@@ -52,6 +53,7 @@ class Changes:
             REASSIGN: self._reassign,
             ADD_PARTITIONS: self._add_partitions,
             ALTER_TOPIC: self._alter_topic,
+            ALTER_BROKER: self._alter_broker,
             ELECT: self._elect,
         }
 
@@ -117,10 +119,19 @@ class Changes:
         )
 
     async def _alter_topic(self, admin: AdminClient, world: World, target: str) -> None:
-        topic, _, setting = target.partition(":")
-        name, _, value = setting.partition("=")
-        await admin.incremental_alter_configs([ConfigResource("topic", topic, {name: value or None})], wait=False)
-        world.events("topic_altered", topic=topic, setting=setting)
+        await self._alter(admin, "topic", target)
+        world.events("topic_altered", topic=target.partition(":")[0], setting=target.partition(":")[2])
+
+    async def _alter_broker(self, admin: AdminClient, world: World, target: str) -> None:
+        await self._alter(admin, "broker", target)
+        world.events("broker_altered", broker=target.partition(":")[0], setting=target.partition(":")[2])
+
+    @staticmethod
+    async def _alter(admin: AdminClient, kind: str, target: str) -> None:
+        resource, _, settings = target.partition(":")
+        pairs = [setting.partition("=") for setting in settings.split(";")]
+        given = {name: value or None for name, _, value in pairs}
+        await admin.incremental_alter_configs([ConfigResource(kind, resource, given)], wait=False)
 
     async def _elect(self, admin: AdminClient, world: World, target: str) -> None:
         topic, _, number = target.rpartition("-")

@@ -14,6 +14,7 @@ from typing import Final
 from minikafka.sim.change_plans import ADD_PARTITIONS, CHANGE_FAULTS, drawn_changes
 from minikafka.sim.compaction_plans import TOMBSTONE, compacted, drawn_key, drawn_settings
 from minikafka.sim.group_plans import MEMBER_FAULTS, drawn_failovers, drawn_group
+from minikafka.sim.message_plans import contested_votes, isr_churn, late_fetches, snapshot_starts
 from minikafka.sim.plan import VOTERS, Fault, Operation, Plan, PlannedTopic
 from minikafka.sim.whom import FOLLOWER, ISR, LEADER
 
@@ -44,7 +45,7 @@ def with_extras(plan: Plan) -> Plan:
 
 
 def _and_faults(plan: Plan, faults: Sequence[Fault]) -> Plan:
-    return plan.with_(faults=tuple(sorted((*plan.faults, *faults), key=lambda fault: fault.at_s)))
+    return plan.with_faults(faults)
 
 
 def _moments(plan: Plan, random: Random, count: int) -> list[float]:
@@ -297,6 +298,10 @@ EXTRAS: Final = (
     (0.3, short_logs),
     (0.25, topic_lives),
     (0.2, unclean_topic),
+    (0.2, isr_churn),
+    (0.2, late_fetches),
+    (0.2, contested_votes),
+    (0.2, snapshot_starts),
     (0.25, wrong_calendars),
     (0.3, real_consumer),
     (0.25, rotten_bits),

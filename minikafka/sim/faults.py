@@ -12,11 +12,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from random import Random
 from typing import ClassVar
 
 from minikafka.groups.records import OFFSETS_TOPIC
 from minikafka.invariant import invariant
+from minikafka.sim import message_faults
 from minikafka.sim.cluster import SimCluster, node_name
+from minikafka.sim.message_faults import HOLD, KILL_GRANTING_VOTER, MESSAGE_FAULTS, Matching
 from minikafka.sim.plan import FSYNC, Fault, Plan
 from minikafka.sim.rot import Rot
 from minikafka.sim.verdicts import Drop, Message, Verdict
@@ -31,6 +34,9 @@ DISK_LEFT_BYTES = 200
 
 ROT_RETRY_S = 0.07
 """How often it is looked whether everybody is in sync, so that a bit may rot."""
+
+RESTART_S = 0.05
+"""How soon a supervisor starts a process again that died as a message was held."""
 
 STOP_S_MAX = 4.0
 """The longest controlled shutdown of a plan's settings, and some room."""
@@ -403,6 +409,42 @@ class Faults:
             network.clog(*link)
         self._later(fault, release)
 
+    # ---- messages ----------------------------------------------------------------------------------------------------
+
+    def _messages(self, fault: Fault, _: tuple[NodeId, ...]) -> None:
+        """Messages of one API are lost, late or doubled, or one of them is held."""
+
+        def struck_one(message: Message) -> None:
+            self.marks[f"{fault.kind}_struck"] += 1
+            if fault.kind == HOLD and fault.value:
+                loop = self._cluster.sim.loop
+                dies = Fault(at_s=loop.now + fault.value, kind="crash", target=message.source, lasts_s=RESTART_S)
+                loop.happen_at(dies.at_s, lambda: self.begin(dies))
+
+        undo = message_faults.begin(
+            fault.kind,
+            Matching(fault.message, self._links(fault)),
+            lasts_s=fault.lasts_s,
+            value=fault.value,
+            random=Random(f"{self._plan.seed}/messages/{fault}"),
+            cluster=self._cluster,
+            struck_one=struck_one,
+        )
+        self._undo.append(undo)
+        if fault.kind != HOLD:
+            self._later(fault, undo)
+
+    def _kill_granting_voter(self, fault: Fault, nodes: tuple[NodeId, ...]) -> None:
+        """Voters die right after they have granted a vote, as far as the budget allows."""
+        names = {node_name(node): node for node in nodes if node in self._cluster.voters}
+
+        def kill(name: str) -> None:
+            now = self._cluster.sim.loop.time()
+            self.begin(Fault(at_s=now, kind="crash", target=f"n{names[name]}", lasts_s=fault.lasts_s))
+            self.marks["killed_after_a_vote"] += 1
+
+        self._undo.append(message_faults.on_granted_vote(self._cluster, names, max(1, int(fault.value)), kill))
+
     BEGIN: ClassVar[dict[str, Callable[[Faults, Fault, tuple[NodeId, ...]], None]]] = {
         "rot": _rot,
         "crash": _crash,
@@ -424,6 +466,8 @@ class Faults:
         "late_link": _shape,
         "fail_sync": _fail_sync,
         "disk_full": _disk_full,
+        **dict.fromkeys(MESSAGE_FAULTS, _messages),
+        KILL_GRANTING_VOTER: _kill_granting_voter,
     }
     """Kinds of fault, and how each begins."""
 

@@ -215,6 +215,10 @@ class SimLoop(_Base):  # type: ignore[misc]
                     self._advance(max(self.now, deadline))
                     return
 
+    def alarm(self) -> None:
+        """End :meth:`run_until_alarm` with this turn."""
+        self.alarmed = True
+
     def _turn(self, limit: float | None) -> bool:
         """Let one node run all that is ready of it. False when nothing is left before virtual time ``limit``."""
         ready = self._ready

@@ -350,6 +350,9 @@ class SimNetwork:
             observer(message, verdict)
         if isinstance(verdict, Deliver):
             self._transmit(link, len(message.body), verdict.after_s, arrive)
+            if verdict.again_after_s is not None and message.kind == "request":
+                self.marks["message_duplicated"] += 1
+                self._transmit(link, len(message.body), verdict.again_after_s, arrive)
         elif isinstance(verdict, Reset):
             self._transmit(link, 0, None, broken)
         elif isinstance(verdict, Hold):

@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from minikafka.sim.plan import Plan
+from minikafka.sim.message_faults import LATE_BY_VALUE
+from minikafka.sim.plan import Fault, Plan
 
 PACE: Final = 3.0
 
@@ -32,12 +33,15 @@ def slower(plan: Plan, by: float = PACE) -> Plan:
         client_settings=_longer(plan.client_settings, by),
         clients={name: _longer(settings, by) for name, settings in plan.clients.items()},
         topics=tuple(replace(topic, configs=_longer(topic.configs, by)) for topic in plan.topics),
-        faults=tuple(
-            replace(each, at_s=round(each.at_s * by, 3), lasts_s=round(each.lasts_s * by, 3)) for each in plan.faults
-        ),
+        faults=tuple(_longer_fault(each, by) for each in plan.faults),
         groups=tuple(replace(each, settings=_longer(each.settings, by)) for each in plan.groups),
         operations=tuple(replace(each, at_s=round(each.at_s * by, 4)) for each in plan.operations),
     )
+
+
+def _longer_fault(fault: Fault, by: float) -> Fault:
+    value = fault.value * by if fault.kind in LATE_BY_VALUE else fault.value
+    return replace(fault, at_s=round(fault.at_s * by, 3), lasts_s=round(fault.lasts_s * by, 3), value=round(value, 4))
 
 
 def _longer(settings: Mapping[str, Any], by: float) -> dict[str, Any]:

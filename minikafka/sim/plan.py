@@ -26,7 +26,7 @@ Rules for this file: it is data; ``seeds.py`` draws it, ``run.py`` carries it ou
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -55,11 +55,14 @@ class Fault:
     lasts_s: float = 0.0
     value: float = 0.0
     """How strong, where that has a meaning (seconds)."""
+    message: str = ""
+    """Which messages a fault of messages strikes, in the words of ``message_faults.py``: ``Fetch answer``."""
 
     def __str__(self) -> str:
         lasts = f" for {self.lasts_s:.2f} s" if self.lasts_s else ""
         value = f" ({self.value:g})" if self.value else ""
-        return f"t={self.at_s:.2f} {self.kind} {self.target}{value}{lasts}"
+        message = f" [{self.message}]" if self.message else ""
+        return f"t={self.at_s:.2f} {self.kind} {self.target}{message}{value}{lasts}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,3 +155,7 @@ class Plan:
     def with_(self, **changes: Any) -> Plan:
         """A changed copy."""
         return replace(self, **changes)
+
+    def with_faults(self, faults: Iterable[Fault]) -> Plan:
+        """A copy with more faults."""
+        return replace(self, faults=tuple(sorted((*self.faults, *faults), key=lambda fault: fault.at_s)))

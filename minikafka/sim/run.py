@@ -72,12 +72,18 @@ class Schedule:
     """What the run itself does, and when; undoing a fault is put in when the fault happens."""
 
     actions: list[_Action] = field(default_factory=list)
+    next_s: float = 0.0
+    """Until when time passes now."""
+    interrupt: Callable[[], None] = lambda: None
+    """Called when something is to be done before that."""
     _count: int = 0
 
     def at(self, at_s: float, do: Callable[[], None]) -> None:
         """Do it at a virtual time; equal times keep the order of these calls."""
         self._count += 1
         heapq.heappush(self.actions, _Action(at_s, self._count, do))
+        if at_s < self.next_s:
+            self.interrupt()
 
 
 class Run:
@@ -96,7 +102,7 @@ class Run:
         clocks_jump = any(fault.kind == "jump_clock" for fault in plan.faults)
         self.watch.compaction.calendars_are_right = not plan.skew_s and not clocks_jump
         self.report = Report(plan=plan)
-        self.schedule = Schedule()
+        self.schedule = Schedule(interrupt=self.sim.loop.alarm)
         self.checker = Checker()
         self._told_at: list[float] = []
         """When each line of the history was."""
@@ -176,16 +182,17 @@ class Run:
 
     def _play(self, end_s: float) -> None:
         """Let time pass until ``end_s``, doing what is scheduled."""
-        actions = self.schedule.actions
-        while actions and actions[0].at_s <= end_s:
-            action = heapq.heappop(actions)
-            self._pass_until(action.at_s)
-            action.do()
-        self._pass_until(end_s)
-
-    def _pass_until(self, at_s: float) -> None:
-        self.sim.loop.run_until_alarm(max(at_s, self.sim.loop.time()))
-        self._check()
+        schedule, loop = self.schedule, self.sim.loop
+        while True:
+            due_s = schedule.actions[0].at_s if schedule.actions else end_s
+            schedule.next_s = max(min(due_s, end_s), loop.time())
+            loop.run_until_alarm(schedule.next_s)
+            self._check()
+            if loop.time() < schedule.next_s:
+                continue  # something is to be done sooner
+            if not schedule.actions or schedule.actions[0].at_s > schedule.next_s:
+                return
+            heapq.heappop(schedule.actions).do()
 
     def _check(self) -> None:
         """End the run if something is broken."""

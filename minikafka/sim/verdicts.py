@@ -29,6 +29,8 @@ class Deliver:
     """Let it arrive ``after_s`` virtual seconds; None draws the link's own delay."""
 
     after_s: float | None = None
+    again_after_s: float | None = None
+    """A request arrives a second time so much later, as through a retrying proxy; the first response wins."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,18 @@ from minikafka.sim.invariants import (
     OneLeaderPerEpoch,
     ValidHighWatermark,
 )
+from minikafka.sim.isr_invariants import PROPOSAL_EVENTS, IsrChanges
 from minikafka.sim.log_invariants import LogInOrder
-from minikafka.sim.metadata_invariants import QUORUM_EVENTS, AppliedEqual, MetadataHolds, QuorumHolds
+from minikafka.sim.message_invariants import SentMessages
+from minikafka.sim.metadata_invariants import (
+    IMAGE_EVENTS,
+    QUORUM_EVENTS,
+    AppliedEqual,
+    MetadataHolds,
+    QuorumHolds,
+    Replayed,
+)
+from minikafka.sim.role_invariants import FetchOfPresentBroker, PresentRole
 from minikafka.sim.sight import OfPartition, Report, Sight, Violation, life_of, number_of
 from minikafka.sim.world import Event
 from minikafka.types import Epoch, NodeId, Offset, TopicPartition
@@ -61,7 +71,11 @@ class Watch:
         committed = CommittedPrefixEqual()
         self.copied = GoneWhenCopied(committed)
         self.compaction = CompactionKeepsLatest(committed, self.copied)
+        self._isr = IsrChanges()
         self._of_partitions: list[OfPartition] = [
+            PresentRole(),
+            FetchOfPresentBroker(),
+            self._isr,
             OneLeaderPerEpoch(),
             HwWithinLog(),
             HwNeverBackInEpoch(),
@@ -76,19 +90,23 @@ class Watch:
         ]
         self.committed = committed
         self._metadata = MetadataHolds()
-        self._applied = AppliedEqual()
-        self._quorum = QuorumHolds()
+        replayed = Replayed()
+        self._applied = AppliedEqual(replayed)
+        self._quorum = QuorumHolds(replayed)
+        self._sent = SentMessages([node_name(node) for node in cluster.nodes], self.report)
         self._nodes = {node_name(node): node for node in cluster.nodes}
         self._names: dict[str, TopicPartition] = {}
         self._told: list[Event] = []
         self._begun_anew: dict[str, dict[Offset, None]] = {}
         self._deleted_below: dict[str, Offset] = {}
         cluster.sim.observers.append(self._on_event)
+        cluster.sim.network.observers.append(self._sent.observe)
         cluster.sim.loop.after_step.append(self._after_step)
 
     def close(self) -> None:
         """Look no more."""
         self.cluster.sim.observers.remove(self._on_event)
+        self.cluster.sim.network.observers.remove(self._sent.observe)
         self.cluster.sim.loop.after_step.remove(self._after_step)
 
     def also(self, invariant: OfPartition) -> None:
@@ -104,8 +122,13 @@ class Watch:
         self.violations.append(Violation(name, what, loop.time(), loop.steps))
 
     def _on_event(self, event: Event) -> None:
-        if event.node in self._nodes and ("partition" in event.facts or event.kind in QUORUM_EVENTS):
+        if event.node not in self._nodes:
+            return
+        self._sent.progress.on_event(event, self.report)
+        if "partition" in event.facts or event.kind in QUORUM_EVENTS or event.kind in IMAGE_EVENTS:
             self._told.append(event)
+            if event.kind in PROPOSAL_EVENTS:
+                self._isr.on_event(event)
             if event.kind == "log_restarted":
                 name = str(event.facts["partition"])
                 self._begun_anew.setdefault(name, {})[number_of(event, "new")] = None
@@ -147,7 +170,8 @@ class Watch:
         for node, broker in brokers.items():
             image = broker.image
             if image is not self._applied.seen.get(node):
-                self._metadata.look(image, self.report, self.cluster.sim.loop.time())
+                changed = self._metadata.look(image, self.report, self.cluster.sim.loop.time())
+                self._isr.on_committed(changed, image, brokers, self.were_rotten, self.report)
                 self._applied.look(node, image, self.report)
             if newest is None or image.offset > newest.offset:
                 newest = image
@@ -156,6 +180,8 @@ class Watch:
             node = self._nodes[event.node]
             if event.kind in QUORUM_EVENTS:
                 self._quorum.on_event(event, life_of(event), self.cluster.brokers[node], self.report)
+                continue
+            if event.kind in IMAGE_EVENTS:
                 continue
             partition = self._partition_of(event, brokers.get(node))
             if partition is None or partition.failed or (node, partition.partition) in self.rotten:

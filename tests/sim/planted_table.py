@@ -28,10 +28,11 @@ from tests.sim.planted_compaction import COMPACTION
 from tests.sim.planted_extras import EXTRA_CLUSTERS, EXTRA_DRILLS
 from tests.sim.planted_groups import GROUP_CLUSTERS, GROUP_DRILLS
 from tests.sim.planted_kafka import KAFKA
+from tests.sim.planted_messages import MESSAGE_CLUSTERS
 from tests.sim.planted_own import OWN
 from tests.sim.planted_survivors import SURVIVOR_DRILLS, SURVIVORS
 
-CLUSTERS: Final = (*PLANTED, *EXTRA_CLUSTERS, *GROUP_CLUSTERS, *SURVIVORS)
+CLUSTERS: Final = (*PLANTED, *EXTRA_CLUSTERS, *GROUP_CLUSTERS, *MESSAGE_CLUSTERS, *SURVIVORS)
 """Hunted with plans of the simulator."""
 
 RULES: Final = (*KAFKA, *OWN, *EXTRA_DRILLS, *GROUP_DRILLS, *COMPACTION, *SURVIVOR_DRILLS)
