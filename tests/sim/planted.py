@@ -202,7 +202,7 @@ PLANTED = (
     Planted(
         name="hw_ignores_maximal_isr",
         story="an ISR change in flight counts as if it were done (KIP-497)",
-        caught_by=("valid_high_watermark", *LOSS),
+        caught_by=("maximal_isr_lacks_a_member", "valid_high_watermark", *LOSS),
         patches=[(LeaderReplica, "maximal_isr", property(committed_isr_only))],
         seed=9,
     ),
@@ -237,7 +237,7 @@ PLANTED = (
     Planted(
         name="divergence_unseen",
         story="the leader never tells a follower where their logs part",
-        caught_by=(*LOSS, "not_converged", "a_follower_asks_within_the_log"),
+        caught_by=(*LOSS, "not_converged", "no_progress", "a_follower_asks_within_the_log"),
         patches=[(LeaderReplica, "diverging", never_diverging)],
         seed=12,
         kinds=("crash",),
@@ -288,6 +288,7 @@ PLANTED = (
         caught_by=(
             "one_quorum_leader_per_epoch",
             "committed_metadata_differs",
+            "two_votes_in_an_epoch",
             "broker_failed",  # a state file renamed before its bytes were durable is empty or torn
         ),
         patches=[(QuorumDriver, "_persist", vote_in_page_cache)],
@@ -323,6 +324,8 @@ PLANTED = (
         name="votes_for_everybody",
         story="a voter votes twice in an epoch, and for any log",
         caught_by=(
+            "two_votes_in_an_epoch",
+            "vote_for_a_log_behind",
             "one_quorum_leader_per_epoch",
             "committed_metadata_lost",
             "committed_metadata_differs",
