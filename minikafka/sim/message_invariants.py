@@ -29,7 +29,13 @@ CUTS_MAX: Final = 5
 """Truncations of one role to one offset. In one epoch a leader's log only grows: a second one is rare, a sixth a loop.
 """
 
-CUTS: Final = frozenset({"tail_truncated", "log_restarted", "quorum_tail_truncated"})
+CUTS: Final = {
+    "tail_truncated": "new",
+    "nothing_truncated": "end",
+    "log_restarted": "new",
+    "quorum_tail_truncated": "new",
+}
+"""Events of truncations, and the fact that says where."""
 
 PROGRESS: Final = frozenset(
     {
@@ -93,7 +99,8 @@ class Progress:
             self._responses.pop(event.node, None)
         elif event.kind in CUTS:
             facts = event.facts
-            place = (event.node, event.incarnation, facts.get("partition"), facts.get("epoch"), number_of(event, "new"))
+            end = number_of(event, CUTS[event.kind])
+            place = (event.node, event.incarnation, facts.get("partition"), facts.get("epoch"), end)
             self._cuts[place] += 1
             if self._cuts[place] == CUTS_MAX + 1:
                 report(self.name, f"{event.node}#{event.incarnation} {event.kind} {dict(facts)}: {CUTS_MAX + 1} times")

@@ -75,9 +75,9 @@ def isr_churn(plan: Plan, random: Random) -> Plan:
 def late_fetches(plan: Plan, random: Random) -> Plan:
     """A fetch, or its response, is held; its sender is killed meanwhile, so that leaders or broker epochs change."""
     faults = []
-    for _ in range(random.randint(1, 2)):
+    for _ in range(random.randint(2, 4)):
         partition = _partition(plan, random)
-        at_s = random.uniform(0.3, plan.duration_s - 1.0)
+        at_s = random.uniform(0.3, 0.7 * plan.duration_s)
         part, link = random.choice(
             (
                 ("answer", f"{LEADER}:{partition}>{OTHERS}"),

@@ -16,7 +16,7 @@ from minikafka.sim.world import Event
 ROLE_EVENTS = frozenset({"became_leader", "became_follower", "became_leaderless", "role_given_up"})
 """Events after which a replica has another role."""
 
-FOLLOWER_EVENTS = frozenset({"tail_truncated", "log_restarted", "follower_hw_changed"})
+FOLLOWER_EVENTS = frozenset({"tail_truncated", "nothing_truncated", "log_restarted", "follower_hw_changed"})
 """Changes that only a follower makes; each event names the epoch of the role that made it."""
 
 

@@ -160,9 +160,9 @@ def never_seen_before(self: ProducerState, batch: Any) -> None:
 def first_alive(original: Callable[..., Any]) -> Callable[..., Any]:
     """Elect the first replica that lives, in sync or not."""
 
-    def elect(image: Any, partition: Any, isr: Any, elr: Any, election: Any) -> Any:
+    def elect(image: Any, partition: Any, isr: Any, *rest: Any) -> Any:
         everybody = tuple(node for node in partition.replicas if image.eligible(node))
-        choice = original(image, partition, everybody or isr, elr, election)
+        choice = original(image, partition, everybody or isr, *rest)
         return replace(choice, isr=(choice.leader,)) if choice.leader in everybody else choice
 
     return elect
