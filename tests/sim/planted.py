@@ -307,7 +307,7 @@ PLANTED = (
     Planted(
         name="elected_from_anywhere",
         story="the controller elects whoever lives (S20 without being asked)",
-        caught_by=LOSS,
+        caught_by=("isr_change_without_a_proposal", *LOSS),
         patches=[(elections, "_elect", first_alive(elections._elect))],
         seed=6,
     ),
