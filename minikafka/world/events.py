@@ -44,6 +44,7 @@ LEVELS: dict[str, int] = {
     "controller_silent": WARNING,
     "controlled_shutdown_gave_up": WARNING,
     "fetch_failed": WARNING,
+    "kafka_connection_refused": WARNING,
     "fetch_corrupt": WARNING,
     "quorum_fetch_damaged": WARNING,
     "tail_truncated": WARNING,

@@ -159,6 +159,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._waits_for_room = not self._host.admit(self._announced)
         if not self._waits_for_room:
             self._held += self._announced
+            self._reader.make_room()
             self._frame_since = self._loop.time()
         elif self._transport is not None:
             self._loop.call_later(ADMIT_PAUSE_S, self._admit_again)

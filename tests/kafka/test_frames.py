@@ -21,6 +21,7 @@ def torn(data: bytes, random: Random, reader: FrameReader) -> list[bytes]:
     """Give the reader ``data`` in pieces as a socket does: into its own buffer, as much as it has room for."""
     frames: list[bytes] = []
     while data:
+        reader.make_room()
         room = reader.buffer()
         assert len(room) > 0
         size = min(len(room), len(data), random.choice((1, 3, 100, 5000, 100_000)))

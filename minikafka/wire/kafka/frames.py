@@ -85,7 +85,11 @@ def sized(buffers: Buffers) -> Buffers:
 
 
 class FrameReader:
-    """Splits a stream of bytes into frames. ``frame_bytes_max`` bounds a frame before memory is spent on it."""
+    """Splits a stream of bytes into frames. ``frame_bytes_max`` bounds a frame before memory is spent on it.
+
+    A frame that is larger than the read buffer is ``announced``; its caller gives it memory with :meth:`make_room`
+    and reads nothing until then.
+    """
 
     def __init__(self, frame_bytes_max: int) -> None:
         self._frame_bytes_max = frame_bytes_max
@@ -96,15 +100,23 @@ class FrameReader:
         self._large: bytearray | None = None
         self._large_size = 0
         self.announced = 0
-        """Size of the frame that is being received into a buffer of its own; 0: none is."""
+        """Size of the large frame that is being received; 0: none is."""
 
     @property
     def is_empty(self) -> bool:
         """No frame has begun."""
-        return self._begin == self._end and self._large is None
+        return self._begin == self._end and not self.announced
+
+    def make_room(self) -> None:
+        """Give the announced frame its memory."""
+        if self.announced and self._large is None:
+            self._large = bytearray(self.announced)
+            self._large_size = self._end - self._begin
+            self._large[: self._large_size] = self._read[self._begin : self._end]
+            self._begin = self._end = 0
 
     def buffer(self) -> memoryview:
-        """Where the next bytes go; never empty."""
+        """Where the next bytes go; never empty, once an announced frame has its memory."""
         if self._large is not None:
             return memoryview(self._large)[self._large_size :]
         if self._begin == self._end:
@@ -116,10 +128,11 @@ class FrameReader:
         return self._read[self._end :]
 
     def feed(self, data: Buffer) -> list[memoryview]:
-        """As :meth:`buffer` and :meth:`filled`, for bytes that lie elsewhere."""
+        """As :meth:`buffer` and :meth:`filled`, for bytes that lie elsewhere; large frames get their memory at once."""
         frames: list[memoryview] = []
         view = memoryview(data)
         while view:
+            self.make_room()
             room = self.buffer()
             size = min(len(room), len(view))
             room[:size] = view[:size]
@@ -137,7 +150,7 @@ class FrameReader:
             return [whole]
         self._end += size
         frames: list[memoryview] = []
-        while self._end - self._begin >= 4:
+        while not self.announced and self._end - self._begin >= 4:
             (length,) = _SIZE.unpack_from(self._read, self._begin)
             if not _HEADER_SIZE <= length <= self._frame_bytes_max:
                 raise InvalidRequest(
@@ -150,10 +163,7 @@ class FrameReader:
                 self._begin = here + length
                 continue
             if length > READ_SIZE - 4:
-                self._large = bytearray(length)
-                self._large_size = self._end - here
-                self._large[: self._large_size] = self._read[here : self._end]
-                self._begin = self._end = 0
+                self._begin = here
                 self.announced = length
             break
         return frames

@@ -125,7 +125,7 @@ def _cluster_response(message: Message, response: MetadataResponse, _exchange: E
         "brokers": []
         if code
         else [
-            {"broker_id": each.node_id, "host": each.host, "port": each.port, "rack": each.rack}
+            {"broker_id": each.node_id, "host": each.host, "port": each.port, "rack": each.rack, "is_fenced": False}
             for each in response.brokers
         ],
         "cluster_authorized_operations": CLUSTER_OPERATIONS

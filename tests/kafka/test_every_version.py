@@ -1,0 +1,228 @@
+"""Every API that is offered, in every version, against a real broker: the answer is whole and says what it should."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from minikafka import LocalCluster
+from minikafka.wire.kafka.codec import Message
+from minikafka.wire.kafka.offer import OFFERS
+from minikafka.wire.records import BatchBuilder
+from tests.kafka.client import RawClient, errors_in
+
+pytestmark = [pytest.mark.e2e]
+
+VERSIONS = [(offer.name, version) for offer in OFFERS.values() for version in range(offer.first, offer.last + 1)]
+OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC, NOT_FOUND, UNKNOWN_TOPIC_ID = 1, 3, 69, 100
+EMPTY_ID = bytes(16)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    """One broker, one topic with a record, one group with a committed offset."""
+    with LocalCluster(brokers=1, config={"group.initial.rebalance.delay.ms": "0"}) as made:
+        made.sync.create_topic("t", partitions=2)
+        made.sync.produce("t", b"value")
+        # Whoever asks for a coordinator has the topic of offsets created.
+        asyncio.run(asked(made, "FindCoordinator", 4))
+        asyncio.run(asked(made, "OffsetCommit", 8))
+        yield made
+
+
+def address(cluster: LocalCluster) -> tuple[str, int]:
+    host, _, port = cluster.bootstrap.partition(":")
+    return host, int(port)
+
+
+def batch() -> bytes:
+    builder = BatchBuilder()
+    builder.append(1_700_000_000_000, b"key", b"value")
+    return bytes(builder.build())
+
+
+def requests(topic_id: bytes) -> dict[str, Message]:
+    """A sensible request for each API; fields that a version lacks are not sent."""
+    fresh = uuid.uuid4().hex
+    partition = {"partition": 0, "partition_index": 0, "fetch_offset": 0, "partition_max_bytes": 1000, "offset": 0}
+    epochs = {"current_leader_epoch": -1, "leader_epoch": 0, "timestamp": -1, "max_num_offsets": 1}
+    produced = {"index": 0, "records": [batch()]}
+    committed = {"partition_index": 0, "committed_offset": 1, "committed_metadata": "", "committed_leader_epoch": -1}
+    resource = {"resource_type": 2, "resource_name": "t", "configuration_keys": None}
+    change = {"name": "retention.ms", "value": "77777", "config_operation": 0}
+    named = {"name": "t", "topic": "t", "topic_id": topic_id}
+    return {
+        "Produce": {"acks": -1, "timeout_ms": 9000, "topic_data": [{**named, "partition_data": [produced]}]},
+        "Fetch": {
+            "replica_id": -1,
+            "max_wait_ms": 0,
+            "min_bytes": 1,
+            "topics": [{**named, "partitions": [partition]}],
+            "forgotten_topics_data": [],
+        },
+        "ListOffsets": {"replica_id": -1, "topics": [{**named, "partitions": [{**partition, **epochs}]}]},
+        "Metadata": {"topics": [named]},
+        "OffsetCommit": {
+            "group_id": "g",
+            "generation_id_or_member_epoch": -1,
+            "member_id": "",
+            "topics": [{**named, "partitions": [committed]}],
+        },
+        "OffsetFetch": {
+            "group_id": "g",
+            "topics": [{**named, "partition_indexes": [0]}],
+            "groups": [{"group_id": "g", "topics": [{**named, "partition_indexes": [0]}]}],
+            "require_stable": False,
+        },
+        "FindCoordinator": {"key": "g", "key_type": 0, "coordinator_keys": ["g"]},
+        "JoinGroup": {
+            "group_id": f"join-{fresh}",
+            "session_timeout_ms": 10_000,
+            "rebalance_timeout_ms": 10_000,
+            "member_id": "",
+            "protocol_type": "consumer",
+            "protocols": [{"name": "range", "metadata": b"\0\1\0\0\0\1\0\1t\xff\xff\xff\xff"}],
+        },
+        "Heartbeat": {"group_id": "g", "generation_id": 1, "member_id": "nobody"},
+        "LeaveGroup": {"group_id": "g", "member_id": "nobody", "members": [{"member_id": "nobody"}]},
+        "SyncGroup": {"group_id": "g", "generation_id": 1, "member_id": "nobody", "assignments": []},
+        "DescribeGroups": {"groups": ["g", "none"], "include_authorized_operations": True},
+        "ListGroups": {"states_filter": [], "types_filter": []},
+        "CreateTopics": {
+            "topics": [
+                {
+                    "name": f"made-{fresh}",
+                    "num_partitions": 1,
+                    "replication_factor": 1,
+                    "assignments": [],
+                    "configs": [{"name": "retention.ms", "value": "1000"}],
+                }
+            ],
+            "timeout_ms": 9000,
+        },
+        "DeleteTopics": {
+            "topics": [{"name": "none", "topic_id": EMPTY_ID}],
+            "topic_names": ["none"],
+            "timeout_ms": 900,
+        },
+        "DeleteRecords": {"topics": [{"name": "t", "partitions": [partition]}], "timeout_ms": 9000},
+        "InitProducerId": {"transactional_id": None, "transaction_timeout_ms": 1000},
+        "OffsetForLeaderEpoch": {"topics": [{**named, "partitions": [{**partition, **epochs}]}]},
+        "DescribeConfigs": {"resources": [resource, {**resource, "resource_type": 4, "resource_name": "1"}]},
+        "AlterConfigs": {"resources": [{**resource, "configs": [change]}], "validate_only": True},
+        "IncrementalAlterConfigs": {"resources": [{**resource, "configs": [change]}], "validate_only": True},
+        "DescribeLogDirs": {"topics": None},
+        "CreatePartitions": {
+            "topics": [{"name": "t", "count": 3, "assignments": None}],
+            "timeout_ms": 9000,
+            "validate_only": True,
+        },
+        "DeleteGroups": {"groups_names": ["none"]},
+        "ElectLeaders": {"election_type": 0, "topic_partitions": None, "timeout_ms": 9000},
+        "AlterPartitionReassignments": {
+            "topics": [{"name": "t", "partitions": [{"partition_index": 0, "replicas": None}]}],
+            "timeout_ms": 9000,
+        },
+        "ListPartitionReassignments": {"topics": None, "timeout_ms": 9000},
+        "OffsetDelete": {"group_id": "none", "topics": []},
+        "DescribeQuorum": {"topics": [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]},
+        "DescribeCluster": {"include_cluster_authorized_operations": True},
+        "DescribeTopicPartitions": {"topics": [{"name": "t"}], "response_partition_limit": 1, "cursor": None},
+    }
+
+
+EXPECTED: dict[str, set[int]] = {
+    "DeleteTopics": {UNKNOWN_TOPIC},
+    "Heartbeat": {25},
+    "SyncGroup": {25},
+    "DeleteGroups": {NOT_FOUND},
+    "OffsetDelete": {NOT_FOUND},
+    "AlterPartitionReassignments": {85},
+}
+"""Codes beside 0 that these requests are answered with."""
+
+
+async def asked(cluster: LocalCluster, name: str, version: int, change: Any = None) -> Message:
+    client = await RawClient.at(*address(cluster))
+    try:
+        named = await client.call("Metadata", 12, {"topics": [{"name": "t", "topic_id": EMPTY_ID}]})
+        message = requests(named["topics"][0]["topic_id"])[name]
+        if change is not None:
+            change(message)
+        for _ in range(300):
+            answer = await client.call(name, version, message)
+            if not errors_in(answer) & {14, 15, 16}:  # the coordinator is still being made
+                return answer
+            await asyncio.sleep(0.1)
+        return answer
+    finally:
+        await client.close()
+
+
+@pytest.mark.parametrize("name, version", VERSIONS, ids=str)
+async def test_every_version_is_answered(cluster: LocalCluster, name: str, version: int):
+    """The answer decodes to its last byte, and has the codes of a broker that understood the request."""
+    answer = await asked(cluster, name, version)
+    expected = EXPECTED.get(name, set())
+    if name == "DescribeGroups" and version >= 6:
+        expected = {NOT_FOUND}
+    if name == "LeaveGroup":
+        expected = {25}
+    if name == "JoinGroup" and version >= 4:
+        expected = {79}
+    assert errors_in(answer) <= expected | {0}, answer
+    assert not expected or errors_in(answer) & expected
+
+
+@pytest.mark.parametrize("name, version", [("Produce", 13), ("Fetch", 13), ("Fetch", 18), ("OffsetCommit", 10)])
+async def test_a_topic_id_that_is_unknown(cluster: LocalCluster, name: str, version: int):
+    """UNKNOWN_TOPIC_ID for its partitions, and nothing is written (KIP-516)."""
+
+    def elsewhere(message: Message) -> None:
+        for topic in message.get("topics", message.get("topic_data", ())):
+            topic["topic_id"] = bytes(range(16))
+
+    answer = await asked(cluster, name, version, elsewhere)
+    assert UNKNOWN_TOPIC_ID in errors_in(answer)
+    assert errors_in(answer) <= {0, UNKNOWN_TOPIC_ID}
+
+
+async def test_joining_before_kip_394(cluster: LocalCluster):
+    """Clients of version 3 do not know MEMBER_ID_REQUIRED: they are members at once."""
+    answer = await asked(cluster, "JoinGroup", 3)
+    assert answer["error_code"] == 0
+    assert answer["leader"] == answer["member_id"] == answer["members"][0]["member_id"]
+    assert answer["member_id"].startswith("raw-")
+
+
+async def test_a_transactional_id_is_refused_for_good(cluster: LocalCluster):
+    """A retriable error would make clients ask for ever."""
+    answer = await asked(cluster, "FindCoordinator", 4, lambda message: message.update(key_type=1))
+    assert answer["coordinators"][0]["error_code"] == 53
+
+
+async def test_pipelined_requests_are_answered_in_order(cluster: LocalCluster):
+    """Forty requests in one write, answered in their order."""
+    client = await RawClient.at(*address(cluster))
+    try:
+        names = ["Metadata", "ListGroups"] * 20
+        messages = {"Metadata": {"topics": None}, "ListGroups": {"states_filter": [], "types_filter": []}}
+        client.writer.write(b"".join(client.request(name, 1, messages[name]) for name in names))
+        for name in names:
+            assert errors_in(await client.answer(name, 1)) <= {0, 15}
+    finally:
+        await client.close()
+
+
+async def test_http_and_frames_share_the_port(cluster: LocalCluster):
+    """The first byte decides, for each connection."""
+    reader, writer = await asyncio.open_connection(*address(cluster))
+    writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+    writer.close()
+    await writer.wait_closed()
+    assert errors_in(await asked(cluster, "Metadata", 9)) == {0}

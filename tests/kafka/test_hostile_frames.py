@@ -1,0 +1,133 @@
+"""Anything can be sent to a port: damaged frames of Kafka's protocol harm nobody but their sender.
+
+The seed is fixed and a fresh one is added; a failure prints the one that replays it
+(``MINIKAFKA_FUZZ_SEED=N pytest tests/kafka/test_hostile_frames.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import resource
+import secrets
+import struct
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+
+from minikafka import LocalCluster
+from minikafka.wire.kafka.offer import OFFERS
+from tests.kafka.client import RawClient, errors_in
+from tests.kafka.test_every_version import address, requests
+
+pytestmark = [pytest.mark.e2e]
+
+GIVEN = os.environ.get("MINIKAFKA_FUZZ_SEED")
+SEEDS = [int(GIVEN)] if GIVEN else [1, secrets.randbelow(2**32)]
+FRAMES = 400
+
+
+@pytest.fixture(scope="module")
+def log() -> io.StringIO:
+    return io.StringIO()
+
+
+@pytest.fixture(scope="module")
+def cluster(log: io.StringIO) -> Iterator[LocalCluster]:
+    """One broker with a topic, which keeps its warnings."""
+    settings = {"socket.request.max.bytes": str(8 << 20), "queued.max.request.bytes": str(16 << 20)}
+    with LocalCluster(brokers=1, config=settings, log_stream=log) as made:
+        made.sync.create_topic("t")
+        yield made
+
+
+def damaged(frame: bytes, random: Random) -> bytes:
+    """One frame with something wrong, its size put right most of the time."""
+    data = bytearray(frame[4:])
+    kind = random.randrange(7)
+    if kind == 0:
+        del data[random.randrange(len(data)) :]
+    elif kind == 1:
+        data += random.randbytes(random.choice((1, 3, 1000)))
+    elif kind == 2:
+        for _ in range(random.choice((1, 5, 50))):
+            data[random.randrange(len(data))] = random.randrange(256)
+    elif kind == 3:
+        at = random.randrange(len(data))
+        data[at : at + 4] = random.choice((b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b"\xff\xff\xff\xfe", b"\0\0\0\0"))
+    elif kind == 4:
+        struct.pack_into(">hh", data, 0, random.randrange(-5, 100), random.randrange(-2, 25))
+    elif kind == 5:
+        at = random.randrange(len(data))
+        data[at:at] = b"\xff" * random.choice((1, 5, 20)) + b"\x0f"
+    else:
+        return struct.pack(">i", random.choice((-1, 0, 3, 2**31 - 1, 9 << 20))) + bytes(data)
+    return struct.pack(">i", len(data)) + bytes(data)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_damaged_frames_harm_nobody(cluster: LocalCluster, log: io.StringIO, seed: int):
+    """Each is answered, or its connection is closed; nothing raises, and other clients go on."""
+    random = Random(seed)
+    offers = list(OFFERS.values())
+    for _ in range(FRAMES):
+        offer = random.choice(offers)
+        version = random.randrange(offer.first, offer.last + 1)
+        client = await RawClient.at(*address(cluster))
+        try:
+            frame = client.request(offer.name, version, requests(random.randbytes(16))[offer.name])
+            client.writer.write(damaged(frame, random))
+            if random.random() < 0.5:
+                client.writer.write(frame)
+            client.writer.write_eof()
+            await asyncio.wait_for(client.reader.read(), 60)
+        except OSError:  # it was closed already
+            pass
+        finally:
+            client.writer.close()
+    client = await RawClient.at(*address(cluster))
+    assert errors_in(await client.call("Metadata", 9, {"topics": None})) == {0}
+    await client.close()
+    assert "Traceback" not in log.getvalue(), f"MINIKAFKA_FUZZ_SEED={seed}: {log.getvalue()[-3000:]}"
+    assert "raised" not in log.getvalue(), f"MINIKAFKA_FUZZ_SEED={seed}: {log.getvalue()[-3000:]}"
+
+
+async def test_announcements_cost_no_memory(cluster: LocalCluster):
+    """Two hundred connections announce eight megabytes each and send nothing more; the broker goes on."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    writers = []
+    for _ in range(200):
+        _, writer = await asyncio.open_connection(*address(cluster))
+        writer.write(struct.pack(">i", 8 << 20) + struct.pack(">hhih", 0, 9, 1, 0))
+        writers.append(writer)
+    client = await RawClient.at(*address(cluster))
+    assert errors_in(await client.call("Metadata", 9, {"topics": None})) == {0}
+    await client.close()
+    for writer in writers:
+        writer.close()
+    grown_mb = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    assert grown_mb < 200, "1600 MB were announced"
+
+
+async def test_a_frame_that_is_not_finished_does_not_stop_others(cluster: LocalCluster):
+    """One byte at a time, for ever: only its own connection waits."""
+    _, slow = await asyncio.open_connection(*address(cluster))
+    client = await RawClient.at(*address(cluster))
+    frame = client.request("Metadata", 9, {"topics": None})
+    for byte in frame[:20]:
+        slow.write(bytes((byte,)))
+        await slow.drain()
+        assert errors_in(await client.call("Metadata", 9, {"topics": None})) == {0}
+    slow.close()
+    await client.close()
+
+
+async def test_too_large_a_frame_closes_its_connection(cluster: LocalCluster, log: io.StringIO):
+    """Beyond socket.request.max.bytes, with a line in the log that names the setting."""
+    reader, writer = await asyncio.open_connection(*address(cluster))
+    writer.write(struct.pack(">i", 9 << 20) + b"\0\0\0\x09")
+    assert await asyncio.wait_for(reader.read(), 60) == b""
+    writer.close()
+    assert "socket.request.max.bytes" in log.getvalue()
