@@ -16,17 +16,22 @@ Rules for this file:
    1. broker 1 leads the topic, alone in the ISR, and lags behind in the metadata; 2. the topic is deleted and created
    again; 3. broker 1 acknowledges records that a producer means for the new topic, and deletes them with the old one.
    A broker that applies nothing is fenced in time, and a broker without a session acknowledges nothing.
+7. New replicas are placed on brokers whose advertised addresses answer. Each registration is tried once it is recorded,
+   and again with each heartbeat until it answers; a creation waits for the first result. Until its first heartbeat, a
+   broker that registered with a former controller counts as one that answers: it may just have died.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Any, Protocol, TypeAlias
 
 from minikafka.broker.metadata import MetadataCache
+from minikafka.broker.peer import call
 from minikafka.config import BrokerConfig
 from minikafka.errors import (
     NOT_WRITTEN,
@@ -37,17 +42,18 @@ from minikafka.errors import (
     Outcome,
     ProtocolError,
     RequestTimedOut,
+    WorldError,
 )
 from minikafka.invariant import invariant
 from minikafka.ports import CAUSE, World
 from minikafka.quorum.controller import Controller, completed
 from minikafka.quorum.controller_topics import topic_id_of
 from minikafka.quorum.decision import ClusterPolicy, Decision
-from minikafka.quorum.image import MetadataImage
+from minikafka.quorum.image import BrokerImage, MetadataImage
 from minikafka.quorum.liveness import Sessions
 from minikafka.quorum.records import MetadataRecord, RegisterBroker, encode
 from minikafka.quorum.story import told
-from minikafka.types import NO_NODE, NO_OFFSET, Epoch, NodeId, Offset, TopicId
+from minikafka.types import NO_NODE, NO_OFFSET, Address, Epoch, NodeId, Offset, TopicId
 from minikafka.wire.admin import (
     AlterConfigsRequest,
     AlterPartitionReassignmentsRequest,
@@ -57,6 +63,7 @@ from minikafka.wire.admin import (
 from minikafka.wire.messages import (
     AllocateProducerIdsRequest,
     AlterPartitionRequest,
+    ApiVersionsRequest,
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
     BrokerRegistrationRequest,
@@ -73,6 +80,9 @@ BATCH_RECORDS_MAX = 10_000
 
 # After an append that failed for the disk: the next one may succeed when space was freed.
 RETRY_PAUSE_S = 1.0
+
+# How long a broker's address has to answer: it has just sent a request itself.
+REACH_S = 1.0
 
 # What others must have read before a broker may stop, while the records that move its leaders are not yet written.
 NOT_YET: Offset = 2**63 - 1
@@ -91,6 +101,14 @@ class MetadataQuorum(Protocol):
     async def append(self, payloads: Sequence[bytes], *, epoch: Epoch) -> Offset:
         """End of the batch once it is committed and applied here; NotController when this node does not lead."""
         ...
+
+
+class _Reach(Enum):
+    """What is known of a registration's address."""
+
+    TRYING = "trying"
+    REACHED = "reached"
+    UNREACHABLE = "unreachable"
 
 
 @dataclass(slots=True, eq=False)
@@ -179,8 +197,11 @@ class ControllerDriver:
         spawn: Spawn,
         *,
         has_registered: Callable[[], bool] = lambda: True,
+        answers: Callable[[Address], Awaitable[bool]] | None = None,
     ) -> None:
-        """``has_registered``: has the broker of this same process registered yet?"""
+        """``has_registered``: has the broker of this same process registered yet? ``answers``: does a server answer at
+        this address? By default one request is sent there.
+        """
         self.config = config
         self.world = world
         self.quorum = quorum
@@ -189,6 +210,9 @@ class ControllerDriver:
         self.sessions = Sessions(timeout_s=config.broker_session_timeout_ms / 1000)
         self._spawn = spawn
         self._has_registered = has_registered
+        self._answers = answers or self._ask_for_versions
+        self._reach: dict[NodeId, tuple[Offset, _Reach]] = {}
+        """By broker, what is known of the address of the registration with this broker epoch."""
         self._epoch: Epoch | None = None
         """The epoch of this node's reign; None: another node, or nobody, is the active controller."""
         self._is_elected = False
@@ -301,6 +325,7 @@ class ControllerDriver:
         living = (node for node in sorted(image.brokers) if image.alive(node) and node != dead)
         self.sessions.restart(living, now, predecessor)
         self._predecessor = NO_NODE
+        self._reach = {}
         self._balanced_at = now
         self._retry_at = now + self.config.unclean_leader_election_interval_ms / 1000
         self.world.events(
@@ -353,9 +378,16 @@ class ControllerDriver:
             (self._held if self._must_wait(batch.image, asked) else self._waiting).append(asked)
 
     def _must_wait(self, image: MetadataImage, asked: _Asked) -> bool:
-        """Rule 6: return True while an unfenced broker may still lead a former topic of a name to be created."""
+        """Rules 6 and 7: return True while it is unknown where replicas may be placed, or while an unfenced broker may
+        still lead a former topic of a name to be created.
+        """
         request = asked.request
-        if not isinstance(request, CreateTopicsRequest) or request.validate_only or asked.answer.done():
+        if not isinstance(request, CreateTopicsRequest | CreatePartitionsRequest) or asked.answer.done():
+            return False
+        if trying := [node for node in image.eligible_brokers() if self._is(_Reach.TRYING, image, node)]:
+            asked.held_by = f"waits for an answer of broker {', '.join(map(str, trying))} at the advertised address"
+            return True
+        if not isinstance(request, CreateTopicsRequest) or request.validate_only:
             return False
         living = [node for node in sorted(image.brokers) if image.alive(node)]
         for name in (topic.name for topic in request.topics if topic.name not in image.topics):
@@ -377,13 +409,13 @@ class ControllerDriver:
         elif isinstance(request, BrokerRegistrationRequest):
             self._decide_registration(batch, asked, request)
         elif isinstance(request, CreateTopicsRequest):
-            batch.add(self.controller.create_topics(image, request, self._topic_ids()), asked)
+            batch.add(self.controller.create_topics(self._placeable(image), request, self._topic_ids()), asked)
         elif isinstance(request, DeleteTopicsRequest):
             batch.add(self.controller.delete_topics(image, request), asked)
         elif isinstance(request, ElectLeadersRequest):
             batch.add(self.controller.elect_leaders(image, request), asked)
         elif isinstance(request, CreatePartitionsRequest):
-            batch.add(self.controller.create_partitions(image, request), asked)
+            batch.add(self.controller.create_partitions(self._placeable(image), request), asked)
         elif isinstance(request, IncrementalAlterConfigsRequest):
             batch.add(self.controller.incremental_alter_configs(image, request), asked)
         elif isinstance(request, AlterConfigsRequest):
@@ -405,7 +437,7 @@ class ControllerDriver:
         caught_up = request.current_metadata_offset >= self.metadata.image.offset
         decision = self.controller.register(batch.image, request, session_alive=alive, caught_up=caught_up)
         if decision.records:
-            batch.add(decision, asked, lambda _end: self.sessions.begun(node, now))
+            batch.add(decision, asked, lambda _end: self._registered(node, now))
         else:
             self.sessions.touched(node, now)
             batch.add(decision, asked)
@@ -425,6 +457,7 @@ class ControllerDriver:
             shutdown_offset=NOT_YET if moved_below is None else moved_below,
         )
         self.sessions.touched(node, self.world.clock.now(), metadata_offset=request.current_metadata_offset)
+        self._try_to_reach(node)
         batch.add(decision, asked, lambda end: self._after_heartbeat(node, decision, end))
 
     def _after_heartbeat(self, node: NodeId, decision: Decision[BrokerHeartbeatResponse], end: Offset) -> None:
@@ -432,6 +465,53 @@ class ControllerDriver:
             self.sessions.ended(node)
         elif decision.records and self.metadata.image.brokers[node].in_controlled_shutdown:
             self.sessions.shutting_down(node, end)
+
+    # ---- which addresses answer --------------------------------------------------------------------------------------
+
+    def _registered(self, node: NodeId, now: float) -> None:
+        self.sessions.begun(node, now)
+        self._try_to_reach(node)
+
+    def _is(self, reach: _Reach, image: MetadataImage, node: NodeId) -> bool:
+        return self._reach.get(node) == (image.brokers[node].broker_epoch, reach)
+
+    def _placeable(self, image: MetadataImage) -> MetadataImage:
+        """The image to place replicas by: brokers that cannot be reached are like fenced ones."""
+        lost = [node for node in image.brokers if self._is(_Reach.UNREACHABLE, image, node)]
+        if not lost:
+            return image
+        return replace(image, brokers={**image.brokers, **{n: replace(image.brokers[n], fenced=True) for n in lost}})
+
+    def _try_to_reach(self, node: NodeId) -> None:
+        """Rule 7, unless it is known or being tried."""
+        broker = self.metadata.image.brokers.get(node)
+        if broker is None or node == self.config.node_id:
+            return
+        known = self._reach.get(node)
+        if known is None or known[0] != broker.broker_epoch or known[1] is _Reach.UNREACHABLE:
+            self._reach[node] = (broker.broker_epoch, _Reach.TRYING)
+            was_lost = known == (broker.broker_epoch, _Reach.UNREACHABLE)
+            self._spawn(self._reach_for(broker, was_lost=was_lost), f"reach-{node}-{broker.broker_epoch}")
+
+    async def _reach_for(self, broker: BrokerImage, *, was_lost: bool) -> None:
+        answered = await self._answers(broker.address)
+        if self._reach.get(broker.node_id) != (broker.broker_epoch, _Reach.TRYING):
+            return
+        self._reach[broker.node_id] = (broker.broker_epoch, _Reach.REACHED if answered else _Reach.UNREACHABLE)
+        if not answered and not was_lost:
+            self.world.events("broker_unreachable", broker=broker.node_id, address=str(broker.address))
+        self._waiting.extend(self._held)
+        self._held.clear()
+        self._news.set()
+
+    async def _ask_for_versions(self, address: Address) -> bool:
+        try:
+            await call(self.world.network, address, ApiVersionsRequest(), self.world.clock.now() + REACH_S)
+        except (WorldError, ProtocolError):
+            return False
+        return True
+
+    # ---- timers ------------------------------------------------------------------------------------------------------
 
     def _decide_timers(self, batch: _Batch, now: float) -> None:
         for node in self.sessions.expired(now):

@@ -12,7 +12,7 @@ from minikafka.config import BrokerConfig
 from minikafka.errors import NotController, ProtocolError
 from minikafka.quorum.image import BrokerImage, PartitionImage
 from minikafka.sim.world import SimWorld
-from minikafka.types import Epoch, NodeId, Offset, TopicPartition
+from minikafka.types import Address, Epoch, NodeId, Offset, TopicPartition
 from minikafka.wire.messages import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
@@ -82,13 +82,19 @@ class ControllerWorld:
         self.metadata = MetadataCache(CLUSTER_ID, self.world.events)
         self.quorum = FakeQuorum(self.metadata)
         config = BrokerConfig(node_id=ME, **settings)  # type: ignore[arg-type]
-        self.driver = ControllerDriver(config, self.world, self.quorum, self.metadata, self.spawn)
+        self.silent: set[Address] = set()
+        """Addresses at which nobody answers."""
+        self.driver = ControllerDriver(config, self.world, self.quorum, self.metadata, self.spawn, answers=self.answers)
         self.incarnations = 0
         self.tasks: list[asyncio.Task[None]] = []
 
     def spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         self.tasks.append(self.sim.spawn("n1", coroutine))
         return self.tasks[-1]
+
+    async def answers(self, address: Address) -> bool:
+        """What the driver is told when it tries an address."""
+        return address not in self.silent
 
     def now(self) -> float:
         return self.world.clock.now()

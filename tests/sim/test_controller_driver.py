@@ -11,6 +11,7 @@ import pytest
 
 from minikafka.errors import (
     DuplicateBrokerRegistration,
+    InvalidReplicationFactor,
     InvalidRequest,
     KafkaStorageError,
     NotController,
@@ -19,6 +20,8 @@ from minikafka.errors import (
     StaleBrokerEpoch,
 )
 from minikafka.ports import CAUSE
+from minikafka.types import Address
+from minikafka.wire.admin import CreatePartitionsRequest, NewPartitions
 from minikafka.wire.messages import (
     AllocateProducerIdsRequest,
     AlterPartitionItem,
@@ -667,5 +670,67 @@ def test_a_new_controller_remembers_deletions_and_hears_the_brokers_first():
         await world.beat(1)
         await world.beat(2)
         assert (await creating_again).topics[0].error_code == 0
+
+    play(story)
+
+
+# ---- advertised addresses --------------------------------------------------------------------------------------------
+
+
+def test_no_replica_is_placed_on_a_broker_whose_address_does_not_answer():
+    """A ghost that registers and beats would lead topics that nobody can reach."""
+
+    async def story(world: ControllerWorld) -> None:
+        world.silent.add(Address("127.0.0.1", 9093))
+        world.quorum.lead(1)
+        await world.join(1, 2, 3)
+        assert (await world.create("t", partitions=3, factor=2)).topics[0].error_code == 0
+        assert [world.partition("t", number).replicas for number in range(3)] == [(1, 2), (2, 1), (1, 2)]
+        refused = (await world.create("u", factor=3)).topics[0]
+        assert (refused.error_code, refused.outcome) == (InvalidReplicationFactor.code, "not_written")
+        assert [facts["broker"] for facts in world.facts("broker_unreachable")] == [3]
+        grow = CreatePartitionsRequest(topics=(NewPartitions(name="t", count=6),))
+        assert (await world.driver.handle(grow)).results[0].error_code == 0
+        assert all(3 not in world.partition("t", number).replicas for number in range(6))
+        world.silent.clear()
+        await world.beat(3)
+        assert (await world.create("u", factor=3)).topics[0].error_code == 0
+        assert world.partition("u").replicas == (1, 2, 3)
+
+    play(story)
+
+
+def test_a_creation_waits_until_it_is_known_which_addresses_answer(monkeypatch: pytest.MonkeyPatch):
+    """A cluster that has just formed creates its first topic with all of its brokers."""
+
+    async def story(world: ControllerWorld) -> None:
+        async def slowly(_: Address) -> bool:
+            await asyncio.sleep(0.5)
+            return True
+
+        monkeypatch.setattr(world.driver, "_answers", slowly)
+        world.quorum.lead(1)
+        await world.join(1, 2, 3)
+        new = NewTopic(name="t", num_partitions=1, replication_factor=3)
+        with pytest.raises(RequestTimedOut, match="waits for an answer of broker 2, 3") as caught:
+            await world.driver.handle(CreateTopicsRequest(topics=(new,), timeout_ms=100))
+        assert caught.value.outcome == "not_written"
+        assert (await world.create("t", factor=3)).topics[0].error_code == 0
+
+    play(story)
+
+
+def test_a_broker_that_died_beside_the_former_controller_still_counts_for_its_session():
+    """It registered with an address that answered; whether it lives is for its session to say."""
+
+    async def story(world: ControllerWorld) -> None:
+        world.quorum.lead(1)
+        await world.join(1, 2, 3)
+        world.quorum.lose(2)
+        world.silent.add(Address("127.0.0.1", 9093))
+        world.quorum.lead(3)
+        await world.beat(1)
+        await world.beat(2)
+        assert (await world.create("t", factor=3)).topics[0].error_code == 0
 
     play(story)
