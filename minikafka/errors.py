@@ -399,6 +399,12 @@ class UnknownLeaderEpoch(ProtocolError):
     retriable = True
 
 
+class UnsupportedForMessageFormat(ProtocolError):
+    """The records of this partition cannot be read in this way."""
+
+    code, name = 43, "UNSUPPORTED_FOR_MESSAGE_FORMAT"
+
+
 class UnsupportedCompressionType(ProtocolError):
     """The codec is not known."""
 

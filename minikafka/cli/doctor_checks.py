@@ -89,6 +89,8 @@ class DirectoryFacts:
     identity: str = ""
     """Why its meta.properties does not fit; empty: it does, or there is none yet."""
     fd_limit: int = -1
+    transactional: tuple[str, ...] = ()
+    """Folders of logs in which batches of transactions were found."""
 
 
 def findings(facts: ClusterFacts) -> Iterator[Finding]:
@@ -312,5 +314,14 @@ def directory_findings(facts: DirectoryFacts) -> Iterator[Finding]:
         yield Finding(ERROR, "disk", facts.path, what, "own it, or choose other log.dirs")
     if facts.identity:
         yield Finding(ERROR, "data", facts.path, facts.identity, "see docs/operations.md, data directories")
+    if facts.transactional:
+        named = ", ".join(facts.transactional[:NAMED_MAX]) + (", ..." if len(facts.transactional) > NAMED_MAX else "")
+        yield Finding(
+            WARNING,
+            "data",
+            facts.path,
+            f"logs hold batches of transactions that Kafka wrote: {named}",
+            "read them with read_uncommitted, which gives aborted records as well; read_committed is refused",
+        )
     yield from _free(facts.path, facts.free_bytes)
     yield from _descriptors(facts.path, 0, facts.fd_limit)

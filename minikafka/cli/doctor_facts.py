@@ -24,9 +24,10 @@ from minikafka.cli.settings import broker_settings
 from minikafka.client.structs import ConfigResource
 from minikafka.errors import ProtocolError, WorldError, in_words
 from minikafka.log.checkpoint import BadCheckpoint, parse_meta_properties
+from minikafka.log.inspect import METADATA_OF_KAFKA, is_metadata_of_kafka
 from minikafka.log.log_directory import without_identity
-from minikafka.log.names import META_PROPERTIES
-from minikafka.types import Address
+from minikafka.log.names import META_PROPERTIES, TRANSACTIONS, partition_of
+from minikafka.types import METADATA_PARTITION, Address
 from minikafka.wire.messages import (
     ApiVersionsRequest,
     DescribeReplicasRequest,
@@ -34,6 +35,7 @@ from minikafka.wire.messages import (
     MetadataResponse,
 )
 from minikafka.world.asking import Asker
+from minikafka.world.read_disk import ReadDisk
 
 DIAL_TIMEOUT_S = 3.0
 PATIENCE = {"default_api_timeout_ms": 5_000, "request_timeout_ms": 2_500}
@@ -150,6 +152,9 @@ def directory_of(file: Path) -> DirectoryFacts:
         free_bytes=usage.f_bavail * usage.f_frsize,
         identity=_why_not_ours(folder, config.node_id, config.cluster_id),
         fd_limit=limit,
+        transactional=tuple(
+            sorted(each.parent.name for each in folder.glob(f"*/{TRANSACTIONS}") if partition_of(each.parent.name))
+        ),
     )
 
 
@@ -173,6 +178,8 @@ def _why_not_ours(folder: Path, node_id: int, cluster_id: str) -> str:
         found = parse_meta_properties(path.read_bytes())
     except (OSError, BadCheckpoint) as error:
         return f"{META_PROPERTIES} cannot be read: {in_words(error)}"
+    if is_metadata_of_kafka(ReadDisk(folder)):
+        return f"{METADATA_PARTITION} {METADATA_OF_KAFKA}"
     if found.node_id != node_id:
         return f"it belongs to node {found.node_id}, the file says node.id={node_id}"
     if cluster_id and found.cluster_id != cluster_id:

@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from minikafka.config import LONG_MAX
 from minikafka.errors import ProtocolError
 from minikafka.log.checkpoint import BadCheckpoint, parse_epochs, parse_offsets, parse_partition_metadata
 from minikafka.log.epochs import EpochCache
 from minikafka.log.index import OffsetIndex, TimeIndex
 from minikafka.log.names import (
+    GAPS,
     INDEX,
     LEADER_EPOCH_CHECKPOINT,
     LOG,
@@ -32,7 +34,7 @@ from minikafka.log.producer_state import BadSnapshot, parse_snapshot
 from minikafka.log.scan import Damage, scan
 from minikafka.log.segment import RELATIVE_MAX
 from minikafka.ports import Disk
-from minikafka.types import NO_EPOCH, Epoch, Offset, TopicPartition
+from minikafka.types import METADATA_PARTITION, NO_EPOCH, Epoch, Offset, TopicPartition
 from minikafka.wire.batch import CODEC_NAMES, RecordBatch
 from minikafka.wire.records import control_type_of, decode_batch
 
@@ -214,6 +216,32 @@ def verify_log(disk: Disk, folder: str) -> Iterator[Finding]:
     return _LogVerifier(disk, folder).findings()
 
 
+def is_metadata_of_kafka(disk: Disk) -> bool:
+    """Return True if the metadata log in a data directory was written by Apache Kafka, whose records are other ones."""
+    folder = str(METADATA_PARTITION)
+    for base in offsets_in(disk.names(folder), LOG):
+        file = disk.open(f"{folder}/{offset_name(base, LOG)}")
+        try:
+            for _, batch in scan(
+                file, size=file.size(), first_offset=base, last_offset_max=LONG_MAX, epoch=NO_EPOCH, gaps=True
+            ):
+                if not batch.is_control:
+                    return any((record.value or b"")[:1] == _KAFKA_FRAME_VERSION for record in decode_batch(batch))
+        except (Damage, ProtocolError):
+            return False  # what is damaged is told elsewhere
+        finally:
+            file.close()
+    return False
+
+
+METADATA_OF_KAFKA = (
+    "is the metadata log of Apache Kafka, which minikafka cannot read: move folders of partitions, not this one "
+    "(docs/limits.md, Kafka's directories)"
+)
+_KAFKA_FRAME_VERSION = b"\1"
+"""In front of each metadata record of Kafka's; ours are msgpack arrays."""
+
+
 class _LogVerifier:
     def __init__(self, disk: Disk, folder: str) -> None:
         self.disk = disk
@@ -221,18 +249,23 @@ class _LogVerifier:
         self.epochs = EpochCache()
         self.first_offset = 0
         self.end_offset = 0
+        self._gaps: bool | None = None
 
     def findings(self) -> Iterator[Finding]:
         names = self.disk.names(self.folder)
         bases = offsets_in(names, LOG)
+        if self.folder == str(METADATA_PARTITION) and is_metadata_of_kafka(self.disk):
+            yield Finding(path=self.folder, position=None, what=METADATA_OF_KAFKA)
+            return
         if not bases:
             yield Finding(path=self.folder, position=None, what="holds no segment")
             return
         self.first_offset = self.end_offset = bases[0]
         epoch = NO_EPOCH
+        transactions = False
         for base in bases:
             path = self._path(base, LOG)
-            if base != self.end_offset:
+            if base < self.end_offset or (base > self.end_offset and not self.has_gaps(bases)):
                 yield Finding(
                     path=path, position=0, what=f"begins at {base}, the segment before it ends at {self.end_offset}"
                 )
@@ -240,12 +273,37 @@ class _LogVerifier:
             damage = self._read(path, base, epoch, batches)
             if damage is not None:
                 yield damage
+            first = next((each.base_offset for each in batches.values() if each.is_of_transaction), None)
+            if first is not None and not transactions and self.folder != str(METADATA_PARTITION):
+                transactions = True
+                yield Finding(
+                    path=self.folder,
+                    position=None,
+                    what=f"holds batches of transactions, from offset {first} on: all of them are read, aborted ones "
+                    "as well, and read_committed is refused",
+                )
             for batch in batches.values():
                 self.epochs.assign(batch.leader_epoch, batch.base_offset)
                 self.end_offset, epoch = batch.next_offset, batch.leader_epoch
             yield from self._check_indexes(base, batches, is_last=base == bases[-1])
         yield from self._check_epochs()
         yield from self._check_small_files(names)
+
+    def has_gaps(self, bases: list[Offset]) -> bool:
+        """Return True if compaction left offsets out of this log, so that there may be holes between segments, too."""
+        if self._gaps is None:
+            self._gaps = self.disk.exists(f"{self.folder}/{GAPS}") or any(map(self._shows_gaps, bases))
+        return self._gaps
+
+    def _shows_gaps(self, base: Offset) -> bool:
+        batches: dict[int, RecordBatch] = {}
+        self._read(self._path(base, LOG), base, NO_EPOCH, batches)
+        expected = base
+        for batch in batches.values():
+            if batch.base_offset > expected or batch.record_count <= batch.last_offset_delta:
+                return True
+            expected = batch.next_offset
+        return False
 
     def _path(self, base: Offset, suffix: str) -> str:
         return f"{self.folder}/{offset_name(base, suffix)}"

@@ -59,4 +59,6 @@ class LoadedLog:
     """The log begins where only a ``.start`` file says that it does."""
     has_gaps: bool
     """Compaction has left offsets out, here or where it was copied from: a file says so."""
+    has_transactions: bool
+    """Batches of transactions were found in it, which only Kafka can have written: a file says so."""
     report: RecoveryReport

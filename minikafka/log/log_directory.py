@@ -31,6 +31,7 @@ from minikafka.log.checkpoint import (
     parse_meta_properties,
     parse_offsets,
 )
+from minikafka.log.inspect import METADATA_OF_KAFKA, is_metadata_of_kafka
 from minikafka.log.loaded import MisfitLog
 from minikafka.log.names import (
     CLEAN_SHUTDOWN,
@@ -48,7 +49,7 @@ from minikafka.log.names import (
 )
 from minikafka.log.partition_log import PartitionLog, topic_id_of
 from minikafka.ports import Disk, Events, no_events
-from minikafka.types import NodeId, Offset, TopicId, TopicPartition
+from minikafka.types import METADATA_PARTITION, NodeId, Offset, TopicId, TopicPartition
 
 TAIL_BUDGET_BYTES = 64 * 1024 * 1024
 """Memory tails of all logs together: the default heap of a small broker, shared out evenly; 0 is none at all."""
@@ -104,10 +105,12 @@ class LogDirectory:
 
         ``config_of`` gives a partition's settings as far as they are known at the start; ``pause`` is awaited between
         two logs, so that others on the same loop go on while this one loads thousands. Raises InvalidConfig when
-        the directory is another node's, another cluster's or a newer format's; DiskFailed when it cannot be locked or
-        read.
+        the directory is another node's, another cluster's or a newer format's, or holds Kafka's metadata log;
+        DiskFailed when it cannot be locked or read.
         """
         disk.lock()
+        if is_metadata_of_kafka(disk):
+            raise InvalidConfig(f"{METADATA_PARTITION} in the data directory {METADATA_OF_KAFKA}")
         meta = await _identify(disk, MetaProperties(cluster_id=cluster_id, node_id=node_id, directory_id=directory_id))
         directory = cls(disk, meta, config_of=config_of, events=events, tail_budget_bytes=tail_budget_bytes)
         await directory._load(pause)

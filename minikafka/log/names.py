@@ -27,6 +27,9 @@ GAPS = "mk.gaps"
 (``cleanup.policy`` may have changed since, and is not known yet when logs are opened).
 """
 
+TRANSACTIONS = "mk.transactions"
+"""Our own: an empty file that tells that batches of transactions, or markers of them, were found in this log."""
+
 META_PROPERTIES = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"

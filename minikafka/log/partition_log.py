@@ -29,7 +29,7 @@ from minikafka.log.epoch_checkpoint import EpochCheckpoint
 from minikafka.log.health import LogHealth
 from minikafka.log.limits import check_limits, uses_append_time
 from minikafka.log.loaded import LoadedLog
-from minikafka.log.names import GAPS, LOG, PARTITION_METADATA
+from minikafka.log.names import GAPS, LOG, PARTITION_METADATA, TRANSACTIONS
 from minikafka.log.recovery import load, may_have_gaps
 from minikafka.log.retention import SegmentAge, expired_count
 from minikafka.log.segment import Segment
@@ -38,7 +38,17 @@ from minikafka.log.swap import settle
 from minikafka.log.tail import COPIED_SIZE_MAX, LogSlice, MemoryTail
 from minikafka.log.timestamps import TimestampHit
 from minikafka.ports import Buffer, Disk, Events, no_events
-from minikafka.types import NO_EPOCH, NO_OFFSET, NO_TOPIC_ID, Epoch, EpochEnd, Offset, TopicId, TopicPartition
+from minikafka.types import (
+    METADATA_TOPIC,
+    NO_EPOCH,
+    NO_OFFSET,
+    NO_TOPIC_ID,
+    Epoch,
+    EpochEnd,
+    Offset,
+    TopicId,
+    TopicPartition,
+)
 from minikafka.wire.batch import NO_TIMESTAMP, RecordBatch, stamped, stamped_log_append_time, verify
 
 __all__ = ["AppendInfo", "LogSlice", "PartitionLog", "TimestampHit"]
@@ -83,6 +93,8 @@ class PartitionLog:
         self.report = loaded.report
         self.has_gaps = loaded.has_gaps
         """Compaction has left offsets out, here or where it was copied from."""
+        self.has_transactions = loaded.has_transactions and partition.topic != METADATA_TOPIC
+        """It holds batches of transactions, which Kafka wrote; which of them were committed is not known here."""
         self.clean_end: Offset | None = None
         """Where the last round of compaction stopped; None: there was none in this log."""
         self.tail = MemoryTail(tail_size_max)
@@ -154,6 +166,8 @@ class PartitionLog:
             self._durability.start_moved()
         if self.has_gaps and not self._disk.exists(f"{self._folder}/{GAPS}"):
             self._mark_gaps()
+        if self.has_transactions and not self._disk.exists(f"{self._folder}/{TRANSACTIONS}"):
+            self._mark(TRANSACTIONS)
         if not self.report.clean:
             self._durability.folder_changed()
             if not self._epoch_checkpoint.is_right:
@@ -185,6 +199,8 @@ class PartitionLog:
                 reason=dropped.reason,
                 below_recovery_point=dropped.below_recovery_point,
             )
+        if self.has_transactions:
+            self._tell_transactions()
         if not is_new:
             self._events(
                 "log_opened",
@@ -307,6 +323,8 @@ class PartitionLog:
                 raise CorruptMessage(f"{self._folder}: batch at {batch.base_offset}, the log goes on at {expected}")
             if batch.base_offset > expected or batch.record_count <= batch.last_offset_delta:
                 self.note_gaps()
+            if batch.is_of_transaction:
+                self.note_transactions()
             expected = batch.next_offset
         pending: list[RecordBatch] = []
         pending_size = 0
@@ -339,10 +357,32 @@ class PartitionLog:
             raise self._health.failed("marker of gaps", error) from error
 
     def _mark_gaps(self) -> None:
-        path = f"{self._folder}/{GAPS}"
+        self._mark(GAPS)
+        self.has_gaps = True
+
+    def note_transactions(self) -> None:
+        """Batches of transactions were found; a file and an event say so, once."""
+        if self.has_transactions or self.partition.topic == METADATA_TOPIC:
+            return
+        try:
+            self._mark(TRANSACTIONS)
+        except (DiskFull, DiskFailed) as error:
+            raise self._health.failed("marker of transactions", error) from error
+        self.has_transactions = True
+        self._tell_transactions()
+
+    def _mark(self, name: str) -> None:
+        path = f"{self._folder}/{name}"
         self._disk.replace_file(path, b"")
         self._durability.replaced(path)
-        self.has_gaps = True
+
+    def _tell_transactions(self) -> None:
+        self._events(
+            "transactional_data_found",
+            partition=str(self.partition),
+            why="Kafka wrote batches of transactions: all of them are read, aborted ones as well; "
+            "isolation level read_committed is refused",
+        )
 
     def _write_set(self, batches: list[RecordBatch], size: int) -> None:
         is_first = self.end_offset == self._start_offset

@@ -40,12 +40,13 @@ from minikafka.log.names import (
     SWAP,
     TEMPORARY,
     TIME_INDEX,
+    TRANSACTIONS,
     offset_name,
     offset_of,
     offsets_in,
 )
 from minikafka.log.producer_replay import replay_producers
-from minikafka.log.producer_state import ProducerState
+from minikafka.log.producer_state import BadSnapshot, ProducerState, parse_snapshot
 from minikafka.log.scan import Damage, FallingEpoch, scan
 from minikafka.log.segment import RELATIVE_MAX, Segment, headers
 from minikafka.ports import Disk
@@ -85,6 +86,7 @@ class _Loader:
         self.trusted_end = 0
         self.has_gaps = disk.exists(f"{folder}/{GAPS}")
         self.gaps = self.has_gaps or may_have_gaps(config)
+        self.has_transactions = disk.exists(f"{folder}/{TRANSACTIONS}")
 
     def load(self) -> LoadedLog:
         self._finish_swaps()
@@ -117,6 +119,7 @@ class _Loader:
             trusted_end=min(end, end if self.clean else self.trusted_end),
             restarted_at=self.restarted_at,
             has_gaps=self.has_gaps,
+            has_transactions=self.has_transactions,
             report=self.report,
         )
 
@@ -365,6 +368,7 @@ class _Loader:
                 self.report.checked_count += 1
                 if batch.base_offset > segment.next_offset or batch.record_count <= batch.last_offset_delta:
                     self._note_gaps(segment.next_offset)
+                self.has_transactions |= batch.is_of_transaction
                 segment.note(
                     size=batch.size,
                     last_offset=batch.last_offset,
@@ -431,8 +435,17 @@ class _Loader:
                 self.disk.remove(f"{self.folder}/{offset_name(offset, SNAPSHOT)}")
             else:
                 kept.append(offset)
+        self.has_transactions |= bool(kept) and self._knows_transactions(kept[-1])
         replay_producers(self.disk, self.folder, self.segments, state, kept, end=end, clean=self.clean)
         return state, kept
+
+    def _knows_transactions(self, snapshot: Offset) -> bool:
+        """Return True if a producer in this snapshot had a transaction: after a clean stop no batch is looked at."""
+        try:
+            entries = parse_snapshot(self.disk.read_file(f"{self.folder}/{offset_name(snapshot, SNAPSHOT)}"))
+            return any(each.coordinator_epoch >= 0 or each.current_transaction_first_offset >= 0 for each in entries)
+        except BadSnapshot:
+            return False
 
 
 def load(

@@ -106,6 +106,7 @@ STATUS: dict[type[ProtocolError], int] = {
             kafka.PolicyViolation,
             kafka.UnsupportedAssignor,
             kafka.UnsupportedCompressionType,
+            kafka.UnsupportedForMessageFormat,
         ),
         429: (kafka.ThrottlingQuotaExceeded,),
         500: (kafka.UnknownServerError,),

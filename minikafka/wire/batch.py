@@ -133,6 +133,11 @@ class RecordBatch(NamedTuple):
         return bool(self.attributes & CONTROL_BIT)
 
     @property
+    def is_of_transaction(self) -> bool:
+        """Return True for data of a transaction and for control batches; our own logs of topics have neither."""
+        return bool(self.attributes & (TRANSACTIONAL_BIT | CONTROL_BIT))
+
+    @property
     def has_producer(self) -> bool:
         """Was it sent by an idempotent producer?"""
         return self.producer_id != NO_PRODUCER

@@ -6,6 +6,7 @@ Rules for this file: nothing is created, locked or written, and no permission to
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 from typing import NoReturn
 
@@ -27,6 +28,9 @@ class ReadFile:
             raise
         except OSError as error:
             raise DiskFailed(f"{path}: {error.strerror}") from error
+        if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
+            os.close(self._descriptor)
+            raise DiskFailed(f"{path} is not a file")
 
     def read(self, position: int, size: int) -> bytes:
         """At most ``size`` bytes; fewer only at the end of the file."""

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import pytest
+from crc32c import crc32c
 
 from minikafka.config import TopicConfig
+from minikafka.errors import InvalidConfig
 from minikafka.log.checkpoint import format_epochs
+from minikafka.log.inspect import is_metadata_of_kafka, verify_log
 from minikafka.log.loaded import MisfitLog
 from minikafka.log.log_directory import LogDirectory
 from minikafka.log.names import GAPS, offset_name
-from minikafka.types import Offset
-from minikafka.wire.batch import RecordBatch, split, with_fields
-from minikafka.wire.records import Record, build_batch
+from minikafka.quorum.records import FeatureLevel, encode
+from minikafka.types import METADATA_PARTITION, Offset
+from minikafka.wire.batch import TRANSACTIONAL_BIT, RecordBatch, split, with_fields
+from minikafka.wire.records import Record, build_batch, control_batch
 from tests.rules.log_words import ORDERS, TIME, everything, open_log, values
 from tests.rules.memory_disk import MemoryDisk, run
 
@@ -136,3 +141,94 @@ def test_data_directory_sets_such_a_log_aside():
     facts = [facts for kind, facts in told if kind == "log_set_aside"]
     assert [each["folder"] for each in facts] == sorted(aside)
     assert "leader epoch 1 after 7" in str(facts[0]["why"])
+
+
+# ---- transactions ----------------------------------------------------------------------------------------------------
+
+
+def of_transaction(offset: Offset, value: str) -> bytes:
+    batch = RecordBatch.of(at(offset, value))
+    return with_fields(batch, base_offset=offset, leader_epoch=0, attributes=TRANSACTIONAL_BIT) + batch.data[61:]
+
+
+def commit_marker(offset: Offset) -> bytes:
+    return control_batch(1, bytes(6), timestamp_ms=TIME, base_offset=offset, leader_epoch=0, transactional=True)
+
+
+TRANSACTIONAL = (0, [at(0, "a"), of_transaction(1, "b"), commit_marker(2)])
+
+
+def test_batches_of_transactions_are_reported_once_a_load():
+    """An unclean start walks over them; a file keeps it for the clean ones after it."""
+    disk = foreign(TRANSACTIONAL)
+    for options in ({}, {"clean": True}, {"clean": True}):
+        told: list[str] = []
+        log = open_log(disk, PLAIN, events=lambda kind, told=told, **_: told.append(kind), **options)
+        assert log.has_transactions
+        assert told.count("transactional_data_found") == 1
+        log.prepare_close()
+        run(log.sync())
+    assert not open_log(foreign((0, [at(0, "a")])), PLAIN).has_transactions
+
+
+def test_clean_start_knows_transactions_from_the_producer_snapshot():
+    """Kafka writes one when it stops; after a clean stop no batch is read."""
+    disk = foreign(TRANSACTIONAL)
+    for suffix in (".index", ".timeindex"):
+        disk.replace_file(f"{FOLDER}/{offset_name(0, suffix)}", b"")
+    path = f"{FOLDER}/{offset_name(3, '.snapshot')}"
+    for coordinator_epoch in (-1, 3):
+        entry = struct.pack(">qhiqiqiq", 7, 0, 0, 1, 0, TIME, coordinator_epoch, -1)
+        body = struct.pack(">i", 1) + entry
+        disk.replace_file(path, struct.pack(">hI", 1, crc32c(body)) + body)
+        assert open_log(disk, PLAIN, clean=True).has_transactions == (coordinator_epoch == 3)
+
+
+def test_follower_that_copies_transactions_reports_them_once():
+    """They came from a leader whose folder Kafka wrote."""
+    told: list[str] = []
+    log = open_log(MemoryDisk(), PLAIN, events=lambda kind, **_: told.append(kind))
+    log.append_as_follower([RecordBatch.of(each) for each in TRANSACTIONAL[1]])
+    assert log.has_transactions
+    assert told.count("transactional_data_found") == 1
+
+
+def test_verify_reports_transactions_once_and_accepts_gaps():
+    """A compacted log of Kafka's has holes between its segments, which are nothing wrong."""
+    disk = foreign(TRANSACTIONAL, (3, [of_transaction(3, "c")]))
+    found = [each for each in verify_log(disk, FOLDER) if "transactions" in each.what]
+    assert [(each.path, each.position) for each in found] == [(FOLDER, None)]
+    assert "from offset 1 on" in found[0].what
+    disk = foreign((0, [at(3, "a"), at(5, "b")]), (12, [at(12, "c")]))
+    assert not [each for each in verify_log(disk, FOLDER) if "begins at" in each.what]
+    disk = foreign((0, [at(0, "a")]), (12, [at(12, "c")]))
+    assert [each.what for each in verify_log(disk, FOLDER) if "begins at" in each.what] == [
+        "begins at 12, the segment before it ends at 1"
+    ]
+
+
+# ---- the metadata log ------------------------------------------------------------------------------------------------
+
+KAFKA_METADATA = bytes.fromhex("010c0010") + b"metadata.version" + b"\0\x1e\0"
+"""A FeatureLevelRecord as Kafka frames it: version of the frame, API key, version, fields."""
+
+
+def with_metadata_log(payload: bytes) -> MemoryDisk:
+    disk = MemoryDisk()
+    elected = control_batch(2, bytes(8), timestamp_ms=TIME, leader_epoch=1)
+    records = build_batch([Record(0, TIME, value=payload)], base_offset=1, leader_epoch=1)
+    disk.replace_file(f"{METADATA_PARTITION}/{offset_name(0, '.log')}", elected + records)
+    return disk
+
+
+def test_metadata_log_of_kafka_is_refused_before_anything_is_written():
+    """One sentence; at 62e114e the broker won an election on it, appended to it, and failed with a traceback."""
+    disk = with_metadata_log(KAFKA_METADATA)
+    before = {path: disk.read_file(path) for path in disk.inodes}
+    with pytest.raises(InvalidConfig, match="is the metadata log of Apache Kafka, which minikafka cannot read"):
+        run(LogDirectory.open(disk, node_id=1, cluster_id="c", directory_id="d"))
+    assert {path: disk.read_file(path) for path in disk.inodes} == before
+    [finding] = verify_log(disk, str(METADATA_PARTITION))
+    assert "metadata log of Apache Kafka" in finding.what
+    assert not is_metadata_of_kafka(with_metadata_log(encode(FeatureLevel(name="f", level=1))))
+    assert not is_metadata_of_kafka(MemoryDisk())

@@ -11,6 +11,8 @@
 - In a fetch session (KIP-227, ``replication/fetch_session.py``) a request speaks for all partitions of the session,
   named or not: each fetch offset is acknowledged anew, each question is checked anew unless nothing has happened that
   could change the answer. Only what is news is answered. A long poll looks again only at the partitions that woke it.
+- There are no transactions, so that ``read_committed`` reads what ``read_uncommitted`` does; it is refused from a log
+  with batches of transactions that Kafka wrote.
 - Differs from Kafka: no rack awareness.
 """
 
@@ -20,13 +22,16 @@ from collections.abc import Container
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from minikafka.broker.api.offsets import check_isolation
 from minikafka.broker.lifecycle import SessionAlive, session_expired
 from minikafka.broker.waiters import Condition, Mark
 from minikafka.errors import InconsistentTopicId, InvalidRequest, OffsetOutOfRange, ProtocolError, error_name
 from minikafka.replication.fetch_session import CachedPartition, FetchSession
 from minikafka.replication.leader import LeaderReplica
 from minikafka.types import EpochEnd, Offset, TopicPartition
+from minikafka.wire.batch import iterate
 from minikafka.wire.messages import (
+    READ_COMMITTED,
     EpochEndOffset,
     FetchedPartition,
     FetchPartition,
@@ -36,7 +41,8 @@ from minikafka.wire.messages import (
 
 if TYPE_CHECKING:
     from minikafka.broker.replica_manager import ReplicaManager
-    from minikafka.log.partition_log import LogSlice
+    from minikafka.log.partition_log import LogSlice, PartitionLog
+    from minikafka.ports import Buffers
     from minikafka.replication.partition import Partition
 
 # A parked fetch holds a connection; nobody gains by waiting longer than this in one request.
@@ -239,9 +245,20 @@ def _read_one(
             return _read_as_follower(replicas, request, item, partition, leader, budget, first, acknowledge)
         if not session_alive():
             raise session_expired(name)
-        return _read_as_consumer(replicas, item, partition, leader, budget, first)
+        read = _read_as_consumer(replicas, item, partition, leader, budget, first)
+        if request.isolation_level == READ_COMMITTED:
+            _check_isolation(leader.log, read.answer.records)
+        return read
     except ProtocolError as error:
         return _refusal(replicas, name, partition, error)
+
+
+def _check_isolation(log: PartitionLog, records: Buffers) -> None:
+    """Raise UnsupportedForMessageFormat for ``read_committed`` from a log that holds batches of transactions."""
+    # After a clean stop of Kafka, old ones may not have been noticed when the log was opened.
+    if not log.has_transactions and any(batch.is_of_transaction for batch in iterate(b"".join(records))):
+        log.note_transactions()
+    check_isolation(log)
 
 
 def _read_as_follower(

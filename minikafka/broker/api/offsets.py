@@ -10,13 +10,21 @@ from typing import TYPE_CHECKING
 from minikafka.broker.api.produce import TIMEOUT_MS_MAX
 from minikafka.broker.lifecycle import SessionAlive, session_expired
 from minikafka.broker.waiters import Condition, Mark
-from minikafka.errors import InvalidRequest, OffsetNotAvailable, OffsetOutOfRange, ProtocolError, RequestTimedOut
+from minikafka.errors import (
+    InvalidRequest,
+    OffsetNotAvailable,
+    OffsetOutOfRange,
+    ProtocolError,
+    RequestTimedOut,
+    UnsupportedForMessageFormat,
+)
 from minikafka.replication.leader import LeaderReplica
 from minikafka.types import TopicPartition
 from minikafka.wire.messages import (
     EARLIEST,
     LATEST,
     MAX_TIMESTAMP,
+    READ_COMMITTED,
     DeletedRecords,
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -33,6 +41,7 @@ from minikafka.wire.messages import (
 
 if TYPE_CHECKING:
     from minikafka.broker.replica_manager import ReplicaManager
+    from minikafka.log.partition_log import PartitionLog
 
 
 async def handle_list_offsets(
@@ -56,6 +65,8 @@ def _list_one(
         leader = partition.as_leader(item.current_leader_epoch)
         if request.replica_id < 0 and not session_alive():
             raise session_expired(name)
+        if request.isolation_level == READ_COMMITTED:
+            check_isolation(leader.log)
         with replicas.storage_guard(partition):
             timestamp, offset, epoch = _find(leader, item.timestamp, for_client=request.replica_id < 0)
     except ProtocolError as error:
@@ -69,6 +80,15 @@ def _list_one(
     return ListedOffset(
         topic=item.topic, partition=item.partition, timestamp=timestamp, offset=offset, leader_epoch=epoch
     )
+
+
+def check_isolation(log: PartitionLog) -> None:
+    """Raise UnsupportedForMessageFormat for ``read_committed`` from a log that holds batches of transactions."""
+    if log.has_transactions:
+        raise UnsupportedForMessageFormat(
+            f"{log.partition}: isolation level read_committed is refused: this log holds batches of transactions that "
+            "Kafka wrote, and which of them were aborted is not known here; read it with read_uncommitted"
+        )
 
 
 def _find(leader: LeaderReplica, timestamp: int, *, for_client: bool) -> tuple[int, int, int]:
