@@ -17,7 +17,7 @@ RUN python -m pip --python /opt/venv/bin/python install .
 FROM python:3.11-slim
 
 LABEL org.opencontainers.image.title="minikafka" \
-      org.opencontainers.image.description="A Kafka-like broker with real replication in Python" \
+      org.opencontainers.image.description="A broker that Kafka clients connect to, with real replication, in Python" \
       org.opencontainers.image.licenses="Apache-2.0"
 
 RUN useradd --system --uid 10001 --home-dir /var/lib/minikafka --shell /usr/sbin/nologin minikafka \

@@ -112,7 +112,7 @@ Exit codes: 0 done, 1 failed, 2 called wrongly, 130 interrupted.""",
 )
 @click.version_option(__version__, prog_name="minikafka", message="%(prog)s %(version)s")
 def root() -> None:
-    """A Kafka-like broker with real replication."""
+    """A broker that Kafka clients connect to, with real replication."""
 
 
 def main(arguments: list[str] | None = None) -> Any:

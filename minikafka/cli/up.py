@@ -1,8 +1,9 @@
 """``minikafka up``: a cluster of several broker processes in the foreground.
 
-On a terminal it prints a table of the brokers, the URL to open, and commands to try. Elsewhere, or with ``-o json``, it
-prints one JSON object a line: one per broker when that broker is ready, then ``{"ready":true,"bootstrap":...}``, later
-``{"broker":2,"died":true,...}`` for each broker that died, and ``{"stopped":true}`` at the end. No broker is restarted.
+On a terminal it prints a table of the brokers, the URL to open, the ``bootstrap.servers`` of clients, and commands to
+try. Elsewhere, or with ``-o json``, it prints one JSON object a line: one per broker when that broker is ready, then
+``{"ready":true,"bootstrap_servers":...}``, later ``{"broker":2,"died":true,...}`` for each broker that died, and
+``{"stopped":true}`` at the end. No broker is restarted.
 SIGTERM or Ctrl-C stops all of them.
 """
 
@@ -118,7 +119,8 @@ class JsonReport:
         sys.stdout.flush()
 
     def all_ready(self) -> None:
-        print_json({"ready": True, "bootstrap": self._cluster.bootstrap})
+        servers = self._cluster.bootstrap_servers
+        print_json({"ready": True, "bootstrap": servers, "bootstrap_servers": servers})
 
     def died(self, broker: BrokerProcess) -> None:
         print_json(
@@ -166,7 +168,8 @@ class TextReport:
         name = own_name()
         at = "" if address.port == KAFKA_PORT else f" -b {address}"
         click.echo(
-            f"\nThe cluster is ready. API documentation: http://{address}/docs\n\n"
+            f"\nThe cluster is ready. API documentation: http://{address}/docs\n"
+            f"For any Kafka client: bootstrap.servers={self._cluster.bootstrap_servers}\n\n"
             "Try in another terminal:\n"
             f"  {name} topics create orders --partitions 3 --replication-factor {min(3, len(brokers))}{at}\n"
             f"  printf 'ann:tea\\nbob:milk\\n' | {name} produce orders --key-separator :{at}\n"

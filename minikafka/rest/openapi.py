@@ -95,7 +95,7 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
         "info": {
             "title": "minikafka",
             "version": __version__,
-            "summary": "A Kafka-like broker with real replication, for curl.",
+            "summary": "A broker with Kafka's protocol and real replication, for curl.",
             "description": DESCRIPTION,
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },

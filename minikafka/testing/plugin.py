@@ -8,6 +8,7 @@ minikafka_broker             test     the same with one broker
 minikafka_shared_cluster     session  three brokers for all tests: each takes a topic of its own
 minikafka_shared_broker      session  the same with one broker
 minikafka_topic              test     a topic's name that no other test has
+minikafka_bootstrap_servers  session  the shared cluster's bootstrap.servers, for any Kafka client
 minikafka_settings           session  Kafka's settings for all of these; override it in conftest.py
 ============================ ======== =================================================================================
 
@@ -129,6 +130,12 @@ def minikafka_broker(
 ) -> Iterator[LocalCluster]:
     """One broker of this test's own; the marker's ``config`` is for it too."""
     yield from _started(request, tmp_path_factory, 1, minikafka_settings)
+
+
+@pytest.fixture(scope="session")
+def minikafka_bootstrap_servers(minikafka_shared_cluster: LocalCluster) -> str:
+    """``bootstrap.servers`` of the session's three brokers, for any Kafka client."""
+    return minikafka_shared_cluster.bootstrap_servers
 
 
 @pytest.fixture

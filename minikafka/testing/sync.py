@@ -119,6 +119,11 @@ class SyncCluster:
         """``host:port`` of all brokers, with commas."""
         return self.cluster.bootstrap
 
+    @property
+    def bootstrap_servers(self) -> str:
+        """The same, as Kafka's clients name it."""
+        return self.cluster.bootstrap_servers
+
     def run(self, work: Callable[[], Coroutine[Any, Any, Result]], timeout_s: float | None = None) -> Result:
         """Run any coroutine function beside the brokers; TimeoutError after ``timeout_s``."""
         return self.cluster.run(work, timeout_s)

@@ -98,6 +98,11 @@ class LocalCluster:
         return self.files.bootstrap
 
     @property
+    def bootstrap_servers(self) -> str:
+        """The same, as Kafka's clients name it: ``bootstrap.servers`` for every client, also for those of Kafka."""
+        return self.bootstrap
+
+    @property
     def node_ids(self) -> tuple[NodeId, ...]:
         """All brokers of the cluster, running or not."""
         return tuple(files.node_id for files in self.files.brokers)

@@ -276,6 +276,11 @@ class ProcessCluster:
         """``host:port`` of all brokers, with commas."""
         return self.files.bootstrap
 
+    @property
+    def bootstrap_servers(self) -> str:
+        """The same, as Kafka's clients name it: ``bootstrap.servers`` for every client, also for those of Kafka."""
+        return self.bootstrap
+
     def addresses(self) -> dict[NodeId, Address]:
         """Where each broker listens whose process exists; a stopped one's (SIGSTOP) does."""
         return {node: broker.files.address for node, broker in self.brokers.items() if broker.is_running}

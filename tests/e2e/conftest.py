@@ -40,8 +40,9 @@ def why_not() -> str | None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect what needs a browser if there is none."""
+    """Deselect what needs a browser, or kcat, if there is none."""
     leave_out(config, items, "browser", why_not)
+    leave_out(config, items, "kcat", lambda: None if shutil.which("kcat") else "no kcat here (apt install kcat)")
 
 
 @pytest.fixture(scope="module")

@@ -46,7 +46,7 @@ class Up:
         while not self.bootstrap:
             told = self.line()
             if told.get("ready"):
-                self.bootstrap = told["bootstrap"]
+                self.bootstrap = told["bootstrap_servers"]
             else:
                 self.brokers[told["broker"]] = told
 

@@ -124,6 +124,23 @@ def test_a_cluster_of_ones_own_has_the_settings_that_are_asked_for(pytester, run
     run().assert_outcomes(passed=3)
 
 
+def test_the_bootstrap_servers_are_those_of_the_shared_cluster(pytester, run):
+    """Issue 14, Build 6: one fixture for tests of programs that use a Kafka client; the next test finds it whole."""
+    pytester.makepyfile(
+        """
+        def test_servers(minikafka_bootstrap_servers, minikafka_shared_cluster):
+            cluster = minikafka_shared_cluster
+            assert minikafka_bootstrap_servers == cluster.bootstrap_servers == cluster.sync.bootstrap_servers
+            assert minikafka_bootstrap_servers == cluster.bootstrap and minikafka_bootstrap_servers.count(":") == 3
+            cluster.kill(2)
+
+        def test_whole(minikafka_bootstrap_servers, minikafka_shared_cluster):
+            assert minikafka_shared_cluster.broker(2).is_ready
+        """
+    )
+    run().assert_outcomes(passed=2)
+
+
 def test_what_the_marker_does_not_know_is_an_error(pytester, run):
     """A misspelt setting must not be passed over in silence."""
     pytester.makepyfile(
