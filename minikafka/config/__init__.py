@@ -16,6 +16,7 @@ from minikafka.config.names import (
     KNOWN_TO_KAFKA_ONLY,
     OF_THE_CLUSTER,
     OWN_PREFIX,
+    REPLICATION_THROTTLES,
     TOPIC_NAME_OF,
 )
 from minikafka.config.parse import Parsed, check, parse_broker, parse_topic, to_settings, unknown_setting
@@ -34,6 +35,7 @@ __all__ = [
     "MIB",
     "OF_THE_CLUSTER",
     "OWN_PREFIX",
+    "REPLICATION_THROTTLES",
     "TOPIC_NAME_OF",
     "BrokerConfig",
     "Parsed",

@@ -57,6 +57,16 @@ AT_RUN_TIME = (
 whenever they are used. All others are read-only: a restart changes them.
 """
 
+REPLICATION_THROTTLES = frozenset(
+    """
+    leader.replication.throttled.rate follower.replication.throttled.rate replica.alter.log.dirs.io.max.bytes.per.second
+    leader.replication.throttled.replicas follower.replication.throttled.replicas
+    """.split()
+)
+"""Settings that minikafka does not have and that kafka-reassign-partitions deletes after each reassignment: to delete
+one changes nothing and is no error.
+"""
+
 KNOWN_TO_KAFKA_ONLY = frozenset(
     """
     advertised.host.name authorizer.class.name background.threads broker.id broker.id.generation.enable

@@ -26,6 +26,7 @@ from minikafka.config import (
     BROKER_NAME_OF,
     KNOWN_TO_KAFKA_ONLY,
     OF_THE_CLUSTER,
+    REPLICATION_THROTTLES,
     TOPIC_NAME_OF,
     BrokerConfig,
     TopicConfig,
@@ -206,7 +207,8 @@ def _increments(resource: _Resource, asked: AlterConfigsResource) -> dict[str, s
             raise InvalidConfig(f"{each.name} is named twice", setting=each.name)
         named.add(each.name)
         if each.operation == DELETE:
-            resource.check_name(each.name)
+            if each.name not in REPLICATION_THROTTLES:
+                resource.check_name(each.name)
             wanted.pop(each.name, None)
         elif each.operation in (SET, APPEND, SUBTRACT):
             wanted[each.name] = _value(resource, each)

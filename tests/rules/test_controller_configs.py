@@ -91,6 +91,17 @@ def test_a_wrong_change_changes_nothing(change: AlterConfig, error: str):
     assert cluster.image == before
 
 
+@pytest.mark.parametrize("kind, name", [(TOPIC, "t"), (BROKER, "2"), (BROKER, "")])
+def test_replication_throttles_can_be_deleted(kind: int, name: str):
+    """kafka-reassign-partitions deletes them after each reassignment, also where none were set."""
+    cluster = cluster_of()
+    before = cluster.image
+    throttle = AlterConfig(name="leader.replication.throttled.rate", operation=DELETE)
+    assert cluster.configure(name, throttle, kind=kind).error_code == 0
+    assert cluster.image.broker_configs == before.broker_configs
+    assert cluster.image.topics == before.topics
+
+
 def test_names_twice_and_resources_that_do_not_exist():
     """Which of two values was meant is not ours to guess."""
     cluster = cluster_of()
