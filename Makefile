@@ -2,7 +2,7 @@
 #   make demo    three brokers, 336,776 flights, kill -9 in mid-stream, the checker's verdict, a Spark job
 #   make test    what CI runs: ruff, mypy, the floors, pytest
 #   make lint    the first three of these       make format   let ruff rewrite
-#   make bench   figures beside a bare aiohttp server and Apache Kafka    make soak   chaos, fresh seeds, planted bugs for an hour (MINUTES=60)
+#   make bench   figures beside a bare aiohttp server and Apache Kafka    make soak   chaos, fresh seeds, hostile requests, planted bugs for an hour (MINUTES=60)
 #   make clean   remove the environment and caches
 
 .DEFAULT_GOAL := help

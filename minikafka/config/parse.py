@@ -18,6 +18,9 @@ from minikafka.config.setting import parsed_value
 from minikafka.config.topic import TopicConfig
 from minikafka.errors import InvalidConfig
 
+# No setting's name is half as long; comparing a longer one takes long.
+NAME_SHOWN_MAX = 100
+
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
@@ -29,6 +32,7 @@ class Parsed:
 
 def unknown_setting(name: str, known: Iterable[str]) -> InvalidConfig:
     """The error for a name that is not among ``known``; it suggests the nearest one."""
+    name = name if len(name) <= NAME_SHOWN_MAX else name[:NAME_SHOWN_MAX] + "..."
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]}?" if near else "; `minikafka serve --list-settings` lists all"
     return InvalidConfig(f"unknown setting {name}{hint}", setting=name)

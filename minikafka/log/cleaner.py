@@ -27,6 +27,7 @@ from minikafka.log.swap import SegmentSwap, Sources, settle
 from minikafka.ports import Disk
 from minikafka.types import NO_EPOCH, NO_OFFSET, Offset
 from minikafka.wire.batch import RecordBatch
+from minikafka.wire.decompression import decompression_limit
 from minikafka.wire.rewrite import delete_horizon, emptied, slices, thinned
 
 Pause = Callable[[int], Awaitable[None]]
@@ -86,6 +87,7 @@ class Cleaner:
         self._store = store
         self._durability = durability
         self._config = config
+        self._limit = decompression_limit(config.max_message_bytes)
         self._epochs = epochs
         self._facts_of = facts_of
         self._clock_ms = clock_ms
@@ -118,7 +120,7 @@ class Cleaner:
                 continue
             for batch in _batches(segment):
                 if batch.next_offset > dirty.first_dirty and not offsets.take(
-                    batch, () if is_opaque(batch) else slices(batch)
+                    batch, () if is_opaque(batch) else slices(batch, limit=self._limit)
                 ):
                     self.cleaned.is_complete = False
                     return
@@ -171,7 +173,7 @@ class Cleaner:
         if is_opaque(batch):
             return batch.data
         now_ms = self._clock_ms()
-        found = list(slices(batch))
+        found = list(slices(batch, limit=self._limit))
         kept = [record for record in found if stays(record, batch, offsets, now_ms=now_ms)]
         self.cleaned.keyless += sum(r.key is None for r in found) - sum(r.key is None for r in kept)
         if not (

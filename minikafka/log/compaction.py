@@ -28,6 +28,9 @@ from minikafka.types import NO_OFFSET, Offset
 from minikafka.wire.batch import RecordBatch
 from minikafka.wire.rewrite import RecordSlice, delete_horizon
 
+RECORD_COUNT_MAX = 100_000
+"""Records of a batch that is opened: about 60 MB of views. A compressed batch of 1 MiB may hold a million."""
+
 _DIGEST_SIZE = 16
 MAP_ENTRY_SIZE = 160
 """Bytes of memory that one key takes in an :class:`OffsetMap`: digest, offset and its place in the dict.
@@ -92,11 +95,12 @@ def stays(record: RecordSlice, batch: RecordBatch, offsets: OffsetMap, *, now_ms
 
 
 def is_opaque(batch: RecordBatch) -> bool:
-    """Is it a batch of a transaction or of control records, whose meaning stands in other batches?
+    """Is it a batch that stays as it is, and replaces nothing?
 
-    There are none in logs that minikafka wrote; they stay as they are, and replace nothing.
+    Such are those of a transaction or of control records, whose meaning stands in other batches (there are none in logs
+    that minikafka wrote), and those with so many records that one batch would hold up everything else.
     """
-    return batch.is_control or batch.is_transactional
+    return batch.is_control or batch.is_transactional or batch.record_count > RECORD_COUNT_MAX
 
 
 # ---- the dirty range -------------------------------------------------------------------------------------------------

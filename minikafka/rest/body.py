@@ -11,11 +11,21 @@ from typing import Any, NoReturn
 import msgpack
 from aiohttp import web
 
+from minikafka.config import MIB
 from minikafka.errors import BrokerNotAvailable, RecordListTooLarge
 from minikafka.rest import json_text
 from minikafka.rest.accept import MSGPACK_TYPES
-from minikafka.rest.host import ALWAYS_ADMITTED_SIZE, BODY_TIMEOUT_S, Host, body_bytes_max
+from minikafka.rest.host import (
+    ALWAYS_ADMITTED_SIZE,
+    BODY_BYTES_MAX,
+    BODY_TIMEOUT_S,
+    PRODUCE_RECORD_COUNT_MAX,
+    Host,
+    body_bytes_max,
+)
 from minikafka.rest.problems import RETRY_AFTER_S, Refused, malformed
+from minikafka.rest.turns import Turns
+from minikafka.wire.limits import Bounds, TooMuch, check_json, check_msgpack
 
 JSON_TYPE = "application/json"
 NDJSON_TYPES = ("application/x-ndjson", "application/ndjson", "application/jsonl", "application/x-jsonlines")
@@ -23,6 +33,11 @@ FORM_TYPE = "application/x-www-form-urlencoded"
 RAW_TYPES = ("application/octet-stream", "text/plain")
 KINDS = ("json", "form", "msgpack", "ndjson", "raw")
 FORM_NOTE = "sent as form; use --json"
+
+
+# A document with all of these takes about 30 ms to read. Records have more to say than anything else.
+RECORD_BOUNDS = Bounds(size=BODY_BYTES_MAX, containers=55_000, elements=200_000)
+BOUNDS = Bounds(size=MIB, containers=10_000, elements=50_000)
 
 
 class Admission:
@@ -55,6 +70,8 @@ async def read_body(http: web.Request, host: Host, admission: Admission) -> byte
                 chunks.append(chunk)
     except TimeoutError:
         raise malformed(f"the body was not complete after {BODY_TIMEOUT_S:g} s", status=408) from None
+    except ConnectionError:
+        raise malformed("the client left before the body was complete") from None
     except web.RequestPayloadError as error:
         raise malformed(f"the body could not be read: {type(error.__cause__ or error).__name__}") from None
     finally:
@@ -121,8 +138,19 @@ def unreadable_type(http: web.Request, detail: str, *more: str) -> Refused:
     )
 
 
+def check_body(body: bytes, kind: str, bounds: Bounds) -> None:
+    """413 for a body with more in it than ``bounds`` allow."""
+    try:
+        if kind == "msgpack":
+            check_msgpack(memoryview(body), bounds, counts_elements=True)
+        else:
+            check_json(body, bounds)
+    except TooMuch as error:
+        raise Refused(RecordListTooLarge(f"the body has {error}")) from None
+
+
 def parsed(body: bytes, kind: str, http: web.Request) -> Any:
-    """The value that a JSON or msgpack body stands for."""
+    """The value that a JSON or msgpack body stands for; call :func:`check_body` before."""
     if kind == "msgpack":
         return _unpacked(body)
     try:
@@ -153,17 +181,25 @@ def _refused_extension(code: int, _data: bytes) -> NoReturn:
 
 def parsed_object(body: bytes, kind: str, http: web.Request) -> dict[str, Any]:
     """The object that a body is."""
+    check_body(body, kind, BOUNDS)
     value = parsed(body, kind, http)
     if type(value) is not dict:
         raise malformed("the body must be a JSON object", [{"pointer": "", "detail": "not an object"}], status=422)
     return value
 
 
-def parsed_lines(body: bytes) -> list[Any]:
-    """One JSON value per line; empty lines are skipped."""
-    values = []
+async def parsed_lines(body: bytes) -> list[Any]:
+    """One JSON value per line, with other requests served in between; empty lines are skipped."""
+    values: list[Any] = []
+    check_body(body, "ndjson", RECORD_BOUNDS)
+    if body.count(b"\n") > 2 * PRODUCE_RECORD_COUNT_MAX:
+        raise Refused(RecordListTooLarge(f"more than {PRODUCE_RECORD_COUNT_MAX} lines in one request"))
+    turns = Turns()
     for number, line in enumerate(body.split(b"\n"), start=1):
+        await turns.after(len(line))
         if line.strip():
+            if len(values) == PRODUCE_RECORD_COUNT_MAX:
+                raise Refused(RecordListTooLarge(f"more than {PRODUCE_RECORD_COUNT_MAX} lines in one request"))
             try:
                 values.append(json_text.parse(line))
             except json_text.NotJson as error:

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from minikafka.errors import CorruptMessage, OffsetNotAvailable, OffsetOutOfRange
@@ -19,6 +20,7 @@ from minikafka.rest.host import (
     FETCH_RECORD_COUNT_MAX,
     WAIT_MS_DEFAULT,
     WAIT_MS_MAX,
+    Host,
 )
 from minikafka.rest.leaders import from_leader
 from minikafka.rest.parameters import FORWARD, INT64_MAX, PARTITION, TOPIC, Choice, Integer
@@ -27,9 +29,11 @@ from minikafka.rest.records import FORMATS, record_out, unreadable_out
 from minikafka.rest.route import LEADER_PROBLEMS, Answer, Route
 from minikafka.rest.schema import many, one_of, ref, shape, whole
 from minikafka.rest.schemas import RECORD_EXAMPLE
+from minikafka.rest.turns import Turns
 from minikafka.rest.visit import Reply, Visit
 from minikafka.types import Offset, TopicPartition
 from minikafka.wire.batch import RecordBatch, iterate
+from minikafka.wire.decompression import DECOMPRESSED_BYTES_MAX, decompression_limit
 from minikafka.wire.messages import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
@@ -38,7 +42,7 @@ from minikafka.wire.messages import (
     FetchRequest,
     FetchResponse,
 )
-from minikafka.wire.records import decode_batch
+from minikafka.wire.records import RecordView, records_one_by_one
 
 ISOLATION = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
 
@@ -107,7 +111,13 @@ async def get_records(visit: Visit) -> Reply:
     answer, leader = await from_leader(visit, name, request, pick=only_partition, wait_s=visit[MAX_WAIT_MS] / 1000)
     waited_ms = round((clock.now() - start) * 1000)
     size = sum(map(len, answer.records))
-    records, next_offset = read_out(answer.records, offset, count_max=visit[MAX_RECORDS], form=form_of(visit))
+    records, next_offset = await read_out(
+        answer.records,
+        offset,
+        count_max=visit[MAX_RECORDS],
+        form=form_of(visit),
+        limit=decompressed_max(visit.host, name.topic),
+    )
     return Reply(
         {
             "topic": name.topic,
@@ -150,30 +160,79 @@ def only_partition(response: FetchResponse) -> FetchedPartition:
     return response.partitions[0]
 
 
-def read_out(data: Buffers, offset: Offset, *, count_max: int, form: str) -> tuple[list[dict[str, Any]], Offset]:
-    """At most ``count_max`` records from ``offset`` on, and the offset to go on from."""
+def decompressed_max(host: Host, topic: str) -> int:
+    """What a batch of this topic may expand to."""
+    image = host.image.topics.get(topic)
+    given = image.configs.get("max.message.bytes") if image is not None else None
+    return decompression_limit(host.config.message_max_bytes if given is None else int(given))
+
+
+class Room:
+    """What an answer may still hold: records, and bytes of their keys, values and headers.
+
+    Compressed batches may hold many times their size, so the bytes that were fetched do not bound the answer.
+    """
+
+    def __init__(self, count_max: int = FETCH_RECORD_COUNT_MAX) -> None:
+        self._count = count_max
+        self._bytes = FETCH_BYTES_MAX
+
+    def is_full(self) -> bool:
+        return self._count <= 0 or self._bytes <= 0
+
+    def take(self, record: RecordView | None) -> int:
+        """One record more, or one entry for a batch that cannot be read; its bytes. It may go beyond the room."""
+        self._count -= 1
+        if record is None:
+            return 0
+        headers = sum(len(name) + len(value or b"") for name, value in record.headers)
+        size = len(record.key or b"") + len(record.value or b"") + headers
+        self._bytes -= size
+        return size
+
+
+async def read_out(
+    data: Buffers, offset: Offset, *, count_max: int, form: str, limit: int = DECOMPRESSED_BYTES_MAX
+) -> tuple[list[dict[str, Any]], Offset]:
+    """At most ``count_max`` records from ``offset`` on, as far as there is room, and the offset to go on from.
+
+    Other requests are served in between. ``limit``: what one batch may expand to.
+    """
     told: list[dict[str, Any]] = []
     next_offset = offset
+    room = Room(count_max)
     for batch in iterate(data[0] if len(data) == 1 else b"".join(data)):
         if batch.next_offset <= offset:
             continue
-        if len(told) >= count_max:
+        if room.is_full():
             break
         if not batch.is_control:
-            told.extend(_batch_out(batch, offset, count_max - len(told), form))
-            if len(told) >= count_max and told[-1].get("last_offset", told[-1]["offset"]) < batch.last_offset:
+            told.extend(await _batch_out(batch, offset, room, form, limit))
+            if room.is_full() and told[-1].get("last_offset", told[-1]["offset"]) < batch.last_offset:
                 return told, told[-1]["offset"] + 1
         next_offset = batch.next_offset
     return told, next_offset
 
 
-def _batch_out(batch: RecordBatch, offset: Offset, count_max: int, form: str) -> list[dict[str, Any]]:
+async def _batch_out(batch: RecordBatch, offset: Offset, room: Room, form: str, limit: int) -> list[dict[str, Any]]:
+    """The records of one batch that there is room for; one entry stands for a batch that cannot be read."""
+    told: list[dict[str, Any]] = []
+    turns = Turns()
+    await asyncio.sleep(0)
     try:
-        records = decode_batch(batch)
+        for record in records_one_by_one(batch, limit=limit):
+            if record.offset < offset:
+                await turns.after(0)
+                continue
+            told.append(record_out(record, batch.leader_epoch, form))
+            await turns.after(room.take(record))
+            if room.is_full():
+                break
     except CorruptMessage as error:
-        return [unreadable_out(max(batch.base_offset, offset), batch.last_offset, batch.leader_epoch, error.message)]
-    wanted = [record for record in records if record.offset >= offset]
-    return [record_out(record, batch.leader_epoch, form) for record in wanted[:count_max]]
+        room.take(None)
+        first = max(batch.base_offset, offset)
+        return [unreadable_out(first, batch.last_offset, batch.leader_epoch, error.message)]
+    return told
 
 
 FETCHED = shape(

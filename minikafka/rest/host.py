@@ -9,7 +9,7 @@ from minikafka.ports import World
 from minikafka.quorum.image import MetadataImage
 from minikafka.types import Address, NodeId
 
-# Parsing JSON holds the loop: 8 MiB take about 0.1 s, well inside every heartbeat's patience.
+# Reading JSON holds the loop; what a body may hold beside its bytes is bounded as well (body.py).
 BODY_BYTES_MAX = 8 * MIB
 
 # Ten thousand records of 100 bytes fill one batch of the default max.message.bytes.

@@ -7,14 +7,20 @@ written again.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import gc
 import json
 import math
 import re
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
 # Far deeper than any record of a person, far from the recursion limit of any Python.
 DEPTH_MAX = 64
+
+ELEMENTS_AT_ONCE = 500
 
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 
@@ -30,7 +36,9 @@ def parse(data: bytes | memoryview) -> Any:
     except UnicodeDecodeError as error:
         raise NotJson(f"byte {error.start} is not UTF-8") from None
     try:
-        value = _DECODER.decode(text)
+        looks_at_each = sum(map(text.count, _OF_FRACTIONS)) <= _FLOATS_LOOKED_AT
+        with _without_collection():
+            value = (_STRICT if looks_at_each else _DECODER).decode(text)
     except json.JSONDecodeError as error:
         raise NotJson(f"not JSON from line {error.lineno}, column {error.colno}") from None
     except RecursionError:
@@ -41,7 +49,9 @@ def parse(data: bytes | memoryview) -> Any:
         raise NotJson("a number has more digits than can be kept") from None
     if text.count("[") + text.count("{") > DEPTH_MAX and is_deep(value):
         raise NotJson(f"nested deeper than {DEPTH_MAX}")
-    if _SURROGATE_ESCAPE.search(text):
+    if not looks_at_each and _has_infinity(value):
+        raise NotJson("a number is too large")
+    if "\\u" in text and _SURROGATE_ESCAPE.search(text):
         try:
             compact(value)
         except UnicodeEncodeError:
@@ -62,18 +72,38 @@ def text_of(value: Any) -> bytes:
         return json.dumps(value, default=str).encode() + b"\n"
 
 
+async def text_in_turns(value: Any) -> bytes:
+    """As :func:`text_of`, for a large answer: the elements of its lists are written with other work in between."""
+    if type(value) is not dict or not any(
+        type(each) is list and len(each) > ELEMENTS_AT_ONCE for each in value.values()
+    ):
+        return text_of(value)
+    members = []
+    for name, each in value.items():
+        if type(each) is not list:
+            members.append(text_of(name)[:-1] + b": " + text_of(each)[:-1])
+            continue
+        parts = []
+        for start in range(0, len(each), ELEMENTS_AT_ONCE):
+            parts.append(text_of(each[start : start + ELEMENTS_AT_ONCE])[1:-2])
+            await asyncio.sleep(0)
+        members.append(text_of(name)[:-1] + b": [" + b", ".join(parts) + b"]")
+    return b"{" + b", ".join(members) + b"}\n"
+
+
 def is_deep(value: Any) -> bool:
     """Is it nested deeper than DEPTH_MAX?"""
-    level = [value]
+    level = [value] if isinstance(value, dict | list) else []
     for _ in range(DEPTH_MAX):
-        level = [inner for each in level for inner in _inside(each) if isinstance(inner, dict | list)]
+        level = [
+            inner
+            for each in level
+            for inner in (each.values() if type(each) is dict else each)
+            if type(inner) in _KINDS
+        ]
         if not level:
             return False
     return True
-
-
-def _inside(value: Any) -> Any:
-    return value.values() if isinstance(value, dict) else value
 
 
 def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -88,6 +118,35 @@ def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+@contextlib.contextmanager
+def _without_collection() -> Iterator[None]:
+    """No garbage collection within: it would look again and again at what is being made."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _has_infinity(value: Any) -> bool:
+    level = [value]
+    while level:
+        if any(inner in _INFINITIES for inner in level if type(inner) is float):
+            return True
+        level = [
+            inner for each in level if type(each) in _KINDS for inner in (each.values() if type(each) is dict else each)
+        ]
+    return False
+
+
+def _named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """As :func:`members`, for the many small objects of JSON, whose names are texts."""
+    found = dict(pairs)
+    return found if len(found) == len(pairs) else members(pairs)
+
+
 def _finite(text: str) -> float:
     number = float(text)
     if math.isinf(number):
@@ -99,4 +158,11 @@ def _refused_constant(name: str) -> Any:
     raise NotJson(f"{name} is not JSON")
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=members, parse_float=_finite, parse_constant=_refused_constant)
+# Looking at each fraction as it is read takes longer than reading it: of more, all values are looked at afterwards.
+_FLOATS_LOOKED_AT = 20_000
+# One of these is in every number that is beyond what a double holds.
+_OF_FRACTIONS = ".eE"
+_INFINITIES = (math.inf, -math.inf)
+_KINDS = frozenset({dict, list})
+_DECODER = json.JSONDecoder(object_pairs_hook=_named_once, parse_constant=_refused_constant)
+_STRICT = json.JSONDecoder(object_pairs_hook=_named_once, parse_float=_finite, parse_constant=_refused_constant)

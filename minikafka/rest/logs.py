@@ -6,7 +6,6 @@ watermark, to what may still be cut; ``committed`` marks which is which, by that
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from minikafka.errors import (
@@ -18,7 +17,7 @@ from minikafka.errors import (
     ReplicaNotAvailable,
     UnknownTopicOrPartition,
 )
-from minikafka.rest.fetch import FORMAT, form_of, name_of
+from minikafka.rest.fetch import FORMAT, Room, decompressed_max, form_of, name_of
 from minikafka.rest.leaders import ask, partition_of
 from minikafka.rest.parameters import INT32_MAX, INT64_MAX, PARTITION, TOPIC, Flag, Integer
 from minikafka.rest.problems import Refused
@@ -26,11 +25,12 @@ from minikafka.rest.records import record_out
 from minikafka.rest.route import Answer, Route
 from minikafka.rest.schema import Schema, flag, many, ref, shape, text, whole
 from minikafka.rest.schemas import RECORD_EXAMPLE
+from minikafka.rest.turns import Turns
 from minikafka.rest.visit import Reply, Visit
 from minikafka.types import NodeId, Offset, TopicPartition
 from minikafka.wire.batch import CODEC_NAMES, RecordBatch, iterate, verify
 from minikafka.wire.messages import DescribeLogRequest, DescribeLogResponse
-from minikafka.wire.records import control_type_of, decode_batch
+from minikafka.wire.records import control_type_of, records_one_by_one
 
 ASK_WAIT_S = 2.0
 
@@ -68,11 +68,15 @@ async def get_log(visit: Visit) -> Reply:
     told = await _describe(visit, name, max_bytes=LOG_BYTES_MAX)
     form = form_of(visit)
     batches: list[dict[str, Any]] = []
+    room = Room()
     next_offset = max(visit[FROM], told.log_start_offset)
     for batch in iterate(b"".join(told.records)):
         if len(batches) == visit[MAX_BATCHES] or (visit.gives(TO) and batch.base_offset >= visit[TO]):
             break
-        batches.append(_batch_out(batch, told.high_watermark, form if visit[RECORDS] else None))
+        shown = _batch_out(batch, told.high_watermark)
+        batches.append(shown)
+        if visit[RECORDS]:
+            await _add_records(shown, batch, form, room, decompressed_max(visit.host, name.topic))
         next_offset = batch.next_offset
     return Reply(
         {
@@ -140,8 +144,8 @@ def _head_out(name: TopicPartition, told: DescribeLogResponse) -> dict[str, Any]
     return {"topic": name.topic, "partition": name.partition, **log_out(told)}
 
 
-def _batch_out(batch: RecordBatch, high_watermark: Offset, form: str | None) -> dict[str, Any]:
-    told: dict[str, Any] = {
+def _batch_out(batch: RecordBatch, high_watermark: Offset) -> dict[str, Any]:
+    return {
         "base_offset": batch.base_offset,
         "last_offset": batch.last_offset,
         "record_count": batch.record_count,
@@ -157,9 +161,6 @@ def _batch_out(batch: RecordBatch, high_watermark: Offset, form: str | None) -> 
         "producer_epoch": batch.producer_epoch,
         "base_sequence": batch.base_sequence,
     }
-    if form is not None:
-        told["records"] = list(_records_out(batch, form, told))
-    return told
 
 
 def is_valid(batch: RecordBatch) -> bool:
@@ -171,17 +172,24 @@ def is_valid(batch: RecordBatch) -> bool:
     return True
 
 
-def _records_out(batch: RecordBatch, form: str, told: dict[str, Any]) -> Iterable[dict[str, Any]]:
+async def _add_records(told: dict[str, Any], batch: RecordBatch, form: str, room: Room, limit: int) -> None:
+    """Add the records of a batch, as far as the answer has room for them; ``detail`` says why some are not there."""
+    turns = Turns()
+    records: list[dict[str, Any]] = []
+    told["records"] = records
     try:
-        records = decode_batch(batch)
+        for record in records_one_by_one(batch, limit=limit):
+            if room.is_full():
+                told["detail"] = "not all records are shown: the answer is full; read them with a fetch"
+                return
+            out = record_out(record, batch.leader_epoch, form)
+            if batch.is_control:
+                out["control_type"] = control_type_of(record)
+            records.append(out)
+            await turns.after(room.take(record))
     except CorruptMessage as error:
+        records.clear()
         told["detail"] = f"its records cannot be read: {error.message}"
-        return
-    for record in records:
-        out = record_out(record, batch.leader_epoch, form)
-        if batch.is_control:
-            out["control_type"] = control_type_of(record)
-        yield out
 
 
 # ---- the doors -------------------------------------------------------------------------------------------------------

@@ -9,6 +9,8 @@ from minikafka.rest.problems import VALIDATION_ERROR_COUNT_MAX, Fault
 from minikafka.wire.limits import nearest as nearest_name
 from minikafka.wire.limits import shown
 
+_NAME_LENGTH_MAX = 200
+
 
 def nearest(name: str, known: Collection[str]) -> str:
     """`` ; did you mean ...`` or nothing."""
@@ -17,8 +19,8 @@ def nearest(name: str, known: Collection[str]) -> str:
 
 
 def pointer(*parts: str | int) -> str:
-    """A JSON Pointer (RFC 6901)."""
-    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)
+    """A JSON Pointer (RFC 6901); names of members that somebody made up are cut."""
+    return "".join("/" + str(part)[:_NAME_LENGTH_MAX].replace("~", "~0").replace("/", "~1") for part in parts)
 
 
 class Members:

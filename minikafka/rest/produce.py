@@ -34,7 +34,7 @@ from minikafka.errors import (
 )
 from minikafka.invariant import InvariantViolation
 from minikafka.rest.accept import JSON
-from minikafka.rest.body import FORM_NOTE, kind_of, parsed, parsed_lines, read_body
+from minikafka.rest.body import FORM_NOTE, RECORD_BOUNDS, check_body, kind_of, parsed, parsed_lines, read_body
 from minikafka.rest.fetch import name_of
 from minikafka.rest.host import TIMEOUT_MS_DEFAULT, TIMEOUT_MS_MAX
 from minikafka.rest.leaders import (
@@ -133,7 +133,9 @@ async def _produce(visit: Visit, topic: str, only: TopicPartition | None) -> Rep
         raise unknown_topic(topic)
     producer = _producer_of(visit, only)
     records, note = await _records(visit)
+    await asyncio.sleep(0)
     parts, places = _partitioned(visit, topic, records, only)
+    await asyncio.sleep(0)
     await _send(visit, parts, producer, acks=acks, timeout_ms=visit[TIMEOUT_MS])
     return _reply(visit, topic, parts, places, acks=acks, note=note)
 
@@ -173,8 +175,15 @@ async def _records(visit: Visit) -> tuple[list[RecordIn], dict[str, str]]:
             f"{KAFKA_KEY.name} and {RAW_HEADER}* go with a raw body (application/octet-stream or text/plain) only; in "
             "JSON they are members of the record"
         )
-    document = parsed_lines(body) if kind == "ndjson" else parsed(body, kind, visit.http)
-    return records_in(document, now_ms), {"note": FORM_NOTE} if kind == "form" else {}
+    if kind == "ndjson":
+        document: Any = await parsed_lines(body)
+    else:
+        # Each step of a large request takes some milliseconds: others are served in between.
+        check_body(body, kind, RECORD_BOUNDS)
+        await asyncio.sleep(0)
+        document = parsed(body, kind, visit.http)
+    await asyncio.sleep(0)
+    return await records_in(document, now_ms), {"note": FORM_NOTE} if kind == "form" else {}
 
 
 def _raw_headers(visit: Visit) -> list[tuple[str, bytes | None]]:
@@ -225,7 +234,10 @@ def _batch_of(rows: list[RecordIn], producer: dict[str, int]) -> bytearray:
 async def _send(visit: Visit, parts: list[_Part], producer: dict[str, int], *, acks: int, timeout_ms: int) -> None:
     """Every part ends with an answer or an error. A stale picture is looked at anew while nothing was written."""
     forward = may_forward(visit)
-    batches = {part.name: _batch_of(part.rows, producer) for part in parts}
+    batches = {}
+    for part in parts:
+        batches[part.name] = _batch_of(part.rows, producer)
+        await asyncio.sleep(0)
     for attempt in range(ATTEMPTS_MAX):
         if attempt:
             await asyncio.sleep(PAUSE_S)

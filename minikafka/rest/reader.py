@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from minikafka.config import KIB
 from minikafka.errors import OffsetOutOfRange, ProtocolError
-from minikafka.rest.fetch import fetch_of, only_partition, read_out
+from minikafka.rest.fetch import decompressed_max, fetch_of, only_partition, read_out
 from minikafka.rest.host import FETCH_RECORD_COUNT_MAX
 from minikafka.rest.leaders import from_leader, leader_members
 from minikafka.rest.problems import Refused, problem_of
@@ -77,7 +77,7 @@ class PartitionReader:
     async def at_once(self) -> list[Told]:
         """What there is now; raises Refused or ProtocolError when it cannot be read."""
         answer, leader = await self._fetch(wait_ms=0)
-        return self._told(answer, leader)
+        return await self._told(answer, leader)
 
     async def events(self) -> AsyncGenerator[list[Told], None]:
         """The events of each poll; empty when there was no news. Ends with a problem that no repetition helps."""
@@ -90,7 +90,7 @@ class PartitionReader:
                     if cut is not None:
                         yield [self._truncated(cut)]
                         continue
-                told = self._told(answer, leader)
+                told = await self._told(answer, leader)
             except (Refused, ProtocolError) as raised:
                 refused = raised if isinstance(raised, Refused) else Refused(raised)
                 cut = self._end_of_shorter_log(refused)
@@ -114,14 +114,18 @@ class PartitionReader:
         request = fetch_of(self.visit, self.name, self.next_offset, max_bytes=POLL_BYTES, max_wait_ms=wait_ms)
         return await from_leader(self.visit, self.name, request, pick=only_partition, wait_s=wait_ms / 1000)
 
-    def _told(self, answer: FetchedPartition, leader: CurrentLeader) -> list[Told]:
+    async def _told(self, answer: FetchedPartition, leader: CurrentLeader) -> list[Told]:
         """The events of one poll."""
         events: list[Told] = []
         if leader != self._leader:
             self._leader = leader
             events.append(Told("leader", leader_members(self.visit.host, leader)))
-        records, self.next_offset = read_out(
-            answer.records, self.next_offset, count_max=FETCH_RECORD_COUNT_MAX, form=self._form
+        records, self.next_offset = await read_out(
+            answer.records,
+            self.next_offset,
+            count_max=FETCH_RECORD_COUNT_MAX,
+            form=self._form,
+            limit=decompressed_max(self.visit.host, self.name.topic),
         )
         for record in records:
             events.append(Told("record", record, record.get("last_offset", record["offset"])))

@@ -16,14 +16,19 @@ import binascii
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
+from minikafka.config import KIB
 from minikafka.errors import RecordListTooLarge
 from minikafka.rest import json_text
 from minikafka.rest.host import PRODUCE_RECORD_COUNT_MAX
 from minikafka.rest.members import nearest, pointer
 from minikafka.rest.problems import VALIDATION_ERROR_COUNT_MAX, Fault, unacceptable
+from minikafka.rest.turns import Turns
 from minikafka.types import Epoch
-from minikafka.wire.limits import shown
+from minikafka.wire.limits import Bounds, TooMuch, check_json, shown
 from minikafka.wire.records import Headers, RecordView
+
+# A larger document is shown as the text that it is: reading it would keep other requests waiting.
+_VALUE_BOUNDS = Bounds(size=256 * KIB, containers=5_000, elements=20_000)
 
 FORMATS = ("auto", "json", "text", "base64")
 MEMBERS = ("key", "value", "key_b64", "value_b64", "headers", "timestamp")
@@ -45,10 +50,10 @@ class RecordIn(NamedTuple):
 # ---- in --------------------------------------------------------------------------------------------------------------
 
 
-def records_in(document: Any, now_ms: int) -> list[RecordIn]:
+async def records_in(document: Any, now_ms: int) -> list[RecordIn]:
     """The records of ``{"records": [...]}``, of a list of lines, or the one record that the object itself is.
 
-    Raises Refused (422, with a pointer to each bad member) or RecordListTooLarge.
+    Other requests are served in between. Raises Refused (422, with a pointer to each bad member) or RecordListTooLarge.
     """
     faults: list[Fault] = []
     if type(document) is dict and "records" in document:
@@ -76,8 +81,10 @@ def records_in(document: Any, now_ms: int) -> list[RecordIn]:
             records_max=PRODUCE_RECORD_COUNT_MAX,
         )
     records = []
+    turns = Turns()
     for at, each in enumerate(listed):
         records.append(record_in(each, f"{path}/{at}", now_ms, faults))
+        await turns.after(len(records[-1].value or b""))
         if len(faults) >= VALIDATION_ERROR_COUNT_MAX:
             break
     return _checked(records, faults)
@@ -220,8 +227,9 @@ def _bytes_out(told: dict[str, Any], name: str, data: bytes | None, form: str) -
         return "bytes"
     if form in ("auto", "json"):
         try:
+            check_json(data, _VALUE_BOUNDS)
             value = json_text.parse(data)
-        except json_text.NotJson:
+        except (json_text.NotJson, TooMuch):
             pass
         else:
             if form == "json" or not (value is None or type(value) is str):

@@ -59,7 +59,10 @@ async def respond(route: Route, visit: Visit, streams: Streams) -> web.StreamRes
         return web.Response(
             body=reply.text, headers={**_headers(visit, reply.headers), "Content-Type": reply.media_type}
         )
-    return _response(visit, reply.body, reply.status, reply.headers, JSON)
+    if visit.wants_msgpack:
+        return _response(visit, reply.body, reply.status, reply.headers, JSON)
+    text = await json_text.text_in_turns(reply.body)
+    return _written(visit, text, reply.status, reply.headers, JSON)
 
 
 def refuse(visit: Visit, refused: Refused) -> web.Response:
@@ -111,11 +114,13 @@ def _headers(visit: Visit, more: Mapping[str, str]) -> dict[str, str]:
 
 
 def _response(visit: Visit, body: Any, status: int, headers: Mapping[str, str], media_type: str) -> web.Response:
-    told = _headers(visit, headers)
     if visit.wants_msgpack:
-        media_type, data = MSGPACK, msgpack.packb(body, default=str)
-    else:
-        data = json_text.text_of(body)
+        return _written(visit, msgpack.packb(body, default=str), status, headers, MSGPACK)
+    return _written(visit, json_text.text_of(body), status, headers, media_type)
+
+
+def _written(visit: Visit, data: bytes, status: int, headers: Mapping[str, str], media_type: str) -> web.Response:
+    told = _headers(visit, headers)
     response = web.Response(body=data, status=status, headers=told, content_type=media_type, charset=None)
     if told.get("Connection") == "close":
         response.force_close()

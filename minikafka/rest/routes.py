@@ -158,5 +158,5 @@ def _nothing_there(http: web.Request, host: Host) -> Refused:
         return malformed(f"{path[:200]} is only there with mk.testing.endpoints.enable=true", status=404)
     if path.startswith("/v1/groups//"):
         return Refused(InvalidGroupId("the group's name is empty: give it one"))
-    near = difflib.get_close_matches(path, [route.path for route, _ in _PATTERNS if is_there(route, host)], n=1)
+    near = difflib.get_close_matches(path[:200], [route.path for route, _ in _PATTERNS if is_there(route, host)], n=1)
     return malformed(f"there is nothing at {path[:200]}" + (f"; did you mean {near[0]}?" if near else ""), status=404)

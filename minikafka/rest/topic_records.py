@@ -19,7 +19,7 @@ from minikafka.errors import (
 )
 from minikafka.rest import sse
 from minikafka.rest.accept import JSON, MSGPACK_TYPES, unacceptable_type
-from minikafka.rest.fetch import FORMAT, ISOLATION_LEVEL, fetch_of, form_of, only_partition, read_out
+from minikafka.rest.fetch import FORMAT, ISOLATION_LEVEL, decompressed_max, fetch_of, form_of, only_partition, read_out
 from minikafka.rest.host import FETCH_RECORD_COUNT_MAX
 from minikafka.rest.leaders import from_leader, unknown_topic
 from minikafka.rest.parameters import FORWARD, INT64_MAX, TOPIC, Flag, Integer, Parsed, Wrong
@@ -194,7 +194,13 @@ async def _part_of(visit: Visit, name: TopicPartition) -> _Part:
         return _Part(name.partition, [], -1)
     request = fetch_of(visit, name, min(offset, INT64_MAX), max_bytes=PARTITION_BYTES_MAX)
     answer, _ = await from_leader(visit, name, request, pick=only_partition, wait_s=LOOK_WAIT_S)
-    records, next_offset = read_out(answer.records, offset, count_max=visit[MAX_RECORDS], form=form_of(visit))
+    records, next_offset = await read_out(
+        answer.records,
+        offset,
+        count_max=visit[MAX_RECORDS],
+        form=form_of(visit),
+        limit=decompressed_max(visit.host, name.topic),
+    )
     return _Part(name.partition, records, next_offset)
 
 

@@ -44,9 +44,11 @@ from minikafka.wire.apis import BY_NAME, BY_REQUEST, Api
 from minikafka.wire.limits import (
     MAP_MEMBERS_MAX,
     TEXT_BYTES_MAX,
-    check_head,
+    TooMuch,
+    bounds_of,
+    bounds_of_json,
     check_json,
-    elements_limit,
+    check_msgpack,
     nearest,
     shown,
 )
@@ -324,7 +326,10 @@ def decode_request(api: Api, body: bytes | bytearray | memoryview) -> Any:
     view = memoryview(body)
     end = _head_end(api.name, view)
     head = view[SIZE_SIZE:end]
-    check_head(api, head)
+    try:
+        check_msgpack(head, bounds_of(api))
+    except TooMuch as error:
+        raise InvalidRequest(f"{api.name}: the head is too large: {error}") from None
     members = _unpacked(
         api.name,
         head,
@@ -333,7 +338,7 @@ def decode_request(api: Api, body: bytes | bytearray | memoryview) -> Any:
         max_str_len=TEXT_BYTES_MAX,
         max_ext_len=0,
     )
-    return _request_from(api, members, _Raw(view, end, elements_left=elements_limit(api)))
+    return _request_from(api, members, _Raw(view, end, elements_left=bounds_of(api).elements))
 
 
 def _request_from(api: Api, members: dict[str, Any], raw: _Raw) -> Any:
@@ -389,14 +394,14 @@ def decode_json(api: Api, body: bytes, parse: Callable[[bytes], Any] = json.load
 
     ``parse`` may be stricter than Python's JSON and raises ValueError. Bytes are base64.
     """
-    check_json(api, body)
     try:
+        check_json(body, bounds_of_json(api))
         members = parse(body or b"{}")
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"{api.name}: the body cannot be read as JSON: {error}") from None
     if type(members) is not dict:
         raise InvalidRequest(f"{api.name}: the body must be a JSON object, not {shown(members)}")
-    raw = _Raw(memoryview(b""), 0, elements_left=elements_limit(api), is_json=True)
+    raw = _Raw(memoryview(b""), 0, elements_left=bounds_of(api).elements, is_json=True)
     return _request_from(api, members, raw)
 
 

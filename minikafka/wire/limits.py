@@ -1,23 +1,24 @@
-"""Limits on request heads, checked before an object is built of them, and short texts of values that were rejected.
+"""Limits on msgpack and JSON documents, checked before an object is built, and short texts of rejected values.
 
 Rules for this file:
 
 1. The work for a head is bounded by its API (``Api.head_bytes_max``, ``Api.list_max``), not by what its sender says.
    One byte of msgpack can become a Python object of 56 bytes, so a limit on bytes alone is not enough.
-2. The usual case costs one pass over the head in C: a head with few bytes that can begin a list or a map holds few of
-   them. Only where text or bytes contain many such bytes does :func:`_count` read the head token by token, and it
-   stops at the limit.
+2. The usual case costs one pass over the document in C: one with few bytes that can begin a list or a map holds few of
+   them. Only where text or bytes contain many such bytes does :func:`_count` read it token by token, and it stops at
+   the limit.
 3. No value of a request is passed to ``repr`` or ``difflib`` in full: :func:`shown` and :func:`nearest` cut first.
 """
 
 from __future__ import annotations
 
 import difflib
+import functools
 import reprlib
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from itertools import islice
 
-from minikafka.errors import InvalidRequest
 from minikafka.wire.apis import Api
 
 MAP_MEMBERS_MAX = 1_000
@@ -79,38 +80,73 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return next(iter(difflib.get_close_matches(name[:_NAME_LENGTH_MAX], sorted(known), n=1)), "")
 
 
-# ---- heads -----------------------------------------------------------------------------------------------------------
+# ---- documents -------------------------------------------------------------------------------------------------------
 
 
-def check_head(api: Api, head: memoryview) -> None:
-    """Raise InvalidRequest if building the msgpack ``head`` would cost more than requests of ``api`` may."""
-    if len(head) > api.head_bytes_max:
-        raise _beyond(api, f"the head has {len(head)} bytes", "at most", api.head_bytes_max)
-    containers_max = CONTAINERS_PER_LIST * api.list_max + _SPARE
-    if len(head) - len(bytes(head).translate(None, _CONTAINER_BYTES)) > containers_max:
-        _count(api, head, containers_max)
+class TooMuch(ValueError):
+    """A document is larger than the work that a request may cause; one sentence."""
 
 
-def check_json(api: Api, body: bytes) -> None:
-    """As :func:`check_head`, for a head that is JSON text. Brackets and commas inside strings count as well."""
-    bytes_max = _JSON_PER_MSGPACK * api.head_bytes_max
-    if len(body) > bytes_max:
-        raise _beyond(api, f"the body has {len(body)} bytes", "at most", bytes_max)
-    containers_max = CONTAINERS_PER_LIST * api.list_max + _SPARE
-    if body.count(b"[") + body.count(b"{") > containers_max:
-        raise _beyond(api, "too many lists and objects", "at most", containers_max)
-    elements_max = elements_limit(api)
-    if body.count(b",") > elements_max:
-        raise _beyond(api, "too many values", "at most", elements_max)
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What one document may hold."""
+
+    size: int
+    """Bytes."""
+    containers: int
+    """Lists and maps, at any depth."""
+    elements: int
+    """Values of all lists and maps together."""
 
 
-def elements_limit(api: Api) -> int:
-    """How many values all lists of one request may have together."""
-    return ELEMENTS_PER_LIST * api.list_max + _SPARE
+@functools.cache
+def bounds_of(api: Api) -> Bounds:
+    """Of the msgpack head of a request."""
+    return Bounds(
+        size=api.head_bytes_max,
+        containers=CONTAINERS_PER_LIST * api.list_max + _SPARE,
+        elements=ELEMENTS_PER_LIST * api.list_max + _SPARE,
+    )
 
 
-def _beyond(api: Api, what: str, relation: str, limit: int) -> InvalidRequest:
-    return InvalidRequest(f"{api.name}: {what}, {relation} {limit} are accepted; send several requests", limit=limit)
+def bounds_of_json(api: Api) -> Bounds:
+    """Of a request's head as JSON."""
+    bounds = bounds_of(api)
+    return replace(bounds, size=_JSON_PER_MSGPACK * bounds.size)
+
+
+def check_msgpack(data: memoryview, bounds: Bounds, *, counts_elements: bool = False) -> None:
+    """Raise TooMuch if unpacking ``data`` would cost more than the bounds allow.
+
+    ``counts_elements``: for callers that do not count values as they read them.
+    """
+    _check_size(data, bounds)
+    if len(data) - len(bytes(data).translate(None, _CONTAINER_BYTES)) > bounds.containers or (
+        counts_elements and len(data) > bounds.elements
+    ):
+        _count(data, bounds)
+
+
+def check_json(data: bytes, bounds: Bounds) -> None:
+    """As :func:`check_msgpack`, for JSON. Brackets and commas inside strings count as well."""
+    _check_size(data, bounds)
+    if data.count(b"[") + data.count(b"{") > bounds.containers:
+        raise _too_many_containers(bounds)
+    if data.count(b",") > bounds.elements:
+        raise _too_many_elements(bounds)
+
+
+def _check_size(data: bytes | memoryview, bounds: Bounds) -> None:
+    if len(data) > bounds.size:
+        raise TooMuch(f"{len(data)} bytes, {bounds.size} are accepted at most: send several requests")
+
+
+def _too_many_containers(bounds: Bounds) -> TooMuch:
+    return TooMuch(f"more than {bounds.containers} lists and objects: send several requests")
+
+
+def _too_many_elements(bounds: Bounds) -> TooMuch:
+    return TooMuch(f"more than {bounds.elements} values: send several requests")
 
 
 _CONTAINER_BYTES = bytes([*range(0x80, 0xA0), 0xDC, 0xDD, 0xDE, 0xDF])
@@ -130,13 +166,12 @@ for _first, _size in (_FIXED | _FIXED_EXTENSION).items():
     _SKIP[_first] = _size
 
 
-def _count(api: Api, head: memoryview, containers_max: int) -> None:
-    """Read the head token by token, up to the first limit that is passed; what is malformed is left to the parser."""
-    position, size = 0, len(head)
+def _count(data: memoryview, bounds: Bounds) -> None:
+    """Read ``data`` token by token, up to the first bound that is passed; what is malformed is left to the parser."""
+    position, size = 0, len(data)
     containers = elements = 0
-    elements_max = elements_limit(api)
     while position < size:
-        first = head[position]
+        first = data[position]
         position += 1
         elements += 1
         if 0x80 <= first < 0xA0 or 0xDC <= first <= 0xDF:
@@ -144,10 +179,10 @@ def _count(api: Api, head: memoryview, containers_max: int) -> None:
             position += (2, 4, 2, 4)[first - 0xDC] if first >= 0xDC else 0
         elif first in _SIZED:
             width, more = _SIZED[first]
-            position += width + more + int.from_bytes(head[position : position + width])
+            position += width + more + int.from_bytes(data[position : position + width])
         else:
             position += _SKIP[first]
-        if containers > containers_max:
-            raise _beyond(api, "too many lists and maps", "at most", containers_max)
-        if elements > elements_max:
-            raise _beyond(api, "too many values", "at most", elements_max)
+        if containers > bounds.containers:
+            raise _too_many_containers(bounds)
+        if elements > bounds.elements:
+            raise _too_many_elements(bounds)

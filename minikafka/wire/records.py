@@ -334,6 +334,23 @@ def records_of(batch: RecordBatch | Buffer, *, limit: int = DECOMPRESSED_BYTES_M
     return islice(DefaultRecordBatch(data), None)
 
 
+def records_one_by_one(batch: RecordBatch | Buffer, *, limit: int = DECOMPRESSED_BYTES_MAX) -> Iterator[RecordView]:
+    """As :func:`records_of`, without reading all of them first: CorruptMessage may come after records that are fine.
+
+    For readers that stop early: the records of one batch may be millions.
+    """
+    header, data = _plain(batch, limit)
+    count = 0
+    try:
+        for record in DefaultRecordBatch(data):
+            count += 1
+            yield record
+    except _DAMAGE as error:
+        raise CorruptMessage(f"records: {type(error).__name__}: {error}") from error
+    if count != header.record_count:
+        raise CorruptMessage(f"recordCount: {header.record_count}, but {count} were found")
+
+
 def _plain(batch: RecordBatch | Buffer, limit: int) -> tuple[RecordBatch, Buffer]:
     """The batch's header, and the batch without compression for the codec; CorruptMessage (rule 1)."""
     header = _whole(batch)

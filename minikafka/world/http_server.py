@@ -581,7 +581,7 @@ class HttpServer:
         except TimeoutError:
             return self._refuse(408, InvalidRequest(f"the body was not complete after {BODY_TIMEOUT_S:g} s"))
         except ConnectionError:
-            raise
+            return Silence(hang_up=True)  # the client left before its body was complete
         except Exception as error:  # noqa: BLE001 - a handler never raises: whoever runs this loop decides what stops
             self._tell_bug(path, error)
             return self._refuse(500, UnknownServerError(SEE_LOG, outcome=UNKNOWN))

@@ -1,7 +1,8 @@
 """Everything that takes as long as one likes: ``python -m tests.e2e.soak --minutes 60`` (``make soak MINUTES=60``).
 
 In turns: chaos on real processes (the scenario ``storm``: a kill, a freeze or a cut every five seconds at full load; then
-another scenario of the library), fresh seeds of the simulator, the search for planted bugs from seed 0 on. At the end, and
+another scenario of the library), fresh seeds of the simulator, hostile requests against a broker that measures itself
+(tests/fuzz), the search for planted bugs from seed 0 on. At the end, and
 after Ctrl-C, it says what it covered: the verdict and figures of chaos, seeds and marks, bugs found. A failure is printed
 with its seed, of real processes everything is kept, and it goes on: an hour tells of all that an hour can find. Exit code 1
 after a failure, 0 without, 130 after Ctrl-C.
@@ -27,12 +28,13 @@ from minikafka.chaos.reading import find, library, read
 from minikafka.chaos.target import lacks
 from minikafka.sim.run import run
 from minikafka.sim.seeds import plan_of
+from tests.fuzz.run import Counts, fuzz
 from tests.sim.planted_table import Hunt
 
 CYCLE_MINUTES = 20.0
 """A turn of all parts: a failure is found within that time, and a cluster's history does not grow with the hours."""
 
-SHARES = {"chaos": 0.4, "seeds": 0.4, "hunt": 0.2}
+SHARES = {"chaos": 0.35, "seeds": 0.35, "fuzz": 0.1, "hunt": 0.2}
 STORM = "storm"
 STORM_S_MIN = 20.0
 """However short the turn: some faults happen."""
@@ -103,6 +105,7 @@ class Soak:
         self.virtual_s = 0.0
         self.outcomes: Counter[str] = Counter()
         self.marks: Counter[str] = Counter()
+        self.fuzzed: list[Counts] = []
         self.hunt = Hunt(say)
         self.hunted = 0
         self.failures: list[str] = []
@@ -111,6 +114,7 @@ class Soak:
         """Each part for its share."""
         self.real_chaos(minutes * SHARES["chaos"])
         self.fresh_seeds(minutes * SHARES["seeds"])
+        self.hostile_requests(minutes * SHARES["fuzz"])
         self.planted_bugs(minutes * SHARES["hunt"])
 
     def real_chaos(self, minutes: float) -> None:
@@ -158,6 +162,16 @@ class Soak:
                 self._failed(f"simulator, seed {report.plan.seed}: {report.violations[0].name}")
         say(f"{self.runs} seeds so far, {self.virtual_s:,.0f} virtual seconds")
 
+    def hostile_requests(self, minutes: float) -> None:
+        """Generated requests against one broker process."""
+        seed = self.first_seed + len(self.fuzzed)
+        say(f"hostile requests, seed {seed}")
+        counts = fuzz(seed, seconds=60 * minutes)
+        self.fuzzed.append(counts)
+        say(counts.render())
+        if counts.faults:
+            self._failed(f"hostile requests, seed {seed}: {counts.faults[0]}")
+
     def planted_bugs(self, minutes: float) -> None:
         """How many seeds does each planted bug need? It goes on where the last turn ended."""
         say("search for planted bugs")
@@ -175,6 +189,10 @@ class Soak:
         lines = [
             f"chaos on real processes: {self.chaos}",
             f"simulator: {self.runs} seeds from {self.first_seed} on, {self.virtual_s:,.0f} virtual seconds; {outcomes}",
+            (
+                f"hostile requests: {sum(each.requests for each in self.fuzzed):,}, "
+                f"longest hold {1000 * max((each.longest_hold_s for each in self.fuzzed), default=0.0):.1f} ms of CPU"
+            ),
             f"marks: {len(self.marks)} kinds of event; {shown}",
             f"planted bugs: {len(self.hunt.found)} found in {self.hunt.seeds} runs, not found: "
             + (", ".join(self.hunt.missed) or "none"),

@@ -257,9 +257,13 @@ def test_the_exact_count_walks_every_kind_of_value(kind):
     """Each value is skipped as msgpack wrote it: else what follows would be misread."""
     head = memoryview(msgpack.packb([kind, [kind] * 50, {"k": kind}]))
     containers = 3 + (52 if type(kind) in (list, dict) else 0)
-    limits._count(BY_NAME["SyncGroup"], head, containers)
-    with pytest.raises(InvalidRequest, match="too many lists"):
-        limits._count(BY_NAME["SyncGroup"], head, containers - 1)
+    elements = 3 + 52 + 1 + {list: 52, dict: 104}.get(type(kind), 0)
+    bounds = limits.Bounds(size=len(head), containers=containers, elements=elements)
+    limits._count(head, bounds)
+    with pytest.raises(limits.TooMuch, match="lists and objects"):
+        limits._count(head, dataclasses.replace(bounds, containers=containers - 1))
+    with pytest.raises(limits.TooMuch, match="values"):
+        limits._count(head, dataclasses.replace(bounds, elements=elements - 1))
 
 
 def test_the_largest_request_of_our_own_is_within_the_limits():

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -14,22 +16,30 @@ from minikafka.rest import json_text
 from minikafka.rest.fetch import read_out
 from minikafka.rest.host import PRODUCE_RECORD_COUNT_MAX
 from minikafka.rest.problems import VALIDATION_ERROR_COUNT_MAX, Refused
-from minikafka.rest.records import FORMATS, record_out, records_in
+from minikafka.rest.records import FORMATS, RecordIn, record_out, records_in
 from minikafka.wire.batch import RecordBatch, with_fields
 from minikafka.wire.records import Record, build_batch, control_batch
 
 NOW_MS = 1_700_000_000_000
 
 
+def read_in(document: object, now_ms: int) -> list[RecordIn]:
+    return asyncio.run(records_in(document, now_ms))
+
+
+def shown(data, offset: int, **options) -> tuple[list[dict], int]:
+    return asyncio.run(read_out(data, offset, **options))
+
+
 def faults_of(document: object) -> list[tuple[str, str]]:
     with pytest.raises(Refused) as caught:
-        records_in(document, NOW_MS)
+        read_in(document, NOW_MS)
     assert caught.value.status == 422
     return [(each["pointer"], each["detail"]) for each in caught.value.members["errors"]]
 
 
 def one(**members: object) -> tuple[bytes | None, bytes | None]:
-    (record,) = records_in(members, NOW_MS)
+    (record,) = read_in(members, NOW_MS)
     return record.key, record.value
 
 
@@ -50,9 +60,7 @@ def test_base64_members_carry_any_bytes():
 
 def test_headers_are_pairs_that_may_repeat():
     """Kafka allows a name twice, an object could not hold that."""
-    (record,) = records_in(
-        {"value": "x", "headers": [["trace", "a"], ["trace", None], ["raw", {"b64": "/w=="}]]}, NOW_MS
-    )
+    (record,) = read_in({"value": "x", "headers": [["trace", "a"], ["trace", None], ["raw", {"b64": "/w=="}]]}, NOW_MS)
     assert record.headers == [("trace", b"a"), ("trace", None), ("raw", b"\xff")]
 
 
@@ -68,13 +76,13 @@ def test_headers_are_pairs_that_may_repeat():
 )
 def test_a_timestamp_is_milliseconds_or_iso_8601(given, expected):
     """Value by value, to the millisecond and with its zone."""
-    (record,) = records_in({"value": "x", "timestamp": given}, NOW_MS)
+    (record,) = read_in({"value": "x", "timestamp": given}, NOW_MS)
     assert record.timestamp == expected
 
 
 def test_a_record_without_a_timestamp_gets_the_time_of_arrival():
     """The broker's wall clock, asked once per request."""
-    assert [each.timestamp for each in records_in([{"value": 1}, {"value": 2}], NOW_MS)] == [NOW_MS, NOW_MS]
+    assert [each.timestamp for each in read_in([{"value": 1}, {"value": 2}], NOW_MS)] == [NOW_MS, NOW_MS]
 
 
 @pytest.mark.parametrize("bad", [True, -1, 2**63, 1.5, "yesterday", "2024-11-21T08:00", "1969-01-01T00:00Z", None, []])
@@ -123,7 +131,7 @@ def test_an_unknown_member_is_refused_with_the_nearest_name():
 def test_the_number_of_records_and_of_faults_is_bounded():
     """A body full of mistakes must not cost more than one without."""
     with pytest.raises(RecordListTooLarge):
-        records_in([{"value": 1}] * (PRODUCE_RECORD_COUNT_MAX + 1), NOW_MS)
+        read_in([{"value": 1}] * (PRODUCE_RECORD_COUNT_MAX + 1), NOW_MS)
     assert len(faults_of([{"valu": 1}] * PRODUCE_RECORD_COUNT_MAX)) == VALIDATION_ERROR_COUNT_MAX
     assert len(faults_of({f"m{number}": 1 for number in range(5_000)})) == VALIDATION_ERROR_COUNT_MAX
 
@@ -195,7 +203,7 @@ def test_what_was_read_can_be_sent_and_is_the_same_record(value, form):
     """Reading from one topic into another with curl and jq loses nothing (compact JSON, texts and bytes alike)."""
     told = out(value, form, key=value)
     told.pop("encoding")
-    (record,) = records_in(told, NOW_MS)
+    (record,) = read_in(told, NOW_MS)
     assert _same(record.value, value)
     assert _same(record.key, value)
 
@@ -245,7 +253,7 @@ def test_reading_starts_at_the_offset_ends_at_the_count_and_says_where_to_go_on(
     """A batch begins before the offset asked for; control records are for nobody; nothing is skipped or told twice."""
     data = batches()
     for form in (data, [b"".join(data)]):
-        told, following = read_out(form, offset, count_max=count_max, form="auto")
+        told, following = shown(form, offset, count_max=count_max, form="auto")
         assert [each["offset"] for each in told] == expected
         assert following == next_offset
     assert {each["leader_epoch"] for each in told} <= {1, 2}
@@ -253,14 +261,14 @@ def test_reading_starts_at_the_offset_ends_at_the_count_and_says_where_to_go_on(
 
 def test_a_control_batch_alone_moves_the_next_offset():
     """Else a reader would ask for the same nothing for ever."""
-    assert read_out([batches()[1]], 13, count_max=5, form="auto") == ([], 14)
+    assert shown([batches()[1]], 13, count_max=5, form="auto") == ([], 14)
 
 
 def test_a_batch_that_cannot_be_opened_does_not_stop_the_reader():
     """The broker stores what it may not open: a liar's batch must not poison the partition for curl."""
     good = RecordBatch.of(batches()[2])
     damaged = with_fields(good, base_offset=14, leader_epoch=2) + b"\xff" * (good.size - 61)
-    told, next_offset = read_out([batches()[0], damaged], 10, count_max=100, form="auto")
+    told, next_offset = shown([batches()[0], damaged], 10, count_max=100, form="auto")
     assert [each["encoding"] for each in told] == ["json", "json", "json", "unreadable"]
     assert (told[-1]["offset"], told[-1]["last_offset"], next_offset) == (14, 15, 16)
 
@@ -309,3 +317,57 @@ def test_parsing_raises_nothing_but_notjson_and_what_it_accepts_can_be_written(d
         return
     assert json_text.parse(json_text.compact(value)) == value
     assert base64.b64encode(json_text.text_of(value))
+
+
+def test_an_answer_is_bounded_by_what_it_shows():
+    """A few kilobytes of zstd were 1.2 GB on 62e114e: the answer ends when it is full, and says where to go on."""
+    records = [Record(at, 1, value=bytes(100_000)) for at in range(140)]
+    data = build_batch(records, compression="zstd")
+    assert len(data) < 100_000
+    told, next_offset = shown([data], 0, count_max=10_000, form="base64")
+    assert (len(told), next_offset) == (84, 84)
+    rest, next_offset = shown([data], 84, count_max=10_000, form="base64")
+    assert ([each["offset"] for each in rest], next_offset) == (list(range(84, 140)), 140)
+
+
+def test_a_batch_that_expands_too_far_is_one_unreadable_entry():
+    """Its reader goes on behind it; it costs no more than the limit."""
+    data = build_batch([Record(0, 1, value=bytes(3_000_000)), Record(1, 1, value=b"")], compression="zstd")
+    tracemalloc.start()
+    try:
+        told, next_offset = shown([data], 0, count_max=10, form="auto", limit=1_000_000)
+        assert tracemalloc.get_traced_memory()[1] < 2_000_000
+    finally:
+        tracemalloc.stop()
+    assert (told[0]["encoding"], told[0]["last_offset"], next_offset) == ("unreadable", 1, 2)
+    assert "expands to more than 1000000 bytes" in told[0]["detail"]
+
+
+@pytest.mark.parametrize("value", [b"[" * 5_000, b"[" + b"[]," * 50_000 + b"[]]", b"[" + b"1," * 50_000 + b"1]"])
+def test_a_value_of_very_many_parts_is_shown_as_text(value: bytes):
+    """To read it as JSON would hold up every other request."""
+    told = record_out(Record(0, 1, value=value), 0, "auto")
+    assert (told["encoding"], told["value"]) == ("text", value.decode())
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1E+400", "1" + "0" * 400 + ".5"])
+@pytest.mark.parametrize("padding", ["", "1.5," * 30_000, '"e.E",' * 30_000])
+def test_numbers_beyond_a_double_are_refused_among_many(number: str, padding: str):
+    """They are looked for one by one, or, where there are many fractions, after reading."""
+    for text in (f"[{padding}{number}]", f'[{padding}{{"a": [{number}]}}]'):
+        with pytest.raises(json_text.NotJson, match="too large"):
+            json_text.parse(text.encode())
+    assert json_text.parse(f"[{padding}1e300]".encode())[-1] == 1e300
+
+
+def test_a_large_answer_is_the_same_text_in_turns():
+    """Written piece by piece, it is what it would be in one."""
+    answer = {
+        "a": [{"n": at, "s": "\u00e9"} for at in range(2_001)],
+        "b": [],
+        "c": [[1, [2]]],
+        "d": {"x": None},
+        "e": [1],
+    }
+    assert asyncio.run(json_text.text_in_turns(answer)) == json_text.text_of(answer)
+    assert asyncio.run(json_text.text_in_turns([1])) == b"[1]\n"

@@ -1,0 +1,145 @@
+"""A broker that measures how long each callback holds its event loop: ``python -m tests.fuzz.serve FOLDER HOLDS``.
+
+CPU time of the loop's thread is measured, not time of day: another process on the machine makes no request slower. The
+longest hold is written to the file HOLDS as it happens, so that the sender knows which request caused it. It runs on
+asyncio's own loop, whose handles are Python and can be measured; uvloop's cannot.
+
+Commands on standard input, one a line: ``measure`` collects garbage, returns free memory to the system and prints
+``{"rss": bytes}``; ``holds`` prints those that were too long, with the place where they were seen; ``failure`` prints why the broker stopped by itself. The end of standard input ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import gc
+import json
+import mmap
+import socket
+import struct
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from minikafka.config import parse_broker
+from minikafka.ports import CAUSE
+from minikafka.world.local_broker import LocalBroker, load_doors
+from minikafka.world.process import freeze_startup_heap
+
+HOLD = struct.Struct("dQ")
+"""The longest hold in seconds of CPU since the file was last zeroed, and how many callbacks ran."""
+
+HOLD_S_MAX = 0.05
+
+SETTINGS = {
+    "node.id": "1",
+    "process.roles": "broker,controller",
+    "group.initial.rebalance.delay.ms": "0",
+    "offsets.topic.num.partitions": "2",
+    "num.partitions": "2",
+    "auto.create.topics.enable": "false",
+    "log.segment.bytes": "1048576",
+    "log.retention.bytes": "8388608",
+    "log.retention.check.interval.ms": "2000",
+    "log.cleaner.backoff.ms": "500",
+    "group.max.session.timeout.ms": "10000",
+    "group.min.session.timeout.ms": "100",
+}
+
+
+LOOKS_EVERY_S = 0.01
+
+
+class Watch:
+    """Measures every callback of asyncio's loops in this process, and remembers where a long one was seen."""
+
+    def __init__(self, path: Path) -> None:
+        with path.open("r+b") as file:
+            self._shared = mmap.mmap(file.fileno(), HOLD.size)
+        self._callbacks = 0
+        self._seen: tuple[int, str] = (0, "")
+        self.holds: list[dict[str, Any]] = []
+        """Those beyond HOLD_S_MAX: seconds, the request that caused it if it is known, and the innermost frames."""
+
+    def install(self) -> None:
+        """From now on."""
+        run = asyncio.events.Handle._run
+        thread_time = time.thread_time
+        unpack, pack = HOLD.unpack_from, HOLD.pack_into
+        shared = self._shared
+
+        def measured(handle: asyncio.events.Handle) -> None:
+            began = thread_time()
+            self._callbacks += 1
+            run(handle)
+            held = thread_time() - began
+            longest, count = unpack(shared)
+            pack(shared, 0, max(held, longest), count + 1)
+            if held > HOLD_S_MAX:
+                number, frames = self._seen
+                cause = handle._context.get(CAUSE, "") if handle._context is not None else ""
+                where = frames if number == self._callbacks else ""
+                self.holds.append({"held_s": held, "cause": cause, "where": where})
+
+        asyncio.events.Handle._run = measured  # type: ignore[method-assign]
+        threading.Thread(target=self._look, args=(threading.get_ident(),), daemon=True).start()
+
+    def _look(self, thread: int) -> None:
+        before = 0
+        while True:
+            time.sleep(LOOKS_EVERY_S)
+            number = self._callbacks
+            if number == before:
+                frame = sys._current_frames().get(thread)
+                frames = [each for each in traceback.extract_stack(frame) if "importlib" not in each.filename][-7:]
+                where = " < ".join(f"{each.name}:{Path(each.filename).name}:{each.lineno}" for each in reversed(frames))
+                self._seen = (number, where)
+            before = number
+
+
+def resident_bytes() -> int:
+    """What the process holds now, after a collection and with free memory returned."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+
+def say(told: dict[str, Any]) -> None:
+    """One line of JSON, at once."""
+    sys.stdout.write(json.dumps(told) + "\n")
+    sys.stdout.flush()
+
+
+async def main(folder: Path, watch: Watch) -> None:
+    """Serve until standard input ends."""
+    load_doors()
+    freeze_startup_heap()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    where = {"controller.quorum.voters": f"1@127.0.0.1:{port}", "listeners": f"PLAINTEXT://127.0.0.1:{port}"}
+    config = parse_broker({**SETTINGS, **where, "log.dirs": str(folder)}).config
+    node = LocalBroker(config, syncs=False)
+    await node.start()
+    await node.wait_ready(60)
+    say({"port": node.address.port})
+    lines = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
+    while line := (await lines.readline()).strip():
+        told: dict[str, Any] = {"failure": node.failure}
+        if line == b"measure":
+            told = {"rss": resident_bytes()}
+        elif line == b"holds":
+            told = {"holds": watch.holds[:]}
+            watch.holds.clear()
+        say(told)
+    await node.kill()
+
+
+if __name__ == "__main__":
+    watching = Watch(Path(sys.argv[2]))
+    watching.install()
+    asyncio.run(main(Path(sys.argv[1]), watching))
