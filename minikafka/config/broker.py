@@ -212,6 +212,12 @@ class BrokerConfig:
         True,
         "a leader walks over the records of a batch before it appends it; followers copy what their leader appended",
     )
+    file_mode: str = setting(
+        "mk.file.mode",
+        "600",
+        "permissions of new files in the data directory; who may read them may enter new folders (700, 750, 755)",
+        one_of=("600", "640", "644"),
+    )
     insecure: bool = setting("mk.insecure", False, "allow a listener beyond loopback without authentication")
     http_allowed_hosts: str = setting(
         "mk.http.allowed.hosts",

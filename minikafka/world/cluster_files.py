@@ -306,7 +306,7 @@ def _write(broker: BrokerFiles) -> None:
     text = "\n".join(lines) + "\n"
     if broker.path.exists() and broker.path.read_text(encoding="iso-8859-1") == text:
         return
-    broker.folder.mkdir(parents=True, exist_ok=True)
+    broker.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = broker.path.with_suffix(".tmp")
     temporary.write_text(text, encoding="iso-8859-1")
     temporary.replace(broker.path)

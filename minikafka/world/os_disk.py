@@ -153,11 +153,16 @@ class OsDisk:
     anyway; what is written survives a killed broker, for it is the kernel's, and no power loss.
     """
 
-    def __init__(self, root: str, *, syncs: bool = True, faults: MachineFaults | None = None) -> None:
+    def __init__(
+        self, root: str, *, syncs: bool = True, faults: MachineFaults | None = None, file_mode: int = 0o600
+    ) -> None:
         self.fenced = False
         self.syncs = syncs
         self.faults = faults
         """What tests have done to this machine; None: they cannot."""
+        self._file_mode = file_mode
+        self._folder_mode = file_mode | (file_mode & 0o444) >> 2
+        """Who may read a file may enter its folder."""
         self._root = os.path.abspath(root)
         self._inside = os.path.join(self._root, "")
         self._threads: dict[str, ThreadPoolExecutor] = {}
@@ -167,7 +172,7 @@ class OsDisk:
         self._unsynced_parents: set[str] = set()
         """Folders in which this process made folders that no sync has made durable yet."""
         self._lock_descriptor: int | None = None
-        os.makedirs(self._root, exist_ok=True)
+        os.makedirs(self._root, self._folder_mode, exist_ok=True)
 
     def submit(self, path: str, function: Any, *arguments: Any) -> Future[Any]:
         """Run a blocking call on the thread that syncs ``path``; its calls run one after the other."""
@@ -211,15 +216,16 @@ class OsDisk:
         """A descriptor of the file; its folders are made when they are missing. OSError."""
         full = self._full(path)
         try:
-            return os.open(full, flags, 0o644)
+            return os.open(full, flags, self._file_mode)
         except FileNotFoundError:
             self._make_folder(os.path.dirname(path))
-            return os.open(full, flags, 0o644)
+            return os.open(full, flags, self._file_mode)
 
     def _make_folder(self, folder: str) -> None:
         if folder and not os.path.isdir(os.path.join(self._root, folder)):
             self._make_folder(os.path.dirname(folder))
-            os.makedirs(os.path.join(self._root, folder), exist_ok=True)  # a publish on its thread may be first
+            # A publish on its thread may be first.
+            os.makedirs(os.path.join(self._root, folder), self._folder_mode, exist_ok=True)
             self._unsynced_parents.add(os.path.dirname(folder))
 
     def exists(self, path: str) -> bool:
@@ -358,7 +364,7 @@ class OsDisk:
         if self._lock_descriptor is not None:
             return
         try:
-            descriptor = os.open(self._full(LOCK_NAME), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+            descriptor = os.open(self._full(LOCK_NAME), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, self._file_mode)
         except OSError as error:
             _fail(error, self._root)
         try:

@@ -50,10 +50,11 @@ class RealWorld:
         events: EventLog,
         syncs: bool = True,
         faults: MachineFaults | None = None,
+        file_mode: int = 0o600,
     ) -> None:
         self.network = network
         self.events = events
-        self.disk = OsDisk(data_dir, syncs=syncs, faults=faults) if data_dir is not None else None
+        self.disk = OsDisk(data_dir, syncs=syncs, faults=faults, file_mode=file_mode) if data_dir is not None else None
         self.world = World(
             clock=SystemClock(faults),
             network=network,
@@ -129,5 +130,6 @@ def real_world(
         network=HttpNetwork(doors=doors, translate=translate, links=links, **options),
         events=events,
         syncs=syncs,
+        file_mode=int(config.file_mode, 8),
         faults=None if instruments is None else instruments.machine(str(config.node_id)),
     )

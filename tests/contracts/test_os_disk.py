@@ -313,3 +313,25 @@ async def test_a_slow_disk_does_not_hold_the_loop(tmp_path: Path, monkeypatch: p
     await syncing
     assert waits == [0.06]
     disk.close()
+
+
+@pytest.mark.parametrize(("file_mode", "folder_mode"), [(0o600, 0o700), (0o640, 0o750), (0o644, 0o755)])
+async def test_new_files_and_folders_have_the_permissions_of_the_setting(
+    tmp_path: Path, file_mode: int, folder_mode: int
+):
+    """mk.file.mode: by default only the broker's user reads records. What exists keeps its permissions."""
+    root = tmp_path / "data"
+    before = os.umask(0o022)
+    try:
+        disk = OsDisk(str(root), file_mode=file_mode)
+        disk.lock()
+        disk.open("orders-0/0.log").close()
+        disk.replace_file("orders-0/0.index", b"x")
+        await disk.publish("meta.properties", b"x")
+        disk.close()
+    finally:
+        os.umask(before)
+    found = {each: each.stat().st_mode & 0o777 for each in (root, *root.rglob("*"))}
+    assert {mode for each, mode in found.items() if each.is_file()} == {file_mode}
+    assert {mode for each, mode in found.items() if each.is_dir()} == {folder_mode}
+    assert len(found) == 6
