@@ -11,7 +11,8 @@
 A position that does not continue what was fetched (a seek, a reset) has no epoch, and is not checked. Group members are
 not checked either: they may begin at offsets that were committed without an epoch.
 
-Rule for this file: it only looks; an answer is taken as heard when it is sent, which can only hide a violation.
+Rule for this file: it only looks. An answer may be lost after it was sent: a validation is checked once a fetch behind
+the answer's batches has shown that it arrived.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ class _Place:
     """Behind the last fetched batch; -1 when the position may come from elsewhere."""
     last_epoch: Epoch = NO_EPOCH
     """The leader epoch of that batch."""
+    is_heard: bool = False
+    """The answer with that batch has arrived: the consumer has fetched behind it since."""
     validated: Epoch = NO_EPOCH
     """The newest leader epoch in which the position was confirmed."""
     diverges_at: Offset = NO_OFFSET
@@ -100,6 +103,7 @@ class ConsumerWatch:
     def _fetch_sent(self, machine: str, place: _Place, asked: Any) -> None:
         told = f"{machine} fetches {asked.topic}-{asked.partition} from {asked.fetch_offset}"
         epoch = asked.current_leader_epoch
+        place.is_heard = place.next_offset == asked.fetch_offset
         if place.next_offset == asked.fetch_offset and not 0 <= epoch <= place.validated:
             self._report("fetched_before_validation", f"{told} in epoch {epoch}, validated is {place.validated}")
         if place.diverges_at != NO_OFFSET and epoch >= place.validated and asked.fetch_offset > place.diverges_at:
@@ -109,7 +113,7 @@ class ConsumerWatch:
         place.next_offset = place.diverges_at = NO_OFFSET
 
     def _validation_sent(self, machine: str, place: _Place, asked: Any) -> None:
-        if place.next_offset != NO_OFFSET and asked.leader_epoch != place.last_epoch:
+        if place.is_heard and place.next_offset != NO_OFFSET and asked.leader_epoch != place.last_epoch:
             told = f"{machine} asks about epoch {asked.leader_epoch} of {asked.topic}-{asked.partition}"
             self._report("validated_with_wrong_epoch", f"{told}, its last batch is of epoch {place.last_epoch}")
 
@@ -125,6 +129,7 @@ class ConsumerWatch:
             return
         if batches:
             place.next_offset, place.last_epoch = batches[-1].next_offset, batches[-1].leader_epoch
+            place.is_heard = False
 
     def _validated(self, place: _Place, asked: Any, answer: Any) -> None:
         place.validated = max(place.validated, asked.current_leader_epoch)
