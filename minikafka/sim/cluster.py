@@ -128,6 +128,7 @@ class SimCluster:
         """A dead machine gets an empty disk."""
         invariant(not self.alive(node), "only a dead machine's disk is replaced", node=node)
         self.sim.disk(node_name(node)).wipe()
+        self.sim.tell("disk_wiped", node_name(node))
 
     def cut(self, source: NodeId, target: NodeId) -> None:
         """Lose everything from one broker to another, one way."""

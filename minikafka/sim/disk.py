@@ -5,8 +5,9 @@ kill -9                          nothing is lost: the page cache stays
 ``File.sync``                    what was appended or cut before the call is durable after it
 ``sync_folder``                  names made, replaced or removed in the folder are durable; so is the folder itself
 power cut                        per file a drawn number of the unsynced operations, in order; the next one torn.
-                                 per folder a drawn number of the unsynced name changes, in order. A file or folder
-                                 whose name was not synced may so be absent, or the old one
+                                 per folder a drawn part of the unsynced name changes: a number of them in order,
+                                 or any subset in which only changes of the same names keep their order. A file or
+                                 folder whose name was not synced may so be absent, or the old one
 a sync that fails                DiskFailed; what was to be synced is never durable (zeros in its place after a cut)
 a full disk                      DiskFull; the file is as before
 ===============================  ===================================================================================
@@ -25,7 +26,7 @@ from typing import Literal
 
 from minikafka.errors import DiskFailed, DiskFull
 from minikafka.ports import Buffers, checked_path
-from minikafka.sim.durability import FOLDER, Entry, Inode, NameChange, tree_below
+from minikafka.sim.durability import FOLDER, Entry, Inode, NameChange, any_subset, tree_below
 from minikafka.sim.loop import SimLoop
 from minikafka.sim.tasks import Incarnation
 from minikafka.types import METADATA_PARTITION
@@ -58,6 +59,8 @@ class SimDisk:
         self._durable_names: dict[str, Entry] = {}
         self._name_changes: dict[str, list[NameChange]] = {}
         self._failing_syncs: list[str] = []
+        self.failed_in: Incarnation | None = None
+        """The process whose sync failed first: since then the disk shows pages that it has forgotten."""
         self._lane_free_at: dict[bool, float] = {}
         """When the thread that syncs the quorum's log (True) or all else (False) is free again, virtual seconds."""
         self._births = 0
@@ -77,10 +80,13 @@ class SimDisk:
         for folder in sorted(self._name_changes):
             changes = self._name_changes[folder]
             random = Random(f"{self._seed}/cut/{self.power_cuts}/{folder}")
-            kept = random.randint(0, len(changes))
-            for change in changes[:kept]:
+            kept = changes[: random.randint(0, len(changes))]
+            if len(changes) > 1 and random.random() < 0.5:
+                kept = any_subset(changes, random)
+                self.marks["disk_names_lost_out_of_order"] += kept != changes[: len(kept)]
+            for change in kept:
                 change.apply(self._durable_names)
-            self.marks["disk_names_lost"] += len(changes) - kept
+            self.marks["disk_names_lost"] += len(changes) - len(kept)
         self._name_changes.clear()
         self._names = {path: entry for path, entry in self._durable_names.items() if self._reachable(path)}
         self._durable_names = dict(self._names)
@@ -96,6 +102,11 @@ class SimDisk:
     def fail_next_sync(self, prefix: str = "") -> None:
         """The next sync of a file or folder whose path begins with ``prefix`` raises DiskFailed."""
         self._failing_syncs.append(prefix)
+
+    @property
+    def is_failing(self) -> bool:
+        """Will the next sync of some path fail?"""
+        return bool(self._failing_syncs)
 
     def forgive(self) -> None:
         """Take back failures that have not happened yet."""
@@ -122,6 +133,7 @@ class SimDisk:
         self._names.clear()
         self._durable_names.clear()
         self._name_changes.clear()
+        self.failed_in = None
 
     def used_bytes(self) -> int:
         """Bytes in files, durable or not."""
@@ -138,6 +150,14 @@ class SimDisk:
     def durable_bytes(self, path: str) -> bytes:
         """What of the file would surely survive a power cut, its name aside."""
         return bytes(self.inode(path).durable)
+
+    def is_named(self, path: str) -> bool:
+        """Is the file's name durable, with the folders above it?"""
+        return self._durable_names.get(path) is self._names.get(path) and self._reachable(path)
+
+    def is_durable(self, path: str) -> bool:
+        """Would a power cut leave the file as it is now?"""
+        return not self.inode(path).pending and self.is_named(path)
 
     # ------------------------------------------------------------------------------------- files and names
 
@@ -285,6 +305,7 @@ class SimDisk:
         for prefix in self._failing_syncs:
             if path.startswith(prefix):
                 self._failing_syncs.remove(prefix)
+                self.failed_in = self.failed_in or self._locked_by
                 return True
         return False
 

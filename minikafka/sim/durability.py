@@ -5,7 +5,7 @@ Rule for this file: a change is applied twice, at once to what is seen and later
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Literal, TypeAlias
@@ -131,6 +131,23 @@ class NameChange:
     def moved(self, source: str, target: str) -> NameChange:
         """The same change, after the folder it happened in was renamed."""
         return replace(self, path=target + self.path[len(source) :])
+
+
+def any_subset(changes: Sequence[NameChange], random: Random) -> list[NameChange]:
+    """Draw which unsynced name changes of one folder survive a power cut, in any combination that a disk may leave.
+
+    A file system promises an order only between changes of the same names: of each chain of those (a file is created,
+    then renamed) a drawn number survives, in order; chains survive independently of each other.
+    """
+    chains: list[tuple[set[str], list[NameChange]]] = []
+    for change in changes:
+        names = {change.path, change.source} - {""}
+        touched = [chain for chain in chains if not names.isdisjoint(chain[0])]
+        chains = [chain for chain in chains if names.isdisjoint(chain[0])]
+        merged = sorted((each for _, members in touched for each in members), key=lambda each: each.sequence)
+        chains.append((names.union(*(taken for taken, _ in touched)), [*merged, change]))
+    kept = [change for _, members in chains for change in members[: random.randint(0, len(members))]]
+    return sorted(kept, key=lambda change: change.sequence)
 
 
 def tree_below(names: Iterable[str], root: str) -> Iterator[str]:

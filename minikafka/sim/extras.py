@@ -16,7 +16,7 @@ from minikafka.sim.compaction_plans import TOMBSTONE, compacted, drawn_key, draw
 from minikafka.sim.group_plans import MEMBER_FAULTS, drawn_failovers, drawn_group
 from minikafka.sim.message_plans import contested_votes, isr_churn, late_fetches, snapshot_starts
 from minikafka.sim.plan import VOTERS, Fault, Operation, Plan, PlannedTopic
-from minikafka.sim.whom import FOLLOWER, ISR, LEADER
+from minikafka.sim.whom import ELR, FOLLOWER, ISR, LEADER, MATE
 
 LOOSE: Final = "loose"
 """The producer with acks=0 or acks=1, where a plan has one."""
@@ -227,6 +227,28 @@ def regrown_log(plan: Plan, random: Random) -> Plan:
     )
 
 
+def elr_power_cut(plan: Plan, random: Random) -> Plan:
+    """A replica loses its power while it is only eligible to lead, and then the ISR's last member is away (KIP-966).
+
+    One follower leaves the ISR, then the other one, which stays eligible: the ISR is below min.insync.replicas. Its
+    power is cut, the leader stands still until its session is over, and the replica is back before the leader.
+    """
+    if any(fault.kind == "rot" for fault in plan.faults) or any(group.is_calm for group in plan.groups):
+        return plan
+    name = f"{plan.topics[0].name}-0"
+    at_s = round(random.uniform(0.5, plan.duration_s - 5.0), 3) if plan.duration_s > 5.5 else 0.5
+    cut_s = round(at_s + 2.9, 3)
+    faults = [
+        Fault(at_s=at_s, kind="isolate", target=f"{FOLLOWER}:{name}", lasts_s=5.5),
+        Fault(at_s=round(at_s + 1.4, 3), kind="isolate", target=f"{MATE}:{name}", lasts_s=2.0),
+        Fault(at_s=cut_s, kind="power_cut", target=f"{ELR}:{name}", lasts_s=0.3),
+        Fault(at_s=round(cut_s + 0.05, 3), kind="pause", target=f"{LEADER}:{name}", lasts_s=2.5),
+    ]
+    calm = tuple(each for each in plan.faults if each.kind in PEOPLE_FAULTS or not at_s - 1.0 < each.at_s < cut_s + 2.5)
+    sessions = {"broker.session.timeout.ms": "1000", "broker.heartbeat.interval.ms": "250", "min.insync.replicas": "2"}
+    return _and_faults(plan.with_(faults=calm, settings={**plan.settings, **sessions}), faults)
+
+
 def consumer_group(plan: Plan, random: Random) -> Plan:
     """Consumers share a topic, come and go; brokers that coordinate them die. Some groups have nothing to fear."""
     topic = plan.topics[0].name
@@ -312,5 +334,6 @@ EXTRAS: Final = (
     (0.3, compacted_topic),
     (0.5, group_failovers),
     (0.1, regrown_log),
+    (0.1, elr_power_cut),
 )
 """How often each is drawn."""

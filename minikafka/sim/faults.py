@@ -146,7 +146,7 @@ class Faults:
             cluster.nodes,
             cluster.controller(),
             {
-                TopicPartition(topic.name, each.partition): Standing(each.leader, each.replicas, each.isr)
+                TopicPartition(topic.name, each.partition): Standing(each.leader, each.replicas, each.isr, each.elr)
                 for topic, each in partitions
             },
         )
@@ -196,14 +196,42 @@ class Faults:
         self._later(fault, restart)
 
     def _power_cut(self, fault: Fault, nodes: tuple[NodeId, ...]) -> None:
+        forgetful = tuple(node for node in nodes if self._has_forgotten(node))
+        if forgetful and self._plan.within_budget:
+            # The disk says that it is well, and would come back with zeros: only the process is killed.
+            self._kill_instead(fault, forgetful, "power_cut_spared")
+            nodes = tuple(node for node in nodes if node not in forgetful)
+            if not nodes:
+                return
         is_wiped = bool(self._damaged) and self._wiped
         is_limited = self._plan.within_budget and (is_wiped or self._plan.policy != FSYNC)
-        if is_limited and not self._keeps_a_whole_replica(nodes):
+        if is_limited and not (self._keeps_a_whole_replica(nodes) or self._is_elr_only(nodes)):
             self._kill_instead(fault, nodes, "power_cut_spared")
             return
         self._cluster.power_cut(*nodes)
         self._damaged.update(nodes)
         self._restart_later(fault, nodes)
+
+    def _has_forgotten(self, node: NodeId) -> bool:
+        """Has a sync of its disk failed, or is one about to fail?"""
+        disk = self._cluster.sim.disk(node_name(node))
+        return disk.failed_in is not None or disk.is_failing
+
+    def _is_elr_only(self, victims: tuple[NodeId, ...]) -> bool:
+        """Does no ISR need these, while the last member of every ISR that is too small lives?
+
+        What an eligible leader replica loses with its power, that member still has, and until everything is whole it is
+        not killed (``_is_spared``).
+        """
+        cluster = self._cluster
+        image = cluster.image()
+        if image is None or self._damaged:
+            return False
+        living = [node for node in cluster.living() if node not in victims and self._is_current(node)]
+        states = [state for _, state in image.sorted_partitions()]
+        if any(set(state.isr) & set(victims) or not set(state.isr) & set(living) for state in states):
+            return False
+        return any(set(state.elr) & set(victims) for state in states)
 
     def _wipe(self, fault: Fault, nodes: tuple[NodeId, ...]) -> None:
         """The machine dies and comes back with an empty disk."""

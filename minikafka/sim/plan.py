@@ -9,8 +9,10 @@ The fault budget (what a run must survive):
   other broker is killed or ended by its disk, it is stopped and resumed instead (``crash_spared``,
   ``fail_sync_spared``, ``disk_full_spared``). For the controller a kill -9 is no better than a power cut (KIP-966):
   were every replica's stop unclean, the last known leader is elected when it returns, with what its disk has kept.
-- a sync that fails leaves pages that a later power cut turns into zeros, on a disk that says it is well: plans have
-  failing syncs or power cuts, not both.
+- a sync that fails leaves pages that a later power cut turns into zeros, on a disk that says it is well: from then on
+  the power of that machine is not cut, its process is killed instead (``power_cut_spared``).
+- a power cut of a replica that no ISR needs (it is at most an eligible leader replica, KIP-966) may happen under any
+  policy while the last member of each ISR lives; until all is whole again that member is not killed.
 - a disk that is replaced by an empty one (``wipe``) counts as a power cut, whatever the policy, and happens to brokers
   that are no voters: a static quorum does not survive a voter that forgets its vote. Were it all that was left of an
   ISR, for the others stood still, an operator lets one of those lead: nothing may be lost by that.

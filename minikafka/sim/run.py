@@ -37,6 +37,7 @@ from minikafka.sim.loop import Livelock, SeededChoice
 from minikafka.sim.losses import Losses, unclean_topics
 from minikafka.sim.people import People
 from minikafka.sim.plan import Fault, Plan
+from minikafka.sim.power_watch import PowerWatch
 from minikafka.sim.report import Report
 from minikafka.sim.verdicts import LinkProfile
 from minikafka.sim.watch import LOSSES, Watch
@@ -116,6 +117,8 @@ class Run:
         self._recorder = Recorder(self._record, self.sim.loop.time)
         self.faults = Faults(plan, self.cluster, self.schedule.at, self.report.faults.append)
         self.watch.rotten, self.watch.were_rotten = self.faults.rot.rotten, self.faults.rot.were_rotten
+        self._power = PowerWatch(self.cluster, self.watch.report)
+        self._power.rotten, self._power.were_rotten = self.faults.rot.rotten, self.faults.rot.were_rotten
         self.people = People(plan, self.cluster, self._recorder, self.schedule.at, self.report.faults.append)
         self._consumers = ConsumerWatch(self.sim, People.consumers_of(plan), self.watch.report)
         self.crews = Crews(plan, self.cluster, self.watch, self._recorder, self.schedule.at, self.report.faults.append)

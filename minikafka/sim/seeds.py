@@ -149,7 +149,7 @@ def _swarm(seed: int, policy: str) -> list[str]:
     if policy == FSYNC and "power_cut_all" not in kinds and random.random() < 0.5:
         kinds.append("power_cut_all")  # what this policy is for
     if "fail_sync" in kinds:
-        excluded = random.choice((POWER_CUTS, ("fail_sync",)))
+        excluded = random.choice((POWER_CUTS, ("fail_sync",), ()))
         kinds = [kind for kind in kinds if kind not in excluded]
     return kinds or ["crash"]
 

@@ -8,6 +8,8 @@
 ``leader:T-P``      who leads the partition
 ``follower:T-P``    the first of its replicas that does not lead
 ``isr:T-P``         everybody in its ISR
+``mate:T-P``        the first member of its ISR that does not lead
+``elr:T-P``         the first of its eligible leader replicas (KIP-966)
 =================== ====================================================================================================
 
 A link is ``A>B``, one way; each end is one of these, or ``others`` (every broker that is not at the other end), or
@@ -31,7 +33,9 @@ PRIMARIES: Final = "primaries"
 LEADER: Final = "leader"
 FOLLOWER: Final = "follower"
 ISR: Final = "isr"
-ROLES: Final = (LEADER, FOLLOWER, ISR)
+MATE: Final = "mate"
+ELR: Final = "elr"
+ROLES: Final = (LEADER, FOLLOWER, ISR, MATE, ELR)
 """Words with a partition behind them."""
 
 OTHERS: Final = "others"
@@ -50,6 +54,7 @@ class Standing(NamedTuple):
     leader: NodeId
     replicas: tuple[NodeId, ...]
     isr: tuple[NodeId, ...]
+    elr: tuple[NodeId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +101,10 @@ def _nodes_of_word(word: str, view: View) -> tuple[NodeId, ...]:
         return ()
     if role == ISR:
         return standing.isr
+    if role == ELR:
+        return standing.elr[:1]
+    if role == MATE:
+        return tuple(node for node in standing.isr if node != standing.leader)[:1]
     if role == FOLLOWER:
         return tuple(node for node in standing.replicas if node != standing.leader)[:1]
     return (standing.leader,)

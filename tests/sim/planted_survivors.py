@@ -6,19 +6,26 @@ They are hunted with the plans that ``sim run`` draws, unless a plan family is n
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from minikafka.client.fetcher import Fetcher
 from minikafka.client.group_member import Member
 from minikafka.client.partition_state import PartitionState
 from minikafka.client.positions import Positions
+from minikafka.errors import DiskFailed
 from minikafka.groups.group import Group
+from minikafka.log.checkpoint import format_clean_shutdown
+from minikafka.log.log_directory import LogDirectory
+from minikafka.log.names import CLEAN_SHUTDOWN
+from minikafka.quorum import controller_brokers
+from minikafka.sim.disk import FencedFile
 from minikafka.types import TopicPartition
 from tests.rules.test_groups import (
     test_a_new_coordinator_drops_members_that_it_never_hears as silent_members_are_dropped_after_a_failover,
 )
 from tests.sim.bug import Bug
-from tests.sim.planted import Planted
+from tests.sim.planted import LOSS, Planted
 from tests.sim.planted_group_plans import with_an_expulsion
 
 # ---- groups ----------------------------------------------------------------------------------------------------------
@@ -90,6 +97,43 @@ def new_epoch_asked(original: Callable[..., Any]) -> Callable[..., Any]:
     return validate
 
 
+# ---- power -----------------------------------------------------------------------------------------------------------
+
+
+def as_after_a_clean_stop(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Whoever comes back after an unclean stop stays eligible to lead."""
+
+    def without(policy: Any, image: Any, node: int, **options: Any) -> Any:
+        return original(policy, image, node, **{**options, "unclean_stop": False})
+
+    return without
+
+
+def failures_swallowed(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A sync that fails is taken for one that is done."""
+
+    async def sync(self: FencedFile) -> None:
+        with suppress(DiskFailed):
+            await original(self)
+
+    return sync
+
+
+async def marked_unsynced(self: LogDirectory, *, broker_epoch: int = -1, high_watermarks: Any = None) -> bool:
+    """``LogDirectory.close`` without the syncs of its logs."""
+    for log in self._logs.values():
+        await log.settle()
+        log.prepare_close()
+    await self.checkpoint_recovery_points()
+    await self.checkpoint_start_offsets()
+    await self.checkpoint_high_watermarks(high_watermarks or {})
+    await self._disk.publish(CLEAN_SHUTDOWN, format_clean_shutdown(broker_epoch))
+    for log in self._logs.values():
+        log.close()
+    self._events("data_directory_closed", clean=True)
+    return True
+
+
 SURVIVORS = (
     Planted(
         name="sessions_not_begun_by_a_new_coordinator",
@@ -139,6 +183,28 @@ SURVIVORS = (
         patches=[(Fetcher, "_validate", new_epoch_asked(Fetcher._validate))],
         seed=0,
         drawn="regrown_log",
+    ),
+    Planted(
+        name="eligible_without_power",
+        story="a replica that lost its power stays an eligible leader replica (KIP-966)",
+        caught_by=LOSS,
+        patches=[(controller_brokers, "without_broker", as_after_a_clean_stop(controller_brokers.without_broker))],
+        seed=0,
+        drawn="elr_power_cut",
+    ),
+    Planted(
+        name="failed_sync_counts",
+        story="a sync that fails is taken for one that is done",
+        caught_by=("synced_end_not_durable",),
+        patches=[(FencedFile, "sync", failures_swallowed(FencedFile.sync))],
+        seed=0,
+    ),
+    Planted(
+        name="marked_clean_unsynced",
+        story="the clean-shutdown marker is written, and the logs were not synced",
+        caught_by=("clean_marker_before_sync",),
+        patches=[(LogDirectory, "close", marked_unsynced)],
+        seed=0,
     ),
 )
 

@@ -48,6 +48,7 @@ MARKS_THAT_MATTER = (
     "fault_crash",
     "fault_cut",
     "fault_cut_both",
+    "disk_names_lost_out_of_order",
     "fault_delete_records",
     "fault_disk_full",
     "fault_double_messages",

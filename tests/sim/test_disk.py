@@ -127,6 +127,29 @@ def test_names_that_were_not_synced_may_be_gone_or_old():
     assert {doomed for _, _, doomed in seen} == {True, False}
 
 
+def test_a_power_cut_may_keep_a_later_name_and_lose_an_earlier_one():
+    """No file system promises an order between changes of different names; those of one name keep their order."""
+    left: Counter[tuple[str, ...]] = Counter()
+
+    async def story(sim: SimWorld) -> tuple[str, ...]:
+        disk = sim.of("n1").disk
+        for name in ("a", "b"):
+            disk.replace_file(name, b"")
+        sim.power_cut("n1")
+        return tuple(sim.disk("n1").files())
+
+    for seed in range(200):
+        left[run(story, seed)] += 1
+    names = {"a", "b", "a.tmp", "b.tmp"}
+    assert {frozenset(each) & {"a", "b"} for each in left} == {
+        frozenset(),
+        frozenset({"a"}),
+        frozenset({"b"}),
+        frozenset({"a", "b"}),
+    }
+    assert all(set(each) <= names and not {"a", "a.tmp"} <= set(each) for each in left)
+
+
 def test_sync_folder_makes_names_durable_and_the_folder_too():
     """One call is enough after creating a partition's folder with its first segment."""
 
