@@ -54,7 +54,7 @@ class ConsumerWatch:
     """All consumers of one run that read without a group."""
 
     def __init__(self, sim: SimWorld, machines: Collection[str], report: Report) -> None:
-        self._machines = frozenset(machines)
+        self._machines = set(machines)
         self._report = report
         self._asked: dict[int, Any] = {}
         """Requests by the number of the call."""
@@ -73,7 +73,9 @@ class ConsumerWatch:
             sim.observers.append(self._on_event)
 
     def _on_event(self, event: Event) -> None:
-        if event.kind == "damage_refused_by_consumer":  # it seeks
+        if event.kind == "node_killed":
+            self._machines.discard(event.node)  # what replaces it is no production consumer
+        elif event.kind == "damage_refused_by_consumer":  # it seeks
             self._places = {key: place for key, place in self._places.items() if key[0] != event.node}
 
     def _on_message(self, message: Message, _verdict: object) -> None:

@@ -314,7 +314,7 @@ PLANTED = (
     Planted(
         name="folders_not_synced",
         story="new segments' names are not made durable",
-        caught_by=(*LOSS, "committed_metadata_lost", "broker_failed", "recovery_differs"),
+        caught_by=("synced_end_not_durable", *LOSS, "committed_metadata_lost", "broker_failed", "recovery_differs"),
         patches=[(FencedDisk, "sync_folder", lie)],
         seed=1,
         kinds=("power_cut_all",),

@@ -312,7 +312,7 @@ GROUP_CLUSTERS = (
     _planted(
         "new_coordinators_count_anew",
         "generations begin again with each coordinator",
-        ("generation-back", "two-owners"),
+        ("loaded_group_differs", "generation-back", "two-owners"),
         (Group, "of", generation_forgotten(Group.of)),
     ),
     _planted(
@@ -330,7 +330,7 @@ GROUP_CLUSTERS = (
     _planted(
         "coordinator_serves_unloaded",
         "a new coordinator answers before it has read its log",
-        ("commit-lost", "generation-back", "commit-back", "two-owners"),
+        ("loaded_group_differs", "commit-lost", "generation-back", "commit-back", "two-owners"),
         (GroupShard, "_load", loaded_at_once(GroupShard._load)),
     ),
     _planted(
