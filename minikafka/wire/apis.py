@@ -5,6 +5,7 @@ A key of 1000 and above is minikafka's own. Versions are minikafka's: Kafka's nu
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -92,6 +93,15 @@ APIS: tuple[Api, ...] = (
     Api("DescribeLog", 1001, m.DescribeLogRequest, m.DescribeLogResponse, carries_records=True, **_SMALL),
     Api("ExplainPartition", 1002, m.ExplainPartitionRequest, m.ExplainPartitionResponse, **_SMALL),
 )
+
+_LARGE_WITHOUT_RECORDS = 8 * 1024 * 1024
+"""The largest head in JSON."""
+
+
+def request_bytes_max(api_name: str) -> int:
+    """The largest body of a request, for servers that have not read it: only Produce carries record batches."""
+    return sys.maxsize if api_name == "Produce" else _LARGE_WITHOUT_RECORDS
+
 
 RPC_PATH = "/rpc/"
 """Where requests are posted to, followed by the API's name (D7)."""

@@ -44,7 +44,7 @@ from minikafka.rest.accept import MSGPACK_TYPES
 from minikafka.rest.gate import PREFLIGHT_ANSWER, Asked, Gate
 from minikafka.rest.problems import PROBLEM_TYPE, problem_of
 from minikafka.types import Address
-from minikafka.wire.apis import MSGPACK, RPC_PATH
+from minikafka.wire.apis import MSGPACK, RPC_PATH, request_bytes_max
 from minikafka.world.kafka_connection import KafkaConnection
 from minikafka.world.rpc_connection import Answer, HangUp, Head, RpcConnection, answer_head, write_answer
 
@@ -537,8 +537,9 @@ class HttpServer:
             told = f"Content-Type {given[:80]!r} cannot be read here, only {JSON} and {MSGPACK}"
             return self._refuse(415, InvalidRequest(told), {"accepted": [JSON, MSGPACK]})
         length = request.content_length
-        if length is not None and length > self._request_max_bytes:
-            return self._too_large(length)
+        size_max = min(self._request_max_bytes, request_bytes_max(path[len(RPC_PATH) :]))
+        if length is not None and length > size_max:
+            return self._too_large(length, size_max)
         if not self._admits(length or 0):
             return self._busy_now()
         held = length or 0
@@ -547,7 +548,7 @@ class HttpServer:
         def grown(size: int) -> None:
             """So much of the body has come. More than was announced: a chunked one is admitted as it comes."""
             nonlocal held
-            if size > self._request_max_bytes:
+            if size > size_max:
                 raise BodyTooLarge(size)
             if size > held:
                 if not self._admits(size, held=held):
@@ -575,7 +576,7 @@ class HttpServer:
         except NotAnswered as told:
             return Silence(hang_up=told.hang_up)
         except BodyTooLarge as error:
-            return self._too_large(error.size)
+            return self._too_large(error.size, size_max)
         except NoRoom:
             return self._busy_now()
         except TimeoutError:
@@ -594,8 +595,10 @@ class HttpServer:
         others = self._queued_bytes - held
         return size <= ALWAYS_ADMITTED_SIZE or others == 0 or others + size <= self._queued_max_bytes
 
-    def _too_large(self, size: int) -> web.Response:
-        limit = f"socket.request.max.bytes is {self._request_max_bytes}"
+    def _too_large(self, size: int, size_max: int) -> web.Response:
+        limit = f"socket.request.max.bytes is {size_max}"
+        if size_max < self._request_max_bytes:
+            limit = f"requests of this API have at most {size_max}"
         return self._refuse(413, RecordListTooLarge(f"{size} bytes; {limit}"))
 
     def _busy_now(self) -> web.Response:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol, cast
 
-from minikafka.config import KIB
+from minikafka.config import KIB, MIB
 from minikafka.ports import Buffers, RequestContext
 from minikafka.wire.apis import MSGPACK
 from minikafka.wire.kafka.frames import FIRST_BYTE_MAX
@@ -28,6 +28,10 @@ from minikafka.world.kafka_connection import KafkaConnection
 
 # Heads arrive here, and small bodies with them; a longer body gets a buffer of its own. Idle connections keep theirs.
 READ_SIZE = 4 * KIB
+
+# A longer body is handed over, to be taken chunk by chunk: memory for one that is only announced would be filled with
+# zeros before its first byte has come.
+BODY_SIZE_MAX = 8 * MIB
 
 # A peer's heads differ in the body's length only: most have been read before.
 HEADS_KEPT = 256
@@ -262,7 +266,12 @@ class RpcConnection(asyncio.BufferedProtocol):
                 self._hand_over()
             return
         head = head_of(read[:end])
-        if head is None or not self._host.knows(head.host) or not self._host.admit(head.length):
+        if (
+            head is None
+            or head.length > BODY_SIZE_MAX
+            or not self._host.knows(head.host)
+            or not self._host.admit(head.length)
+        ):
             self._hand_over()
             return
         self._has_asked = True

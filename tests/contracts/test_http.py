@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import tracemalloc
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 
@@ -117,6 +118,23 @@ async def test_a_body_over_the_limit_is_refused_before_it_is_read():
         assert (status, headers["content-type"]) == (413, "application/problem+json")
         assert json.loads(body)["error"] == "RECORD_LIST_TOO_LARGE"
         assert await wire.ended()
+
+
+@pytest.mark.parametrize("api, answer", [("Metadata", 413), ("Produce", None)])
+async def test_an_announced_length_costs_nothing(api: str, answer: int | None):
+    """100 MiB that were only announced were filled with zeros, 60 ms; only Produce may carry as much."""
+    async with serving() as (_, server), wire_to(server) as wire:
+        tracemalloc.start()
+        try:
+            wire.send(f"POST /rpc/{api} HTTP/1.1\nHost: localhost\nContent-Length: 104857600")
+            if answer is None:
+                while not server.queued_bytes:  # noqa: ASYNC110 - the server has no event for it
+                    await asyncio.sleep(0.01)
+            else:
+                assert (await wire.answer())[0] == answer
+            assert tracemalloc.get_traced_memory()[1] < 10_000_000
+        finally:
+            tracemalloc.stop()
 
 
 @pytest.mark.parametrize(

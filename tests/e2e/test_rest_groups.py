@@ -353,3 +353,42 @@ async def test_without_forwarding_the_coordinator_is_named(person: Person):
     for status, answer, _ in told:
         if status == 421:
             assert (answer["error"], answer["coordinator"]) == ("NOT_COORDINATOR", coordinator)
+
+
+async def test_a_group_lives_over_json_rpc(cluster: LocalCluster):
+    """Bytes are base64 both ways: DescribeGroups of a live group and SyncGroup were 500 on 62e114e."""
+    async with aiohttp.ClientSession() as http:
+
+        async def rpc(api: str, /, **members: Any) -> dict[str, Any]:
+            for _ in range(PATIENCE_S * 5):
+                async with http.post(f"http://{address}/rpc/{api}", json=members) as answer:
+                    assert answer.status == 200
+                    told: dict[str, Any] = await answer.json()
+                if told.get("error_code") not in (14, 15, 16):  # the coordinator is loading or being elected
+                    break
+                await asyncio.sleep(0.2)
+            return told
+
+        address = cluster.bootstrap.split(",")[0]
+        for _ in range(PATIENCE_S * 5):
+            [found] = (await rpc("FindCoordinator", keys=["json"]))["coordinators"]
+            if not found.get("error_code"):
+                break
+            await asyncio.sleep(0.2)
+        address = f"{found['host']}:{found['port']}"
+        wish = {
+            "group_id": "json",
+            "session_timeout_ms": 30_000,
+            "rebalance_timeout_ms": 30_000,
+            "protocols": [{"name": "range", "metadata": "AAH/"}],
+        }
+        member = (await rpc("JoinGroup", **wish))["member_id"]
+        joined = await rpc("JoinGroup", **wish, member_id=member)
+        assert joined["members"][0]["metadata"] == "AAH/"
+        mine = {"member_id": member, "assignment": "/wA="}
+        synced = await rpc(
+            "SyncGroup", group_id="json", generation_id=joined["generation_id"], member_id=member, assignments=[mine]
+        )
+        assert synced["assignment"] == "/wA="
+        [group] = (await rpc("DescribeGroups", groups=["json"]))["groups"]
+        assert [(each["metadata"], each["assignment"]) for each in group["members"]] == [("AAH/", "/wA=")]
