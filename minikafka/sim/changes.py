@@ -20,7 +20,13 @@ from typing import Final
 
 from minikafka.client.admin import AdminClient
 from minikafka.client.structs import ConfigResource
-from minikafka.errors import InvalidPartitions, InvalidReplicaAssignment, NoReassignmentInProgress, ProtocolError
+from minikafka.errors import (
+    ElectionNotNeeded,
+    InvalidPartitions,
+    InvalidReplicaAssignment,
+    NoReassignmentInProgress,
+    ProtocolError,
+)
 from minikafka.ports import World
 from minikafka.sim.change_plans import ADD_PARTITIONS, ALTER_BROKER, ALTER_TOPIC, REASSIGN
 from minikafka.sim.cluster import SimCluster
@@ -34,7 +40,7 @@ ELECT: Final = "elect"
 SENDS_EACH: Final = 8
 """Records for each partition that was added."""
 
-REFUSALS: Final = (InvalidPartitions, InvalidReplicaAssignment, NoReassignmentInProgress)
+REFUSALS: Final = (ElectionNotNeeded, InvalidPartitions, InvalidReplicaAssignment, NoReassignmentInProgress)
 """Answers: somebody else was there before, or a broker is not known."""
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from minikafka.quorum.assignment import Assignment
 from minikafka.sim.change_plans import ADD_PARTITIONS, ALTER_TOPIC, REASSIGN, SETTINGS, Change, drawn_changes
-from minikafka.sim.changes import SENDS_EACH
+from minikafka.sim.changes import ELECT, SENDS_EACH
 from minikafka.sim.extras import online_changes
 from minikafka.sim.plan import Fault, Operation, Plan, PlannedTopic
 from minikafka.sim.run import Run, run
@@ -156,3 +156,16 @@ def test_a_move_that_does_not_wait_for_the_isr_is_caught(monkeypatch: pytest.Mon
     assert run(plan).ok
     monkeypatch.setattr(Assignment, "settled", at_once)
     assert run(plan).failure == CAUGHT_AS
+
+
+def test_an_operator_whose_election_took_place_already_is_done() -> None:
+    """The answer to the first request was lost, or another leader came back: ELECTION_NOT_NEEDED (seed 30370)."""
+    running = Run(changed())
+
+    def ask() -> None:
+        running.people.changes.begin(Fault(at_s=2.0, kind=ELECT, target="orders-0"))
+
+    running.schedule.at(2.0, ask)
+    report = running.run()
+    assert report.ok, report.render()
+    assert report.marks["elect_refused"] == 1
