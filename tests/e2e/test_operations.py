@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -275,6 +276,7 @@ def test_a_command_that_waits_says_so_on_a_terminal(cluster: LocalCluster, comma
             [*MINIKAFKA, command, "waited", "-b", cluster.bootstrap], stdin=theirs, stdout=theirs, stderr=theirs
         )
         try:
+            assert select.select([ours], [], [], TIMEOUT_S)[0], "it says nothing"
             assert os.read(ours, 1000) == hint
             running.send_signal(signal.SIGINT)
             assert running.wait(TIMEOUT_S) == 130
