@@ -80,8 +80,17 @@ class FrameConnection(Protocol):
     def resume(self) -> None: ...
 
 
+class MeetFaults(Protocol):
+    """Handles a request of a client after the faults that tests have set have struck it, and then its answer."""
+
+    async def __call__(self, client_id: str, api: str, handle: Callable[[], Awaitable[_T]]) -> _T: ...
+
+
 class FrameSession(Protocol):
     """What a connection of Kafka's protocol hands its frames to."""
+
+    meet_faults: MeetFaults | None
+    """Set by a server whose links can have faults, before the first frame."""
 
     @property
     def is_busy(self) -> bool:

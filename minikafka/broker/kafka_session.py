@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from minikafka.broker.dispatch import Begun
 from minikafka.errors import BrokerNotAvailable, InvalidRequest, ProtocolError, UnsupportedVersion
-from minikafka.ports import Buffers, Events, FrameConnection, RequestContext
+from minikafka.ports import Buffers, Events, FrameConnection, MeetFaults, RequestContext
 from minikafka.types import Address, NodeId, TopicId
 from minikafka.wire.apis import BY_NAME
 from minikafka.wire.codec import error_response
@@ -161,6 +161,7 @@ class KafkaSession:
     """See the head of this file."""
 
     def __init__(self, door: KafkaDoor, connection: FrameConnection, context: RequestContext) -> None:
+        self.meet_faults: MeetFaults | None = None
         self._door = door
         self._connection = connection
         self._context = context
@@ -282,9 +283,9 @@ class KafkaSession:
         try:
             request = offer.request(message, exchange)
             response = (
-                self._each(offer.api, request, context)
+                self._each(pending, offer.api, request, context)
                 if isinstance(request, list)
-                else self._door.answering(offer.api, request, context)
+                else self._answer(pending, offer.api, request, context)
             )
         except BrokerNotAvailable:
             self._hang_up()
@@ -303,12 +304,32 @@ class KafkaSession:
         else:
             self._done(pending, self._encoded(pending, offer, message, exchange, response))
 
-    async def _each(self, api: str, requests: list[Any], context: RequestContext) -> list[Any]:
+    def _answer(self, pending: _Pending, api: str, request: Any, context: RequestContext) -> Any:
+        """The handler's answer, or an awaitable of it, through the faults of the link."""
+        if self.meet_faults is None:
+            return self._door.answering(api, request, context)
+        return self.meet_faults(context.client_id, api, lambda: self._handled(pending, api, request, context))
+
+    async def _handled(self, pending: _Pending, api: str, request: Any, context: RequestContext) -> Any:
+        """The handler's answer; one that reports a failure travels as any other."""
+        try:
+            response = self._door.answering(api, request, context)
+            if isinstance(response, Begun):
+                pending.has_begun = True
+                self._advance()
+                response = response.rest
+            return await response if inspect.isawaitable(response) else response
+        except BrokerNotAvailable:
+            raise
+        except ProtocolError as error:
+            return error_response(BY_NAME[api], error)
+
+    async def _each(self, pending: _Pending, api: str, requests: list[Any], context: RequestContext) -> list[Any]:
         """The answers to several requests of one message, in order; one that fails does not spoil the others."""
         responses = []
         for request in requests:
             try:
-                responses.append(await self._door.answering(api, request, context))
+                responses.append(await self._answer(pending, api, request, context))
             except BrokerNotAvailable:
                 raise
             except ProtocolError as error:

@@ -65,11 +65,17 @@ SEED_MAX = 2**63 - 1
 Way: TypeAlias = tuple[str, str, MessageKind]
 """From whom, to whom, which message: on one way, messages have an order."""
 
-_LINK = re.compile(r"\s*(\*|broker|client|\d{1,10})\s*(<?)>\s*(\*|broker|client|\d{1,10})\s*", re.ASCII)
+_END = r"(\*|broker|client(?::[^\s<>]{1,200})?|\d{1,10})"
+_LINK = re.compile(rf"\s*{_END}\s*(<?)>\s*{_END}\s*", re.ASCII)
+
+
+def client_source(client_id: str) -> str:
+    """A client of Kafka's protocol as an end of a link: ``client:billing``."""
+    return f"{CLIENT}:{client_id}" if client_id else CLIENT
 
 
 class Link(NamedTuple):
-    """Where messages travel: ``2>1``, ``*>1``, ``client>2``, ``3>broker``; ``2<>1`` is both ways."""
+    """Where messages travel: ``2>1``, ``*>1``, ``client>2``, ``client:billing>2``, ``3>broker``; ``2<>1`` both ways."""
 
     source: str
     target: str
@@ -82,7 +88,7 @@ class Link(NamedTuple):
         if found is None:
             raise InvalidRequest(
                 f"link {text[:40]!r}: FROM>TO is needed, or FROM<>TO for both ways; each end is a node id, "
-                f"{BROKER!r}, {CLIENT!r} or {ANYONE!r}: '2>1', '3<>broker', 'client>1'",
+                f"{BROKER!r}, {CLIENT!r}, '{CLIENT}:CLIENT_ID' or {ANYONE!r}: '2>1', '3<>broker', 'client>1'",
                 field="link",
             )
         source, both_ways, target = found.groups()
@@ -105,7 +111,8 @@ class Link(NamedTuple):
 
 
 def _is_at(end: str, node: str) -> bool:
-    return end in {ANYONE, node} or (end == BROKER and node != CLIENT)
+    is_client = node == CLIENT or node.startswith(f"{CLIENT}:")
+    return end in {ANYONE, node} or end == (CLIENT if is_client else BROKER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

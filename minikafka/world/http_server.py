@@ -22,7 +22,7 @@ import time
 from asyncio import Transport
 from collections.abc import Awaitable, Callable, Mapping
 from email.utils import formatdate
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
 from aiohttp import HttpVersion11, web
 from aiohttp.abc import AbstractStreamWriter
@@ -45,6 +45,7 @@ from minikafka.rest.gate import PREFLIGHT_ANSWER, Asked, Gate
 from minikafka.rest.problems import PROBLEM_TYPE, problem_of
 from minikafka.types import Address
 from minikafka.wire.apis import MSGPACK, RPC_PATH, request_bytes_max
+from minikafka.world.faults import client_source
 from minikafka.world.kafka_connection import KafkaConnection
 from minikafka.world.rpc_connection import Answer, HangUp, Head, RpcConnection, answer_head, write_answer
 
@@ -74,14 +75,15 @@ class NotAnswered(Exception):
         self.hang_up = hang_up
 
 
-Answering: TypeAlias = Callable[[], Awaitable[Buffers]]
-"""The handler, bound to one request."""
+Served = TypeVar("Served")
 
 
 class Interpose(Protocol):
-    """Stands between requests and their handler; ``source`` is NODE_HEADER's value. May raise NotAnswered."""
+    """Stands between requests and their handler, which is bound to one request; ``source`` is NODE_HEADER's value, or
+    names a client. May raise NotAnswered.
+    """
 
-    async def __call__(self, source: str, api: str, body: bytes, handle: Answering) -> Buffers: ...
+    async def __call__(self, source: str, api: str, body: bytes, handle: Callable[[], Awaitable[Served]]) -> Served: ...
 
 
 _NODE = re.compile(rb"(?:^|\n)%b:([^\r]*)\r" % NODE_HEADER.encode(), re.IGNORECASE)
@@ -387,7 +389,29 @@ class HttpServer:
         """The broker's part of a connection."""
         if self._sessions is None:
             raise RuntimeError("this server speaks no frames")
-        return self._sessions(connection, RequestContext("kafka", self._listener_name, connection.remote))
+        session = self._sessions(connection, RequestContext("kafka", self._listener_name, connection.remote))
+        interpose = self._interpose
+        if interpose is not None:
+
+            async def meet_faults(client_id: str, api: str, handle: Callable[[], Awaitable[Served]]) -> Served:
+                handling = asyncio.current_task()
+                if handling is not None:
+                    # What is held back outlives its connection: it ends with the server.
+                    self._handling.add(handling)
+                try:
+                    return await interpose(client_source(client_id), api, b"", handle)
+                except NotAnswered as silence:
+                    if silence.hang_up:
+                        connection.abort()
+                    # Later answers of the connection wait behind this one, until its client gives up.
+                    await connection.gone.wait()
+                    raise BrokerNotAvailable(str(silence)) from None
+                finally:
+                    if handling is not None:
+                        self._handling.discard(handling)
+
+            session.meet_faults = meet_faults
+        return session
 
     def kafka_opened(self, connection: KafkaConnection, transport: asyncio.Transport) -> None:
         """It speaks Kafka's protocol."""

@@ -66,6 +66,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def __init__(self, host: KafkaHost) -> None:
         self._host = host
+        self.gone = asyncio.Event()
+        """The connection is lost."""
         self._loop = asyncio.get_running_loop()
         self._reader = FrameReader(host.request_max_bytes)
         self._transport: asyncio.Transport | None = None
@@ -106,6 +108,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: BaseException | None) -> None:  # noqa: ARG002 - it is gone, for whatever reason
         self._transport = None
+        self.gone.set()
         if self._timer is not None:
             self._timer.cancel()
         if self._held:

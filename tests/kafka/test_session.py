@@ -104,6 +104,30 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
+async def test_faults_of_the_link_do_not_change_when_the_next_produce_begins():
+    """Issue 14: a server with faults handles requests as one without; only what a fault strikes waits."""
+    line = Line()
+    let_go = asyncio.Event()
+    met: list[tuple[str, str]] = []
+
+    async def meet_faults(client_id: str, api: str, handle: Any) -> Any:
+        met.append((client_id, api))
+        if len(met) == 3:
+            await let_go.wait()
+        return await handle()
+
+    line.session.meet_faults = meet_faults
+    for correlation in range(1, 5):
+        line.produce(correlation)
+    await settle()
+    # The third one is held before it is appended, so the fourth one must not begin.
+    assert (len(line.asked), len(met)) == (2, 3)
+    let_go.set()
+    await settle()
+    assert len(line.asked) == 4
+    assert met == [("c", "Produce")] * 4
+
+
 async def test_answers_leave_in_the_order_of_the_requests():
     """Although the second and third are ready first."""
     line = Line()

@@ -20,6 +20,9 @@ from minikafka.world.faults import Faults, FaultSpec, Link
         ("1<>broker", ["1>2", "2>1"], ["client>1", "1>client", "2>3"]),
         ("client>*", ["client>1", "client>12"], ["1>client", "2>1"]),
         ("1>1", ["1>1"], ["1>2"]),
+        ("client>1", ["client:billing>1"], ["1>client:billing"]),
+        ("client:billing<>*", ["client:billing>1", "2>client:billing"], ["client>1", "client:bill>1", "2>1"]),
+        ("1<>broker", ["1>2"], ["client:billing>1", "1>client:billing"]),
         (" 10 > 2 ", ["10>2"], ["1>2", "0>2"]),
     ],
 )
