@@ -10,9 +10,9 @@ Rules for this file:
 4. Once an attempt may have written a batch, no later refusal makes it ``not_written``: a batch ends as acknowledged,
    not_written or unknown, and the last only when nobody can know.
 
-A batch is full at ``batch.size``. While an older batch of its partition waits or is in flight it cannot be sent
-anyway, and may grow up to ``max.request.size``: with one request in flight per partition this is what keeps a
-single partition fast.
+5. A batch of several records is never larger than ``batch.size``, nor than what the topic is known to take. If a
+   broker finds a batch too large (MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE) it is split and sent again (KIP-126): only
+   a record that is too large by itself fails.
 """
 
 from __future__ import annotations
@@ -43,11 +43,12 @@ from minikafka.errors import (
     Outcome,
     ProducerFenced,
     ProtocolError,
+    RecordListTooLarge,
     RequestTimedOut,
 )
 from minikafka.invariant import invariant
 from minikafka.types import NO_NODE, NodeId
-from minikafka.wire.batch import SEQUENCE_COUNT
+from minikafka.wire.batch import HEADER_SIZE, SEQUENCE_COUNT
 from minikafka.wire.records import BatchBuilder, Headers, RecordView, Rows, decode_batch
 
 PRODUCER_EPOCH_MAX = 32_767
@@ -108,7 +109,7 @@ class Accumulator(Generic[Sink]):
         """
         batch = queue.open
         look = False
-        if batch is None or batch.size + size > (self._batch_size if queue.batches[0] is batch else queue.size_max):
+        if batch is None or batch.size + size > queue.size_max:
             batch = self._open(queue, now)
             look = True
         builder = batch.builder
@@ -121,7 +122,7 @@ class Accumulator(Generic[Sink]):
         batch.waiters.append((sink, index, 1, timestamp))
         batch.size += size
         self.size += size
-        return look or batch.size >= self._batch_size
+        return look or batch.size >= queue.size_max
 
     def extend(
         self,
@@ -135,9 +136,8 @@ class Accumulator(Generic[Sink]):
     ) -> int:
         """Add rows from ``start`` to one batch, ``room`` bytes at most, until it is full; how many: at least one.
 
-        ``ends[i]`` is the size of all rows up to and with row i. The rows are all there, nothing is gained by waiting:
-        the batch is filled up to max.request.size before another one begins. The caller has seen to it that the codec
-        takes every row.
+        ``ends[i]`` is the size of all rows up to and with row i. The caller has seen to it that the codec takes every
+        row.
         """
         before = ends[start - 1] if start else 0
         batch = queue.open
@@ -170,7 +170,7 @@ class Accumulator(Generic[Sink]):
 
     def queue(self, topic: str, partition: int) -> PartitionQueue[Sink]:
         """A new queue; the caller keeps one per partition."""
-        return PartitionQueue(topic, partition, self._request_size_max)
+        return PartitionQueue(topic, partition, self._batch_size)
 
     def _open(self, queue: PartitionQueue[Sink], now: float) -> Batch[Sink]:
         self._number += 1
@@ -220,7 +220,7 @@ class Accumulator(Generic[Sink]):
         """When the oldest batch of a partition may be sent; 0 is at once."""
         if head.attempts:
             return head.retry_at
-        if self.urgent or head.queue.open is not head or head.size >= self._batch_size:
+        if self.urgent or head.queue.open is not head or head.size >= head.queue.size_max:
             return 0.0
         return head.created_at + self._linger_s
 
@@ -228,6 +228,10 @@ class Accumulator(Generic[Sink]):
         self, head: Batch[Sink], open_calls: dict[NodeId, Call[Sink]], drained: Drained[Sink], leader_of: LeaderOf
     ) -> None:
         queue = head.queue
+        if head.size > queue.size_max and head.record_count > 1 and not head.attempts:
+            # It was filled before the broker refused another one of this size.
+            self._split(head)
+            head = queue.batches[0]
         node = leader_of(queue.topic, queue.partition)
         if node == NO_NODE:
             drained.leaderless = True
@@ -329,7 +333,13 @@ class Accumulator(Generic[Sink]):
         if batch.reported:
             self._remove(batch, fate=fate_of(batch))
             return None
-        if isinstance(error, MessageTooLarge) and batch.record_count > 1 and not batch.maybe_written:
+        if isinstance(error, MessageTooLarge | RecordListTooLarge) and batch.record_count > 1:
+            queue = batch.queue
+            queue.size_max = min(queue.size_max, batch.size // 2)
+            if batch.maybe_written:
+                # The leader would have called it a duplicate if it had it (it looks for that first). Its sequences may
+                # be those of a copy that is still on its way: the parts get others, in a new epoch, which fences it.
+                self._begin_epoch(queue)
             self._split(batch)
             return None
         if certain:
@@ -399,31 +409,37 @@ class Accumulator(Generic[Sink]):
             del self._unfinished[batch.number]
 
     def _split(self, batch: Batch[Sink]) -> None:
-        """Replace the batch by its two halves, at the front and in order (MESSAGE_TOO_LARGE)."""
+        """Replace the oldest batch by several of at most ``size_max``, in order. Each gets its sequence when sent."""
         queue = batch.queue
         self._take_back(batch)
-        queue.size_max = min(queue.size_max, max(self._batch_size, batch.size // 2))
         records = decode_batch(batch.builder.build())
-        middle = len(records) // 2
-        halves = [self._half(batch, records, 0, middle), self._half(batch, records, middle, len(records))]
+        parts: list[Batch[Sink]] = []
+        start, size = 0, HEADER_SIZE
+        for index, record in enumerate(records):
+            more = record_size(record.key, record.value, record.headers)
+            if index > start and size + more > queue.size_max:
+                parts.append(self._part(batch, records, start, index, size))
+                start, size = index, HEADER_SIZE
+            size += more
+        parts.append(self._part(batch, records, start, len(records), size))
         queue.batches.popleft()
-        queue.batches.extendleft(reversed(halves))
-        self._unfinished[batch.number] += 1
-        self.size += sum(half.size for half in halves) - batch.size
+        queue.batches.extendleft(reversed(parts))
+        if queue.open is batch:
+            queue.open = None
+        self._unfinished[batch.number] += len(parts) - 1
+        self.size += sum(part.size for part in parts) - batch.size
 
-    def _half(self, batch: Batch[Sink], records: list[RecordView], start: int, end: int) -> Batch[Sink]:
+    def _part(self, batch: Batch[Sink], records: list[RecordView], start: int, end: int, size: int) -> Batch[Sink]:
         builder = BatchBuilder(compression=self._compression)
-        half = Batch(batch.queue, builder, number=batch.number, created_at=batch.created_at)
-        half.deadline = batch.deadline
-        half.once_unknown = batch.once_unknown
+        part = Batch(batch.queue, builder, number=batch.number, created_at=batch.created_at)
+        part.deadline, part.size, part.once_unknown = batch.deadline, size, batch.once_unknown
         for record in records[start:end]:
             builder.append(record.timestamp, record.key, record.value, list(record.headers))
-            half.size += record_size(record.key, record.value, record.headers)
         for sink, index, count, timestamp in batch.waiters:
             first, beyond = max(index, start), min(index + count, end)
             if first < beyond:
-                half.waiters.append((sink, first - start, beyond - first, timestamp))
-        return half
+                part.waiters.append((sink, first - start, beyond - first, timestamp))
+        return part
 
     # ---------------------------------------------------------------------------------------- state
 

@@ -118,7 +118,7 @@ class PartitionQueue(Generic[Sink]):
         self.identity: Identity | None = None
         self.next_sequence = 0
         self.size_max = size_max
-        """How far a waiting batch may grow; less once a broker said MESSAGE_TOO_LARGE."""
+        """Largest size of a batch of several records: batch.size, or less once a broker found a batch too large."""
 
     def __repr__(self) -> str:
         return f"<queue {self.topic}-{self.partition} batches={len(self.batches)} next_seq={self.next_sequence}>"

@@ -29,6 +29,7 @@ from minikafka.client.sender import Part, Queue, Sender, Waiting
 from minikafka.client.settings import Partitioner, ProducerConfig
 from minikafka.client.structs import RecordMetadata, SentRecords
 from minikafka.client.tasks import Step, in_turn
+from minikafka.config import KIB
 from minikafka.errors import (
     NOT_WRITTEN,
     InvalidRequest,
@@ -45,6 +46,9 @@ from minikafka.wire.records import Headers, PlainRows, Row, Rows
 
 # A list is what the compiled codec takes without a conversion; nobody changes it.
 NO_HEADERS_LISTED: Headers = []
+
+STICKY_SIZE = 16 * KIB
+"""Bytes without a key that go to one partition before another one is chosen: Kafka's default batch.size (KIP-794)."""
 
 LEDGER_PROCESS = "producer"
 """A producer's name in its ledger, unless it has a ``client_id``."""
@@ -327,7 +331,7 @@ class Producer:
             return self._hash(key) % len(queues)
         partition, left = self._sticky.get(topic, (-1, 0))
         if left <= 0:
-            partition, left = self._next_sticky(topic, queues, partition), self.config.max_batch_size
+            partition, left = self._next_sticky(topic, queues, partition), min(self.config.max_batch_size, STICKY_SIZE)
         self._sticky[topic] = (partition, left - size)
         return partition
 

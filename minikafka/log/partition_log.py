@@ -282,11 +282,12 @@ class PartitionLog:
         """
         self._health.check_writable()
         invariant(leader_epoch >= self.last_epoch, "leader epochs never fall along a log", epoch=leader_epoch, log=self)
-        check_limits(batch, self.config, wall_ms=wall_ms, log=self._folder)
+        # First: a batch that is in the log already is no larger than the limits were then.
         duplicate = self.producers.check(batch)
         if duplicate is not None:
             append_time = duplicate.timestamp if uses_append_time(self.config) else NO_TIMESTAMP
             return AppendInfo(duplicate.base_offset, duplicate.last_offset, append_time, duplicate=True)
+        check_limits(batch, self.config, wall_ms=wall_ms, log=self._folder)
         base_offset = self.end_offset
         max_timestamp, append_time = batch.max_timestamp, NO_TIMESTAMP
         data: tuple[Buffer, ...]

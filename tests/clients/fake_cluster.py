@@ -60,13 +60,14 @@ class FakePartition:
     producers: dict[int, tuple[int, deque[tuple[int, int, int]]]] = field(default_factory=dict)
     min_isr_met: bool = True
     size_max: int = 1_048_588
+    too_large: int = TOO_LARGE
     grown: asyncio.Event = field(default_factory=asyncio.Event)
 
     def append(self, data: bytes) -> tuple[int, int, bool]:
         """(error code, base offset, duplicate)."""
         batch = verify_client(data)
         if batch.size > self.size_max:
-            return TOO_LARGE, -1, False
+            return self.too_large, -1, False
         if batch.has_producer:
             epoch, window = self.producers.get(batch.producer_id, (-1, deque(maxlen=5)))
             pair = (batch.base_sequence, batch.last_sequence)

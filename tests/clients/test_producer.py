@@ -304,13 +304,16 @@ def test_records_and_requests_have_limits():
     play(story)
 
 
-def test_a_topic_with_a_lower_limit_splits_batches():
-    """MESSAGE_TOO_LARGE: batches halve until they fit; order and offsets stay right for send and send_many."""
+@pytest.mark.parametrize("code", [10, 18])
+def test_a_topic_with_a_lower_limit_splits_batches(code: int):
+    """MESSAGE_TOO_LARGE (max.message.bytes) and RECORD_LIST_TOO_LARGE (segment.bytes): batches halve until they fit;
+    order and offsets stay right for send and send_many.
+    """
 
     async def story():
         cluster = FakeCluster()
         (partition,) = cluster.topic("t")
-        partition.size_max = 3000
+        partition.size_max, partition.too_large = 3000, code
         async with producer(cluster, linger_ms=50) as sending:
             futures = [await sending.send("t", b"%04d" % index + b"x" * 96) for index in range(100)]
             (part,) = await sending.send_many("t", [b"%04d" % index + b"y" * 96 for index in range(100, 200)])
@@ -318,6 +321,23 @@ def test_a_topic_with_a_lower_limit_splits_batches():
             assert (await part.future).offsets == list(range(100, 200))
         assert [int(value[:4]) for value in partition.values() if value] == list(range(200))
         assert max(map(len, partition.batches)) <= 3000
+
+    play(story)
+
+
+def test_batches_obey_the_batch_size_under_backlog():
+    """Issue 13: max_batch_size=16384 still sent batches of 929,067 bytes while an older one was in flight."""
+
+    async def story():
+        cluster = FakeCluster()
+        (partition,) = cluster.topic("t")
+        async with producer(cluster, max_batch_size=2000) as sending:
+            futures = [await sending.send("t", b"%04d" % index + b"x" * 96) for index in range(300)]
+            parts = await sending.send_many("t", [b"y" * 100] * 300)
+            large = await sending.send("t", b"z" * 5000)
+            await asyncio.gather(*futures, large, *(part.future for part in parts))
+        assert [len(batch) > 2000 for batch in partition.batches] == [False] * (len(partition.batches) - 1) + [True]
+        assert cluster.overlaps == 0
 
     play(story)
 

@@ -17,6 +17,8 @@ from minikafka.errors import (
     NotEnoughReplicas,
     NotLeaderOrFollower,
     OutOfOrderSequenceNumber,
+    ProtocolError,
+    RecordListTooLarge,
     RequestTimedOut,
     UnknownProducerId,
 )
@@ -99,19 +101,26 @@ def test_a_record_beyond_the_batch_size_goes_alone():
     assert story.one(0.0).record_count == 1
 
 
-def test_while_one_is_in_flight_the_next_grows():
-    """DESIGN, order: one batch in flight per partition; what waits behind it becomes one larger batch."""
+def test_batches_obey_the_batch_size_while_one_is_in_flight():
+    """Issue 13: under backlog batches grew to max.request.size, which topics with small segments refuse."""
     story = Story()
-    story.add("first", size=900)
-    story.add("x0", size=400)
-    first = story.one(0.0)
-    for index in range(1, 8):
+    story.add("first")
+    first = story.one(1.0)
+    for index in range(7):
         story.add(f"x{index}", size=400)
-    assert story.drain(0.1).calls == []
+    story.add("large", size=3000)
+    story.add("last")
+    assert story.drain(1.1).calls == []
     story.succeed(first)
-    second = story.one(0.1)
-    assert second.record_count == 8
-    assert second.base_sequence == 1
+    counts, sizes = [], []
+    while story.accumulator.oldest_unfinished is not None:
+        batch = story.one(1.2)
+        counts.append(batch.record_count)
+        sizes.append(len(batch.data))
+        story.succeed(batch)
+    assert counts == [2, 2, 2, 1, 1, 1]
+    assert [size > 1000 for size in sizes] == [False, False, False, False, True, False]
+    assert batch.base_sequence == 9
 
 
 def test_requests_merge_the_partitions_of_a_node():
@@ -357,25 +366,80 @@ def test_spent_epochs_need_a_new_producer_id():
     assert sequences(story.one(2.0)) == (8, 0, 0)
 
 
-def test_too_large_splits_in_order():
-    """MESSAGE_TOO_LARGE with more than one record: two halves, same order, sequences in line, nobody forgotten."""
+@pytest.mark.parametrize("error", [MessageTooLarge, RecordListTooLarge])
+def test_too_large_splits_in_order(error: type[ProtocolError]):
+    """KIP-126: batches of half the size, in the same order, with sequences in line, and nobody is forgotten."""
     story = Story()
-    for name in "abcde":
+    for name in "abcdef":
         story.add(name)
-    story.add("f")
     batch = story.one(1.0)
-    assert story.fail(batch, MessageTooLarge(), now=1.0) is None
+    assert story.fail(batch, error(), now=1.0) is None
     first = story.one(1.0)
-    assert [sink for sink, *_ in first.waiters] == ["a", "b", "c"]
-    assert [(index, count) for _, index, count, _ in first.waiters] == [(0, 1), (1, 1), (2, 1)]
+    assert [sink for sink, *_ in first.waiters] == ["a", "b"]
+    assert [(index, count) for _, index, count, _ in first.waiters] == [(0, 1), (1, 1)]
     assert sequences(first) == (7, 0, 0)
     story.succeed(first)
     second = story.one(1.0)
-    assert [record.value[:1] for record in decode_batch(second.data)] == [b"d", b"e", b"f"]
-    assert sequences(second) == (7, 0, 3)
+    assert [record.value[:1] for record in decode_batch(second.data)] == [b"c", b"d"]
+    assert sequences(second) == (7, 0, 2)
     assert story.accumulator.oldest_unfinished == 1
     story.succeed(second)
+    third = story.one(1.0)
+    assert [record.value[:1] for record in decode_batch(third.data)] == [b"e", b"f"]
+    story.succeed(third)
     assert (story.accumulator.oldest_unfinished, story.accumulator.size) == (None, 0)
+
+
+def test_batches_that_wait_are_split_before_they_are_refused():
+    """What the topic takes is known from the first refusal: the batches behind it need no refusal of their own."""
+    story = Story()
+    for index in range(24):
+        story.add(f"{index:02}", size=100)
+    assert story.fail(story.one(1.0), RecordListTooLarge(), now=1.0) is None
+    values = []
+    while story.accumulator.oldest_unfinished is not None:
+        batch = story.one(1.0)
+        assert len(batch.data) <= 500
+        values += [record.value[:2] for record in decode_batch(batch.data)]
+        assert sequences(batch) == (7, 0, len(values) - batch.record_count)
+        story.succeed(batch)
+    assert values == [b"%02d" % index for index in range(24)]
+    assert story.accumulator.size == 0
+
+
+def test_only_the_record_that_does_not_fit_fails():
+    """A large record between small ones: it is refused alone, and small batches do not become smaller and smaller."""
+    story = Story(batch_size=5000)
+    for name, size in (("a", 100), ("big", 2000), ("b", 100), ("c", 100)):
+        story.add(name, size=size)
+    failed, written = [], []
+    while story.accumulator.oldest_unfinished is not None:
+        batch = story.one(1.0)
+        if len(batch.data) > 1000:
+            failure = story.fail(batch, MessageTooLarge(), now=1.0)
+            failed += [sink for sink, *_ in batch.waiters] if failure else []
+        else:
+            written.append([sink for sink, *_ in batch.waiters])
+            story.succeed(batch)
+    assert (failed, written) == (["big"], [["a"], ["b", "c"]])
+
+
+@pytest.mark.parametrize(("idempotent", "epoch"), [(True, 1), (False, -1)])
+def test_a_batch_of_unknown_fate_that_is_too_large_is_split_too(idempotent: bool, epoch: int):
+    """The first attempt's answer was lost. The next leader does not have it, or it would have called it a duplicate;
+    a copy that is still on its way is fenced by the parts' new epoch.
+    """
+    story = Story(idempotent=idempotent)
+    for name in "abcd":
+        story.add(name)
+    batch = story.one(1.0)
+    assert story.fail(batch, NetworkException("reset", outcome="unknown"), now=1.0) is None
+    assert story.fail(story.one(2.0), RecordListTooLarge(), now=2.0) is None
+    first = story.one(2.0)
+    assert sequences(first) == (7 if idempotent else -1, epoch, 0 if idempotent else -1)
+    failure = story.fail(first, InvalidRecord("refused"), now=2.0)
+    assert failure is not None
+    assert failure.error.outcome == "unknown", "what was once unknown is never called not written"
 
 
 def test_a_single_record_too_large_is_an_error():
@@ -405,8 +469,8 @@ def test_a_duplicate_is_success():
 
 @pytest.mark.parametrize("idempotent", [True, False])
 def test_many_rows_fill_large_batches(idempotent: bool):
-    """The batch call: batches up to max.request.size, rows in order, sizes accounted and given back."""
-    story = Story(idempotent=idempotent)
+    """The batch call: batches up to batch.size, rows in order, sizes accounted and given back."""
+    story = Story(idempotent=idempotent, batch_size=5000)
     rows = [(1, None, b"%03d" % index, ()) for index in range(300)]
     ends = [24 * (index + 1) for index in range(300)]
     start, parts = 0, []

@@ -84,6 +84,17 @@ def test_limits(config: TopicConfig, error: type[Exception]):
     assert (log.end_offset, log.size_bytes, log.failure) == (0, 0, None)
 
 
+@pytest.mark.parametrize("config", [TopicConfig(max_message_bytes=100), TopicConfig(segment_bytes=100)])
+def test_a_duplicate_is_found_before_limits_that_were_lowered_since(config: TopicConfig):
+    """A producer takes "too large" as proof that the batch is not in the log, and splits it."""
+    log = open_log(MemoryDisk())
+    batch = client_batch("x" * 100, producer_id=1, producer_epoch=0, base_sequence=0)
+    log.append_as_leader(batch, leader_epoch=0, wall_ms=TIME)
+    log.config = config
+    info = log.append_as_leader(batch, leader_epoch=0, wall_ms=TIME)
+    assert (info.base_offset, info.duplicate, log.end_offset) == (0, True, 1)
+
+
 def test_timestamps_may_lie_an_hour_ahead():
     """message.timestamp.after.max.ms: the bound itself is allowed."""
     log = open_log(MemoryDisk())
