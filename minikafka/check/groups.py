@@ -28,6 +28,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "generation-back": "a group's generation fell, or one generation has two assignments",
     "commit-unrecorded": "a commit was acknowledged that is not committed",
     "commit-unasked": "an offset was committed that no member asked for",
+    "refused-commit": "a commit was reported as not written, and is committed",
     "commit-back": "a committed offset went back, and nobody had reset it",
     "commit-lost": "an acknowledged commit was not found again",
     "group-skip": "the group has committed past a record that no member ever processed",
@@ -53,6 +54,8 @@ class _Commit:
     instance_is: str | None
     copies: int = 1
     """How often it was sent: what was sent twice may be heard twice, the second time late."""
+    is_refused: bool = False
+    """Its member was told that it is not written."""
 
 
 @dataclass(slots=True)
@@ -206,6 +209,37 @@ class GroupBook:
             if known.recorded.get(partition, offset) >= offset:
                 known.floor[partition] = max(offset, known.floor.get(partition, 0))
 
+    def commits_sent(self, group: str) -> int:
+        """The number of requests to commit so far, for :meth:`commit_refused`."""
+        return len(self._of(group).commits)
+
+    def commit_refused(self, group: str, member: str, since: int, offsets: Commits | None = None) -> None:
+        """Note that a commit was reported as *not written*.
+
+        Args:
+            group: The group.
+            member: The member id that committed.
+            since: What :meth:`commits_sent` returned before the commit began: all its attempts were sent after that.
+            offsets: What was committed; None if nothing else was committed meanwhile.
+        """
+        known = self._of(group)
+        for commit in list(known.commits.values())[since:]:
+            is_attempt = commit.member == member and (offsets is None or commit.offsets == offsets)
+            # Nobody can promise anything about a request that the network doubles: the other copy may come late.
+            if is_attempt and commit.copies == 1:
+                commit.is_refused = True
+                for partition, offset in commit.offsets.items():
+                    self._look_for_refused(group, partition, offset)
+
+    def _look_for_refused(self, group: str, partition: TopicPartition, offset: Offset) -> None:
+        """An offset is recorded more often than requests may have written it: a refused one has been."""
+        known = self._of(group)
+        asked = [each for each in known.commits.values() if each.offsets.get(partition) == offset]
+        times = known.ever.get(partition, Counter())[offset]
+        if times > sum(each.copies for each in asked if not each.is_refused) and any(each.is_refused for each in asked):
+            who = ", ".join(dict.fromkeys(each.member for each in asked if each.is_refused))
+            self._report("refused-commit", f"{group}: {partition} at {offset}, which {who} was told is not written")
+
     def offset_recorded(self, group: str, partition: TopicPartition, offset: Offset | None) -> None:
         """An offset's record was committed; None: it was deleted."""
         known = self._of(group)
@@ -225,6 +259,7 @@ class GroupBook:
             self._report("commit-back", f"{group}: {partition} went from {before} to {offset}, asked for by {who}")
         known.recorded[partition] = offset
         ever[offset] += 1
+        self._look_for_refused(group, partition, offset)
 
     def reset(self, group: str, partition: TopicPartition, offset: Offset) -> None:
         """Somebody set the group back on purpose: what it commits may be there, or anywhere after."""

@@ -15,7 +15,7 @@ from minikafka.check.groups import GroupBook
 from minikafka.client.consumer import Consumer
 from minikafka.client.settings import ConsumerConfig
 from minikafka.client.structs import ConsumerRebalanceListener, ConsumerRecord
-from minikafka.errors import CorruptMessage, FencedInstanceId, ProtocolError
+from minikafka.errors import NOT_WRITTEN, CorruptMessage, FencedInstanceId, ProtocolError
 from minikafka.sim.cluster import SimCluster
 from minikafka.sim.group_plans import AFTER, AUTO, CYCLE, PlannedGroup
 from minikafka.sim.workload import READ_PAUSE_S, SUCCESSOR, started
@@ -154,9 +154,14 @@ class CrewMember(ConsumerRebalanceListener):
         if self.consumer is None or (offsets is not None and not offsets):
             return
         self._owes = True
+        member, given = self.consumer._member, None if offsets is None else dict(offsets)
+        member_id = member.member_id if member is not None else ""
+        since = self._book.commits_sent(self._group.name)
         try:
-            await self.consumer.commit(offsets if offsets is None else dict(offsets))
+            await self.consumer.commit(given)
         except ProtocolError as error:
+            if error.outcome == NOT_WRITTEN:
+                self._book.commit_refused(self._group.name, member_id, since, given)
             self._world.events("crew_commit_failed", group=self._group.name, error=error.name, outcome=error.outcome)
         else:
             self._owes = False

@@ -93,6 +93,37 @@ def test_an_expelled_member_takes_no_partitions():
     assert told.kinds == ["assigned-outside"]
 
 
+def test_a_commit_that_was_reported_as_not_written_is_never_committed():
+    """The outcome not_written is a promise about every attempt; doubled requests and other commits are none of it."""
+    told = Told()
+    since = told.book.commits_sent("g")
+    told.send("a", 1, 3)
+    told.book.commit_refused("g", "a", since)
+    assert told.kinds == []
+    told.book.offset_recorded("g", P0, 3)
+    assert told.kinds == ["refused-commit"]
+
+    before = Told()
+    before.send("a", 1, 3)
+    before.book.offset_recorded("g", P0, 3)
+    before.book.commit_refused("g", "a", 0, {P0: 3})
+    assert before.kinds == ["refused-commit"]
+
+    fine = Told()
+    fine.send("a", 1, 3)
+    since = fine.book.commits_sent("g")
+    fine.send("a", 1, 3)
+    fine.book.commit_refused("g", "a", since, {P0: 3})
+    fine.book.offset_recorded("g", P0, 3)
+    assert fine.kinds == [], "the earlier commit may be the one that is there"
+    doubled = Told()
+    op = doubled.send("a", 1, 3)
+    doubled.book.commit_sent(op, "g", "a", 1, {P0: 3})
+    doubled.book.commit_refused("g", "a", 0)
+    doubled.book.offset_recorded("g", P0, 3)
+    assert doubled.kinds == []
+
+
 def test_a_zombies_commit():
     """S33: sent after a newer generation was given out; or by whoever had the instance before."""
     told = Told()

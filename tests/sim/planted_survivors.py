@@ -21,12 +21,13 @@ from minikafka.log.names import CLEAN_SHUTDOWN
 from minikafka.quorum import controller_brokers
 from minikafka.sim.disk import FencedFile
 from minikafka.types import TopicPartition
+from minikafka.wire.outcomes import EarlierAttempts
 from tests.rules.test_groups import (
     test_a_new_coordinator_drops_members_that_it_never_hears as silent_members_are_dropped_after_a_failover,
 )
 from tests.sim.bug import Bug
 from tests.sim.planted import LOSS, Planted
-from tests.sim.planted_group_plans import with_an_expulsion
+from tests.sim.planted_group_plans import with_a_group, with_an_expulsion
 
 # ---- groups ----------------------------------------------------------------------------------------------------------
 
@@ -65,6 +66,10 @@ async def takes_what_was_given(self: Member, partitions: tuple[TopicPartition, .
     await self._call(lambda listener, new: listener.on_partitions_assigned(new), added, always=True)
     if gone and self._is_cooperative:
         self.rejoin("what was given up is free for the others now")
+
+
+def each_attempt_alone(self: EarlierAttempts, failure: object) -> None:
+    """The outcome of a request is that of its last attempt."""
 
 
 # ---- consumers -------------------------------------------------------------------------------------------------------
@@ -158,6 +163,15 @@ SURVIVORS = (
         patches=[(Member, "_take", takes_what_was_given)],
         seed=0,
         make=with_an_expulsion,
+        drawn="consumer_group",
+    ),
+    Planted(
+        name="last_attempt_counts",
+        story="a commit whose first attempt has an unknown outcome is reported as not written when the retry is refused",
+        caught_by=("refused-commit",),
+        patches=[(EarlierAttempts, "note", each_attempt_alone)],
+        seed=0,
+        make=with_a_group,
         drawn="consumer_group",
     ),
     Planted(
