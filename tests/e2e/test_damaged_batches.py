@@ -161,6 +161,24 @@ def test_garbage_inside_a_valid_checksum_is_refused(cluster: LocalCluster):
         assert wire.log_end == 0
 
 
+def test_long_batches_are_validated_in_a_thread(cluster: LocalCluster):
+    """Compressed ones of more than 8 KiB: a sound one is appended, one that counts wrongly is refused."""
+    random = Random(SEED)
+    builder = BatchBuilder(compression="zstd")
+    for _ in range(500):
+        builder.append(NOW_MS, None, random.randbytes(60))
+    sound = bytearray(builder.build())
+    wrong = bytearray(sound)
+    struct.pack_into(">i", wrong, 23, 498)
+    struct.pack_into(">i", wrong, 57, 499)
+    with Wire(cluster, "long") as wire:
+        answer = wire.produce(sealed(wrong))
+        assert (BY_CODE[answer.error_code].name, answer.outcome) == ("INVALID_RECORD", "not_written")
+        assert "bytes follow record 498, the last" in answer.error_message
+        assert wire.produce(sound).base_offset == 0
+        assert wire.log_end == 500
+
+
 async def test_garbage_inside_a_valid_checksum_is_told_and_passed(trusting: LocalCluster):
     """Replicated, told with the offsets to readers of every kind, and reading goes on behind it."""
     cluster = trusting
