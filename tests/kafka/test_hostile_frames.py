@@ -67,7 +67,7 @@ def damaged(frame: bytes, random: Random) -> bytes:
     return struct.pack(">i", len(data)) + bytes(data)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", SEEDS, ids=("given",) if GIVEN else ("fixed", "fresh"))
 async def test_damaged_frames_harm_nobody(cluster: LocalCluster, log: io.StringIO, seed: int):
     """Each is answered, or its connection is closed; nothing raises, and other clients go on."""
     random = Random(seed)
