@@ -15,8 +15,8 @@ from minikafka.log.log_directory import LogDirectory
 from minikafka.log.partition_log import PartitionLog
 from minikafka.quorum.assignment import Assignment
 from minikafka.replication.follower import FollowerReplica
-from minikafka.sim.extras import SCRATCH, online_changes, short_logs
-from minikafka.sim.plan import Fault, Plan
+from minikafka.sim.extras import online_changes, short_logs
+from minikafka.sim.plan import Plan
 from minikafka.sim.seeds import plan_of
 from minikafka.types import TopicPartition
 from minikafka.wire.batch import RecordBatch
@@ -27,24 +27,13 @@ from tests.rules.test_log_directory import (
 )
 from tests.sim.bug import Bug
 from tests.sim.planted import LOSS, Planted
+from tests.sim.test_cluster_disks import (
+    test_a_broker_that_missed_deletion_and_creation_takes_the_new_topic as missed_deletion_and_creation,
+)
 from tests.sim.test_rot import test_a_consumer_is_told_where_the_damage_is as consumer_is_told
 from tests.sim.test_rot import test_a_follower_does_not_store_the_damage as follower_does_not_store
 
 # ---- plans -----------------------------------------------------------------------------------------------------------
-
-
-def with_lives(seed: int) -> Plan:
-    """A topic that is deleted and created anew, while brokers are away for so short that nobody misses them."""
-    random = Random(f"{seed}/lives")
-    plan = plan_of(seed, kinds=("crash",), faults=0)
-    crashes = [
-        Fault(at_s=round(random.uniform(0.3, 5.0), 3), kind="crash", target=f"n{random.randint(1, 3)}", lasts_s=0.9)
-        for _ in range(5)
-    ]
-    lives = Fault(at_s=0.2, kind="topic_lives", target=SCRATCH, lasts_s=0.4, value=4.0)
-    settings = {**plan.settings, "broker.session.timeout.ms": "6000", "broker.heartbeat.interval.ms": "500"}
-    faults = tuple(sorted([*crashes, lives], key=lambda fault: fault.at_s))
-    return plan.with_(settings=settings, faults=faults, brokers=3)
 
 
 def with_short_logs(seed: int) -> Plan:
@@ -111,27 +100,7 @@ async def anybody(self: AdminClient, topics: Sequence[str]) -> Any:
     return response.topics
 
 
-MIXED_UP = (
-    *LOSS,
-    "phantom-read",
-    "inconsistent-offsets",
-    "valid_high_watermark",
-    "duplicate",
-    "unseen",
-    "not_converged",
-)
-"""What two topics in one log come to."""
-
 EXTRA_CLUSTERS = (
-    Planted(
-        name="log_of_a_former_topic",
-        story="a replica goes on in the log of a deleted topic that had its name",
-        caught_by=(*MIXED_UP, "leader_epochs_never_fall_along_a_log", "epochs_never_fall", "hw_never_back_in_epoch"),
-        patches=[(ReplicaManager, "_host", whatever_lies_there(ReplicaManager._host))],
-        make=with_lives,
-        drawn="topic_lives",
-        seed=0,
-    ),
     Planted(
         name="retention_above_the_watermark",
         story="retention deletes what is not committed yet (KAFKA-FACTS 1.5)",
@@ -175,6 +144,13 @@ def _drilled(area: str, name: str, story: str, patch: tuple[Any, str, Any], told
 
 
 EXTRA_DRILLS = (
+    _drilled(
+        "replication",
+        "log_of_a_former_topic",
+        "a replica goes on in the log of a deleted topic that had its name",
+        (ReplicaManager, "_host", whatever_lies_there(ReplicaManager._host)),
+        missed_deletion_and_creation,
+    ),
     _drilled(
         "replication",
         "damage_is_passed_on",
