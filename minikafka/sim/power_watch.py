@@ -114,8 +114,8 @@ class PowerWatch:
         if disk.failed_in is not None and disk.failed_in is not self._cluster.sim.loop.incarnations[node_name(node)]:
             return
         for name, log in logs.logs.items():
-            if (node, name) in self.rotten:
-                continue
+            if (node, name) in self.rotten or log._store.swapping is not None:
+                continue  # while compaction replaces a segment, the old or the new one has the name
             for segment in log._store.segments:
                 path = f"{name}/{offset_name(segment.base_offset, LOG)}"
                 unsynced = _first_unsynced(disk, path)
