@@ -36,7 +36,7 @@ FORM_NOTE = "sent as form; use --json"
 
 
 # A document with all of these takes about 30 ms to read. Records have more to say than anything else.
-RECORD_BOUNDS = Bounds(size=BODY_BYTES_MAX, containers=55_000, elements=200_000)
+RECORD_BOUNDS = Bounds(size=BODY_BYTES_MAX, containers=30_000, elements=120_000)
 BOUNDS = Bounds(size=MIB, containers=10_000, elements=50_000)
 
 

@@ -159,7 +159,7 @@ def _refused_constant(name: str) -> Any:
 
 
 # Looking at each fraction as it is read takes longer than reading it: of more, all values are looked at afterwards.
-_FLOATS_LOOKED_AT = 20_000
+_FLOATS_LOOKED_AT = 50_000
 # One of these is in every number that is beyond what a double holds.
 _OF_FRACTIONS = ".eE"
 _INFINITIES = (math.inf, -math.inf)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import traceback
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import msgpack
 from aiohttp import web
 
 from minikafka import __version__
+from minikafka.config import KIB
 from minikafka.errors import UNKNOWN, ProtocolError, ThrottlingQuotaExceeded, UnknownServerError
 from minikafka.rest import json_text
 from minikafka.rest.accept import JSON, MSGPACK, MSGPACK_TYPES, Accept, unacceptable_type
@@ -22,6 +23,7 @@ from minikafka.rest.route import Route
 from minikafka.rest.visit import Page, Stream, Visit
 
 API_VERSION = "1"
+PIECE_BYTES = 512 * KIB
 SERVER = f"minikafka/{__version__}"
 
 
@@ -121,10 +123,21 @@ def _response(visit: Visit, body: Any, status: int, headers: Mapping[str, str], 
 
 def _written(visit: Visit, data: bytes, status: int, headers: Mapping[str, str], media_type: str) -> web.Response:
     told = _headers(visit, headers)
-    response = web.Response(body=data, status=status, headers=told, content_type=media_type, charset=None)
+    if len(data) <= PIECE_BYTES or visit.http.method == "HEAD":
+        response = web.Response(body=data, status=status, headers=told, content_type=media_type, charset=None)
+    else:
+        told = {**told, "Content-Length": str(len(data)), "Content-Type": media_type}
+        response = web.Response(body=_pieces(data), status=status, headers=told)
     if told.get("Connection") == "close":
         response.force_close()
     return response
+
+
+async def _pieces(data: bytes) -> AsyncIterator[bytes]:
+    """A large answer, part by part: to hand all of it to the system at once takes tens of milliseconds."""
+    for start in range(0, len(data), PIECE_BYTES):
+        yield data[start : start + PIECE_BYTES]
+        await asyncio.sleep(0)
 
 
 def _bug(visit: Visit, error: Exception) -> web.Response:

@@ -11,7 +11,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import asyncio
+from collections.abc import AsyncGenerator, Iterator
 
 from minikafka.errors import OffsetOutOfRange, ThrottlingQuotaExceeded
 from minikafka.rest import sse
@@ -38,6 +39,9 @@ LAST_EVENT_ID = Integer(
     low=0,
     high=INT64_MAX - 1,
 )
+# Events that are written before other requests have their turn: some milliseconds.
+EVENTS_AT_ONCE = 500
+
 HEARTBEAT_MS = Integer(
     name="heartbeat_ms", description="A comment after so long without news.", default=15_000, low=100, high=30_000
 )
@@ -61,10 +65,21 @@ async def get_stream(visit: Visit) -> Stream:
 
 
 async def _chunks(reader: PartitionReader, first: list[Told]) -> AsyncGenerator[bytes, None]:
-    """One chunk a poll."""
-    yield sse.RETRY + _written(first)
+    """What each poll found, some events a chunk; a heartbeat when there is none."""
+    yield sse.RETRY
+    for chunk in _chunks_of(first):
+        yield chunk
     async for told in reader.events():
-        yield _written(told) or sse.HEARTBEAT
+        for chunk in _chunks_of(told):
+            yield chunk
+            await asyncio.sleep(0)  # a write that the system takes at once gives nobody a turn
+        if not told:
+            yield sse.HEARTBEAT
+
+
+def _chunks_of(told: list[Told]) -> Iterator[bytes]:
+    for start in range(0, len(told), EVENTS_AT_ONCE):
+        yield _written(told[start : start + EVENTS_AT_ONCE])
 
 
 def _written(told: list[Told]) -> bytes:

@@ -267,6 +267,7 @@ def fuzz(
 ) -> Counts:
     """So many requests, or for so long; each API and each route in turn."""
     counts = Counts(seed)
+    warm_up = max(WARM_UP, (requests or 0) // 10)
     random = Random(seed)
     bombs()  # made once, before the clock runs
     began = time.monotonic()
@@ -279,7 +280,7 @@ def fuzz(
             while (requests is None or counts.requests < requests) and (
                 seconds is None or time.monotonic() - began < seconds
             ):
-                if counts.requests == WARM_UP:
+                if counts.requests == warm_up:
                     counts.rss_before = served.resident_bytes()
                     served.longest_hold_s()
                 if say is not None and counts.requests and counts.requests % 10_000 == 0:

@@ -94,17 +94,21 @@ class Watch:
             number = self._callbacks
             if number == before:
                 frame = sys._current_frames().get(thread)
-                frames = [each for each in traceback.extract_stack(frame) if "importlib" not in each.filename][-7:]
-                where = " < ".join(f"{each.name}:{Path(each.filename).name}:{each.lineno}" for each in reversed(frames))
+                stack = traceback.StackSummary.extract(traceback.walk_stack(frame), lookup_lines=False)
+                frames = [each for each in stack if "importlib" not in each.filename][:7]
+                where = " < ".join(f"{each.name}:{Path(each.filename).name}:{each.lineno}" for each in frames)
                 self._seen = (number, where)
             before = number
 
 
 def resident_bytes() -> int:
-    """What the process holds now, after a collection and with free memory returned."""
+    """Anonymous memory of the process, after a collection and with free memory returned; files that are mapped are
+    the system's to drop.
+    """
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
-    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("RssAnon:")[1].split()[0]) * 1024
 
 
 def say(told: dict[str, Any]) -> None:

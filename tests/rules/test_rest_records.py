@@ -351,7 +351,7 @@ def test_a_value_of_very_many_parts_is_shown_as_text(value: bytes):
 
 
 @pytest.mark.parametrize("number", ["1e999", "-1E+400", "1" + "0" * 400 + ".5"])
-@pytest.mark.parametrize("padding", ["", "1.5," * 30_000, '"e.E",' * 30_000])
+@pytest.mark.parametrize("padding", ["", "1.5," * 60_000, '"e.E",' * 30_000])
 def test_numbers_beyond_a_double_are_refused_among_many(number: str, padding: str):
     """They are looked for one by one, or, where there are many fractions, after reading."""
     for text in (f"[{padding}{number}]", f'[{padding}{{"a": [{number}]}}]'):
