@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from minikafka.broker.lifecycle import Lifecycle
+from minikafka.broker.replica_manager import ReplicaManager
 from minikafka.broker.waiters import Waiters
 from minikafka.log import recovery, scan, segment_store
 from minikafka.log.durability import Durability
@@ -289,8 +290,8 @@ OWN = (
         (scan, "verify", taken_as_it_is),
         ground="log",
         caught_by=LOG,
-        seed=7,
-        budget=100,
+        seed=286,
+        budget=300,
     ),
     _own(
         "log recovery",
@@ -486,6 +487,8 @@ OWN = (
         "elected_with_an_empty_disk",
         "the last known leader leads again though its disk was replaced, and everybody cuts to it (KIP-966)",
         (BrokerImage, "has_one_of", any_disk_will_do),
+        # Nor does it say that its logs are gone, which alone would keep it from leading.
+        (ReplicaManager, "missing_replicas", ()),
         ground="drill",
         told_in=last_leader_needs_its_disk,
     ),
