@@ -240,7 +240,7 @@ class KafkaSession:
     def malformed(self, error: ProtocolError) -> None:
         """Close, and say why in the log: the protocol has no way to tell the client."""
         self._door.events(
-            "kafka_connection_refused",
+            "client_connection_refused",
             remote=self._context.remote,
             client=self._context.software or self._context.client_id,
             error=error.name,

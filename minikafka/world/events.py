@@ -44,7 +44,7 @@ LEVELS: dict[str, int] = {
     "quorum_epoch_refused": WARNING,
     "quorum_epoch_lowered": WARNING,
     "quorum_leader_disputed": WARNING,
-    "kafka_connection_refused": WARNING,
+    "client_connection_refused": WARNING,
     "leader_lost": WARNING,
     "controller_silent": WARNING,
     "controlled_shutdown_gave_up": WARNING,

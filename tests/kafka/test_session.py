@@ -212,7 +212,7 @@ async def test_acks_0_closes_the_connection_on_an_error():
     line.produce(1, acks=0)
     assert line.is_closed
     assert line.answered == []
-    assert line.events[0][0] == "kafka_connection_refused"
+    assert line.events[0][0] == "client_connection_refused"
 
 
 async def test_an_api_that_is_not_offered_closes_the_connection():
