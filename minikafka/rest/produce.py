@@ -179,6 +179,7 @@ async def _records(visit: Visit) -> tuple[list[RecordIn], dict[str, str]]:
         document: Any = await parsed_lines(body)
     else:
         # Each step of a large request takes some milliseconds: others are served in between.
+        await asyncio.sleep(0)
         check_body(body, kind, RECORD_BOUNDS)
         await asyncio.sleep(0)
         document = parsed(body, kind, visit.http)

@@ -121,10 +121,11 @@ def check_msgpack(data: memoryview, bounds: Bounds, *, counts_elements: bool = F
     ``counts_elements``: for callers that do not count values as they read them.
     """
     _check_size(data, bounds)
-    if len(data) - len(bytes(data).translate(None, _CONTAINER_BYTES)) > bounds.containers or (
-        counts_elements and len(data) > bounds.elements
+    whole = bytes(data)
+    if (counts_elements and len(whole) > bounds.elements) or (
+        len(whole) - len(whole.translate(None, _CONTAINER_BYTES)) > bounds.containers
     ):
-        _count(data, bounds)
+        _count(whole, bounds)
 
 
 def check_json(data: bytes, bounds: Bounds) -> None:
@@ -150,39 +151,49 @@ def _too_many_elements(bounds: Bounds) -> TooMuch:
 
 
 _CONTAINER_BYTES = bytes([*range(0x80, 0xA0), 0xDC, 0xDD, 0xDE, 0xDF])
-# First byte -> bytes of the value behind it.
-_FIXED = {0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8}
-_FIXED_EXTENSION = {0xD4: 2, 0xD5: 3, 0xD6: 5, 0xD7: 9, 0xD8: 17}
 # First byte -> bytes of the length behind it, and bytes behind that which the length does not count.
 _SIZED = {0xC4: (1, 0), 0xC5: (2, 0), 0xC6: (4, 0), 0xC7: (1, 1), 0xC8: (2, 1), 0xC9: (4, 1)} | {
     0xD9: (1, 0),
     0xDA: (2, 0),
     0xDB: (4, 0),
 }
-_SKIP = [0] * 256
-for _first in range(0xA0, 0xC0):
-    _SKIP[_first] = _first & 0x1F
-for _first, _size in (_FIXED | _FIXED_EXTENSION).items():
-    _SKIP[_first] = _size
+_FIXED = {0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8}
+_FIXED_EXTENSION = {0xD4: 2, 0xD5: 3, 0xD6: 5, 0xD7: 9, 0xD8: 17}
 
 
-def _count(data: memoryview, bounds: Bounds) -> None:
+def _step(first: int) -> int:
+    """Bytes of a value or of a container's head, negative for a container; 0: a length follows."""
+    if first in _SIZED:
+        return 0
+    if first >= 0xDC and first <= 0xDF:
+        return -(3, 5, 3, 5)[first - 0xDC]
+    if 0x80 <= first < 0xA0:
+        return -1
+    if 0xA0 <= first < 0xC0:
+        return 1 + (first & 0x1F)
+    return 1 + (_FIXED | _FIXED_EXTENSION).get(first, 0)
+
+
+_STEPS = [_step(first) for first in range(256)]
+
+
+def _count(data: bytes, bounds: Bounds) -> None:
     """Read ``data`` token by token, up to the first bound that is passed; what is malformed is left to the parser."""
-    position, size = 0, len(data)
-    containers = elements = 0
-    while position < size:
-        first = data[position]
-        position += 1
-        elements += 1
-        if 0x80 <= first < 0xA0 or 0xDC <= first <= 0xDF:
+    steps, size = _STEPS, len(data)
+    position = containers = 0
+    for _ in range(bounds.elements + 1):
+        if position >= size:
+            return
+        step = steps[data[position]]
+        if step > 0:
+            position += step
+        elif step < 0:
+            position -= step
             containers += 1
-            position += (2, 4, 2, 4)[first - 0xDC] if first >= 0xDC else 0
-        elif first in _SIZED:
-            width, more = _SIZED[first]
-            position += width + more + int.from_bytes(data[position : position + width])
+            if containers > bounds.containers:
+                raise _too_many_containers(bounds)
         else:
-            position += _SKIP[first]
-        if containers > bounds.containers:
-            raise _too_many_containers(bounds)
-        if elements > bounds.elements:
-            raise _too_many_elements(bounds)
+            width, more = _SIZED[data[position]]
+            start = position + 1
+            position = start + width + more + int.from_bytes(data[start : start + width])
+    raise _too_many_elements(bounds)

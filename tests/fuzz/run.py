@@ -32,6 +32,8 @@ PARKED_S = 0.25
 WARM_UP = 20 * len(TARGETS)
 """Requests before memory is measured first: every code path has been there, and the logs have records."""
 SETTLE_S = 3.0
+MALLOC = {"PYTHONMALLOC": "malloc", "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_ARENA_MAX": "1"}
+"""Freed buffers go back to the system, so that what is measured is in use and no hole in glibc's heap."""
 UNKNOWN_SERVER_ERROR = -1
 
 
@@ -55,6 +57,7 @@ class Served:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 cwd=Path(__file__).parents[2],
+                env=os.environ | MALLOC,
             )
         with holds.open("r+b") as file:
             self._shared = mmap.mmap(file.fileno(), HOLD.size)
