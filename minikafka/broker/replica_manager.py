@@ -35,7 +35,16 @@ from minikafka.quorum.image import MetadataImage, PartitionImage, TopicImage, ch
 from minikafka.replication.fetch_session import EPOCH_MAX, FetchSessions
 from minikafka.replication.leader import FetchEffect, LeaderReplica, PartitionState
 from minikafka.replication.partition import Partition
-from minikafka.types import METADATA_PARTITION, NO_NODE, Address, NodeId, Offset, TopicId, TopicPartition
+from minikafka.types import (
+    METADATA_PARTITION,
+    NO_NODE,
+    NO_TOPIC_ID,
+    Address,
+    NodeId,
+    Offset,
+    TopicId,
+    TopicPartition,
+)
 from minikafka.wire.messages import CurrentLeader, MissingReplica
 
 
@@ -298,14 +307,17 @@ class ReplicaManager:
                 self.flushers[name].start()
 
     def _host(self, name: TopicPartition, topic: TopicImage) -> Partition:
-        log = self.logs.get(name)
+        log = found = self.logs.get(name)
         if log is not None and log.topic_id != topic.topic_id:
             # The topic was deleted and created anew while this broker was away: its records are another topic's.
             self.logs.retire_stray(name)
             log = None
         if log is None:
             log = self.logs.create(name, topic_id=topic.topic_id, config=self.topic_config(topic))
-            if self._missing is not None:
+            # The id is synced with a log's first records. A folder without one lost in a power cut what was never
+            # synced, as the tail of any log may; it does not say that somebody took the folder away.
+            never_synced = found is not None and found.topic_id == NO_TOPIC_ID
+            if self._missing is not None and not never_synced:
                 self._missing[topic.topic_id, name.partition] = None
         partition = Partition(
             self.config.node_id,

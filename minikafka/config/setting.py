@@ -65,7 +65,9 @@ def _parsed_number(each: Any, name: str, text: str, low: float | None, high: flo
             f"{name}={shown}: {kind} in the digits 0 to 9 is needed, with nothing around it", setting=name
         )
     number = int(text) if is_whole else float(text)
-    if (low is not None and number < low) or number > (LONG_MAX if high is None else high):
+    highest = LONG_MAX if high is None else high
+    # A fraction is compared with a fraction: LONG_MAX is none, and its nearest one lies above it.
+    if (low is not None and number < low) or number > (highest if is_whole else float(highest)):
         upper = "" if high is None else f" and at most {high}"
         raise InvalidConfig(f"{name}={text}: at least {low}{upper} is needed", setting=name)
     return number

@@ -399,6 +399,29 @@ def test_the_last_leader_does_not_lead_without_its_folder() -> None:
         assert cluster.leader_of(ORDERS) == follower
 
 
+def test_the_last_leader_leads_again_after_a_power_cut_took_what_was_never_synced() -> None:
+    """Kafka's default flush policy: all lose power before a file of the log was synced, so that folders are there and
+    their partition.metadata is not. Somebody must lead, or the partition waits for an operator for ever.
+    """
+    with simulated() as cluster:
+        cluster.create_topic("orders", partitions=1, replication_factor=3)
+        cluster.settle()
+        Client(cluster).send(b"in three page caches")
+        for node in cluster.nodes:
+            cluster.crash(node)
+        for node in cluster.nodes:
+            disk = cluster.sim.disk(node_name(node))
+            for path in disk.names(str(ORDERS)):
+                disk.remove_for_good(f"{ORDERS}/{path}")
+            assert disk.exists(str(ORDERS))
+        for node in cluster.nodes:
+            cluster.restart(node)
+        cluster.settle(60.0)
+        Client(cluster).send(b"after it")
+        cluster.settle()
+        assert [values(cluster, node) for node in cluster.nodes] == [[b"after it"]] * 3
+
+
 def test_an_operator_gives_up_what_only_a_lost_disk_had() -> None:
     """``elect unclean``: the first replica that lives leads, with what it has."""
     with simulated(brokers=4, voters=3, min_insync_replicas="1") as cluster:
