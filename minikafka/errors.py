@@ -332,6 +332,12 @@ class TransactionCoordinatorFenced(ProtocolError):
     code, name = 52, "TRANSACTION_COORDINATOR_FENCED"
 
 
+class SecurityDisabled(ProtocolError):
+    """There is no authorizer, so there are no ACLs."""
+
+    code, name = 54, "SECURITY_DISABLED"
+
+
 class OperationNotAttempted(ProtocolError):
     """Not tried, because another part of the request failed."""
 

@@ -32,6 +32,8 @@ from minikafka.broker.replica_manager import ReplicaManager
 from minikafka.ports import INTERNAL, RequestContext
 from minikafka.types import METADATA_TOPIC
 from minikafka.wire.messages import (
+    CreateTopicsRequest,
+    CreateTopicsResponse,
     DescribeReplicasRequest,
     DescribeReplicasResponse,
     FetchRequest,
@@ -99,6 +101,9 @@ def handler_table(
     async def describe_replicas(request: DescribeReplicasRequest, _: RequestContext) -> DescribeReplicasResponse:
         return await handle_describe_replicas(replicas, request, broker_epoch=lifecycle.broker_epoch)
 
+    async def create_topics(request: CreateTopicsRequest, _: RequestContext) -> CreateTopicsResponse:
+        return admin.with_configs(request, await controller.handle(request))
+
     return {
         "Produce": to_clients(produce),
         "Fetch": to_clients(fetch),
@@ -121,6 +126,7 @@ def handler_table(
         **groups.handlers(),
         **dict.fromkeys(QUORUM_APIS, _without_context(quorum.handle)),
         **dict.fromkeys(CONTROLLER_APIS, _without_context(controller.handle)),
+        "CreateTopics": create_topics,
     }
 
 

@@ -53,6 +53,16 @@ class _Written(NamedTuple):
     timestamp: int
 
 
+class ProducerEntry(NamedTuple):
+    """A producer's newest batch in the log."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_offset: Offset
+    last_timestamp: int
+
+
 @dataclass(slots=True)
 class _Producer:
     epoch: int
@@ -148,6 +158,14 @@ class ProducerState:
             for producer_id, producer in sorted(self._producers.items())
             if producer.window
         }
+
+    def active(self) -> list[ProducerEntry]:
+        """The newest batch of each producer, by producer id."""
+        return [
+            ProducerEntry(producer_id, producer.epoch, last.last_sequence, last.last_offset, last.timestamp)
+            for producer_id, producer in sorted(self._producers.items())
+            for last in list(producer.window)[-1:]
+        ]
 
     def last_batch(self, producer_id: int) -> tuple[int, int, Offset] | None:
         """(epoch, last sequence, last offset) of a producer's newest batch; None when it is not known."""

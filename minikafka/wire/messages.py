@@ -168,6 +168,8 @@ class FetchResponse(Failed):
 # ---- ListOffsets, OffsetForLeaderEpoch, DeleteRecords ----------------------------------------------------------------
 
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
+EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -4, -5, -6
+"""Positions in tiered storage (KIP-405, KIP-1005, KIP-1023). Without it, nothing is tiered."""
 
 
 @message
@@ -176,7 +178,7 @@ class ListOffsetsPartition:
     partition: int
     current_leader_epoch: Epoch = -1
     timestamp: int
-    """Milliseconds, or LATEST, EARLIEST, MAX_TIMESTAMP."""
+    """Milliseconds since 1970, or one of the six constants above."""
 
 
 @message
@@ -360,6 +362,15 @@ class CreateTopicsRequest:
     topics: tuple[NewTopic, ...]
     timeout_ms: int = 30_000
     validate_only: bool = False
+    include_configs: bool = False
+    """Return the settings of each created topic (KIP-525)."""
+
+
+@message
+class CreatedTopicConfig:
+    name: str
+    value: str
+    config_source: int
 
 
 @message
@@ -368,6 +379,7 @@ class CreatedTopic(Failed):
     topic_id: TopicId | None = None
     num_partitions: int = -1
     replication_factor: int = -1
+    configs: tuple[CreatedTopicConfig, ...] = ()
 
 
 @message
@@ -436,13 +448,22 @@ class InitProducerIdResponse(Failed):
 class DescribeProducersPartition:
     topic: str
     partition: int
-    producer_id: int
-    """Kafka describes all producers of a partition; here one is asked for."""
+    producer_id: int = -1
+    """-1: all producers of the partition, as in Kafka."""
 
 
 @message
 class DescribeProducersRequest:
     partitions: tuple[DescribeProducersPartition, ...]
+
+
+@message
+class ActiveProducer:
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_offset: Offset
+    last_timestamp: int
 
 
 @message
@@ -455,6 +476,8 @@ class DescribedProducer(Failed):
     last_sequence: int = -1
     """Of its last batch, which is below the high watermark; OFFSET_NOT_AVAILABLE while it is not."""
     last_offset: Offset = -1
+    active: tuple[ActiveProducer, ...] = ()
+    """All producers whose state the log holds, if the request names no producer; also those above the watermark."""
 
 
 @message

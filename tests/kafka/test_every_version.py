@@ -19,7 +19,11 @@ pytestmark = [pytest.mark.e2e]
 
 VERSIONS = [(offer.name, version) for offer in OFFERS.values() for version in range(offer.first, offer.last + 1)]
 OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC, NOT_FOUND, UNKNOWN_TOPIC_ID = 1, 3, 69, 100
+UNSUPPORTED_VERSION, SECURITY_DISABLED = 35, 54
+TOPIC, BROKER, CLIENT_METRICS = 2, 4, 16
 EMPTY_ID = bytes(16)
+ONE_END = 2
+"""Number of records in the topic ``one``; the first is the newest."""
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +32,9 @@ def cluster() -> Iterator[LocalCluster]:
     with LocalCluster(brokers=1, config={"group.initial.rebalance.delay.ms": "0"}) as made:
         made.sync.create_topic("t", partitions=2)
         made.sync.produce("t", b"value")
+        made.sync.create_topic("producers", partitions=1)
+        made.sync.create_topic("one", partitions=1)
+        asyncio.run(asked(made, "Produce", 8, to_one))
         # Whoever asks for a coordinator has the topic of offsets created.
         asyncio.run(asked(made, "FindCoordinator", 4))
         asyncio.run(asked(made, "OffsetCommit", 8))
@@ -45,6 +52,14 @@ def batch() -> bytes:
     return bytes(builder.build())
 
 
+def to_one(message: Message) -> None:
+    """Produce the records of the topic ``one``."""
+    builder = BatchBuilder()
+    for number in range(ONE_END):
+        builder.append(1_700_000_000_000 - number, None, b"%d" % number)
+    message["topic_data"] = [{"name": "one", "partition_data": [{"index": 0, "records": [bytes(builder.build())]}]}]
+
+
 def requests(topic_id: bytes) -> dict[str, Message]:
     """A sensible request for each API; fields that a version lacks are not sent."""
     fresh = uuid.uuid4().hex
@@ -55,6 +70,17 @@ def requests(topic_id: bytes) -> dict[str, Message]:
     resource = {"resource_type": 2, "resource_name": "t", "configuration_keys": None}
     change = {"name": "retention.ms", "value": "77777", "config_operation": 0}
     named = {"name": "t", "topic": "t", "topic_id": topic_id}
+    principal = {"principal": "User:x", "host": "*", "operation": 3, "permission_type": 3}
+    acl = {"resource_type": 2, "resource_name": "t", "resource_pattern_type": 3, **principal}
+    acl_filter = {
+        "resource_type_filter": 2,
+        "resource_name_filter": None,
+        "pattern_type_filter": 3,
+        "principal_filter": None,
+        "host_filter": None,
+        "operation": 1,
+        "permission_type": 1,
+    }
     return {
         "Produce": {"acks": -1, "timeout_ms": 9000, "topic_data": [{**named, "partition_data": [produced]}]},
         "Fetch": {
@@ -132,6 +158,11 @@ def requests(topic_id: bytes) -> dict[str, Message]:
         "DescribeQuorum": {"topics": [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]},
         "DescribeCluster": {"include_cluster_authorized_operations": True},
         "DescribeTopicPartitions": {"topics": [{"name": "t"}], "response_partition_limit": 1, "cursor": None},
+        "DescribeProducers": {"topics": [{"name": "t", "partition_indexes": [0]}]},
+        "DescribeAcls": acl_filter,
+        "CreateAcls": {"creations": [acl]},
+        "DeleteAcls": {"filters": [acl_filter]},
+        "ListConfigResources": {"resource_types": []},
     }
 
 
@@ -142,6 +173,9 @@ EXPECTED: dict[str, set[int]] = {
     "DeleteGroups": {NOT_FOUND},
     "OffsetDelete": {NOT_FOUND},
     "AlterPartitionReassignments": {85},
+    "DescribeAcls": {SECURITY_DISABLED},
+    "CreateAcls": {SECURITY_DISABLED},
+    "DeleteAcls": {SECURITY_DISABLED},
 }
 """Codes beside 0 that these requests are answered with."""
 
@@ -189,6 +223,105 @@ async def test_a_topic_id_that_is_unknown(cluster: LocalCluster, name: str, vers
     answer = await asked(cluster, name, version, elsewhere)
     assert UNKNOWN_TOPIC_ID in errors_in(answer)
     assert errors_in(answer) <= {0, UNKNOWN_TOPIC_ID}
+
+
+@pytest.mark.parametrize(
+    "version, timestamp, expected",
+    [
+        (1, -1, (0, "end")),
+        (1, -2, (0, 0)),
+        (6, -3, (UNSUPPORTED_VERSION, -1)),
+        (7, -3, (0, 0)),
+        (7, -4, (UNSUPPORTED_VERSION, -1)),
+        (8, -4, (0, 0)),
+        (8, -5, (UNSUPPORTED_VERSION, -1)),
+        (9, -5, (0, -1)),
+        (10, -6, (UNSUPPORTED_VERSION, -1)),
+        (11, -6, (0, -1)),
+        (11, -7, (UNSUPPORTED_VERSION, -1)),
+    ],
+)
+async def test_list_offsets_special_timestamps(
+    cluster: LocalCluster, version: int, timestamp: int, expected: tuple[int, int | str]
+):
+    """As a Kafka broker without tiered storage: all of a log is local, nothing is tiered, newer constants are refused."""
+
+    def timed(message: Message) -> None:
+        message["topics"] = [
+            {"name": "one", "partitions": [{"partition_index": 0, "current_leader_epoch": -1, "timestamp": timestamp}]}
+        ]
+
+    code, offset = expected
+    answer = await asked(cluster, "ListOffsets", version, timed)
+    (found,) = answer["topics"][0]["partitions"]
+    assert (found["error_code"], found["offset"]) == (code, ONE_END if offset == "end" else offset)
+
+
+async def test_list_offsets_with_one_unsupported_timestamp(cluster: LocalCluster):
+    """The other partitions of the request are answered."""
+
+    def mixed(message: Message) -> None:
+        place = {"current_leader_epoch": -1}
+        partitions = [
+            {**place, "partition_index": 0, "timestamp": -9},
+            {**place, "partition_index": 1, "timestamp": -2},
+        ]
+        message["topics"] = [{"name": "t", "partitions": partitions}]
+
+    answer = await asked(cluster, "ListOffsets", 8, mixed)
+    found = [(each["partition_index"], each["error_code"]) for each in answer["topics"][0]["partitions"]]
+    assert found == [(0, UNSUPPORTED_VERSION), (1, 0)]
+
+
+async def test_created_topics_carry_all_settings(cluster: LocalCluster):
+    """KIP-525: own settings and the defaults with their sources, partitions and replicas; none before version 5."""
+    answer = await asked(cluster, "CreateTopics", 5)
+    (topic,) = answer["topics"]
+    configs = {each["name"]: (each["value"], each["config_source"]) for each in topic["configs"]}
+    assert (topic["num_partitions"], topic["replication_factor"]) == (1, 1)
+    assert configs["retention.ms"] == ("1000", 1)
+    assert configs["segment.bytes"] == ("1073741824", 5)
+    assert not (await asked(cluster, "CreateTopics", 4))["topics"][0]["configs"]
+
+    def checked_only(message: Message) -> None:
+        message["validate_only"] = True
+
+    (topic,) = (await asked(cluster, "CreateTopics", 7, checked_only))["topics"]
+    assert {each["name"]: each["value"] for each in topic["configs"]}["retention.ms"] == "1000"
+
+
+async def test_all_producers_of_a_partition(cluster: LocalCluster):
+    """DescribeProducers names every producer with its epoch and last sequence."""
+    for producer_id in (7001, 7002):
+        builder = BatchBuilder(producer_id=producer_id, producer_epoch=3, base_sequence=0)
+        builder.append(1_700_000_000_000, None, b"first")
+        builder.append(1_700_000_000_001, None, b"second")
+        records = bytes(builder.build())
+        partition = {"index": 0, "records": [records]}
+        produced = [{"name": "producers", "partition_data": [partition]}]
+        answer = await asked(cluster, "Produce", 8, lambda message, data=produced: message.update(topic_data=data))
+        assert errors_in(answer) == {0}
+
+    def described(message: Message) -> None:
+        message["topics"] = [{"name": "producers", "partition_indexes": [0, 5]}]
+
+    answer = await asked(cluster, "DescribeProducers", 0, described)
+    known, unknown = answer["topics"][0]["partitions"]
+    assert [
+        (each["producer_id"], each["producer_epoch"], each["last_sequence"], each["last_timestamp"])
+        for each in known["active_producers"]
+    ] == [(7001, 3, 1, 1_700_000_000_001), (7002, 3, 1, 1_700_000_000_001)]
+    assert (unknown["error_code"], unknown["active_producers"]) == (UNKNOWN_TOPIC, [])
+
+
+async def test_config_resources(cluster: LocalCluster):
+    """Topics and brokers; version 0 lists client metrics, of which there are none, and knows nothing else."""
+    answer = await asked(cluster, "ListConfigResources", 1)
+    found = {(each["resource_name"], each["resource_type"]) for each in answer["config_resources"]}
+    assert {("t", TOPIC), ("one", TOPIC), ("1", BROKER)} <= found
+    assert (await asked(cluster, "ListConfigResources", 0))["config_resources"] == []
+    answer = await asked(cluster, "ListConfigResources", 1, lambda message: message.update(resource_types=[99]))
+    assert answer["error_code"] == UNSUPPORTED_VERSION
 
 
 async def test_joining_before_kip_394(cluster: LocalCluster):

@@ -170,6 +170,14 @@ def test_a_cut_takes_the_state_back(cut: int):
     assert log.end_offset == cut + 1
 
 
+def test_active_producers_are_listed_with_their_newest_batch():
+    """DescribeProducers: one entry per producer id, in order."""
+    log = open_log(MemoryDisk())
+    for producer_id, sequence in ((9, 0), (7, 0), (7, 1)):
+        log.append_as_leader(from_producer(producer_id, sequence, "x"), leader_epoch=0, wall_ms=TIME)
+    assert log.producers.active() == [(7, 0, 1, 2, TIME), (9, 0, 0, 0, TIME)]
+
+
 def test_followers_learn_the_state_from_the_batches():
     """KAFKA-FACTS 6: a follower that becomes leader knows the duplicates of its predecessor."""
     leader, follower = open_log(MemoryDisk()), open_log(MemoryDisk())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import Field
+from dataclasses import Field, replace
 from typing import Any, TypeAlias
 
 from minikafka.config import AT_RUN_TIME, BROKER_NAME_OF, INT_MAX, BrokerConfig, TopicConfig, table, to_settings
@@ -34,6 +34,7 @@ from minikafka.wire.admin import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
+from minikafka.wire.messages import CreatedTopicConfig, CreateTopicsRequest, CreateTopicsResponse
 
 BOOLEAN, STRING, INT, LONG, LIST = 1, 2, 3, 5, 7
 """Kafka's numbers of the types of settings."""
@@ -67,6 +68,25 @@ class AdminApi:
     async def handle_describe_configs(self, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
         """Each setting with its value and every place that says something about it."""
         return DescribeConfigsResponse(results=tuple(self._described(each, request) for each in request.resources))
+
+    def with_configs(self, request: CreateTopicsRequest, response: CreateTopicsResponse) -> CreateTopicsResponse:
+        """The controller's response, with all settings of each created topic if the request wants them (KIP-525)."""
+        if not request.include_configs:
+            return response
+        own = {topic.name: topic.configs for topic in request.topics}
+        return replace(
+            response,
+            topics=tuple(
+                each if each.error_code else replace(each, configs=self._created(own[each.name]))
+                for each in response.topics
+            ),
+        )
+
+    def _created(self, own: Mapping[str, str]) -> tuple[CreatedTopicConfig, ...]:
+        return tuple(
+            CreatedTopicConfig(name=each.metadata["name"], value=synonyms[0].value, config_source=synonyms[0].source)
+            for each, synonyms in self._of_topic(self._image(), own)
+        )
 
     async def handle_list_reassignments(
         self, request: ListPartitionReassignmentsRequest

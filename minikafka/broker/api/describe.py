@@ -16,6 +16,7 @@ from minikafka.types import NO_EPOCH, NO_OFFSET, TopicPartition
 from minikafka.wire.apis import APIS
 from minikafka.wire.batch import NO_SEQUENCE
 from minikafka.wire.messages import (
+    ActiveProducer,
     ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,
@@ -109,7 +110,7 @@ def _ms_ago(at: float, now: float) -> int:
 async def handle_describe_producers(
     replicas: ReplicaManager, request: DescribeProducersRequest
 ) -> DescribeProducersResponse:
-    """What one idempotent producer wrote last to each partition, once that is committed (issue 4).
+    """What one idempotent producer wrote last to each partition, once that is committed (issue 4); or all of them.
 
     Who goes on behind an earlier attempt must not go on behind records that a new leader may not have: while the
     producer's last batch is at or above the high watermark the answer is OFFSET_NOT_AVAILABLE.
@@ -123,6 +124,9 @@ def _describe_producer(replicas: ReplicaManager, item: DescribeProducersPartitio
     name = TopicPartition(item.topic, item.partition)
     try:
         leader = replicas.get(name).as_leader()
+        if item.producer_id < 0:
+            active = tuple(ActiveProducer(**each._asdict()) for each in leader.log.producers.active())
+            return DescribedProducer(topic=item.topic, partition=item.partition, active=active)
         known = leader.log.producers.last_batch(item.producer_id)
         if known is not None and known[2] >= leader.high_watermark:
             raise OffsetNotAvailable(f"{name}: the last batch of producer {item.producer_id} is not yet committed")

@@ -22,7 +22,10 @@ from minikafka.replication.leader import LeaderReplica
 from minikafka.types import TopicPartition
 from minikafka.wire.messages import (
     EARLIEST,
+    EARLIEST_LOCAL,
+    EARLIEST_PENDING_UPLOAD,
     LATEST,
+    LATEST_TIERED,
     MAX_TIMESTAMP,
     READ_COMMITTED,
     DeletedRecords,
@@ -94,11 +97,14 @@ def check_isolation(log: PartitionLog) -> None:
 def _find(leader: LeaderReplica, timestamp: int, *, for_client: bool) -> tuple[int, int, int]:
     log = leader.log
     end = leader.high_watermark if for_client else log.end_offset
-    if timestamp == EARLIEST:
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return -1, log.start_offset, log.epochs.epoch_at(log.start_offset)
-    if timestamp < MAX_TIMESTAMP:
+    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return -1, -1, -1
+    if timestamp < EARLIEST_PENDING_UPLOAD:
         raise InvalidRequest(
-            f"timestamp {timestamp}: milliseconds, -1 (latest), -2 (earliest) or -3 (newest) is needed"
+            f"timestamp={timestamp} is not supported; use milliseconds since 1970, -1 (latest), -2 (earliest), "
+            "-3 (max timestamp), -4 (earliest local), -5 (latest tiered) or -6 (earliest pending upload)."
         )
     if for_client and not leader.knows_its_watermark:
         raise OffsetNotAvailable(

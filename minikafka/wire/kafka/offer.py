@@ -10,7 +10,7 @@ import re
 from minikafka.errors import InvalidRequest, UnsupportedVersion
 from minikafka.wire.kafka.codec import Message
 from minikafka.wire.kafka.schema import api_named
-from minikafka.wire.kafka.translate import cluster, configs, fetch, groups, metadata, offsets, produce, topics
+from minikafka.wire.kafka.translate import acls, cluster, configs, fetch, groups, metadata, offsets, produce, topics
 from minikafka.wire.kafka.translate.common import Translation
 
 _TRANSLATIONS: tuple[Translation, ...] = (
@@ -31,6 +31,7 @@ _TRANSLATIONS: tuple[Translation, ...] = (
     groups.OFFSET_DELETE,
     offsets.DELETE_RECORDS,
     produce.INIT_PRODUCER_ID,
+    produce.DESCRIBE_PRODUCERS,
     offsets.OFFSET_FOR_LEADER_EPOCH,
     metadata.DESCRIBE_CLUSTER,
     topics.CREATE_TOPICS,
@@ -43,6 +44,10 @@ _TRANSLATIONS: tuple[Translation, ...] = (
     configs.DESCRIBE_CONFIGS,
     configs.ALTER_CONFIGS,
     configs.INCREMENTAL_ALTER_CONFIGS,
+    configs.LIST_CONFIG_RESOURCES,
+    acls.DESCRIBE_ACLS,
+    acls.CREATE_ACLS,
+    acls.DELETE_ACLS,
     cluster.DESCRIBE_QUORUM,
     cluster.DESCRIBE_LOG_DIRS,
 )

@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from minikafka.errors import UnsupportedVersion
 from minikafka.wire.kafka.codec import Message
-from minikafka.wire.kafka.translate.common import Exchange, Translation, code_for
+from minikafka.wire.kafka.translate.common import NONE, Exchange, Translation, code_for
 from minikafka.wire.messages import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    EARLIEST_PENDING_UPLOAD,
+    LATEST,
+    LATEST_TIERED,
+    MAX_TIMESTAMP,
     DeletedRecords,
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -31,8 +38,12 @@ def _per_partition(
     index: str,
     told: Callable[[Any], Message],
     failed: Callable[[int, int], Message],
+    refused: Callable[[Message], int] = lambda _: NONE,
 ) -> list[Message]:
-    """Kafka's topics, each with the answers for its partitions in the order of the request."""
+    """Kafka's topics, each with the answers for its partitions in the order of the request.
+
+    ``refused`` returns the error code of a partition that was left out of the typed request, else 0.
+    """
     answers = {(each.topic, each.partition): each for each in response.partitions}
     topics = []
     for topic in message["topics"]:
@@ -40,7 +51,8 @@ def _per_partition(
         rows = []
         for each in topic[partitions]:
             number = each[index]
-            rows.append(failed(number, response.error_code) if response.error_code else told(answers[name, number]))
+            code = response.error_code or refused(each)
+            rows.append(failed(number, code) if code else told(answers[name, number]))
         topics.append({"name": name, "topic": name, partitions: rows})
     return topics
 
@@ -48,7 +60,26 @@ def _per_partition(
 # ---- ListOffsets -----------------------------------------------------------------------------------------------------
 
 
-def _list_request(message: Message, _exchange: Exchange) -> ListOffsetsRequest:
+_TIMESTAMPS_FROM = {
+    LATEST: 1,
+    EARLIEST: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
+"""The first version in which a negative timestamp has a meaning."""
+
+
+def _unsupported(partition: Message, version: int) -> int:
+    """UNSUPPORTED_VERSION for a negative timestamp that this version does not know, as in Kafka; else 0."""
+    timestamp = partition["timestamp"]
+    if timestamp >= 0 or _TIMESTAMPS_FROM.get(timestamp, version + 1) <= version:
+        return NONE
+    return UnsupportedVersion.code
+
+
+def _list_request(message: Message, exchange: Exchange) -> ListOffsetsRequest:
     return ListOffsetsRequest(
         isolation_level=message["isolation_level"],
         partitions=tuple(
@@ -60,6 +91,7 @@ def _list_request(message: Message, _exchange: Exchange) -> ListOffsetsRequest:
             )
             for topic in message["topics"]
             for each in topic["partitions"]
+            if not _unsupported(each, exchange.version)
         ),
     )
 
@@ -79,7 +111,13 @@ def _list_response(message: Message, response: Any, exchange: Exchange) -> Messa
 
     return {
         "topics": _per_partition(
-            message, response, partitions="partitions", index="partition_index", told=told, failed=failed
+            message,
+            response,
+            partitions="partitions",
+            index="partition_index",
+            told=told,
+            failed=failed,
+            refused=lambda partition: _unsupported(partition, exchange.version),
         )
     }
 

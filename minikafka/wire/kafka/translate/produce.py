@@ -1,6 +1,8 @@
-"""Produce (3 to 13) and InitProducerId (0 to 5)."""
+"""Produce (3 to 13), InitProducerId (0 to 5) and DescribeProducers (0)."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from minikafka.wire.kafka.codec import Message
 from minikafka.wire.kafka.translate.common import (
@@ -12,6 +14,8 @@ from minikafka.wire.kafka.translate.common import (
     leader_of,
 )
 from minikafka.wire.messages import (
+    DescribeProducersPartition,
+    DescribeProducersRequest,
     InitProducerIdRequest,
     InitProducerIdResponse,
     ProducedPartition,
@@ -121,3 +125,54 @@ def _init_response(_message: Message, response: InitProducerIdResponse, _exchang
 
 
 INIT_PRODUCER_ID = Translation("InitProducerId", 0, 5, _init_request, _init_response)
+
+# ---- DescribeProducers -----------------------------------------------------------------------------------------------
+
+
+def _producers_request(message: Message, _exchange: Exchange) -> DescribeProducersRequest:
+    return DescribeProducersRequest(
+        partitions=tuple(
+            DescribeProducersPartition(topic=topic["name"], partition=each)
+            for topic in message["topics"]
+            for each in topic["partition_indexes"]
+        )
+    )
+
+
+def _producers_response(message: Message, response: Any, _exchange: Exchange) -> Message:
+    answers = {(each.topic, each.partition): each for each in response.partitions} if not response.error_code else {}
+    return {
+        "topics": [
+            {
+                "name": topic["name"],
+                "partitions": [
+                    _producers(each, answers.get((topic["name"], each), response))
+                    for each in topic["partition_indexes"]
+                ],
+            }
+            for topic in message["topics"]
+        ]
+    }
+
+
+def _producers(partition: int, answer: Any) -> Message:
+    """One partition; ``answer`` is its own, or the failed response as a whole."""
+    return {
+        "partition_index": partition,
+        "error_code": code_for(answer.error_code, 0, _CODES),
+        "error_message": answer.error_message or None,
+        "active_producers": [
+            {
+                "producer_id": each.producer_id,
+                "producer_epoch": each.producer_epoch,
+                "last_sequence": each.last_sequence,
+                "last_timestamp": each.last_timestamp,
+                "coordinator_epoch": -1,
+                "current_txn_start_offset": -1,
+            }
+            for each in (() if answer.error_code else answer.active)
+        ],
+    }
+
+
+DESCRIBE_PRODUCERS = Translation("DescribeProducers", 0, 0, _producers_request, _producers_response)

@@ -55,10 +55,11 @@ def _grouped(answers: Iterable[Any], index: str, name: str, partitions: str) -> 
 
 # ---- CreateTopics ----------------------------------------------------------------------------------------------------
 
-DYNAMIC_TOPIC_CONFIG = 1
+CONFIGS_FROM = 5
+"""The response has the settings of the created topics (KIP-525)."""
 
 
-def _create_request(message: Message, _exchange: Exchange) -> CreateTopicsRequest:
+def _create_request(message: Message, exchange: Exchange) -> CreateTopicsRequest:
     topics = []
     for topic in message["topics"]:
         configs = {}
@@ -79,16 +80,18 @@ def _create_request(message: Message, _exchange: Exchange) -> CreateTopicsReques
             )
         )
     return CreateTopicsRequest(
-        topics=tuple(topics), timeout_ms=message["timeout_ms"], validate_only=message["validate_only"]
+        topics=tuple(topics),
+        timeout_ms=message["timeout_ms"],
+        validate_only=message["validate_only"],
+        include_configs=exchange.version >= CONFIGS_FROM,
     )
 
 
 def _create_response(message: Message, response: Any, _exchange: Exchange) -> Message:
-    asked = {topic["name"]: topic for topic in message["topics"]}
     if response.error_code:
         answers = [
             CreatedTopic(name=name, error_code=response.error_code, error_message=response.error_message)
-            for name in asked
+            for name in dict.fromkeys(topic["name"] for topic in message["topics"])
         ]
     else:
         answers = list(response.topics)
@@ -102,16 +105,14 @@ def _create_response(message: Message, response: Any, _exchange: Exchange) -> Me
                 "replication_factor": each.replication_factor,
                 "configs": [
                     {
-                        "name": config["name"],
-                        "value": config["value"],
+                        "name": config.name,
+                        "value": config.value,
                         "read_only": False,
-                        "config_source": DYNAMIC_TOPIC_CONFIG,
+                        "config_source": config.config_source,
                         "is_sensitive": False,
                     }
-                    for config in asked[each.name]["configs"]
-                ]
-                if not each.error_code
-                else [],
+                    for config in each.configs
+                ],
             }
             for each in answers
         ]
