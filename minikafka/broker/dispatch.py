@@ -8,15 +8,17 @@ and is answered with UNKNOWN_SERVER_ERROR, outcome *unknown*.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeAlias
 
 from minikafka.broker.meters import VISIT, RequestMeters, Visit
+from minikafka.config import KIB
 from minikafka.errors import UNKNOWN, BrokerNotAvailable, ProtocolError, UnknownServerError
 from minikafka.ports import CAUSE, INTERNAL, Buffers, Events, RequestContext
 from minikafka.types import METADATA_TOPIC
 from minikafka.wire.apis import Api
-from minikafka.wire.codec import decode_request, encode_response, error_response, find_api
+from minikafka.wire.codec import decode_request, encode_response, error_response, find_api, head_size
 from minikafka.wire.messages import FetchRequest
 
 ApiHandler: TypeAlias = Callable[[Any, RequestContext], Awaitable[Any]]
@@ -66,8 +68,14 @@ class Dispatcher:
         except ProtocolError as error:
             self.meters.of(api.name).failed(error.name)
             return encode_response(error_response(api, error))
+        is_large = len(body) > LARGE_HEAD and head_size(body) > LARGE_HEAD
         try:
-            buffers = encode_response(await self.answer(api, request, context))
+            if is_large:
+                await asyncio.sleep(0)
+            response = await self.answer(api, request, context)
+            if is_large:
+                await asyncio.sleep(0)
+            buffers = encode_response(response)
         except ProtocolError as error:
             buffers = encode_response(error_response(api, error))
         meter = self.meters.of(metered_as(api, request))
@@ -109,6 +117,9 @@ def metered_as(api: Api, request: object) -> str:
     of_metadata = request.partitions and request.partitions[0].topic == METADATA_TOPIC
     return "FetchMetadata" if of_metadata else "FetchFollower"
 
+
+LARGE_HEAD = 32 * KIB
+"""A request that names so much is read, answered and written in steps; other requests are served in between."""
 
 NO_API = "Unknown"
 """How requests to APIs that do not exist are metered."""

@@ -47,7 +47,7 @@ from minikafka.wire.messages import (
 RETRY_PAUSE_S = 0.05
 
 # One request stays far within the controller's limits (wire/limits.py), whatever the replication factor.
-PROPOSALS_MAX = 1_000
+PROPOSALS_MAX = 500
 
 SURELY_NOT_DONE = frozenset({IneligibleReplica.code, OperationNotAttempted.code})
 OVERTAKEN = frozenset(

@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 
 
 BACKOFF_FIRST_S = 0.02
+PARTIAL_WAIT_MS = 20
+"""Longest wait of a request that had no room for all partitions: the next one names the others."""
 
 
 class _Asked(NamedTuple):
@@ -251,6 +253,8 @@ class _LeaderLoop:
         # round late would wait for this follower as long as the others have nothing new.
         pauses_ms = [int((at - now) * 1000) + 1 for at in self.following.values() if at > now]
         in_session = self._session.next_request({name: each.item for name, each in asking.items()})
+        if in_session.is_partial:
+            pauses_ms.append(PARTIAL_WAIT_MS)
         request = FetchRequest(
             replica_id=config.node_id,
             replica_epoch=self.owner.broker_epoch(),

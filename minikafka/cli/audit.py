@@ -52,6 +52,7 @@ from minikafka.spark.plan import OffsetRange
 from minikafka.spark.reading import NotYetCommitted, RangeReader
 from minikafka.types import NodeId, Offset, TopicPartition
 from minikafka.wire.admin import DescribeConfigsRequest, DescribeConfigsResource, DescribeConfigsResponse
+from minikafka.wire.apis import BY_NAME
 from minikafka.wire.batch import RecordBatch
 from minikafka.wire.records import RecordView, decode_batch
 from minikafka.world.replica_files import batches_of, is_compacted, replica_of
@@ -203,13 +204,16 @@ def _compacted(
         resources = tuple(
             DescribeConfigsResource(resource_name=topic, configuration_keys=(POLICY,)) for topic in topics
         )
-        answer: DescribeConfigsResponse = brokers.ask_any(DescribeConfigsRequest(resources=resources))
-        found |= {
-            described.resource_name
-            for described in answer.results
-            for config in described.configs
-            if config.name == POLICY and "compact" in config.value
-        }
+        at_once = BY_NAME["DescribeConfigs"].list_max
+        for start in range(0, len(resources), at_once):
+            request = DescribeConfigsRequest(resources=resources[start : start + at_once])
+            answer: DescribeConfigsResponse = brokers.ask_any(request)
+            found |= {
+                described.resource_name
+                for described in answer.results
+                for config in described.configs
+                if config.name == POLICY and "compact" in config.value
+            }
     return sorted(found)
 
 

@@ -7,8 +7,10 @@ that the world vouches for: ``not_written`` when no connection was made or HTTP 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 from minikafka.errors import (
     NOT_WRITTEN,
@@ -29,6 +31,16 @@ from minikafka.wire.messages import Failed
 from minikafka.wire.outcomes import outcome_in
 
 JITTER = 0.2
+PARTITIONS_MAX = 2_000
+"""Partitions in one request: within the limits of every API (wire/apis.py) for the longest names of topics."""
+Item = TypeVar("Item")
+
+
+def in_parts(items: Iterable[Item]) -> Iterator[list[Item]]:
+    """Yield lists of at most PARTITIONS_MAX items, one for each request."""
+    rest = iter(items)
+    while part := list(islice(rest, PARTITIONS_MAX)):
+        yield part
 
 
 class Backoff:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from minikafka.client.caller import Backoff, error_in
+from minikafka.client.caller import Backoff, error_in, in_parts
 from minikafka.client.cluster_view import Leader, Update
 from minikafka.client.metadata import Metadata
 from minikafka.client.partition_state import PartitionState
@@ -97,13 +97,16 @@ class Fetcher:
             self._wake.clear()
             wanted = self._positions.wanted(self._leader_of, self._world.clock.now())
             for node, states in wanted.resets.items():
-                self._tasks.spawn(self._reset(node, self._asked(states)), "consumer-reset")
+                for part in in_parts(states):
+                    self._tasks.spawn(self._reset(node, self._asked(part)), "consumer-reset")
             for node, states in wanted.validations.items():
-                self._tasks.spawn(self._validate(node, self._asked(states)), "consumer-validate")
+                for part in in_parts(states):
+                    self._tasks.spawn(self._validate(node, self._asked(part)), "consumer-validate")
             for node, states in wanted.fetches.items():
                 if self._fetches_of.get(node, 0) < FETCHES_PER_NODE_MAX:
-                    self._fetches_of[node] = self._fetches_of.get(node, 0) + 1
-                    self._tasks.spawn(self._fetch(node, self._asked(states)), "consumer-fetch")
+                    for part in in_parts(states):
+                        self._fetches_of[node] = self._fetches_of.get(node, 0) + 1
+                        self._tasks.spawn(self._fetch(node, self._asked(part)), "consumer-fetch")
             if wanted.leaderless:
                 self._metadata.refresh_soon()
             self.tell()

@@ -12,13 +12,14 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from minikafka.client.caller import error_in
+from minikafka.client.caller import error_in, in_parts
 from minikafka.client.coordinator import LOOK_AGAIN, Coordinator
 from minikafka.client.positions import Positions
 from minikafka.client.settings import ConsumerConfig
 from minikafka.client.structs import CommitFailed, OffsetAndMetadata
 from minikafka.errors import (
     NOT_WRITTEN,
+    UNKNOWN,
     FencedInstanceId,
     IllegalGeneration,
     Outcome,
@@ -86,21 +87,20 @@ class GroupOffsets:
 
     async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, FetchedOffset]:
         """What the group has committed; partitions without are left out. Raises what the coordinator answers."""
-        asked = tuple(GroupPartition(topic=topic, partition=number) for topic, number in partitions)
-        if not asked:
-            return {}
-        request = OffsetFetchRequest(group_id=self._coordinator.group, partitions=asked)
-        response: OffsetFetchResponse = await self._coordinator.ask(request, deadline=self._deadline())
-        refusal = error_in(response)
-        if refusal is not None:
-            raise refusal
         found: dict[TopicPartition, FetchedOffset] = {}
-        for each in response.partitions:
-            wrong = error_in(each)
-            if wrong is not None:
-                raise wrong
-            if each.offset != NO_OFFSET:
-                found[TopicPartition(each.topic, each.partition)] = each
+        for part in in_parts(partitions):
+            asked = tuple(GroupPartition(topic=topic, partition=number) for topic, number in part)
+            request = OffsetFetchRequest(group_id=self._coordinator.group, partitions=asked)
+            response: OffsetFetchResponse = await self._coordinator.ask(request, deadline=self._deadline())
+            refusal = error_in(response)
+            if refusal is not None:
+                raise refusal
+            for each in response.partitions:
+                wrong = error_in(each)
+                if wrong is not None:
+                    raise wrong
+                if each.offset != NO_OFFSET:
+                    found[TopicPartition(each.topic, each.partition)] = each
         return found
 
     # ---- committing ----
@@ -108,7 +108,16 @@ class GroupOffsets:
     async def commit(self, spots: Mapping[TopicPartition, Spot]) -> None:
         """Commit exactly these. CommitFailed when the group has gone on without this member; RequestTimedOut."""
         async with self._turn:
-            await self._commit(spots)
+            is_first = True
+            for part in list(in_parts(spots.items())) or [[]]:
+                try:
+                    await self._commit(dict(part))
+                except ProtocolError as error:
+                    if is_first or error.outcome != NOT_WRITTEN:
+                        raise
+                    why = f"only some of the {len(spots)} offsets were committed: {error.message}"
+                    raise type(error)(why, outcome=UNKNOWN, **error.facts) from error
+                is_first = False
 
     async def _commit(self, spots: Mapping[TopicPartition, Spot]) -> None:
         member = self._membership()

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from minikafka.client.caller import Backoff, error_in
+from minikafka.client.caller import Backoff, error_in, in_parts
 from minikafka.client.cluster_view import Leader
 from minikafka.client.metadata import Metadata
 from minikafka.client.settings import ClientConfig
@@ -91,7 +91,11 @@ class Leaders:
                 errors[partition] = view.errors.get(partition.topic) or LeaderNotAvailable("no leader is known")
             else:
                 groups.setdefault(leader.node, []).append((partition, item, leader))
-        calls = [self._ask_node(node, group, make, answers, errors, deadline) for node, group in groups.items()]
+        calls = [
+            self._ask_node(node, part, make, answers, errors, deadline)
+            for node, group in groups.items()
+            for part in in_parts(group)
+        ]
         await asyncio.gather(*calls)
         return errors
 

@@ -11,6 +11,8 @@ Both sides remember the same list. The rules that keep it the same:
    never be fenced again (KAFKA-9338).
 4. A partition that is named is answered, whatever was told before: the fetcher may have thrown that away.
 5. A fetcher that does not know whether its request was counted (no answer, an answer given up) begins anew.
+6. A request names at most NAMED_MAX partitions, because requests are bounded. The rest is named in the next request; a
+   partition that the leader has cached is forgotten until then (rule 2).
 
 A session belongs to one fetcher; a broker has one at each leader, and its next one replaces it. Nothing here awaits or
 reads a clock.
@@ -33,6 +35,9 @@ FULL_EPOCH = 0
 SESSIONLESS_EPOCH = -1
 """All partitions are named; no session is wanted, and the one that is named ends."""
 EPOCH_MAX = 0x7FFFFFFF
+NAMED_MAX = 1_000
+"""Partitions that a fetcher names in one request, and partitions that it forgets: within the limits of a Fetch request
+(wire/apis.py) for the longest names of topics."""
 IDLE_MAX_S = 120.0
 """A session that has not been used for so long may be given up."""
 
@@ -210,27 +215,45 @@ class SessionRequest:
     session_epoch: int
     partitions: tuple[FetchPartition, ...]
     forgotten: tuple[ForgottenPartition, ...]
+    is_partial: bool = False
+    """More partitions are to be named: the next request must not wait for news of these."""
 
 
 class FetcherSession:
     """What a fetcher knows of its session at one leader. One request at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, named_max: int = NAMED_MAX) -> None:
         self.id = NO_SESSION
         self.epoch = FULL_EPOCH
         """That of the next request."""
         self._cached: dict[TopicPartition, FetchPartition | None] = {}
         """What the leader has cached; None: it does, but the fetcher wants to hear of it again."""
+        self._named_max = named_max
+        self._left_out: dict[TopicPartition, None] = {}
+        """What the latest request had no room for, longest waiting first: it comes first in the next one."""
 
     def next_request(self, wanted: Mapping[TopicPartition, FetchPartition]) -> SessionRequest:
         """Name what has changed since the last request. Exactly one of :meth:`answered` and :meth:`lost` follows."""
         cached = self._cached  # Empty before a full request: everything is named.
-        named = tuple(item for name, item in wanted.items() if not _is_same(cached.get(name), item))
+        changed = [name for name, item in wanted.items() if not _is_same(cached.get(name), item)]
+        left_out: dict[TopicPartition, None] = {}
+        if len(changed) > self._named_max:
+            order = {name: at for at, name in enumerate(self._left_out)}
+            changed.sort(key=lambda name: order.get(name, len(order)))
+            left_out = dict.fromkeys(changed[self._named_max :])
+            del changed[self._named_max :]
         forgotten = tuple(
-            ForgottenPartition(topic=name.topic, partition=name.partition) for name in cached if name not in wanted
+            ForgottenPartition(topic=name.topic, partition=name.partition)
+            for name in cached
+            if name not in wanted or name in left_out
         )
-        self._cached = dict(wanted)
-        return SessionRequest(self.id, self.epoch, named, forgotten)
+        if len(forgotten) > self._named_max:
+            self.lost()
+            return self.next_request(wanted)
+        self._left_out = left_out
+        self._cached = {name: item for name, item in wanted.items() if name not in left_out}
+        named = tuple(wanted[name] for name in changed)
+        return SessionRequest(self.id, self.epoch, named, forgotten, is_partial=bool(left_out))
 
     def answered(self, session_id: int) -> None:
         """The leader has counted the request; ``session_id`` is that of its answer, 0 if there is no session."""

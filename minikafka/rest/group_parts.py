@@ -19,8 +19,8 @@ from minikafka.types import TopicPartition
 from minikafka.wire.group_messages import DescribedMember
 from minikafka.wire.limits import shown
 
-# As many as a group may have in all: a request of this size still fits in the largest body.
-PARTITION_COUNT_MAX = 100_000
+# As many as one OffsetCommit names (wire/apis.py).
+PARTITION_COUNT_MAX = 2_500
 
 GROUP = Text(
     name="group",

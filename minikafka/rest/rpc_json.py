@@ -7,10 +7,12 @@ and the status is 200.
 
 from __future__ import annotations
 
+import asyncio
+
 from minikafka.errors import ProtocolError
 from minikafka.ports import Buffers, Handler, RequestContext
 from minikafka.rest import json_text
-from minikafka.wire.codec import decode_json, encode_json, encode_request, error_response, find_api, response_to_json
+from minikafka.wire.codec import decode_json, decode_response, encode_json, encode_request, error_response, find_api
 
 _ANY_API = find_api("ApiVersions")
 """Its error answer has only the members that every response has."""
@@ -25,10 +27,17 @@ def json_rpc(handler: Handler) -> Handler:
         except ProtocolError as error:
             return [encode_json(error_response(_ANY_API, error)) + b"\n"]
         try:
-            request = encode_request(decode_json(api, body.strip(), json_text.parse))
+            request = decode_json(api, body.strip(), json_text.parse)
         except ProtocolError as error:
             return [encode_json(error_response(api, error)) + b"\n"]
-        answer = await handler(api_name, b"".join(request), context)
-        return [response_to_json(api_name, b"".join(answer)) + b"\n"]
+        # Each step of a large request takes some milliseconds: others are served in between.
+        await asyncio.sleep(0)
+        packed = b"".join(encode_request(request))
+        await asyncio.sleep(0)
+        answer = b"".join(await handler(api_name, packed, context))
+        await asyncio.sleep(0)
+        response = decode_response(api_name, answer)
+        await asyncio.sleep(0)
+        return [encode_json(response) + b"\n"]
 
     return handle

@@ -27,7 +27,7 @@ class Api:
     changes: bool = False
     """The request changes what is stored, so its outcome matters after a retry (see ``outcomes.py``). Not set for
     members of groups: their latest answer replaces earlier ones."""
-    list_max: int = 5_000
+    list_max: int = 2_500
     """The longest list in a request: partitions, topics, members. Larger requests are split by their senders."""
     head_bytes_max: int = 1024 * 1024
     """The largest head of a request (JSON: twice that)."""
@@ -37,7 +37,7 @@ _SMALL: Final[dict[str, Any]] = {"list_max": 500, "head_bytes_max": 64 * 1024}
 
 APIS: tuple[Api, ...] = (
     Api("Produce", 0, m.ProduceRequest, m.ProduceResponse, carries_records=True, changes=True),
-    Api("Fetch", 1, m.FetchRequest, m.FetchResponse, carries_records=True, list_max=10_000),
+    Api("Fetch", 1, m.FetchRequest, m.FetchResponse, carries_records=True, list_max=5_000),
     Api("ListOffsets", 2, m.ListOffsetsRequest, m.ListOffsetsResponse),
     Api("Metadata", 3, m.MetadataRequest, m.MetadataResponse),
     Api("OffsetCommit", 8, g.OffsetCommitRequest, g.OffsetCommitResponse, changes=True),
@@ -55,7 +55,7 @@ APIS: tuple[Api, ...] = (
     Api("DeleteRecords", 21, m.DeleteRecordsRequest, m.DeleteRecordsResponse, changes=True),
     Api("InitProducerId", 22, m.InitProducerIdRequest, m.InitProducerIdResponse, **_SMALL),
     Api("OffsetForLeaderEpoch", 23, m.OffsetForLeaderEpochRequest, m.OffsetForLeaderEpochResponse),
-    Api("DescribeConfigs", 32, a.DescribeConfigsRequest, a.DescribeConfigsResponse),
+    Api("DescribeConfigs", 32, a.DescribeConfigsRequest, a.DescribeConfigsResponse, list_max=200),
     Api("AlterConfigs", 33, a.AlterConfigsRequest, a.AlterConfigsResponse, changes=True),
     Api("DescribeLogDirs", 35, a.DescribeLogDirsRequest, a.DescribeLogDirsResponse),
     Api("CreatePartitions", 37, a.CreatePartitionsRequest, a.CreatePartitionsResponse, changes=True),

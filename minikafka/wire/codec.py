@@ -368,6 +368,12 @@ def decode_response(api_name: str, body: bytes | bytearray | memoryview) -> Any:
         raise InvalidRequest(f"response to {api_name}{bad.path}: {bad.text}") from None
 
 
+def head_size(body: bytes | bytearray | memoryview) -> int:
+    """Bytes of the head of a body that was decoded."""
+    size: int = _SIZE.unpack_from(body)[0]
+    return size
+
+
 def _head_end(name: str, view: memoryview) -> int:
     """Where the head of a body ends."""
     if len(view) < SIZE_SIZE:
@@ -415,11 +421,6 @@ def encode_json(response: object) -> bytes:
 def _base64_of(value: Any) -> str:
     """For ``json.dumps``, which calls it for what JSON cannot hold: bytes are the only such values of messages."""
     return base64.b64encode(value).decode()
-
-
-def response_to_json(api_name: str, body: bytes) -> bytes:
-    """An encoded response as JSON text (record bytes are left out, their sizes stay)."""
-    return encode_json(decode_response(api_name, body))
 
 
 def http_failure(status: int, body: bytes | bytearray | memoryview) -> RequestRefused | OutcomeUnknown:

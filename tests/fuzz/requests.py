@@ -301,10 +301,32 @@ def places(value: Any) -> list[tuple[Any, Any]]:
     return found
 
 
+def _many(random: Random, values: list[Any]) -> None:
+    """Make a right list long: what its handler does for each element is done as often as an API lets it."""
+    count = random.choice((200, 5_000, 5_000, 5_001, 10_000))
+    first = values[0]
+    copies = []
+    for at in range(count):
+        each = json.loads(as_json(first)) if type(first) is dict and at % 50 == 0 else first
+        if type(each) is dict and type(each.get("partition")) is int:
+            each = {**each, "partition": at}
+        elif type(each) is dict and type(each.get("name")) is str:
+            each = {**each, "name": f"t{at}"}
+        elif type(each) is str:
+            each = f"{each}{at}"
+        copies.append(each)
+    values[:] = copies
+
+
 def damaged(random: Random, value: Any) -> tuple[Any, str]:
     """``value`` with one member replaced, added or taken away, or replaced as a whole; and how."""
     how = random.choice(("odd", "odd", "odd", "deep", "wide", "declared", "unknown", "missing"))
     spots = places(value)
+    lists = [holder[key] for holder, key in spots if type(holder[key]) is list and holder[key]]
+    if lists and random.random() < 0.15:
+        grown = random.choice(lists)
+        _many(random, grown)
+        return value, f"{len(grown)} elements"
     if how == "unknown" and type(value) is dict:
         holders = [value, *(holder[key] for holder, key in spots if type(holder[key]) is dict)]
         random.choice(holders)[random.choice(("x", "toppic", "a" * 5_000, "a" * 500_000, ""))] = 1

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minikafka.errors import InvalidRequest, NotEnoughReplicas, OutcomeUnknown, RequestRefused, UnsupportedVersion
+from minikafka.replication.fetch_session import NAMED_MAX
 from minikafka.wire import group_messages as g
 from minikafka.wire import limits
 from minikafka.wire import messages as m
@@ -234,7 +235,7 @@ def test_a_hostile_head_is_refused_before_anything_is_built(head, api):
 
 def test_values_in_all_lists_together_are_limited():
     """Short lists by themselves, a million numbers together: refused before half of them were looked at."""
-    row = {"broker_ids": [0] * 4_000}
+    row = {"broker_ids": [0] * 2_000}
     request = {"topics": [{"name": "t", "count": 1, "assignments": [row] * 100}]}
     with pytest.raises(InvalidRequest, match="too many values"):
         decode_request(BY_NAME["CreatePartitions"], framed(request))
@@ -267,9 +268,21 @@ def test_the_exact_count_walks_every_kind_of_value(kind):
 
 
 def test_the_largest_request_of_our_own_is_within_the_limits():
-    """A follower's first fetch names every partition that it follows on one leader."""
-    part = m.FetchPartition(topic="t" * 60, partition=1, fetch_offset=2**40, partition_max_bytes=2**20)
-    request = m.FetchRequest(partitions=(part,) * BY_NAME["Fetch"].list_max)
+    """A follower names and forgets NAMED_MAX partitions at a time, whatever their topics are called."""
+    name, large = "t" * 249, 2**40
+    part = m.FetchPartition(
+        topic=name,
+        partition=10**6,
+        topic_id="i" * 22,
+        current_leader_epoch=2**30,
+        fetch_offset=large,
+        last_fetched_epoch=2**30,
+        log_start_offset=large,
+        high_watermark=large,
+        partition_max_bytes=2**30,
+    )
+    gone = m.ForgottenPartition(topic=name, partition=10**6)
+    request = m.FetchRequest(partitions=(part,) * NAMED_MAX, forgotten=(gone,) * NAMED_MAX)
     assert decode_request(BY_NAME["Fetch"], body_of(encode_request(request))) == request
 
 

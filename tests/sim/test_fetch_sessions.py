@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pytest
 
-from minikafka.broker import handlers
+from minikafka.broker import handlers, replica_fetcher
 from minikafka.broker.api.fetch import handle_fetch
 from minikafka.broker.peer import call
 from minikafka.errors import FencedLeaderEpoch, FetchSessionIdNotFound, InvalidFetchSessionEpoch
-from minikafka.replication.fetch_session import FetchSession
+from minikafka.replication.fetch_session import FetcherSession, FetchSession
 from minikafka.replication.leader import PartitionState
 from minikafka.replication.partition import Partition
 from minikafka.sim.cluster import SimCluster
@@ -73,6 +74,25 @@ def test_idle_partitions_are_neither_named_nor_answered(seen: list[Seen]) -> Non
         assert {each for fetch in seen for each in fetch.answered} == {ORDERS}
         assert max(each.named for each in seen) == 1
         assert [values(cluster, node) for node in (1, 2, 3)] == [[b"first", b"second", b"third"]] * 3
+
+
+def test_followers_of_more_partitions_than_a_request_names(seen: list[Seen], monkeypatch: pytest.MonkeyPatch) -> None:
+    """All are replicated and in sync, in several requests of one session; then idle partitions cost nothing again."""
+    monkeypatch.setattr(replica_fetcher, "FetcherSession", partial(FetcherSession, named_max=7))
+    with simulated() as cluster:
+        client = idle_cluster(cluster)
+        assert max(each.named for each in seen) == 7
+        seen.clear()
+        cluster.run_for(2 * LAG_S)
+        assert not [each for each in seen if each.named or each.answered or each.is_full]
+        for number in range(MANY):
+            client.send(b"second", TopicPartition("orders", number))
+        cluster.run_for(2.0)
+        assert max(each.named for each in seen) <= 7
+        for number in range(MANY):
+            name = TopicPartition("orders", number)
+            assert [values(cluster, node, name) for node in (1, 2, 3)] == [[b"first", b"second"]] * 3
+        assert not facts_of(cluster, "isr_shrunk")
 
 
 def test_idle_followers_stay_in_the_isr_and_share_the_watermark() -> None:

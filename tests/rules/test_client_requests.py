@@ -1,0 +1,33 @@
+"""How clients split what they ask for into requests that brokers accept."""
+
+from __future__ import annotations
+
+from minikafka.client.caller import PARTITIONS_MAX, in_parts
+from minikafka.wire import messages as m
+from minikafka.wire.apis import BY_NAME
+from minikafka.wire.codec import decode_request, encode_request
+
+
+def test_items_are_split_in_order():
+    """Every item once; nothing asked is no request."""
+    items = list(range(2 * PARTITIONS_MAX + 1))
+    parts = list(in_parts(items))
+    assert [len(part) for part in parts] == [PARTITIONS_MAX, PARTITIONS_MAX, 1]
+    assert [item for part in parts for item in part] == items
+    assert list(in_parts([])) == []
+
+
+def test_a_full_part_is_within_the_limits():
+    """Whatever the topics are called."""
+    part = m.FetchPartition(
+        topic="t" * 249,
+        partition=10**6,
+        current_leader_epoch=2**30,
+        fetch_offset=2**40,
+        partition_max_bytes=2**30,
+    )
+    fetch = m.FetchRequest(partitions=(part,) * PARTITIONS_MAX)
+    assert decode_request(BY_NAME["Fetch"], b"".join(encode_request(fetch))) == fetch
+    query = m.EpochQuery(topic="t" * 249, partition=10**6, current_leader_epoch=2**30, leader_epoch=2**30)
+    epochs = m.OffsetForLeaderEpochRequest(partitions=(query,) * PARTITIONS_MAX)
+    assert decode_request(BY_NAME["OffsetForLeaderEpoch"], b"".join(encode_request(epochs))) == epochs
