@@ -11,8 +11,8 @@
 A position that does not continue what was fetched (a seek, a reset) has no epoch, and is not checked. Group members are
 not checked either: they may begin at offsets that were committed without an epoch.
 
-Rule for this file: it only looks. An answer may be lost after it was sent: a validation is checked once a fetch behind
-the answer's batches has shown that it arrived.
+Rule for this file: it only looks. A response counts when the consumer receives it: responses are lost, and a request
+that arrives twice has two of them, the second of which is older than what the consumer knows by then.
 """
 
 from __future__ import annotations
@@ -42,8 +42,6 @@ class _Place:
     """Behind the last fetched batch; -1 when the position may come from elsewhere."""
     last_epoch: Epoch = NO_EPOCH
     """The leader epoch of that batch."""
-    is_heard: bool = False
-    """The answer with that batch has arrived: the consumer has fetched behind it since."""
     validated: Epoch = NO_EPOCH
     """The newest leader epoch in which the position was confirmed."""
     diverges_at: Offset = NO_OFFSET
@@ -69,7 +67,8 @@ class ConsumerWatch:
             "OffsetForLeaderEpoch": self._validated,
         }
         if self._machines:
-            sim.network.observers.append(self._on_message)
+            sim.network.observers.append(self._on_sent)
+            sim.network.answered.append(self._on_answered)
             sim.observers.append(self._on_event)
 
     def _on_event(self, event: Event) -> None:
@@ -78,24 +77,26 @@ class ConsumerWatch:
         elif event.kind == "damage_refused_by_consumer":  # it seeks
             self._places = {key: place for key, place in self._places.items() if key[0] != event.node}
 
-    def _on_message(self, message: Message, _verdict: object) -> None:
-        if message.api not in WATCHED:
+    def _on_sent(self, message: Message, _verdict: object) -> None:
+        if message.kind != "request" or message.api not in WATCHED:
             return
-        if message.kind == "request":
-            if message.source in self._machines and message.call not in self._asked:
-                request = self._asked[message.call] = decode_request(BY_NAME[message.api], message.body)
-                for each in request.partitions:
-                    self._on_request[message.api](message.source, self._place(message.source, each), each)
-        elif message.target in self._machines and message.api in self._on_answer:
-            request = self._asked.get(message.call)
-            answer = decode_response(message.api, message.body)
-            if request is None or answer.error_code:
-                return
-            asked = {(each.topic, each.partition): each for each in request.partitions}
-            for each in answer.partitions:
-                if not each.error_code:
-                    place = self._place(message.target, each)
-                    self._on_answer[message.api](place, asked[each.topic, each.partition], each)
+        if message.source in self._machines and message.call not in self._asked:
+            request = self._asked[message.call] = decode_request(BY_NAME[message.api], message.body)
+            for each in request.partitions:
+                self._on_request[message.api](message.source, self._place(message.source, each), each)
+
+    def _on_answered(self, message: Message) -> None:
+        if message.api not in self._on_answer or message.target not in self._machines:
+            return
+        request = self._asked.get(message.call)
+        answer = decode_response(message.api, message.body)
+        if request is None or answer.error_code:
+            return
+        asked = {(each.topic, each.partition): each for each in request.partitions}
+        for each in answer.partitions:
+            if not each.error_code:
+                place = self._place(message.target, each)
+                self._on_answer[message.api](place, asked[each.topic, each.partition], each)
 
     def _place(self, machine: str, each: Any) -> _Place:
         return self._places.setdefault((machine, TopicPartition(each.topic, each.partition)), _Place())
@@ -105,7 +106,6 @@ class ConsumerWatch:
     def _fetch_sent(self, machine: str, place: _Place, asked: Any) -> None:
         told = f"{machine} fetches {asked.topic}-{asked.partition} from {asked.fetch_offset}"
         epoch = asked.current_leader_epoch
-        place.is_heard = place.next_offset == asked.fetch_offset
         if place.next_offset == asked.fetch_offset and not 0 <= epoch <= place.validated:
             self._report("fetched_before_validation", f"{told} in epoch {epoch}, validated is {place.validated}")
         if place.diverges_at != NO_OFFSET and epoch >= place.validated and asked.fetch_offset > place.diverges_at:
@@ -115,7 +115,7 @@ class ConsumerWatch:
         place.next_offset = place.diverges_at = NO_OFFSET
 
     def _validation_sent(self, machine: str, place: _Place, asked: Any) -> None:
-        if place.is_heard and place.next_offset != NO_OFFSET and asked.leader_epoch != place.last_epoch:
+        if place.next_offset != NO_OFFSET and asked.leader_epoch != place.last_epoch:
             told = f"{machine} asks about epoch {asked.leader_epoch} of {asked.topic}-{asked.partition}"
             self._report("validated_with_wrong_epoch", f"{told}, its last batch is of epoch {place.last_epoch}")
 
@@ -131,7 +131,6 @@ class ConsumerWatch:
             return
         if batches:
             place.next_offset, place.last_epoch = batches[-1].next_offset, batches[-1].leader_epoch
-            place.is_heard = False
 
     def _validated(self, place: _Place, asked: Any, answer: Any) -> None:
         place.validated = max(place.validated, asked.current_leader_epoch)

@@ -64,10 +64,6 @@ class _Call:
     def expire(self) -> None:
         self.fail(OutcomeUnknown(f"{self.api} to {self.peer}: no answer in time"))
 
-    def succeed(self, body: bytes) -> None:
-        if not self.answer.done():
-            self.answer.set_result(body)
-
 
 @dataclass(eq=False, slots=True)
 class _Listener:
@@ -141,6 +137,8 @@ class SimNetwork:
         """Asked in order about each message; the first verdict wins."""
         self.observers: list[Callable[[Message, Verdict], None]] = []
         """Told of each message as it is sent, with what will become of it."""
+        self.answered: list[Callable[[Message], None]] = []
+        """Observers of each response that its caller receives: the first to arrive, before the deadline."""
         self.tell: Callable[..., None] = _untold
         """(kind, node, facts): told of what is done to links."""
         self.marks: Counter[str] = Counter()
@@ -314,12 +312,18 @@ class SimNetwork:
                 self._link(back.source, back.target),
                 back,
                 listener.incarnation,
-                lambda: call.succeed(answer),
+                lambda: self._answered(call, back),
                 lambda: call.fail(OutcomeUnknown(f"{call.peer}: connection reset before the answer")),
             )
 
         handle.__qualname__ = f"handle {message.api}"
         return handle()
+
+    def _answered(self, call: _Call, answer: Message) -> None:
+        if not call.answer.done():
+            call.answer.set_result(answer.body)
+            for observer in self.answered:
+                observer(answer)
 
     def _break(self, listener: _Listener, arrival: int, why: str) -> None:
         call = listener.take(arrival)

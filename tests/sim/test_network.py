@@ -160,10 +160,16 @@ def test_a_duplicated_request_is_handled_twice_and_answered_once():
 
     async def story(s: Story) -> None:
         await s.boot()
+        sent: list[Message] = []
+        answered: list[Message] = []
+        s.sim.network.observers.append(lambda message, _: sent.append(message))
+        s.sim.network.answered.append(answered.append)
         s.sim.network.shape("n2", "n1", LinkProfile(duplicate=1.0))
         assert await s.call() == b"Ask "
         await asyncio.sleep(1)
         assert s.handled == ["Ask", "Ask"]
+        assert [message.kind for message in sent].count("answer") == 2
+        assert [(message.kind, message.body) for message in answered] == [("answer", b"Ask ")]
         assert [message.api for message in s.sim.network.doubled] == ["Ask"]
 
     run(story)
