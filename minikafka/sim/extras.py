@@ -320,7 +320,7 @@ EXTRAS: Final = (
     (0.3, short_logs),
     (0.25, topic_lives),
     (0.2, unclean_topic),
-    (0.2, isr_churn),
+    (0.25, isr_churn),
     (0.25, late_fetches),
     (0.2, contested_votes),
     (0.2, snapshot_starts),

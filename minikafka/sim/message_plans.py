@@ -31,8 +31,9 @@ TAIL_SETTINGS: Final = (
 TROUBLES: Final = (
     (LOSE, 0.6, ""),
     (LOSE, 1.0, " answer"),
-    (RESET, 0.7, " answer"),
-    (RESET, 0.7, " answer"),
+    (RESET, 0.5, " answer"),
+    (RESET, 0.5, " answer"),
+    (RESET, 0.5, " answer"),
     (LATE, 0.8, " request"),
     (LATE, 0.3, ""),
     (DOUBLE, 0.003, " request"),
@@ -53,7 +54,7 @@ def isr_churn(plan: Plan, random: Random) -> Plan:
     partition = _partition(plan, random)
     ends = (f"{FOLLOWER}:{partition}", f"{LEADER}:{partition}")
     faults = []
-    for _ in range(random.randint(1, 2)):
+    for _ in range(2):
         at_s = random.uniform(0.3, max(0.4, plan.duration_s - 3.0))
         away_s = random.uniform(0.9, 1.4)
         kind, target = random.choice((("pause", "{}"), ("cut", "{}>{}"), ("cut_both", "{}>{}")))
@@ -62,9 +63,9 @@ def isr_churn(plan: Plan, random: Random) -> Plan:
         starts_s = at_s + random.choice((0.0, 0.5, away_s - 0.1))
         lasts_s = random.uniform(1.0, 2.5)
         faults.append(_fault(starts_s, trouble, EVERYWHERE, lasts_s, value, f"AlterPartition{part}"))
-        if random.random() < 0.7:  # what the leader proposed stays open for longer
+        if trouble == RESET or random.random() < 0.5:  # what the leader proposed stays open for longer
             link = f"{OTHERS}>{ends[1]}"
-            faults.append(_fault(starts_s, LATE, link, lasts_s, 0.2, f"{METADATA_FETCH} answer"))
+            faults.append(_fault(starts_s, LATE, link, lasts_s, 0.3, f"{METADATA_FETCH} answer"))
         if random.random() < 0.5:
             again_s = at_s + away_s + random.uniform(0.1, 0.8)
             faults.append(_fault(again_s, "pause", random.choice(ends), 0.6))

@@ -123,6 +123,7 @@ MESSAGE_CLUSTERS = (
         caught_by=("isr_change_without_a_proposal", "maximal_isr_lacks_a_member", "valid_high_watermark", *LOSS),
         patches=[(alter_partition, "_checked", from_any_partition_epoch(alter_partition._checked))],
         seed=0,
+        within=80,
     ),
     Planted(
         name="unanswered_proposal_withdrawn",
@@ -130,6 +131,7 @@ MESSAGE_CLUSTERS = (
         caught_by=("maximal_isr_lacks_a_member", "valid_high_watermark", *LOSS),
         patches=[(IsrProposer, "_send", withdrawn_when_it_fails(IsrProposer._send))],
         seed=0,
+        within=40,
     ),
     Planted(
         name="overtaken_proposal_withdrawn",
@@ -137,6 +139,7 @@ MESSAGE_CLUSTERS = (
         caught_by=("maximal_isr_lacks_a_member", "valid_high_watermark", *LOSS),
         patches=[(isr_proposer, "SURELY_NOT_DONE", isr_proposer.SURELY_NOT_DONE | isr_proposer.OVERTAKEN)],
         seed=43,
+        within=200,
     ),
     Planted(
         name="answers_to_former_roles",
@@ -144,6 +147,7 @@ MESSAGE_CLUSTERS = (
         caught_by=("changed_by_a_former_role", "log_in_order", *LOSS),
         patches=[(_Asked, "is_answered_to", whoever_asked)],
         seed=0,
+        within=40,
     ),
     Planted(
         name="superseded_fetches_count",
@@ -151,6 +155,7 @@ MESSAGE_CLUSTERS = (
         caught_by=("superseded_fetch_counted", "valid_high_watermark", *LOSS),
         patches=[(LeaderReplica, "check_fetcher", any_broker_epoch(LeaderReplica.check_fetcher))],
         seed=0,
+        within=80,
     ),
     Planted(
         name="vote_forgotten_by_a_restart",
@@ -158,6 +163,7 @@ MESSAGE_CLUSTERS = (
         caught_by=("two_votes_in_an_epoch", "one_quorum_leader_per_epoch", "one_leader_per_epoch"),
         patches=[(QuorumDriver, "_persist", without_the_vote)],
         seed=0,
+        within=150,
     ),
     Planted(
         name="the_longer_log_wins",
@@ -165,6 +171,7 @@ MESSAGE_CLUSTERS = (
         caught_by=("vote_for_a_log_behind", "committed_metadata_lost", "a_committed_record_is_never_cut"),
         patches=[(voting, "refusal_of", the_longer_log_wins(voting.refusal_of))],
         seed=0,
+        within=200,
     ),
     Planted(
         name="snapshot_forgets_producer_ids",
