@@ -34,7 +34,12 @@ VALIDATION_ERROR_COUNT_MAX = 20
 STATUS: dict[type[ProtocolError], int] = {
     each: status
     for status, family in {
-        400: (kafka.InvalidRequest, kafka.InvalidRequiredAcks, kafka.UnsupportedVersion),
+        400: (
+            kafka.InvalidRequest,
+            kafka.InvalidRequiredAcks,
+            kafka.SecurityDisabled,
+            kafka.UnsupportedVersion,
+        ),
         404: (
             kafka.BrokerIdNotRegistered,
             kafka.GroupIdNotFound,
