@@ -1,6 +1,7 @@
 # Each target sets up its own virtual environment first: nothing needs to be done by hand.
 #   make demo    three brokers, 336,776 flights, kill -9 in mid-stream, the checker's verdict, a Spark job
 #   make test    what CI runs: ruff, mypy, the floors, pytest
+#                in two processes (tests/workers.py); in one: make test PYTEST_ARGS='-n 0 -x tests/rules'
 #   make lint    the first three of these       make format   let ruff rewrite
 #   make bench   figures beside a bare aiohttp server and Apache Kafka    make soak   chaos, fresh seeds, hostile requests, planted bugs for an hour (MINUTES=60)
 #   make clean   remove the environment and caches
@@ -29,7 +30,7 @@ demo: $(VENV)/.demo $(if $(filter --no-spark,$(DEMO_ARGS)),,$(VENV)/.spark)
 
 test: lint $(VENV)/.demo $(VENV)/.spark
 	@echo "==> pytest"
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
 
 lint: $(VENV)/.dev
 	@echo "==> ruff check";  $(BIN)/ruff check --quiet .

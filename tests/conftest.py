@@ -9,13 +9,22 @@ from __future__ import annotations
 import gc
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from tests import left_out, workers
 
 settings.register_profile(
     "ci", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile("explore", deadline=None, max_examples=2_000, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the hooks that spread the tests over workers, and those that report what is left out."""
+    for module in (workers, left_out):
+        config.pluginmanager.register(module)
 
 
 def pytest_collection_finish() -> None:
