@@ -23,7 +23,7 @@ from minikafka.sim.message_faults import HOLD, KILL_GRANTING_VOTER, MESSAGE_FAUL
 from minikafka.sim.plan import FSYNC, Fault, Plan
 from minikafka.sim.rot import Rot
 from minikafka.sim.verdicts import Drop, Message, Verdict
-from minikafka.sim.whom import CLIENT, CLIENT_END, End, Standing, View, links_of, nodes_of
+from minikafka.sim.whom import CLIENT, CLIENT_END, End, Standing, View, links_of, nodes_of, with_any_client
 from minikafka.sim.world import Event
 from minikafka.types import NodeId, TopicPartition
 
@@ -131,12 +131,17 @@ class Faults:
         """Brokers; of a link, those at its ends."""
         view = self._view()
         if ">" in target:
-            return tuple(dict.fromkeys(end for link in links_of(target, view) for end in link if end != CLIENT_END))
+            links = links_of(with_any_client(target)[0], view)
+            return tuple(dict.fromkeys(end for link in links for end in link if end != CLIENT_END))
         return nodes_of(target, view)
 
     def _links(self, fault: Fault) -> list[tuple[str, str]]:
         """The directed links of a fault that strikes links, by the names of the machines."""
-        return [(_machine(one), _machine(other)) for one, other in links_of(fault.target, self._view())]
+        words, client = with_any_client(fault.target)
+        return [
+            (_machine(one, client or CLIENT), _machine(other, client or CLIENT))
+            for one, other in links_of(words, self._view())
+        ]
 
     def _view(self) -> View:
         cluster = self._cluster
@@ -451,7 +456,7 @@ class Faults:
 
         undo = message_faults.begin(
             fault.kind,
-            Matching(fault.message, self._links(fault)),
+            Matching(fault.message, self._links(fault), frozenset(map(node_name, self._cluster.nodes))),
             lasts_s=fault.lasts_s,
             value=fault.value,
             random=Random(f"{self._plan.seed}/messages/{fault}"),
@@ -500,5 +505,5 @@ class Faults:
     """Kinds of fault, and how each begins."""
 
 
-def _machine(end: End) -> str:
-    return CLIENT if end == CLIENT_END else node_name(end)
+def _machine(end: End, client: str) -> str:
+    return client if end == CLIENT_END else node_name(end)

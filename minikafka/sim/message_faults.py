@@ -12,7 +12,8 @@
 ======================= ================================================================================================
 
 ``Fault.message`` says which messages: ``Vote``, ``AlterPartition request``, ``Fetch answer``. Fetches of the metadata
-log are called ``MetadataFetch``. ``Fault.target`` is a link in the words of ``whom.py``.
+log are called ``MetadataFetch``. ``Fault.target`` is a link in the words of ``whom.py``. Requests of Kafka's clients
+are struck inside the broker's connection (``streams.py``); none of them is doubled.
 
 Rule for this file: a held message of a dead process is one that was on its way already; it is delivered once, and only
 to the process that it was sent to.
@@ -27,6 +28,7 @@ from typing import Final
 from minikafka.replication.fetch_session import FULL_EPOCH
 from minikafka.sim.cluster import SimCluster
 from minikafka.sim.verdicts import Deliver, Drop, Message, Reset, Rule, Verdict
+from minikafka.sim.whom import CLIENT
 from minikafka.sim.world import Event
 from minikafka.types import METADATA_TOPIC
 from minikafka.wire.codec import decode_request, decode_response, find_api
@@ -48,18 +50,27 @@ Undo = Callable[[], None]
 class Matching:
     """The messages that a fault strikes: of one API, on some directed links."""
 
-    def __init__(self, words: str, links: Collection[tuple[str, str]]) -> None:
+    def __init__(self, words: str, links: Collection[tuple[str, str]], brokers: frozenset[str] = frozenset()) -> None:
         api, _, self._kind = words.partition(" ")
         self._api = "Fetch" if api == METADATA_FETCH else api
         self._is_metadata = api == METADATA_FETCH
         self._links = frozenset(links)
+        self._brokers = brokers
+        self._is_about_clients = any(CLIENT in link for link in self._links)
 
     def __call__(self, message: Message) -> bool:
-        if message.api != self._api or (message.source, message.target) not in self._links:
+        if message.api != self._api or not self._is_on_its_links(message):
             return False
         if self._kind and message.kind != self._kind:
             return False
         return self._api != "Fetch" or (METADATA_TOPIC.encode() in message.body) == self._is_metadata
+
+    def _is_on_its_links(self, message: Message) -> bool:
+        link = (message.source, message.target)
+        if link in self._links or not self._is_about_clients:
+            return link in self._links
+        source, target = (end if end in self._brokers else CLIENT for end in link)
+        return (source, target) in self._links
 
 
 def begin(
@@ -87,7 +98,7 @@ def begin(
         return verdict
 
     rule: Rule = struck
-    undo = network.rule(rule)
+    undo = network.rule(rule, of_requests=True)
     return undo
 
 
@@ -104,7 +115,7 @@ def _verdict(kind: str, message: Message, lasts_s: float, value: float, random: 
 
 def _is_worth_holding(message: Message) -> bool:
     """True for what changes something though it is late: a response with records, a fetch that needs no session."""
-    if message.api != "Fetch":
+    if message.api != "Fetch" or not message.body:
         return True
     if message.kind == "request":
         return bool(decode_request(find_api("Fetch"), message.body).session_epoch <= FULL_EPOCH)

@@ -13,6 +13,8 @@ Rules for this file:
 2. One random stream per purpose and directed link: removing one event must not move the others.
 3. A handler runs as the incarnation that serves and finishes even if its client left. No message of the dead is
    delivered later than those already on their way: what a clog holds back dies with its sender.
+
+Connections of Kafka's clients are streams of bytes on the same links (``streams.py``).
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from minikafka.errors import OutcomeUnknown, Unreachable
 from minikafka.invariant import invariant
 from minikafka.ports import Buffers, Handler, OpenSession, RequestContext
 from minikafka.sim.loop import SimLoop
+from minikafka.sim.streams import Peer, Stream
 from minikafka.sim.tasks import NODE, Incarnation
 from minikafka.sim.verdicts import Deliver, Drop, Hold, LinkProfile, Message, Reset, Rule, Verdict
 from minikafka.types import Address
@@ -42,6 +45,8 @@ DELIVERED, LOST, BROKEN, HELD = Deliver(), Drop(), Reset(), Hold()
 
 # How long a closing server lets running handlers answer before it resets their connections.
 CLOSE_GRACE_S = 1.0
+CLOSE_LOOK_S = 0.05
+"""How often a closing server looks whether the sessions of streams are done."""
 
 
 @dataclass(eq=False, slots=True)
@@ -135,6 +140,8 @@ class SimNetwork:
     def __init__(self, seed: object, loop: SimLoop) -> None:
         self.rules: list[Rule] = []
         """Asked in order about each message; the first verdict wins."""
+        self.request_rules: list[Rule] = []
+        """Those about messages of one API, which also decide about the requests inside a stream."""
         self.observers: list[Callable[[Message, Verdict], None]] = []
         """Told of each message as it is sent, with what will become of it."""
         self.answered: list[Callable[[Message], None]] = []
@@ -161,6 +168,8 @@ class SimNetwork:
         self._held: list[_Held] = []
         self._calls = 0
         self._arrivals = 0
+        self._streams: dict[int, Stream] = {}
+        """Open ones, by number."""
 
     def of(self, incarnation: Incarnation) -> NodeNetwork:
         """The Network port of one incarnation."""
@@ -168,13 +177,16 @@ class SimNetwork:
 
     # ------------------------------------------------------------------------------------- faults
 
-    def rule(self, rule: Rule) -> Callable[[], None]:
-        """Add a rule (see :func:`matching`); the result takes it away again."""
-        self.rules.append(rule)
+    def rule(self, rule: Rule, *, of_requests: bool = False) -> Callable[[], None]:
+        """Add a rule (see :func:`matching`); the result takes it away again. ``of_requests``: streams obey it, too."""
+        places = [self.rules, self.request_rules] if of_requests else [self.rules]
+        for rules in places:
+            rules.append(rule)
 
         def take_away() -> None:
-            if rule in self.rules:
-                self.rules.remove(rule)
+            for rules in places:
+                if rule in rules:
+                    rules.remove(rule)
 
         return take_away
 
@@ -371,6 +383,68 @@ class SimNetwork:
 
         self._loop.happen_at(self._loop.now + delay, arrive)
 
+    # ------------------------------------------------------------------------------------- streams
+
+    def connect(self, client: Incarnation, address: Address, peer: Peer) -> Stream:
+        """A stream to whoever listens at ``address`` now. A refusal reaches the client as a lost connection."""
+        self._calls += 1
+        stream = self._streams[self._calls] = Stream(
+            self,
+            self._loop,
+            self._calls,
+            client,
+            self._listeners.get(address),
+            address,
+            peer=peer,
+            tears=self._link(client.node, address.host).stream("tears"),
+            on_end=self._forget,
+        )
+        return stream
+
+    def _forget(self, ended: Stream) -> None:
+        self._streams.pop(ended.number, None)
+
+    def carry(
+        self,
+        message: Message,
+        sender: Incarnation,
+        *,
+        arrived: Callable[[], None],
+        lost: Callable[[], None],
+        broken: Callable[[], None],
+    ) -> None:
+        """Send one segment of a stream: one of the three is called, unless a clog holds it until its sender dies."""
+        link = self._link(message.source, message.target)
+        verdict = self._verdict(link, message)
+        for observer in self.observers:
+            observer(message, verdict)
+
+        def arrive() -> None:
+            is_lost = self.is_cut(link.source, link.target) or link.target in self.unpowered
+            (lost if is_lost else arrived)()
+
+        def transmit(after_s: float | None = None) -> None:
+            delay = self._delay(link) + self._queueing(link, len(message.body)) if after_s is None else after_s
+            self._loop.happen_at(self._loop.now + delay, arrive)
+
+        if isinstance(verdict, Deliver):
+            transmit(verdict.after_s)
+        elif isinstance(verdict, Drop):
+            lost()
+        elif isinstance(verdict, Reset):
+            broken()
+        else:
+            self._held.append(_Held(message, sender, transmit))
+
+    def signal(self, source: str, target: str, then: Callable[[], None]) -> None:
+        """What the operating system at ``source`` says to the other end of a stream; a cut link loses it."""
+
+        def arrive() -> None:
+            if not self.is_cut(source, target):
+                then()
+
+        self._loop.happen_at(self._loop.now + self._delay(self._link(source, target)), arrive)
+
     def _verdict(self, link: _Link, message: Message) -> Verdict:
         for rule in self.rules:
             verdict = rule(message)
@@ -444,6 +518,10 @@ class SimNetwork:
         listener.open = False
         if self._listeners.get(listener.address) is listener:
             del self._listeners[listener.address]
+        served = [stream for stream in self._streams.values() if self._is_served_by(stream, listener)]
+        for stream in served:
+            if stream.server is not None:
+                stream.server.finish()
         if listener.waiting:
             try:
                 async with asyncio.timeout(CLOSE_GRACE_S):
@@ -451,10 +529,32 @@ class SimNetwork:
             except TimeoutError:
                 for arrival in list(listener.waiting):
                     self._break(listener, arrival, "the server closed")
+        if served:
+            await self._drain(served)
         self._opened.remove(listener)
+
+    @staticmethod
+    def _is_served_by(stream: Stream, listener: _Listener) -> bool:
+        return stream.server is not None and stream.address == listener.address
+
+    @staticmethod
+    async def _drain(streams: list[Stream]) -> None:
+        """Let sessions send the answers that they owe, for a while; then reset what is still busy."""
+        try:
+            async with asyncio.timeout(CLOSE_GRACE_S):
+                while any(each.server is not None and each.server.is_busy for each in streams):
+                    await asyncio.sleep(CLOSE_LOOK_S)
+        except TimeoutError:
+            for stream in streams:
+                stream.reset()
 
     def node_died(self, incarnation: Incarnation, *, powered: bool) -> None:
         """The operating system closes a dead process's connections; a machine without power says nothing."""
+        for stream in list(self._streams.values()):
+            if stream.client is incarnation:
+                stream.client_died(powered=powered)
+            elif stream.server is not None and stream.server.incarnation is incarnation:
+                stream.server_died(powered=powered)
         for listener in [opened for opened in self._opened if opened.incarnation is incarnation]:
             self._opened.remove(listener)
             listener.open = False
@@ -502,6 +602,10 @@ class NodeNetwork:
     ) -> SimServer:
         """Listen at the node's name, whatever host ``address`` names."""
         return self._network.listen(self._incarnation, address.port, handler, name=listener, sessions=sessions)
+
+    def connect(self, address: Address, peer: Peer) -> Stream:
+        """A stream of bytes, for the Kafka clients of plans; everything else goes over :meth:`call`."""
+        return self._network.connect(self._incarnation, address, peer)
 
     async def close(self) -> None:
         """Nothing to give back."""

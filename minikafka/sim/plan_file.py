@@ -14,7 +14,7 @@ from minikafka.sim.extras import PEOPLE_FAULTS
 from minikafka.sim.faults import Faults
 from minikafka.sim.group_plans import MEMBER_FAULTS
 from minikafka.sim.plan import Fault, Plan
-from minikafka.sim.whom import CLIENT_END, View, links_of, nodes_of
+from minikafka.sim.whom import CLIENT_END, View, links_of, nodes_of, with_any_client
 
 
 def read_plan(path: Path) -> Plan:
@@ -35,7 +35,11 @@ def _check(fault: Fault, view: View) -> None:
         raise ValueError(f"there is no such kind of fault{f'; did you mean {near[0]}?' if near else ''}")
     if fault.kind in Faults.BEGIN:
         is_link = ">" in fault.target
-        ends = set(chain(*links_of(fault.target, view))) if is_link else set(nodes_of(fault.target, view))
+        ends = (
+            set(chain(*links_of(with_any_client(fault.target)[0], view)))
+            if is_link
+            else set(nodes_of(fault.target, view))
+        )
         strangers = sorted(ends - {CLIENT_END, *view.nodes})
         if strangers:
             raise ValueError(f"there is no broker {strangers[0]}; there are {len(view.nodes)}")

@@ -13,7 +13,8 @@
 =================== ====================================================================================================
 
 A link is ``A>B``, one way; each end is one of these, or ``others`` (every broker that is not at the other end), or
-``client`` (whoever is no broker).
+``client`` (whoever is no broker); the simulator also knows ``client:k1``, one client by its machine, which is its
+client id.
 
 Rule for this file: who does not exist now (no leader) is nobody, and no error.
 """
@@ -120,6 +121,15 @@ def links_of(words: str, view: View) -> tuple[tuple[End, End], ...]:
     else:
         ends = _ends(source, view), _ends(target, view)
     return tuple((one, other) for one, other in product(*ends) if one != other)
+
+
+def with_any_client(words: str) -> tuple[str, str]:
+    """The link with ``client`` in place of ``client:ID``, and that id; an empty id when the link names none."""
+    ends = words.split(">")
+    named = [end.removeprefix(f"{CLIENT}:") for end in ends if end.startswith(f"{CLIENT}:")]
+    if not named:
+        return words, ""
+    return ">".join(CLIENT if end.startswith(f"{CLIENT}:") else end for end in ends), named[0]
 
 
 def _ends(words: str, view: View) -> tuple[End, ...]:
