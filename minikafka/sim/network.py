@@ -3,6 +3,7 @@
 What a caller learns, as on TCP:
 
 - nobody listens, or the connection is reset before the request arrived: ``Unreachable`` (it did not happen);
+- the same for one copy of a request that was sent twice: ``OutcomeUnknown``, for the other copy may have arrived;
 - the server's process dies, or the connection is reset, after the request arrived: ``OutcomeUnknown`` at once;
 - a message is lost, a machine has no power, the handler is slow: ``OutcomeUnknown`` at the deadline.
 
@@ -59,12 +60,19 @@ class _Call:
     source: str
     peer: Address
     answer: asyncio.Future[bytes]
+    copies: int = 0
+    """How many copies of its request were sent."""
     arrivals: int = 0
-    """How many copies of its request somebody was given."""
+    """How many of them somebody was given."""
 
     def fail(self, error: Exception) -> None:
         if not self.answer.done():
             self.answer.set_exception(error)
+
+    def fail_to_send(self, why: str) -> None:
+        """Fail a copy of the request that did not arrive; another copy may have."""
+        error = Unreachable if self.copies == 1 else OutcomeUnknown
+        self.fail(error(f"{self.peer}: {why}"))
 
     def expire(self) -> None:
         self.fail(OutcomeUnknown(f"{self.api} to {self.peer}: no answer in time"))
@@ -281,22 +289,21 @@ class SimNetwork:
             self._arrive(call, message, bound)
 
         def broken() -> None:
-            call.fail(Unreachable(f"{call.peer}: connection reset before {call.api} was sent"))
+            call.fail_to_send(f"connection reset before {call.api} was sent")
 
         link = self._link(message.source, message.target)
-        self._send(link, message, call.caller, arrive, broken)
+        call.copies = self._send(link, message, call.caller, arrive, broken)
         duplicate = (link.profile or self.profile).duplicate
         if duplicate and link.stream("duplicate").random() < duplicate:
             self.marks["message_duplicated"] += 1
-            self._send(link, message, call.caller, arrive, broken)
+            call.copies += self._send(link, message, call.caller, arrive, broken)
 
     def _arrive(self, call: _Call, message: Message, bound: _Listener | None) -> None:
         if message.target in self.unpowered:
             return
         listener = self._listeners.get(call.peer)
         if listener is None or not listener.listens() or (bound is not None and bound is not listener):
-            refusal = Unreachable(f"{call.peer}: connection refused")
-            self._signal(call, lambda: call.fail(refusal))
+            self._signal(call, lambda: call.fail_to_send("connection refused"))
             return
         call.arrivals += 1
         if call.arrivals == 2:
@@ -360,7 +367,8 @@ class SimNetwork:
         sender: Incarnation | None,
         arrive: Callable[[], None],
         broken: Callable[[], None],
-    ) -> None:
+    ) -> int:
+        """Send a message, and return how many copies of it were sent."""
         verdict = self._verdict(link, message)
         for observer in self.observers:
             observer(message, verdict)
@@ -369,10 +377,12 @@ class SimNetwork:
             if verdict.again_after_s is not None and message.kind == "request":
                 self.marks["message_duplicated"] += 1
                 self._transmit(link, len(message.body), verdict.again_after_s, arrive)
+                return 2
         elif isinstance(verdict, Reset):
             self._transmit(link, 0, None, broken)
         elif isinstance(verdict, Hold):
             self._held.append(_Held(message, sender, lambda: self._transmit(link, len(message.body), None, arrive)))
+        return 1
 
     def _transmit(self, link: _Link, size: int, after_s: float | None, then: Callable[[], None]) -> None:
         delay = after_s if after_s is not None else self._delay(link) + self._queueing(link, size)

@@ -175,6 +175,22 @@ def test_a_duplicated_request_is_handled_twice_and_answered_once():
     run(story)
 
 
+def test_a_request_that_is_sent_twice_is_unknown_when_one_copy_breaks():
+    """The first copy is handled slowly, and the second one finds its connection reset."""
+
+    async def story(s: Story) -> None:
+        await s.boot()
+        s.sim.network.shape("n2", "n1", LinkProfile(duplicate=1.0))
+        verdicts = iter((Deliver(), Reset()))
+        s.sim.network.rule(lambda message: next(verdicts) if message.kind == "request" else None)
+        with pytest.raises(OutcomeUnknown, match="connection reset before Ask was sent"):
+            await s.call(body=b"1")
+        await asyncio.sleep(2)
+        assert s.answered == ["Ask"]
+
+    run(story)
+
+
 def test_a_request_whose_second_copy_is_lost_has_come_once():
     """What a doubled request excuses (``doubled.py``) is not for requests of which one copy arrived."""
 
