@@ -8,6 +8,7 @@ same offsets. Other errors are the caller's, with the outcome of all attempts.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from minikafka.client.caller import Backoff, Caller, error_in
 from minikafka.client.metadata import Metadata
 from minikafka.client.settings import ClientConfig
 from minikafka.errors import (
+    UNKNOWN,
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
     InvalidGroupId,
@@ -32,6 +34,9 @@ LOOK_AGAIN = (NotCoordinator, CoordinatorNotAvailable, CoordinatorLoadInProgress
 
 FIND_PATIENCE_MS = 3_000
 """How long one broker may take to say who coordinates, the first time round; twice as long in each round after that."""
+
+LOOK_AFTER_MS = 3_000
+"""Pause between two checks whether the coordinator has moved, while a request to it has no answer."""
 
 ErrorOf = Callable[[Any], ProtocolError | None]
 """What is wrong with an answer as a whole."""
@@ -102,7 +107,30 @@ class Coordinator:
     async def _attempt(self, request: Any, deadline: float, patience_ms: int) -> Any:
         address = self._address or await self._find(deadline)
         until = min(deadline, self._world.clock.now() + patience_ms / 1000)
-        return await self._caller.ask(address, request, deadline=until)
+        answer = asyncio.ensure_future(self._caller.ask(address, request, deadline=until))
+        successor = asyncio.ensure_future(self._successor(address, until))
+        try:
+            await asyncio.wait((answer, successor), return_when=asyncio.FIRST_COMPLETED)
+            if answer.done():
+                return answer.result()
+            message = f"{address} did not answer, and {successor.result()} coordinates group {self.group} now"
+            raise NetworkException(message, outcome=UNKNOWN)
+        finally:
+            answer.cancel()
+            successor.cancel()
+            await asyncio.gather(answer, successor, return_exceptions=True)
+
+    async def _successor(self, address: Address, deadline: float) -> Address:
+        """Return the coordinator's address once it is no longer ``address``.
+
+        A coordinator holds a join for minutes, and one that was cut off never answers it.
+        """
+        while True:
+            await asyncio.sleep(LOOK_AFTER_MS / 1000)
+            with contextlib.suppress(CoordinatorNotAvailable):
+                found = await self._find(deadline)
+                if found != address:
+                    return found
 
     async def _find(self, deadline: float) -> Address:
         """Ask one broker after the other. CoordinatorNotAvailable when none knows it yet."""

@@ -9,6 +9,7 @@ import pytest
 
 from minikafka.client.caller import Caller
 from minikafka.client.consumer import Consumer
+from minikafka.client.coordinator import Coordinator
 from minikafka.client.metadata import Metadata
 from minikafka.client.producer import Producer
 from minikafka.client.settings import ConsumerConfig, ProducerConfig
@@ -395,6 +396,42 @@ def test_a_commit_that_may_have_been_written_is_never_reported_as_not_written(
         assert caught.value.outcome == outcome
         if isinstance(caught.value, CommitFailed):
             assert ("nothing was committed" in caught.value.message) == (outcome == NOT_WRITTEN)
+
+    play(story)
+
+
+@pytest.mark.parametrize("moves", [True, False])
+def test_join_held_by_a_lost_coordinator_is_sent_to_its_successor(moves: bool):
+    """A consumer that was started while its coordinator was cut off waited five minutes (rebalance_timeout_ms) for the
+    response to its first request. A coordinator that has not moved receives one request only.
+    """
+
+    async def story():
+        cluster = FakeCluster()
+        loop = asyncio.get_running_loop()
+        joined = g.JoinGroupResponse(generation_id=1, member_id="m")
+
+        def find(_node: int, request: Any) -> Any:
+            node = 2 if moves and loop.time() >= 9.0 else 1
+            found = g.Coordinator(key=request.keys[0], node_id=node, host=f"broker-{node}", port=9092)
+            return g.FindCoordinatorResponse(coordinators=(found,))
+
+        async def join(node: int, _request: Any) -> Any:
+            await asyncio.sleep(200.0 if node == 1 else 0.0)
+            return joined
+
+        cluster._on_FindCoordinator, cluster._on_JoinGroup = find, join  # type: ignore[attr-defined]
+        config = ConsumerConfig(bootstrap_servers=BOOTSTRAP, group_id="g")
+        metadata = Metadata(config, cluster.world, Caller(cluster.world))
+        await metadata.start(10.0)
+        request = g.JoinGroupRequest(
+            group_id="g", session_timeout_ms=10_000, rebalance_timeout_ms=300_000, protocols=()
+        )
+        coordinator = Coordinator("g", config, cluster.world, metadata)
+        assert await coordinator.ask(request, deadline=600.0, patience_ms=305_000) == joined
+        assert len(cluster.named("JoinGroup")) == (2 if moves else 1)
+        assert (loop.time() < 15.0) == moves
+        await metadata.stop()
 
     play(story)
 
