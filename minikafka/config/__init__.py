@@ -16,12 +16,11 @@ from minikafka.config.names import (
     KNOWN_TO_KAFKA_ONLY,
     OF_THE_CLUSTER,
     OWN_PREFIX,
-    REPLICATION_THROTTLES,
     TOPIC_NAME_OF,
 )
 from minikafka.config.parse import Parsed, check, parse_broker, parse_topic, to_settings, unknown_setting
-from minikafka.config.setting import DAY_MS, GIB, INT_MAX, KIB, LONG_MAX, MIB
-from minikafka.config.topic import TopicConfig
+from minikafka.config.setting import DAY_MS, GIB, INT_MAX, KIB, LONG_MAX, MIB, NO_EFFECT
+from minikafka.config.topic import KEEP_CODEC, NO_CODEC, TopicConfig
 
 __all__ = [
     "AT_RUN_TIME",
@@ -29,13 +28,15 @@ __all__ = [
     "DAY_MS",
     "GIB",
     "INT_MAX",
+    "KEEP_CODEC",
     "KIB",
     "KNOWN_TO_KAFKA_ONLY",
     "LONG_MAX",
     "MIB",
+    "NO_CODEC",
+    "NO_EFFECT",
     "OF_THE_CLUSTER",
     "OWN_PREFIX",
-    "REPLICATION_THROTTLES",
     "TOPIC_NAME_OF",
     "BrokerConfig",
     "Parsed",

@@ -9,8 +9,8 @@ from typing import Any
 
 from minikafka.addresses import parse_host_names, parse_listeners, parse_origins, parse_voters
 from minikafka.config.names import BROKER_NAME_OF
-from minikafka.config.setting import DAY_MS, GIB, INT_MAX, LONG_MAX, MIB, setting
-from minikafka.config.topic import TopicConfig
+from minikafka.config.setting import DAY_MS, GIB, INT_MAX, LONG_MAX, MIB, kept_setting, setting
+from minikafka.config.topic import COMPRESSION_TYPES, GZIP_LEVELS, KEEP_CODEC, LZ4_LEVELS, ZSTD_LEVELS, TopicConfig
 from minikafka.errors import InvalidConfig
 from minikafka.types import Address, Listener, NodeId
 
@@ -190,6 +190,22 @@ class BrokerConfig:
     min_insync_replicas: int = setting("min.insync.replicas", 1, "see the topic's setting", low=1)
     unclean_leader_election_enable: bool = setting("unclean.leader.election.enable", False, "see the topic's setting")
     producer_id_expiration_ms: int = setting("producer.id.expiration.ms", DAY_MS, "see the topic's setting", low=1)
+
+    compression_type: str = setting("compression.type", KEEP_CODEC, "see the topic's setting", one_of=COMPRESSION_TYPES)
+    compression_gzip_level: int = setting(
+        "compression.gzip.level", -1, "see the topic's setting", low=-1, high=GZIP_LEVELS[1]
+    )
+    compression_lz4_level: int = setting(
+        "compression.lz4.level", 9, "see the topic's setting", low=LZ4_LEVELS[0], high=LZ4_LEVELS[1]
+    )
+    compression_zstd_level: int = setting(
+        "compression.zstd.level", 3, "see the topic's setting", low=ZSTD_LEVELS[0], high=ZSTD_LEVELS[1]
+    )
+    leader_replication_throttled_rate: int = kept_setting("leader.replication.throttled.rate", LONG_MAX, low=0)
+    follower_replication_throttled_rate: int = kept_setting("follower.replication.throttled.rate", LONG_MAX, low=0)
+    replica_alter_log_dirs_io_max_bytes_per_second: int = kept_setting(
+        "replica.alter.log.dirs.io.max.bytes.per.second", LONG_MAX, low=0
+    )
 
     fetch_max_bytes: int = setting("fetch.max.bytes", 55 * MIB, "cap on any fetch", low=1024)
     max_incremental_fetch_session_cache_slots: int = setting(

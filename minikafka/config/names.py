@@ -18,6 +18,10 @@ BROKER_NAME_OF: dict[str, str] = {
     "flush.messages": "log.flush.interval.messages",
     "flush.ms": "log.flush.interval.ms",
     "max.message.bytes": "message.max.bytes",
+    "compression.type": "compression.type",
+    "compression.gzip.level": "compression.gzip.level",
+    "compression.lz4.level": "compression.lz4.level",
+    "compression.zstd.level": "compression.zstd.level",
     "message.timestamp.type": "log.message.timestamp.type",
     "message.timestamp.before.max.ms": "log.message.timestamp.before.max.ms",
     "message.timestamp.after.max.ms": "log.message.timestamp.after.max.ms",
@@ -47,7 +51,9 @@ AT_RUN_TIME = (
     | frozenset(
         """
     fetch.max.bytes log.cleaner.backoff.ms log.cleaner.dedupe.buffer.size log.cleaner.io.max.bytes.per.second
+    follower.replication.throttled.rate leader.replication.throttled.rate
     log.retention.check.interval.ms mk.log.level mk.metrics.partitions.max mk.validate.records
+    replica.alter.log.dirs.io.max.bytes.per.second
     replica.fetch.backoff.ms replica.fetch.max.bytes replica.fetch.min.bytes replica.fetch.response.max.bytes
     replica.fetch.wait.max.ms replica.lag.time.max.ms
     """.split()
@@ -57,21 +63,11 @@ AT_RUN_TIME = (
 whenever they are used. All others are read-only: a restart changes them.
 """
 
-REPLICATION_THROTTLES = frozenset(
-    """
-    leader.replication.throttled.rate follower.replication.throttled.rate replica.alter.log.dirs.io.max.bytes.per.second
-    leader.replication.throttled.replicas follower.replication.throttled.replicas
-    """.split()
-)
-"""Settings that minikafka does not have and that kafka-reassign-partitions deletes after each reassignment: to delete
-one changes nothing and is no error.
-"""
-
 KNOWN_TO_KAFKA_ONLY = frozenset(
     """
     advertised.host.name authorizer.class.name background.threads broker.id broker.id.generation.enable
     controller.quorum.append.linger.ms controller.quorum.bootstrap.servers
-    compression.type inter.broker.protocol.version
+    inter.broker.protocol.version
     leader.imbalance.per.broker.percentage log.dir log.flush.scheduler.interval.ms
     log.message.format.version log.preallocate log.retention.hours log.retention.minutes log.roll.hours
     log.cleaner.io.buffer.load.factor log.cleaner.io.buffer.size

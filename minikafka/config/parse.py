@@ -65,6 +65,7 @@ def parse_broker(settings: Mapping[str, str], *, base: BrokerConfig | None = Non
 def check(config: BrokerConfig) -> None:
     """What must hold between settings; raises InvalidConfig."""
     _check_listeners(config)
+    config.topic_defaults().check()
     _ = config.allowed_hosts, config.allowed_origins
     if config.broker_session_timeout_ms <= config.broker_heartbeat_interval_ms:
         raise InvalidConfig(
@@ -117,7 +118,9 @@ def parse_topic(settings: Mapping[str, str], *, base: TopicConfig | None = None)
         if name not in known:
             raise unknown_setting(name, known)
         changes[known[name].name] = parsed_value(known[name], text)
-    return TopicConfig(**changes) if base is None else replace(base, **changes)
+    config = TopicConfig(**changes) if base is None else replace(base, **changes)
+    config.check()
+    return config
 
 
 def to_settings(config: BrokerConfig | TopicConfig) -> dict[str, str]:

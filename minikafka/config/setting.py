@@ -35,6 +35,14 @@ def setting(
     )
 
 
+NO_EFFECT = "no effect in minikafka; accepted and shown for Kafka's tools"
+
+
+def kept_setting(name: str, default: Any, *, low: int | None = None) -> Any:
+    """A setting of Kafka's that is checked, stored and shown, and that changes nothing here."""
+    return setting(name, default, NO_EFFECT, low=low)
+
+
 def parsed_value(each: Any, text: str) -> Any:
     """The value that ``text`` gives the field ``each``; InvalidConfig names it and what would be right."""
     name, low, high = each.metadata["name"], each.metadata["low"], each.metadata["high"]

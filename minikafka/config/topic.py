@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
-from minikafka.config.setting import DAY_MS, GIB, INT_MAX, LONG_MAX, MIB, setting
+from minikafka.config.setting import DAY_MS, GIB, INT_MAX, LONG_MAX, MIB, kept_setting, setting
+from minikafka.errors import InvalidConfig
+
+KEEP_CODEC, NO_CODEC = "producer", "uncompressed"
+COMPRESSION_TYPES = (NO_CODEC, "zstd", "lz4", "snappy", "gzip", KEEP_CODEC)
+GZIP_LEVELS, LZ4_LEVELS, ZSTD_LEVELS = (-1, 9), (1, 17), (-131_072, 22)
+"""Lowest and highest level. 0 is no level of gzip; -1 is its default."""
+
+_REPLICA = re.compile(r"[0-9]+:[0-9]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,9 +42,18 @@ class TopicConfig:
     max_message_bytes: int = setting("max.message.bytes", 1_048_588, "largest record batch", low=61, high=INT_MAX)
     compression_type: str = setting(
         "compression.type",
-        "producer",
-        "keep the producer's codec; the broker never opens a batch",
-        one_of=("producer",),
+        KEEP_CODEC,
+        "codec of stored batches, others are compressed again; producer: each batch keeps its codec",
+        one_of=COMPRESSION_TYPES,
+    )
+    compression_gzip_level: int = setting(
+        "compression.gzip.level", -1, "level for compression.type=gzip: 1 to 9, or -1", low=-1, high=GZIP_LEVELS[1]
+    )
+    compression_lz4_level: int = setting(
+        "compression.lz4.level", 9, "level for compression.type=lz4", low=LZ4_LEVELS[0], high=LZ4_LEVELS[1]
+    )
+    compression_zstd_level: int = setting(
+        "compression.zstd.level", 3, "level for compression.type=zstd", low=ZSTD_LEVELS[0], high=ZSTD_LEVELS[1]
     )
     message_timestamp_type: str = setting(
         "message.timestamp.type", "CreateTime", "whose clock stamps records", one_of=("CreateTime", "LogAppendTime")
@@ -65,6 +83,45 @@ class TopicConfig:
     delete_retention_ms: int = setting(
         "delete.retention.ms", DAY_MS, "how long tombstones stay after they were first cleaned", low=0
     )
+    remote_storage_enable: bool = setting(
+        "remote.storage.enable", False, "tiered storage, which minikafka does not have: only false is accepted"
+    )
+    remote_log_copy_disable: bool = kept_setting("remote.log.copy.disable", False)
+    remote_log_delete_on_disable: bool = kept_setting("remote.log.delete.on.disable", False)
+    local_retention_ms: int = kept_setting("local.retention.ms", -2, low=-2)
+    local_retention_bytes: int = kept_setting("local.retention.bytes", -2, low=-2)
+    preallocate: bool = kept_setting("preallocate", False)
+    segment_jitter_ms: int = kept_setting("segment.jitter.ms", 0, low=0)
+    leader_replication_throttled_replicas: str = kept_setting("leader.replication.throttled.replicas", "")
+    follower_replication_throttled_replicas: str = kept_setting("follower.replication.throttled.replicas", "")
+
+    def check(self) -> None:
+        """Raise InvalidConfig for a value that its own range does not exclude and Kafka refuses."""
+        if self.compression_gzip_level == 0:
+            raise InvalidConfig("compression.gzip.level=0: use 1 to 9, or -1.", setting="compression.gzip.level")
+        if self.remote_storage_enable:
+            raise InvalidConfig(
+                "remote.storage.enable=true: tiered storage is not available; leave it at false.",
+                setting="remote.storage.enable",
+            )
+        for name, text in (
+            ("leader.replication.throttled.replicas", self.leader_replication_throttled_replicas),
+            ("follower.replication.throttled.replicas", self.follower_replication_throttled_replicas),
+        ):
+            replicas = [each.strip() for each in text.split(",")]
+            if replicas not in (["*"], [""]) and not all(map(_REPLICA.fullmatch, replicas)):
+                raise InvalidConfig(
+                    f"{name}={text!r}: use * or a list of PARTITION:BROKER,PARTITION:BROKER,...", setting=name
+                )
+
+    @property
+    def compression_level(self) -> int | None:
+        """Level for the codec of ``compression.type``; None if it has none."""
+        return {
+            "gzip": self.compression_gzip_level,
+            "lz4": self.compression_lz4_level,
+            "zstd": self.compression_zstd_level,
+        }.get(self.compression_type)
 
     @property
     def compacts(self) -> bool:

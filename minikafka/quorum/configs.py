@@ -26,7 +26,6 @@ from minikafka.config import (
     BROKER_NAME_OF,
     KNOWN_TO_KAFKA_ONLY,
     OF_THE_CLUSTER,
-    REPLICATION_THROTTLES,
     TOPIC_NAME_OF,
     BrokerConfig,
     TopicConfig,
@@ -63,7 +62,14 @@ from minikafka.wire.admin import (
     IncrementalAlterConfigsResponse,
 )
 
-LISTS = frozenset({"cleanup.policy", "log.cleanup.policy"})
+LISTS = frozenset(
+    {
+        "cleanup.policy",
+        "log.cleanup.policy",
+        "leader.replication.throttled.replicas",
+        "follower.replication.throttled.replicas",
+    }
+)
 """Settings that are lists: APPEND and SUBTRACT are for them."""
 
 
@@ -207,8 +213,7 @@ def _increments(resource: _Resource, asked: AlterConfigsResource) -> dict[str, s
             raise InvalidConfig(f"{each.name} is named twice", setting=each.name)
         named.add(each.name)
         if each.operation == DELETE:
-            if each.name not in REPLICATION_THROTTLES:
-                resource.check_name(each.name)
+            resource.check_name(each.name)
             wanted.pop(each.name, None)
         elif each.operation in (SET, APPEND, SUBTRACT):
             wanted[each.name] = _value(resource, each)
@@ -227,7 +232,8 @@ def _value(resource: _Resource, each: AlterConfig) -> str:
         return each.value
     if each.name not in LISTS:
         raise InvalidConfig(f"{each.name} is not a list: nothing can be appended or taken away", setting=each.name)
-    before = [text for text in resource.present.get(each.name, "delete").split(",") if text]
+    default = table(TopicConfig if resource.kind == TOPIC else BrokerConfig)[each.name].default
+    before = [text for text in resource.present.get(each.name, default).split(",") if text]
     told = [text.strip() for text in each.value.split(",") if text.strip()]
     if each.operation == APPEND:
         return ",".join(sorted({*before, *told}))

@@ -11,8 +11,9 @@ Rules for this file:
 from __future__ import annotations
 
 import struct
+import zlib
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count as number
 from itertools import islice, repeat
 from typing import NamedTuple, Protocol, TypeAlias, overload
@@ -60,6 +61,7 @@ _CRC_START = 17
 _CRC_END = 21
 _CONTROL_KEY = struct.Struct(">hh")
 _COMPRESS = {"gzip": gzip_encode, "snappy": snappy_encode, "lz4": lz4_encode, "zstd": zstd_encode}
+_COMPRESS_AT: dict[str, Callable[[bytes, int], bytes]] = {"lz4": lz4_encode, "zstd": zstd_encode}
 # More than any batch may hold: aiokafka's builder then never reports "full".
 _SIZE_UNLIMITED = 1 << 30
 
@@ -370,11 +372,22 @@ def _whole(batch: RecordBatch | Buffer) -> RecordBatch:
     return header
 
 
-def compressed(codec: int, body: bytes) -> bytes:
-    """The records' bytes as a batch of ``codec`` holds them, also where that is no smaller."""
+def compressed(codec: int, body: bytes, level: int | None = None) -> bytes:
+    """The records' bytes as a batch of ``codec`` holds them, also where that is no smaller.
+
+    Args:
+        codec: index into ``CODEC_NAMES``.
+        body: the records without compression.
+        level: of the codecs that have levels; None is the codec's default. -1 is gzip's own default.
+    """
     if not codec:
         return body
-    packed = bytes(_COMPRESS[CODEC_NAMES[codec]](body))
+    if level is None:
+        packed = bytes(_COMPRESS[CODEC_NAMES[codec]](body))
+    elif codec == _GZIP:
+        packed = zlib.compress(body, level, zlib.MAX_WBITS + 16)
+    else:
+        packed = bytes(_COMPRESS_AT[CODEC_NAMES[codec]](body, level))
     if codec == _GZIP:
         return packed[: _GZIP_TIME_START - HEADER_SIZE] + b"\0\0\0\0" + packed[_GZIP_TIME_END - HEADER_SIZE :]
     return packed

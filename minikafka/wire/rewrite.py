@@ -116,6 +116,18 @@ def thinned(batch: RecordBatch, kept: Iterable[RecordSlice], *, horizon: int | N
     )
 
 
+def with_body(batch: RecordBatch, body: Buffer, *, attributes: int) -> bytes:
+    """``batch`` with the same records as other bytes, such as those of another codec."""
+    return _batch(
+        batch,
+        body,
+        attributes=attributes,
+        base_timestamp=batch.base_timestamp,
+        max_timestamp=batch.max_timestamp,
+        record_count=batch.record_count,
+    )
+
+
 def emptied(batch: RecordBatch) -> bytes:
     """``batch`` without its records: who wrote what, and how far it reached."""
     return _batch(

@@ -17,6 +17,9 @@ from aiokafka import TopicPartition as AioPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
@@ -24,6 +27,7 @@ from confluent_kafka.admin import (
     NewPartitions,
     NewTopic,
     OffsetSpec,
+    ResourcePatternType,
     ResourceType,
 )
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
@@ -112,6 +116,26 @@ def test_librdkafka_produces_and_consumes_with_each_compression(cluster: LocalCl
     for partition in range(3):
         numbers = [int(each.headers()[0][1]) for each in found if each.partition() == partition]
         assert numbers == sorted(numbers)
+
+
+def test_librdkafka_reads_batches_that_the_broker_compressed_again(cluster: LocalCluster):
+    """compression.type of the topic: large batches of another codec arrive in order and are readable."""
+    topic = created(cluster, "compressed-again", partitions=1, **{"compression.type": "zstd"})
+    values = [b"value %d " % number * 40 for number in range(3000)]
+    for codec in ("none", "lz4"):
+        assert written(cluster, topic, values, **{"compression.type": codec, "enable.idempotence": True}) == []
+    assert [each.value() for each in read(cluster, topic, 6000)] == values * 2
+
+
+def test_librdkafka_learns_that_there_are_no_acls(cluster: LocalCluster):
+    """SECURITY_DISABLED, as from a Kafka broker without an authorizer."""
+    everything = AclBindingFilter(
+        ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
+    )
+    admin = admin_of(cluster)
+    with pytest.raises(KafkaException) as raised:
+        admin.describe_acls(everything).result(PATIENCE_S)
+    assert raised.value.args[0].code() == KafkaError.SECURITY_DISABLED
 
 
 @pytest.mark.parametrize("acks", ["0", "1", "all"])

@@ -91,15 +91,33 @@ def test_a_wrong_change_changes_nothing(change: AlterConfig, error: str):
     assert cluster.image == before
 
 
-@pytest.mark.parametrize("kind, name", [(TOPIC, "t"), (BROKER, "2"), (BROKER, "")])
-def test_replication_throttles_can_be_deleted(kind: int, name: str):
-    """kafka-reassign-partitions deletes them after each reassignment, also where none were set."""
+@pytest.mark.parametrize(
+    "kind, name, setting, value",
+    [
+        (TOPIC, "t", "leader.replication.throttled.replicas", "0:1,1:2"),
+        (BROKER, "2", "leader.replication.throttled.rate", "1000"),
+        (BROKER, "", "replica.alter.log.dirs.io.max.bytes.per.second", "1000"),
+    ],
+)
+def test_replication_throttles_are_stored_and_can_be_deleted(kind: int, name: str, setting: str, value: str):
+    """kafka-reassign-partitions --throttle sets them, and deletes them afterwards, also where none are set."""
     cluster = cluster_of()
     before = cluster.image
-    throttle = AlterConfig(name="leader.replication.throttled.rate", operation=DELETE)
-    assert cluster.configure(name, throttle, kind=kind).error_code == 0
-    assert cluster.image.broker_configs == before.broker_configs
+    assert cluster.configure(name, AlterConfig(name=setting, value=value), kind=kind).error_code == 0
+    resource = cluster.image.topics[name].configs if kind == TOPIC else cluster.image.broker_configs[name]
+    assert resource[setting] == value
+    for _ in range(2):
+        assert cluster.configure(name, AlterConfig(name=setting, operation=DELETE), kind=kind).error_code == 0
     assert cluster.image.topics == before.topics
+
+
+def test_throttled_replicas_are_a_list():
+    """APPEND begins with the setting's own default, not with that of cleanup.policy."""
+    cluster = cluster_of()
+    setting = "leader.replication.throttled.replicas"
+    for value in ("0:1", "1:2"):
+        assert cluster.configure("t", AlterConfig(name=setting, value=value, operation=APPEND)).error_code == 0
+    assert cluster.image.topics["t"].configs[setting] == "0:1,1:2"
 
 
 def test_names_twice_and_resources_that_do_not_exist():

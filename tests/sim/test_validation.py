@@ -9,10 +9,19 @@ from typing import Any
 import pytest
 
 from minikafka.broker.peer import call
-from minikafka.errors import InvalidRecord, NotLeaderOrFollower, UnsupportedForMessageFormat
+from minikafka.errors import InvalidRecord, MessageTooLarge, NotLeaderOrFollower, UnsupportedForMessageFormat
 from minikafka.sim.cluster import SimCluster
 from minikafka.sim.world import WALL_START_MS
-from minikafka.wire.batch import HEADER_SIZE, TRANSACTIONAL_BIT, RecordBatch, checksum, with_fields
+from minikafka.types import TopicPartition
+from minikafka.wire.batch import (
+    CODEC_NAMES,
+    HEADER_SIZE,
+    TRANSACTIONAL_BIT,
+    RecordBatch,
+    checksum,
+    split,
+    with_fields,
+)
 from minikafka.wire.messages import (
     LATEST,
     READ_COMMITTED,
@@ -50,11 +59,13 @@ def with_body(count: int, body: bytes) -> bytes:
     return bytes(data)
 
 
-async def produce(cluster: SimCluster, records: bytes, *, within_s: float = 10.0) -> ProducedPartition:
+async def produce(
+    cluster: SimCluster, records: bytes, *, within_s: float = 10.0, topic: str = "orders"
+) -> ProducedPartition:
     world = cluster.sim.of(f"client-{len(cluster.sim.journal)}")
-    item = ProducePartition(topic="orders", partition=0, records=(records,))
+    item = ProducePartition(topic=topic, partition=0, records=(records,))
     request = ProduceRequest(acks=-1, timeout_ms=5000, partitions=(item,))
-    leader = cluster.leader_of(ORDERS)
+    leader = cluster.leader_of(TopicPartition(topic, 0))
     answer = await call(world.network, cluster.address_of(leader), request, world.clock.now() + within_s)
     produced: ProducedPartition = answer.partitions[0]
     return produced
@@ -112,6 +123,53 @@ def test_long_validation_keeps_the_order_of_arrival(cluster: SimCluster):
         answers = arriving(cluster, lambda: produce(cluster, LONG), lambda: produce(cluster, batch([b"short"])))
         assert [each.error_code for each in answers] == [0, 0]
         assert answers[1].base_offset == answers[0].base_offset + 3000
+
+
+@pytest.mark.parametrize("validates", ["true", "false"])
+def test_batches_are_compressed_with_the_topics_codec(validates: str):
+    """compression.type=zstd: offsets go on, duplicates are found, followers copy the leader's bytes, readers read them."""
+    with simulated(mk_validate_records=validates) as cluster:
+        cluster.create_topic("orders", compression_type="zstd")
+        cluster.settle()
+        for source in ("none", "gzip", "zstd", "none"):
+            assert cluster.run(produce(cluster, batch([source.encode()] * 3, compression=source))).error_code == 0
+        idempotent = batch([b"once"], producer_id=7, producer_epoch=0, base_sequence=0)
+        first, again = [cluster.run(produce(cluster, idempotent)) for _ in range(2)]
+        assert (first.base_offset, again.base_offset, again.duplicate) == (12, 12, True)
+        cluster.settle()
+        for node in cluster.nodes:
+            assert values(cluster, node) == [
+                each for source in (b"none", b"gzip", b"zstd", b"none") for each in [source] * 3
+            ] + [b"once"]
+            log = cluster.replica(node, ORDERS).log  # type: ignore[union-attr]
+            stored = [each for data in log.read(0, max_bytes=1 << 20).buffers for each in split(data)]
+            assert {each.codec for each in stored} == {CODEC_NAMES.index("zstd")}
+
+
+def test_recompression_keeps_the_order_of_arrival(cluster: SimCluster):
+    """A batch that needs no thread is appended behind one that is compressed in a thread."""
+    cluster.create_topic("packed", compression_type="gzip")
+    cluster.settle()
+    long = batch([b"long %d" % number * 4 for number in range(3000)])
+    for _ in range(5):
+        answers = arriving(
+            cluster,
+            lambda: produce(cluster, long, topic="packed"),
+            lambda: produce(cluster, batch([b"short"]), topic="packed"),
+        )
+        assert [each.error_code for each in answers] == [0, 0]
+        assert answers[1].base_offset == answers[0].base_offset + 3000
+
+
+def test_batch_that_recompression_makes_too_large_is_refused():
+    """max.message.bytes holds for what is stored, as in Kafka."""
+    with simulated() as cluster:
+        cluster.create_topic("orders", compression_type="uncompressed", max_message_bytes="10000")
+        cluster.settle()
+        packed = batch([b"x" * 20_000], compression="zstd")
+        assert len(packed) < 10_000
+        answer = cluster.run(produce(cluster, packed))
+        assert (answer.error_code, answer.outcome) == (MessageTooLarge.code, "not_written")
 
 
 def test_leader_that_is_deposed_during_validation_writes_nothing(cluster: SimCluster):

@@ -36,7 +36,7 @@ from minikafka.wire.admin import (
 )
 from minikafka.wire.messages import CreatedTopicConfig, CreateTopicsRequest, CreateTopicsResponse
 
-BOOLEAN, STRING, INT, LONG, LIST = 1, 2, 3, 5, 7
+BOOLEAN, STRING, INT, LONG, DOUBLE, LIST = 1, 2, 3, 5, 6, 7
 """Kafka's numbers of the types of settings."""
 
 _Found: TypeAlias = tuple[Field[Any], tuple[ConfigSynonym, ...]]
@@ -185,4 +185,6 @@ def _type_of(each: Field[Any]) -> int:
         return BOOLEAN
     if isinstance(each.default, int):
         return INT if each.metadata["high"] == INT_MAX else LONG
+    if isinstance(each.default, float):
+        return DOUBLE
     return LIST if each.metadata["name"] in LISTS else STRING

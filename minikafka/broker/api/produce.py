@@ -1,7 +1,8 @@
 """Produce: append a batch per partition, answer when ``acks`` is satisfied.
 
 - The bytes of a batch are validated before anything else is decided about it: short ones at once, long ones beside the
-  loop, in which case later requests for the same partition wait (``arrivals.py``).
+  loop, in which case later requests for the same partition wait (``arrivals.py``). There they also get the codec of the
+  topic, if ``compression.type`` names one.
 - From a partition's checks to its append everything is synchronous: what was checked still holds when the batch is
   written. Between partitions the loop gets its turn once enough was written (``turns.py``).
 - acks=0 and acks=1 answer after the leader's append (and sync, under that policy); acks=all when every member of the
@@ -39,6 +40,7 @@ from minikafka.log.tail import COPIED_SIZE_MAX
 from minikafka.ports import Buffer
 from minikafka.replication.leader import ACKS_ALL, ACKS_LEADER, ACKS_NONE, Appended, LeaderReplica
 from minikafka.types import TopicPartition
+from minikafka.wire import recompress
 from minikafka.wire.batch import HEADER_SIZE, RecordBatch, verify_client
 from minikafka.wire.decompression import decompression_limit
 from minikafka.wire.messages import (
@@ -47,6 +49,7 @@ from minikafka.wire.messages import (
     ProduceRequest,
     ProduceResponse,
 )
+from minikafka.wire.recompress import target_codec
 from minikafka.wire.validate import check_records, is_long
 
 if TYPE_CHECKING:
@@ -139,29 +142,35 @@ def _rules(replicas: ReplicaManager, name: TopicPartition) -> tuple[TopicConfig,
 
 
 def _is_long(replicas: ReplicaManager, name: TopicPartition, item: ProducePartition) -> bool:
-    """Return True if the batch will be validated, and that may take long."""
+    """Return True if the batch will be validated or compressed again, and that may take long."""
     partition = replicas.partitions.get(name)
     if partition is None or partition.role is None or len(item.records) != 1:
         return False
     data = item.records[0]
     if not HEADER_SIZE <= len(data) <= partition.config.max_message_bytes:
         return False
+    batch = RecordBatch.of(data)
+    if target_codec(batch, partition.config) is not None and recompress.is_long(batch):
+        return True
     limit = decompression_limit(partition.config.max_message_bytes)
-    return _rules(replicas, name)[1] and is_long(RecordBatch.of(data), limit)
+    return _rules(replicas, name)[1] and is_long(batch, limit)
 
 
 def _validated(name: TopicPartition, data: Buffer, config: TopicConfig, validates: bool) -> RecordBatch:  # noqa: FBT001 - a setting
-    """Check a client's batch as far as that needs no state of the partition; see the head of this file."""
+    """Check a client's batch as far as that needs no state of the partition, and give it the topic's codec."""
     # A large body would be copied for the append anyway; the validation walks over bytes faster than over a view.
     batch = verify_client(bytes(data) if len(data) > COPIED_SIZE_MAX else data)
-    if not validates or batch.size > config.max_message_bytes:
+    codec = target_codec(batch, config)
+    if batch.size > config.max_message_bytes or (codec is None and not validates):
         return batch
     limit = decompression_limit(config.max_message_bytes)
-    if config.compacts:
+    if codec is not None:
+        batch = recompress.plain(batch, limit)
+    if validates and config.compacts:
         check_keys(batch, str(name), limit)
-    else:
+    elif validates:
         check_records(batch, limit)
-    return batch
+    return batch if codec is None else recompress.recompressed(batch, codec, config.compression_level)
 
 
 def _append(
@@ -185,7 +194,7 @@ def _append(
         appended = leader.append(batch, acks=acks, wall_ms=replicas.clock.wall_ms())
     if not appended.duplicate:
         meter = replicas.traffic.topic(name.topic)
-        meter.bytes_in += len(batch.data)
+        meter.bytes_in += len(item.records[0])
         meter.messages_in += appended.end_offset - appended.base_offset
     replicas.waiters.wake(Mark.LOG_END, name, leader.log.end_offset)
     return _Written(partition, leader, appended, replicas.flushers[name])
