@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
+from random import Random
 from typing import Any
 
 from minikafka.client.fetcher import Fetcher
@@ -15,11 +17,15 @@ from minikafka.client.partition_state import PartitionState
 from minikafka.client.positions import Positions
 from minikafka.errors import DiskFailed
 from minikafka.groups.group import Group
+from minikafka.log import recovery
 from minikafka.log.checkpoint import format_clean_shutdown
 from minikafka.log.log_directory import LogDirectory
 from minikafka.log.names import CLEAN_SHUTDOWN
 from minikafka.quorum import controller_brokers
 from minikafka.sim.disk import FencedFile
+from minikafka.sim.extras import short_logs
+from minikafka.sim.plan import Plan
+from minikafka.sim.seeds import plan_of
 from minikafka.types import TopicPartition
 from minikafka.wire.outcomes import EarlierAttempts
 from tests.rules.test_groups import (
@@ -139,6 +145,19 @@ async def marked_unsynced(self: LogDirectory, *, broker_epoch: int = -1, high_wa
     return True
 
 
+def what_comes_back_stays(self: recovery._Loader) -> None:
+    """``_Loader._finish_deletion`` without the deletion."""
+
+
+def with_deletions(seed: int) -> Plan:
+    """Power cuts while several segments are deleted at a time."""
+    drawn = short_logs(plan_of(seed, kinds=("power_cut", "power_cut_all")), Random(f"{seed}/deletions"))
+    topic = drawn.topics[0]
+    shortest = replace(topic, configs={**topic.configs, "retention.bytes": "300"})
+    settings = {"log.segment.bytes": "300", "log.retention.check.interval.ms": "3000"}
+    return drawn.with_(topics=(shortest,), settings={**drawn.settings, **settings})
+
+
 SURVIVORS = (
     Planted(
         name="sessions_not_begun_by_a_new_coordinator",
@@ -219,6 +238,15 @@ SURVIVORS = (
         caught_by=("clean_marker_before_sync",),
         patches=[(LogDirectory, "close", marked_unsynced)],
         seed=0,
+    ),
+    Planted(
+        name="deletions_not_finished",
+        story="segments below the log's start that a power cut brings back stay, and the gap behind them cuts the log",
+        caught_by=("recovered_less_than_promised", *LOSS),
+        patches=[(recovery._Loader, "_finish_deletion", what_comes_back_stays)],
+        seed=0,
+        make=with_deletions,
+        drawn="short_logs",
     ),
 )
 

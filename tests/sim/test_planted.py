@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from random import Random
 
 import pytest
 
+from minikafka.sim import disk
+from minikafka.sim.durability import NameChange
 from minikafka.sim.invariants import HwWithinLog
 from minikafka.sim.plan import Plan
 from minikafka.sim.run import run
@@ -39,6 +42,23 @@ def test_a_planted_bug_is_caught(planted: Planted) -> None:
     """KAFKA-FACTS §11, as planted: caught by name within its budget; the plan that caught it passes without it."""
     report = run(hunted(planted))
     assert report.ok, report.render()
+
+
+def test_a_deletion_that_is_not_finished_shows_when_names_are_lost_in_any_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Segments are deleted from the oldest on: a disk that keeps name changes in order never brings back an older one."""
+    planted = next(each for each in CLUSTERS if each.name == "deletions_not_finished")
+    plan = hunted(planted)
+
+    def first_ones(changes: Sequence[NameChange], random: Random) -> Sequence[NameChange]:
+        return changes[: random.randint(0, len(changes))]
+
+    monkeypatch.setattr(disk, "any_subset", first_ones)
+    with planted.active():
+        report = run(plan)
+    assert report.ok, report.render()
+    assert report.marks["disk_names_lost"] > 0
 
 
 def test_the_canary_sings(monkeypatch: pytest.MonkeyPatch) -> None:
