@@ -49,8 +49,9 @@ class RequestContext:
 
 INTERNAL = RequestContext()
 
-Handler: TypeAlias = Callable[[str, bytes, RequestContext], Awaitable[Buffers]]
-"""(api, whole body, context) -> answer. Never raises: errors are answers; what escapes stops the broker.
+Handler: TypeAlias = Callable[[str, bytes, RequestContext], "Buffers | Awaitable[Buffers]"]
+"""(api, whole body, context) -> answer, or an awaitable of it if something must be awaited. Never raises: errors are
+answers; what escapes stops the broker.
 
 The body may be a bytearray that nobody else holds: a large one is read from the socket into its place."""
 

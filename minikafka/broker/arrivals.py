@@ -7,8 +7,7 @@ after it wait for it: a producer's batches are appended in the order in which th
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Collection
 
 from minikafka.types import TopicPartition
 
@@ -19,23 +18,31 @@ class Arrivals:
     def __init__(self) -> None:
         self._last: dict[TopicPartition, asyncio.Event] = {}
 
-    def is_free(self, names: Sequence[TopicPartition]) -> bool:
+    def is_free(self, names: Collection[TopicPartition]) -> bool:
         """Return True if no request waits that would have to be appended first."""
         return not self._last or self._last.keys().isdisjoint(names)
 
-    @contextlib.asynccontextmanager
-    async def entered(self, names: Sequence[TopicPartition]) -> AsyncIterator[list[asyncio.Event]]:
-        """Queue behind earlier requests for ``names`` until the block ends; it gets what to wait for before it appends.
-
-        A request waits only for earlier ones, so that none waits forever.
-        """
+    def enter(self, names: Collection[TopicPartition]) -> Arrival:
+        """Queue behind earlier requests for ``names`` until :meth:`leave`."""
         earlier = list(dict.fromkeys(self._last[name] for name in names if name in self._last))
-        appended = asyncio.Event()
-        self._last.update(dict.fromkeys(names, appended))
-        try:
-            yield earlier
-        finally:
-            appended.set()
-            for name in names:
-                if self._last.get(name) is appended:
-                    del self._last[name]
+        arrival = Arrival(names, earlier)
+        self._last.update(dict.fromkeys(names, arrival.appended))
+        return arrival
+
+    def leave(self, arrival: Arrival) -> None:
+        """The request is appended, or refused."""
+        arrival.appended.set()
+        for name in arrival.names:
+            if self._last.get(name) is arrival.appended:
+                del self._last[name]
+
+
+class Arrival:
+    """One request in the queue. It waits only for ``earlier`` ones, so that none waits forever."""
+
+    __slots__ = ("appended", "earlier", "names")
+
+    def __init__(self, names: Collection[TopicPartition], earlier: list[asyncio.Event]) -> None:
+        self.names = names
+        self.earlier = earlier
+        self.appended = asyncio.Event()

@@ -21,7 +21,7 @@ from minikafka.broker.api.producer_ids import ProducerIds
 from minikafka.broker.caretaker import Caretaker
 from minikafka.broker.chronicle import Chronicle
 from minikafka.broker.controller_driver import ControllerDriver
-from minikafka.broker.dispatch import ApiHandler, Dispatcher
+from minikafka.broker.dispatch import ApiHandler, Dispatcher, settled
 from minikafka.broker.forwarding import Forwarding
 from minikafka.broker.group_manager import GroupManager
 from minikafka.broker.handlers import FORWARDED_APIS, handler_table
@@ -342,23 +342,23 @@ class Broker:
 
     # ---- requests ----------------------------------------------------------------------------------------------------
 
-    async def handle(self, api: str, body: bytes, context: RequestContext) -> Buffers:
+    def handle(self, api: str, body: bytes, context: RequestContext) -> Buffers | Awaitable[Buffers]:
         """The /rpc handler: bytes in, bytes out; never raises."""
-        return await self.dispatcher.dispatch(api, body, context)
+        return self.dispatcher.dispatch(api, body, context)
 
     async def answer(self, api: str, request: object, context: RequestContext = INTERNAL) -> Any:
         """The same handlers, typed. Raises ProtocolError for a failure of the whole request."""
-        return await self.dispatcher.answer(find_api(api), request, context)
+        return await settled(self.dispatcher.answer(find_api(api), request, context))
 
     def open_kafka_session(self, connection: FrameConnection, context: RequestContext) -> FrameSession:
         """For a connection that speaks Kafka's protocol."""
         return KafkaSession(self._kafka, connection, context)
 
-    def _answer_kafka(self, api: str, request: object, context: RequestContext) -> Awaitable[Any]:
+    def _answer_kafka(self, api: str, request: object, context: RequestContext) -> Any:
         """Kafka's clients may ask any broker for what only the controller does."""
         if self._open and (api in FORWARDED_APIS or api == "DescribeQuorum"):
             return self._forwarding.answer(api, request, context)
-        return self.answer(api, request, context)
+        return self.dispatcher.answer(find_api(api), request, context)
 
     async def ask_controller(self, request: object) -> object | None:
         """One call to the active controller; None when none is known or it does not answer."""

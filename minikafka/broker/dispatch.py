@@ -4,6 +4,9 @@ A handler takes a typed request and returns a typed response; it knows nothing o
 stand in front of the same handlers. It raises ProtocolError for a failure of the whole request; failures of single
 partitions are part of its response. Anything else that it raises is a bug: it is told as an event, stops the broker,
 and is answered with UNKNOWN_SERVER_ERROR, outcome *unknown*.
+
+A handler returns its response at once when nothing must be awaited, so that such a request costs no task. Otherwise it
+returns :class:`Begun` (its effect has happened, its response must be awaited) or an awaitable of either.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeAlias
 
-from minikafka.broker.meters import VISIT, RequestMeters, Visit
+from minikafka.broker.meters import VISIT, RequestMeter, RequestMeters, Visit
 from minikafka.config import KIB
 from minikafka.errors import UNKNOWN, BrokerNotAvailable, ProtocolError, UnknownServerError
 from minikafka.ports import CAUSE, INTERNAL, Buffers, Events, RequestContext
@@ -21,19 +24,29 @@ from minikafka.wire.apis import Api
 from minikafka.wire.codec import decode_request, encode_response, error_response, find_api, head_size
 from minikafka.wire.messages import FetchRequest
 
-ApiHandler: TypeAlias = Callable[[Any, RequestContext], Awaitable[Any]]
-"""(typed request, who sent it) -> typed response."""
+ApiHandler: TypeAlias = Callable[[Any, RequestContext], Any]
+"""(typed request, who sent it) -> typed response, Begun, or an awaitable of either."""
 
 
 class Begun:
-    """What a handler returns in place of an answer when all that later requests of the same connection must come after
-    has happened: ``rest`` waits for the answer.
+    """Returned in place of a response when all that later requests of the same connection must come after has happened:
+    ``rest`` waits for the response.
     """
 
     __slots__ = ("rest",)
 
     def __init__(self, rest: Awaitable[Any]) -> None:
         self.rest = rest
+
+
+async def settled(answer: Any) -> Any:
+    """Wait for the response of a handler, whichever of the three forms ``answer`` has."""
+    while True:
+        if isinstance(answer, Begun):
+            answer = answer.rest
+        if not isinstance(answer, Awaitable):
+            return answer
+        answer = await answer
 
 
 class Dispatcher:
@@ -56,8 +69,8 @@ class Dispatcher:
         self._ticks_ns = ticks_ns
         self._requests = 0
 
-    async def dispatch(self, api_name: str, body: bytes, context: RequestContext = INTERNAL) -> Buffers:
-        """Bytes in, bytes out; never raises."""
+    def dispatch(self, api_name: str, body: bytes, context: RequestContext = INTERNAL) -> Buffers | Awaitable[Buffers]:
+        """Bytes in, bytes out; never raises. An awaitable only if the handler must wait."""
         try:
             api = find_api(api_name)
         except ProtocolError as error:
@@ -68,44 +81,112 @@ class Dispatcher:
         except ProtocolError as error:
             self.meters.of(api.name).failed(error.name)
             return encode_response(error_response(api, error))
-        is_large = len(body) > LARGE_HEAD and head_size(body) > LARGE_HEAD
+        if len(body) > LARGE_HEAD and head_size(body) > LARGE_HEAD:
+            return self._in_steps(api, request, len(body), context)
         try:
-            if is_large:
-                await asyncio.sleep(0)
-            response = await self.answer(api, request, context)
-            if is_large:
-                await asyncio.sleep(0)
+            answer = self.answer(api, request, context)
+        except ProtocolError as error:
+            answer = error_response(api, error)
+        if isinstance(answer, (Begun, Awaitable)):
+            return self._dispatched(api, request, len(body), answer)
+        return self._encoded(api, request, len(body), answer)
+
+    async def _dispatched(self, api: Api, request: object, size: int, answer: Any) -> Buffers:
+        try:
+            response = await settled(answer)
+        except ProtocolError as error:
+            response = error_response(api, error)
+        return self._encoded(api, request, size, response)
+
+    async def _in_steps(self, api: Api, request: object, size: int, context: RequestContext) -> Buffers:
+        await asyncio.sleep(0)
+        try:
+            response = await settled(self.answer(api, request, context))
+        except ProtocolError as error:
+            response = error_response(api, error)
+        else:
+            await asyncio.sleep(0)
+        return self._encoded(api, request, size, response)
+
+    def _encoded(self, api: Api, request: object, size: int, response: Any) -> Buffers:
+        try:
             buffers = encode_response(response)
         except ProtocolError as error:
             buffers = encode_response(error_response(api, error))
         meter = self.meters.of(metered_as(api, request))
-        meter.bytes_in += len(body)
+        meter.bytes_in += size
         meter.bytes_out += sum(map(len, buffers))
         return buffers
 
-    async def answer(self, api: Api, request: object, context: RequestContext = INTERNAL) -> Any:
-        """The same handlers, typed. Raises ProtocolError and nothing else."""
+    def answer(self, api: Api, request: object, context: RequestContext = INTERNAL) -> Any:
+        """The response of the same handlers, typed; see the head of this file for its forms. Raises ProtocolError and
+        nothing else, and so do awaitables that it returns.
+        """
         meter = self.meters.of(metered_as(api, request))
         if not self._is_open():
             meter.failed(BrokerNotAvailable.name)
             raise BrokerNotAvailable("the broker is stopping or not yet started: ask another one, or later")
         self._requests += 1
-        visit = Visit()
-        VISIT.set(visit)
-        began = self._ticks_ns()
-        # Never reset: each request sets its own, and a handler closed with its loop is closed in another context.
-        CAUSE.set(f"{api.name}#{self._requests}")
+        under_way = _UnderWay(api, meter, f"{api.name}#{self._requests}", self._ticks_ns())
+        token = CAUSE.set(under_way.cause)
         try:
-            return await self._handlers[api.name](request, context)
+            answer = self._handlers[api.name](request, context)
         except ProtocolError as error:
             meter.failed(error.name)
+            self._observe(under_way)
             raise
-        except Exception as error:  # a bug: whatever it is, the caller gets an answer and the broker stops
-            meter.failed(UnknownServerError.name)
-            self._on_bug(f"handler of {api.name}", error)
-            raise UnknownServerError(f"{api.name} failed: {type(error).__name__}", outcome=UNKNOWN) from error
+        except Exception as error:
+            self._observe(under_way)
+            raise self._bug(under_way, error) from error
         finally:
-            meter.observe(self._ticks_ns() - began, visit.parked_ns)
+            CAUSE.reset(token)
+        if isinstance(answer, Begun):
+            return Begun(self._finish(under_way, answer.rest))
+        if isinstance(answer, Awaitable):
+            return self._finish(under_way, answer)
+        self._observe(under_way)
+        return answer
+
+    async def _finish(self, under_way: _UnderWay, waiting: Awaitable[Any]) -> Any:
+        """What ``waiting`` results in: the response, or Begun."""
+        # Never reset: each request sets its own, and a handler closed with its loop is closed in another context.
+        VISIT.set(under_way.visit)
+        CAUSE.set(under_way.cause)
+        answer = None
+        try:
+            answer = await waiting
+        except ProtocolError as error:
+            under_way.meter.failed(error.name)
+            raise
+        except Exception as error:
+            raise self._bug(under_way, error) from error
+        finally:
+            if not isinstance(answer, Begun):
+                self._observe(under_way)
+        return Begun(self._finish(under_way, answer.rest)) if isinstance(answer, Begun) else answer
+
+    def _observe(self, under_way: _UnderWay) -> None:
+        under_way.meter.observe(self._ticks_ns() - under_way.began_ns, under_way.visit.parked_ns)
+
+    def _bug(self, under_way: _UnderWay, error: Exception) -> UnknownServerError:
+        """Whatever it is, the caller gets an answer and the broker stops."""
+        name = under_way.api.name
+        under_way.meter.failed(UnknownServerError.name)
+        self._on_bug(f"handler of {name}", error)
+        return UnknownServerError(f"{name} failed: {type(error).__name__}", outcome=UNKNOWN)
+
+
+class _UnderWay:
+    """One request from its handler's call to its response."""
+
+    __slots__ = ("api", "began_ns", "cause", "meter", "visit")
+
+    def __init__(self, api: Api, meter: RequestMeter, cause: str, began_ns: int) -> None:
+        self.api = api
+        self.meter = meter
+        self.cause = cause
+        self.began_ns = began_ns
+        self.visit = Visit()
 
 
 def metered_as(api: Api, request: object) -> str:

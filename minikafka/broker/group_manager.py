@@ -226,11 +226,20 @@ class GroupManager:
 
     # ---- finding ----
 
-    async def _find_coordinator(
+    def _find_coordinator(
+        self, request: FindCoordinatorRequest, context: RequestContext
+    ) -> FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]:
+        if OFFSETS_TOPIC not in self._image().topics:
+            return self._create_and_find(request, context)
+        return self._coordinators(request, context)
+
+    async def _create_and_find(
         self, request: FindCoordinatorRequest, context: RequestContext
     ) -> FindCoordinatorResponse:
-        if OFFSETS_TOPIC not in self._image().topics:
-            await self._create_topic()
+        await self._create_topic()
+        return self._coordinators(request, context)
+
+    def _coordinators(self, request: FindCoordinatorRequest, context: RequestContext) -> FindCoordinatorResponse:
         return FindCoordinatorResponse(
             coordinators=tuple(self._coordinator(key, context.listener) for key in request.keys)
         )
@@ -311,12 +320,12 @@ class GroupManager:
         )
         return response
 
-    async def _heartbeat(self, request: HeartbeatRequest, _: RequestContext) -> HeartbeatResponse:
+    def _heartbeat(self, request: HeartbeatRequest, _: RequestContext) -> HeartbeatResponse:
         shard = self._shard(request.group_id)
         with shard.step() as step:
             return shard.coordinator.heartbeat(request, step)
 
-    async def _leave(self, request: LeaveGroupRequest, _: RequestContext) -> LeaveGroupResponse:
+    def _leave(self, request: LeaveGroupRequest, _: RequestContext) -> LeaveGroupResponse:
         shard = self._shard(request.group_id)
         with shard.step() as step:
             return shard.coordinator.leave(request, step)
@@ -359,7 +368,7 @@ class GroupManager:
             )
         )
 
-    async def _fetch_offsets(self, request: OffsetFetchRequest, _: RequestContext) -> OffsetFetchResponse:
+    def _fetch_offsets(self, request: OffsetFetchRequest, _: RequestContext) -> OffsetFetchResponse:
         return self._shard(request.group_id).coordinator.fetch_offsets(request)
 
     async def _delete_offsets(self, request: OffsetDeleteRequest, _: RequestContext) -> OffsetDeleteResponse:
@@ -371,7 +380,7 @@ class GroupManager:
 
     # ---- groups ----
 
-    async def _list_groups(self, request: ListGroupsRequest, _: RequestContext) -> ListGroupsResponse:
+    def _list_groups(self, request: ListGroupsRequest, _: RequestContext) -> ListGroupsResponse:
         if not self._session_alive():
             raise CoordinatorNotAvailable("this broker has no session with the controller: ask again")
         found: list[ListedGroup] = []
@@ -380,7 +389,7 @@ class GroupManager:
             found += shard.coordinator.list_groups(request)
         return ListGroupsResponse(groups=tuple(sorted(found, key=lambda group: group.group_id)))
 
-    async def _describe_groups(self, request: DescribeGroupsRequest, _: RequestContext) -> DescribeGroupsResponse:
+    def _describe_groups(self, request: DescribeGroupsRequest, _: RequestContext) -> DescribeGroupsResponse:
         return DescribeGroupsResponse(groups=tuple(self._described(name) for name in request.groups))
 
     def _described(self, name: str) -> DescribedGroup:

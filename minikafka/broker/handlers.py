@@ -5,7 +5,7 @@ Rule for this file: it points, it answers nothing itself. An API that stands her
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 from minikafka.broker.api.admin import AdminApi
@@ -37,8 +37,6 @@ from minikafka.wire.messages import (
     DescribeReplicasRequest,
     DescribeReplicasResponse,
     FetchRequest,
-    ProduceRequest,
-    ProduceResponse,
 )
 
 QUORUM_APIS = ("Vote", "BeginQuorumEpoch", "EndQuorumEpoch", "FetchSnapshot", "DescribeQuorum")
@@ -83,29 +81,26 @@ def handler_table(
     alive = lifecycle.session_alive
 
     def to_clients(handler: ApiHandler) -> ApiHandler:
-        async def handle(request: Any, context: RequestContext) -> Any:
+        def handle(request: Any, context: RequestContext) -> Any:
             if context.protocol != INTERNAL.protocol and getattr(request, "replica_id", -1) < 0:
                 check_caught_up()
-            return await handler(request, context)
+            return handler(request, context)
 
         return handle
 
-    async def produce(request: ProduceRequest, _: RequestContext) -> ProduceResponse:
-        return await handle_produce(replicas, request, session_alive=alive)
-
-    async def fetch(request: FetchRequest, _: RequestContext) -> Any:
+    def fetch(request: FetchRequest, _: RequestContext) -> Any:
         if any(each.topic == METADATA_TOPIC for each in request.partitions):
-            return await quorum.handle(request)
-        return await handle_fetch(replicas, request, session_alive=alive)
+            return quorum.handle(request)
+        return handle_fetch(replicas, request, session_alive=alive)
 
-    async def describe_replicas(request: DescribeReplicasRequest, _: RequestContext) -> DescribeReplicasResponse:
-        return await handle_describe_replicas(replicas, request, broker_epoch=lifecycle.broker_epoch)
+    def describe_replicas(request: DescribeReplicasRequest, _: RequestContext) -> DescribeReplicasResponse:
+        return handle_describe_replicas(replicas, request, broker_epoch=lifecycle.broker_epoch)
 
     async def create_topics(request: CreateTopicsRequest, _: RequestContext) -> CreateTopicsResponse:
         return admin.with_configs(request, await controller.handle(request))
 
     return {
-        "Produce": to_clients(produce),
+        "Produce": to_clients(lambda request, _: handle_produce(replicas, request, session_alive=alive)),
         "Fetch": to_clients(fetch),
         "ListOffsets": to_clients(lambda request, _: handle_list_offsets(replicas, request, session_alive=alive)),
         "OffsetForLeaderEpoch": to_clients(
@@ -130,6 +125,6 @@ def handler_table(
     }
 
 
-def _without_context(handler: Callable[[Any], Awaitable[Any]]) -> ApiHandler:
+def _without_context(handler: Callable[[Any], Any]) -> ApiHandler:
     """A handler that answers every caller alike."""
     return lambda request, _: handler(request)

@@ -15,13 +15,12 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from minikafka.broker.dispatch import Begun
+from minikafka.broker.dispatch import LARGE_HEAD, Begun
 from minikafka.errors import BrokerNotAvailable, InvalidRequest, ProtocolError, UnsupportedVersion
 from minikafka.ports import Buffers, Events, FrameConnection, MeetFaults, RequestContext
 from minikafka.types import Address, NodeId, TopicId
@@ -49,7 +48,7 @@ PENDING_MAX = 8
 PRODUCE_KEY = 0
 
 Answering = Callable[[str, object, RequestContext], Any]
-"""(our API, typed request, context) -> typed response, or an awaitable of it. Raises ProtocolError."""
+"""(our API, typed request, context) -> typed response, Begun, or an awaitable of either. Raises ProtocolError."""
 
 
 class _Pending:
@@ -283,7 +282,7 @@ class KafkaSession:
         try:
             request = offer.request(message, exchange)
             response = (
-                self._each(pending, offer.api, request, context)
+                self._each(pending, offer.api, iter(request), context)
                 if isinstance(request, list)
                 else self._answer(pending, offer.api, request, context)
             )
@@ -295,7 +294,7 @@ class KafkaSession:
         if isinstance(response, Begun):
             pending.has_begun = True
             response = response.rest
-        if inspect.isawaitable(response):
+        if isinstance(response, Awaitable):
             task = asyncio.get_running_loop().create_task(
                 self._await(pending, offer, message, exchange, response), name=f"kafka-{offer.name}"
             )
@@ -307,40 +306,71 @@ class KafkaSession:
     def _answer(self, pending: _Pending, api: str, request: Any, context: RequestContext) -> Any:
         """The handler's answer, or an awaitable of it, through the faults of the link."""
         if self.meet_faults is None:
+            if len(pending.frame) > LARGE_HEAD and pending.header.key != PRODUCE_KEY:
+                # Other connections are served between decoding and handling it.
+                return self._handled(pending, api, request, context)
             return self._door.answering(api, request, context)
         return self.meet_faults(context.client_id, api, lambda: self._handled(pending, api, request, context))
 
     async def _handled(self, pending: _Pending, api: str, request: Any, context: RequestContext) -> Any:
         """The handler's answer; one that reports a failure travels as any other."""
         try:
-            response = self._door.answering(api, request, context)
-            if isinstance(response, Begun):
-                pending.has_begun = True
-                self._advance()
-                response = response.rest
-            return await response if inspect.isawaitable(response) else response
+            return await self._settled(pending, self._door.answering(api, request, context))
         except BrokerNotAvailable:
             raise
         except ProtocolError as error:
             return error_response(BY_NAME[api], error)
 
-    async def _each(self, pending: _Pending, api: str, requests: list[Any], context: RequestContext) -> list[Any]:
-        """The answers to several requests of one message, in order; one that fails does not spoil the others."""
-        responses = []
+    async def _settled(self, pending: _Pending, answer: Any) -> Any:
+        """Wait for a handler's response; begin later requests as soon as this one's effect has happened."""
+        while True:
+            if isinstance(answer, Begun):
+                pending.has_begun = True
+                self._advance()
+                answer = answer.rest
+            if not isinstance(answer, Awaitable):
+                return answer
+            answer = await answer
+
+    def _each(self, pending: _Pending, api: str, requests: Iterator[Any], context: RequestContext) -> Any:
+        """The responses to several requests of one message, in order, or an awaitable. A request that fails does
+        not affect the others.
+        """
+        responses: list[Any] = []
         for request in requests:
             try:
-                responses.append(await self._answer(pending, api, request, context))
+                answer = self._answer(pending, api, request, context)
             except BrokerNotAvailable:
                 raise
             except ProtocolError as error:
-                responses.append(error_response(BY_NAME[api], error))
+                answer = error_response(BY_NAME[api], error)
+            if isinstance(answer, (Begun, Awaitable)):
+                return self._each_waiting(pending, api, requests, context, responses, answer)
+            responses.append(answer)
         return responses
+
+    async def _each_waiting(
+        self,
+        pending: _Pending,
+        api: str,
+        requests: Iterator[Any],
+        context: RequestContext,
+        responses: list[Any],
+        answer: Any,
+    ) -> Any:
+        try:
+            responses.append(await self._settled(pending, answer))
+        except BrokerNotAvailable:
+            raise
+        except ProtocolError as error:
+            responses.append(error_response(BY_NAME[api], error))
+        return responses + await self._settled(pending, self._each(pending, api, requests, context))
 
     async def _await(
         self, pending: _Pending, offer: Translation, message: Message, exchange: Exchange, answer: Awaitable[Any]
     ) -> None:
         try:
-            response = await answer
+            response = await self._settled(pending, answer)
         except BrokerNotAvailable:
             self._hang_up()
             return

@@ -20,17 +20,23 @@ class Turns:
         self._bytes = 0
         self._ending = False
 
-    async def admit(self, size: int) -> None:
-        """Return at once while little was written; else in a later turn of the loop. One batch may be of any size.
+    def take(self, size: int) -> bool:
+        """Return True if these bytes may be appended in this turn of the loop. One batch may be of any size.
 
         Turns that nobody ended count on, which costs a pause too many per ``bytes_max`` and saves watching every turn.
         """
-        while self._bytes >= self._bytes_max:
+        if self._bytes >= self._bytes_max:
+            return False
+        self._bytes += size
+        return True
+
+    async def admit(self, size: int) -> None:
+        """Return in the first turn in which these bytes may be appended."""
+        while not self.take(size):
             if not self._ending:
                 self._ending = True
                 asyncio.get_running_loop().call_soon(self._begin)
             await asyncio.sleep(0)
-        self._bytes += size
 
     def _begin(self) -> None:
         self._ending = False

@@ -16,7 +16,7 @@ import asyncio
 import enum
 import heapq
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from minikafka.types import Offset, TopicPartition
@@ -44,7 +44,7 @@ class Condition(NamedTuple):
 class _Waiter:
     """One parked request; ``future`` is None once it has gone, and then its entries in the heaps are dead."""
 
-    __slots__ = ("expired", "future", "released")
+    __slots__ = ("expired", "future", "released", "timer")
 
     def __init__(self) -> None:
         self.expired = False
@@ -54,6 +54,7 @@ class _Waiter:
         self.future: asyncio.Future[None] | None = None
         self.released: list[Condition] = []
         """By what it was woken: these have left their heaps."""
+        self.timer: asyncio.TimerHandle | None = None
 
     def wake(self) -> None:
         if self.future is not None and not self.future.done():
@@ -139,37 +140,59 @@ class Waiters:
         met: Callable[[], bool],
         deadline: float,
         *,
-        just_asked: bool = False,
         news: list[TopicPartition] | None = None,
     ) -> bool:
-        """Wait until ``met()``; it is asked first (unless the caller has ``just_asked``), and after each wake-up.
+        """Wait until ``met()``; it is asked first, and after each wake-up.
 
         False when the deadline (on the loop's clock) passed first or the broker stops. What ``met`` raises ends the
         wait. Partitions that woke it are added to ``news`` before ``met`` is asked.
         """
-        if not just_asked and met():
-            return True
-        loop = asyncio.get_running_loop()
+        return met() or await self.from_now(conditions, met, deadline, news=news)
+
+    def from_now(
+        self,
+        conditions: Sequence[Condition],
+        met: Callable[[], bool],
+        deadline: float,
+        *,
+        news: list[TopicPartition] | None = None,
+    ) -> Awaitable[bool]:
+        """As ``until`` for a caller that has found ``met`` false. What happens from this call on wakes the waiter, also
+        before the result is awaited.
+        """
         if self._is_over(deadline):
-            return False
+            return self._wait(None, met, deadline, news)
         waiter = _Waiter()
         waiter.released.extend(conditions)
-        timer = loop.call_at(deadline, waiter.expire)
+        waiter.timer = asyncio.get_running_loop().call_at(deadline, waiter.expire)
+        self._watch(waiter)
+        return self._wait(waiter, met, deadline, news)
+
+    async def _wait(
+        self,
+        waiter: _Waiter | None,
+        met: Callable[[], bool],
+        deadline: float,
+        news: list[TopicPartition] | None,
+    ) -> bool:
+        if waiter is None:
+            return False
         self.parked += 1
         try:
             while True:
-                waiter.future = loop.create_future()
-                self._watch(waiter)
-                await waiter.future
+                if waiter.future is not None:
+                    await waiter.future
                 if news is not None:
                     news.extend(condition.partition for condition in waiter.released)
                 if met():
                     return True
                 if waiter.expired or self._is_over(deadline):
                     return False
+                self._watch(waiter)
         finally:
             self.parked -= 1
-            timer.cancel()
+            if waiter.timer is not None:
+                waiter.timer.cancel()
             waiter.future = None
 
     def _is_over(self, deadline: float) -> bool:
@@ -177,6 +200,7 @@ class Waiters:
 
     def _watch(self, waiter: _Waiter) -> None:
         """Wait for what it was released from (at first: for all)."""
+        waiter.future = asyncio.get_running_loop().create_future()
         births = self._births
         for condition in waiter.released:
             heaps = self._heaps[condition.mark]

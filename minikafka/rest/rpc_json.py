@@ -8,6 +8,7 @@ and the status is 200.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 
 from minikafka.errors import ProtocolError
 from minikafka.ports import Buffers, Handler, RequestContext
@@ -34,7 +35,8 @@ def json_rpc(handler: Handler) -> Handler:
         await asyncio.sleep(0)
         packed = b"".join(encode_request(request))
         await asyncio.sleep(0)
-        answer = b"".join(await handler(api_name, packed, context))
+        answering = handler(api_name, packed, context)
+        answer = b"".join(await answering if isinstance(answering, Awaitable) else answering)
         await asyncio.sleep(0)
         response = decode_response(api_name, answer)
         await asyncio.sleep(0)

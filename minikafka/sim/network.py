@@ -23,7 +23,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context
 from dataclasses import dataclass, field
 from math import log
@@ -316,7 +316,8 @@ class SimNetwork:
     def _handle(self, listener: _Listener, arrival: int, call: _Call, message: Message) -> Coroutine[Any, Any, None]:
         async def handle() -> None:
             try:
-                answer = b"".join(await listener.handler(message.api, message.body, listener.request_context))
+                answering = listener.handler(message.api, message.body, listener.request_context)
+                answer = b"".join(await answering if isinstance(answering, Awaitable) else answering)
             except asyncio.CancelledError:
                 self._break(listener, arrival, "the handler was cancelled")
                 raise

@@ -22,6 +22,7 @@ import time
 from asyncio import Transport
 from collections.abc import Awaitable, Callable, Mapping
 from email.utils import formatdate
+from functools import partial
 from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
 from aiohttp import HttpVersion11, web
@@ -188,6 +189,11 @@ def asked_of(request: web.BaseRequest) -> Asked:
         is_link=headers.get("Sec-Fetch-Mode") == "navigate" and headers.get("Sec-Fetch-Dest") == "document",
         asks_before=request.method == "OPTIONS" and "Access-Control-Request-Method" in headers,
     )
+
+
+async def _answered(handler: Handler, api: str, body: bytes, context: RequestContext) -> Buffers:
+    answer = handler(api, body, context)
+    return await answer if isinstance(answer, Awaitable) else answer
 
 
 class HttpServer:
@@ -466,26 +472,39 @@ class HttpServer:
         if self._closing and not self._busy:
             self._all_idle.set()
 
-    async def rpc_answer(self, caller: RpcConnection, head: Head, body: bytes | bytearray) -> Answer | None:
-        """What the handler answers to a plain request; None: nothing at all. Raises HangUp."""
+    def rpc_answer(
+        self, caller: RpcConnection, head: Head, body: bytes | bytearray
+    ) -> Answer | Awaitable[Answer | None] | None:
+        """What the handler answers to a plain request; None: nothing at all. Raises HangUp when awaited."""
         body = cast("bytes", body)  # whoever reads a body takes slices of it: nobody else holds this one
         context = caller.context
         if context is None:
             context = caller.context = self._context_of(caller.remote)
-        try:
-            if self._interpose is None:
-                return Answer(await self._handler(head.api, body, context))
+        if self._interpose is not None:
             found = _NODE.search(head.fields)
             source = found[1].decode("latin-1").strip() if found else ""
-            return Answer(await self._interpose(source, head.api, body, lambda: self._handler(head.api, body, context)))
+            handle = partial(_answered, self._handler, head.api, body, context)
+            return self._awaited(head.api, self._interpose(source, head.api, body, handle))
+        try:
+            answer = self._handler(head.api, body, context)
+        except Exception as error:  # noqa: BLE001 - a handler never raises: whoever runs this loop decides what stops
+            return self._failed(head.api, error)
+        return self._awaited(head.api, answer) if isinstance(answer, Awaitable) else Answer(answer)
+
+    async def _awaited(self, api: str, answer: Awaitable[Buffers]) -> Answer | None:
+        try:
+            return Answer(await answer)
         except NotAnswered as silence:
             if silence.hang_up:
                 raise HangUp from silence
             return None
-        except Exception as error:  # noqa: BLE001 - a handler never raises: whoever runs this loop decides what stops
-            self._tell_bug(RPC_PATH + head.api, error)
-            told = json.dumps(problem_of(UnknownServerError(SEE_LOG, outcome=UNKNOWN), status=500)).encode() + b"\n"
-            return Answer((told,), PROBLEM_TYPE, b"500 Internal Server Error", keeps_alive=False)
+        except Exception as error:  # noqa: BLE001 - as in rpc_answer
+            return self._failed(api, error)
+
+    def _failed(self, api: str, error: Exception) -> Answer:
+        self._tell_bug(RPC_PATH + api, error)
+        told = json.dumps(problem_of(UnknownServerError(SEE_LOG, outcome=UNKNOWN), status=500)).encode() + b"\n"
+        return Answer((told,), PROBLEM_TYPE, b"500 Internal Server Error", keeps_alive=False)
 
     def _context_of(self, remote: str | None) -> RequestContext:
         return RequestContext("rpc", self._listener_name, remote or "")
@@ -593,10 +612,10 @@ class HttpServer:
             api = path[len(RPC_PATH) :]
             context = self._context_of(request.remote)
             if self._interpose is None:
-                buffers = await handler(api, body, context)
+                buffers = await _answered(handler, api, body, context)
             else:
                 source = request.headers.get(NODE_HEADER, "")
-                buffers = await self._interpose(source, api, body, lambda: handler(api, body, context))
+                buffers = await self._interpose(source, api, body, partial(_answered, handler, api, body, context))
         except NotAnswered as told:
             return Silence(hang_up=told.hang_up)
         except BodyTooLarge as error:

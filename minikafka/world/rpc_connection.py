@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol, cast
@@ -161,8 +162,12 @@ class Host(Protocol):
         """They are held no more."""
         ...
 
-    async def rpc_answer(self, caller: RpcConnection, head: Head, body: bytes | bytearray) -> Answer | None:
-        """What the handler answers; None: nothing at all. Raises HangUp, and nothing else."""
+    def rpc_answer(
+        self, caller: RpcConnection, head: Head, body: bytes | bytearray
+    ) -> Answer | Awaitable[Answer | None] | None:
+        """What the handler answers, or an awaitable of it; None: nothing at all. The awaitable raises HangUp, nothing
+        else.
+        """
         ...
 
     def http_date(self) -> bytes: ...
@@ -241,7 +246,7 @@ class RpcConnection(asyncio.BufferedProtocol):
             return
         self._read_size += nbytes
         if self._handling is None and not self._is_full:
-            self._look()
+            self._look_on()
         elif self._read_size == READ_SIZE and self._transport is not None:
             self._transport.pause_reading()
 
@@ -255,16 +260,21 @@ class RpcConnection(asyncio.BufferedProtocol):
 
     # ---- one request -------------------------------------------------------------------------------------------------
 
-    def _look(self) -> None:
-        """Is there a whole head? Begin with its request, or hand over what is none of ours."""
+    def _look_on(self) -> None:
+        """Answer what was read, until a request must wait or something is incomplete."""
+        while self._read_size and self._handling is None and not self._is_full and self._look():
+            pass
+
+    def _look(self) -> bool:
+        """Is there a whole head? Begin with its request, or hand over what is none of ours. True: it is answered."""
         read = bytes(self._read[: self._read_size])
         end = read.find(b"\r\n\r\n") + 4
         if read[0] <= FIRST_BYTE_MAX and not self._has_asked and self._speak_frames(read):
-            return
+            return False
         if end < 4:
             if not (read.startswith(_START) or _START.startswith(read)) or self._read_size == READ_SIZE:
                 self._hand_over()
-            return
+            return False
         head = head_of(read[:end])
         if (
             head is None
@@ -273,7 +283,7 @@ class RpcConnection(asyncio.BufferedProtocol):
             or not self._host.admit(head.length)
         ):
             self._hand_over()
-            return
+            return False
         self._has_asked = True
         self._head, self._held = head, head.length
         rest = self._read_size - end
@@ -281,12 +291,13 @@ class RpcConnection(asyncio.BufferedProtocol):
             stop = end + head.length
             self._keep(stop)
             self._answer(read[end:stop])
-            return
+            return self._handling is None and not self._closes
         self._head_bytes = read[:end]
         self._body = bytearray(head.length)
         self._body[:rest] = self._read[end : self._read_size]
         self._body_size, self._read_size = rest, 0
         self._patience = self._loop.call_later(self._host.body_patience_s, self._hand_over)
+        return False
 
     def _keep(self, stop: int) -> None:
         """What lies behind ``stop`` is the beginning of the next request."""
@@ -296,20 +307,29 @@ class RpcConnection(asyncio.BufferedProtocol):
         self._read_size = rest
 
     def _answer(self, body: bytes | bytearray) -> None:
-        head = self._head
+        head, held = self._head, self._held
         if self._patience is not None:
             self._patience.cancel()
             self._patience = None
-        self._body, self._head = None, None
-        if head is not None:
-            self._handling = self._loop.create_task(self._handle(head, body))
+        self._body, self._head, self._held = None, None, 0
+        if head is None:
+            return
+        answer = self._host.rpc_answer(self, head, body)
+        if isinstance(answer, Awaitable):
+            self._handling = self._loop.create_task(self._handle(head, held, answer))
             self._host.began(self, self._handling)
+            return
+        if answer is not None:
+            self._write(head, answer)
+        self._host.release(held)
+        self._quiet_since = self._loop.time()
+        if self._closes:
+            self.close()
 
-    async def _handle(self, head: Head, body: bytes | bytearray) -> None:
-        handling, held = self._handling, self._held
-        self._held = 0
+    async def _handle(self, head: Head, held: int, answering: Awaitable[Answer | None]) -> None:
+        handling = self._handling
         try:
-            answer = await self._host.rpc_answer(self, head, body)
+            answer = await answering
             if answer is not None:
                 self._write(head, answer)
         except HangUp:
@@ -343,8 +363,7 @@ class RpcConnection(asyncio.BufferedProtocol):
         if transport is None or transport.is_closing():
             return
         was_full = self._read_size == READ_SIZE
-        if self._read_size:
-            self._look()
+        self._look_on()
         if was_full and self._transport is transport and not transport.is_closing():
             transport.resume_reading()
 

@@ -355,3 +355,25 @@ def test_connection_close_and_the_servers_own_end(play):
         assert server.connection_count == 0
 
     play(story)
+
+
+def test_requests_whose_handler_need_not_wait_are_answered_in_one_turn(play):
+    """Hundreds of them in one read: each is answered in order, without a task and without deepening the stack."""
+
+    async def story(server: HttpServer, echo: Echo, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tasks: list[int] = []
+
+        def handler(_api: str, body: bytes, _context: RequestContext) -> Sequence[bytes]:
+            tasks.append(len(asyncio.all_tasks()))
+            return [bytes(body)]
+
+        before = len(asyncio.all_tasks())
+        server._handler = handler
+        count = 2000
+        writer.write(b"".join(PLAIN % (4, b"%04d" % number) for number in range(count)))
+        for number in range(count):
+            assert await answer(reader) == (200, b"%04d" % number)
+        assert set(tasks) <= {before - 1, before}
+        assert plain(server) == 1
+
+    play(story)

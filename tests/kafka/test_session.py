@@ -11,10 +11,10 @@ import pytest
 from minikafka.broker.dispatch import Begun
 from minikafka.broker.kafka_session import PENDING_MAX, KafkaDoor, KafkaSession
 from minikafka.broker.meters import RequestMeters
-from minikafka.errors import BrokerNotAvailable, InvalidRequest, NotLeaderOrFollower
+from minikafka.errors import BrokerNotAvailable, InvalidRequest, NotCoordinator, NotLeaderOrFollower
 from minikafka.ports import RequestContext
 from minikafka.quorum.image import MetadataImage
-from minikafka.wire.group_messages import HeartbeatResponse
+from minikafka.wire.group_messages import HeartbeatResponse, OffsetFetchResponse
 from minikafka.wire.kafka.codec import decode, encode
 from minikafka.wire.kafka.schema import api_named
 from minikafka.wire.messages import MetadataResponse, ProducedPartition, ProduceResponse
@@ -320,3 +320,40 @@ async def test_contexts_name_the_client():
     assert {(context.protocol, context.remote, context.api_version) for _, _, context in line.asked} == {
         ("kafka", "127.0.0.1", 1)
     }
+
+
+async def test_a_produce_that_is_appended_late_lets_the_next_one_begin_then():
+    """A long batch is validated beside the loop: its handler returns an awaitable that results in Begun."""
+    line = Line()
+    line.begins_at_once = False
+    line.produce(1)
+    line.produce(2)
+    rest = asyncio.get_running_loop().create_future()
+    line.gates[0].set_result(Begun(rest))
+    await settle()
+    assert len(line.gates) == 2
+    line.gates[1].set_result(produced())
+    await settle()
+    assert line.answered == []
+    rest.set_result(produced())
+    await settle()
+    assert line.answered == [1, 2]
+
+
+async def test_several_requests_of_one_message_are_answered_in_order_whether_or_not_they_wait():
+    """OffsetFetch for three groups: the second waits; a failed one does not affect the others."""
+    line = Line()
+    line.prompt["OffsetFetch"] = OffsetFetchResponse()
+    line.ask("OffsetFetch", 8, {"groups": [{"group_id": name, "topics": None} for name in "abc"]}, 1)
+    assert line.answered == [1]
+    assert [request.group_id for _, request, _ in line.asked] == ["a", "b", "c"]
+    del line.prompt["OffsetFetch"]
+    line.ask("OffsetFetch", 8, {"groups": [{"group_id": name, "topics": None} for name in "de"]}, 2)
+    assert len(line.gates) == 1
+    line.gates[0].set_exception(NotCoordinator("another broker is"))
+    await settle()
+    line.gates[1].set_result(OffsetFetchResponse())
+    await settle()
+    assert line.answered == [1, 2]
+    answer = decode("OffsetFetch", "response", 8, memoryview(line.sent[1]), 9)
+    assert [each["error_code"] for each in answer["groups"]] == [NotCoordinator.code, 0]

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from minikafka.broker.dispatch import Dispatcher
+from minikafka.broker.dispatch import Dispatcher, settled
 from minikafka.broker.flusher import Flusher
 from minikafka.broker.quorum_follower import MetadataFollower
 from minikafka.broker.quorum_snapshots import SnapshotFiles
@@ -359,7 +359,7 @@ def dispatch(handlers, api, body, *, is_open=True):
     )
 
     async def send(_sim):
-        return b"".join(bytes(each) for each in await dispatcher.dispatch(api, body))
+        return b"".join(bytes(each) for each in await settled(dispatcher.dispatch(api, body)))
 
     return decode_response(api if api == "Metadata" else "ApiVersions", run(send)), bugs
 

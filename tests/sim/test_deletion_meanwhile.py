@@ -35,6 +35,7 @@ def pause_before_the_second(cluster: SimCluster, node: NodeId) -> Callable[[], i
                 await asyncio.sleep(0.01)
         admitted.extend([size] if size else [])
 
+    replicas.turns.take = lambda _size: False  # type: ignore[method-assign]
     replicas.turns.admit = admit  # type: ignore[method-assign]
     return lambda: len(admitted)
 

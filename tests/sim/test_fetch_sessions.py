@@ -12,6 +12,7 @@ import pytest
 
 from minikafka.broker import handlers, replica_fetcher
 from minikafka.broker.api.fetch import handle_fetch
+from minikafka.broker.dispatch import settled
 from minikafka.broker.peer import call
 from minikafka.errors import FencedLeaderEpoch, FetchSessionIdNotFound, InvalidFetchSessionEpoch
 from minikafka.replication.fetch_session import FetcherSession, FetchSession
@@ -41,7 +42,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[Seen]:
     found: list[Seen] = []
 
     async def noting(replicas: Any, request: FetchRequest, **given: Any) -> FetchResponse:
-        response = await handle_fetch(replicas, request, **given)
+        response = await settled(handle_fetch(replicas, request, **given))
         if request.replica_id >= 0:
             answered = [TopicPartition(each.topic, each.partition) for each in response.partitions]
             found.append(Seen(len(request.partitions), answered, request.session_epoch == 0))

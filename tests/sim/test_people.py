@@ -12,6 +12,7 @@ import pytest
 
 from minikafka.broker import handlers
 from minikafka.broker.api.produce import handle_produce
+from minikafka.broker.dispatch import settled
 from minikafka.check import Checker, Expectations, Recorder, value_id
 from minikafka.check.findings import (
     AbortedRead,
@@ -333,7 +334,7 @@ def test_what_a_doubled_request_explains_is_named_and_nothing_else(monkeypatch: 
 
     async def second_copy_refused(replicas: Any, request: ProduceRequest, **given: Any) -> ProduceResponse:
         if request.client_id != LOOSE:
-            return await handle_produce(replicas, request, **given)
+            return await settled(handle_produce(replicas, request, **given))
         (part,) = request.partitions
         batch = b"".join(map(bytes, part.records))
         if batch in arrived:
@@ -343,7 +344,7 @@ def test_what_a_doubled_request_explains_is_named_and_nothing_else(monkeypatch: 
             )
             return ProduceResponse(partitions=(answer,))
         arrived.add(batch)
-        response = await handle_produce(replicas, request, **given)
+        response = await settled(handle_produce(replicas, request, **given))
         await asyncio.sleep(0.05)
         return response
 

@@ -65,7 +65,7 @@ class AdminApi:
         defaults = to_settings(BrokerConfig())
         return {name: "" for name, text in self._started_with.items() if text != defaults[name]}
 
-    async def handle_describe_configs(self, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
+    def handle_describe_configs(self, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
         """Each setting with its value and every place that says something about it."""
         return DescribeConfigsResponse(results=tuple(self._described(each, request) for each in request.resources))
 
@@ -88,7 +88,7 @@ class AdminApi:
             for each, synonyms in self._of_topic(self._image(), own)
         )
 
-    async def handle_list_reassignments(
+    def handle_list_reassignments(
         self, request: ListPartitionReassignmentsRequest
     ) -> ListPartitionReassignmentsResponse:
         """What is under way, as far as this broker knows."""

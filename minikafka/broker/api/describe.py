@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from minikafka.broker.replica_manager import ReplicaManager
 
 
-async def handle_api_versions(_request: ApiVersionsRequest) -> ApiVersionsResponse:
+def handle_api_versions(_request: ApiVersionsRequest) -> ApiVersionsResponse:
     """Every API with the versions spoken here."""
     return ApiVersionsResponse(
         broker_version=__version__,
@@ -45,7 +45,7 @@ async def handle_api_versions(_request: ApiVersionsRequest) -> ApiVersionsRespon
     )
 
 
-async def handle_describe_replicas(
+def handle_describe_replicas(
     replicas: ReplicaManager, request: DescribeReplicasRequest, *, broker_epoch: int
 ) -> DescribeReplicasResponse:
     """Role, log end, high watermark and, on leaders, what is known of the followers."""
@@ -107,9 +107,7 @@ def _ms_ago(at: float, now: float) -> int:
     return int(min(now - at, 2**31) * 1000)
 
 
-async def handle_describe_producers(
-    replicas: ReplicaManager, request: DescribeProducersRequest
-) -> DescribeProducersResponse:
+def handle_describe_producers(replicas: ReplicaManager, request: DescribeProducersRequest) -> DescribeProducersResponse:
     """What one idempotent producer wrote last to each partition, once that is committed (issue 4); or all of them.
 
     Who goes on behind an earlier attempt must not go on behind records that a new leader may not have: while the

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from minikafka.log.partition_log import PartitionLog
 
 
-async def handle_describe_log(
+def handle_describe_log(
     replicas: ReplicaManager, quorum: QuorumDriver, request: DescribeLogRequest
 ) -> DescribeLogResponse:
     """Raises UnknownTopicOrPartition, ReplicaNotAvailable, OffsetOutOfRange, CorruptMessage, KafkaStorageError."""

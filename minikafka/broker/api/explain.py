@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from minikafka.broker.replica_manager import ReplicaManager
 
 
-async def handle_explain_partition(
+def handle_explain_partition(
     replicas: ReplicaManager, chronicle: Chronicle, request: ExplainPartitionRequest
 ) -> ExplainPartitionResponse:
     """Raises UnknownTopicOrPartition."""

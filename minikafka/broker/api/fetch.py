@@ -18,7 +18,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Awaitable, Container
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -62,9 +62,9 @@ class _Read:
     """In which role it was read, if the question was in order."""
 
 
-async def handle_fetch(
+def handle_fetch(
     replicas: ReplicaManager, request: FetchRequest, *, session_alive: SessionAlive
-) -> FetchResponse:
+) -> FetchResponse | Awaitable[FetchResponse]:
     """Read, wait if there is too little, read again; see the head of this file.
 
     Raises InvalidRequest, FetchSessionIdNotFound, InvalidFetchSessionEpoch.
@@ -86,8 +86,12 @@ async def handle_fetch(
         news.clear()
         return fetch.has_enough()
 
-    with replicas.traffic.purgatories["Fetch"].parked():
-        is_enough = await replicas.waiters.until(fetch.conditions(), enough, deadline, just_asked=True, news=news)
+    return _long_poll(fetch, replicas.waiters.from_now(fetch.conditions(), enough, deadline, news=news))
+
+
+async def _long_poll(fetch: _Fetch, enough: Awaitable[bool]) -> FetchResponse:
+    with fetch.replicas.traffic.purgatories["Fetch"].parked():
+        is_enough = await enough
     fetch.read(acknowledge=False, keep_fresh=is_enough)
     return fetch.response()
 

@@ -11,9 +11,7 @@ if TYPE_CHECKING:
     from minikafka.broker.replica_manager import ReplicaManager
 
 
-async def handle_describe_log_dirs(
-    replicas: ReplicaManager, request: DescribeLogDirsRequest
-) -> DescribeLogDirsResponse:
+def handle_describe_log_dirs(replicas: ReplicaManager, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
     """One directory; ``offset_lag`` is how far a replica is behind the high watermark that it knows."""
     asked = (
         None

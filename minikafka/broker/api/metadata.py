@@ -51,21 +51,30 @@ class MetadataApi:
         self._moved = asyncio.Event()
         metadata.subscribe(lambda _old, _new: self._moved.set())
 
-    async def handle_metadata(self, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
+    def handle_metadata(
+        self, request: MetadataRequest, context: RequestContext
+    ) -> MetadataResponse | Awaitable[MetadataResponse]:
         """Brokers, topics, partitions, leaders; errors per topic and partition."""
         if request.allow_auto_topic_creation and self._live.now.auto_create_topics_enable:
-            await self._create_missing(request)
+            missing = self._missing(request)
+            if missing:
+                return self._create_and_answer(missing, request, context)
+        return self._metadata(request, context)
+
+    def _metadata(self, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
         return metadata_of(self.metadata.image, request, controller_id=self.quorum.leader_id, listener=context.listener)
 
-    async def handle_describe_topics(self, request: DescribeTopicsRequest) -> DescribeTopicsResponse:
+    def handle_describe_topics(self, request: DescribeTopicsRequest) -> DescribeTopicsResponse:
         """Partition state as the controller has recorded it (S15)."""
         return describe_topics(self.metadata.image, request)
 
-    async def _create_missing(self, request: MetadataRequest) -> None:
+    def _missing(self, request: MetadataRequest) -> list[str]:
         known = self.metadata.image.topics
-        missing = [name for name in dict.fromkeys(request.topics or ()) if name not in known and name != METADATA_TOPIC]
-        if not missing:
-            return
+        return [name for name in dict.fromkeys(request.topics or ()) if name not in known and name != METADATA_TOPIC]
+
+    async def _create_and_answer(
+        self, missing: list[str], request: MetadataRequest, context: RequestContext
+    ) -> MetadataResponse:
         config = self._live.now
         creation = CreateTopicsRequest(
             topics=tuple(
@@ -82,6 +91,7 @@ class MetadataApi:
             # What the controller refuses (a bad name, too few brokers) stays unknown, and is answered so.
             wanted = [each.name for each in answer.topics if each.error_code == 0]
             await self._until_known(wanted)
+        return self._metadata(request, context)
 
     async def _until_known(self, names: list[str]) -> None:
         try:

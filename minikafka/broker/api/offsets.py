@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from minikafka.log.partition_log import PartitionLog
 
 
-async def handle_list_offsets(
+def handle_list_offsets(
     replicas: ReplicaManager, request: ListOffsetsRequest, *, session_alive: SessionAlive
 ) -> ListOffsetsResponse:
     """The offset for a time, or the earliest, latest (high watermark; log end for replicas), or newest timestamp's.
@@ -117,7 +117,7 @@ def _find(leader: LeaderReplica, timestamp: int, *, for_client: bool) -> tuple[i
     return found if found is not None else (-1, -1, -1)
 
 
-async def handle_offset_for_leader_epoch(
+def handle_offset_for_leader_epoch(
     replicas: ReplicaManager, request: OffsetForLeaderEpochRequest, *, session_alive: SessionAlive
 ) -> OffsetForLeaderEpochResponse:
     """Where an epoch ends in the leader's log (KIP-101, KIP-279)."""

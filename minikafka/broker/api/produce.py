@@ -5,6 +5,8 @@
   topic, if ``compression.type`` names one.
 - From a partition's checks to its append everything is synchronous: what was checked still holds when the batch is
   written. Between partitions the loop gets its turn once enough was written (``turns.py``).
+- A request that need not wait for any of this is appended when its handler is called, and answered at once if ``acks``
+  is satisfied then. Otherwise ``Begun`` says that it is appended (``dispatch.py``).
 - acks=0 and acks=1 answer after the leader's append (and sync, under that policy); acks=all when every member of the
   whole present ISR has the batch and the high watermark has passed it.
 - The outcome is set where it is known: before the append *not_written*; a timeout or a lost leadership after it
@@ -16,11 +18,13 @@
 
 from __future__ import annotations
 
-import contextlib
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from minikafka.broker.arrivals import Arrival
+from minikafka.broker.dispatch import Begun
 from minikafka.broker.lifecycle import SessionAlive, session_expired
 from minikafka.broker.waiters import Condition, Mark
 from minikafka.config import TopicConfig
@@ -77,62 +81,135 @@ class _Written:
         return self.partition.partition
 
 
-async def handle_produce(
+def handle_produce(
     replicas: ReplicaManager, request: ProduceRequest, *, session_alive: SessionAlive
-) -> ProduceResponse:
+) -> ProduceResponse | Begun | Awaitable[ProduceResponse | Begun]:
     """Append and acknowledge; see the head of this file."""
     if request.acks not in (ACKS_ALL, ACKS_NONE, ACKS_LEADER):
         raise InvalidRequiredAcks(f"acks={request.acks}: one of -1 (all), 0, 1 is needed")
     if request.timeout_ms < 0:
         raise InvalidRequest(f"timeout_ms={request.timeout_ms} is negative", member="timeout_ms")
-    if len({(item.topic, item.partition) for item in request.partitions}) < len(request.partitions):
-        raise InvalidRequest("a partition stands twice in one request", member="partitions")
-    deadline = replicas.clock.now() + min(request.timeout_ms, TIMEOUT_MS_MAX) / 1000
-    written, refused = await _append_all(replicas, request, session_alive)
-    await _make_durable(written)
-    _advance(replicas, written)
-    if request.acks == ACKS_ALL and written:
-        await _await_commit(replicas, written, deadline)
-    if not session_alive():
-        for each in written.values():
-            each.error = each.error or session_expired(each.name, UNKNOWN)
-    _tell_refusals(replicas, {**refused, **{name: each.error for name, each in written.items() if each.error}})
-    return ProduceResponse(
-        partitions=tuple(
-            _answer(replicas, TopicPartition(item.topic, item.partition), request.acks, written, refused)
-            for item in request.partitions
-        )
-    )
-
-
-async def _append_all(
-    replicas: ReplicaManager, request: ProduceRequest, session_alive: SessionAlive
-) -> tuple[dict[TopicPartition, _Written], dict[TopicPartition, ProtocolError]]:
-    """Validate and append, in the order of arrival: what was written, and what was refused."""
-    written: dict[TopicPartition, _Written] = {}
-    refused: dict[TopicPartition, ProtocolError] = {}
-    batches: dict[TopicPartition, RecordBatch] = {}
     items = {TopicPartition(item.topic, item.partition): item for item in request.partitions}
-    async with contextlib.AsyncExitStack() as stack:
-        long = [(name, item.records[0]) for name, item in items.items() if _is_long(replicas, name, item)]
-        if long or not replicas.arrivals.is_free(list(items)):
-            earlier = await stack.enter_async_context(replicas.arrivals.entered(list(items)))
+    if len(items) < len(request.partitions):
+        raise InvalidRequest("a partition stands twice in one request", member="partitions")
+    production = _Production(replicas, request, items, session_alive)
+    long = [(name, item.records[0]) for name, item in items.items() if _is_long(replicas, name, item)]
+    if long or not replicas.arrivals.is_free(items):
+        return production.append_in_order(long, replicas.arrivals.enter(items))
+    return production.acknowledge() if production.append() else production.append_rest()
+
+
+class _Production:
+    """One request under way."""
+
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        request: ProduceRequest,
+        items: dict[TopicPartition, ProducePartition],
+        session_alive: SessionAlive,
+    ) -> None:
+        self._replicas = replicas
+        self._acks = request.acks
+        self._items = items
+        self._session_alive = session_alive
+        self._deadline = replicas.clock.now() + min(request.timeout_ms, TIMEOUT_MS_MAX) / 1000
+        self._validated: dict[TopicPartition, RecordBatch] = {}
+        self._written: dict[TopicPartition, _Written] = {}
+        self._refused: dict[TopicPartition, ProtocolError] = {}
+
+    def append(self) -> bool:
+        """Append what the turn of the loop has room for; True if that is all."""
+        for name, item in self._left():
+            if not self._replicas.turns.take(sum(map(len, item.records))):
+                return False
+            self._append(name, item)
+        return True
+
+    async def append_rest(self) -> ProduceResponse | Begun:
+        """Append what is left, each batch as soon as a turn has room."""
+        await self._append_left()
+        return self.acknowledge()
+
+    async def append_in_order(
+        self, long: list[tuple[TopicPartition, Buffer]], arrival: Arrival
+    ) -> ProduceResponse | Begun:
+        """Validate ``long`` batches beside the loop; append behind earlier requests for the same partitions."""
+        replicas = self._replicas
+        try:
             for name, data in long:
                 try:
-                    batches[name] = await replicas.offload(partial(_validated, name, data, *_rules(replicas, name)))
+                    checked = await replicas.offload(partial(_validated, name, data, *_rules(replicas, name)))
                 except ProtocolError as error:
-                    refused[name] = error
-            for each in earlier:
+                    self._refused[name] = error
+                else:
+                    self._validated[name] = checked
+            for each in arrival.earlier:
                 await each.wait()
-        for name, item in items.items():
-            if name in refused:
-                continue
-            await replicas.turns.admit(sum(map(len, item.records)))
+            await self._append_left()
+        finally:
+            replicas.arrivals.leave(arrival)
+        return self.acknowledge()
+
+    async def _append_left(self) -> None:
+        for name, item in self._left():
+            await self._replicas.turns.admit(sum(map(len, item.records)))
+            self._append(name, item)
+
+    def _left(self) -> list[tuple[TopicPartition, ProducePartition]]:
+        return [
+            (name, item)
+            for name, item in self._items.items()
+            if name not in self._written and name not in self._refused
+        ]
+
+    def _append(self, name: TopicPartition, item: ProducePartition) -> None:
+        try:
+            self._written[name] = _append(
+                self._replicas, name, item, self._acks, self._session_alive, self._validated.get(name)
+            )
+        except ProtocolError as error:
+            self._refused[name] = error
+
+    def acknowledge(self) -> ProduceResponse | Begun:
+        """Everything is appended: the response, or Begun until ``acks`` is satisfied."""
+        syncing = [each for each in self._written.values() if each.partition.config.syncs_before_acknowledging]
+        if syncing:
+            for each in syncing:
+                each.flusher.start()
+            return Begun(self._when_durable(syncing))
+        _advance(self._replicas, self._written)
+        if self._acks != ACKS_ALL or not self._written:
+            return self._response()
+        committed = _Commit(self._replicas, self._written, self._deadline)
+        return self._response() if committed.is_done() else Begun(self._when_committed(committed.wait()))
+
+    async def _when_durable(self, syncing: list[_Written]) -> ProduceResponse:
+        for each in syncing:
             try:
-                written[name] = _append(replicas, name, item, request.acks, session_alive, batches.get(name))
+                await each.flusher.durable(each.appended.end_offset)
             except ProtocolError as error:
-                refused[name] = error
-    return written, refused
+                each.error = error
+        _advance(self._replicas, self._written)
+        if self._acks == ACKS_ALL:
+            committed = _Commit(self._replicas, self._written, self._deadline)
+            if not committed.is_done():
+                await committed.wait()
+        return self._response()
+
+    async def _when_committed(self, waiting: Awaitable[None]) -> ProduceResponse:
+        await waiting
+        return self._response()
+
+    def _response(self) -> ProduceResponse:
+        replicas, written, refused = self._replicas, self._written, self._refused
+        if not self._session_alive():
+            for each in written.values():
+                each.error = each.error or session_expired(each.name, UNKNOWN)
+        _tell_refusals(replicas, {**refused, **{name: each.error for name, each in written.items() if each.error}})
+        return ProduceResponse(
+            partitions=tuple(_answer(replicas, name, self._acks, written, refused) for name in self._items)
+        )
 
 
 def _rules(replicas: ReplicaManager, name: TopicPartition) -> tuple[TopicConfig, bool]:
@@ -208,18 +285,6 @@ def _tell_refusals(replicas: ReplicaManager, errors: dict[TopicPartition, Protoc
             )
 
 
-async def _make_durable(written: dict[TopicPartition, _Written]) -> None:
-    for each in written.values():
-        if each.partition.config.syncs_before_acknowledging:
-            each.flusher.start()
-    for each in written.values():
-        if each.partition.config.syncs_before_acknowledging:
-            try:
-                await each.flusher.durable(each.appended.end_offset)
-            except ProtocolError as error:
-                each.error = error
-
-
 def _advance(replicas: ReplicaManager, written: dict[TopicPartition, _Written]) -> None:
     for each in written.values():
         if each.partition.role is each.leader:
@@ -227,24 +292,37 @@ def _advance(replicas: ReplicaManager, written: dict[TopicPartition, _Written]) 
         replicas.sync_if_due(each.partition)
 
 
-async def _await_commit(replicas: ReplicaManager, written: dict[TopicPartition, _Written], deadline: float) -> None:
-    waiting = {name: each for name, each in written.items() if each.error is None}
+class _Commit:
+    """What waits until every in-sync replica has it."""
 
-    def all_done() -> bool:
-        for name, each in list(waiting.items()):
+    def __init__(self, replicas: ReplicaManager, written: dict[TopicPartition, _Written], deadline: float) -> None:
+        self._replicas = replicas
+        self._waiting = {name: each for name, each in written.items() if each.error is None}
+        self._deadline = deadline
+
+    def is_done(self) -> bool:
+        """Nothing is left to wait for."""
+        for name, each in list(self._waiting.items()):
             if _is_settled(each):
-                del waiting[name]
-        return not waiting
+                del self._waiting[name]
+        return not self._waiting
 
-    conditions = [Condition(Mark.HIGH_WATERMARK, name, each.appended.end_offset) for name, each in waiting.items()]
-    with replicas.traffic.purgatories["Produce"].parked():
-        await replicas.waiters.until(conditions, all_done, deadline)
-    for name, each in waiting.items():
-        each.error = RequestTimedOut(
-            f"{name}: written at {each.appended.base_offset}, not yet on all in-sync replicas "
-            f"{list(each.leader.maximal_isr)} when the timeout ran out",
-            outcome=UNKNOWN,
-        )
+    def wait(self) -> Awaitable[None]:
+        """Wait from now on; what is not done at the deadline has failed."""
+        conditions = [
+            Condition(Mark.HIGH_WATERMARK, name, each.appended.end_offset) for name, each in self._waiting.items()
+        ]
+        return self._fail_late(self._replicas.waiters.from_now(conditions, self.is_done, self._deadline))
+
+    async def _fail_late(self, done: Awaitable[bool]) -> None:
+        with self._replicas.traffic.purgatories["Produce"].parked():
+            await done
+        for name, each in self._waiting.items():
+            each.error = RequestTimedOut(
+                f"{name}: written at {each.appended.base_offset}, not yet on all in-sync replicas "
+                f"{list(each.leader.maximal_isr)} when the timeout ran out",
+                outcome=UNKNOWN,
+            )
 
 
 def _is_settled(each: _Written) -> bool:

@@ -1,0 +1,136 @@
+"""Handlers respond at once when nothing must be awaited, and append before they make anybody wait (issue 14)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from minikafka.broker.broker import Broker
+from minikafka.broker.dispatch import Begun, settled
+from minikafka.errors import UnknownTopicOrPartition
+from minikafka.sim.cluster import SimCluster
+from minikafka.wire import group_messages as g
+from minikafka.wire import messages as m
+from minikafka.wire.apis import BY_REQUEST
+from minikafka.wire.records import Record, build_batch
+from tests.sim.cluster_kit import ORDERS, simulated, values
+
+
+@pytest.fixture
+def cluster() -> Iterator[SimCluster]:
+    with simulated() as cluster:
+        cluster.create_topic("orders")
+        cluster.settle()
+        yield cluster
+
+
+def answer(broker: Broker, request: object) -> Any:
+    """What the handler returns: a response, Begun or an awaitable."""
+    return broker.dispatcher.answer(BY_REQUEST[type(request)], request)
+
+
+LONG = build_batch([Record(0, 1_000, 0, None, b"long %d" % number * 40) for number in range(3000)], compression="gzip")
+
+
+def produce(value: bytes, *, acks: int, topic: str = "orders") -> m.ProduceRequest:
+    return produce_batch(build_batch([Record(0, 1_000, 0, None, value)]), acks=acks, topic=topic)
+
+
+def produce_batch(batch: bytes, *, acks: int, topic: str = "orders") -> m.ProduceRequest:
+    part = m.ProducePartition(topic=topic, partition=0, records=(batch,))
+    return m.ProduceRequest(acks=acks, timeout_ms=5000, partitions=(part,))
+
+
+def fetch(offset: int, **more: Any) -> m.FetchRequest:
+    part = m.FetchPartition(topic="orders", partition=0, fetch_offset=offset, partition_max_bytes=1000)
+    return m.FetchRequest(max_bytes=1000, partitions=(part,), **more)
+
+
+def test_a_produce_request_that_need_not_wait_is_answered_at_once(cluster: SimCluster) -> None:
+    """acks=1 and errors: no task, no turn of the loop."""
+    leader = cluster.leader_of(ORDERS)
+
+    async def ask() -> None:
+        response = answer(cluster.brokers[leader], produce(b"one", acks=1))
+        assert [(each.error_code, each.base_offset) for each in response.partitions] == [(0, 0)]
+        response = answer(cluster.brokers[leader], produce(b"lost", acks=-1, topic="elsewhere"))
+        assert [each.error_code for each in response.partitions] == [UnknownTopicOrPartition.code]
+
+    cluster.run(ask())
+    assert values(cluster, leader, ORDERS) == [b"one"]
+
+
+def test_a_produce_request_that_waits_for_replicas_is_appended_before_its_handler_returns(cluster: SimCluster) -> None:
+    """So the next request of the connection may begin while this one waits for the high watermark."""
+    leader = cluster.leader_of(ORDERS)
+
+    async def ask() -> list[int]:
+        begun = [answer(cluster.brokers[leader], produce(value, acks=-1)) for value in (b"one", b"two")]
+        assert [type(each) for each in begun] == [Begun, Begun]
+        assert values(cluster, leader, ORDERS) == [b"one", b"two"]
+        return [(await settled(each)).partitions[0].base_offset for each in begun]
+
+    assert cluster.run(ask()) == [0, 1]
+
+
+def test_a_long_batch_is_begun_only_when_it_is_appended(cluster: SimCluster) -> None:
+    """It is validated beside the loop; the later short batch for the same partition waits behind it."""
+    leader = cluster.leader_of(ORDERS)
+    broker = cluster.brokers[leader]
+
+    async def ask() -> None:
+        long = answer(broker, produce_batch(LONG, acks=-1))
+        assert not isinstance(long, (Begun, m.ProduceResponse))
+        behind = asyncio.ensure_future(answer(broker, produce(b"short", acks=1)))
+        begun = await long
+        assert isinstance(begun, Begun)
+        assert len(values(cluster, leader, ORDERS)) == 3000
+        assert (await behind).partitions[0].base_offset == 3000
+        assert (await settled(begun)).partitions[0].error_code == 0
+
+    cluster.run(ask())
+
+
+def test_a_begun_request_sees_what_happens_before_it_is_awaited(cluster: SimCluster) -> None:
+    """A session awaits the rest in a task, which begins a turn later: no wake-up between may be lost."""
+    leader = cluster.leader_of(ORDERS)
+    broker = cluster.brokers[leader]
+
+    async def ask() -> float:
+        waiting = answer(broker, produce(b"one", acks=-1))
+        polling = answer(broker, fetch(0, max_wait_ms=20_000, min_bytes=1))
+        await settled(answer(broker, produce(b"two", acks=-1)))
+        began = cluster.sim.loop.now
+        assert (await settled(waiting)).partitions[0].error_code == 0
+        assert (await settled(polling)).partitions[0].records
+        return cluster.sim.loop.now - began
+
+    assert cluster.run(ask()) < 1.0
+
+
+def test_a_fetch_with_data_and_what_only_reads_state_are_answered_at_once(cluster: SimCluster) -> None:
+    """Each of these costs no task at any door."""
+    leader = cluster.leader_of(ORDERS)
+    broker = cluster.brokers[leader]
+    asked = (
+        (fetch(0, max_wait_ms=500, min_bytes=1), m.FetchResponse),
+        (fetch(1, max_wait_ms=0), m.FetchResponse),
+        (fetch(99, max_wait_ms=500), m.FetchResponse),
+        (m.MetadataRequest(topics=("orders",)), m.MetadataResponse),
+        (m.ApiVersionsRequest(), m.ApiVersionsResponse),
+        (m.DescribeTopicsRequest(), m.DescribeTopicsResponse),
+        (m.ListOffsetsRequest(partitions=(m.ListOffsetsPartition(topic="orders", partition=0, timestamp=-1),)), None),
+        (g.FindCoordinatorRequest(keys=("group",)), g.FindCoordinatorResponse),
+    )
+
+    async def ask() -> None:
+        # The offsets topic is created by the first of these, which waits for it.
+        await settled(answer(broker, g.FindCoordinatorRequest(keys=("group",))))
+        await settled(answer(broker, produce(b"one", acks=-1)))
+        for request, response in asked:
+            assert type(answer(broker, request)) is (response or m.ListOffsetsResponse)
+
+    cluster.run(ask())
