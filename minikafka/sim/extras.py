@@ -14,6 +14,7 @@ from typing import Final
 from minikafka.sim.change_plans import ADD_PARTITIONS, CHANGE_FAULTS, drawn_changes
 from minikafka.sim.compaction_plans import TOMBSTONE, compacted, drawn_key, drawn_settings
 from minikafka.sim.group_plans import MEMBER_FAULTS, drawn_failovers, drawn_group
+from minikafka.sim.kafka_plans import with_kafka_clients
 from minikafka.sim.message_plans import contested_votes, isr_churn, late_fetches, snapshot_starts
 from minikafka.sim.plan import VOTERS, Fault, Operation, Plan, PlannedTopic
 from minikafka.sim.whom import ELR, FOLLOWER, ISR, LEADER, MATE
@@ -314,6 +315,11 @@ def compacted_topic(plan: Plan, random: Random) -> Plan:
     return plan.with_(topics=topics, operations=operations, settings={**plan.settings, **settings})
 
 
+def kafka_clients(plan: Plan, random: Random) -> Plan:
+    """Clients of Kafka's protocol, over torn, reset and half-open connections."""
+    return with_kafka_clients(plan, random)
+
+
 EXTRAS: Final = (
     (0.3, dying_clients),
     (0.25, loose_client),
@@ -335,5 +341,6 @@ EXTRAS: Final = (
     (0.5, group_failovers),
     (0.1, regrown_log),
     (0.1, elr_power_cut),
+    (0.25, kafka_clients),
 )
 """How often each is drawn."""

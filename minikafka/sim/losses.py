@@ -77,7 +77,8 @@ class Losses:
         """When a line of the history was told."""
         self._doubled = doubled
         """The values of records whose produce request arrived twice."""
-        self._loose = tuple(machine for machine, settings in plan.clients.items() if _acks(settings) in (0, 1))
+        clients = {**plan.clients, **plan.kafka}
+        self._loose = tuple(machine for machine, settings in clients.items() if _acks(settings) in (0, 1))
         spans = {**KAFKAS_MS, **plan.client_settings, **plan.settings}
         self._heard_late_s = sum(int(spans[name]) for name in KAFKAS_MS) / 1000
         self._standing: dict[TopicPartition, dict[str, list[Epoch]]] = {}

@@ -29,10 +29,15 @@ from minikafka.sim.change_plans import CHANGE_FAULTS
 from minikafka.sim.changes import Changes
 from minikafka.sim.cluster import SimCluster
 from minikafka.sim.faults import At
+from minikafka.sim.kafka_link import Report
+from minikafka.sim.kafka_plans import READS
+from minikafka.sim.kafka_producer import Fate, KafkaSender
+from minikafka.sim.kafka_reader import KafkaReader
 from minikafka.sim.lives import TopicLives, admin_config
 from minikafka.sim.plan import Fault, Operation, Plan
 from minikafka.sim.workload import READ_WAIT_MS, SUCCESSOR, ConsumingClient, Reader, ReadingClient, SendingClient
-from minikafka.types import TopicPartition
+from minikafka.types import NO_NODE, Address, TopicPartition
+from minikafka.wire.kafka.translate.common import id_bytes
 
 ADMIN: Final = "a"
 """Machines of administrators are ``a1``, ``a2`` and so on."""
@@ -45,11 +50,17 @@ class People:
     """The clients of one run."""
 
     def __init__(
-        self, plan: Plan, cluster: SimCluster, recorder: Recorder, at: At, tell: Callable[[str], None]
+        self,
+        plan: Plan,
+        cluster: SimCluster,
+        recorder: Recorder,
+        at: At,
+        tell: Callable[[str], None],
+        report: Report,
     ) -> None:
         self.marks: Counter[str] = Counter()
         """``fault_kill_producer`` and so on: how often each kind really happened."""
-        self.senders: list[SendingClient] = []
+        self.senders: list[SendingClient | KafkaSender] = []
         self.readers: list[Reader] = []
         self.lives: list[TopicLives] = []
         self.changes = Changes(cluster, self._admin_machine, self._send_now)
@@ -58,6 +69,10 @@ class People:
         self._recorder = recorder
         self._at = at
         self._tell = tell
+        self._report = report
+        self._fates: list[tuple[str, Fate]] = []
+        """Processes, and their records for topics that are deleted and created again."""
+        self._mortal = frozenset(fault.target for fault in plan.faults if fault.kind == "topic_lives")
         self._start_s = 0.0
         self._processes: Counter[str] = Counter()
         """How many there were on each machine."""
@@ -82,6 +97,9 @@ class People:
             self._send_from(machine, [each for each in self._plan.operations if each.client == machine])
         for number in range(self._plan.readers):
             self.read_with(f"c{number + 1}", names)
+        for machine, settings in self._plan.kafka.items():
+            if settings.get(READS):
+                self._read_kafka_with(machine, names)
         for machine in self.consumers_of(self._plan):
             self._consume_with(machine, names)
 
@@ -95,6 +113,7 @@ class People:
     def missing(self) -> str:
         """Who still waits for answers, or has not come to the end of what it does; empty: nobody."""
         waiting = [f"{each.name} waits for {each.unanswered} answers" for each in self.senders if each.unanswered]
+        waiting += [each.lost_leader() for each in self.senders if isinstance(each, KafkaSender)]
         living = [each.missing() for each in self.lives]
         return "; ".join(filter(None, [*waiting, *living, self.changes.missing()]))
 
@@ -103,6 +122,8 @@ class People:
         for reader in self.readers:
             self._cluster.sim.resume(reader.machine)
         for sender in list(self.senders):
+            if isinstance(sender, KafkaSender) and self._cluster.sim.loop.alive(sender.machine):
+                sender.look_for_leaders(self._leads)
             if sender.left and not self._cluster.sim.loop.alive(sender.machine):
                 self._send_from(sender.machine, sender.left)
 
@@ -114,6 +135,9 @@ class People:
 
     def _send_from(self, machine: str, operations: Sequence[Any], start_s: float | None = None) -> None:
         self.senders = [each for each in self.senders if each.machine != machine]
+        if machine in self._plan.kafka:
+            self.senders.append(self._kafka_sender(machine, operations))
+            return
         self.senders.append(
             SendingClient(
                 self._cluster.sim,
@@ -125,6 +149,37 @@ class People:
                 start_s=self._start_s if start_s is None else start_s,
             )
         )
+
+    def _kafka_sender(self, machine: str, operations: Sequence[Any]) -> KafkaSender:
+        process = self._process_on(machine)
+        return KafkaSender(
+            self._cluster.sim,
+            process,
+            operations,
+            self._recorder,
+            brokers=[self._cluster.address_of(node) for node in self._cluster.nodes],
+            settings={**self._plan.client_settings, **self._plan.kafka[machine]},
+            start_s=self._start_s,
+            report=self._report,
+            mortal=self._mortal,
+            fates=self._fates,
+        )
+
+    def _leads(self, name: TopicPartition) -> Address | None:
+        """Where the leader listens, by the newest metadata; None: there is none."""
+        leader = self._cluster.leader_of(name)
+        return None if leader == NO_NODE else self._cluster.address_of(leader)
+
+    def tell_fates(self) -> None:
+        """What Kafka clients sent to topics that are deleted and created again: the records that name the last one.
+
+        The others named another topic by its id. If one of them is read, nobody has sent it.
+        """
+        image = self._cluster.image()
+        for process, fate in self._fates:
+            topic = image.topics.get(fate.topic) if image is not None else None
+            if topic is not None and fate.topic_id == id_bytes(topic.topic_id):
+                fate.tell(self._recorder, self._recorder.send(process, fate.topic, fate.value, partition=0))
 
     def _process_on(self, machine: str) -> str:
         self._processes[machine] += 1
@@ -166,6 +221,21 @@ class People:
         self.readers.append(reader)
         return reader
 
+    def _read_kafka_with(self, machine: str, names: Sequence[TopicPartition], positions: Any = None) -> None:
+        self.readers.append(
+            KafkaReader(
+                self._cluster.sim,
+                self._process_on(machine),
+                names,
+                self._recorder,
+                brokers=[self._cluster.address_of(node) for node in self._cluster.nodes],
+                settings=self._plan.kafka[machine],
+                report=self._report,
+                positions=positions,
+                pace=self._plan.pace,
+            )
+        )
+
     def _consume_with(self, machine: str, names: Sequence[TopicPartition]) -> None:
         settings = {
             name: value
@@ -194,7 +264,8 @@ class People:
         positions = dict(reader.positions) if not fault.value else dict.fromkeys(reader.positions, 0)
 
         def replace() -> None:
-            self.read_with(reader.machine, list(positions), positions)
+            read = self._read_kafka_with if reader.machine in self._plan.kafka else self.read_with
+            read(reader.machine, list(positions), positions)
 
         self._at(sim.loop.time() + fault.lasts_s, replace)
         return True

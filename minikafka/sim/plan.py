@@ -101,6 +101,9 @@ class Plan:
     client_settings: Mapping[str, int | str] = field(default_factory=dict)
     clients: Mapping[str, Mapping[str, int | str]] = field(default_factory=dict)
     """Producers with settings of their own beside those: ``{"p2": {"acks": 1}}``."""
+    kafka: Mapping[str, Mapping[str, int | str]] = field(default_factory=dict)
+    """Clients of Kafka's protocol by machine, with their settings beside those: ``{"k1": {"acks": -1, "in_flight": 5,
+    "produce": 13}, "kr1": {"reads": 1, "fetch": 12}}``; versions of APIs are Kafka's. Operations say what they send."""
     skew_s: Mapping[str, float] = field(default_factory=dict)
     """How far the calendars of nodes are ahead."""
     consumers: int = 0

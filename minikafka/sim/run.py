@@ -32,6 +32,7 @@ from minikafka.sim.extras import PEOPLE_FAULTS
 from minikafka.sim.faults import Faults
 from minikafka.sim.group_plans import MEMBER_FAULTS
 from minikafka.sim.held import Held
+from minikafka.sim.kafka_watch import watch_kafka_sessions
 from minikafka.sim.log_invariants import LogInOrder, broken_sequence, disorder
 from minikafka.sim.loop import Livelock, SeededChoice
 from minikafka.sim.losses import Losses, unclean_topics
@@ -119,7 +120,10 @@ class Run:
         self.watch.rotten, self.watch.were_rotten = self.faults.rot.rotten, self.faults.rot.were_rotten
         self._power = PowerWatch(self.cluster, self.watch.report)
         self._power.rotten, self._power.were_rotten = self.faults.rot.rotten, self.faults.rot.were_rotten
-        self.people = People(plan, self.cluster, self._recorder, self.schedule.at, self.report.faults.append)
+        self.people = People(
+            plan, self.cluster, self._recorder, self.schedule.at, self.report.faults.append, self.watch.report
+        )
+        watch_kafka_sessions(self.sim, self.watch.report)
         self._consumers = ConsumerWatch(self.sim, People.consumers_of(plan), self.watch.report)
         self.crews = Crews(plan, self.cluster, self.watch, self._recorder, self.schedule.at, self.report.faults.append)
         self._held: dict[TopicPartition, list[tuple[Offset, str]]] = {}
@@ -274,6 +278,7 @@ class Run:
             lives.tell(self._recorder)
             if TopicPartition(lives.topic, 0) not in names:
                 self.watch.report("created_topic_missing", f"{lives.topic} was created, and is not in the metadata")
+        self.people.tell_fates()
         for name in names:
             self._compare(name)
         wrong = [told for name in names for told in self._look_at_logs(name)]

@@ -41,6 +41,9 @@ AGAIN_S, AGAIN_MAX_S = 0.05, 0.4
 TORN_SHARE: Final = 0.3
 """How many of the segments carry a part of what could be sent."""
 
+TORN_EARLY: Final = 8
+"""Half of those end within so many bytes: inside a frame's size or header."""
+
 FRAME_BYTES_MAX: Final = 1 << 24
 
 _Kind = Literal["request", "answer"]
@@ -119,7 +122,7 @@ class _Way:
         size = len(self._bytes)
         self._is_over = not size
         if size > 1 and stream.tears.random() < TORN_SHARE:
-            size = stream.tears.randrange(1, size)
+            size = stream.tears.randrange(1, min(size, stream.tears.choice((TORN_EARLY, size))) + 1)
         segment = bytes(self._bytes[:size])
         del self._bytes[:size]
         self._send(segment, AGAIN_S)
@@ -184,8 +187,10 @@ class Stream:
     # ---- the client's calls ------------------------------------------------------------------------------------------
 
     def send(self, data: bytes) -> None:
-        """Bytes to the server; nothing happens when the connection is gone."""
-        if not self._is_closed:
+        """Bytes to the server. When it has lost the connection, its machine answers with a reset."""
+        if self.is_broken and not self._is_closed:
+            self._tell_client()  # the first reset was lost on a cut link
+        elif not self._is_closed:
             self._to_server.write(data)
 
     def close(self) -> None:

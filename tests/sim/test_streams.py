@@ -211,6 +211,27 @@ def test_a_killed_server_resets_and_one_without_power_is_silent():
     run(story)
 
 
+def test_a_reset_that_a_cut_link_lost_comes_again_with_the_next_bytes():
+    """A client that only sends must not believe for ever in a connection that the server has lost."""
+
+    async def story(s: Story) -> None:
+        await s.boot()
+        client = s.connect()
+        client.stream.send(frame(1))
+        await asyncio.sleep(1.0)
+        s.sim.network.cut("n1", "k1")
+        s.sim.kill("n1")
+        await asyncio.sleep(1.0)
+        s.sim.network.heal()
+        await asyncio.sleep(1.0)
+        assert client.lost_at is None
+        client.stream.send(frame(2))
+        await asyncio.sleep(1.0)
+        assert client.lost_at is not None
+
+    run(story)
+
+
 def test_a_paused_server_reads_nothing_until_it_is_resumed():
     """SIGSTOP: bytes arrive at its machine, and wait."""
 

@@ -1,0 +1,194 @@
+"""A connection of the simulator's own Kafka client: the real codec over a stream of the simulated network.
+
+It speaks as Kafka's libraries do: ApiVersions first, requests pipelined, each answer matched to the oldest open request
+by its correlation id. What a client must never see is reported as a violation:
+
+- ``answers_out_of_order``: an answer whose correlation id is not that of the oldest open request;
+- ``answer_unreadable``: bytes that are no answer to that request;
+- ``refused_by_the_protocol``: an API or a version that ApiVersions has offered is refused.
+
+Rules for this file: it decides nothing about records; a connection that has failed once is never used again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from minikafka.errors import InvalidRequest
+from minikafka.ports import World
+from minikafka.sim.network import NodeNetwork
+from minikafka.types import Address
+from minikafka.wire.kafka.codec import Message, decode, encode
+from minikafka.wire.kafka.schema import Field, api_named
+
+Report = Callable[[str, str], None]
+
+VERSIONS: Final = {
+    "ApiVersions": 4,
+    "Metadata": 12,
+    "InitProducerId": 4,
+    "ListOffsets": 8,
+    "OffsetForLeaderEpoch": 4,
+    "Produce": 9,
+    "Fetch": 12,
+}
+"""The versions that a client speaks when its plan says nothing else."""
+
+
+@dataclass(slots=True)
+class _Open:
+    """A request without its answer."""
+
+    correlation: int
+    name: str
+    version: int
+    answer: asyncio.Future[Message | None]
+
+
+class KafkaLink:
+    """One connection to one broker."""
+
+    def __init__(
+        self, world: World, address: Address, client_id: str, versions: dict[str, int], report: Report
+    ) -> None:
+        self.address = address
+        self.is_lost = False
+        self.on_lost: Callable[[], None] = lambda: None
+        self._world = world
+        self._client_id = client_id.encode()
+        self._versions = versions
+        self._report = report
+        self._sent = 0
+        self._open: deque[_Open] = deque()
+        self._bytes = bytearray()
+        network = world.network
+        if not isinstance(network, NodeNetwork):
+            raise TypeError("only the simulated network has streams")
+        self._stream = network.connect(address, self)
+        world.events("kafka_connected", broker=str(address))
+
+    # ---- the client's calls ------------------------------------------------------------------------------------------
+
+    @property
+    def open_count(self) -> int:
+        """Requests without an answer."""
+        return len(self._open)
+
+    def version(self, name: str) -> int:
+        return self._versions.get(name, VERSIONS[name])
+
+    async def call(self, name: str, message: Message, timeout_s: float) -> Message | None:
+        """The answer; None: the connection was lost, or was closed after ``timeout_s`` without an answer."""
+        answer = self._send(name, message)
+        timer = self._world.clock.now() + timeout_s
+        try:
+            async with asyncio.timeout_at(timer):
+                return await asyncio.shield(answer)
+        except TimeoutError:
+            self.close(f"{name} had no answer in {timeout_s:g} s")
+            return None
+
+    def tell(self, name: str, message: Message) -> None:
+        """Send a request that has no answer (acks=0)."""
+        self._stream.send(self._frame(name, message))
+
+    def close(self, why: str) -> None:
+        """Give it up; nobody hears the answers that are still to come."""
+        if not self.is_lost:
+            self._stream.close()
+            self._fail(why)
+
+    def _send(self, name: str, message: Message) -> asyncio.Future[Message | None]:
+        answer: asyncio.Future[Message | None] = asyncio.get_running_loop().create_future()
+        if self.is_lost:
+            answer.set_result(None)
+            return answer
+        frame = self._frame(name, message)
+        self._open.append(_Open(self._sent, name, self.version(name), answer))
+        self._stream.send(frame)
+        return answer
+
+    def _frame(self, name: str, message: Message) -> bytes:
+        self._sent += 1
+        api, version = api_named(name), self.version(name)
+        head = struct.pack(">hhih", api.key, version, self._sent, len(self._client_id)) + self._client_id
+        head += b"\0" * api.is_flexible(version)
+        body = head + b"".join(encode(name, "request", version, completed(api.request, message)))
+        return struct.pack(">i", len(body)) + body
+
+    # ---- the stream's calls ------------------------------------------------------------------------------------------
+
+    def received(self, data: bytes) -> None:
+        """Bytes, torn anywhere."""
+        self._bytes += data
+        while len(self._bytes) >= 4 and not self.is_lost:
+            (size,) = struct.unpack_from(">i", self._bytes)
+            if len(self._bytes) < 4 + size:
+                return
+            frame = bytes(self._bytes[4 : 4 + size])
+            del self._bytes[: 4 + size]
+            self._answered(frame)
+
+    def lost(self) -> None:
+        """The connection broke, or the broker closed it."""
+        self._fail("the connection was lost")
+
+    def _answered(self, frame: bytes) -> None:
+        (correlation,) = struct.unpack_from(">i", frame)
+        request = self._open.popleft() if self._open else None
+        if request is None or request.correlation != correlation:
+            expected = "none" if request is None else f"{request.name} with correlation id {request.correlation}"
+            self._wrong("answers_out_of_order", f"correlation id {correlation} came, {expected} was next")
+            return
+        is_flexible = api_named(request.name).is_flexible(request.version) and request.name != "ApiVersions"
+        try:
+            data = memoryview(frame)
+            message = decode(request.name, "response", request.version, data, 5 if is_flexible else 4)
+        except InvalidRequest as error:
+            self._wrong("answer_unreadable", f"{request.name} version {request.version}: {error.message}")
+            return
+        if request.name == "ApiVersions":
+            self._look_at(message)
+        if not request.answer.done():
+            request.answer.set_result(message)
+
+    def _look_at(self, message: Message) -> None:
+        offered = {each["api_key"]: (each["min_version"], each["max_version"]) for each in message["api_keys"]}
+        for name in VERSIONS:
+            first, last = offered.get(api_named(name).key, (0, -1))
+            if message["error_code"] or not first <= self.version(name) <= last:
+                told = f"ApiVersions offers {name} {first} to {last}, error {message['error_code']}"
+                self._wrong("refused_by_the_protocol", told)
+
+    def _wrong(self, name: str, what: str) -> None:
+        self._report(name, f"{self._client_id.decode()} at {self.address}: {what}")
+        self.close(what)
+
+    def _fail(self, why: str) -> None:
+        if self.is_lost:
+            return
+        self.is_lost = True
+        self._world.events("kafka_connection_lost", broker=str(self.address), unanswered=len(self._open), why=why)
+        for each in self._open:
+            if not each.answer.done():
+                each.answer.set_result(None)
+        self._open.clear()
+        self.on_lost()
+
+
+def completed(fields: tuple[Field, ...], message: Message) -> Message:
+    """The message with defaults for what it leaves out."""
+    whole: dict[str, Any] = {}
+    for field in fields:
+        value = message.get(field.name, field.default)
+        if field.kind == "struct" and value:
+            value = (
+                [completed(field.fields, each) for each in value] if field.is_array else completed(field.fields, value)
+            )
+        whole[field.name] = value
+    return whole
