@@ -61,10 +61,10 @@ def _response(message: Message, response: ProduceResponse, exchange: Exchange) -
         is_known = not by_id or exchange.topic_name(topic["topic_id"]) is not None
         partitions = []
         for each in topic["partition_data"]:
-            if response.error_code:
-                partitions.append(_refused(each["index"], response.error_code, response.error_message, version))
-            elif not is_known:
+            if not is_known:
                 partitions.append(_refused(each["index"], UNKNOWN_TOPIC_ID, None, version))
+            elif response.error_code:
+                partitions.append(_refused(each["index"], response.error_code, response.error_message, version))
             else:
                 partitions.append(_partition(next(answers), version))
         topics.append({"name": topic["name"], "topic_id": topic["topic_id"], "partition_responses": partitions})
