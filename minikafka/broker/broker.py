@@ -22,6 +22,7 @@ from minikafka.broker.caretaker import Caretaker
 from minikafka.broker.chronicle import Chronicle
 from minikafka.broker.controller_driver import ControllerDriver
 from minikafka.broker.dispatch import ApiHandler, Dispatcher, settled
+from minikafka.broker.event_limiter import EventLimiter
 from minikafka.broker.forwarding import Forwarding
 from minikafka.broker.group_manager import GroupManager
 from minikafka.broker.handlers import FORWARDED_APIS, handler_table
@@ -97,7 +98,7 @@ class Broker:
             meters=self.dispatcher.meters,
             image=lambda: self.image if self._open else MetadataImage(),
             wall_ms=world.clock.wall_ms,
-            events=world.events,
+            events=EventLimiter(world.events, world.clock.now),
         )
 
     # ---- what others may ask -----------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from minikafka.broker.dispatch import LARGE_HEAD, Begun
 from minikafka.errors import BrokerNotAvailable, InvalidRequest, ProtocolError, UnsupportedVersion
-from minikafka.ports import Buffers, Events, FrameConnection, MeetFaults, RequestContext
+from minikafka.ports import Buffers, FrameConnection, MeetFaults, RequestContext
 from minikafka.types import Address, NodeId, TopicId
 from minikafka.wire.apis import BY_NAME
 from minikafka.wire.codec import error_response
@@ -39,6 +39,7 @@ from minikafka.wire.kafka.offer import (
 from minikafka.wire.kafka.translate.common import Exchange, Translation
 
 if TYPE_CHECKING:
+    from minikafka.broker.event_limiter import EventLimiter
     from minikafka.broker.meters import RequestMeters
     from minikafka.quorum.image import MetadataImage
 
@@ -147,7 +148,7 @@ class KafkaDoor:
         meters: RequestMeters,
         image: Callable[[], MetadataImage],
         wall_ms: Callable[[], int],
-        events: Events,
+        events: EventLimiter,
     ) -> None:
         self.answering = answering
         self.wall_ms = wall_ms

@@ -216,6 +216,20 @@ class BrokerConfig:
         "queued.max.request.bytes", 64 * MIB, "request bodies held at once", low=1024
     )
     connections_max_idle_ms: int = setting("connections.max.idle.ms", 600_000, "close a silent connection", low=1)
+    max_connections: int = setting(
+        "max.connections",
+        INT_MAX,
+        "connections of this broker; further ones are closed, except those of brokers at a listener of their own",
+        low=1,
+        high=INT_MAX,
+    )
+    max_connections_per_ip: int = setting(
+        "max.connections.per.ip",
+        INT_MAX,
+        "connections of one IP address; further ones are closed",
+        low=1,
+        high=INT_MAX,
+    )
 
     memory_tails_bytes: int = setting(
         "mk.memory.tails.bytes",

@@ -71,7 +71,7 @@ KNOWN_TO_KAFKA_ONLY = frozenset(
     leader.imbalance.per.broker.percentage log.dir log.flush.scheduler.interval.ms
     log.message.format.version log.preallocate log.retention.hours log.retention.minutes log.roll.hours
     log.cleaner.io.buffer.load.factor log.cleaner.io.buffer.size
-    log.roll.jitter.ms log.cleaner.threads max.connections max.connections.per.ip
+    log.roll.jitter.ms log.cleaner.threads
     metadata.log.dir
     metadata.max.idle.interval.ms metadata.max.retention.bytes num.io.threads num.network.threads
     num.recovery.threads.per.data.dir num.replica.fetchers queued.max.requests replica.selector.class

@@ -15,6 +15,7 @@ from minikafka.ports import Buffers, Handler, OpenSession
 from minikafka.rest.gate import Gate
 from minikafka.types import Address
 from minikafka.wire.codec import http_failure
+from minikafka.world.connection_quota import ConnectionQuota
 from minikafka.world.http_client import HttpClient
 from minikafka.world.http_server import NODE_HEADER, Doors, HttpServer, Translate
 from minikafka.world.link_faults import LinkEnd
@@ -32,8 +33,8 @@ class HttpNetwork:
     """One process's end of the network: any number of servers, one pool of client connections.
 
     ``doors`` mounts other routes on every server; ``translate`` lets ``/rpc`` take JSON. Both may be set later, before
-    :meth:`serve`. ``gate`` says who may ask; without one, whoever uses an address or a name of loopback. ``links`` is
-    where faults strike, in tests. Sizes are in bytes.
+    :meth:`serve`. ``gate`` says who may ask; without one, whoever uses an address or a name of loopback. ``quota``
+    limits the connections of all servers together. ``links`` is where faults strike, in tests. Sizes are in bytes.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class HttpNetwork:
         doors: Doors | None = None,
         translate: Translate | None = None,
         gate: Gate | None = None,
+        quota: ConnectionQuota | None = None,
         request_max_bytes: int = 100 * MIB,
         queued_max_bytes: int = 64 * MIB,
         idle_timeout_s: float = SERVER_IDLE_S,
@@ -50,6 +52,7 @@ class HttpNetwork:
         self.doors = doors
         self.translate = translate
         self._gate = gate
+        self.quota = quota if quota is not None else ConnectionQuota()
         self._request_max_bytes = request_max_bytes
         self._queued_max_bytes = queued_max_bytes
         self._idle_timeout_s = idle_timeout_s
@@ -95,6 +98,7 @@ class HttpNetwork:
             translate=self.translate,
             interpose=self._links.serve if self._links is not None else None,
             gate=self._gate,
+            quota=self.quota,
             request_max_bytes=self._request_max_bytes,
             queued_max_bytes=self._queued_max_bytes,
             idle_timeout_s=self._idle_timeout_s,

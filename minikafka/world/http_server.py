@@ -46,6 +46,7 @@ from minikafka.rest.gate import PREFLIGHT_ANSWER, Asked, Gate
 from minikafka.rest.problems import PROBLEM_TYPE, problem_of
 from minikafka.types import Address
 from minikafka.wire.apis import MSGPACK, RPC_PATH, request_bytes_max
+from minikafka.world.connection_quota import ConnectionQuota
 from minikafka.world.faults import client_source
 from minikafka.world.kafka_connection import KafkaConnection
 from minikafka.world.rpc_connection import Answer, HangUp, Head, RpcConnection, answer_head, write_answer
@@ -209,6 +210,7 @@ class HttpServer:
         translate: Translate | None = None,
         interpose: Interpose | None = None,
         gate: Gate | None = None,
+        quota: ConnectionQuota | None = None,
         request_max_bytes: int,
         queued_max_bytes: int,
         idle_timeout_s: float,
@@ -218,6 +220,8 @@ class HttpServer:
         self._sessions = sessions
         self._interpose = interpose
         self._gate = gate or Gate()
+        self._quota = quota if quota is not None else ConnectionQuota()
+        self._quota.listeners.add(listener)
         self._hosts: set[bytes] = set()
         """Values of ``Host`` that the gate knows."""
         self._json_handler = translate(handler) if translate is not None else None
@@ -240,6 +244,7 @@ class HttpServer:
         self._server = _Connections(
             self._on_request,
             self._tell_closed,
+            self._quota,
             request_factory=self._make_request,
             access_log=None,
             keepalive_timeout=idle_timeout_s,
@@ -422,10 +427,12 @@ class HttpServer:
     def kafka_opened(self, connection: KafkaConnection, transport: asyncio.Transport) -> None:
         """It speaks Kafka's protocol."""
         self._frames[connection] = transport
+        self._quota.opened(connection, connection.remote)
 
     def kafka_closed(self, connection: KafkaConnection) -> None:
         """It is gone."""
         self._frames.pop(connection, None)
+        self._quota.closed(connection)
         self.kafka_answered(connection)
         self._tell_closed()
 
@@ -446,14 +453,18 @@ class HttpServer:
         return None if self._closing else self._server()
 
     def opened(self, connection: RpcConnection, transport: asyncio.Transport) -> None:
-        """Somebody is there; a connection that is being accepted while the server closes is closed as it is made."""
+        """A connection was accepted. While the server closes, or beyond a limit, it is closed at once."""
         self._plain[connection] = transport
-        if self._closing:
+        remote = connection.remote or ""
+        if self._closing or not self._quota.admits(remote, self._listener_name):
             transport.abort()
+        else:
+            self._quota.opened(connection, remote)
 
     def closed(self, connection: RpcConnection) -> None:
         """They are gone, or handed over."""
         self._plain.pop(connection, None)
+        self._quota.closed(connection)
         self._tell_closed()
 
     def _tell_closed(self) -> None:
@@ -783,7 +794,13 @@ class _Connections(web.Server):
     """aiohttp's low-level server, which also knows its transports and says when the last one is gone."""
 
     def __init__(
-        self, handler: Any, tell_closed: Callable[[], None], *, request_factory: Any, **connection_options: Any
+        self,
+        handler: Any,
+        tell_closed: Callable[[], None],
+        quota: ConnectionQuota,
+        *,
+        request_factory: Any,
+        **connection_options: Any,
     ) -> None:
         super().__init__(handler, request_factory=request_factory, handler_cancellation=False, **connection_options)
         self._connection_options = connection_options
@@ -791,6 +808,7 @@ class _Connections(web.Server):
         self.transports: dict[Transport, None] = {}
         self._by_connection: dict[RequestHandler, Transport] = {}
         self._tell_closed = tell_closed
+        self._quota = quota
 
     def __call__(self) -> RequestHandler:
         return _Connection(self, loop=asyncio.get_running_loop(), **self._connection_options)
@@ -799,11 +817,14 @@ class _Connections(web.Server):
         super().connection_made(handler, transport)
         self.transports[transport] = None
         self._by_connection[handler] = transport
+        name = transport.get_extra_info("peername")
+        self._quota.opened(handler, str(name[0]) if name else "")
         if self.closing:
             transport.abort()
 
     def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
         super().connection_lost(handler, exc)
+        self._quota.closed(handler)
         transport = self._by_connection.pop(handler, None)
         if transport is not None:
             del self.transports[transport]

@@ -154,6 +154,7 @@ class LocalBroker:
         return ProcessGauges(
             active_faults=sum(fault.is_active for fault in faults),
             connections=sum(server.connection_count for server in servers),
+            refused_connections=self._real.network.quota.refused,
             queued_bytes=sum(server.queued_bytes for server in servers),
             free_bytes=shutil.disk_usage(self.config.log_dirs).free,
             loop_lag=self._loop_lag.seen,

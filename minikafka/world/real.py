@@ -15,11 +15,13 @@ from random import Random
 from types import TracebackType
 from typing import Any, NoReturn, Self, TextIO, cast
 
+from minikafka.broker.event_limiter import EventLimiter
 from minikafka.config import BrokerConfig
 from minikafka.errors import DiskFailed
 from minikafka.ports import Disk, World
 from minikafka.rest.gate import Gate
 from minikafka.world.clock import SystemClock
+from minikafka.world.connection_quota import ConnectionQuota
 from minikafka.world.events import INFO, EventLog, as_json, as_text
 from minikafka.world.http import HttpNetwork
 from minikafka.world.http_server import Doors, Translate
@@ -119,6 +121,12 @@ def real_world(
         level=level,
         render=as_json if config.log_format == "json" else as_text,
         journal_path=config.journal_path,
+    )
+    clock = SystemClock(None)
+    options["quota"] = ConnectionQuota(
+        limit=config.max_connections,
+        limit_per_ip=config.max_connections_per_ip,
+        events=EventLimiter(events, clock.now),
     )
     links = None
     if instruments is not None:

@@ -9,10 +9,14 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import re
 import resource
 import secrets
+import socket
 import struct
+import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -27,6 +31,7 @@ pytestmark = [pytest.mark.e2e]
 GIVEN = os.environ.get("MINIKAFKA_FUZZ_SEED")
 SEEDS = [int(GIVEN)] if GIVEN else [1, secrets.randbelow(2**32)]
 FRAMES = 400
+CONNECTIONS = 5_000
 
 
 @pytest.fixture(scope="module")
@@ -124,10 +129,92 @@ async def test_a_frame_that_is_not_finished_does_not_stop_others(cluster: LocalC
     await client.close()
 
 
-async def test_too_large_a_frame_closes_its_connection(cluster: LocalCluster, log: io.StringIO):
-    """Beyond socket.request.max.bytes, with a line in the log that names the setting."""
-    reader, writer = await asyncio.open_connection(*address(cluster))
-    writer.write(struct.pack(">i", 9 << 20) + b"\0\0\0\x09")
-    assert await asyncio.wait_for(reader.read(), 60) == b""
-    writer.close()
-    assert "socket.request.max.bytes" in log.getvalue()
+async def test_too_large_a_frame_closes_its_connection():
+    """Beyond socket.request.max.bytes, with one line in the log that names the setting, however often it is tried."""
+    log = io.StringIO()
+    with LocalCluster(brokers=1, config={"socket.request.max.bytes": str(8 << 20)}, log_stream=log) as made:
+        for _ in range(5):
+            reader, writer = await asyncio.open_connection(*address(made))
+            writer.write(struct.pack(">i", 9 << 20) + b"\0\0\0\x09")
+            assert await asyncio.wait_for(reader.read(), 60) == b""
+            writer.close()
+        assert "socket.request.max.bytes" in log.getvalue()
+        assert log.getvalue().count("client_connection_refused") < 5
+
+
+def resident_mib() -> float:
+    """Of this process, brokers and clients together, now."""
+    return int(Path("/proc/self/status").read_text().split("VmRSS:")[1].split()[0]) / 1024
+
+
+async def test_thousands_of_connections_cost_little_memory(cluster: LocalCluster):
+    """Idle ones, and ones that sent half a frame: the broker serves others meanwhile, and both ends are cheap."""
+    most, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2 * CONNECTIONS + 500  # both ends are here
+    if most < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, hard) if hard > 0 else wanted, hard))
+    count = min(CONNECTIONS, (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 500) // 2)
+    frame = struct.pack(">i", 1 << 20) + struct.pack(">hhih", 0, 9, 1, 0)
+    before = resident_mib()
+    sockets: list[socket.socket] = []
+    try:
+        for number in range(count):
+            sockets.append(socket.create_connection(address(cluster)))
+            if number % 2:
+                sockets[-1].send(frame)
+            if number % 250 == 0:  # they are accepted in order, so the queue is empty then
+                client = await RawClient.at(*address(cluster))
+                assert errors_in(await client.call("Metadata", 9, {"topics": None})) == {0}
+                await client.close()
+        client = await RawClient.at(*address(cluster))
+        assert errors_in(await client.call("Metadata", 9, {"topics": None})) == {0}
+        await client.close()
+        assert resident_mib() - before < count * 64 / 1024, "64 KiB for each connection"
+    finally:
+        for each in sockets:
+            each.close()
+
+
+@pytest.mark.parametrize(
+    "setting,limit", [("max.connections", 8), ("max.connections.per.ip", 8)], ids=["in all", "by address"]
+)
+async def test_connections_beyond_a_limit_are_closed(setting: str, limit: int):
+    """Those within it are served; the log and the metrics say why the others were closed; a free place is used again."""
+    log = io.StringIO()
+    with LocalCluster(brokers=1, config={setting: str(limit)}, log_stream=log) as made:
+        clients: list[RawClient] = []
+        closed = 0
+        for _ in range(limit + 5):
+            client = await RawClient.at(*address(made))
+            try:
+                assert errors_in(await client.call("Metadata", 9, {"topics": None})) == {0}
+                clients.append(client)
+            except (ConnectionError, asyncio.IncompleteReadError):
+                closed += 1
+                client.writer.close()
+        assert closed >= 5
+        assert len(clients) <= limit
+        assert log.getvalue().count("connection_limit_exceeded") == 1
+        assert f"setting={setting} limit={limit}" in log.getvalue()
+        await clients.pop().close()
+        await clients.pop().close()
+        async with asyncio.timeout(60):
+            while True:
+                try:
+                    text = await asyncio.to_thread(read_metrics, made)
+                    break
+                except OSError:
+                    await asyncio.sleep(0.05)
+        refused = re.search(rf'mk_refused_connections_total{{setting="{setting}"}} ([0-9.]+)', text)
+        assert refused is not None
+        assert float(refused[1]) >= closed
+        for client in clients:
+            await client.close()
+
+
+def read_metrics(cluster: LocalCluster) -> str:
+    """The text of /metrics."""
+    host, port = address(cluster)
+    with urllib.request.urlopen(f"http://{host}:{port}/metrics", timeout=60) as answer:
+        text: str = answer.read().decode()
+    return text

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from minikafka.broker.dispatch import Begun
+from minikafka.broker.event_limiter import EventLimiter
 from minikafka.broker.kafka_session import PENDING_MAX, KafkaDoor, KafkaSession
 from minikafka.broker.meters import RequestMeters
 from minikafka.errors import BrokerNotAvailable, InvalidRequest, NotCoordinator, NotLeaderOrFollower
@@ -41,7 +42,7 @@ class Line:
             meters=RequestMeters(),
             image=MetadataImage,
             wall_ms=lambda: 0,
-            events=lambda kind, /, **facts: self.events.append((kind, facts)),
+            events=EventLimiter(lambda kind, /, **facts: self.events.append((kind, facts)), lambda: 0.0),
         )
         self.session = KafkaSession(door, self, RequestContext("kafka", "", "127.0.0.1"))
 
@@ -225,6 +226,14 @@ async def test_an_api_that_is_not_offered_closes_the_connection():
         assert name in line.events[0][1]["why"]
         line.heartbeat(2)
         assert line.asked == []
+
+
+async def test_refused_connections_of_one_address_have_one_line_in_the_log():
+    """A stranger cannot fill the log: sessions of one broker share the limit."""
+    line = Line()
+    for _ in range(3):
+        line.session.malformed(InvalidRequest("no frame"))
+    assert [kind for kind, _ in line.events] == ["client_connection_refused"]
 
 
 async def test_a_message_that_cannot_be_read_closes_the_connection():

@@ -57,6 +57,12 @@ def own(view: View, events: EventCounts, process: ProcessGauges) -> Iterator[Met
         "mk_response_bytes", "Bodies of /rpc answers.", ("request",), (((name,), m.bytes_out) for name, m in meters)
     )
     yield number("mk_queued_request_bytes", "Bodies held now; see queued.max.request.bytes.", process.queued_bytes)
+    yield counter(
+        "mk_refused_connections",
+        "Connections closed as they were accepted, by the setting whose limit they exceeded.",
+        ("setting",),
+        (((setting,), float(count)) for setting, count in process.refused_connections.items()),
+    )
     yield number("mk_log_dir_free_bytes", "Free on the data directory's file system.", process.free_bytes)
     yield histogram(
         "mk_eventloop_lag_seconds",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -22,6 +22,8 @@ class ProcessGauges:
     active_faults: int
     """Faults that tests have set on links."""
     connections: int
+    refused_connections: Mapping[str, int]
+    """By the setting whose limit they exceeded."""
     queued_bytes: int
     free_bytes: int
     """On the file system of the data directory; -1 when it cannot be told."""

@@ -1,0 +1,95 @@
+"""How many connections a broker holds, and how often events that strangers cause are logged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from minikafka.broker.event_limiter import PERIOD_S, REMOTES_MAX, EventLimiter
+from minikafka.world.connection_quota import MAX_CONNECTIONS, MAX_CONNECTIONS_PER_IP, ConnectionQuota
+
+REFUSED = "client_connection_refused"
+
+
+class Log:
+    """Events that were passed on, and a clock."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, dict[str, Any]]] = []
+        self.time = 0.0
+        self.limiter = EventLimiter(self.write, lambda: self.time)
+
+    def write(self, kind: str, /, **facts: object) -> None:
+        self.lines.append((kind, facts))
+
+
+@pytest.fixture
+def log() -> Log:
+    return Log()
+
+
+def test_one_line_for_each_address_and_period(log: Log):
+    """The next line counts those that were left out."""
+    for _ in range(1000):
+        log.limiter(REFUSED, remote="10.0.0.1", why="a")
+    log.limiter(REFUSED, remote="10.0.0.2", why="b")
+    log.limiter("connection_limit_exceeded", remote="10.0.0.1")
+    assert log.lines == [
+        (REFUSED, {"remote": "10.0.0.1", "why": "a"}),
+        (REFUSED, {"remote": "10.0.0.2", "why": "b"}),
+        ("connection_limit_exceeded", {"remote": "10.0.0.1"}),
+    ]
+    log.time = PERIOD_S
+    for _ in range(2):
+        log.limiter(REFUSED, remote="10.0.0.1", why="c")
+    assert log.lines[3:] == [(REFUSED, {"remote": "10.0.0.1", "why": "c", "left_out": 999})]
+
+
+def test_many_addresses_do_not_fill_the_log(log: Log):
+    """Beyond REMOTES_MAX all addresses together have one line; nothing that was left out is lost from the counts."""
+    sent = 0
+    for _ in range(20):
+        for number in range(3 * REMOTES_MAX):
+            log.limiter(REFUSED, remote=f"10.0.{number}.1")
+            sent += 1
+        log.time += PERIOD_S / 2
+    assert len(log.lines) <= 10 * (REMOTES_MAX + 1)
+    log.time += PERIOD_S
+    log.lines, before = [], log.lines
+    for number in range(REMOTES_MAX):
+        log.limiter(REFUSED, remote=f"10.1.{number}.1")
+    known = len(before) + sum(facts.get("left_out", 0) for _, facts in [*before, *log.lines])
+    assert known == sent
+
+
+def test_connections_are_limited_in_all_and_by_address(log: Log):
+    """Each refusal names its setting; a closed connection makes room."""
+    quota = ConnectionQuota(limit=3, limit_per_ip=2, events=log.limiter)
+    quota.listeners.add("")
+    for connection, ip in enumerate(("a", "a", "b")):
+        assert quota.admits(ip)
+        quota.opened(connection, ip)
+    assert not quota.admits("a")
+    assert not quota.admits("c")
+    assert quota.refused == {MAX_CONNECTIONS_PER_IP: 1, MAX_CONNECTIONS: 1}
+    assert log.lines == [
+        ("connection_limit_exceeded", {"remote": "a", "setting": MAX_CONNECTIONS_PER_IP, "limit": 2}),
+        ("connection_limit_exceeded", {"remote": "c", "setting": MAX_CONNECTIONS, "limit": 3}),
+    ]
+    quota.closed("one that was refused")
+    quota.closed(0)
+    quota.closed(0)
+    assert quota.count == 2
+    assert quota.admits("a")
+
+
+def test_brokers_on_a_listener_of_their_own_are_exempt():
+    """KIP-612 (Kafka's protected listener): clients cannot cut brokers off. On a shared listener nobody is exempt."""
+    quota = ConnectionQuota(limit=1)
+    quota.listeners.add("")
+    quota.opened(1, "a")
+    assert not quota.admits("b", "")
+    quota.listeners.add("CLIENTS")
+    assert quota.admits("b", "")
+    assert not quota.admits("b", "CLIENTS")
