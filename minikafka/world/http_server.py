@@ -228,6 +228,9 @@ class HttpServer:
         self._request_max_bytes = request_max_bytes
         self._queued_max_bytes = queued_max_bytes
         self._queued_bytes = 0
+        self._waiting: dict[KafkaConnection, None] = {}
+        """Connections whose large frame waits for room, in the order of their announcements."""
+        self._wakes = False
         self._idle_timeout_s = idle_timeout_s
         self._plain: dict[RpcConnection, asyncio.Transport] = {}
         """Connections that have carried plain requests only."""
@@ -379,6 +382,25 @@ class HttpServer:
     def release(self, size: int) -> None:
         """The request is answered, or gone."""
         self._queued_bytes -= size
+        self._wake_soon()
+
+    def wait_for_room(self, connection: KafkaConnection) -> None:
+        """A frame does not fit now; what waits already keeps its place."""
+        self._waiting[connection] = None
+
+    def _wake_soon(self) -> None:
+        if self._waiting and not self._wakes:
+            self._wakes = True
+            asyncio.get_running_loop().call_soon(self._wake)
+
+    def _wake(self) -> None:
+        """Admit frames that wait, up to the first that does not fit: smaller ones must not starve it."""
+        self._wakes = False
+        while self._waiting:
+            first = next(iter(self._waiting))
+            if not first.admit_waiting():
+                return
+            del self._waiting[first]
 
     # ------------------------------------------------------------------------------------- Kafka's protocol
 
@@ -433,6 +455,8 @@ class HttpServer:
         """It is gone."""
         self._frames.pop(connection, None)
         self._quota.closed(connection)
+        self._waiting.pop(connection, None)
+        self._wake_soon()
         self.kafka_answered(connection)
         self._tell_closed()
 
@@ -641,7 +665,7 @@ class HttpServer:
             self._tell_bug(path, error)
             return self._refuse(500, UnknownServerError(SEE_LOG, outcome=UNKNOWN))
         finally:
-            self._queued_bytes -= held
+            self.release(held)
         return RpcAnswer(buffers, content_type, self._http_date())
 
     def _admits(self, size: int, *, held: int = 0) -> bool:

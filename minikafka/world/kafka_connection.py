@@ -4,7 +4,8 @@ Rules for this file:
 
 1. Small frames are read into one buffer and copied out once, large ones are read into their place.
 2. A large frame is admitted before memory is spent on it (``queued.max.request.bytes``); while there is no room the
-   connection is not read.
+   connection is not read. Connections wait for room in the order of their announcements, and none of them polls:
+   thousands that announce a frame and send no more must not cost the loop anything.
 3. Answers that are ready in one turn of the loop leave in one write.
 4. A connection that never asks, stands still in the middle of a frame or idles too long is closed.
 """
@@ -22,9 +23,6 @@ from minikafka.wire.kafka.frames import READ_SIZE, FrameReader
 
 JOINED_SIZE = 4 * KIB
 """Buffers below this size are joined to one write."""
-
-ADMIT_PAUSE_S = 0.01
-"""Between two looks for room."""
 
 
 class KafkaHost(Protocol):
@@ -49,6 +47,10 @@ class KafkaHost(Protocol):
         ...
 
     def release(self, size: int) -> None: ...
+
+    def wait_for_room(self, connection: KafkaConnection) -> None:
+        """Call ``admit_waiting`` of the connection once there may be room."""
+        ...
 
     def open_session(self, connection: KafkaConnection) -> FrameSession: ...
 
@@ -165,12 +167,14 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._reader.make_room()
             self._frame_since = self._loop.time()
         elif self._transport is not None:
-            self._loop.call_later(ADMIT_PAUSE_S, self._admit_again)
+            self._host.wait_for_room(self)
         self._set_reading()
 
-    def _admit_again(self) -> None:
+    def admit_waiting(self) -> bool:
+        """Look for room again; False if the frame still waits."""
         if self._transport is not None and self._waits_for_room:
             self._admit()
+        return self._transport is None or not self._waits_for_room
 
     def _set_reading(self) -> None:
         transport = self._transport

@@ -116,6 +116,29 @@ async def test_announcements_cost_no_memory(cluster: LocalCluster):
     assert grown_mb < 200, "1600 MB were announced"
 
 
+async def test_frames_that_wait_for_room_are_read_when_others_leave():
+    """queued.max.request.bytes is used up by half a frame: three whole ones wait, and none of them is forgotten."""
+    settings = {"socket.request.max.bytes": str(1 << 20), "queued.max.request.bytes": str(1 << 20)}
+    with LocalCluster(brokers=1, config=settings) as made:
+        _, half = await asyncio.open_connection(*address(made))
+        half.write(struct.pack(">i", 900_000) + struct.pack(">hhih", 0, 9, 1, 0))
+        client = await RawClient.at(*address(made))
+        assert errors_in(await client.call("Metadata", 9, {"topics": None})) == {0}, "the half frame has been admitted"
+        topics = [{"name": f"{number:0200}"} for number in range(1_000)]
+        others = [await RawClient.at(*address(made)) for _ in range(3)]
+        calls = [
+            asyncio.create_task(each.call("Metadata", 9, {"topics": topics, "allow_auto_topic_creation": False}))
+            for each in others
+        ]
+        assert errors_in(await client.call("Metadata", 9, {"topics": None})) == {0}
+        assert not any(each.done() for each in calls)
+        half.close()
+        for answer in await asyncio.wait_for(asyncio.gather(*calls), 60):
+            assert len(answer["topics"]) == len(topics)
+        for each in (client, *others):
+            await each.close()
+
+
 async def test_a_frame_that_is_not_finished_does_not_stop_others(cluster: LocalCluster):
     """One byte at a time, for ever: only its own connection waits."""
     _, slow = await asyncio.open_connection(*address(cluster))
