@@ -47,6 +47,7 @@ def plan(*, quick: bool) -> dict[str, Callable[[], Awaitable[list[Row]]]]:
     return {
         "acks1": lambda: rows.produce_rows(1, acks=1, floor=0.40, rounds=rounds, megabytes=megabytes),
         "acksall": lambda: rows.produce_rows(3, acks=-1, floor=0.15, rounds=rounds, megabytes=megabytes),
+        "validation": lambda: rows.validation_rows(rounds=rounds, megabytes=megabytes),
         "fetch": lambda: rows.fetch_rows(floor=0.60, rounds=rounds, count=megabytes * 2),
         "latency": lambda: latency_rows.latency_rows(ceiling=6.0, rounds=rounds, count=150 if quick else 500),
         "load": lambda: latency_rows.load_rows(rounds=rounds, count=150 if quick else 500),

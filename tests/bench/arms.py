@@ -7,7 +7,7 @@ import contextlib
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import aiohttp
@@ -42,10 +42,10 @@ async def bare_server() -> AsyncIterator[tuple[int, int]]:
 
 
 @contextlib.asynccontextmanager
-async def cluster(brokers: int) -> AsyncIterator[ProcessCluster]:
+async def cluster(brokers: int, settings: Mapping[str, str] | None = None) -> AsyncIterator[ProcessCluster]:
     """Broker processes on loopback, in a temporary directory."""
     with tempfile.TemporaryDirectory(prefix="minikafka-bench-") as folder:
-        config = {**CONFIG, "min.insync.replicas": str((brokers + 1) // 2)}
+        config = {**CONFIG, "min.insync.replicas": str((brokers + 1) // 2), **(settings or {})}
         async with ProcessCluster(brokers=brokers, data_dir=Path(folder), config=config) as running:
             yield running
 

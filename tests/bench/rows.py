@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
+from random import Random
 
 import aiohttp
 import psutil
@@ -86,6 +87,52 @@ async def produce_rows(brokers: int, *, acks: int, floor: float, rounds: int, me
                     note=f"servers' CPU {ours.cpu_ms_per_mb:.2f} / {bare.cpu_ms_per_mb:.2f} ms/MB",
                 )
             )
+    return rows
+
+
+def batch_of_values(size: int, value_size: int, *, varies: bool) -> bytes:
+    """A batch of about ``size`` bytes of records whose values have ``value_size`` bytes, or half to one and a half."""
+    random = Random(size + value_size)
+    now_ms = time.time_ns() // 1_000_000
+    records, held, number = [], 0, 0
+    while held < size - 2 * value_size:
+        length = random.randint(value_size // 2, value_size * 3 // 2) if varies else value_size
+        records.append(Record(0, now_ms + number // 10, 0, None, bytes(length)))
+        held += length + 16
+        number += 1
+    return build_batch(records)
+
+
+async def validation_rows(*, rounds: int, megabytes: int) -> list[Row]:
+    """Throughput of uncompressed batches with mk.validate.records beside another broker without, in turn.
+
+    Two brokers run, and each batch goes to both: what a busy machine takes, it takes from both.
+    """
+    rows = []
+    async with cluster(1) as checking, cluster(1, {"mk.validate.records": "false"}) as trusting, real_world() as real:
+        sides = Ours(real.network, checking), Ours(real.network, trusting)
+        for value_size, varies, floor in ((KIB, False, 0.95), (100, False, 0.95), (KIB, True, None), (100, True, None)):
+            for size in BATCH_SIZES:
+                batch = batch_of_values(size, value_size, varies=varies)
+                count = megabytes * 1_000_000 // len(batch)
+                ours, bare = (Writing(side, batch, replicas=1, acks=1, count=count) for side in sides)
+                pair = await in_turn(ours, bare, rounds=rounds, warm_up=2)
+                kind = f"{value_size // 2} to {value_size * 3 // 2} B" if varies else f"{value_size} B"
+                rows.append(
+                    Row(
+                        f"produce acks=1 RF 1, {size // KIB} KiB of {kind} records, validated",
+                        "MB/s",
+                        pair.ours,
+                        pair.bare,
+                        pair.ratio,
+                        floor,
+                        note=(
+                            "bare: mk.validate.records=false; "
+                            f"broker's CPU {ours.cpu_ms_per_mb:.2f} / {bare.cpu_ms_per_mb:.2f} ms/MB"
+                        ),
+                        same_work=False,
+                    )
+                )
     return rows
 
 
