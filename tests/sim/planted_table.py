@@ -30,9 +30,10 @@ from tests.sim.planted_groups import GROUP_CLUSTERS, GROUP_DRILLS
 from tests.sim.planted_kafka import KAFKA
 from tests.sim.planted_messages import MESSAGE_CLUSTERS
 from tests.sim.planted_own import OWN
+from tests.sim.planted_sessions import SESSION_CLUSTERS
 from tests.sim.planted_survivors import SURVIVOR_DRILLS, SURVIVORS
 
-CLUSTERS: Final = (*PLANTED, *EXTRA_CLUSTERS, *GROUP_CLUSTERS, *MESSAGE_CLUSTERS, *SURVIVORS)
+CLUSTERS: Final = (*PLANTED, *EXTRA_CLUSTERS, *GROUP_CLUSTERS, *MESSAGE_CLUSTERS, *SURVIVORS, *SESSION_CLUSTERS)
 """Hunted with plans of the simulator."""
 
 RULES: Final = (*KAFKA, *OWN, *EXTRA_DRILLS, *GROUP_DRILLS, *COMPACTION, *SURVIVOR_DRILLS)
