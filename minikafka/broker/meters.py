@@ -88,9 +88,17 @@ class RequestMeter:
 
     def observe(self, total_ns: int, remote_ns: int) -> None:
         """One request was answered."""
-        self.total.observe(total_ns)
-        self.remote.observe(remote_ns)
-        self.local.observe(total_ns - remote_ns)
+        if remote_ns:
+            self.total.observe(total_ns)
+            self.remote.observe(remote_ns)
+            self.local.observe(total_ns - remote_ns)
+            return
+        bucket = bisect_left(BOUNDS_NS, total_ns)
+        self.total.buckets[bucket] += 1
+        self.total.sum_ns += total_ns
+        self.local.buckets[bucket] += 1
+        self.local.sum_ns += total_ns
+        self.remote.buckets[0] += 1
 
     def failed(self, error: str) -> None:
         """The whole request was refused."""

@@ -6,8 +6,7 @@ fails takes its replica offline at once and is told to the broker, which leaves 
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from minikafka.broker.arrivals import Arrivals
@@ -54,6 +53,31 @@ class StorageFailure:
 
     partition: TopicPartition
     why: str
+
+
+class _StorageGuard:
+    """See :meth:`ReplicaManager.storage_guard`; a class, since every append and every read enters one."""
+
+    __slots__ = ("_partition", "_replicas")
+
+    def __init__(self, replicas: ReplicaManager, partition: Partition) -> None:
+        self._replicas = replicas
+        self._partition = partition
+
+    def __enter__(self) -> None:
+        """Begin."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if not isinstance(error, (DiskFailed, DiskFull, KafkaStorageError)):
+            return
+        replicas, partition = self._replicas, self._partition
+        if replicas.hosts(partition):
+            replicas.storage_failed(partition.partition, str(error))
+        # The log knows whether bytes may have reached the file; what it did not see may have.
+        raise KafkaStorageError(
+            f"{partition.partition} on broker {replicas.config.node_id} is offline: {error}",
+            outcome=error.outcome if isinstance(error, KafkaStorageError) else UNKNOWN,
+        ) from error
 
 
 class ReplicaManager:
@@ -166,19 +190,9 @@ class ReplicaManager:
         """Is it still this broker's replica? Its topic may have been deleted meanwhile, and created anew."""
         return self.partitions.get(partition.partition) is partition
 
-    @contextlib.contextmanager
-    def storage_guard(self, partition: Partition) -> Iterator[None]:
+    def storage_guard(self, partition: Partition) -> _StorageGuard:
         """Turn a failing disk into KafkaStorageError and take the replica offline."""
-        try:
-            yield
-        except (DiskFailed, DiskFull, KafkaStorageError) as error:
-            if self.hosts(partition):
-                self.storage_failed(partition.partition, str(error))
-            # The log knows whether bytes may have reached the file; what it did not see may have.
-            raise KafkaStorageError(
-                f"{partition.partition} on broker {self.config.node_id} is offline: {error}",
-                outcome=error.outcome if isinstance(error, KafkaStorageError) else UNKNOWN,
-            ) from error
+        return _StorageGuard(self, partition)
 
     def storage_failed(self, name: TopicPartition, why: str) -> None:
         """The replica's disk failed: nothing more is read, written or acknowledged here."""

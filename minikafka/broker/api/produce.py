@@ -206,7 +206,9 @@ class _Production:
         if not self._session_alive():
             for each in written.values():
                 each.error = each.error or session_expired(each.name, UNKNOWN)
-        _tell_refusals(replicas, {**refused, **{name: each.error for name, each in written.items() if each.error}})
+        failed = {name: each.error for name, each in written.items() if each.error}
+        if failed or refused:
+            _tell_refusals(replicas, {**refused, **failed})
         return ProduceResponse(
             partitions=tuple(_answer(replicas, name, self._acks, written, refused) for name in self._items)
         )

@@ -7,7 +7,7 @@ is received into a buffer of its own and is never copied.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from minikafka.errors import InvalidRequest
 from minikafka.ports import Buffer, Buffers
@@ -26,8 +26,7 @@ FIRST_BYTE_MAX = 0x06
 """First byte of a frame of at most 100 MiB: what begins so is neither HTTP (a letter) nor TLS (0x16)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(NamedTuple):
     """A request's header; ``schema`` is None when no API has this key."""
 
     key: int
