@@ -22,6 +22,7 @@ import psutil
 from minikafka.world.real import real_world
 from tests.bench import failover_rows, kafka_processes
 from tests.bench.arms import Ours, cluster
+from tests.bench.frame_rows import confluent_rows, frame_rows
 from tests.bench.kafka_arm import Theirs, kafka
 from tests.bench.kafka_client_rows import client_rows
 from tests.bench.kafka_jars import NoKafka
@@ -125,6 +126,14 @@ async def _with_one_broker(sides: Both, effort: Effort) -> list[Row]:
     rows.append(await _fetch_row(sides, effort))
     rows += await _latency_rows(sides, "acks=1 RF 1", 1, effort)
     rows.append(await _rate_row(sides, "acks=1 RF 1", 1, effort))
+    rows += await frame_rows(
+        sides.ours,
+        sides.kafka,
+        rounds=effort.rounds,
+        megabytes=effort.megabytes,
+        latencies=effort.latencies,
+        requests=effort.requests,
+    )
     rows += await client_rows(
         sides.ours, sides.kafka, sides.ours.running.bootstrap, rounds=effort.rounds, megabytes=effort.client_megabytes
     )
@@ -136,6 +145,9 @@ async def _with_three_brokers(sides: Both, effort: Effort) -> list[Row]:
     rows = await _produce_rows(sides, -1, effort)
     rows += await _latency_rows(sides, "acks=all RF 3", -1, effort)
     rows.append(await _rate_row(sides, "acks=all RF 3", -1, effort))
+    rows += await confluent_rows(
+        sides.ours, sides.kafka, sides.brokers, rounds=effort.rounds, megabytes=effort.client_megabytes
+    )
     return [*rows, *await _failover_rows(sides, effort.failovers)]
 
 
