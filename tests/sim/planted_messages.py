@@ -147,7 +147,7 @@ MESSAGE_CLUSTERS = (
         caught_by=("changed_by_a_former_role", "log_in_order", *LOSS),
         patches=[(_Asked, "is_answered_to", whoever_asked)],
         seed=0,
-        within=40,
+        within=100,
     ),
     Planted(
         name="superseded_fetches_count",
