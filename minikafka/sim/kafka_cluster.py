@@ -54,7 +54,7 @@ class KafkaCluster:
         self._links: dict[Address, KafkaLink] = {}
 
     def address_of_leader(self, name: TopicPartition) -> Address | None:
-        """Where it sends what is for this partition."""
+        """Where it sends what is for this partition; None: no leader is known, or the last answer did not list it."""
         known = self.leaders.get(name)
         return self._addresses.get(known.node) if known is not None else None
 

@@ -230,7 +230,7 @@ class KafkaSender:
             return None
         if self._is_idempotent and self._producer_id < 0 and not await self._init():
             return self._backoff_s
-        if self._cluster.is_stale or any(name not in self._cluster.leaders for name in self._needed()):
+        if self._cluster.is_stale or any(self._cluster.address_of_leader(name) is None for name in self._needed()):
             await asyncio.sleep(self._backoff_s)
             if not await self._cluster.refresh({name.topic for name in self._needed()}):
                 return 0.0

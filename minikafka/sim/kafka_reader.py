@@ -81,7 +81,7 @@ class KafkaReader:
     async def _run(self) -> None:
         wait_ms = 0
         while True:
-            if self._cluster.is_stale or any(name not in self._cluster.leaders for name in self.positions):
+            if self._cluster.is_stale or any(self._cluster.address_of_leader(name) is None for name in self.positions):
                 await self._cluster.refresh({name.topic for name in self.positions})
             before = dict(self.positions)
             for link, names in self._by_leader().items():
