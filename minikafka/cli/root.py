@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import logging
 import shlex
 from typing import Any
 
@@ -46,6 +47,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 ALIASES = {"configs": "config", "topic": "topics", "group": "groups", "consumer-groups": "groups"}
 """Other names that people try first."""
+
+LOGGED = ("produce", "consume")
+"""Commands that show on stderr which brokers do not answer."""
 
 
 class LazyCommands(Commands):
@@ -111,8 +115,16 @@ Clients connect to 127.0.0.1:9092 unless -b or MINIKAFKA_BOOTSTRAP names another
 Exit codes: 0 done, 1 failed, 2 called wrongly, 130 interrupted.""",
 )
 @click.version_option(__version__, prog_name="minikafka", message="%(prog)s %(version)s")
-def root() -> None:
+@click.pass_context
+def root(ctx: click.Context) -> None:
     """A broker that Kafka clients connect to, with real replication."""
+    logger = logging.getLogger("minikafka.client")
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("minikafka: %(message)s"))
+    # Demos and fault runs kill brokers on purpose; other commands report the error when they fail.
+    handler.setLevel(logging.WARNING if ctx.invoked_subcommand in LOGGED else logging.ERROR)
+    logger.addHandler(handler)
+    ctx.call_on_close(lambda: logger.removeHandler(handler))
 
 
 def main(arguments: list[str] | None = None) -> Any:

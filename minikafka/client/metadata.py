@@ -15,6 +15,7 @@ from typing import Any
 
 from minikafka.client.caller import Backoff, Caller
 from minikafka.client.cluster_view import ClusterView, Update
+from minikafka.client.connection_failures import ConnectionFailures, cause_of
 from minikafka.client.settings import ClientConfig
 from minikafka.errors import (
     NOT_WRITTEN,
@@ -60,6 +61,7 @@ class Metadata:
         self._in_vain = 0
         """How often in a row somebody wanted to know more, and nobody could tell."""
         self._backoff = Backoff(world.random, base_ms=config.retry_backoff_ms, max_ms=config.retry_backoff_max_ms)
+        self._failures = ConnectionFailures()
 
     async def start(self, deadline: float) -> None:
         """Ask until a first broker answers. NetworkException at ``deadline`` when none did."""
@@ -72,7 +74,8 @@ class Metadata:
                 attempts += 1
                 pause_s = self._backoff.pause_s(attempts)
                 if self._world.clock.now() + pause_s >= deadline:
-                    raise NetworkException(f"no bootstrap server answers: {error.message}") from error
+                    tried = self._failures.summary(self._world.clock.now()) or error.message
+                    raise NetworkException(f"no bootstrap server answers: {tried}") from error
                 await asyncio.sleep(pause_s)
         self._task = asyncio.get_running_loop().create_task(self._run(), name="client-metadata")
 
@@ -118,7 +121,9 @@ class Metadata:
             async with asyncio.timeout_at(deadline):
                 await waiting
         except TimeoutError:
-            raise RequestTimedOut("no broker answered with newer metadata in time") from None
+            tried = self._failures.summary(self._world.clock.now())
+            message = "no broker answered with newer metadata in time"
+            raise RequestTimedOut(f"{message}: {tried}" if tried else message) from None
         finally:
             if entry in self._waiting:
                 self._waiting.remove(entry)
@@ -210,8 +215,10 @@ class Metadata:
             except InconsistentClusterId:
                 raise
             except ProtocolError as error:
+                self._failures.failed(address, cause_of(error), self._world.clock.now())
                 last = error
                 continue
+            self._failures.answered(address)
             if update.accepted:
                 if update.changed:
                     self._in_vain = 0

@@ -2,18 +2,23 @@
 
 Each makes a world of its own (HTTP, the system's clocks) when it starts and closes it when it stops. Parameters are the
 fields of :mod:`minikafka.client.settings`; names that only aiokafka has are taken with aiokafka's default value.
+Brokers that do not answer are logged by the logger ``minikafka.client`` at WARNING.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from inspect import Parameter, signature
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from minikafka.client import admin, consumer, producer
+from minikafka.client.connection_failures import ConnectionFailures
 from minikafka.client.other_clients import check_positional
 from minikafka.client.settings import (
     DEFAULT_BOOTSTRAP,
@@ -24,18 +29,43 @@ from minikafka.client.settings import (
     ProducerConfig,
     build,
 )
-from minikafka.ports import World
+from minikafka.errors import WorldError
+from minikafka.ports import Buffers, Network, World
+from minikafka.types import Address
 from minikafka.world.ledger_file import LedgerFile
 from minikafka.world.real import real_world
 
 __all__ = ["AdminClient", "Consumer", "Producer"]
+
+LOGGER = logging.getLogger("minikafka.client")
+
+
+class LoggedNetwork:
+    """A client's network that logs, with Python's ``logging``, which brokers do not answer."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._failures = ConnectionFailures()
+        self.serve = network.serve
+
+    async def call(self, peer: Address, api: str, body: Buffers, *, deadline: float) -> bytes | bytearray:
+        """As the port says."""
+        try:
+            answer = await self._network.call(peer, api, body, deadline=deadline)
+        except WorldError as error:
+            line = self._failures.failed(peer, error, asyncio.get_running_loop().time())
+            if line is not None:
+                LOGGER.warning(line)
+            raise
+        self._failures.answered(peer)
+        return answer
 
 
 @asynccontextmanager
 async def client_world() -> AsyncIterator[World]:
     """A world without a disk; built when it is entered, inside the running loop."""
     async with real_world() as real:
-        yield real.world
+        yield replace(real.world, network=LoggedNetwork(real.world.network))
 
 
 class Producer(producer.Producer):

@@ -137,7 +137,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._transport = None
-        self._fail("the connection was closed before the answer" if exc is None else repr(exc))
+        self._fail("the connection was closed before the answer" if exc is None else in_words(exc))
         self._owner.closed(self)
 
     def eof_received(self) -> None:
@@ -234,6 +234,8 @@ class HttpClient:
             if deadline <= give_up:
                 raise OutcomeUnknown("no answer in time") from None
             raise Unreachable(f"no connection within {self._connect_timeout_s:g} s") from None
+        except ConnectionRefusedError as error:
+            raise Unreachable("Connection refused") from error  # asyncio's own text is "Connect call failed"
         except (OSError, UnicodeError, ValueError, OverflowError) as error:
             raise Unreachable(in_words(error)) from error
         # Counted here and not when the transport is made: of a call that is cancelled between the two, uvloop closes

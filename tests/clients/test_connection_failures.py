@@ -1,0 +1,71 @@
+"""The log lines and the final error of a client whose brokers do not answer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+
+import pytest
+
+from minikafka import AdminClient, Consumer, Producer
+from minikafka.client.connection_failures import LOG_INTERVAL_S, ConnectionFailures
+from minikafka.errors import NetworkException, OutcomeUnknown, Unreachable
+from minikafka.types import Address
+
+BROKER = Address("127.0.0.1", 9092)
+OTHER = Address("localhost", 9093)
+
+
+def refused(peer: Address) -> Unreachable:
+    return Unreachable(f"Metadata to {peer}: Connection refused")
+
+
+def test_failures_are_logged_at_once_and_then_every_few_seconds():
+    """Each address has its own pause, and starts over after it has answered."""
+    failures = ConnectionFailures()
+    first = f"cannot connect to {BROKER}: Connection refused (1 attempt); the client retries"
+    assert failures.failed(BROKER, refused(BROKER), 10.0) == first
+    assert failures.failed(BROKER, refused(BROKER), 9.9 + LOG_INTERVAL_S) is None
+    assert failures.failed(OTHER, refused(OTHER), 9.9 + LOG_INTERVAL_S) is not None
+    later = failures.failed(BROKER, refused(BROKER), 10.0 + LOG_INTERVAL_S)
+    assert later == f"cannot connect to {BROKER}: Connection refused (3 attempts in 5.0 s); the client retries"
+    failures.answered(BROKER)
+    assert failures.failed(BROKER, refused(BROKER), 10.1 + LOG_INTERVAL_S) == first
+
+
+def test_summary_names_every_address_with_its_last_reason_and_what_to_do():
+    """An address that has answered since is not in it."""
+    failures = ConnectionFailures()
+    assert failures.summary(0.0) == ""
+    failures.failed(BROKER, refused(BROKER), 1.0)
+    failures.failed(BROKER, OutcomeUnknown(f"Metadata to {BROKER}: HTTP 404: b'no'"), 2.0)
+    failures.failed(OTHER, refused(OTHER), 3.0)
+    assert failures.summary(4.0) == (
+        f"{BROKER}: HTTP 404: b'no' (2 attempts in 3.0 s); {OTHER}: Connection refused (1 attempt); "
+        "check that the broker runs, and that the port is a minikafka broker's; "
+        "check bootstrap_servers, and that a broker runs there"
+    )
+    failures.answered(BROKER)
+    assert failures.summary(4.0).startswith(f"{OTHER}: Connection refused")
+
+
+@pytest.mark.parametrize("client", [Producer, Consumer, AdminClient])
+def test_clients_log_a_refused_connection_and_report_what_was_tried(client, caplog: pytest.LogCaptureFixture):
+    """Until then a client said nothing for a minute, and then only that no bootstrap server answered."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+
+    async def story() -> None:
+        with pytest.raises(NetworkException) as raised:
+            await client(bootstrap_servers=f"127.0.0.1:{port}", default_api_timeout_ms=500).start()
+        assert raised.value.message.startswith(f"no bootstrap server answers: 127.0.0.1:{port}: Connection refused (")
+        assert raised.value.message.endswith("; check bootstrap_servers, and that a broker runs there")
+
+    with caplog.at_level(logging.WARNING, logger="minikafka.client"):
+        asyncio.run(story())
+    lines = [(record.levelname, record.getMessage()) for record in caplog.records if record.name == "minikafka.client"]
+    assert lines[0] == (
+        "WARNING",
+        f"cannot connect to 127.0.0.1:{port}: Connection refused (1 attempt); the client retries",
+    )
