@@ -7,8 +7,11 @@ interrupted.
 from __future__ import annotations
 
 import shutil
+import sys
 import tempfile
+import textwrap
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +24,7 @@ from minikafka.chaos.target import SIMULATOR, lacks, target_names
 from minikafka.cli.chaos_duration import Duration
 from minikafka.cli.chaos_kill import kill_command
 from minikafka.cli.running import FAILED, Commands, run
-from minikafka.cli.tables import list_output_option, output_option, print_json, print_table
+from minikafka.cli.tables import console, list_output_option, output_option, print_json, print_table
 
 JOURNALS: Final = ("journal.jsonl", "broker-*/journal.jsonl", "plan.json")
 """What the replay page is made of: one journal of all brokers' processes, one of each host or container, a plan."""
@@ -64,11 +67,20 @@ def list_command(files: tuple[Path, ...], output: str) -> None:
     if output == "json":
         print_json({"scenarios": rows})
         return
-    print_table(
-        ("SCENARIO", "FAULTS", "TARGETS", "TEACHES"),
-        [(row["name"], ",".join(row["faults"]), ",".join(row["targets"]), row["teaches"]) for row in rows],
-        output,
-    )
+    cells = [(str(row["name"]), ",".join(row["faults"]), ",".join(row["targets"]), str(row["teaches"])) for row in rows]
+    if output == "table" and sys.stdout.isatty():
+        _print_narrow(cells, console().width)
+        return
+    print_table(("SCENARIO", "FAULTS", "TARGETS", "TEACHES"), cells, output)
+
+
+def _print_narrow(rows: Sequence[tuple[str, ...]], width: int) -> None:
+    """Print each scenario as sentences, folded at the terminal's width."""
+    for name, faults, targets, teaches in rows:
+        for line in textwrap.wrap(f"{name}: {teaches}", width, subsequent_indent="  "):
+            click.echo(line)
+        for line in textwrap.wrap(f"  faults: {faults}; targets: {targets}", width, subsequent_indent="  "):
+            click.echo(line)
 
 
 @command.command(

@@ -164,8 +164,16 @@ def _run_rebalance(options: Mapping[str, str], output: str) -> None:
         print_json(rebalance_text.as_json(played))
         return
     _print_folded(f"# {rebalance.NAME}: {rebalance.STORY}", "# ")
-    click.echo("# played with " + " ".join(f"{key}={value}" for key, value in played.options.items()))
-    click.echo("\n".join(table.aligned(rebalance_text.timeline_rows(played), free=1)) + "\n")
+    told = "# played with " + " ".join(f"{key}={value}" for key, value in played.options.items())
+    rows = rebalance_text.timeline_rows(played)
+    lines, terminal = table.aligned(rows, free=1), console()
+    if max(map(len, (*lines, told))) > terminal.width:
+        _print_folded(told, "# ")
+        state = rows[0].index("state")  # its changes are among the sentences
+        _print_stacked(terminal, [(*row[:state], *row[state + 1 :]) for row in rows])
+        click.echo()
+    else:
+        click.echo("\n".join([told, *lines]) + "\n")
     click.echo("\n".join(table.aligned(rebalance_text.stop_rows(played), free=0)))
 
 

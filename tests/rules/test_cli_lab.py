@@ -79,10 +79,13 @@ def test_list_and_compare_have_no_internal_references():
     ] == []
 
 
-@pytest.mark.parametrize("arguments", [("list",), ("compare", "data-loss"), ("compare", "rebalance")])
-def test_list_and_compare_fit_80_columns(arguments, on_a_screen):
+@pytest.mark.parametrize(
+    "command",
+    ["lab list", "lab compare data-loss", "lab compare rebalance", "lab run rebalance", "chaos list"],
+)
+def test_output_fits_80_columns(command, on_a_screen):
     """A terminal breaks longer lines in the middle of a word."""
-    lines = on_a_screen(80, "lab", *arguments).splitlines()
+    lines = on_a_screen(80, *command.split()).splitlines()
     assert len(lines) > 10
     assert max(map(len, lines)) <= 80
 
