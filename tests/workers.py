@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SYSTEM = "tests that use the system"
 SYSTEM_FOLDERS = ("containers", "contracts", "e2e", "foreign", "fuzz", "machine", "rest", "spark")
 SYSTEM_FILES = (
+    "tests/clients/test_connection_failures.py",
     "tests/kafka/test_every_version.py",
     "tests/kafka/test_hostile_frames.py",
     "tests/rules/test_bench_kafka.py",

@@ -15,6 +15,7 @@ Rules for this file:
    (``swap.py``).
 4. Where leader epochs fall, the log came from another cluster. It is not cut: MisfitLog, and its owner sets it aside.
 5. Everything dropped is in the ``RecoveryReport``, with the reason. Bytes are removed only where a batch is damaged.
+   Where its checksum is right and only its offsets do not fit, the bytes from there on are kept in a ``.stray`` file.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from minikafka.config import TopicConfig
-from minikafka.errors import CorruptMessage
+from minikafka.errors import CorruptMessage, DiskFailed, DiskFull
 from minikafka.log.checkpoint import BadCheckpoint, parse_epochs
 from minikafka.log.epochs import EpochCache
 from minikafka.log.index import OffsetIndex, TimeIndex
@@ -47,11 +48,13 @@ from minikafka.log.names import (
 )
 from minikafka.log.producer_replay import replay_producers
 from minikafka.log.producer_state import BadSnapshot, ProducerState, parse_snapshot
-from minikafka.log.scan import Damage, FallingEpoch, scan
+from minikafka.log.scan import Damage, FallingEpoch, Misplaced, scan
 from minikafka.log.segment import RELATIVE_MAX, Segment, headers
 from minikafka.ports import Disk
 from minikafka.types import NO_EPOCH, NO_OFFSET, Epoch, Offset
 from minikafka.wire.batch import RecordBatch
+
+COPY_SIZE = 1024 * 1024
 
 
 def may_have_gaps(config: TopicConfig) -> bool:
@@ -147,15 +150,35 @@ class _Loader:
         for segment in self.segments[first:]:
             size = segment.file.size()
             self._close(segment)
-            kept_as = segment.path(LOG) + STRAY if keep and size else ""
-            while self.disk.exists(kept_as):
-                kept_as += STRAY
+            kept_as = self._stray_name(segment) if keep and size else ""
             self._dropped(segment, 0, size, reason, end=segment.base_offset, kept_as=kept_as)
             if kept_as:
                 self.disk.replace(segment.path(LOG), kept_as)
             for path in segment.paths:
                 self.disk.remove(path)
         del self.segments[first:]
+
+    def _stray_name(self, segment: Segment) -> str:
+        name = segment.path(LOG) + STRAY
+        while self.disk.exists(name):
+            name += STRAY
+        return name
+
+    def _copy_aside(self, segment: Segment, position: int, size: int) -> str:
+        """Copy the file's bytes from ``position`` on. Return the name of the copy."""
+        name = self._stray_name(segment)
+        copy = self.disk.open(name)
+        try:
+            while position < size:
+                piece = segment.file.read(position, COPY_SIZE)
+                copy.append((piece,))
+                position += len(piece)
+        except DiskFull as error:
+            self.disk.remove(name)
+            raise DiskFailed(f"{name} cannot be written: {error}; free disk space") from error
+        finally:
+            copy.close()
+        return name
 
     def _dropped(
         self, segment: Segment, position: int, size: int, reason: str, *, end: Offset, kept_as: str = ""
@@ -261,7 +284,8 @@ class _Loader:
                 return
             believed = number < first_to_scan and self._believe(segment, number)
             if not believed and not self._rescan(segment, number):
-                self._drop(number + 1, f"comes after damage at offset {segment.next_offset}")
+                keep = bool(self.report.dropped[-1].kept_as)
+                self._drop(number + 1, f"comes after damage at offset {segment.next_offset}", keep=keep)
                 return
             if number + 1 < len(self.segments):
                 self._close(segment)
@@ -383,8 +407,10 @@ class _Loader:
                 self._close(each)
             raise MisfitLog(f"{segment.path(LOG)}: {fall.reason}: another cluster wrote it") from fall
         except Damage as damage:
-            segment.file.truncate(damage.position)
-            self._dropped(segment, damage.position, size - damage.position, damage.reason, end=segment.next_offset)
+            at, lost = damage.position, size - damage.position
+            kept_as = self._copy_aside(segment, at, size) if isinstance(damage, Misplaced) else ""
+            segment.file.truncate(at)
+            self._dropped(segment, at, lost, damage.reason, end=segment.next_offset, kept_as=kept_as)
             return False
         return True
 

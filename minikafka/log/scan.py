@@ -24,6 +24,10 @@ class Damage(Exception):
         self.reason = reason
 
 
+class Misplaced(Damage):
+    """A batch with a right checksum whose offsets do not follow those of the batch before it."""
+
+
 class FallingEpoch(Damage):
     """A sound batch has a lower leader epoch than the one before it: no leader of ours wrote both."""
 
@@ -70,7 +74,7 @@ def scan(
             and (gaps or _is_followed(file, position + length, size=size, batch=batch, next_base=next_base))
         )
         if not fits or batch.last_offset > last_offset_max:
-            raise Damage(position, f"offsets {batch.base_offset}..{batch.last_offset} where {expected} was expected")
+            raise Misplaced(position, f"offsets {batch.base_offset}..{batch.last_offset} where {expected} was expected")
         if batch.leader_epoch < epoch:
             raise FallingEpoch(
                 position, f"offset {batch.base_offset} has leader epoch {batch.leader_epoch} after {epoch}"

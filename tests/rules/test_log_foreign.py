@@ -76,6 +76,24 @@ def test_gap_that_nothing_follows_is_damage():
     assert opened(foreign((0, [at(0, "a"), at(7, "b")]), (2, [at(2, "c")])))[0] == [(0, "a")]
 
 
+def test_sound_batches_that_do_not_fit_are_kept_as_a_stray_file():
+    """A batch whose checksum is right is never destroyed; one whose checksum is wrong is cut, as a torn write."""
+    last = at(7, "b")
+    gap_at_end = foreign((0, [at(0, "a"), last]))
+    found, told = opened(gap_at_end)
+    assert (found, told.count("segment_set_aside")) == ([(0, "a")], 1)
+    assert gap_at_end.read_file(f"{FOLDER}/{offset_name(0, '.log')}.stray") == last
+
+    contradicted = foreign((0, [at(0, "a"), last]), (2, [at(2, "c")]))
+    assert opened(contradicted)[0] == [(0, "a")]
+    strays = [name for name in contradicted.names(FOLDER) if name.endswith(".stray")]
+    assert strays == [f"{offset_name(0, '.log')}.stray", f"{offset_name(2, '.log')}.stray"]
+
+    torn = foreign((0, [at(0, "a"), last[:-1] + b"?"]))
+    assert opened(torn)[0] == [(0, "a")]
+    assert [name for name in torn.names(FOLDER) if name.endswith(".stray")] == []
+
+
 def test_log_that_begins_late_is_accepted_with_its_epochs():
     """Kafka's retention took what came before, and moved the first leader epoch to the start of the log."""
     segments = (100, [at(100, "a", epoch=3)]), (101, [at(101, "b", epoch=3)])
