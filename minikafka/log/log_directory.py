@@ -37,13 +37,16 @@ from minikafka.log.names import (
     CLEAN_SHUTDOWN,
     CLEANER_OFFSET_CHECKPOINT,
     DELETED_FOLDER,
+    LOG,
     LOG_START_OFFSET_CHECKPOINT,
     META_PROPERTIES,
     RECOVERY_POINT_CHECKPOINT,
     REPLICATION_OFFSET_CHECKPOINT,
     STRAY_FOLDER,
+    SWAP,
     TEMPORARY,
     is_deleted_folder,
+    offsets_in,
     partition_of,
     retired_folder,
 )
@@ -128,6 +131,10 @@ class LogDirectory:
             if is_deleted_folder(name) or name.endswith(TEMPORARY):
                 self._disk.remove(name)
         for partition in sorted(filter(None, map(partition_of, self._disk.names("")))):
+            if not self.was_clean and offsets_in(self._disk.names(str(partition)), LOG + SWAP):
+                # After kill -9 the name may be in the page cache only. Opening the log finishes the swap, and the
+                # removal of the old segments must not reach the disk before this name does.
+                await self._disk.sync_folder(str(partition))
             try:
                 self._logs[partition] = PartitionLog.open(
                     self._disk,

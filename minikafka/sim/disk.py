@@ -151,9 +151,10 @@ class SimDisk:
         """What of the file would surely survive a power cut, its name aside."""
         return bytes(self.inode(path).durable)
 
-    def is_named(self, path: str) -> bool:
-        """Is the file's name durable, with the folders above it?"""
-        return self._durable_names.get(path) is self._names.get(path) and self._reachable(path)
+    def is_named(self, path: str, former: str = "") -> bool:
+        """Return True if the name of the file at ``path``, or its ``former`` one, is durable with the folders above."""
+        durable = former or path
+        return self._durable_names.get(durable) is self._names.get(path) and self._reachable(durable)
 
     def is_durable(self, path: str) -> bool:
         """Would a power cut leave the file as it is now?"""

@@ -22,7 +22,7 @@ from typing import Final
 
 from minikafka.errors import CorruptMessage
 from minikafka.log.log_directory import LogDirectory
-from minikafka.log.names import LOG, offset_name, offset_of
+from minikafka.log.names import LOG, SWAP, offset_name, offset_of
 from minikafka.log.partition_log import PartitionLog
 from minikafka.sim.cluster import SimCluster, node_name
 from minikafka.sim.disk import SimDisk
@@ -180,7 +180,7 @@ def _first_unsynced(disk: SimDisk, path: str) -> Offset | None:
         return None
     content, durable = disk.content_bytes(path), disk.durable_bytes(path)
     position = 0
-    is_named = disk.is_named(path)
+    is_named = disk.is_named(path) or disk.is_named(path, path + SWAP)  # the next start finishes a swap
     try:
         for batch in iterate(content):
             end = position + batch.size

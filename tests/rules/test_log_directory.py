@@ -478,3 +478,49 @@ def test_a_clean_stop_finishes_what_compaction_was_swapping_in():
     assert run(directory.close())
     assert disk.removed
     assert not disk.too_soon
+
+
+class ReplacementWatched(MemoryDisk):
+    """Notes segments that are removed while no durable name leads a start to the segment that replaces them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.removed: list[str] = []
+        self.too_soon: list[str] = []
+
+    def remove(self, path: str) -> None:
+        if path.endswith(".log") and path in self.inodes:
+            self.removed.append(path)
+            new = self.inodes[f"orders-0/{0:020d}.log"]
+            names = [name for name, inode in self.durable_names.items() if inode is new]
+            if not any(name.endswith((".log", ".swap")) for name in names):  # what is .cleaned is removed by a start
+                self.too_soon.append(path)
+        super().remove(path)
+
+
+def test_a_start_makes_the_name_of_a_swap_durable_before_it_finishes_it():
+    """kill -9 while a swap's name is in the page cache only. The next start removes what it replaces; if only that
+    removal reached the disk, a power cut would leave neither the old segments nor the new one.
+    """
+    disk = ReplacementWatched()
+    compact = TopicConfig(cleanup_policy="compact", segment_bytes=400)
+    directory = opened(disk, config_of=lambda _: compact)
+    log = directory.create(ORDERS, topic_id=TOPIC_ID, config=compact)
+    fill(log, *(each + "x" * 30 for each in "abcdefghijklmnop"))
+    run(log.sync())
+    log.config = TopicConfig(cleanup_policy="compact", segment_bytes=4000)
+    dirty = log.dirty_range(high_watermark=log.end_offset, now_ms=TIME)
+
+    async def go_on(_: int) -> None:
+        """Nobody else wants a turn."""
+
+    round_ = log.clean(dirty, memory_bytes=1_000_000, clock_ms=lambda: TIME, pause=go_on)
+    disk.held = True
+    while log._store.swapping is None:
+        round_.send(None)
+    round_.close()
+    disk.held = False
+    assert not disk.removed
+    opened(disk, config_of=lambda _: compact)
+    assert disk.removed
+    assert not disk.too_soon

@@ -294,3 +294,19 @@ def test_a_slow_disk_delays_only_its_own_node():
         assert sim.loop.time() - start > 1
 
     run(story)
+
+
+def test_a_renamed_file_is_still_named_durably_by_its_former_name():
+    """Until the folder is synced a power cut leaves the one name or the other."""
+
+    async def story(sim: SimWorld) -> None:
+        world, _ = await named(sim, path="log.swap")
+        disk = sim.disk("n1")
+        world.disk.replace("log.swap", "log")
+        assert not disk.is_named("log")
+        assert disk.is_named("log", "log.swap")
+        await world.disk.sync_folder("")
+        assert disk.is_named("log")
+        assert not disk.is_named("log", "log.swap")
+
+    run(story)
