@@ -171,6 +171,9 @@ class KafkaSession:
         self._pipeline = Pipeline()
         self._is_paused = False
         self._is_closed = False
+        """We hung up: nothing more begins."""
+        self._is_gone = False
+        """The client left: what it has sent still begins, and nothing is sent."""
         self._has_room = True
         self._tasks: dict[asyncio.Task[None], None] = {}
         """In the order of their births."""
@@ -202,22 +205,29 @@ class KafkaSession:
             self._advance()
 
     def closed(self) -> None:
-        """The connection is gone. Requests under way go on; nobody hears their answers."""
-        self._is_closed = True
+        """The connection is gone. Requests that came whole are still handled, as in Kafka: a producer with acks=0 may
+        leave as soon as it has sent. Nobody receives the answers.
+        """
+        self._is_gone = True
+        self._advance()
 
     def cancel(self) -> None:
         """The process dies: nothing goes on."""
+        self._is_closed = True
         for task in list(self._tasks):
             task.cancel()
 
     # ---- order -------------------------------------------------------------------------------------------------------
 
     def _advance(self) -> None:
-        while not self._is_closed and self._has_room and (pending := self._pipeline.next()) is not None:
+        # Answers to a client that left need no room.
+        while (
+            not self._is_closed and (self._has_room or self._is_gone) and (pending := self._pipeline.next()) is not None
+        ):
             self._begin(pending)
             if pending.is_done:
                 self._send()
-        if self._pipeline.is_full != self._is_paused and not self._is_closed:
+        if self._pipeline.is_full != self._is_paused and not (self._is_closed or self._is_gone):
             self._is_paused = not self._is_paused
             if self._is_paused:
                 self._connection.pause()
@@ -226,7 +236,7 @@ class KafkaSession:
 
     def _send(self) -> None:
         for answer in self._pipeline.answered():
-            if not self._is_closed:
+            if not (self._is_closed or self._is_gone):
                 self._connection.send(answer)
 
     def _done(self, pending: _Pending, answer: Buffers | None) -> None:

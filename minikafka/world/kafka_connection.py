@@ -113,11 +113,15 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.gone.set()
         if self._timer is not None:
             self._timer.cancel()
-        if self._held:
-            self._host.release(self._held)
-            self._held = 0
         if self._session is not None:
             self._session.closed()
+        kept = 0
+        if self.is_busy and not self._is_closing:
+            # Frames that came whole are still handled, and hold their bytes until then.
+            kept = self._held - (0 if self._waits_for_room else self._announced)
+        if kept < self._held:
+            self._host.release(self._held - kept)
+        self._held = kept
         self._host.kafka_closed(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the reader knows the place
@@ -195,7 +199,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._loop.call_soon(self._flush)
 
     def handled(self, size: int) -> None:
-        if size > READ_SIZE - 4 and self._transport is not None:
+        if size > READ_SIZE - 4 and self._held >= size:
             self._host.release(size)
             self._held -= size
 

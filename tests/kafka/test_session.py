@@ -319,6 +319,35 @@ async def test_a_closed_connection_gets_no_answers():
     assert not line.session.is_busy
 
 
+async def test_what_a_client_sent_before_it_left_is_still_handled():
+    """A producer with acks=0 closes its connection right after sending, and Kafka handles what came whole."""
+    line = Line()
+    line.begins_at_once = False
+    for correlation in (1, 2, 3):
+        line.produce(correlation, acks=0)
+    line.session.room(has_room=False)
+    line.session.closed()
+    assert len(line.asked) == 1
+    for number in range(3):
+        line.gates[number].set_result(produced())
+        await settle()
+    assert [api for api, _, _ in line.asked] == ["Produce"] * 3
+    assert line.sent == []
+    assert not line.session.is_busy
+
+
+async def test_nothing_begins_after_the_process_died():
+    """Requests that wait are lost with it, as those that never came."""
+    line = Line()
+    line.begins_at_once = False
+    line.produce(1)
+    line.produce(2)
+    line.session.cancel()
+    line.session.closed()
+    await settle()
+    assert len(line.asked) == 1
+
+
 async def test_contexts_name_the_client():
     """A connection may carry requests of several client ids."""
     line = Line()
