@@ -29,7 +29,7 @@ Message = dict[str, Any]
 Decode = Callable[[memoryview, int, int], tuple[Message, int]]
 Encode = Callable[[Message, bytearray, list[Any]], bytearray]
 
-ELEMENTS_MAX = 200_000
+ELEMENTS_MAX = 50_000
 """Elements of all arrays of one message: what is larger is refused before it is built."""
 
 JOINED_BYTES_MAX = 4096
