@@ -15,8 +15,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -310,7 +311,7 @@ class KafkaSession:
                 self._await(pending, offer, message, exchange, response), name=f"kafka-{offer.name}"
             )
             self._tasks[task] = None
-            task.add_done_callback(self._ended)
+            task.add_done_callback(functools.partial(self._ended, response))
         else:
             self._done(pending, self._encoded(pending, offer, message, exchange, response))
 
@@ -389,9 +390,11 @@ class KafkaSession:
             response = error_response(BY_NAME[offer.api], error)
         self._done(pending, self._encoded(pending, offer, message, exchange, response))
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, response: Awaitable[Any], task: asyncio.Task[None]) -> None:
         self._tasks.pop(task, None)
         if task.cancelled():
+            if isinstance(response, Coroutine):
+                response.close()  # The task may have been cancelled before it awaited it.
             return
         error = task.exception()
         if error is not None:

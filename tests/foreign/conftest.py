@@ -1,4 +1,6 @@
-"""Kafka's own tools run where Java and Kafka's jars are at hand; elsewhere they are left out, and the run says so."""
+"""Kafka's own tools, and clients in Go and in JavaScript, run where Java, Go or Node and what they need are at hand;
+elsewhere they are left out, and the run says so.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ import pytest
 
 from tests.bench import kafka_jars, kafka_processes
 from tests.bench.kafka_jars import NoKafka
+from tests.foreign.toolchains import why_not_go, why_not_node
 from tests.left_out import leave_out
 
 TOOLS = Path(__file__).with_name("kafka_tools_jars.txt")
@@ -34,8 +37,10 @@ def why_not() -> str | None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect what needs Java if there is none."""
+    """Deselect what needs Java, Go or Node if there is none."""
     leave_out(config, items, "java", why_not)
+    leave_out(config, items, "go", why_not_go)
+    leave_out(config, items, "node", why_not_node)
 
 
 @pytest.fixture(scope="session", name="java")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import struct
+import warnings
 from typing import Any
 
 import pytest
@@ -346,6 +348,25 @@ async def test_nothing_begins_after_the_process_died():
     line.session.closed()
     await settle()
     assert len(line.asked) == 1
+
+
+async def test_a_request_that_has_not_run_when_the_process_dies_leaves_no_coroutine():
+    """With faults on the link each request is a coroutine; Python warns of one that nobody awaited."""
+    line = Line()
+    met = []
+
+    async def meet_faults(_client_id: str, api: str, handle: Any) -> Any:
+        met.append(api)
+        return await handle()
+
+    line.session.meet_faults = meet_faults
+    line.produce(1)
+    line.session.cancel()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        await settle()
+        gc.collect()
+    assert (met, told) == ([], [])
 
 
 async def test_contexts_name_the_client():
