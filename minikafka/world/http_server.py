@@ -507,10 +507,8 @@ class HttpServer:
         if self._closing and not self._busy:
             self._all_idle.set()
 
-    def rpc_answer(
-        self, caller: RpcConnection, head: Head, body: bytes | bytearray
-    ) -> Answer | Awaitable[Answer | None] | None:
-        """What the handler answers to a plain request; None: nothing at all. Raises HangUp when awaited."""
+    def rpc_answer(self, caller: RpcConnection, head: Head, body: bytes | bytearray) -> Answer | Awaitable[Buffers]:
+        """What the handler answers to a plain request, or what ``awaited`` makes it of."""
         body = cast("bytes", body)  # whoever reads a body takes slices of it: nobody else holds this one
         context = caller.context
         if context is None:
@@ -519,14 +517,15 @@ class HttpServer:
             found = _NODE.search(head.fields)
             source = found[1].decode("latin-1").strip() if found else ""
             handle = partial(_answered, self._handler, head.api, body, context)
-            return self._awaited(head.api, self._interpose(source, head.api, body, handle))
+            return self._interpose(source, head.api, body, handle)
         try:
             answer = self._handler(head.api, body, context)
         except Exception as error:  # noqa: BLE001 - a handler never raises: whoever runs this loop decides what stops
             return self._failed(head.api, error)
-        return self._awaited(head.api, answer) if isinstance(answer, Awaitable) else Answer(answer)
+        return answer if isinstance(answer, Awaitable) else Answer(answer)
 
-    async def _awaited(self, api: str, answer: Awaitable[Buffers]) -> Answer | None:
+    async def awaited(self, api: str, answer: Awaitable[Buffers]) -> Answer | None:
+        """The answer once it is there; None: nothing at all. Raises HangUp."""
         try:
             return Answer(await answer)
         except NotAnswered as silence:

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Protocol, cast
 
 from minikafka.config import KIB, MIB
@@ -162,12 +162,12 @@ class Host(Protocol):
         """They are held no more."""
         ...
 
-    def rpc_answer(
-        self, caller: RpcConnection, head: Head, body: bytes | bytearray
-    ) -> Answer | Awaitable[Answer | None] | None:
-        """What the handler answers, or an awaitable of it; None: nothing at all. The awaitable raises HangUp, nothing
-        else.
-        """
+    def rpc_answer(self, caller: RpcConnection, head: Head, body: bytes | bytearray) -> Answer | Awaitable[Buffers]:
+        """What the handler answers, or an awaitable of it for ``awaited``."""
+        ...
+
+    async def awaited(self, api: str, answer: Awaitable[Buffers]) -> Answer | None:
+        """The answer; None: nothing at all. Raises HangUp, and nothing else."""
         ...
 
     def http_date(self) -> bytes: ...
@@ -193,6 +193,12 @@ class Host(Protocol):
 
 class HangUp(Exception):
     """The connection breaks without an answer."""
+
+
+def _close_unused(answer: Awaitable[Buffers], task: asyncio.Task[None]) -> None:
+    # A task that is cancelled before its first step never awaits what it was given.
+    if task.cancelled() and isinstance(answer, Coroutine):
+        answer.close()
 
 
 class RpcConnection(asyncio.BufferedProtocol):
@@ -317,19 +323,19 @@ class RpcConnection(asyncio.BufferedProtocol):
         answer = self._host.rpc_answer(self, head, body)
         if isinstance(answer, Awaitable):
             self._handling = self._loop.create_task(self._handle(head, held, answer))
+            self._handling.add_done_callback(partial(_close_unused, answer))
             self._host.began(self, self._handling)
             return
-        if answer is not None:
-            self._write(head, answer)
+        self._write(head, answer)
         self._host.release(held)
         self._quiet_since = self._loop.time()
         if self._closes:
             self.close()
 
-    async def _handle(self, head: Head, held: int, answering: Awaitable[Answer | None]) -> None:
+    async def _handle(self, head: Head, held: int, answering: Awaitable[Buffers]) -> None:
         handling = self._handling
         try:
-            answer = await answering
+            answer = await self._host.awaited(head.api, answering)
             if answer is not None:
                 self._write(head, answer)
         except HangUp:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import time
+import warnings
 from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
@@ -375,5 +377,28 @@ def test_requests_whose_handler_need_not_wait_are_answered_in_one_turn(play):
             assert await answer(reader) == (200, b"%04d" % number)
         assert set(tasks) <= {before - 1, before}
         assert plain(server) == 1
+
+    play(story)
+
+
+def test_a_call_that_is_cancelled_before_its_first_step_leaves_no_coroutine(play):
+    """A server that is killed in the turn in which a request came: Python would warn of what nobody awaited."""
+
+    async def story(server: HttpServer, echo: Echo, _reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        await until(lambda: plain(server) == 1)
+        [connection] = server._plain
+        request = PLAIN % (1, b"x")
+        connection.get_buffer(-1)[: len(request)] = request
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            connection.buffer_updated(len(request))
+            [handling] = server._handling
+            handling.cancel()
+            await asyncio.wait([handling])
+            await asyncio.sleep(0)
+            gc.collect()
+        assert (echo.seen, told) == ([], [])
+        server._handling.discard(handling)
+        server._busy.discard(connection)
 
     play(story)

@@ -393,9 +393,9 @@ def cut_power_at_elections(seed: object, *, rounds: int) -> None:
 
         async def main() -> None:
             for _ in range(rounds):
-                await cluster.start()
                 # Elections, not epochs: a member that forgot its vote may win the same epoch once more.
                 before = sim.marks["quorum_leader_elected"]
+                await cluster.start()
                 await cluster.until(lambda before=before: sim.marks["quorum_leader_elected"] > before, "an election")
                 await asyncio.sleep(draw.uniform(0.0, 0.01))
                 for node in cluster.ids:
