@@ -1,0 +1,56 @@
+"""The check of synced ends: the durable names under which the next start finds a segment."""
+
+from __future__ import annotations
+
+from minikafka.sim.power_watch import _first_unsynced
+from minikafka.sim.world import SimWorld
+from minikafka.wire.batch import RecordBatch, stamped
+from tests.rules.log_words import client_batch
+
+FOLDER = "orders-0"
+LOG = f"{FOLDER}/00000000000000000000.log"
+
+
+async def renamed(sim: SimWorld, suffix: str, batch: RecordBatch) -> None:
+    """Write a synced batch to a file whose former name is durable and whose present name is not."""
+    disk = sim.of("n1").disk
+    file = disk.open(LOG + suffix)
+    file.append([batch.data])
+    await file.sync()
+    await disk.sync_folder(FOLDER)
+    disk.replace(LOG + suffix, LOG)
+
+
+def test_a_segment_with_a_durable_swap_name_counts_as_durable() -> None:
+    """A power cut leaves ``.log`` or ``.log.swap``; a start renames the latter to the former."""
+
+    async def story(sim: SimWorld) -> None:
+        await renamed(sim, ".swap", client_batch("a"))
+        assert not sim.disk("n1").is_durable(LOG)
+        assert _first_unsynced(sim.disk("n1"), LOG) is None
+
+    with SimWorld(1) as sim:
+        sim.run(story(sim))
+
+
+def test_a_segment_with_only_a_durable_cleaned_name_does_not_count_as_durable() -> None:
+    """A start removes ``.log.cleaned``, so a power cut that undoes the rename loses the segment."""
+
+    async def story(sim: SimWorld) -> None:
+        await renamed(sim, ".cleaned", client_batch("a"))
+        assert _first_unsynced(sim.disk("n1"), LOG) == 0
+
+    with SimWorld(1) as sim:
+        sim.run(story(sim))
+
+
+def test_a_batch_appended_after_the_sync_does_not_count_as_durable() -> None:
+    """A durable name does not make bytes durable that no sync has covered."""
+
+    async def story(sim: SimWorld) -> None:
+        await renamed(sim, ".swap", client_batch("a"))
+        sim.of("n1").disk.open(LOG).append(stamped(client_batch("b"), base_offset=1, leader_epoch=0))
+        assert _first_unsynced(sim.disk("n1"), LOG) == 1
+
+    with SimWorld(1) as sim:
+        sim.run(story(sim))
