@@ -23,6 +23,7 @@ from minikafka.world.real import real_world
 from tests.bench import failover_rows, kafka_processes
 from tests.bench.arms import Ours, cluster
 from tests.bench.frame_rows import confluent_rows, frame_rows
+from tests.bench.java_tool_rows import java_tool_rows
 from tests.bench.kafka_arm import Theirs, kafka
 from tests.bench.kafka_client_rows import client_rows
 from tests.bench.kafka_jars import NoKafka
@@ -113,7 +114,7 @@ async def kafka_rows(effort: Effort) -> list[Row]:
     async with both(java, 1) as sides:
         rows += await _with_one_broker(sides, effort)
     async with both(java, 3) as sides:
-        rows += await _with_three_brokers(sides, effort)
+        rows += await _with_three_brokers(java, sides, effort)
     for brokers in (1, 3):
         rows.append(await _start_row(java, brokers, effort.starts))
     return [dataclasses.replace(row, beside=f"{KAFKA} {java.version}") for row in rows]
@@ -140,13 +141,22 @@ async def _with_one_broker(sides: Both, effort: Effort) -> list[Row]:
     return [*rows, idle, await _memory_row(sides, "broker after these rows")]
 
 
-async def _with_three_brokers(sides: Both, effort: Effort) -> list[Row]:
+async def _with_three_brokers(java: Java, sides: Both, effort: Effort) -> list[Row]:
     await _warm_up(sides, -1, effort)
     rows = await _produce_rows(sides, -1, effort)
     rows += await _latency_rows(sides, "acks=all RF 3", -1, effort)
     rows.append(await _rate_row(sides, "acks=all RF 3", -1, effort))
     rows += await confluent_rows(
         sides.ours, sides.kafka, sides.brokers, rounds=effort.rounds, megabytes=effort.client_megabytes
+    )
+    rows += await java_tool_rows(
+        java,
+        sides.ours,
+        sides.kafka,
+        sides.brokers,
+        rounds=effort.rounds,
+        megabytes=effort.client_megabytes,
+        latencies=effort.latencies,
     )
     return [*rows, *await _failover_rows(sides, effort.failovers)]
 
