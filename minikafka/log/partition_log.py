@@ -697,7 +697,7 @@ class PartitionLog:
         if self.report.clean and self._durability.is_idle(self._store.segments):
             return  # as it was found
         try:
-            self._store.finish_swap()
+            self._store.leave_swap()
             self._store.save_indexes(self._store.active)
             self._store.take_snapshot()
         except (DiskFull, DiskFailed) as error:

@@ -37,7 +37,7 @@ class SegmentStore:
         self.cut_count = 0
         """How often the log was cut or begun anew: who has read it must not act on what may be gone."""
         self._swap: tuple[Segment, list[Segment]] | None = None
-        """A segment that compaction is swapping in, and those whose files it replaces besides its namesake's."""
+        """A segment that compaction is swapping in, and those that it replaces."""
         self._disk = disk
         self._folder = folder
         self._durability = durability
@@ -168,11 +168,10 @@ class SegmentStore:
     def cut(self, offset: Offset) -> None:
         """Keep whole batches below ``offset``, which lies above the first segment's base."""
         self.cut_count += 1
-        if self._swap is not None and offset < self._swap[0].next_offset:
-            self.finish_swap()
-        number = self.number_of(offset)
-        if number and offset == self.segments[number].base_offset:
-            number -= 1
+        number = self._last_below(offset)
+        if self._swap is not None and number <= self.segments.index(self._swap[0]):
+            self.leave_swap()
+            number = self._last_below(offset)
         for segment in self.segments[number + 1 :]:
             self._remove_segment(segment)
         del self.segments[number + 1 :]
@@ -181,10 +180,15 @@ class SegmentStore:
         self._keep_snapshots([snapshot for snapshot in self._snapshots if snapshot <= self.end_offset])
         replay_producers(self._disk, self._folder, self.segments, self.producers, self._snapshots, end=self.end_offset)
 
+    def _last_below(self, offset: Offset) -> int:
+        """Number of the segment that is the last one once the log is cut at ``offset``."""
+        number = self.number_of(offset)
+        return number - 1 if number and offset == self.segments[number].base_offset else number
+
     def restart(self, offset: Offset) -> None:
         """Drop all; one empty segment begins at ``offset``. A marker says so until a checkpoint does."""
         self.cut_count += 1
-        self.finish_swap()
+        self.leave_swap()
         self.remove_restart_marker()
         self._disk.replace_file(f"{self._folder}/{offset_name(offset, RESTARTED)}", b"")
         self.restarted_at = offset
@@ -205,7 +209,7 @@ class SegmentStore:
     def delete_oldest(self) -> list[str]:
         """Rename the oldest segment's files; their new paths."""
         if self.is_swapping(self.segments[0]):
-            self.finish_swap()
+            self.leave_swap()
         segment = self.segments.pop(0)
         self._durability.retire(segment.take_file())
         renamed = []
@@ -221,14 +225,14 @@ class SegmentStore:
 
     def begin_swap(self, cleaned: Segment, sources: list[Segment]) -> None:
         """Step 2: from now on ``cleaned`` stands for ``sources``, which follow one another and are not active."""
-        self.finish_swap()
+        invariant(self._swap is None, "one swap ends before the next one begins", swap=self._swap)
         first = self.segments.index(sources[0])
         self._disk.replace(cleaned.path(LOG) + CLEANED, cleaned.path(LOG) + SWAP)
         cleaned.suffix = SWAP
         self.segments[first : first + len(sources)] = [cleaned]
         for segment in sources:
             self._durability.retire(segment.take_file())
-        self._swap = cleaned, sources[1:]
+        self._swap = cleaned, sources
         self._durability.folder_changed()
 
     @property
@@ -249,19 +253,34 @@ class SegmentStore:
             self._durability.folder_changed()
 
     def finish_swap(self) -> None:
-        """Step 4, and what was left of the steps before; without a swap nothing."""
+        """Step 4. Its only precondition is a durable name of the new segment; without a swap it does nothing."""
         if self._swap is None:
             return
-        self.rename_swap()
-        cleaned, stale = self._swap
+        cleaned, sources = self._swap
+        invariant(not cleaned.suffix, "old segments stay until the name of the new one is durable", segment=cleaned)
         for path in cleaned.index_paths:
             if self._disk.exists(path + CLEANED):  # else it has its name: a full disk stopped this before
                 self._disk.replace(path + CLEANED, path)
-        for segment in stale:
+        for segment in sources[1:]:
             for path in segment.paths:
                 self._remove(path)
         self._swap = None
         self._durability.folder_changed()
+
+    def leave_swap(self) -> None:
+        """End the swap without waiting for a sync: undo step 2 until it is durable, finish the swap afterwards."""
+        if self._swap is None:
+            return
+        cleaned, sources = self._swap
+        if not cleaned.suffix:
+            self.finish_swap()
+            return
+        self._swap = None
+        number = self.segments.index(cleaned)
+        self.segments[number : number + 1] = sources
+        self._durability.retire(cleaned.take_file())
+        for path in (cleaned.path(LOG) + SWAP, *(path + CLEANED for path in cleaned.index_paths)):
+            self._remove(path)
 
     def remove_indexes(self, segment: Segment) -> None:
         """Its index files only; those in memory serve on."""

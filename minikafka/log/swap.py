@@ -15,6 +15,10 @@ Why so, with a power cut that may keep any part of the names changed since the f
   before it: by that an opening log knows that it was replaced (``recovery.py``).
 - An index never stands beside a log file that it was not made for: the old one is surely gone before 3, the new one
   comes after it. A missing index is made anew.
+
+A cut, a restart or a deletion of the log may come between the steps and cannot wait for a sync. Before the folder sync
+of 2 has returned it undoes 2: the old segments are all there, and they stand for the log again. After that sync it does
+step 4 at once: a rename is kept whole or not at all, so N.log.swap or N.log leads the next start to the new segment.
 """
 
 from __future__ import annotations
@@ -57,7 +61,7 @@ async def settle(disk: Disk, folder: str, store: SegmentStore) -> None:
     if swapping is None:
         return
     await disk.sync_folder(folder)
-    if store.is_swapping(swapping):  # else a cut or restart of the log could not wait, and finished it
+    if store.is_swapping(swapping):  # else a cut, restart or deletion has undone it
         store.rename_swap()
         await disk.sync_folder(folder)
     if store.is_swapping(swapping):
@@ -78,7 +82,7 @@ class SegmentSwap:
 
     def abandon(self) -> None:
         """The old segments stay, with their indexes; too late, and no change, once the new one is in the log."""
-        if any(segment is self.cleaned for segment in self._store.segments):
+        if self._is_in_the_log:
             return
         file = self.cleaned.take_file()
         if file is not None:
@@ -90,19 +94,26 @@ class SegmentSwap:
         if any(segment is old for segment in self._store.segments[:-1]) and not self._disk.exists(old.index_paths[0]):
             self._store.save_indexes(old)
 
+    @property
+    def _is_in_the_log(self) -> bool:
+        return any(segment is self.cleaned for segment in self._store.segments)
+
     def _remove_cleaned(self) -> None:
         for path in self.cleaned.paths:
             self._disk.remove(path + CLEANED)
 
     async def install(self, on_swap: Callable[[Segment], None]) -> bool:
-        """Steps 1 to 4; False, and nothing is replaced, when the sources changed meanwhile. DiskFailed, DiskFull."""
+        """Do steps 1 to 4. Return False if a change of the log meanwhile has dropped the new segment.
+
+        Raises DiskFailed and DiskFull.
+        """
         await self._write_out()
         if not self.sources.are_unchanged:
             return False
         self._store.begin_swap(self.cleaned, self.sources.segments)
         on_swap(self.cleaned)
         await settle(self._disk, self._folder, self._store)
-        return True
+        return self._is_in_the_log
 
     async def _write_out(self) -> None:
         cleaned = self.cleaned

@@ -404,6 +404,77 @@ def test_what_happens_to_the_log_meanwhile_comes_first(what, lag):
     assert not [name for name in disk.names("orders-0") if name.endswith((".cleaned", ".swap"))]
 
 
+class RemovalsFirst(MemoryDisk):
+    """A power cut on it keeps the removals of files, and no other change of names that is not synced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.removed: set[str] = set()
+
+    def remove(self, path: str) -> None:
+        self.removed |= {name for name in self.inodes if name == path}
+        super().remove(path)
+
+    async def sync_folder(self, folder: str) -> None:
+        await super().sync_folder(folder)
+        self.removed.clear()
+
+    def cut_power(self) -> None:
+        self.durable_names = {path: inode for path, inode in self.durable_names.items() if path not in self.removed}
+        self.inodes = dict(self.durable_names)
+        for inode in self.inodes.values():
+            inode.content = bytearray(inode.durable)
+
+
+@pytest.mark.parametrize("what", ["cut", "cut at its end", "cut below", "restart", "delete", "close"])
+@pytest.mark.parametrize("lag", range(1, 16))
+def test_what_ends_a_swap_at_once_removes_nothing_that_is_promised(what, lag):
+    """A cut removed the old segments before the new one had a durable name. A power cut that kept only the removals lost
+    records below the synced end.
+    """
+    disk = RemovalsFirst()
+    config = replace(COMPACT, cleanup_policy="compact,delete")
+    log = open_log(disk, config)
+    for number in range(6):
+        for key in "abcd":
+            put(log, (key, f"{key}{number}" + "x" * 20))
+            put(log, (f"only {number} {key}", "1"))
+    run(log.sync())
+    point = log.recovery_point
+    disk.held = True
+    log.config = replace(config, segment_bytes=1000)
+    dirty = log.dirty_range(high_watermark=40, now_ms=TIME)
+    round_ = log.clean(dirty, memory_bytes=BIG_MAP, clock_ms=lambda: TIME, pause=no_pause)
+    for _ in range(lag):
+        try:
+            round_.send(None)
+        except StopIteration:
+            break
+    disk.held = False
+    swapping = log._store.swapping
+    start = 0
+    if what == "cut":
+        log.truncate_to(swapping.next_offset - 1 if swapping else 11)
+    elif what == "cut at its end":
+        log.truncate_to(swapping.next_offset if swapping else 15)
+        assert log._store.active is not swapping or not swapping.suffix
+    elif what == "cut below":
+        log.truncate_to(swapping.base_offset + 1 if swapping else 1)
+    elif what == "restart":
+        log.restart_at(50)
+    elif what == "delete":
+        run(log.delete_segments(log._store.segments[:1]))
+        start = log.start_offset
+    else:
+        log.prepare_close()
+    promised = log.synced_end
+    expected = [row for row in rows(log) if start <= row[0] < promised]
+    disk.cut_power()
+    opened = open_log(disk, config, recovery_point=min(point, promised), start_offset=start)
+    assert opened.end_offset >= promised
+    assert set(expected) <= set(rows(opened))
+
+
 def test_a_follower_copies_gaps_and_says_so():
     """The copy is the leader's bytes; opened again with another policy the gaps are still no damage."""
     leader = filled(MemoryDisk())
