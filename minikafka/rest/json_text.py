@@ -8,14 +8,13 @@ written again.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import gc
 import json
 import math
 import re
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
+
+from minikafka.wire.garbage import without_collection
 
 # Far deeper than any record of a person, far from the recursion limit of any Python.
 DEPTH_MAX = 64
@@ -37,7 +36,7 @@ def parse(data: bytes | memoryview) -> Any:
         raise NotJson(f"byte {error.start} is not UTF-8") from None
     try:
         looks_at_each = sum(map(text.count, _OF_FRACTIONS)) <= _FLOATS_LOOKED_AT
-        with _without_collection():
+        with without_collection():
             value = (_STRICT if looks_at_each else _DECODER).decode(text)
     except json.JSONDecodeError as error:
         raise NotJson(f"not JSON from line {error.lineno}, column {error.colno}") from None
@@ -116,18 +115,6 @@ def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if not all(type(name) is str for name in found):
         raise NotJson("a member's name is no text")
     return found
-
-
-@contextlib.contextmanager
-def _without_collection() -> Iterator[None]:
-    """No garbage collection within: it would look again and again at what is being made."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _has_infinity(value: Any) -> bool:

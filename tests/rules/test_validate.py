@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import random
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from minikafka.errors import InvalidRecord
 from minikafka.wire.batch import HEADER_SIZE, checksum, verify_client
@@ -156,11 +159,13 @@ def _is_readable(data: bytes, count: int) -> bool:
             headers, at = _number(data, at, end)
             for _ in range(headers):
                 size, at = _number(data, at, end)
+                if size < 0:
+                    return False
                 data[at : at + size].decode()
                 at += size
                 value_size, at = _number(data, at, end)
                 at += max(value_size, 0)
-                if size < 0 or at > end:
+                if at > end:
                     return False
             if delta != number or headers < 0 or at != end or data[start] >= 0x80:
                 return False
@@ -202,6 +207,65 @@ def test_damaged_batches_are_judged_as_by_a_plain_walk(seed: int):
             with pytest.raises(InvalidRecord, match=r"cannot be read|do not fit"):
                 check_records(verify_client(judged), LIMIT)
     assert refused > 100
+
+
+TEXTS = st.binary(max_size=3) | st.sampled_from([b"v" * 63, b"v" * 64, b"v" * 200])
+RECORDS = st.lists(
+    st.tuples(
+        st.integers(-70, 9000),
+        st.none() | TEXTS,
+        st.none() | TEXTS,
+        st.lists(st.tuples(st.sampled_from(["", "h"]), st.none() | TEXTS), max_size=2),
+    ),
+    min_size=1,
+    max_size=8,
+)
+EDITS = st.lists(
+    st.tuples(st.integers(0, 4000), st.sampled_from(["set", "flip", "cut", "insert"]), st.integers(0, 255)), max_size=2
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(rows=RECORDS, repeats=st.sampled_from([1, 1, 40, 150]), edits=EDITS)
+def test_any_batch_is_judged_as_by_a_plain_walk(rows, repeats, edits):
+    """Both walks accept the same bodies: sound ones, changed ones and cut ones, of equal and of unequal records."""
+    builder = BatchBuilder()
+    for step, key, value, headers in rows * repeats:
+        builder.append(TIME + step, key, value, headers)
+    data = bytearray(builder.build())
+    for number, kind, byte in edits:
+        at = HEADER_SIZE + number % max(len(data) - HEADER_SIZE, 1)
+        if kind == "cut":
+            del data[at : at + 1 + byte]
+        elif kind == "insert":
+            data[at:at] = bytes((byte,))
+        elif at < len(data):
+            data[at] = byte if kind == "set" else data[at] ^ 1 << byte % 8
+    judged = resealed(bytes(data))
+    assert is_accepted(judged) == _is_readable(judged, len(rows) * repeats)
+
+
+def test_walk_runs_without_garbage_collection():
+    """The codec makes an object for each header: collections meanwhile would double what such a body costs."""
+    builder = BatchBuilder()
+    builder.append(TIME, None, b"", [("", None)] * 20_000)
+    batch = verify_client(bytes(builder.build()))
+    collections = []
+
+    def count(phase: str, _: dict[str, int]) -> None:
+        collections.append(phase)
+
+    assert gc.isenabled()
+    gc.callbacks.append(count)
+    try:
+        check_records(batch, LIMIT)
+        assert collections.count("start") <= 1, "one may follow the walk"
+        assert gc.isenabled()
+        with pytest.raises(InvalidRecord):
+            check_records(verify_client(UNREADABLE["a random body"]), LIMIT)
+        assert gc.isenabled()
+    finally:
+        gc.callbacks.remove(count)
 
 
 def test_records_without_a_key_are_counted():
