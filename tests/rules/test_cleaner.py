@@ -426,12 +426,8 @@ class RemovalsFirst(MemoryDisk):
             inode.content = bytearray(inode.durable)
 
 
-@pytest.mark.parametrize("what", ["cut", "cut at its end", "cut below", "restart", "delete", "close"])
-@pytest.mark.parametrize("lag", range(1, 16))
-def test_what_ends_a_swap_at_once_removes_nothing_that_is_promised(what, lag):
-    """A cut removed the old segments before the new one had a durable name. A power cut that kept only the removals lost
-    records below the synced end.
-    """
+def swap_ended_at_once(what: str, lag: int) -> None:
+    """End a swap after ``lag`` waits of its round, cut the power, and look for all records that were promised."""
     disk = RemovalsFirst()
     config = replace(COMPACT, cleanup_policy="compact,delete")
     log = open_log(disk, config)
@@ -473,6 +469,21 @@ def test_what_ends_a_swap_at_once_removes_nothing_that_is_promised(what, lag):
     opened = open_log(disk, config, recovery_point=min(point, promised), start_offset=start)
     assert opened.end_offset >= promised
     assert set(expected) <= set(rows(opened))
+
+
+@pytest.mark.parametrize("what", ["cut at its end", "cut below", "restart", "delete", "close"])
+@pytest.mark.parametrize("lag", range(1, 16))
+def test_what_ends_a_swap_at_once_removes_nothing_that_is_promised(what, lag):
+    """A swap ends without a sync when its log is cut, begun anew, deleted from or closed."""
+    swap_ended_at_once(what, lag)
+
+
+def test_a_cut_into_a_swap_that_is_not_durable_restores_the_old_segments():
+    """The cut removed them before the new one had a durable name. A power cut that kept only the removals lost records
+    below the synced end.
+    """
+    for lag in range(1, 16):
+        swap_ended_at_once("cut", lag)
 
 
 def test_a_follower_copies_gaps_and_says_so():

@@ -214,6 +214,7 @@ PLANTED = (
         kinds=("isolate", "crash", "cut_both"),
         policy=PAGE_CACHE,
         seed=33,
+        within=40,
     ),
     Planted(
         name="acknowledged_before_sync",
@@ -274,6 +275,7 @@ PLANTED = (
         caught_by=("read-above-hw", "inconsistent-offsets", "phantom-read", *LOSS),
         patches=[(fetch_api, "_read_as_consumer", up_to_the_log_end(fetch_api._read_as_consumer))],
         seed=33,
+        within=40,
     ),
     Planted(
         name="retries_duplicate",

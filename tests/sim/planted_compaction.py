@@ -9,9 +9,13 @@ from minikafka.log import cleaner
 from minikafka.log.compaction import DirtyRange
 from minikafka.log.epochs import EpochCache
 from minikafka.log.partition_log import PartitionLog
+from minikafka.log.segment_store import SegmentStore
 from minikafka.log.swap import SegmentSwap
 from minikafka.wire.batch import RecordBatch
 from minikafka.wire.rewrite import RecordSlice
+from tests.rules.test_cleaner import (
+    test_a_cut_into_a_swap_that_is_not_durable_restores_the_old_segments as old_segments_are_restored,
+)
 from tests.rules.test_cleaner import (
     test_a_new_segment_is_on_disk_before_it_takes_the_old_ones_place as new_segment_is_synced_first,
 )
@@ -77,6 +81,12 @@ async def indexes_only(self: SegmentSwap) -> None:
         file.close()
 
 
+def finished_at_once(self: SegmentStore) -> None:
+    """Finish a swap whether its new name is durable or not."""
+    self.rename_swap()
+    self.finish_swap()
+
+
 def _bug(name: str, story: str, told_in: Callable[[], None], *patches: tuple[Any, str, Any], source: str = "") -> Bug:
     return Bug(
         name=name,
@@ -135,6 +145,12 @@ COMPACTION: tuple[Bug, ...] = (
         "the new segment takes the old ones' place before its bytes are on disk",
         new_segment_is_synced_first,
         (SegmentSwap, "_write_out", indexes_only),
+    ),
+    _bug(
+        "cut_before_the_swap_is_durable",
+        "a cut removes the old segments while a power cut can still take the name of the new one",
+        old_segments_are_restored,
+        (SegmentStore, "leave_swap", finished_at_once),
     ),
 )
 """Told by directed tests: a rule of the log plays alone."""

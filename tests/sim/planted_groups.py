@@ -288,6 +288,7 @@ GROUP_CLUSTERS = (
         "a commit is taken from whoever was a member once",
         ("zombie-commit", "commit-back"),
         (GroupCoordinator, "_check_committer", any_committer(GroupCoordinator._check_committer)),
+        within=60,
     ),
     _planted(
         "heartbeats_of_strangers",

@@ -155,7 +155,7 @@ MESSAGE_CLUSTERS = (
         caught_by=("superseded_fetch_counted", "valid_high_watermark", *LOSS),
         patches=[(LeaderReplica, "check_fetcher", any_broker_epoch(LeaderReplica.check_fetcher))],
         seed=0,
-        within=80,
+        within=300,
     ),
     Planted(
         name="vote_forgotten_by_a_restart",

@@ -190,6 +190,7 @@ SURVIVORS = (
         caught_by=("refused-commit",),
         patches=[(EarlierAttempts, "note", each_attempt_alone)],
         seed=0,
+        within=100,
         make=with_a_group,
         drawn="consumer_group",
     ),
@@ -207,6 +208,7 @@ SURVIVORS = (
         caught_by=("fetched_past_divergence",),
         patches=[(Positions, "_truncated", position_stays)],
         seed=0,
+        within=100,
         drawn="regrown_log",
     ),
     Planted(
@@ -223,6 +225,7 @@ SURVIVORS = (
         caught_by=LOSS,
         patches=[(controller_brokers, "without_broker", as_after_a_clean_stop(controller_brokers.without_broker))],
         seed=0,
+        within=120,
         drawn="elr_power_cut",
     ),
     Planted(
@@ -231,6 +234,7 @@ SURVIVORS = (
         caught_by=("synced_end_not_durable",),
         patches=[(FencedFile, "sync", failures_swallowed(FencedFile.sync))],
         seed=0,
+        within=150,
     ),
     Planted(
         name="marked_clean_unsynced",

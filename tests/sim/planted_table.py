@@ -39,6 +39,39 @@ CLUSTERS: Final = (*PLANTED, *EXTRA_CLUSTERS, *GROUP_CLUSTERS, *MESSAGE_CLUSTERS
 RULES: Final = (*KAFKA, *OWN, *EXTRA_DRILLS, *GROUP_DRILLS, *COMPACTION, *SURVIVOR_DRILLS)
 """Hunted on smaller grounds, or told by directed tests."""
 
+CLASSES: Final = {
+    "ISR changes": (
+        "hw_ignores_maximal_isr",
+        "isr_changes_from_any_state",
+        "unanswered_proposal_withdrawn",
+        "overtaken_proposal_withdrawn",
+    ),
+    "late messages": ("answers_to_former_roles", "superseded_fetches_count"),
+    "votes": ("votes_for_everybody", "vote_not_synced", "vote_forgotten_by_a_restart", "the_longer_log_wins"),
+    "power": ("eligible_without_power", "failed_sync_counts", "marked_clean_unsynced", "deletions_not_finished"),
+    "consumers": ("new_leaders_believed", "divergence_ignored_by_consumers", "validated_with_the_new_epoch"),
+    "groups": (
+        "sessions_not_begun_by_a_new_coordinator",
+        "instance_ids_not_loaded",
+        "expelled_while_it_looks_up_offsets",
+        "last_attempt_counts",
+    ),
+    "snapshots": ("snapshot_forgets_producer_ids", "snapshot_forgets_broker_settings"),
+    "no progress": ("truncates_at_the_same_place", "fetches_at_the_same_place", "leader_never_waits"),
+    "Kafka sessions": (
+        "answers_as_they_are_ready",
+        "produce_begins_before_the_append",
+        "acks_0_fails_in_silence",
+        "topic_ids_outlive_their_topic",
+        "torn_sizes_are_dropped",
+        "acks_all_of_kafka_clients_is_one",
+    ),
+}
+"""Classes of schedules and faults, and the planted bugs that show that plans reach them."""
+
+CLASS_SEEDS_MAX: Final = 300
+"""Each bug of a class is found within this number of seeds."""
+
 HERE = Path(__file__).parent
 DOCUMENT = HERE.parents[1] / "docs/simulator.md"
 NEEDED = HERE / "planted_needed.json"
@@ -68,6 +101,9 @@ def table() -> str:
     needed = json.loads(NEEDED.read_text(encoding="utf-8"))
     rows += [_of_a_cluster(bug, needed.get(bug.name)) for bug in CLUSTERS]
     rows += [_of_a_rule(bug, needed.get(bug.name)) for bug in RULES]
+    rows += ["", "By class of schedule, with the number of seeds:", "", "| class | planted bugs |", "|---|---|"]
+    for name, bugs in CLASSES.items():
+        rows.append(f"| {name} | {', '.join(f'{bug} ({needed[bug]})' for bug in bugs)} |")
     return "\n".join(rows)
 
 

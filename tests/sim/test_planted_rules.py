@@ -5,13 +5,14 @@ The search is soak: ``python -m tests.sim.planted_table --hunt`` plays every see
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
 from tests.sim.bug import SEEDED, Bug
-from tests.sim.planted_table import BEGIN, CLUSTERS, END, RULES, table
+from tests.sim.planted_table import BEGIN, CLASS_SEEDS_MAX, CLASSES, CLUSTERS, END, NEEDED, RULES, table
 
 DOCUMENT = Path(__file__).parents[2] / "docs/simulator.md"
 
@@ -44,3 +45,20 @@ def test_the_document_lists_every_planted_bug() -> None:
     names = re.findall(r"^\| `([a-z0-9_]+)`", written, re.MULTILINE)
     assert sorted(names) == sorted(bug.name for bug in (*CLUSTERS, *RULES))
     assert len(names) == len(set(names))
+
+
+def test_each_class_of_schedules_has_two_planted_bugs_that_seeds_find() -> None:
+    """The recorded hunts found each of them within the limit of seeds."""
+    needed = json.loads(NEEDED.read_text(encoding="utf-8"))
+    everything = {bug: needed[bug] for bugs in CLASSES.values() for bug in bugs}
+    assert max(everything.values()) <= CLASS_SEEDS_MAX
+    assert all(len(bugs) >= 2 for bugs in CLASSES.values())
+
+
+def test_declared_budgets_cover_the_recorded_hunts() -> None:
+    """If a kept plan no longer catches its bug, CI tries as many seeds as the hunt needed."""
+    needed = json.loads(NEEDED.read_text(encoding="utf-8"))
+    budgets = {bug.name: bug.within for bug in CLUSTERS} | {
+        bug.name: bug.budget for bug in RULES if bug.ground in SEEDED
+    }
+    assert not {name for name, budget in budgets.items() if not 1 <= needed[name] <= budget}
