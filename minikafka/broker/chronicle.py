@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from minikafka.ports import CAUSE, Clock, Events
+from minikafka.ports import CAUSE, Clock, Events, unheard_by
 from minikafka.quorum.image import BrokerImage, MetadataImage, PartitionImage
 from minikafka.quorum.story import told
 from minikafka.types import NO_NODE, NodeId, TopicPartition
@@ -81,8 +81,15 @@ class PartitionStory:
     """What is remembered of one partition."""
 
     entries: deque[Entry] = field(default_factory=lambda: deque(maxlen=ENTRIES_MAX))
-    watermark_moved: Entry | None = None
+    moved: tuple[int, str, Mapping[str, Any]] | None = None
+    """When the watermark moved last, the cause, and the facts: every append moves it, so it becomes an entry only when
+    an explanation asks for it."""
     refused: Entry | None = None
+
+    @property
+    def watermark_moved(self) -> Entry | None:
+        """The last move of the high watermark."""
+        return None if self.moved is None else Entry(WATERMARK_MOVED, *self.moved)
 
 
 class Chronicle:
@@ -92,6 +99,8 @@ class Chronicle:
         """``events`` gets all that this one is told. ``is_replaying``: what the images tell happened before this
         broker started.
         """
+        self.unheard = unheard_by(events)
+        """That of the sink: what else is remembered here is never hot."""
         self._clock = clock
         self._events = events
         self._is_replaying = is_replaying
@@ -104,7 +113,9 @@ class Chronicle:
     def __call__(self, kind: str, /, **facts: Any) -> None:
         """The Events port: remember what concerns a partition, and tell it on."""
         if kind == WATERMARK_MOVED:
-            self._story(facts["partition"]).watermark_moved = self._entry(kind, facts)
+            self._story(facts["partition"]).moved = self._clock.wall_ms(), CAUSE.get(), facts
+            if self.unheard.counted(kind):
+                return
         elif kind in FROM_RULES:
             self._story(facts["partition"]).entries.append(self._entry(kind, facts))
         elif kind == REFUSED:

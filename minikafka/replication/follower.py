@@ -15,7 +15,7 @@ from typing import Protocol, TypeAlias
 from minikafka.errors import BY_CODE, CorruptMessage, FencedLeaderEpoch, OffsetOutOfRange
 from minikafka.invariant import invariant
 from minikafka.log.partition_log import PartitionLog
-from minikafka.ports import Events
+from minikafka.ports import Events, unheard_by
 from minikafka.types import NO_EPOCH, UNDEFINED_EPOCH_END, Epoch, EpochEnd, NodeId, Offset, TopicPartition
 from minikafka.wire.batch import RecordBatch, split
 from minikafka.wire.messages import FetchedPartition
@@ -127,6 +127,7 @@ class FollowerReplica:
         self.high_watermark = high_watermark
         self.truncation = truncation
         self.events = events
+        self._unheard = unheard_by(events)
         self.isr: tuple[NodeId, ...] = ()
         cut = truncation.on_follow(log, high_watermark)
         if cut < log.end_offset:
@@ -196,15 +197,16 @@ class FollowerReplica:
         for number, batch in enumerate(batches):
             is_last = number + 1 == len(batches)
             if is_last or batches[number + 1].leader_epoch != batch.leader_epoch:
-                self.events(
-                    "batch_appended",
-                    partition=str(self.partition),
-                    epoch=batch.leader_epoch,
-                    base=batches[start].base_offset,
-                    end=batch.next_offset,
-                    leader=self.leader,
-                    role_epoch=self.epoch,
-                )
+                if not self._unheard.counted("batch_appended"):
+                    self.events(
+                        "batch_appended",
+                        partition=str(self.partition),
+                        epoch=batch.leader_epoch,
+                        base=batches[start].base_offset,
+                        end=batch.next_offset,
+                        leader=self.leader,
+                        role_epoch=self.epoch,
+                    )
                 start = number + 1
 
     def cut_to(self, offset: Offset) -> None:

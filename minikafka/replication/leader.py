@@ -29,7 +29,7 @@ from minikafka.errors import (
 )
 from minikafka.invariant import invariant
 from minikafka.log.partition_log import PartitionLog
-from minikafka.ports import Events
+from minikafka.ports import Events, unheard_by
 from minikafka.replication.high_watermark import Standing, effective_min_isr, high_watermark_after
 from minikafka.types import NO_EPOCH, NO_OFFSET, UNDEFINED_EPOCH_END, Epoch, EpochEnd, NodeId, Offset, TopicPartition
 from minikafka.wire.batch import RecordBatch
@@ -152,6 +152,7 @@ class LeaderReplica:
         self.lag_time_max_s = lag_time_max_s
         self.broker_epoch_of = broker_epoch_of
         self.events = events
+        self._unheard = unheard_by(events)
         self.name = str(partition)
         # Known from the first moment, not from the first append: else followers get "undefined" and diverge
         # (KAFKA-7415).
@@ -210,7 +211,7 @@ class LeaderReplica:
         invariant(
             info.duplicate or (info.base_offset == before and end == self.log.end_offset), "the log grew by one batch"
         )
-        if not info.duplicate:
+        if not info.duplicate and not self._unheard.counted("batch_appended"):
             self.events("batch_appended", partition=self.name, epoch=self.epoch, base=info.base_offset, end=end)
         return Appended(info.base_offset, end, info.log_append_time_ms, info.duplicate)
 
@@ -249,7 +250,7 @@ class LeaderReplica:
         invariant(self.high_watermark < new <= self.log.end_offset, "watermark within the log", new=new, log=self.log)
         self.events(
             "hw_advanced",
-            partition=str(self.partition),
+            partition=self.name,
             epoch=self.epoch,
             old=self.high_watermark,
             new=new,
@@ -330,7 +331,7 @@ class LeaderReplica:
         remote.on_fetch(
             offset=offset, start_offset=start_offset, broker_epoch=broker_epoch, leader_end=leader_end, now=now
         )
-        if moved:
+        if moved and not self._unheard.counted("follower_fetched"):
             self.events("follower_fetched", partition=self.name, epoch=self.epoch, replica=node, offset=offset)
         wants_in = self.proposal is None and node not in self.isr and self.may_join(node)
         return FetchEffect(high_watermark_moved=moved and self.advance(now), wants_in=wants_in)

@@ -71,7 +71,7 @@ class EventRing:
         self._news: dict[asyncio.Future[None], None] = {}
 
     def observer(self, node: str) -> Callable[[str, Mapping[str, object]], None]:
-        """For ``EventLog.observers``: keeps what ``node`` tells."""
+        """For ``EventLog.observe``: keeps what ``node`` tells."""
 
         def observe(kind: str, facts: Mapping[str, object]) -> None:
             self._rows.append(Row(self.end, time.time_ns(), node, kind, CAUSE.get(), facts))

@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TextIO
+from typing import TextIO, TypeAlias
 
-from minikafka.ports import CAUSE
+from minikafka.ports import CAUSE, HOT_EVENTS, Unheard
 
 DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
 
@@ -151,6 +151,10 @@ def _word(value: object) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
+Observer: TypeAlias = Callable[[str, Mapping[str, object]], None]
+"""(kind, facts); the facts never change."""
+
+
 class EventLog:
     """An events sink. ``stream`` gets events at ``level`` and above, the journal gets all."""
 
@@ -164,12 +168,13 @@ class EventLog:
         journal_path: str = "",
         wall_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        self.observers: list[Callable[[str, Mapping[str, object]], None]] = []
-        """Told of every event (metrics count them)."""
+        self.unheard = Unheard()
+        self._observers: list[Observer] = []
+        self._has_readers = False
+        """At least one observer reads the facts of all events."""
         self._node = node
         self._stream = stream
-        self.level = level
-        """The least important events that the stream gets."""
+        self._level = level
         self._render = render
         self._wall_ns = wall_ns
         self._journal: TextIOWrapper | None = None
@@ -177,10 +182,34 @@ class EventLog:
             Path(journal_path).parent.mkdir(parents=True, exist_ok=True)
             # Line by line: what was told before a kill -9 is in the file.
             self._journal = Path(journal_path).open("a", encoding="utf-8", buffering=1)  # noqa: SIM115 - close() closes it
+        self._decide_unheard()
+
+    @property
+    def level(self) -> int:
+        """The least important events that the stream gets."""
+        return self._level
+
+    @level.setter
+    def level(self, level: int) -> None:
+        self._level = level
+        self._decide_unheard()
+
+    def observe(self, observer: Observer, *, only_counts: bool = False) -> None:
+        """Call ``observer`` for every event. One that ``only_counts`` hot events takes them from ``unheard.counts``
+        where nothing else needs their facts.
+        """
+        self._observers.append(observer)
+        self._has_readers = self._has_readers or not only_counts
+        self._decide_unheard()
+
+    def _decide_unheard(self) -> None:
+        heard = self._has_readers or self._journal is not None
+        shown = {kind for kind in HOT_EVENTS if self._stream is not None and level_of(kind, {}) >= self._level}
+        self.unheard.kinds = frozenset() if heard else HOT_EVENTS - shown
 
     def __call__(self, kind: str, /, **facts: object) -> None:
         """Tell one event."""
-        for observer in self.observers:
+        for observer in self._observers:
             observer(kind, facts)
         shown = self._stream is not None and level_of(kind, facts) >= self.level
         if not shown and self._journal is None:
@@ -197,3 +226,4 @@ class EventLog:
         journal, self._journal = self._journal, None
         if journal is not None:
             journal.close()
+            self._decide_unheard()

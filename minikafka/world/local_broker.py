@@ -53,7 +53,6 @@ class LocalBroker:
         if instruments is None and config.testing_endpoints_enable:
             instruments = Instruments(self._addresses, self._running, seeded_faults(config), lives=lives)
         self._instruments = instruments
-        self._event_counts = EventCounts()
         self._doors: tuple[Doors, MetricsDoor] | None = None
         """Once somebody has asked at one."""
         self._loop_lag = LoopLag()
@@ -66,7 +65,8 @@ class LocalBroker:
             instruments=instruments,
             syncs=syncs,
         )
-        self._real.events.observers.append(self._event_counts)
+        self._event_counts = EventCounts(self._real.events.unheard)
+        self._real.events.observe(self._event_counts, only_counts=True)
         self.broker = Broker(config, self._real.world, origins=origins)
         if log_level is None:
             self.broker.settings.subscribe(self._set_log_level)

@@ -131,7 +131,7 @@ def real_world(
     links = None
     if instruments is not None:
         node = str(config.node_id)
-        events.observers.append(instruments.ring.observer(node))
+        events.observe(instruments.ring.observer(node))
         links = LinkEnd(instruments.faults, node, name_of=instruments.name_of, events=events)
     return RealWorld(
         data_dir=data_dir if data_dir is not None else config.log_dirs,

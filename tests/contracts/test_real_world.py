@@ -14,9 +14,9 @@ import pytest
 
 from minikafka.config import BrokerConfig
 from minikafka.errors import DiskFailed, OutcomeUnknown
-from minikafka.ports import CAUSE
+from minikafka.ports import CAUSE, HOT_EVENTS
 from minikafka.types import Address
-from minikafka.world.events import DEBUG, LEVELS, WARNING, EventLog, as_text
+from minikafka.world.events import DEBUG, INFO, LEVELS, WARNING, EventLog, as_text
 from minikafka.world.process import broker_environment, malloc_environment
 from minikafka.world.real import real_world
 from tests.tidy.sources import product
@@ -64,11 +64,35 @@ def test_levels_can_be_lowered_and_observers_see_everything():
     counted: list[str] = []
     stream = io.StringIO()
     quiet, loud = EventLog(stream=stream), EventLog(stream=stream, level=DEBUG)
-    quiet.observers.append(lambda kind, _: counted.append(kind))
+    quiet.observe(lambda kind, _: counted.append(kind))
     quiet("hw_advanced")
     loud("hw_advanced")
     assert counted == ["hw_advanced"]
     assert len(stream.getvalue().splitlines()) == 1
+
+
+def test_hot_events_are_unheard_only_while_no_log_journal_or_observer_reads_them(tmp_path: Path):
+    """Rules may leave out facts that nothing reads, and nothing else."""
+    stream = io.StringIO()
+    events = EventLog(stream=stream)
+    assert events.unheard.kinds == HOT_EVENTS
+    events.observe(lambda _kind, _facts: None, only_counts=True)
+    assert events.unheard.kinds == HOT_EVENTS
+    events.level = DEBUG
+    assert events.unheard.kinds == set(), "mk.log.level=debug, set while the broker runs"
+    events.level = INFO
+    assert events.unheard.kinds == HOT_EVENTS
+    events.observe(lambda _kind, _facts: None)
+    assert events.unheard.kinds == set()
+    journaled = EventLog(stream=stream, journal_path=str(tmp_path / "journal.jsonl"))
+    assert journaled.unheard.kinds == set()
+    journaled.close()
+    assert journaled.unheard.kinds == HOT_EVENTS
+
+
+def test_every_hot_event_is_left_out_of_the_default_log():
+    """Else the log would miss what rules only count."""
+    assert {LEVELS[kind] for kind in HOT_EVENTS} == {DEBUG}
 
 
 def test_the_log_for_people_is_a_line_of_words_and_an_indented_traceback():

@@ -9,6 +9,7 @@ from minikafka.config import TopicConfig
 from minikafka.lab.disk import LabDisk
 from minikafka.lab.node import held_in
 from minikafka.log.partition_log import PartitionLog
+from minikafka.ports import Unheard
 from minikafka.replication.follower import FollowerReplica, TruncateByLeaderEpoch, TruncationRule
 from minikafka.replication.leader import FetchEffect, LeaderReplica, PartitionState
 from minikafka.replication.partition import Partition
@@ -26,6 +27,8 @@ EVERYBODY: Mapping[int, int] = {1: 10, 2: 20, 3: 30, 4: 40}
 
 class Recorded(list[tuple[str, dict[str, Any]]]):
     """An events sink that can be asked."""
+
+    unheard = Unheard()
 
     def __call__(self, kind: str, /, **facts: object) -> None:
         self.append((kind, facts))

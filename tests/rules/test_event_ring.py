@@ -60,7 +60,7 @@ def test_what_is_written_is_a_journal(tmp_path):
     journal = tmp_path / "journal.jsonl"
     ring = EventRing()
     log = EventLog(node="2", journal_path=str(journal), wall_ns=lambda: 5_000_000)
-    log.observers.append(ring.observer("2"))
+    log.observe(ring.observer("2"))
     log("isr_shrunk", partition="orders-0", new=frozenset({3, 1}), node=2)
     log.close()
     assert ring.write(tmp_path / "ring.jsonl") == 1

@@ -17,6 +17,7 @@ from minikafka.broker.meters import (
     Visit,
     exported_buckets,
 )
+from minikafka.ports import HOT_EVENTS, Unheard
 from minikafka.rest.metrics.counts import WINDOW_S, EventCounts, Windows
 from minikafka.types import METADATA_TOPIC
 from minikafka.wire.codec import find_api
@@ -132,6 +133,21 @@ def test_events_are_counted_once_though_leader_and_controller_tell_the_same():
     counts("isr_shrunk", {"partition": "orders-0", "partition_epoch": 9, "old": (1, 2), "new": (1,)})
     assert counts.count("isr_shrunk") == 2
     assert counts.isr_changes == {"isr_changed": 0, "isr_expanded": 0, "isr_shrunk": 1}
+
+
+def test_events_that_were_only_counted_are_in_the_metrics():
+    """A hot event that nothing reads is counted where it occurs; reported or not, it occurred."""
+    unheard = Unheard(HOT_EVENTS)
+    counts = EventCounts(unheard)
+    assert counts.by_kind == {}
+    assert unheard.counted("batch_appended")
+    counts("batch_appended", {"partition": "orders-0"})
+    counts("log_opened", {"partition": "orders-0"})
+    assert counts.by_kind == {"batch_appended": 2, "log_opened": 1}
+    assert counts.count("batch_appended") == 2
+    unheard.kinds = frozenset()
+    assert not unheard.counted("batch_appended")
+    assert counts.count("batch_appended") == 2
 
 
 def test_unclean_elections_and_cut_records_are_counted():

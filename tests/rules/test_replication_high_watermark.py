@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
+from minikafka.broker.chronicle import Chronicle
 from minikafka.config import TopicConfig
 from minikafka.lab.node import at_once
+from minikafka.ports import HOT_EVENTS, Unheard
 from minikafka.replication.high_watermark import Standing, effective_min_isr, high_watermark_after
-from tests.rules.replication_kit import Recorded, fetched, leader, write
+from tests.rules.replication_kit import TP, Recorded, fetched, leader, write
 
 IN, OUT = True, False
 
@@ -175,3 +181,32 @@ def test_every_move_is_told_with_its_reason():
     fetched(led, 2, 1)
     (told,) = events.of("hw_advanced")
     assert (told["old"], told["new"], told["remotes"], told["isr"]) == (0, 1, {"2": 1}, (1, 2))
+
+
+def test_hot_events_that_nothing_reads_are_counted_and_explained_but_not_reported():
+    """An explanation still has the last move of the watermark; all other events are reported as ever."""
+    events = Recorded()
+    unheard = events.unheard = Unheard(HOT_EVENTS)
+    clock: Any = SimpleNamespace(wall_ms=lambda: 1_700_000_000_000)
+    chronicle = Chronicle(clock, events, is_replaying=lambda: False)
+    led = leader(isr=(1, 2), replicas=(1, 2), events=chronicle)
+    for value in "ab":
+        write(led, value)
+        fetched(led, 2, led.log.end_offset)
+    assert unheard.counts == {"batch_appended": 2, "follower_fetched": 2, "hw_advanced": 2}
+    assert not events
+    moved = chronicle.of(TP).watermark_moved
+    assert moved is not None
+    assert json.loads(moved.told().facts_json) == {
+        "partition": "orders-0",
+        "epoch": 0,
+        "old": 1,
+        "new": 2,
+        "remotes": {"2": 2},
+        "isr": [1, 2],
+    }
+    unheard.kinds = frozenset()
+    write(led, "c")
+    fetched(led, 2, 3)
+    assert [kind for kind, _ in events] == ["batch_appended", "follower_fetched", "hw_advanced"]
+    assert unheard.counts["hw_advanced"] == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from minikafka.broker.meters import Histogram
+from minikafka.ports import Unheard
 from minikafka.types import METADATA_TOPIC
 
 # Quantiles are of the time since the mark before the last one: at least this long, at most twice that when somebody
@@ -17,8 +18,10 @@ _ISR_CHANGES = frozenset({"isr_shrunk", "isr_expanded", "isr_changed"})
 class EventCounts:
     """An observer of a broker's events: how often each kind was told, and what some of them say."""
 
-    def __init__(self) -> None:
-        self.by_kind: dict[str, int] = {}
+    def __init__(self, unheard: Unheard | None = None) -> None:
+        """``unheard``: where the sink counts hot events that it does not report."""
+        self._reported: dict[str, int] = {}
+        self._unheard = unheard or Unheard()
         self.isr_changes = dict.fromkeys(sorted(_ISR_CHANGES), 0)
         """As the partitions' leaders saw them: the controller tells the same changes again."""
         self.unclean_elections = 0
@@ -26,7 +29,7 @@ class EventCounts:
 
     def __call__(self, kind: str, facts: Mapping[str, object]) -> None:
         """Count one event."""
-        self.by_kind[kind] = self.by_kind.get(kind, 0) + 1
+        self._reported[kind] = self._reported.get(kind, 0) + 1
         if kind in _ISR_CHANGES:
             if "partition_epoch" not in facts:
                 self.isr_changes[kind] += 1
@@ -40,7 +43,13 @@ class EventCounts:
 
     def count(self, kind: str) -> int:
         """How often this kind was told."""
-        return self.by_kind.get(kind, 0)
+        return self._reported.get(kind, 0) + self._unheard.counts.get(kind, 0)
+
+    @property
+    def by_kind(self) -> dict[str, int]:
+        """The number of events of each kind that occurred."""
+        unheard = {kind for kind, count in self._unheard.counts.items() if count}
+        return {kind: self.count(kind) for kind in {*self._reported, *unheard}}
 
 
 class Windows:
