@@ -14,11 +14,11 @@ Read segment.py, then durability.py, then recovery.py; health.py says when nothi
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from minikafka.config import LONG_MAX, TopicConfig
 from minikafka.errors import CorruptMessage, DiskFailed, DiskFull, OffsetOutOfRange
-from minikafka.invariant import invariant
+from minikafka.invariant import InvariantViolation, invariant
 from minikafka.log import compaction
 from minikafka.log.checkpoint import BadCheckpoint, format_partition_metadata, parse_partition_metadata
 from minikafka.log.cleaner import Cleaned, Cleaner, Pause
@@ -37,7 +37,7 @@ from minikafka.log.segment_store import SegmentStore
 from minikafka.log.swap import settle
 from minikafka.log.tail import COPIED_SIZE_MAX, LogSlice, MemoryTail
 from minikafka.log.timestamps import TimestampHit
-from minikafka.ports import Buffer, Disk, Events, no_events
+from minikafka.ports import Buffer, Buffers, Disk, Events, no_events
 from minikafka.types import (
     METADATA_TOPIC,
     NO_EPOCH,
@@ -57,8 +57,7 @@ TAIL_SIZE_MAX = 2 * 1024 * 1024
 """Default size of the memory tail: two full fetches of the largest default size."""
 
 
-@dataclass(frozen=True, slots=True)
-class AppendInfo:
+class AppendInfo(NamedTuple):
     """Where a batch now stands."""
 
     base_offset: Offset
@@ -222,7 +221,7 @@ class PartitionLog:
     @property
     def end_offset(self) -> Offset:
         """The next offset to be written: LEO (S1)."""
-        return self._store.end_offset
+        return self._store.segments[-1].next_offset
 
     @property
     def synced_end(self) -> Offset:
@@ -280,29 +279,31 @@ class PartitionLog:
         RecordListTooLarge, InvalidTimestamp, OutOfOrderSequenceNumber, InvalidProducerEpoch; KafkaStorageError once
         the log has failed.
         """
+        config = self.config
         self._health.check_writable()
-        invariant(leader_epoch >= self.last_epoch, "leader epochs never fall along a log", epoch=leader_epoch, log=self)
+        if leader_epoch < self.last_epoch:
+            raise InvariantViolation(f"leader epochs never fall along a log (epoch={leader_epoch} log={self})")
         # First: a batch that is in the log already is no larger than the limits were then.
         duplicate = self.producers.check(batch)
         if duplicate is not None:
-            append_time = duplicate.timestamp if uses_append_time(self.config) else NO_TIMESTAMP
+            append_time = duplicate.timestamp if uses_append_time(config) else NO_TIMESTAMP
             return AppendInfo(duplicate.base_offset, duplicate.last_offset, append_time, duplicate=True)
-        check_limits(batch, self.config, wall_ms=wall_ms, log=self._folder)
+        check_limits(batch, config, wall_ms=wall_ms, log=self._folder)
         base_offset = self.end_offset
         max_timestamp, append_time = batch.max_timestamp, NO_TIMESTAMP
-        data: tuple[Buffer, ...]
-        if uses_append_time(self.config):
+        stored: Buffers
+        if uses_append_time(config):
             max_timestamp = append_time = wall_ms
-            data = tuple(
-                stamped_log_append_time(batch, base_offset=base_offset, leader_epoch=leader_epoch, timestamp_ms=wall_ms)
+            stored = stamped_log_append_time(
+                batch, base_offset=base_offset, leader_epoch=leader_epoch, timestamp_ms=wall_ms
             )
         else:
-            data = tuple(stamped(batch, base_offset=base_offset, leader_epoch=leader_epoch))
+            stored = stamped(batch, base_offset=base_offset, leader_epoch=leader_epoch)
         size = batch.size
-        if size <= COPIED_SIZE_MAX or not batch.data.readonly:
-            data = (b"".join(data),)
+        is_joined = size <= COPIED_SIZE_MAX or not batch.data.readonly
+        data: tuple[Buffer, ...] = (b"".join(stored),) if is_joined else tuple(stored)
         last_offset = base_offset + batch.last_offset_delta
-        if self._store.must_roll(self.config, size=size, last_offset=last_offset, max_timestamp=max_timestamp):
+        if self._store.must_roll(config, size=size, last_offset=last_offset, max_timestamp=max_timestamp):
             self._roll(base_offset)
         self._write(data, size=size, last_offset=last_offset, max_timestamp=max_timestamp, offset_of_max=last_offset)
         if self.epochs.assign(leader_epoch, base_offset):

@@ -86,7 +86,7 @@ class SegmentStore:
 
         ``pending_size``: bytes that will be written to the active segment before it.
         """
-        segment = self.active
+        segment = self.segments[-1]
         occupied = segment.size + pending_size
         if occupied and occupied > config.segment_bytes - size:
             return True
@@ -95,8 +95,10 @@ class SegmentStore:
         if not segment.size:
             return False
         first = segment.first_timestamp
+        age_ms = max_timestamp - first
         return (
-            (NO_TIMESTAMP not in {first, max_timestamp} and max_timestamp - first > config.roll_ms)
+            # Most batches are not younger than the first of their segment by a millisecond: they cost no look-up.
+            (age_ms > 0 and first != NO_TIMESTAMP and max_timestamp != NO_TIMESTAMP and age_ms > config.roll_ms)
             or segment.index.is_full(config.segment_index_bytes)
             or segment.time_index.is_full(config.segment_index_bytes)
         )

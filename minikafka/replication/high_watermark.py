@@ -8,13 +8,12 @@ ISR has changed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from minikafka.types import NodeId, Offset
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(NamedTuple):
     """One remote replica as the watermark rule sees it."""
 
     node: NodeId

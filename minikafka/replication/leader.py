@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from minikafka.config import TopicConfig
 from minikafka.errors import (
@@ -27,7 +28,7 @@ from minikafka.errors import (
     OffsetOutOfRange,
     UnknownLeaderEpoch,
 )
-from minikafka.invariant import invariant
+from minikafka.invariant import InvariantViolation, invariant
 from minikafka.log.partition_log import PartitionLog
 from minikafka.ports import Events, unheard_by
 from minikafka.replication.high_watermark import Standing, effective_min_isr, high_watermark_after
@@ -68,8 +69,7 @@ class Proposal:
     """The committed state that it starts from: the controller compares and swaps on it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Appended:
+class Appended(NamedTuple):
     """Where a batch came to lie; ``duplicate``: it lay there before."""
 
     base_offset: Offset
@@ -78,8 +78,7 @@ class Appended:
     duplicate: bool
 
 
-@dataclass(frozen=True, slots=True)
-class FetchEffect:
+class FetchEffect(NamedTuple):
     """What a follower's fetch has changed and calls for."""
 
     high_watermark_moved: bool
@@ -208,9 +207,8 @@ class LeaderReplica:
         before = self.log.end_offset
         info = self.log.append_as_leader(batch, leader_epoch=self.epoch, wall_ms=wall_ms)
         end = info.last_offset + 1
-        invariant(
-            info.duplicate or (info.base_offset == before and end == self.log.end_offset), "the log grew by one batch"
-        )
+        if not info.duplicate and (info.base_offset != before or end != self.log.end_offset):
+            raise InvariantViolation(f"the log grew by one batch (before={before} appended={info} log={self.log})")
         if not info.duplicate and not self._unheard.counted("batch_appended"):
             self.events("batch_appended", partition=self.name, epoch=self.epoch, base=info.base_offset, end=end)
         return Appended(info.base_offset, end, info.log_append_time_ms, info.duplicate)
@@ -235,24 +233,26 @@ class LeaderReplica:
 
     def advance(self, now: float) -> bool:
         """Raise the high watermark as far as the rule allows; True if it moved."""
-        standings = [
-            Standing(node, remote.end_offset, self._counts(node, now)) for node, remote in self.remotes.items()
-        ]
-        new = high_watermark_after(
-            self.high_watermark,
-            own_end=self.own_end,
-            standings=standings,
-            isr_size=len(self.isr),
-            min_isr=self.min_isr,
-        )
-        if new == self.high_watermark:
+        old = self.high_watermark
+        if not self.remotes:
+            # Unrolled: the rule below for a leader that is the only replica, and so the whole ISR.
+            new = max(old, self.own_end)
+        else:
+            standings = [
+                Standing(node, remote.end_offset, self._counts(node, now)) for node, remote in self.remotes.items()
+            ]
+            new = high_watermark_after(
+                old, own_end=self.own_end, standings=standings, isr_size=len(self.isr), min_isr=self.min_isr
+            )
+        if new == old:
             return False
-        invariant(self.high_watermark < new <= self.log.end_offset, "watermark within the log", new=new, log=self.log)
+        if not old < new <= self.log.end_offset:
+            raise InvariantViolation(f"watermark within the log (old={old} new={new} log={self.log})")
         self.events(
             "hw_advanced",
             partition=self.name,
             epoch=self.epoch,
-            old=self.high_watermark,
+            old=old,
             new=new,
             remotes={str(node): remote.end_offset for node, remote in self.remotes.items()},
             isr=self.maximal_isr,

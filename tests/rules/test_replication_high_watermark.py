@@ -210,3 +210,23 @@ def test_hot_events_that_nothing_reads_are_counted_and_explained_but_not_reporte
     fetched(led, 2, 3)
     assert [kind for kind, _ in events] == ["batch_appended", "follower_fetched", "hw_advanced"]
     assert unheard.counts["hw_advanced"] == 2
+
+
+@pytest.mark.parametrize("minimum", [1, 2])
+@pytest.mark.parametrize("syncs", [False, True])
+def test_the_short_form_for_a_leader_alone_moves_it_as_the_rule_does(minimum: int, syncs: bool) -> None:
+    """The unrolled form in ``advance`` and the rule give the same watermark after every append and sync."""
+    config = TopicConfig(min_insync_replicas=minimum, flush_messages=1 if syncs else TopicConfig().flush_messages)
+    led = leader(isr=(1,), replicas=(1,), config=config)
+    for value in "abc":
+        write(led, value)
+        for _ in range(2):
+            expected = high_watermark_after(
+                led.high_watermark, own_end=led.own_end, standings=[], isr_size=1, min_isr=led.min_isr
+            )
+            moved = expected > led.high_watermark
+            assert led.advance(0) is moved
+            assert led.high_watermark == expected
+            at_once(led.log.sync())
+    led.advance(0)
+    assert led.high_watermark == 3
