@@ -25,7 +25,7 @@ from minikafka.broker.dispatch import ApiHandler, Dispatcher, settled
 from minikafka.broker.event_limiter import EventLimiter
 from minikafka.broker.forwarding import Forwarding
 from minikafka.broker.group_manager import GroupManager
-from minikafka.broker.handlers import FORWARDED_APIS, handler_table
+from minikafka.broker.handlers import ANSWERED_BY_CONTROLLER, handler_table
 from minikafka.broker.kafka_session import KafkaDoor, KafkaSession
 from minikafka.broker.lifecycle import Lifecycle
 from minikafka.broker.listeners import Listeners
@@ -357,7 +357,7 @@ class Broker:
 
     def _answer_kafka(self, api: str, request: object, context: RequestContext) -> Any:
         """Kafka's clients may ask any broker for what only the controller does."""
-        if self._open and (api in FORWARDED_APIS or api == "DescribeQuorum"):
+        if api in ANSWERED_BY_CONTROLLER and self._open:
             return self._forwarding.answer(api, request, context)
         return self.dispatcher.answer(find_api(api), request, context)
 

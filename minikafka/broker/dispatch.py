@@ -22,7 +22,7 @@ from minikafka.ports import CAUSE, INTERNAL, Buffers, Events, RequestContext
 from minikafka.types import METADATA_TOPIC
 from minikafka.wire.apis import Api
 from minikafka.wire.codec import decode_request, encode_response, error_response, find_api, head_size
-from minikafka.wire.messages import FetchRequest
+from minikafka.wire.messages import Failed, FetchRequest
 
 ApiHandler: TypeAlias = Callable[[Any, RequestContext], Any]
 """(typed request, who sent it) -> typed response, Begun, or an awaitable of either."""
@@ -87,7 +87,7 @@ class Dispatcher:
             answer = self.answer(api, request, context)
         except ProtocolError as error:
             answer = error_response(api, error)
-        if isinstance(answer, (Begun, Awaitable)):
+        if not isinstance(answer, Failed) and isinstance(answer, (Begun, Awaitable)):
             return self._dispatched(api, request, len(body), answer)
         return self._encoded(api, request, len(body), answer)
 
@@ -127,24 +127,25 @@ class Dispatcher:
             meter.failed(BrokerNotAvailable.name)
             raise BrokerNotAvailable("the broker is stopping or not yet started: ask another one, or later")
         self._requests += 1
-        under_way = _UnderWay(api, meter, f"{api.name}#{self._requests}", self._ticks_ns())
-        token = CAUSE.set(under_way.cause)
+        began_ns, cause = self._ticks_ns(), f"{api.name}#{self._requests}"
+        token = CAUSE.set(cause)
         try:
             answer = self._handlers[api.name](request, context)
         except ProtocolError as error:
             meter.failed(error.name)
-            self._observe(under_way)
+            meter.observe(self._ticks_ns() - began_ns, 0)
             raise
         except Exception as error:
-            self._observe(under_way)
-            raise self._bug(under_way, error) from error
+            meter.observe(self._ticks_ns() - began_ns, 0)
+            raise self._bug(api, meter, error) from error
         finally:
             CAUSE.reset(token)
-        if isinstance(answer, Begun):
-            return Begun(self._finish(under_way, answer.rest))
-        if isinstance(answer, Awaitable):
-            return self._finish(under_way, answer)
-        self._observe(under_way)
+        if not isinstance(answer, Failed):  # the base of all responses, and far cheaper to see than an awaitable
+            if isinstance(answer, Begun):
+                return Begun(self._finish(_UnderWay(api, meter, cause, began_ns), answer.rest))
+            if isinstance(answer, Awaitable):
+                return self._finish(_UnderWay(api, meter, cause, began_ns), answer)
+        meter.observe(self._ticks_ns() - began_ns, 0)
         return answer
 
     async def _finish(self, under_way: _UnderWay, waiting: Awaitable[Any]) -> Any:
@@ -159,25 +160,21 @@ class Dispatcher:
             under_way.meter.failed(error.name)
             raise
         except Exception as error:
-            raise self._bug(under_way, error) from error
+            raise self._bug(under_way.api, under_way.meter, error) from error
         finally:
             if not isinstance(answer, Begun):
-                self._observe(under_way)
+                under_way.meter.observe(self._ticks_ns() - under_way.began_ns, under_way.visit.parked_ns)
         return Begun(self._finish(under_way, answer.rest)) if isinstance(answer, Begun) else answer
 
-    def _observe(self, under_way: _UnderWay) -> None:
-        under_way.meter.observe(self._ticks_ns() - under_way.began_ns, under_way.visit.parked_ns)
-
-    def _bug(self, under_way: _UnderWay, error: Exception) -> UnknownServerError:
+    def _bug(self, api: Api, meter: RequestMeter, error: Exception) -> UnknownServerError:
         """Whatever it is, the caller gets an answer and the broker stops."""
-        name = under_way.api.name
-        under_way.meter.failed(UnknownServerError.name)
-        self._on_bug(f"handler of {name}", error)
-        return UnknownServerError(f"{name} failed: {type(error).__name__}", outcome=UNKNOWN)
+        meter.failed(UnknownServerError.name)
+        self._on_bug(f"handler of {api.name}", error)
+        return UnknownServerError(f"{api.name} failed: {type(error).__name__}", outcome=UNKNOWN)
 
 
 class _UnderWay:
-    """One request from its handler's call to its response."""
+    """One request whose response must be awaited, from its handler's call to its response."""
 
     __slots__ = ("api", "began_ns", "cause", "meter", "visit")
 

@@ -37,6 +37,7 @@ from minikafka.wire.messages import (
     DescribeReplicasRequest,
     DescribeReplicasResponse,
     FetchRequest,
+    ProduceRequest,
 )
 
 QUORUM_APIS = ("Vote", "BeginQuorumEpoch", "EndQuorumEpoch", "FetchSnapshot", "DescribeQuorum")
@@ -50,6 +51,8 @@ FORWARDED_APIS = (
     "AlterPartitionReassignments",
 )
 """The controller's APIs that clients of Kafka's protocol may send to any broker."""
+ANSWERED_BY_CONTROLLER = frozenset((*FORWARDED_APIS, "DescribeQuorum"))
+"""What is passed on for them when it arrives at another broker."""
 
 CONTROLLER_APIS = (
     *FORWARDED_APIS,
@@ -88,6 +91,11 @@ def handler_table(
 
         return handle
 
+    def produce(request: ProduceRequest, context: RequestContext) -> Any:
+        if context.protocol != INTERNAL.protocol:  # as to_clients, without a call more
+            check_caught_up()
+        return handle_produce(replicas, request, session_alive=alive)
+
     def fetch(request: FetchRequest, _: RequestContext) -> Any:
         if any(each.topic == METADATA_TOPIC for each in request.partitions):
             return quorum.handle(request)
@@ -100,7 +108,7 @@ def handler_table(
         return admin.with_configs(request, await controller.handle(request))
 
     return {
-        "Produce": to_clients(lambda request, _: handle_produce(replicas, request, session_alive=alive)),
+        "Produce": produce,
         "Fetch": to_clients(fetch),
         "ListOffsets": to_clients(lambda request, _: handle_list_offsets(replicas, request, session_alive=alive)),
         "OffsetForLeaderEpoch": to_clients(

@@ -103,6 +103,7 @@ class Lifecycle:
         self._answered_at = float("-inf")
         """When the active controller last answered, or this broker began to want to leave."""
         self._wants_to_leave = False
+        self._session_timeout_s = config.broker_session_timeout_ms / 1000
         self._session_from = float("-inf")
         self._resumes_at: Offset = 0
         """What must be applied before a session that was interrupted counts again."""
@@ -117,7 +118,7 @@ class Lifecycle:
         return not self.is_fenced and self._is_in_time() and self._applied_offset() >= self._resumes_at
 
     def _is_in_time(self) -> bool:
-        return self.world.clock.now() - self._session_from <= self.config.broker_session_timeout_ms / 1000
+        return self.world.clock.now() - self._session_from <= self._session_timeout_s
 
     def on_news(self) -> None:
         """The controller or the metadata has moved: a heartbeat now may get further, or get somebody else further."""

@@ -17,7 +17,7 @@ from minikafka.broker.meters import Traffic
 from minikafka.broker.replica_fetcher import ReplicaFetchers
 from minikafka.broker.turns import Turns
 from minikafka.broker.waiters import Mark, Waiters
-from minikafka.config import BrokerConfig, TopicConfig, parse_topic
+from minikafka.config import LONG_MAX, BrokerConfig, TopicConfig, parse_topic
 from minikafka.errors import (
     UNKNOWN,
     DiskFailed,
@@ -55,8 +55,12 @@ class StorageFailure:
     why: str
 
 
+STORAGE_ERRORS = (DiskFailed, DiskFull, KafkaStorageError)
+"""Raised by a log whose disk fails; see :meth:`ReplicaManager.storage_error`."""
+
+
 class _StorageGuard:
-    """See :meth:`ReplicaManager.storage_guard`; a class, since every append and every read enters one."""
+    """See :meth:`ReplicaManager.storage_guard`; a class, since every read enters one."""
 
     __slots__ = ("_partition", "_replicas")
 
@@ -68,16 +72,8 @@ class _StorageGuard:
         """Begin."""
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if not isinstance(error, (DiskFailed, DiskFull, KafkaStorageError)):
-            return
-        replicas, partition = self._replicas, self._partition
-        if replicas.hosts(partition):
-            replicas.storage_failed(partition.partition, str(error))
-        # The log knows whether bytes may have reached the file; what it did not see may have.
-        raise KafkaStorageError(
-            f"{partition.partition} on broker {replicas.config.node_id} is offline: {error}",
-            outcome=error.outcome if isinstance(error, KafkaStorageError) else UNKNOWN,
-        ) from error
+        if isinstance(error, STORAGE_ERRORS):
+            raise self._replicas.storage_error(self._partition, error) from error
 
 
 class ReplicaManager:
@@ -194,6 +190,16 @@ class ReplicaManager:
         """Turn a failing disk into KafkaStorageError and take the replica offline."""
         return _StorageGuard(self, partition)
 
+    def storage_error(self, partition: Partition, error: Exception) -> KafkaStorageError:
+        """Take the replica offline, whose log raised one of ``STORAGE_ERRORS``. The caller raises the result."""
+        if self.hosts(partition):
+            self.storage_failed(partition.partition, str(error))
+        # The log knows whether bytes may have reached the file; what it did not see may have.
+        return KafkaStorageError(
+            f"{partition.partition} on broker {self.config.node_id} is offline: {error}",
+            outcome=error.outcome if isinstance(error, KafkaStorageError) else UNKNOWN,
+        )
+
     def storage_failed(self, name: TopicPartition, why: str) -> None:
         """The replica's disk failed: nothing more is read, written or acknowledged here."""
         partition = self.partitions.get(name)
@@ -235,8 +241,10 @@ class ReplicaManager:
 
     def sync_if_due(self, partition: Partition) -> None:
         """flush.messages above 1: begin a sync when so many records are not yet durable."""
-        unsynced = partition.log.end_offset - partition.log.synced_end
-        if not partition.config.syncs_before_acknowledging and unsynced >= partition.config.flush_messages:
+        every = partition.config.flush_messages
+        if every == LONG_MAX or partition.config.syncs_before_acknowledging:
+            return
+        if partition.log.end_offset - partition.log.synced_end >= every:
             self.flushers[partition.partition].start()
 
     def shrink_isrs(self) -> None:

@@ -25,8 +25,8 @@ SWEEP_SIZE_MIN = 8
 """Shorter heaps are not swept."""
 
 
-class Mark(enum.Enum):
-    """What can be waited for."""
+class Mark(enum.StrEnum):
+    """What can be waited for; text, since that is hashed without a call of a Python function."""
 
     LOG_END = "log end"
     HIGH_WATERMARK = "high watermark"
@@ -103,7 +103,7 @@ class Waiters:
     def wake(self, mark: Mark, partition: TopicPartition, offset: Offset) -> None:
         """The mark has reached ``offset``: release those who wait for that or less."""
         heaps = self._heaps[mark]
-        heap = heaps.get(partition)
+        heap = heaps.get(partition) if heaps else None
         if heap is not None:
             heap.release(offset)
             if not heap.entries:

@@ -97,8 +97,7 @@ class SegmentStore:
         first = segment.first_timestamp
         age_ms = max_timestamp - first
         return (
-            # Most batches are not younger than the first of their segment by a millisecond: they cost no look-up.
-            (age_ms > 0 and first != NO_TIMESTAMP and max_timestamp != NO_TIMESTAMP and age_ms > config.roll_ms)
+            (age_ms > 0 and NO_TIMESTAMP not in (first, max_timestamp) and age_ms > config.roll_ms)
             or segment.index.is_full(config.segment_index_bytes)
             or segment.time_index.is_full(config.segment_index_bytes)
         )

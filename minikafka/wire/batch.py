@@ -40,7 +40,8 @@ PREFIX = struct.Struct(">qii")
 """Base offset, batch length, leader epoch: what a leader's stamp replaces."""
 PREFIX_SIZE = 16
 CHECKED_START = 21
-"""The checksum covers the bytes from here to the end."""
+"""The checksum covers the bytes from here to the end; the attributes stand first."""
+ATTRIBUTES_END = 23
 
 CODEC_MASK = 0x07
 TIMESTAMP_TYPE_BIT = 0x08
@@ -223,19 +224,10 @@ def verify_client(data: Buffer) -> RecordBatch:
             f"recordCount: {batch.record_count}, but lastOffsetDelta {batch.last_offset_delta} spans"
             f" {batch.last_offset_delta + 1} offsets"
         )
-    for bit, what in ((CONTROL_BIT, "control"), (TRANSACTIONAL_BIT, "transactional"), (DELETE_HORIZON_BIT, "horizon")):
-        if batch.attributes & bit:
-            raise InvalidRecord(f"attributes: a producer may not set the {what} bit here")
-    if batch.attributes & _UNUSED_BITS:
-        raise InvalidRecord(f"attributes: bits {batch.attributes & _UNUSED_BITS:#06x} have no meaning")
-    if batch.codec >= len(CODEC_NAMES):
-        raise UnsupportedCompressionType(f"attributes: compression codec {batch.codec} is not known")
+    if batch.attributes:
+        _check_attributes(batch)
     if not batch.codec and batch.record_count * RECORD_SIZE_MIN > size - HEADER_SIZE:
         raise InvalidRecord(f"recordCount: {batch.record_count} records do not fit {size - HEADER_SIZE} bytes")
-    if batch.codec and size == HEADER_SIZE:
-        raise InvalidRecord(f"recordCount: {batch.record_count}, but the body is empty")
-    if batch.timestamp_type != CREATE_TIME:
-        raise InvalidTimestamp("attributes: a producer may not claim LogAppendTime")
     if batch.base_timestamp < NO_TIMESTAMP:
         raise InvalidRecord(f"baseTimestamp: {batch.base_timestamp} is below -1")
     if batch.max_timestamp < batch.base_timestamp:
@@ -246,6 +238,21 @@ def verify_client(data: Buffer) -> RecordBatch:
         if batch.producer_epoch < 0:
             raise InvalidRecord(f"producerEpoch: {batch.producer_epoch} with producerId {batch.producer_id}")
     return batch
+
+
+def _check_attributes(batch: RecordBatch) -> None:
+    """What a producer may not claim there."""
+    for bit, what in ((CONTROL_BIT, "control"), (TRANSACTIONAL_BIT, "transactional"), (DELETE_HORIZON_BIT, "horizon")):
+        if batch.attributes & bit:
+            raise InvalidRecord(f"attributes: a producer may not set the {what} bit here")
+    if batch.attributes & _UNUSED_BITS:
+        raise InvalidRecord(f"attributes: bits {batch.attributes & _UNUSED_BITS:#06x} have no meaning")
+    if batch.codec >= len(CODEC_NAMES):
+        raise UnsupportedCompressionType(f"attributes: compression codec {batch.codec} is not known")
+    if batch.codec and batch.size == HEADER_SIZE:
+        raise InvalidRecord(f"recordCount: {batch.record_count}, but the body is empty")
+    if batch.timestamp_type != CREATE_TIME:
+        raise InvalidTimestamp("attributes: a producer may not claim LogAppendTime")
 
 
 def iterate(data: Buffer) -> Iterator[RecordBatch]:

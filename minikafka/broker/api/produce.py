@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 from minikafka.broker.arrivals import Arrival
 from minikafka.broker.dispatch import Begun
 from minikafka.broker.lifecycle import SessionAlive, session_expired
+from minikafka.broker.replica_manager import STORAGE_ERRORS
 from minikafka.broker.waiters import Condition, Mark
 from minikafka.config import TopicConfig
 from minikafka.errors import (
@@ -45,7 +46,7 @@ from minikafka.ports import Buffer
 from minikafka.replication.leader import ACKS_ALL, ACKS_LEADER, ACKS_NONE, Appended, LeaderReplica
 from minikafka.types import TopicPartition
 from minikafka.wire import recompress
-from minikafka.wire.batch import HEADER_SIZE, RecordBatch, verify_client
+from minikafka.wire.batch import ATTRIBUTES_END, CODEC_MASK, HEADER_SIZE, RecordBatch, verify_client
 from minikafka.wire.decompression import decompression_limit
 from minikafka.wire.messages import (
     ProducedPartition,
@@ -60,6 +61,9 @@ if TYPE_CHECKING:
     from minikafka.broker.flusher import Flusher
     from minikafka.broker.replica_manager import ReplicaManager
     from minikafka.replication.partition import Partition
+
+SURELY_SHORT = 16 * 1024
+"""Nothing that is done to a batch of this size without a codec takes long."""
 
 # Who would wait longer is told after this that the time is up: it holds a connection and memory for nothing.
 TIMEOUT_MS_MAX = 300_000
@@ -102,6 +106,8 @@ def handle_produce(
 class _Production:
     """One request under way."""
 
+    __slots__ = ("_acks", "_deadline", "_items", "_refused", "_replicas", "_session_alive", "_validated", "_written")
+
     def __init__(
         self,
         replicas: ReplicaManager,
@@ -119,8 +125,8 @@ class _Production:
         self._refused: dict[TopicPartition, ProtocolError] = {}
 
     def append(self) -> bool:
-        """Append what the turn of the loop has room for; True if that is all."""
-        for name, item in self._left():
+        """Append what the turn of the loop has room for; True if that is all. The first step of a request."""
+        for name, item in self._items.items():
             if not self._replicas.turns.take(sum(map(len, item.records))):
                 return False
             self._append(name, item)
@@ -139,7 +145,8 @@ class _Production:
         try:
             for name, data in long:
                 try:
-                    checked = await replicas.offload(partial(_validated, name, data, *_rules(replicas, name)))
+                    rules = _rules(replicas, replicas.get(name))
+                    checked = await replicas.offload(partial(_validated, name, data, *rules))
                 except ProtocolError as error:
                     self._refused[name] = error
                 else:
@@ -208,31 +215,35 @@ class _Production:
                 each.error = each.error or session_expired(each.name, UNKNOWN)
         failed = {name: each.error for name, each in written.items() if each.error}
         if failed or refused:
-            _tell_refusals(replicas, {**refused, **failed})
+            _report_refusals(replicas, {**refused, **failed})
         return ProduceResponse(
             partitions=tuple(_answer(replicas, name, self._acks, written, refused) for name in self._items)
         )
 
 
-def _rules(replicas: ReplicaManager, name: TopicPartition) -> tuple[TopicConfig, bool]:
+def _rules(replicas: ReplicaManager, partition: Partition) -> tuple[TopicConfig, bool]:
     """The topic's settings, and whether the records of a batch are validated."""
-    config = replicas.get(name).config
+    config = partition.config
     return config, config.compacts or replicas.config.validate_records
 
 
 def _is_long(replicas: ReplicaManager, name: TopicPartition, item: ProducePartition) -> bool:
     """Return True if the batch will be validated or compressed again, and that may take long."""
-    partition = replicas.partitions.get(name)
-    if partition is None or partition.role is None or len(item.records) != 1:
+    if len(item.records) != 1:
         return False
     data = item.records[0]
-    if not HEADER_SIZE <= len(data) <= partition.config.max_message_bytes:
+    size = len(data)
+    # Most batches end here: without a codec, one of this size has few records, or is refused for its counts.
+    if size < HEADER_SIZE or (size <= SURELY_SHORT and not data[ATTRIBUTES_END - 1] & CODEC_MASK):
+        return False
+    partition = replicas.partitions.get(name)
+    if partition is None or partition.role is None or size > partition.config.max_message_bytes:
         return False
     batch = RecordBatch.of(data)
     if target_codec(batch, partition.config) is not None and recompress.is_long(batch):
         return True
     limit = decompression_limit(partition.config.max_message_bytes)
-    return _rules(replicas, name)[1] and is_long(batch, limit)
+    return _rules(replicas, partition)[1] and is_long(batch, limit)
 
 
 def _validated(name: TopicPartition, data: Buffer, config: TopicConfig, validates: bool) -> RecordBatch:  # noqa: FBT001 - a setting
@@ -268,9 +279,11 @@ def _append(
         raise session_expired(name)
     if len(item.records) != 1:
         raise InvalidRequest(f"{name}: exactly one record batch is needed", member="records")
-    batch = validated if validated is not None else _validated(name, item.records[0], *_rules(replicas, name))
-    with replicas.storage_guard(partition):
+    batch = validated if validated is not None else _validated(name, item.records[0], *_rules(replicas, partition))
+    try:
         appended = leader.append(batch, acks=acks, wall_ms=replicas.clock.wall_ms())
+    except STORAGE_ERRORS as error:
+        raise replicas.storage_error(partition, error) from error
     if not appended.duplicate:
         meter = replicas.traffic.topic(name.topic)
         meter.bytes_in += len(item.records[0])
@@ -279,7 +292,7 @@ def _append(
     return _Written(partition, leader, appended, replicas.flushers[name])
 
 
-def _tell_refusals(replicas: ReplicaManager, errors: dict[TopicPartition, ProtocolError]) -> None:
+def _report_refusals(replicas: ReplicaManager, errors: dict[TopicPartition, ProtocolError]) -> None:
     for name, error in errors.items():
         if not isinstance(error, UnknownTopicOrPartition):
             replicas.events(
