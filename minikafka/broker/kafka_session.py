@@ -38,6 +38,7 @@ from minikafka.wire.kafka.offer import (
     software_of,
 )
 from minikafka.wire.kafka.translate.common import Exchange, Translation
+from minikafka.wire.messages import Failed
 
 if TYPE_CHECKING:
     from minikafka.broker.event_limiter import EventLimiter
@@ -303,6 +304,9 @@ class KafkaSession:
             return
         except ProtocolError as error:
             response = error_response(BY_NAME[offer.api], error)
+        if isinstance(response, Failed):  # the base of all responses, and far cheaper to see than an awaitable
+            self._done(pending, self._encoded(pending, offer, message, exchange, response))
+            return
         if isinstance(response, Begun):
             pending.has_begun = True
             response = response.rest

@@ -230,6 +230,8 @@ class HttpServer:
         self._queued_bytes = 0
         self._waiting: dict[KafkaConnection, None] = {}
         """Connections whose large frame waits for room, in the order of their announcements."""
+        self._to_flush: list[KafkaConnection] = []
+        """Connections with answers that are not written yet."""
         self._wakes = False
         self._idle_timeout_s = idle_timeout_s
         self._plain: dict[RpcConnection, asyncio.Transport] = {}
@@ -387,6 +389,17 @@ class HttpServer:
     def wait_for_room(self, connection: KafkaConnection) -> None:
         """A frame does not fit now; what waits already keeps its place."""
         self._waiting[connection] = None
+
+    def flush_soon(self, connection: KafkaConnection) -> None:
+        """One callback for all connections with answers: each costs the loop more than a call."""
+        if not self._to_flush:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._to_flush.append(connection)
+
+    def _flush(self) -> None:
+        ready, self._to_flush = self._to_flush, []
+        for connection in ready:
+            connection.flush()
 
     def _wake_soon(self) -> None:
         if self._waiting and not self._wakes:

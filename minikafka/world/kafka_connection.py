@@ -6,7 +6,9 @@ Rules for this file:
 2. A large frame is admitted before memory is spent on it (``queued.max.request.bytes``); while there is no room the
    connection is not read. Connections wait for room in the order of their announcements, and none of them polls:
    thousands that announce a frame and send no more must not cost the loop anything.
-3. Answers that are ready in one turn of the loop leave in one write.
+3. Answers that are ready in one turn of the loop leave in one write, those of all connections one after the other. A
+   write at the end of each read is sooner, and cost a broker with 32 busy clients a fifth more CPU: clients that are
+   woken one by one send one by one.
 4. A connection that never asks, stands still in the middle of a frame or idles too long is closed.
 """
 
@@ -14,12 +16,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import Protocol, TypeVar, cast
 
 from minikafka.config import KIB
 from minikafka.errors import InvalidRequest
 from minikafka.ports import Buffer, Buffers, FrameSession
 from minikafka.wire.kafka.frames import READ_SIZE, FrameReader
+
+_Read = TypeVar("_Read")
 
 JOINED_SIZE = 4 * KIB
 """Buffers below this size are joined to one write."""
@@ -52,6 +56,10 @@ class KafkaHost(Protocol):
         """Call ``admit_waiting`` of the connection once there may be room."""
         ...
 
+    def flush_soon(self, connection: KafkaConnection) -> None:
+        """Call ``flush`` of the connection at the end of this turn of the loop."""
+        ...
+
     def open_session(self, connection: KafkaConnection) -> FrameSession: ...
 
     def kafka_opened(self, connection: KafkaConnection, transport: asyncio.Transport) -> None: ...
@@ -80,6 +88,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """Size of the large frame that is being received."""
         self._out: list[Buffer] = []
         self._flushes = False
+        """A flush is scheduled."""
         self._is_paused_by_session = False
         self._waits_for_room = False
         self._is_closing = False
@@ -129,11 +138,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._heard_at = self._loop.time()
-        self._take(lambda: self._reader.filled(nbytes))
+        self._take(self._reader.filled, nbytes)
 
     def take_over(self, data: bytes) -> None:
         """The bytes that were read before this connection was known to speak Kafka's protocol."""
-        self._take(lambda: self._reader.feed(data))
+        self._take(self._reader.feed, data)
 
     def pause_writing(self) -> None:
         if self._session is not None:
@@ -145,9 +154,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     # ---- frames ------------------------------------------------------------------------------------------------------
 
-    def _take(self, read: Callable[[], list[memoryview]]) -> None:
+    def _take(self, read: Callable[[_Read], list[memoryview]], what: _Read) -> None:
         try:
-            frames = read()
+            frames = read(what)
         except InvalidRequest as error:
             if self._session is not None:
                 self._session.malformed(error)
@@ -196,7 +205,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._out.extend(answer)
         if not self._flushes:
             self._flushes = True
-            self._loop.call_soon(self._flush)
+            self._host.flush_soon(self)
 
     def handled(self, size: int) -> None:
         if size > READ_SIZE - 4 and self._held >= size:
@@ -205,7 +214,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def close(self) -> None:
         self._is_closing = True
-        self._flush()
+        self.flush()
         if self._transport is not None:
             self._transport.close()
 
@@ -218,7 +227,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._frame_since = self._loop.time()
         self._set_reading()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Write the answers that are ready."""
         self._flushes = False
         out, self._out = self._out, []
         transport = self._transport

@@ -7,6 +7,7 @@ is received into a buffer of its own and is never copied.
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from typing import NamedTuple
 
 from minikafka.errors import InvalidRequest
@@ -20,6 +21,8 @@ READ_SIZE = 16 * 1024
 _SIZE = struct.Struct(">i")
 _HEADER = struct.Struct(">hhih")
 _HEADER_SIZE = _HEADER.size
+_RESPONSE_HEADER = struct.Struct(">ii")
+"""The frame's size and the correlation id."""
 
 API_VERSIONS_KEY = 18
 FIRST_BYTE_MAX = 0x06
@@ -34,6 +37,8 @@ class Header(NamedTuple):
     correlation_id: int
     client_id: bytes | None
     schema: ApiSchema | None
+    is_flexible: bool
+    """Compact lengths and tagged fields (KIP-482)."""
     body_at: int
     """Where the message begins in the frame."""
 
@@ -46,12 +51,18 @@ def read_header(frame: memoryview) -> Header:
         if end > len(frame):
             raise InvalidRequest("the client id is longer than the frame")
         client_id = bytes(frame[_HEADER_SIZE:end]) if size >= 0 else None
-        schema = api_with_key(key)
-        if schema is not None and schema.is_flexible(version):
+        schema, is_flexible = _form_of(key, version)
+        if is_flexible:
             end = _skip_tags(frame, end)
     except (struct.error, IndexError, ValueError):
         raise InvalidRequest(f"a frame of {len(frame)} bytes holds no request header") from None
-    return Header(key, version, correlation_id, client_id, schema, end)
+    return Header(key, version, correlation_id, client_id, schema, is_flexible, end)
+
+
+@lru_cache(1024)
+def _form_of(key: int, version: int) -> tuple[ApiSchema | None, bool]:
+    schema = api_with_key(key)
+    return schema, schema is not None and schema.is_flexible(version)
 
 
 def _skip_tags(frame: memoryview, at: int) -> int:
@@ -66,10 +77,8 @@ def _skip_tags(frame: memoryview, at: int) -> int:
 
 def response_head(header: Header) -> bytearray:
     """Room for the size, then the response header. ApiVersions has the old header in every version (KIP-511)."""
-    head = bytearray(4)
-    head += _SIZE.pack(header.correlation_id)
-    schema = header.schema
-    if schema is not None and schema.is_flexible(header.version) and header.key != API_VERSIONS_KEY:
+    head = bytearray(_RESPONSE_HEADER.pack(0, header.correlation_id))
+    if header.is_flexible and header.key != API_VERSIONS_KEY:
         head.append(0)
     return head
 
@@ -79,7 +88,8 @@ def sized(buffers: Buffers) -> Buffers:
     first = buffers[0]
     if not isinstance(first, bytearray):
         raise TypeError("the first buffer of a frame is the one that response_head() began")
-    _SIZE.pack_into(first, 0, sum(map(len, buffers)) - 4)
+    size = len(first) if len(buffers) == 1 else sum(map(len, buffers))
+    _SIZE.pack_into(first, 0, size - 4)
     return buffers
 
 
