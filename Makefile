@@ -4,13 +4,14 @@
 #                in two processes (tests/workers.py); in one: make test PYTEST_ARGS='-n 0 -x tests/rules'
 #   make lint    the first three of these       make format   let ruff rewrite
 #   make bench   figures beside a bare aiohttp server and Apache Kafka    make soak   chaos, fresh seeds, hostile requests, planted bugs for an hour (MINUTES=60)
+#   make foreign runs franz-go's, librdkafka's and aiokafka's own tests and Kafka's tools (FOREIGN_ARGS="--only franz-go")
 #   make clean   remove the environment and caches
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 # Two pips must not change one environment at once.
 .NOTPARALLEL:
-.PHONY: help demo test lint format bench soak clean
+.PHONY: help demo test lint format bench soak foreign clean
 
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -18,6 +19,7 @@ INSTALL := $(BIN)/python tools/install.py
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
 BENCH_ARGS ?=
+FOREIGN_ARGS ?=
 MINUTES ?= 60
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -48,6 +50,9 @@ bench: $(VENV)/.dev $(VENV)/.spark $(VENV)/.bench
 
 soak: $(VENV)/.dev
 	@$(BIN)/python -m tests.e2e.soak --minutes $(MINUTES)
+
+foreign: $(VENV)/.dev $(VENV)/.spark
+	@$(BIN)/python -m tests.foreign $(FOREIGN_ARGS)
 
 clean:
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist

@@ -1,4 +1,7 @@
-"""The command-line tools of Apache Kafka 4.3.1, unmodified, against three brokers of minikafka."""
+"""The command-line tools of Apache Kafka 4.3.1 and 3.9.1, unmodified, against three brokers of minikafka.
+
+`make test` runs those of 4.3.1, and the console clients of 3.9.1; `make foreign` runs all.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from minikafka import LocalCluster
+from tests.foreign.kafka_tools import NEWEST, OLDEST, java
 
 pytestmark = [pytest.mark.java, pytest.mark.e2e]
 
@@ -17,6 +21,22 @@ pytestmark = [pytest.mark.java, pytest.mark.e2e]
 PATIENCE_S = 120.0
 
 Run = Callable[..., str]
+
+OTHERS = {
+    "org.apache.kafka.tools.ConsoleProducer": "kafka.tools.ConsoleProducer",
+    "org.apache.kafka.tools.BrokerApiVersionsCommand": "kafka.admin.BrokerApiVersionsCommand",
+    "org.apache.kafka.tools.AclCommand": "kafka.admin.AclCommand",
+}
+"""Main classes of 3.9 that have other names."""
+
+for_both = pytest.mark.parametrize("version", [NEWEST, pytest.param(OLDEST, marks=pytest.mark.every_tool)])
+for_foreign = pytest.mark.parametrize("version", [NEWEST, OLDEST])
+
+
+@pytest.fixture
+def topic(version: str, request: pytest.FixtureRequest) -> str:
+    """The name of the test's topic."""
+    return f"{request.function.__name__.removeprefix('test_')}-{version}"
 
 
 @pytest.fixture(scope="module")
@@ -26,17 +46,21 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 @pytest.fixture
-def run(cluster: LocalCluster, java: tuple[Path, str], tmp_path: Path) -> Run:
-    """Run a tool's main class with the cluster's addresses; returns what it printed."""
-    program, class_path = java
+def run(version: str, cluster: LocalCluster, tmp_path: Path) -> Run:
+    """Run a tool's main class with the cluster's addresses; returns its output."""
+    program, class_path = java(version)
     quiet = tmp_path / "log4j2.properties"
     quiet.write_text("status=error\nrootLogger.level=off\n")
+    older = tmp_path / "log4j.properties"
+    older.write_text("log4j.rootLogger=OFF\n")
 
     def run(main: str, *arguments: str, given: str | None = None, bootstrap: bool = True) -> str:
         command = [str(program), "-Xmx256m", "-XX:TieredStopAtLevel=1", f"-Dlog4j2.configurationFile={quiet}"]
-        command += ["-cp", class_path, main, *(("--bootstrap-server", cluster.bootstrap) if bootstrap else ())]
+        command += [f"-Dlog4j.configuration={older.as_uri()}", "-cp", class_path]
+        command += [OTHERS.get(main, main) if version == OLDEST else main]
+        command += [*(("--bootstrap-server", cluster.bootstrap) if bootstrap else ()), *arguments]
         done = subprocess.run(
-            [*command, *arguments], input=given or "", capture_output=True, text=True, timeout=PATIENCE_S, check=False
+            command, input=given or "", capture_output=True, text=True, timeout=PATIENCE_S, check=False
         )
         assert done.returncode == 0, f"{main} {arguments}: {done.stdout[-2000:]} {done.stderr[-2000:]}"
         return done.stdout
@@ -49,56 +73,75 @@ GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 CONFIGS = "kafka.admin.ConfigCommand"
 
 
-def test_topics_records_and_groups(cluster: LocalCluster, run: Run):
+def produce_lines(run: Run, topic: str, version: str, count: int) -> list[str]:
+    """Produce records with the console producer; returns their values."""
+    option = "--reader-property" if version == NEWEST else "--property"
+    properties = (option, "parse.key=true", option, "key.separator=:")
+    lines = [f"key-{number}:value-{number}\n" for number in range(count)]
+    run("org.apache.kafka.tools.ConsoleProducer", "--topic", topic, *properties, given="".join(lines))
+    return [line.partition(":")[2].strip() for line in lines]
+
+
+def consume_lines(run: Run, topic: str, count: int, *options: str) -> list[str]:
+    """Consume this number of records with the console consumer; returns their values."""
+    limits = ("--from-beginning", "--max-messages", str(count), "--timeout-ms", "60000")
+    return run("org.apache.kafka.tools.consumer.ConsoleConsumer", "--topic", topic, *limits, *options).split()
+
+
+@pytest.mark.parametrize("version", [OLDEST])
+def test_console_clients_of_kafka_3(cluster: LocalCluster, run: Run, topic: str, version: str):
+    """The console producer and consumer of 3.9."""
+    cluster.sync.create_topic(topic, partitions=3)
+    values = produce_lines(run, topic, version, 60)
+    assert sorted(consume_lines(run, topic, 60)) == sorted(values)
+
+
+@for_both
+def test_topics_records_and_groups(run: Run, topic: str, version: str):
     """kafka-topics, the console producer and consumer, kafka-consumer-groups, kafka-get-offsets."""
-    assert "Created topic orders." in run(
-        TOPICS, "--create", "--topic", "orders", "--partitions", "3", "--replication-factor", "3"
+    assert f"Created topic {topic}." in run(
+        TOPICS, "--create", "--topic", topic, "--partitions", "3", "--replication-factor", "3"
     )
-    described = run(TOPICS, "--describe", "--topic", "orders")
+    described = run(TOPICS, "--describe", "--topic", topic)
     assert "PartitionCount: 3" in described
     assert "Isr: 1,2,3" in described
-    lines = [f"key-{number}:value-{number}" for number in range(60)]
-    run(
-        "org.apache.kafka.tools.ConsoleProducer",
-        *("--topic", "orders", "--reader-property", "parse.key=true", "--reader-property", "key.separator=:"),
-        given="\n".join(lines) + "\n",
-    )
-    consumed = run(
-        "org.apache.kafka.tools.consumer.ConsoleConsumer",
-        *("--topic", "orders", "--from-beginning", "--max-messages", "60", "--timeout-ms", "60000", "--group", "java"),
-    )
-    assert sorted(consumed.split()) == sorted(line.partition(":")[2] for line in lines)
-    assert run(GROUPS, "--list").split() == ["java"]
+    values = produce_lines(run, topic, version, 60)
+    assert sorted(consume_lines(run, topic, 60, "--group", "java")) == sorted(values)
+    assert "java" in run(GROUPS, "--list").split()
     rows = [row.split() for row in run(GROUPS, "--describe", "--group", "java").splitlines() if row.startswith("java")]
     assert sum(int(row[3]) for row in rows) == 60
     assert {row[5] for row in rows} == {"0"}
-    reset = ("--group", "java", "--reset-offsets", "--topic", "orders", "--to-earliest", "--execute")
-    assert run(GROUPS, *reset).count("orders") == 3
-    ends = run("org.apache.kafka.tools.GetOffsetShell", "--topic", "orders").split()
+    reset = ("--group", "java", "--reset-offsets", "--topic", topic, "--to-earliest", "--execute")
+    assert run(GROUPS, *reset).count(topic) == 3
+    ends = run("org.apache.kafka.tools.GetOffsetShell", "--topic", topic).split()
     assert sum(int(end.rpartition(":")[2]) for end in ends) == 60
     run(GROUPS, "--delete", "--group", "java")
-    run(TOPICS, "--delete", "--topic", "orders")
-    assert "orders" not in run(TOPICS, "--list").split()
+    run(TOPICS, "--delete", "--topic", topic)
+    assert topic not in run(TOPICS, "--list").split()
 
 
-def test_settings(cluster: LocalCluster, run: Run):
+@for_both
+@pytest.mark.usefixtures("version")
+def test_settings(cluster: LocalCluster, run: Run, topic: str):
     """kafka-configs alters and describes a topic's settings."""
-    cluster.sync.create_topic("settings")
-    topic = ("--entity-type", "topics", "--entity-name", "settings")
-    run(CONFIGS, *topic, "--alter", "--add-config", "retention.ms=1000000,cleanup.policy=compact")
-    described = run(CONFIGS, *topic, "--describe")
+    cluster.sync.create_topic(topic)
+    entity = ("--entity-type", "topics", "--entity-name", topic)
+    run(CONFIGS, *entity, "--alter", "--add-config", "retention.ms=1000000,cleanup.policy=compact")
+    described = run(CONFIGS, *entity, "--describe")
     assert "retention.ms=1000000" in described
-    run(CONFIGS, *topic, "--alter", "--delete-config", "retention.ms")
-    assert "retention.ms=1000000" not in run(CONFIGS, *topic, "--describe")
+    run(CONFIGS, *entity, "--alter", "--delete-config", "retention.ms")
+    assert "retention.ms=1000000" not in run(CONFIGS, *entity, "--describe")
 
 
-def test_the_cluster_itself(cluster: LocalCluster, run: Run, tmp_path: Path):
+@for_both
+@pytest.mark.usefixtures("version")
+def test_the_cluster_itself(cluster: LocalCluster, run: Run, topic: str, tmp_path: Path):
     """kafka-metadata-quorum, kafka-log-dirs, kafka-cluster, kafka-leader-election, kafka-reassign-partitions."""
-    cluster.sync.create_topic("moved", partitions=1)
+    cluster.sync.create_topic(topic, partitions=1)
     status = run("org.apache.kafka.tools.MetadataQuorumCommand", "describe", "--status")
     assert "CurrentVoters:" in status
     assert "Leader" in run("org.apache.kafka.tools.MetadataQuorumCommand", "describe", "--replication")
-    dirs = run("org.apache.kafka.tools.LogDirsCommand", "--describe", "--topic-list", "moved")
+    dirs = run("org.apache.kafka.tools.LogDirsCommand", "--describe", "--topic-list", topic)
     found = json.loads(dirs.splitlines()[-1])
     assert sorted(each["broker"] for each in found["brokers"]) == [1, 2, 3]
     cluster_id = run(
@@ -107,22 +150,80 @@ def test_the_cluster_itself(cluster: LocalCluster, run: Run, tmp_path: Path):
     assert "Cluster ID: " in cluster_id
     run("org.apache.kafka.tools.LeaderElectionCommand", "--election-type", "preferred", "--all-topic-partitions")
     plan = tmp_path / "plan.json"
-    plan.write_text(json.dumps({"version": 1, "partitions": [{"topic": "moved", "partition": 0, "replicas": [2, 3]}]}))
+    plan.write_text(json.dumps({"version": 1, "partitions": [{"topic": topic, "partition": 0, "replicas": [2, 3]}]}))
     reassign = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
     run(reassign, "--reassignment-json-file", str(plan), "--execute")
-    cluster.sync.wait.isr("moved", size=2)
+    cluster.sync.wait.isr(topic, size=2)
     assert "is completed" in run(reassign, "--reassignment-json-file", str(plan), "--verify")
 
 
-def test_the_performance_tools(cluster: LocalCluster, run: Run):
+@for_both
+def test_the_performance_tools(cluster: LocalCluster, run: Run, topic: str, version: str):
     """kafka-producer-perf-test and kafka-consumer-perf-test move 20,000 records of 100 bytes."""
-    cluster.sync.create_topic("perf", partitions=3)
+    cluster.sync.create_topic(topic, partitions=3)
+    addresses = () if version == NEWEST else ("--producer-props", f"bootstrap.servers={cluster.bootstrap}")
     produced = run(
         "org.apache.kafka.tools.ProducerPerformance",
-        *("--topic", "perf", "--num-records", "20000", "--record-size", "100", "--throughput", "-1"),
+        *("--topic", topic, "--num-records", "20000", "--record-size", "100", "--throughput", "-1", *addresses),
+        bootstrap=version == NEWEST,
     )
     assert "20000 records sent" in produced
+    records = "--num-records" if version == NEWEST else "--messages"
     consumed = run(
-        "org.apache.kafka.tools.ConsumerPerformance", "--topic", "perf", "--num-records", "20000", "--timeout", "60000"
+        "org.apache.kafka.tools.ConsumerPerformance", "--topic", topic, records, "20000", "--timeout", "60000"
     )
     assert ", 20000, " in consumed
+
+
+@pytest.mark.every_tool
+@for_foreign
+@pytest.mark.usefixtures("version")
+def test_records_are_deleted(cluster: LocalCluster, run: Run, topic: str, tmp_path: Path):
+    """kafka-delete-records moves the log start offset, which kafka-get-offsets shows."""
+    cluster.sync.create_topic(topic, partitions=1)
+    cluster.sync.produce(topic, *(b"%d" % number for number in range(10)))
+    plan = tmp_path / "offsets.json"
+    plan.write_text(json.dumps({"version": 1, "partitions": [{"topic": topic, "partition": 0, "offset": 4}]}))
+    deleted = run("org.apache.kafka.tools.DeleteRecordsCommand", "--offset-json-file", str(plan))
+    assert f"partition: {topic}-0\tlow_watermark: 4" in deleted
+    offsets = ("org.apache.kafka.tools.GetOffsetShell", "--topic", topic, "--time")
+    assert run(*offsets, "earliest").split() == [f"{topic}:0:4"]
+    assert run(*offsets, "latest").split() == [f"{topic}:0:10"]
+
+
+@pytest.mark.every_tool
+@for_foreign
+def test_versions_and_groups(cluster: LocalCluster, run: Run, topic: str, version: str):
+    """kafka-broker-api-versions; kafka-groups, which 4.x has."""
+    versions = run("org.apache.kafka.tools.BrokerApiVersionsCommand")
+    assert versions.count("Produce(0): 0 to 13") == 3
+    assert versions.count("ListGroups(16): 0 to 5") == 3
+    if version == NEWEST:
+        cluster.sync.create_topic(topic)
+        cluster.sync.produce(topic, b"value")
+        assert consume_lines(run, topic, 1, "--group", "four") == ["value"]
+        rows = [row.split() for row in run("org.apache.kafka.tools.GroupsCommand", "--list").splitlines()]
+        assert ["four", "Classic", "consumer"] in rows
+
+
+@pytest.mark.every_tool
+@for_foreign
+def test_verifiable_clients(cluster: LocalCluster, run: Run, topic: str, version: str):
+    """kafka-verifiable-producer and kafka-verifiable-consumer report 50 records; kafka-e2e-latency sends 20."""
+    cluster.sync.create_topic(topic, partitions=2)
+    produced = run("org.apache.kafka.tools.VerifiableProducer", "--topic", topic, "--max-messages", "50")
+    assert json.loads(produced.splitlines()[-1])["acked"] == 50
+    group = ("--group-id", topic, "--max-messages", "50", "--reset-policy", "earliest")
+    consumed = [
+        json.loads(line)
+        for line in run("org.apache.kafka.tools.VerifiableConsumer", "--topic", topic, *group).splitlines()
+    ]
+    assert sum(each["count"] for each in consumed if each["name"] == "records_consumed") == 50
+    assert consumed[-1]["name"] == "shutdown_complete"
+    named = ("--topic", topic, "--num-records", "20", "--producer-acks", "all", "--record-size", "100")
+    latency = "org.apache.kafka.tools.EndToEndLatency"
+    if version == NEWEST:
+        measured = run(latency, *named)
+    else:
+        measured = run(latency, cluster.bootstrap, *named[1::2], bootstrap=False)
+    assert "Avg latency: " in measured

@@ -13,6 +13,7 @@ from pathlib import Path
 from tests.bench import kafka_jars
 
 HERE = Path(__file__).parent
+CONFLUENT_VERSION = "1.10.1"
 GO = {**os.environ, "GOTOOLCHAIN": "local", "GOFLAGS": "-mod=readonly"}
 """The Go that is here, and the modules of go.sum."""
 
@@ -38,11 +39,16 @@ def why_not_go() -> str | None:
     return None
 
 
+def needs_node() -> None:
+    """RuntimeError if there is no Node with npm."""
+    if shutil.which("node") is None or shutil.which("npm") is None:
+        raise RuntimeError("no node with npm")
+
+
 @functools.cache
 def node_modules() -> Path:
     """The folder in which kafkajs is installed. RuntimeError tells what is missing."""
-    if shutil.which("node") is None or shutil.which("npm") is None:
-        raise RuntimeError("no node with npm")
+    needs_node()
     package = (HERE / "node" / "package.json").read_text(encoding="utf-8")
     [version] = re.findall(r'"kafkajs": "(.+?)"', package)
     folder = kafka_jars.cache_folder() / f"kafkajs-{version}"
@@ -55,6 +61,24 @@ def node_modules() -> Path:
             if not folder.exists():
                 shutil.copytree(made, folder, dirs_exist_ok=True)
     return folder / "node_modules"
+
+
+def confluent_modules() -> Path:
+    """The folder in which @confluentinc/kafka-javascript is built. RuntimeError tells what is missing."""
+    needs_node()
+    folder = kafka_jars.cache_folder() / f"kafka-javascript-{CONFLUENT_VERSION}"
+    if not (folder / "built").exists():
+        raise RuntimeError("@confluentinc/kafka-javascript is not built: make foreign builds it in some minutes")
+    return folder / "node_modules"
+
+
+def why_not_confluent() -> str | None:
+    """What keeps the program for @confluentinc/kafka-javascript from running here."""
+    try:
+        confluent_modules()
+    except RuntimeError as error:
+        return str(error)
+    return None
 
 
 def why_not_node() -> str | None:

@@ -1,0 +1,54 @@
+"""aiokafka's integration tests, from a checkout that the caller names: its sources in package registries have no tests.
+
+The suite starts Kafka in a container. A `conftest.py` of ours gives it the address of a cluster instead.
+"""
+
+from __future__ import annotations
+
+import shutil
+import venv
+from pathlib import Path
+
+from tests.bench.kafka_jars import cache_folder
+from tests.foreign.kafka_tools import run_pytest
+from tests.foreign.suites import NotAtHand, Suite, Verdicts, build
+
+VERSION = "0.14.0"
+CONFTEST = Path(__file__).with_name("aiokafka_conftest.py")
+REQUIREMENTS = (f"aiokafka=={VERSION}", "pytest==9.0.2", "pytest-asyncio==1.3.0", "pytest-mock==3.15.1", "cramjam")
+FILES = (
+    *("test_admin.py", "test_client.py", "test_conn.py", "test_consumer.py", "test_coordinator.py", "test_fetcher.py"),
+    *("test_pep492.py", "test_producer.py", "test_rack_awareness.py", "test_sender.py"),
+)
+"""The files with tests of a broker, but for those of SASL and of transactions."""
+
+CERTIFICATES = "connects by TLS, with certificates that a container of the suite makes"
+EXCEPTIONS = {}
+
+
+def suite(checkout: Path | None) -> Suite:
+    """The suite of this checkout; None: there is none."""
+
+    def prepare(logs: Path) -> Path:
+        if checkout is None:
+            raise NotAtHand("its tests are in no package registry; --aiokafka names a checkout")
+        if not (checkout / "tests" / "_testutil.py").exists():
+            raise NotAtHand(f"{checkout} has no tests/_testutil.py")
+        folder = cache_folder() / f"aiokafka-{VERSION}"
+        python = folder / "bin" / "python"
+        if not (folder / "installed").exists():
+            venv.create(folder, clear=True, with_pip=True)
+            build([python, "-m", "pip", "install", "--quiet", *REQUIREMENTS], cwd=folder, log=logs / "pip.log")
+            (folder / "installed").touch()
+        return python
+
+    def run(python: Path, bootstrap: str, logs: Path) -> Verdicts:
+        assert checkout is not None
+        shutil.copytree(checkout / "tests", logs / "tests")
+        shutil.copy(CONFTEST, logs / "tests" / "conftest.py")
+        command = [python, "-m", "pytest", f"--bootstrap={bootstrap}", "-o", "asyncio_mode=auto"]
+        return run_pytest([*command, *(Path("tests") / name for name in FILES)], cwd=logs, log=logs / "pytest.log")
+
+    # The suite's own container has one broker with node id 0 and this number of partitions; tests rely on all three.
+    settings = {"num.partitions": "2"}
+    return Suite("aiokafka", VERSION, prepare, run, node_ids=[0], settings=settings, exceptions=EXCEPTIONS)

@@ -1,0 +1,71 @@
+"""Apache Kafka's command-line tools: their jars, and their tests as suites of `make foreign`."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import sys
+from pathlib import Path
+
+from tests.bench import kafka_jars, kafka_processes
+from tests.bench.kafka_jars import Jar, NoKafka
+from tests.foreign.suites import NotAtHand, Suite, Verdict, Verdicts, run_logged
+from tests.tidy.sources import ROOT
+
+HERE = Path(__file__).parent
+NEWEST = "4.3.1"
+OLDEST = "3.9.1"
+TIMEOUT_S = 1200.0
+ALL_VARIABLE = "MINIKAFKA_EVERY_TOOL"
+"""Set by `make foreign`, for which the tests of all tools run."""
+
+_LINE = re.compile(r"^(\S+::.+?) (PASSED|FAILED|SKIPPED|ERROR)\b", re.MULTILINE)
+_VERDICTS = {"PASSED": Verdict.PASSED, "SKIPPED": Verdict.SKIPPED}
+
+
+def jars(version: str) -> list[Jar]:
+    """The pinned jars of the tools; those of the newest version complete the broker's, which `make bench` uses."""
+    return kafka_jars.parse((HERE / f"kafka_tools_{version}.txt").read_text(encoding="ascii"))
+
+
+@functools.cache
+def java(version: str = NEWEST) -> tuple[Path, str]:
+    """The Java program and the class path of Kafka's tools. NoKafka says what is missing."""
+    found = kafka_processes.find()
+    paths = kafka_jars.fetch_all(jars(version), kafka_jars.cache_folder() / "tools" / version)
+    broker = [found.class_path] if version == NEWEST else []
+    return found.program, os.pathsep.join([*map(str, paths), *broker])
+
+
+def verdicts_of(output: str) -> Verdicts:
+    """The results in the output of `pytest -v`."""
+    return {name.rpartition("/")[2]: _VERDICTS.get(outcome, Verdict.FAILED) for name, outcome in _LINE.findall(output)}
+
+
+def run_pytest(command: list[str | Path], *, cwd: Path, log: Path) -> Verdicts:
+    """Run pytest with the given options in a process of its own."""
+    environment = {**os.environ, ALL_VARIABLE: "1"}
+    options = ("-v", "-p", "no:cacheprovider", "--color=no")
+    run_logged([*command, *options], cwd=cwd, log=log, env=environment, timeout_s=TIMEOUT_S)
+    return verdicts_of(log.read_text(encoding="utf-8", errors="replace"))
+
+
+def suite_of(version: str) -> Suite:
+    """The tools of one version, run by `test_kafka_tools.py`, which starts brokers of its own."""
+
+    def prepare(_: Path) -> Path:
+        try:
+            java(version)
+        except NoKafka as missing:
+            raise NotAtHand(str(missing)) from missing
+        return ROOT
+
+    def run(root: Path, _: str, logs: Path) -> Verdicts:
+        command = [sys.executable, "-m", "pytest", HERE / "test_kafka_tools.py", "-k", version]
+        return run_pytest(command, cwd=root, log=logs / "pytest.log")
+
+    return Suite(f"kafka-tools-{version}", version, prepare, run, node_ids=[])
+
+
+SUITES = [suite_of(NEWEST), suite_of(OLDEST)]
