@@ -222,6 +222,24 @@ class RebalanceInProgress(ProtocolError):
     code, name = 27, "REBALANCE_IN_PROGRESS"
 
 
+class TopicAuthorizationFailed(ProtocolError):
+    """The client may not do this with the topic. No broker without security raises it; tests answer with it."""
+
+    code, name = 29, "TOPIC_AUTHORIZATION_FAILED"
+
+
+class GroupAuthorizationFailed(ProtocolError):
+    """The client may not use the group. No broker without security raises it; tests answer with it."""
+
+    code, name = 30, "GROUP_AUTHORIZATION_FAILED"
+
+
+class ClusterAuthorizationFailed(ProtocolError):
+    """The client may not do this with the cluster. No broker without security raises it; tests answer with it."""
+
+    code, name = 31, "CLUSTER_AUTHORIZATION_FAILED"
+
+
 class InvalidTimestamp(ProtocolError):
     """A record's timestamp is outside the accepted range."""
 

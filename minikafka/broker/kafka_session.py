@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -130,6 +130,14 @@ class ImageDirectory:
         """Id of the topic with this name."""
         topic = self._image().topics.get(name)
         return None if topic is None else topic.topic_id
+
+    def topics(self) -> Iterable[str]:
+        """Names of all topics."""
+        return self._image().topics
+
+    def nodes(self) -> Iterable[NodeId]:
+        """Ids of all brokers."""
+        return self._image().brokers
 
     def endpoint(self, node: NodeId) -> tuple[Address, str | None] | None:
         """Address at this listener, and rack, of a broker that lives."""

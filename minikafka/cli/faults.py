@@ -32,7 +32,7 @@ Examples:
 The brokers must run with mk.testing.endpoints.enable=true. Kinds and links: docs/testing.md.""",
 )
 def command() -> None:
-    """Cut, drop, delay, hold, duplicate or reorder messages between brokers, for tests."""
+    """Cut, drop, delay, hold, duplicate or reorder messages, or answer requests with an error, for tests."""
 
 
 @command.command(
@@ -40,7 +40,8 @@ def command() -> None:
 Examples:
   minikafka faults add cut '2>1' --api Fetch
   minikafka faults add delay '3<>broker' --delay-ms 200 --jitter-ms 50
-  minikafka faults add drop 'client>1' --api Produce --message answer --count 1"""
+  minikafka faults add drop 'client>1' --api Produce --message answer --count 1
+  minikafka faults add error 'client:billing>*' --api Produce --error NOT_ENOUGH_REPLICAS --count 2"""
 )
 @click.argument("kind", type=click.Choice(KINDS))
 @click.argument("link")
@@ -50,6 +51,7 @@ Examples:
 @click.option("--probability", type=float, default=None, help="Strike each with this chance.")
 @click.option("--seed", type=click.IntRange(0), default=None, help="Of the chance; else made of the broker's mk.seed.")
 @click.option("--for-ms", type=float, default=None, help="End by itself after so long.")
+@click.option("--error", default=None, help="Kafka's name of the error with which kind error answers requests.")
 @click.option("--delay-ms", type=float, default=None, help="Of delay and reorder.")
 @click.option("--jitter-ms", type=float, default=None, help="Of delay: up to so much more.")
 @bootstrap_option

@@ -40,6 +40,11 @@ STATUS: dict[type[ProtocolError], int] = {
             kafka.SecurityDisabled,
             kafka.UnsupportedVersion,
         ),
+        403: (
+            kafka.ClusterAuthorizationFailed,
+            kafka.GroupAuthorizationFailed,
+            kafka.TopicAuthorizationFailed,
+        ),
         404: (
             kafka.BrokerIdNotRegistered,
             kafka.GroupIdNotFound,

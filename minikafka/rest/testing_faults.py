@@ -1,4 +1,5 @@
-"""``/v1/faults``, for tests: cut, drop, delay, hold, duplicate or reorder what travels on a link (``world/faults.py``).
+"""``/v1/faults``, for tests: cut, drop, delay, hold, duplicate or reorder what travels on a link, or answer it with an
+error (``world/faults.py``).
 
 A fault is set at the broker that is asked, and strikes what that broker sends and what reaches it; brokers of one
 process (``LocalCluster``) share theirs. Only there with ``mk.testing.endpoints.enable=true``.
@@ -95,6 +96,8 @@ def _spec(document: dict[str, Any]) -> FaultSpec:
     given["api"] = members.text("api") or EVERY_API
     given["message"] = members.text("message") if document.get("message") is not None else None
     members.any("message")
+    given["error"] = members.text("error") if document.get("error") is not None else None
+    members.any("error")
     for name, low, high in (("count", 1, COUNT_MAX), ("seed", 0, SEED_MAX)):
         if document.get(name) is not None:
             given[name] = members.integer(name, low, low=low, high=high)
@@ -170,6 +173,7 @@ def _out(fault: Fault) -> dict[str, Any]:
         "jitter_ms": spec.jitter_ms,
         "probability": spec.probability,
         "seed": fault.seed,
+        "error": spec.error,
         "for_ms": spec.for_ms,
         "hits": fault.hits,
         "active": fault.is_active,
@@ -177,7 +181,10 @@ def _out(fault: Fault) -> dict[str, Any]:
 
 
 _SPEC: dict[str, Schema] = {
-    "kind": one_of("`cut` breaks the connection, `drop` loses the message silently.", *KINDS),
+    "kind": one_of(
+        "`cut` breaks the connection, `drop` loses the message silently, `error` answers the request with `error`.",
+        *KINDS,
+    ),
     "link": text("The way of the message: `2>1`; `2<>1` both ways; also `broker`, `client`, `*`."),
     "api": one_of("Only these; `MetadataFetch` is a Fetch of the metadata log.", *APIS),
     "message": nullable(one_of("Only requests, or only answers: they travel opposite ways.", *MESSAGE_KINDS)),
@@ -193,6 +200,7 @@ _SPEC: dict[str, Schema] = {
     "seed": nullable(
         whole("Of the draws; null: made of `mk.seed` and the fault's number.", minimum=0, maximum=SEED_MAX)
     ),
+    "error": nullable(text("Kafka's name of the error of kind `error`: `NOT_LEADER_OR_FOLLOWER`.")),
     "for_ms": nullable(
         {"type": "number", "exclusiveMinimum": 0, "maximum": DELAY_MS_MAX, "description": "It ends by itself."}
     ),
@@ -216,6 +224,7 @@ _EXAMPLE = {
     "jitter_ms": 0.0,
     "probability": 1.0,
     "seed": 41_887_029_551_207,
+    "error": None,
     "for_ms": None,
     "hits": 0,
     "active": True,

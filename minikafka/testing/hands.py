@@ -114,11 +114,9 @@ class FaultHandle(FaultInHand):
         return await self._stage.on_loop(lambda: self._struck(count, timeout_s))
 
 
-class Limits(TypedDict, total=False):
-    """Which messages of a link a fault strikes, and for how long; what is left out limits nothing."""
+class ErrorLimits(TypedDict, total=False):
+    """Which messages of a link and an API a fault strikes, and for how long; what is left out limits nothing."""
 
-    api: str
-    """One API (``Fetch``)."""
     message: MessageKind | None
     """Requests or answers."""
     count: int | None
@@ -128,6 +126,13 @@ class Limits(TypedDict, total=False):
     seed: int | None
     for_ms: float | None
     """It ends by itself."""
+
+
+class Limits(ErrorLimits, total=False):
+    """Which messages of a link a fault strikes, and for how long; what is left out limits nothing."""
+
+    api: str
+    """One API (``Fetch``)."""
 
 
 class ClusterFaults(Generic[Handle]):
@@ -163,6 +168,13 @@ class ClusterFaults(Generic[Handle]):
     def reorder(self, link: str, *, delay_ms: float = REORDER_MS, **limits: Unpack[Limits]) -> Handle:
         """Let a later message on the same way arrive first (a request: be answered first), or none in ``delay_ms``."""
         return self._add(FaultSpec(kind="reorder", link=link, delay_ms=delay_ms, **limits))
+
+    def error(self, link: str, error: str, *, api: str, **limits: Unpack[ErrorLimits]) -> Handle:
+        """Answer requests of ``api`` with a Kafka error (``NOT_LEADER_OR_FOLLOWER``), and do not handle them.
+
+        With ``message="answer"`` they are handled, and the error replaces their answers.
+        """
+        return self._add(FaultSpec(kind="error", link=link, error=error, api=api, **limits))
 
     def isolate(self, node: NodeId, *, from_clients: bool = True) -> Handle:
         """Cut a broker off in both directions; ``from_clients`` False leaves clients their way to it."""

@@ -12,6 +12,8 @@ hold        the message waits until the fault is healed, also beyond its sender'
 duplicate   the request is sent again once it has been answered; the first answer counts
 reorder     the message waits until a later one on its way has arrived (a request: was answered), for ``delay_ms`` at
             the most; while one waits, the others pass
+error       the request is answered with the error code ``error`` and is not handled. With ``message="answer"`` it is
+            handled, and the error replaces its answer
 =========== ============================================================================================================
 
 A fault may strike by chance (``probability``). Its draws come from its ``seed``; one that is given none gets it from
@@ -32,15 +34,16 @@ from dataclasses import dataclass, field, fields
 from random import Random
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from minikafka.errors import InvalidRequest
+from minikafka.errors import BY_NAME as ERRORS
+from minikafka.errors import NOT_WRITTEN, UNKNOWN, InvalidRequest, ProtocolError
 from minikafka.ports import Events
 from minikafka.types import NodeId
 from minikafka.wire.apis import BY_NAME
 
-FaultKind: TypeAlias = Literal["cut", "drop", "delay", "hold", "duplicate", "reorder"]
+FaultKind: TypeAlias = Literal["cut", "drop", "delay", "hold", "duplicate", "reorder", "error"]
 MessageKind: TypeAlias = Literal["request", "answer"]
 
-KINDS: Final[tuple[FaultKind, ...]] = ("cut", "drop", "delay", "hold", "duplicate", "reorder")
+KINDS: Final[tuple[FaultKind, ...]] = ("cut", "drop", "delay", "hold", "duplicate", "reorder", "error")
 MESSAGE_KINDS: Final[tuple[MessageKind, ...]] = ("request", "answer")
 
 ANYONE = "*"
@@ -124,7 +127,7 @@ class FaultSpec:
     api: str = EVERY_API
     """As in ``/rpc/{Api}``; or METADATA_FETCH."""
     message: MessageKind | None = None
-    """None: requests and answers."""
+    """None: requests and answers; of ``duplicate`` and ``error``, requests."""
     count: int | None = None
     """So many messages; None: all until it is healed."""
     delay_ms: float = 0.0
@@ -133,6 +136,8 @@ class FaultSpec:
     """Of striking each message that it concerns."""
     seed: int | None = None
     """Of its draws; None: made of the run's seed and the fault's number."""
+    error: str | None = None
+    """Of ``error``: Kafka's name of the error, such as ``NOT_LEADER_OR_FOLLOWER``."""
     for_ms: float | None = None
     """It ends by itself after so long; None: when it is healed."""
 
@@ -155,6 +160,7 @@ class FaultSpec:
             raise InvalidRequest("a delay needs delay_ms, jitter_ms or both", field="delay_ms")
         if self.kind == "duplicate" and self.message == "answer":
             raise InvalidRequest("an answer that comes twice has no effect: duplicate the request", field="message")
+        self._check_error()
         if not 0 < self.probability <= 1:
             raise InvalidRequest(
                 f"probability={self.probability}: more than 0 and at most 1 is needed", field="probability"
@@ -165,6 +171,26 @@ class FaultSpec:
             raise InvalidRequest(
                 f"for_ms={self.for_ms}: more than 0 and at most {DELAY_MS_MAX:.0f} is needed", field="for_ms"
             )
+
+    def _check_error(self) -> None:
+        if self.kind != "error":
+            if self.error is not None:
+                raise InvalidRequest(f"error belongs to kind 'error', not to {self.kind!r}", field="error")
+            return
+        if self.error not in ERRORS:
+            near = difflib.get_close_matches(str(self.error).upper(), ERRORS, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else "Kafka's name of an error, such as 'NOT_CONTROLLER'"
+            raise InvalidRequest(f"error={str(self.error)[:40]!r}: {hint}", field="error")
+        if self.api == EVERY_API:
+            raise InvalidRequest("kind 'error' needs an api: no error code suits all of them", field="api")
+        if self.api in _WITHOUT_ERRORS:
+            why = _WITHOUT_ERRORS[self.api]
+            raise InvalidRequest(f"{self.api} cannot be answered with an error: {why}", field="api")
+
+
+_WITHOUT_ERRORS: Final = {
+    "ApiVersions": "connections of Kafka's protocol answer it themselves, and no fault strikes it",
+}
 
 
 def paused(node: NodeId) -> FaultSpec:
@@ -216,7 +242,7 @@ class Fault:
     def concerns(self, source: str, target: str, api: str, message: MessageKind) -> bool:
         """Is this message one that it strikes, when chance will have it?"""
         spec = self.spec
-        kind = "request" if spec.kind == "duplicate" else spec.message
+        kind = spec.message or ("request" if spec.kind in {"duplicate", "error"} else None)
         return (
             self.is_active and spec.api in {EVERY_API, api} and kind in {None, message}
             and self.link.carries(source, target) and (source, target, message) not in self.late
@@ -234,6 +260,10 @@ class Fault:
         if spec.kind == "reorder":
             return (spec.delay_ms or REORDER_MS) / 1000
         return (spec.delay_ms + self._random.random() * spec.jitter_ms) / 1000
+
+    def error(self, message: MessageKind) -> ProtocolError:
+        """The error that a struck message is answered with; a request that it stops was not handled."""
+        return ERRORS[str(self.spec.error)](str(self), outcome=NOT_WRITTEN if message == "request" else UNKNOWN)
 
     def strike(self) -> None:
         """Count one more hit."""

@@ -71,7 +71,7 @@ class HttpNetwork:
         answer = await self._call(peer, api, body, deadline=deadline)
         if links.has_faults():
             # A fault that was set meanwhile: a long poll's answer must not slip through a cut.
-            await links.arriving(peer, api, body, deadline=deadline)
+            return await links.arriving(peer, api, body, answer, deadline=deadline)
         return answer
 
     async def _call(self, peer: Address, api: str, body: Buffers, *, deadline: float) -> bytes | bytearray:

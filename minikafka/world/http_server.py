@@ -45,7 +45,8 @@ from minikafka.rest.accept import MSGPACK_TYPES
 from minikafka.rest.gate import PREFLIGHT_ANSWER, Asked, Gate
 from minikafka.rest.problems import PROBLEM_TYPE, problem_of
 from minikafka.types import Address
-from minikafka.wire.apis import MSGPACK, RPC_PATH, request_bytes_max
+from minikafka.wire.apis import BY_NAME, MSGPACK, RPC_PATH, request_bytes_max
+from minikafka.wire.codec import encode_json, encode_response, error_response
 from minikafka.world.connection_quota import ConnectionQuota
 from minikafka.world.faults import client_source
 from minikafka.world.kafka_connection import KafkaConnection
@@ -82,10 +83,17 @@ Served = TypeVar("Served")
 
 class Interpose(Protocol):
     """Stands between requests and their handler, which is bound to one request; ``source`` is NODE_HEADER's value, or
-    names a client. May raise NotAnswered.
+    names a client, and ``refuse`` makes the response that carries an error. May raise NotAnswered.
     """
 
-    async def __call__(self, source: str, api: str, body: bytes, handle: Callable[[], Awaitable[Served]]) -> Served: ...
+    async def __call__(
+        self,
+        source: str,
+        api: str,
+        body: bytes,
+        handle: Callable[[], Awaitable[Served]],
+        refuse: Callable[[ProtocolError], Served],
+    ) -> Served: ...
 
 
 _NODE = re.compile(rb"(?:^|\n)%b:([^\r]*)\r" % NODE_HEADER.encode(), re.IGNORECASE)
@@ -195,6 +203,12 @@ def asked_of(request: web.BaseRequest) -> Asked:
 async def _answered(handler: Handler, api: str, body: bytes, context: RequestContext) -> Buffers:
     answer = handler(api, body, context)
     return await answer if isinstance(answer, Awaitable) else answer
+
+
+def _refused(content_type: str, api: str, error: ProtocolError) -> Buffers:
+    """The body of a response that carries ``error``."""
+    response = error_response(BY_NAME[api], error)
+    return [encode_json(response) + b"\n"] if content_type == JSON else encode_response(response)
 
 
 class HttpServer:
@@ -439,13 +453,14 @@ class HttpServer:
         interpose = self._interpose
         if interpose is not None:
 
-            async def meet_faults(client_id: str, api: str, handle: Callable[[], Awaitable[Served]]) -> Served:
+            async def meet_faults(client_id: str, api: str, handle: Callable[[], Awaitable[Any]]) -> Any:
                 handling = asyncio.current_task()
                 if handling is not None:
                     # What is held back outlives its connection: it ends with the server.
                     self._handling.add(handling)
                 try:
-                    return await interpose(client_source(client_id), api, b"", handle)
+                    refuse = partial(error_response, BY_NAME[api])
+                    return await interpose(client_source(client_id), api, b"", handle, refuse)
                 except NotAnswered as silence:
                     if silence.hang_up:
                         connection.abort()
@@ -530,7 +545,7 @@ class HttpServer:
             found = _NODE.search(head.fields)
             source = found[1].decode("latin-1").strip() if found else ""
             handle = partial(_answered, self._handler, head.api, body, context)
-            return self._interpose(source, head.api, body, handle)
+            return self._interpose(source, head.api, body, handle, partial(_refused, MSGPACK, head.api))
         try:
             answer = self._handler(head.api, body, context)
         except Exception as error:  # noqa: BLE001 - a handler never raises: whoever runs this loop decides what stops
@@ -662,7 +677,8 @@ class HttpServer:
                 buffers = await _answered(handler, api, body, context)
             else:
                 source = request.headers.get(NODE_HEADER, "")
-                buffers = await self._interpose(source, api, body, partial(_answered, handler, api, body, context))
+                handle = partial(_answered, handler, api, body, context)
+                buffers = await self._interpose(source, api, body, handle, partial(_refused, content_type, api))
         except NotAnswered as told:
             return Silence(hang_up=told.hang_up)
         except BodyTooLarge as error:

@@ -14,9 +14,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Protocol, Self, TypeVar
 
-from minikafka.errors import OutcomeUnknown, Unreachable, WorldError
+from minikafka.errors import OutcomeUnknown, ProtocolError, Unreachable, WorldError
 from minikafka.ports import Buffers, Events
 from minikafka.types import METADATA_TOPIC, Address
+from minikafka.wire.apis import BY_NAME
+from minikafka.wire.codec import encode_response, error_response
 from minikafka.world.faults import CLIENT, METADATA_FETCH, Fault, Faults, MessageKind, Way
 from minikafka.world.http_server import NotAnswered
 
@@ -51,11 +53,18 @@ def _api_of(api: str, body: Buffers) -> str:
     return METADATA_FETCH if metadata else api
 
 
+def _refusal(api: str, error: ProtocolError) -> bytes:
+    """The body of a response that carries ``error``."""
+    return b"".join(encode_response(error_response(BY_NAME[api], error)))
+
+
 class _Journey:
     """One message on its way. ``again``: how often it shall be sent once more."""
 
     def __init__(self, overtaken: list[asyncio.Event]) -> None:
         self.again = 0
+        self.error: ProtocolError | None = None
+        """The request is answered with it in place of the handler's response; an answer is replaced by it."""
         self._overtaken = overtaken
 
     def __enter__(self) -> Self:
@@ -119,32 +128,36 @@ class LinkEnd:
                 raise Unreachable(f"{api} to {peer}: {stopped}") from None
             return None
         with journey:
-            answer = await sent()
+            answer = _refusal(api, journey.error) if journey.error is not None else await sent()
         for _ in range(journey.again):
             try:
                 await sent()
             except WorldError as error:
                 self._events("duplicate_failed", api=api, target=target, why=str(error))
-        return answer if await self._arrives(peer, target, called, api) else None
+        return await self._arrives(peer, target, called, api, answer)
 
-    async def _arrives(self, peer: Address, target: str, called: str, api: str) -> bool:
-        """Does the answer come through? OutcomeUnknown when the connection breaks."""
+    async def _arrives(self, peer: Address, target: str, called: str, api: str, answer: Answer) -> Answer | None:
+        """The answer as it arrives; None when it vanished. OutcomeUnknown when the connection breaks."""
         try:
-            with await self._travel(target, self.node, called, "answer"):
-                return True
+            with await self._travel(target, self.node, called, "answer") as journey:
+                return _refusal(api, journey.error) if journey.error is not None else answer
         except _Stopped as stopped:
             if stopped.breaks:
                 raise OutcomeUnknown(f"{api} to {peer}: {stopped}") from None
-            return False
+            return None
 
-    async def arriving(self, peer: Address, api: str, body: Buffers, *, deadline: float) -> None:
-        """The answer of a call that was sent before there was any fault: return when it arrives, or OutcomeUnknown."""
+    async def arriving(self, peer: Address, api: str, body: Buffers, answer: Answer, *, deadline: float) -> Answer:
+        """The answer of a call that was sent before there was any fault, as it arrives; or OutcomeUnknown."""
         try:
             async with asyncio.timeout_at(deadline):
-                if not await self._arrives(peer, self._name_of(peer), _api_of(api, body), api):
+                arrived = await self._arrives(peer, self._name_of(peer), _api_of(api, body), api, answer)
+                if arrived is None:
                     await asyncio.Event().wait()
         except TimeoutError:
-            raise OutcomeUnknown(f"{api} to {peer}: no answer in time") from None
+            arrived = None
+        if arrived is None:
+            raise OutcomeUnknown(f"{api} to {peer}: no answer in time")
+        return arrived
 
     def _arrived(self, task: asyncio.Task[Answer | None]) -> None:
         self._under_way.discard(task)
@@ -154,8 +167,18 @@ class LinkEnd:
 
     # ---- a server's end ----------------------------------------------------------------------------------------------
 
-    async def serve(self, source: str, api: str, body: bytes, handle: Callable[[], Awaitable[Served]]) -> Served:
-        """Handle a request that came in from ``source`` (empty: a client); NotAnswered when no answer shall go out."""
+    async def serve(
+        self,
+        source: str,
+        api: str,
+        body: bytes,
+        handle: Callable[[], Awaitable[Served]],
+        refuse: Callable[[ProtocolError], Served],
+    ) -> Served:
+        """Handle a request that came in from ``source`` (empty: a client); NotAnswered when no answer shall go out.
+
+        ``refuse`` makes the response that carries an error.
+        """
         if source in self.faults.nodes:
             return await handle()
         source, called, journey = source or CLIENT, "", _Journey([])
@@ -164,12 +187,12 @@ class LinkEnd:
                 called = _api_of(api, (body,))
                 journey = await self._travel(source, self.node, called, "request")
             with journey:
-                answer = await handle()
+                answer = refuse(journey.error) if journey.error is not None else await handle()
             for _ in range(journey.again):
                 await handle()
             if self.faults.active:
-                with await self._travel(self.node, source, called or _api_of(api, (body,)), "answer"):
-                    return answer
+                with await self._travel(self.node, source, called or _api_of(api, (body,)), "answer") as back:
+                    return refuse(back.error) if back.error is not None else answer
         except _Stopped as stopped:
             raise NotAnswered(str(stopped), hang_up=stopped.breaks) from None
         return answer
@@ -187,6 +210,10 @@ class LinkEnd:
             )
             if spec.kind in {"cut", "drop"}:
                 raise _Stopped(fault)
+            if spec.kind == "error":
+                # No later fault meets a request that this one has answered, or an answer that it has replaced.
+                journey.error = fault.error(message)
+                break
             if spec.kind == "duplicate":
                 journey.again += 1
             else:

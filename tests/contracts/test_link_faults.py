@@ -12,7 +12,7 @@ import pytest
 from minikafka.errors import OutcomeUnknown, Unreachable
 from minikafka.ports import RequestContext, no_events
 from minikafka.types import Address
-from minikafka.wire.codec import encode_request
+from minikafka.wire.codec import decode_response, encode_request
 from minikafka.wire.messages import FetchPartition, FetchRequest
 from minikafka.world.faults import Faults, FaultSpec
 from minikafka.world.http import HttpNetwork
@@ -288,6 +288,58 @@ async def test_nothing_held_back_outlives_its_sender():
         it.faults.clear()
         assert await it.client.call(it.at, body=b"next") == b"answer next"
         assert it.one.seen == [("Vote", b"next")]
+
+
+def refusal_in(answer: bytes) -> tuple[int, str]:
+    """Error code and outcome of a response to Fetch."""
+    response = decode_response("Fetch", answer)
+    return response.error_code, response.outcome
+
+
+@BROKERS
+async def test_error_fault_answers_a_request_that_is_not_handled(shared: bool):
+    """Between brokers, and for clients of /rpc: a typed response, once for each of its count."""
+    async with pair(shared=shared) as it:
+        it.fault("error", "*>1", api="Fetch", error="NOT_LEADER_OR_FOLLOWER", count=2)
+        assert refusal_in(await it.two.call(it.at, "Fetch")) == (6, "not_written")
+        assert refusal_in(await it.client.call(it.at, "Fetch")) == (6, "not_written")
+        assert it.one.seen == []
+        assert await it.two.call(it.at, "Fetch") == b"answer 1"
+
+
+@BROKERS
+async def test_error_fault_on_answers_replaces_the_answer_of_a_request_that_was_handled(shared: bool):
+    """The request had its effect; its sender reads an error whose outcome is unknown."""
+    async with pair(shared=shared) as it:
+        link = {"link": "1>*", "api": "Fetch", "message": "answer"}
+        it.fault("error", error="REQUEST_TIMED_OUT", count=2, **link)
+        assert refusal_in(await it.two.call(it.at, "Fetch")) == (7, "unknown")
+        assert refusal_in(await it.client.call(it.at, "Fetch")) == (7, "unknown")
+        assert len(it.one.seen) == 2
+        assert await it.client.call(it.at, "Fetch") == b"answer 1"
+
+
+@BROKERS
+async def test_error_fault_replaces_an_answer_that_was_awaited_when_it_was_set(shared: bool):
+    """As for a cut: a long poll that is parked."""
+    async with pair(shared=shared) as it:
+        it.one.may_answer.clear()
+        calling = asyncio.ensure_future(it.two.call(it.at, "Fetch"))
+        await it.one.reached.wait()
+        it.fault("error", "1>2", api="Fetch", error="OFFSET_OUT_OF_RANGE", message="answer")
+        it.one.may_answer.set()
+        assert refusal_in(await calling) == (1, "unknown")
+
+
+async def test_answer_of_an_error_fault_meets_the_faults_of_answers():
+    """It travels as any other; the request itself meets no later fault."""
+    async with pair() as it:
+        it.fault("error", api="Fetch", error="NOT_CONTROLLER")
+        late = it.fault("cut", message="request")
+        lost = it.fault("cut", "1>2", message="answer")
+        with pytest.raises(OutcomeUnknown):
+            await it.two.call(it.at, "Fetch")
+        assert (it.one.seen, late.hits, lost.hits) == ([], 0, 1)
 
 
 async def test_without_faults_nothing_is_between():

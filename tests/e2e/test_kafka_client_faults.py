@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import re
+import time
 from collections.abc import Iterator
 
 import pytest
 from aiokafka import AIOKafkaProducer
-from confluent_kafka import Producer
+from aiokafka.errors import TopicAuthorizationFailedError
+from confluent_kafka import Consumer, Producer
 
 from minikafka import LocalCluster
 
@@ -88,6 +90,72 @@ async def test_a_request_that_is_held_waits_until_it_is_healed(cluster: LocalClu
         assert not sending.done()
         held.heal()
         assert (await sending).offset == 1
+
+
+@pytest.mark.parametrize("error", ["NOT_LEADER_OR_FOLLOWER", "NOT_ENOUGH_REPLICAS"])
+def test_librdkafka_retries_a_request_that_is_answered_with_an_error(cluster: LocalCluster, topic: str, error: str):
+    """The request is not handled, so the retry writes the only copy; another client is not struck."""
+    refused = cluster.sync.faults.error("client:billing>*", error, api="Produce", count=2)
+    produced(cluster, topic, "shipping")
+    assert refused.hits == 0
+    produced(cluster, topic, "billing")
+    assert (refused.hits, refused.is_active) == (2, False)
+    assert cluster.sync.wait.log_end(topic, 0, 2) == 2
+
+
+async def test_aiokafka_raises_a_final_error_that_a_fault_answers(cluster: LocalCluster, topic: str):
+    """An error that no retry helps reaches the application, and nothing was written."""
+    async with AIOKafkaProducer(bootstrap_servers=cluster.bootstrap_servers, client_id="final") as producer:
+        cluster.faults.error("client:final>*", "TOPIC_AUTHORIZATION_FAILED", api="Produce", count=1)
+        with pytest.raises(TopicAuthorizationFailedError):
+            await producer.send_and_wait(topic, b"milk")
+        assert (await producer.send_and_wait(topic, b"tea")).offset == 0
+
+
+def test_a_replaced_answer_makes_an_unsafe_producer_write_twice(cluster: LocalCluster, topic: str):
+    """``message="answer"``: the request is handled, and the client reads an error in place of its answer."""
+    replaced = cluster.sync.faults.error(
+        "*>client:billing", "NOT_ENOUGH_REPLICAS_AFTER_APPEND", api="Produce", message="answer", count=1
+    )
+    produced(cluster, topic, "billing", **{"enable.idempotence": False})
+    assert replaced.hits == 1
+    assert cluster.sync.wait.log_end(topic, 0, 2) == 2
+
+
+@pytest.mark.parametrize("api", ["FindCoordinator", "JoinGroup", "SyncGroup", "Metadata"])
+def test_a_consumer_joins_although_a_request_is_refused_once(cluster: LocalCluster, topic: str, api: str):
+    """The error is in the field where this API has it: librdkafka asks again."""
+    error = {"FindCoordinator": "COORDINATOR_NOT_AVAILABLE", "Metadata": "LEADER_NOT_AVAILABLE"}
+    cluster.sync.produce(topic, b"tea")
+    refused = cluster.sync.faults.error("client:reader>*", error.get(api, "NOT_COORDINATOR"), api=api, count=1)
+    consumer = Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap_servers,
+            "client.id": "reader",
+            "group.id": topic,
+            "auto.offset.reset": "earliest",
+            "log_level": 0,
+        }
+    )
+    try:
+        consumer.subscribe([topic])
+        deadline = time.monotonic() + PATIENCE_S
+        record = None
+        while record is None and time.monotonic() < deadline:
+            found = consumer.poll(1.0)
+            record = found if found is not None and found.error() is None else None
+        assert record is not None
+        assert record.value() == b"tea"
+        assert refused.hits == 1
+    finally:
+        consumer.close()
+
+
+def test_native_producer_retries_a_request_that_is_answered_with_an_error(cluster: LocalCluster, topic: str):
+    """Over /rpc: ``client`` without an id."""
+    refused = cluster.sync.faults.error("client>*", "NOT_LEADER_OR_FOLLOWER", api="Produce", count=1)
+    (told,) = cluster.sync.produce(topic, b"tea")
+    assert (told.offset, refused.hits) == (0, 1)
 
 
 def test_what_is_held_ends_with_its_broker():

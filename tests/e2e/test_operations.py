@@ -444,6 +444,10 @@ def test_faults_at_the_command_line():
         assert told(cluster, "faults", "heal") == "Healed 1.\n"
         assert "FROM>TO" in told(cluster, "faults", "add", "cut", "2-1", code=1)
         assert "did you mean" in told(cluster, "faults", "add", "cut", "2>1", "--api", "fetch", code=1)
+        refuses = ("faults", "add", "error", "client:billing>*", "--api", "Produce", "--count", "2")
+        fault = as_json(cluster, *refuses, "--error", "NOT_LEADER_OR_FOLLOWER")
+        assert (fault["error"], fault["message"], fault["count"]) == ("NOT_LEADER_OR_FOLLOWER", None, 2)
+        assert "Kafka's name of an error" in told(cluster, *refuses, code=1)
         assert "BROKER:NUMBER" in told(cluster, "faults", "heal", "7", code=2)
         assert "no broker 9" in told(cluster, "faults", "heal", "9:1", code=2)
 

@@ -147,6 +147,9 @@ async def test_a_fault_by_chance_for_a_time_is_in_the_journal_with_its_seed(curl
         ("/for_ms", {"kind": "cut", "link": "2>1", "for_ms": "1 s"}),
         ("/message", {"kind": "cut", "link": "2>1", "message": "both"}),
         ("/apis", {"kind": "cut", "link": "2>1", "apis": "Fetch"}),
+        ("/error", {"kind": "error", "link": "2>1", "api": "Fetch", "error": "NOT_LEADER"}),
+        ("/error", {"kind": "error", "link": "2>1", "api": "Fetch", "error": 6}),
+        ("/api", {"kind": "error", "link": "2>1", "error": "NOT_LEADER_OR_FOLLOWER"}),
     ],
 )
 async def test_a_fault_that_cannot_be_is_422_with_a_pointer(curl: Curl, pointer: str, document: dict[str, Any]):
@@ -154,6 +157,20 @@ async def test_a_fault_that_cannot_be_is_422_with_a_pointer(curl: Curl, pointer:
     told = await curl("POST", "/v1/faults", 422, json=document)
     assert told["errors"][0]["pointer"] == pointer
     assert (await curl.get("/v1/faults"))["faults"] == []
+
+
+async def test_error_fault_answers_requests_of_curl(curl: Curl, cluster: LocalCluster):
+    """In the format of the request: /rpc in JSON."""
+    document = {"kind": "error", "link": "client>1", "api": "Metadata", "error": "NOT_CONTROLLER", "count": 1}
+    fault = await curl("POST", "/v1/faults", 201, json=document, at=1)
+    assert (fault["error"], fault["count"]) == ("NOT_CONTROLLER", 1)
+    refused = await curl("POST", "/rpc/Metadata", json={}, at=1)
+    assert refused == {
+        "error_code": 41,
+        "error_message": f"fault {fault['id']} (error client>1, Metadata)",
+        "outcome": "not_written",
+    }
+    assert "error_code" not in await curl("POST", "/rpc/Metadata", json={}, at=1)
 
 
 async def act(curl: Curl, node: int, word: str, status: int = 200, **options: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +13,7 @@ from minikafka.wire.kafka.codec import Message
 from minikafka.wire.kafka.offer import OFFERS
 from minikafka.wire.records import BatchBuilder
 from tests.kafka.client import RawClient, errors_in
+from tests.kafka.samples import EMPTY_ID, requests
 
 pytestmark = [pytest.mark.e2e]
 
@@ -21,7 +21,6 @@ VERSIONS = [(offer.name, version) for offer in OFFERS.values() for version in ra
 OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC, NOT_FOUND, UNKNOWN_TOPIC_ID = 1, 3, 69, 100
 UNSUPPORTED_VERSION, SECURITY_DISABLED = 35, 54
 TOPIC, BROKER, CLIENT_METRICS = 2, 4, 16
-EMPTY_ID = bytes(16)
 ONE_END = 2
 """Number of records in the topic ``one``; the first is the newest."""
 
@@ -46,124 +45,12 @@ def address(cluster: LocalCluster) -> tuple[str, int]:
     return host, int(port)
 
 
-def batch() -> bytes:
-    builder = BatchBuilder()
-    builder.append(1_700_000_000_000, b"key", b"value")
-    return bytes(builder.build())
-
-
 def to_one(message: Message) -> None:
     """Produce the records of the topic ``one``."""
     builder = BatchBuilder()
     for number in range(ONE_END):
         builder.append(1_700_000_000_000 - number, None, b"%d" % number)
     message["topic_data"] = [{"name": "one", "partition_data": [{"index": 0, "records": [bytes(builder.build())]}]}]
-
-
-def requests(topic_id: bytes) -> dict[str, Message]:
-    """A sensible request for each API; fields that a version lacks are not sent."""
-    fresh = uuid.uuid4().hex
-    partition = {"partition": 0, "partition_index": 0, "fetch_offset": 0, "partition_max_bytes": 1000, "offset": 0}
-    epochs = {"current_leader_epoch": -1, "leader_epoch": 0, "timestamp": -1, "max_num_offsets": 1}
-    produced = {"index": 0, "records": [batch()]}
-    committed = {"partition_index": 0, "committed_offset": 1, "committed_metadata": "", "committed_leader_epoch": -1}
-    resource = {"resource_type": 2, "resource_name": "t", "configuration_keys": None}
-    change = {"name": "retention.ms", "value": "77777", "config_operation": 0}
-    named = {"name": "t", "topic": "t", "topic_id": topic_id}
-    principal = {"principal": "User:x", "host": "*", "operation": 3, "permission_type": 3}
-    acl = {"resource_type": 2, "resource_name": "t", "resource_pattern_type": 3, **principal}
-    acl_filter = {
-        "resource_type_filter": 2,
-        "resource_name_filter": None,
-        "pattern_type_filter": 3,
-        "principal_filter": None,
-        "host_filter": None,
-        "operation": 1,
-        "permission_type": 1,
-    }
-    return {
-        "Produce": {"acks": -1, "timeout_ms": 9000, "topic_data": [{**named, "partition_data": [produced]}]},
-        "Fetch": {
-            "replica_id": -1,
-            "max_wait_ms": 0,
-            "min_bytes": 1,
-            "topics": [{**named, "partitions": [partition]}],
-            "forgotten_topics_data": [],
-        },
-        "ListOffsets": {"replica_id": -1, "topics": [{**named, "partitions": [{**partition, **epochs}]}]},
-        "Metadata": {"topics": [named]},
-        "OffsetCommit": {
-            "group_id": "g",
-            "generation_id_or_member_epoch": -1,
-            "member_id": "",
-            "topics": [{**named, "partitions": [committed]}],
-        },
-        "OffsetFetch": {
-            "group_id": "g",
-            "topics": [{**named, "partition_indexes": [0]}],
-            "groups": [{"group_id": "g", "topics": [{**named, "partition_indexes": [0]}]}],
-            "require_stable": False,
-        },
-        "FindCoordinator": {"key": "g", "key_type": 0, "coordinator_keys": ["g"]},
-        "JoinGroup": {
-            "group_id": f"join-{fresh}",
-            "session_timeout_ms": 10_000,
-            "rebalance_timeout_ms": 10_000,
-            "member_id": "",
-            "protocol_type": "consumer",
-            "protocols": [{"name": "range", "metadata": b"\0\1\0\0\0\1\0\1t\xff\xff\xff\xff"}],
-        },
-        "Heartbeat": {"group_id": "g", "generation_id": 1, "member_id": "nobody"},
-        "LeaveGroup": {"group_id": "g", "member_id": "nobody", "members": [{"member_id": "nobody"}]},
-        "SyncGroup": {"group_id": "g", "generation_id": 1, "member_id": "nobody", "assignments": []},
-        "DescribeGroups": {"groups": ["g", "none"], "include_authorized_operations": True},
-        "ListGroups": {"states_filter": [], "types_filter": []},
-        "CreateTopics": {
-            "topics": [
-                {
-                    "name": f"made-{fresh}",
-                    "num_partitions": 1,
-                    "replication_factor": 1,
-                    "assignments": [],
-                    "configs": [{"name": "retention.ms", "value": "1000"}],
-                }
-            ],
-            "timeout_ms": 9000,
-        },
-        "DeleteTopics": {
-            "topics": [{"name": "none", "topic_id": EMPTY_ID}],
-            "topic_names": ["none"],
-            "timeout_ms": 900,
-        },
-        "DeleteRecords": {"topics": [{"name": "t", "partitions": [partition]}], "timeout_ms": 9000},
-        "InitProducerId": {"transactional_id": None, "transaction_timeout_ms": 1000},
-        "OffsetForLeaderEpoch": {"topics": [{**named, "partitions": [{**partition, **epochs}]}]},
-        "DescribeConfigs": {"resources": [resource, {**resource, "resource_type": 4, "resource_name": "1"}]},
-        "AlterConfigs": {"resources": [{**resource, "configs": [change]}], "validate_only": True},
-        "IncrementalAlterConfigs": {"resources": [{**resource, "configs": [change]}], "validate_only": True},
-        "DescribeLogDirs": {"topics": None},
-        "CreatePartitions": {
-            "topics": [{"name": "t", "count": 3, "assignments": None}],
-            "timeout_ms": 9000,
-            "validate_only": True,
-        },
-        "DeleteGroups": {"groups_names": ["none"]},
-        "ElectLeaders": {"election_type": 0, "topic_partitions": None, "timeout_ms": 9000},
-        "AlterPartitionReassignments": {
-            "topics": [{"name": "t", "partitions": [{"partition_index": 0, "replicas": None}]}],
-            "timeout_ms": 9000,
-        },
-        "ListPartitionReassignments": {"topics": None, "timeout_ms": 9000},
-        "OffsetDelete": {"group_id": "none", "topics": []},
-        "DescribeQuorum": {"topics": [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]},
-        "DescribeCluster": {"include_cluster_authorized_operations": True},
-        "DescribeTopicPartitions": {"topics": [{"name": "t"}], "response_partition_limit": 1, "cursor": None},
-        "DescribeProducers": {"topics": [{"name": "t", "partition_indexes": [0]}]},
-        "DescribeAcls": acl_filter,
-        "CreateAcls": {"creations": [acl]},
-        "DeleteAcls": {"filters": [acl_filter]},
-        "ListConfigResources": {"resource_types": []},
-    }
 
 
 EXPECTED: dict[str, set[int]] = {

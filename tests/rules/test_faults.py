@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from minikafka.errors import InvalidRequest
+from minikafka.errors import NOT_WRITTEN, UNKNOWN, InvalidRequest, NotLeaderOrFollower
 from minikafka.world.faults import Faults, FaultSpec, Link
 
 
@@ -53,6 +53,19 @@ def test_a_link_is_the_way_of_a_message(text: str, carried: list[str], spared: l
         ("seed", {"kind": "cut", "link": "2>1", "seed": -1}, "from 0"),
         ("for_ms", {"kind": "cut", "link": "2>1", "for_ms": 0.0}, "more than 0"),
         ("message", {"kind": "duplicate", "link": "2>1", "message": "answer"}, "duplicate the request"),
+        ("error", {"kind": "error", "link": "2>1", "api": "Fetch"}, "Kafka's name of an error"),
+        (
+            "error",
+            {"kind": "error", "link": "2>1", "api": "Fetch", "error": "not_leader"},
+            "did you mean 'NOT_LEADER_OR",
+        ),
+        ("error", {"kind": "cut", "link": "2>1", "error": "NOT_CONTROLLER"}, "belongs to kind 'error'"),
+        ("api", {"kind": "error", "link": "2>1", "error": "NOT_CONTROLLER"}, "needs an api"),
+        (
+            "api",
+            {"kind": "error", "link": "2>1", "api": "ApiVersions", "error": "NOT_CONTROLLER"},
+            "cannot be answered",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(field: str, spec: dict, told: str):
@@ -75,6 +88,21 @@ def test_a_fault_strikes_its_own_api_and_message_only():
     assert struck(faults, "2>1", "Vote") == []
     assert struck(faults, "2>1", "MetadataFetch") == []
     assert struck(faults, "2>1", message="answer") == []
+
+
+@pytest.mark.parametrize("message, outcome", [(None, NOT_WRITTEN), ("request", NOT_WRITTEN), ("answer", UNKNOWN)])
+def test_error_fault_strikes_requests_unless_it_names_answers(message: str | None, outcome: str):
+    """A request that was answered with an error was not handled; one whose answer was replaced may have been."""
+    faults = Faults()
+    spec = FaultSpec(kind="error", link="client>1", api="Produce", error="NOT_LEADER_OR_FOLLOWER", message=message)
+    fault = faults.add(spec)
+    where = message or "request"
+    assert struck(faults, "client>1", "Produce", "answer" if where == "request" else "request") == []
+    assert struck(faults, "client>1", "Fetch", where) == []
+    assert struck(faults, "client>1", "Produce", where) == [1]
+    error = fault.error(where)
+    assert (type(error), error.outcome) == (NotLeaderOrFollower, outcome)
+    assert str(error) == f"fault 1 (error client>1, Produce{f' {message}s' if message else ''})"
 
 
 def test_a_count_is_the_next_so_many_and_the_hits_stay_to_be_read():

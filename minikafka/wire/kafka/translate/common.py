@@ -32,6 +32,14 @@ class Directory(Protocol):
         """Id of the topic with this name; None: there is none."""
         ...
 
+    def topics(self) -> Iterable[str]:
+        """Names of all topics."""
+        ...
+
+    def nodes(self) -> Iterable[NodeId]:
+        """Ids of all brokers."""
+        ...
+
     def endpoint(self, node: NodeId) -> tuple[Address, str | None] | None:
         """Address at the client's listener, and rack, of a broker; None: not known."""
         ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 from minikafka.types import NO_NODE
 from minikafka.wire.kafka.codec import Message
 from minikafka.wire.kafka.schema import ZERO_UUID
-from minikafka.wire.kafka.translate.common import UNKNOWN_TOPIC_ID, Exchange, Translation, id_bytes
+from minikafka.wire.kafka.translate.common import UNKNOWN_TOPIC_ID, Directory, Exchange, Translation, id_bytes
 from minikafka.wire.messages import MetadataPartition, MetadataRequest, MetadataResponse, MetadataTopic
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
@@ -53,17 +53,18 @@ def _response(message: Message, response: MetadataResponse, exchange: Exchange) 
         for each in message["topics"] or ()
         if not each["name"] and exchange.topic_name(each["topic_id"]) is None
     ]
-    if response.error_code and exchange.version < 13:
-        # No place for an error of the whole request: each topic carries it.
-        topics = [
-            {"error_code": response.error_code, "name": each["name"] or "", "partitions": []}
-            for each in message["topics"] or ()
-        ]
+    brokers = [
+        {"node_id": each.node_id, "host": each.host, "port": each.port, "rack": each.rack} for each in response.brokers
+    ]
+    if response.error_code:
+        # Clients look at topics for errors (before version 13 the request has no error of its own), and ignore a
+        # response without brokers.
+        asked = _asked(message, exchange)
+        names = exchange.directory.topics() if asked is None else asked
+        topics += [{"error_code": response.error_code, "name": each, "partitions": []} for each in names]
+        brokers = _known_brokers(exchange.directory)
     return {
-        "brokers": [
-            {"node_id": each.node_id, "host": each.host, "port": each.port, "rack": each.rack}
-            for each in response.brokers
-        ],
+        "brokers": brokers,
         "cluster_id": response.cluster_id or None,
         "controller_id": response.controller_id,
         "topics": topics,
@@ -72,6 +73,15 @@ def _response(message: Message, response: MetadataResponse, exchange: Exchange) 
         else NOT_ASKED,
         "error_code": response.error_code,
     }
+
+
+def _known_brokers(directory: Directory) -> list[Message]:
+    found = [(node, directory.endpoint(node)) for node in directory.nodes()]
+    return [
+        {"node_id": node, "host": known[0].host, "port": known[0].port, "rack": known[1]}
+        for node, known in found
+        if known is not None
+    ]
 
 
 def _topic(topic: MetadataTopic, *, wants_operations: bool) -> Message:

@@ -205,7 +205,18 @@ def _elect_request(message: Message, exchange: Exchange) -> ElectLeadersRequest:
     )
 
 
-def _elect_response(_message: Message, response: Any, _exchange: Exchange) -> Message:
+def _elect_response(message: Message, response: Any, exchange: Exchange) -> Message:
+    if response.error_code and exchange.version == 0:
+        # No place for an error of the whole request: each partition carries it.
+        return {
+            "replica_election_results": [
+                {
+                    "topic": topic["topic"],
+                    "partition_result": [{"partition_id": each, **error_of(response)} for each in topic["partitions"]],
+                }
+                for topic in message["topic_partitions"] or ()
+            ]
+        }
     return {
         "error_code": response.error_code,
         "replica_election_results": _grouped(response.partitions, "partition_id", "topic", "partition_result"),
@@ -295,6 +306,12 @@ def _describe_request(message: Message, _exchange: Exchange) -> DescribeTopicsRe
 
 
 def _describe_response(message: Message, response: Any, exchange: Exchange) -> Message:
+    if response.error_code:
+        names = [each["name"] for each in message["topics"]] or exchange.directory.topics()
+        return {
+            "topics": [{"error_code": response.error_code, "name": each, "partitions": []} for each in names],
+            "next_cursor": None,
+        }
     left = min(max(1, message["response_partition_limit"]), PARTITIONS_MAX)
     cursor = message["cursor"]
     first_name, first_partition = (cursor["topic_name"], cursor["partition_index"]) if cursor else ("", 0)

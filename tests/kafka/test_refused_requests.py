@@ -1,0 +1,91 @@
+"""A request that fails as a whole: each API and version says so where its clients look for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from minikafka.errors import NotController, ReplicaNotAvailable
+from minikafka.types import Address
+from minikafka.wire.apis import BY_NAME
+from minikafka.wire.codec import error_response
+from minikafka.wire.kafka.codec import Message, decode, encode
+from minikafka.wire.kafka.offer import OFFERS
+from minikafka.wire.kafka.schema import api_named
+from minikafka.wire.kafka.translate.common import Exchange, id_text
+from tests.kafka.client import errors_in, fitted
+from tests.kafka.samples import requests
+
+TOPIC_ID = bytes(range(16))
+
+WITHOUT_FIELD = {("ElectLeaders", 0), ("DescribeLogDirs", 1), ("DescribeLogDirs", 2)}
+"""These requests name nothing, and their responses have no error of their own: clients see an empty answer, as
+from Kafka.
+"""
+
+VERSIONS = [
+    (offer.name, version)
+    for offer in OFFERS.values()
+    for version in range(offer.first, offer.last + 1)
+    if not offer.name.endswith("Acls")
+]
+
+
+class Directory:
+    """One broker, one topic."""
+
+    def topic_name(self, topic_id: str) -> str | None:
+        return "t" if topic_id == id_text(TOPIC_ID) else None
+
+    def topic_id(self, name: str) -> str | None:
+        return id_text(TOPIC_ID) if name == "t" else None
+
+    def topics(self) -> list[str]:
+        return ["t"]
+
+    def nodes(self) -> list[int]:
+        return [1]
+
+    def endpoint(self, node: int) -> tuple[Address, str | None] | None:
+        return (Address("host", 9092), None) if node == 1 else None
+
+    def wall_ms(self) -> int:
+        return 0
+
+
+def refused(name: str, version: int, error: Any, message: Message | None = None) -> Message:
+    """The response, after a way through the codec."""
+    (offer,) = (each for each in OFFERS.values() if each.name == name)
+    asked = requests(TOPIC_ID)[name] if message is None else message
+    body = b"".join(encode(name, "request", version, fitted(api_named(name).request, asked)))
+    read = decode(name, "request", version, memoryview(body), 0)
+    exchange = Exchange(version, Directory())
+    request = offer.request(read, exchange)
+    failed = error_response(BY_NAME[offer.api], error)
+    response = offer.response(read, [failed for _ in request] if isinstance(request, list) else failed, exchange)
+    return decode(name, "response", version, memoryview(b"".join(encode(name, "response", version, response))), 0)
+
+
+@pytest.mark.parametrize("name, version", VERSIONS, ids=str)
+def test_every_version_has_a_place_for_the_error_of_a_request(name: str, version: int):
+    """At the top, or repeated for every topic, partition, group or resource of the request."""
+    codes = errors_in(refused(name, version, NotController("not me")))
+    assert (NotController.code in codes) is ((name, version) not in WITHOUT_FIELD)
+
+
+@pytest.mark.parametrize("version", [0, 4, 12, 13])
+@pytest.mark.parametrize("topics", [[{"name": "t", "topic_id": TOPIC_ID}], None])
+def test_refused_metadata_still_names_the_brokers(version: int, topics: Any):
+    """Clients ignore a Metadata response without brokers, and with it the errors of its topics."""
+    answer = refused("Metadata", version, ReplicaNotAvailable("none"), {"topics": topics if version or topics else []})
+    assert [(each["node_id"], each["host"], each["port"]) for each in answer["brokers"]] == [(1, "host", 9092)]
+    assert [(each["name"], each["error_code"]) for each in answer["topics"]] == [("t", ReplicaNotAvailable.code)]
+
+
+def test_an_election_of_named_partitions_refused_in_version_0():
+    """There is no error of the request before version 1."""
+    named = {"election_type": 0, "topic_partitions": [{"topic": "t", "partitions": [0, 3]}], "timeout_ms": 9}
+    (topic,) = refused("ElectLeaders", 0, NotController("not me"), named)["replica_election_results"]
+    found = [(each["partition_id"], each["error_code"]) for each in topic["partition_result"]]
+    assert (topic["topic"], found) == ("t", [(0, 41), (3, 41)])
