@@ -428,8 +428,13 @@ class KafkaSession:
                 code = failed.error_code if failed is not None else response.error_code
                 self.malformed(InvalidRequest(f"a Produce request with acks=0 failed with error {code}"))
             return None
+        head = response_head(header)
+        common = offer.common(message, response, header.version) if offer.common is not None else None
+        if common is not None:
+            head += common
+            return sized([head])
         answer = offer.response(message, response, exchange)
-        return sized(encode(offer.name, "response", header.version, answer, response_head(header)))
+        return sized(encode(offer.name, "response", header.version, answer, head))
 
     def _api_versions(self, header: Header, frame: memoryview) -> Buffers:
         if not API_VERSIONS_FIRST <= header.version <= API_VERSIONS_LAST:

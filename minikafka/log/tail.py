@@ -7,8 +7,9 @@ body alive that they came in.
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import bisect_right
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import NamedTuple
 
 from minikafka.ports import Buffer, Buffers
@@ -38,14 +39,22 @@ class _Held(NamedTuple):
     size: int
 
 
+_base_offset_of = itemgetter(0)
+_FORGOTTEN = _Held(-1, -1, (), 0)
+_FORGOTTEN_MAX = 1024
+"""Places of forgotten batches that are kept at the front: to close each gap at once would move all other places."""
+
+
 class MemoryTail:
     """The last batches of one log, ``size_max`` bytes at most."""
 
-    __slots__ = ("_held", "_size", "size_max")
+    __slots__ = ("_first", "_held", "_size", "size_max")
 
     def __init__(self, size_max: int) -> None:
         self.size_max = size_max
-        self._held: deque[_Held] = deque()
+        self._held: list[_Held] = []
+        self._first = 0
+        """Index in ``_held`` of the oldest batch that is not forgotten."""
         self._size = 0
 
     @property
@@ -60,22 +69,19 @@ class MemoryTail:
         self._held.append(_Held(base_offset, next_offset, buffers, size))
         self._size += size
         while self._size > self.size_max:
-            self._size -= self._held.popleft().size
+            self._forget_first()
 
     def read(self, offset: Offset, *, end_offset: Offset, max_bytes: int, min_one_batch: bool) -> LogSlice | None:
         """As :meth:`PartitionLog.read`; None when ``offset`` is not held here."""
-        if not self._held or not self._held[0].base_offset <= offset < self._held[-1].next_offset:
+        batches = self._held
+        if not batches or not batches[self._first].base_offset <= offset < batches[-1].next_offset:
             return None
-        # Readers stand near the end: walk back to the batch, then forward over those just passed.
-        wanted: list[_Held] = []
-        for held in reversed(self._held):
-            wanted.append(held)
-            if held.base_offset <= offset:
-                break
-        first_offset = next_offset = wanted[-1].base_offset
+        number = bisect_right(batches, offset, self._first, key=_base_offset_of) - 1
+        first_offset = next_offset = batches[number].base_offset
         buffers: list[Buffer] = []
         size = 0
-        for held in reversed(wanted):
+        for at in range(number, len(batches)):
+            held = batches[at]
             fits = size + held.size <= max_bytes or (min_one_batch and not buffers)
             if held.next_offset > end_offset or not fits:
                 break
@@ -90,13 +96,29 @@ class MemoryTail:
         """Forget batches that do not end at or before ``end_offset``."""
         while self._held and self._held[-1].next_offset > end_offset:
             self._size -= self._held.pop().size
+            self._clear_if_empty()
 
     def drop_before(self, offset: Offset) -> None:
         """Forget batches that end at or before ``offset``: compaction has rewritten them."""
-        while self._held and self._held[0].next_offset <= offset:
-            self._size -= self._held.popleft().size
+        while self._held and self._held[self._first].next_offset <= offset:
+            self._forget_first()
+
+    def _forget_first(self) -> None:
+        self._size -= self._held[self._first].size
+        self._held[self._first] = _FORGOTTEN
+        self._first += 1
+        if self._first > _FORGOTTEN_MAX:
+            del self._held[: self._first]
+            self._first = 0
+        self._clear_if_empty()
+
+    def _clear_if_empty(self) -> None:
+        """Without a batch there are no places either: each method but this one looks at ``_held`` alone."""
+        if self._first == len(self._held):
+            self.clear()
 
     def clear(self) -> None:
         """Forget all."""
         self._held.clear()
+        self._first = 0
         self._size = 0

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minikafka.errors import InvalidRecord
-from minikafka.wire.batch import HEADER_SIZE, checksum, verify_client
+from minikafka.wire.batch import HEADER_SIZE, RecordBatch, checksum, verify_client
 from minikafka.wire.records import BatchBuilder, Record, build_batch, decode_batch
-from minikafka.wire.validate import _is_uniform, check_records, is_long, keyless_records
+from minikafka.wire.validate import _are_few_sound, _is_uniform, _walk, check_records, is_long, keyless_records
 
 TIME = 1_700_000_000_000
 LIMIT = 1 << 24
@@ -274,3 +274,29 @@ def test_records_without_a_key_are_counted():
     assert keyless_records(verify_client(build_batch(records)), LIMIT) == [0, 3, 6, 9]
     with pytest.raises(InvalidRecord, match="cannot be read"):
         keyless_records(verify_client(UNREADABLE["a random body"]), LIMIT)
+
+
+FEW = [name for name, data in UNREADABLE.items() if RecordBatch.of(data).record_count < 32]
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_the_short_form_for_small_batches_refuses_what_the_walk_refuses(name: str) -> None:
+    """The unrolled form only accepts; what it does not accept, the walk reports."""
+    batch = RecordBatch.of(UNREADABLE[name])
+    if not batch.codec:
+        assert not _are_few_sound(UNREADABLE[name], batch.record_count)
+    with pytest.raises(InvalidRecord):
+        check_records(batch, LIMIT)
+
+
+@pytest.mark.parametrize("count", [1, 2, 31])
+def test_the_short_form_accepts_small_sound_batches(count: int) -> None:
+    """Keys, values, headers, and absent ones; the walk accepts the same."""
+    rows = [(b"k", b"v" * 20, [("h", b"x")]), (None, None, []), (b"", b"", [("h", None)])]
+    builder = BatchBuilder()
+    for number in range(count):
+        builder.append(TIME + number, *rows[number % 3])
+    data = bytes(builder.build())
+    assert _are_few_sound(data, count)
+    assert _walk(verify_client(data), data) == []
+    assert not _are_few_sound(data, count + 1)

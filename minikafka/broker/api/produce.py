@@ -213,11 +213,11 @@ class _Production:
         if not self._session_alive():
             for each in written.values():
                 each.error = each.error or session_expired(each.name, UNKNOWN)
-        failed = {name: each.error for name, each in written.items() if each.error}
+        failed = {name: each.error for name, each in written.items() if each.error is not None}
         if failed or refused:
             _report_refusals(replicas, {**refused, **failed})
         return ProduceResponse(
-            partitions=tuple(_answer(replicas, name, self._acks, written, refused) for name in self._items)
+            partitions=tuple([_answer(replicas, name, self._acks, written, refused) for name in self._items])
         )
 
 
@@ -362,7 +362,7 @@ def _answer(
     refused: dict[TopicPartition, ProtocolError],
 ) -> ProducedPartition:
     each = written.get(name)
-    error = refused.get(name) or (each.error if each else None)
+    error = each.error if each is not None else refused.get(name)
     _count(replicas, name, acks, each, error)
     if error is not None:
         return ProducedPartition(

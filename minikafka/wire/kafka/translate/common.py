@@ -98,6 +98,9 @@ class Translation:
     """Our API; empty: it has the same name."""
     advertised_first: int | None = None
     """Advertised in place of ``first``, where clients need it."""
+    common: Callable[[Message, Any, int], bytes | None] | None = None
+    """(Kafka's request, typed response, version) -> the bytes that ``response`` and the codec would give, for the form
+    that nearly all responses have; None: this one has another."""
 
     @property
     def api(self) -> str:

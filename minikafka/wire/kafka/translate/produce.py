@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import struct
+from functools import lru_cache
 from typing import Any
 
-from minikafka.wire.kafka.codec import Message
+from minikafka.wire.kafka.codec import Message, encode
 from minikafka.wire.kafka.translate.common import (
     UNKNOWN_TOPIC_ID,
     Exchange,
@@ -26,6 +28,8 @@ from minikafka.wire.messages import (
 
 BY_ID_FROM = 13
 """Topics are named by their ids (KIP-516)."""
+LOG_START_FROM = 5
+"""Partitions are answered with their log's start."""
 
 # REPLICA_NOT_AVAILABLE is ours: a Kafka broker without the replica says NOT_LEADER_OR_FOLLOWER. KAFKA_STORAGE_ERROR
 # came with version 4.
@@ -97,6 +101,36 @@ def _partition(answer: ProducedPartition, version: int) -> Message:
     }
 
 
+# Unrolled: the response for one batch that was appended. Between two requests of a producer only its numbers differ.
+
+
+def _common(message: Message, response: ProduceResponse, version: int) -> bytes | None:
+    if len(response.partitions) != 1 or response.error_code:
+        return None
+    (answer,) = response.partitions
+    topics = message["topic_data"]
+    if answer.error_code or len(topics) != 1 or len(topics[0]["partition_data"]) != 1:
+        return None
+    before, numbers, behind = _layout(version, topics[0]["name"], topics[0]["topic_id"])
+    values = (answer.partition, 0, answer.base_offset, answer.log_append_time_ms)
+    if version >= LOG_START_FROM:
+        return before + numbers.pack(*values, answer.log_start_offset) + behind
+    return before + numbers.pack(*values) + behind
+
+
+@lru_cache(1024)
+def _layout(version: int, name: str, topic_id: bytes) -> tuple[bytes, struct.Struct, bytes]:
+    """What the codec writes before and behind the numbers of such a response, and the numbers' form."""
+    numbers = struct.Struct(">ihqqq" if version >= LOG_START_FROM else ">ihqq")
+    zeros = dict.fromkeys(("index", "error_code", "base_offset", "log_append_time_ms", "log_start_offset"), 0)
+    topic = {"name": name, "topic_id": topic_id, "partition_responses": [zeros]}
+    whole = b"".join(encode("Produce", "response", version, {"responses": [topic]}))
+    topic["partition_responses"] = [dict.fromkeys(zeros, -1)]
+    other = b"".join(encode("Produce", "response", version, {"responses": [topic]}))
+    start = next(at for at, (one, two) in enumerate(zip(whole, other, strict=True)) if one != two)
+    return whole[:start], numbers, whole[start + numbers.size :]
+
+
 PRODUCE = Translation(
     "Produce",
     3,
@@ -105,6 +139,7 @@ PRODUCE = Translation(
     _response,
     # librdkafka before 2.11.1 stops compressing when it does not see version 0 (KAFKA-18659). Kafka does the same.
     advertised_first=0,
+    common=_common,
 )
 
 
