@@ -19,7 +19,7 @@ from pathlib import Path
 from minikafka.types import Address, NodeId
 from minikafka.world.cluster_files import LOOPBACK, Ports, lay_out, write
 from minikafka.world.processes import ProcessCluster
-from tests.foreign import aiokafka_tests, franz_go, kafka_javascript, kafka_tools, librdkafka
+from tests.foreign import aiokafka_tests, franz_go, kafka_javascript, kafka_python, kafka_tools, librdkafka
 from tests.foreign.suites import NotAtHand, Report, Suite, table
 
 
@@ -52,8 +52,8 @@ def main() -> int:
     )
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="format of the results")
     given = parser.parse_args()
-    suites = [franz_go.SUITE, librdkafka.SUITE, *kafka_tools.SUITES, kafka_javascript.SUITE]
-    suites.append(aiokafka_tests.suite(given.aiokafka))
+    suites = [franz_go.SUITE, *librdkafka.SUITES, *kafka_tools.SUITES, kafka_javascript.SUITE]
+    suites += [kafka_python.SUITE, aiokafka_tests.suite(given.aiokafka)]
     chosen = [suite for suite in suites if given.only in suite.name]
     if not chosen:
         parser.error(

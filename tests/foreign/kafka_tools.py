@@ -6,6 +6,7 @@ import functools
 import os
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.bench import kafka_jars, kafka_processes
@@ -43,9 +44,11 @@ def verdicts_of(output: str) -> Verdicts:
     return {name.rpartition("/")[2]: _VERDICTS.get(outcome, Verdict.FAILED) for name, outcome in _LINE.findall(output)}
 
 
-def run_pytest(command: list[str | Path], *, cwd: Path, log: Path) -> Verdicts:
-    """Run pytest with the given options in a process of its own."""
-    environment = {**os.environ, ALL_VARIABLE: "1"}
+def run_pytest(
+    command: list[str | Path], *, cwd: Path, log: Path, variables: Mapping[str, str] | None = None
+) -> Verdicts:
+    """Run pytest with the given options and environment variables in a process of its own."""
+    environment = {**os.environ, ALL_VARIABLE: "1", **(variables or {})}
     options = ("-v", "-p", "no:cacheprovider", "--color=no")
     run_logged([*command, *options], cwd=cwd, log=log, env=environment, timeout_s=TIMEOUT_S)
     return verdicts_of(log.read_text(encoding="utf-8", errors="replace"))

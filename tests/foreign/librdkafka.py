@@ -84,15 +84,16 @@ def prepare(logs: Path) -> Path:
     return tests
 
 
-def names_of(source: str) -> list[str]:
-    """The tests that `test.c` lists, for the default scenario."""
+def names_of(source: str, scenario: str) -> list[str]:
+    """The tests that `test.c` lists for a scenario; those that name none are for the scenario `default`."""
     listed = re.findall(r"_TEST\((\d{4}_\w+),([^;]*?)(?=_TEST\(|\};)", source.partition("struct test tests[]")[2])
-    # Numbers from 8000 are for running by hand.
-    return [
-        name
-        for name, rest in listed
-        if name < "8" and not LEFT_OUT.search(name) and (".scenario" not in rest or '"default' in rest)
-    ]
+    names = []
+    for name, rest in listed:
+        scenarios = re.findall(r'\.scenario = "([\w,]+)"', rest) or ["default"]
+        # Numbers from 8000 are for running by hand.
+        if name < "8" and not LEFT_OUT.search(name) and scenario in scenarios[0].split(","):
+            names.append(name)
+    return names
 
 
 def verdict_of(name: str, report: Path) -> Verdict:
@@ -113,11 +114,11 @@ def write_scripts(folder: Path) -> None:
         (folder / "bin" / script).chmod(0o755)
 
 
-def run_number(tests: Path, environment: dict[str, str], logs: Path, number: str) -> Path:
+def run_number(tests: Path, environment: dict[str, str], logs: Path, scenario: str, number: str) -> Path:
     """Run the tests whose names begin with ``number``; returns the path of the report."""
     report = logs / f"{number}.json"
     report.unlink(missing_ok=True)
-    command = [tests / "test-runner", "-Q", "-p1"]
+    command = [tests / "test-runner", "-Q", "-p1", "-s", scenario]
     # Tests write statistics and certificates beside themselves.
     with tempfile.TemporaryDirectory() as scratch:
         for path in tests.iterdir():
@@ -133,8 +134,8 @@ def run_number(tests: Path, environment: dict[str, str], logs: Path, number: str
     return report
 
 
-def run(tests: Path, bootstrap: str, logs: Path) -> Verdicts:
-    """Run all tests but those of share groups, in the suite's quick mode; those that fail once more, one at a time."""
+def run(tests: Path, bootstrap: str, logs: Path, *, scenario: str) -> Verdicts:
+    """Run all tests of a scenario but those of share groups, in the suite's quick mode; those that fail once more, one at a time."""
     configuration = logs / "test.conf"
     configuration.write_text(
         f"metadata.broker.list={bootstrap}\ntest.topic.random=true\ntest.timeout.multiplier={TIMEOUT_MULTIPLIER}\n"
@@ -153,8 +154,8 @@ def run(tests: Path, bootstrap: str, logs: Path) -> Verdicts:
     except NoKafka:
         # Tests that call Kafka's scripts fail without; the message of the table names them.
         pass
-    names = names_of((tests / "test.c").read_text(encoding="utf-8"))
-    one = partial(run_number, tests, environment, logs)
+    names = names_of((tests / "test.c").read_text(encoding="utf-8"), scenario)
+    one = partial(run_number, tests, environment, logs, scenario)
     numbers = sorted({name[:4] for name in names})
     with ThreadPoolExecutor(AT_ONCE) as pool:
         reports = dict(zip(numbers, pool.map(one, numbers), strict=True))
@@ -166,11 +167,14 @@ def run(tests: Path, bootstrap: str, logs: Path) -> Verdicts:
     return verdicts
 
 
-SUITE = Suite(
-    "librdkafka",
-    VERSION,
-    prepare,
-    run,
-    settings={"num.partitions": "4", "default.replication.factor": "3"},
-    exceptions=EXCEPTIONS,
-)
+SETTINGS = {"num.partitions": "4", "default.replication.factor": "3"}
+SUITES = [
+    Suite("librdkafka", VERSION, prepare, partial(run, scenario="default"), settings=SETTINGS, exceptions=EXCEPTIONS),
+    Suite(
+        "librdkafka-noautocreate",
+        VERSION,
+        prepare,
+        partial(run, scenario="noautocreate"),
+        settings={**SETTINGS, "auto.create.topics.enable": "false"},
+    ),
+]

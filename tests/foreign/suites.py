@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import venv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -147,3 +148,13 @@ def build(command: Sequence[str | Path], *, cwd: Path, log: Path, env: Mapping[s
     if code:
         last = log.read_text(errors="replace").strip().splitlines()[-1:]
         raise NotAtHand(f"{' '.join(map(str, command[:3]))} failed: {''.join(last)} (see {log})")
+
+
+def environment_with(requirements: Sequence[str], folder: Path, logs: Path) -> Path:
+    """The Python of a virtual environment in ``folder``, made on the first use. NotAtHand if a package cannot be had."""
+    python = folder / "bin" / "python"
+    if not (folder / "installed").exists():
+        venv.create(folder, clear=True, with_pip=True)
+        build([python, "-m", "pip", "install", "--quiet", *requirements], cwd=folder, log=logs / "pip.log")
+        (folder / "installed").touch()
+    return python

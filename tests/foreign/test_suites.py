@@ -113,7 +113,7 @@ def test_results_of_go():
 
 
 def test_names_of_librdkafkas_tests():
-    """Share groups, other scenarios and tests to be run by hand are left out."""
+    """Those of a scenario, without share groups and tests to be run by hand."""
     source = """
     #define _TEST(0000_not_this, 0)
     struct test tests[] = {
@@ -128,7 +128,8 @@ def test_names_of_librdkafkas_tests():
         _TEST(8000_idle, TEST_F_MANUAL),
         {NULL}};
     """
-    assert librdkafka.names_of(source) == ["0001_one", "0002_two", "0004_both"]
+    assert librdkafka.names_of(source, "default") == ["0001_one", "0002_two", "0004_both"]
+    assert librdkafka.names_of(source, "noautocreate") == ["0003_other"]
 
 
 def test_results_of_librdkafka(tmp_path: Path):
