@@ -40,6 +40,9 @@ class ProtocolError(Exception):
     stale_metadata: ClassVar[bool] = False
     """Kafka's InvalidMetadataException: the client's picture of the cluster is old, refresh it."""
 
+    record_errors: tuple[tuple[int, str], ...] = ()
+    """Records for which a batch was refused: number within the batch, counted from 0, and why (KIP-467)."""
+
     def __init__(self, message: str = "", *, outcome: Outcome = NOT_WRITTEN, **facts: object) -> None:
         super().__init__(message or self.name)
         self.message = message or self.name

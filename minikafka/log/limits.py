@@ -5,9 +5,16 @@ from __future__ import annotations
 from minikafka.config import TopicConfig
 from minikafka.errors import InvalidRecord, InvalidTimestamp, MessageTooLarge, RecordListTooLarge
 from minikafka.wire.batch import CREATE_TIME, NO_TIMESTAMP, RecordBatch
-from minikafka.wire.validate import keyless_records
+from minikafka.wire.decompression import decompression_limit
+from minikafka.wire.validate import is_long, keyless_records, timestamps_of
 
 _NAMED_MAX = 5
+
+RECORD_ERRORS_MAX = 1000
+"""Refused records of a batch that a response names."""
+
+
+_KEYLESS = "the record has no key, and cleanup.policy is compact"
 
 
 def uses_append_time(config: TopicConfig) -> bool:
@@ -30,7 +37,25 @@ def check_limits(batch: RecordBatch, config: TopicConfig, *, wall_ms: int, log: 
     high = wall_ms + config.message_timestamp_after_max_ms
     for timestamp in (batch.base_timestamp, batch.max_timestamp):
         if timestamp != NO_TIMESTAMP and not low <= timestamp <= high:
-            raise InvalidTimestamp(f"{log}: timestamp {timestamp} is outside {low}..{high}")
+            refused = InvalidTimestamp(f"{log}: timestamp {timestamp} is outside {low}..{high}")
+            refused.record_errors = _outside(batch, config, low, high)
+            raise refused
+
+
+def _outside(batch: RecordBatch, config: TopicConfig, low: int, high: int) -> tuple[tuple[int, str], ...]:
+    """Records with a timestamp outside these bounds; none if the batch takes long to read, or cannot be read."""
+    limit = decompression_limit(config.max_message_bytes)
+    if is_long(batch, limit):
+        return ()
+    try:
+        found = timestamps_of(batch, limit)
+    except InvalidRecord:
+        return ()
+    return tuple(
+        (at, f"timestamp {timestamp} is outside {low}..{high}")
+        for at, timestamp in enumerate(found)
+        if timestamp != NO_TIMESTAMP and not low <= timestamp <= high
+    )[:RECORD_ERRORS_MAX]
 
 
 def check_keys(batch: RecordBatch, log: str, limit: int) -> None:
@@ -42,7 +67,9 @@ def check_keys(batch: RecordBatch, log: str, limit: int) -> None:
     keyless = keyless_records(batch, limit)
     if keyless:
         named = ", ".join(map(str, keyless[:_NAMED_MAX])) + (", ..." if len(keyless) > _NAMED_MAX else "")
-        raise InvalidRecord(
+        refused = InvalidRecord(
             f"{log}: {len(keyless)} of {batch.record_count} records have no key (numbers {named} of the batch): "
             "cleanup.policy is compact, which keeps the last record of each key; give every record a key"
         )
+        refused.record_errors = tuple((at, _KEYLESS) for at in keyless[:RECORD_ERRORS_MAX])
+        raise refused

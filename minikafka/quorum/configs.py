@@ -72,6 +72,17 @@ LISTS = frozenset(
 )
 """Settings that are lists: APPEND and SUBTRACT are for them."""
 
+THROTTLES = frozenset(
+    {
+        "leader.replication.throttled.rate",
+        "follower.replication.throttled.rate",
+        "leader.replication.throttled.replicas",
+        "follower.replication.throttled.replicas",
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+    }
+)
+"""Tools remove them from topics and brokers alike; Kafka accepts the deletion of a setting that is not there."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Resource:
@@ -213,7 +224,8 @@ def _increments(resource: _Resource, asked: AlterConfigsResource) -> dict[str, s
             raise InvalidConfig(f"{each.name} is named twice", setting=each.name)
         named.add(each.name)
         if each.operation == DELETE:
-            resource.check_name(each.name)
+            if each.name not in THROTTLES:
+                resource.check_name(each.name)
             wanted.pop(each.name, None)
         elif each.operation in (SET, APPEND, SUBTRACT):
             wanted[each.name] = _value(resource, each)

@@ -80,6 +80,15 @@ class ProduceRequest:
 
 
 @message
+class RecordError:
+    """Why one record of a batch was refused; the whole batch is (KIP-467)."""
+
+    batch_index: int
+    """Number within the batch, counted from 0."""
+    message: str = ""
+
+
+@message
 class ProducedPartition(Failed):
     topic: str
     partition: int
@@ -90,6 +99,8 @@ class ProducedPartition(Failed):
     duplicate: bool = False
     """The batch had been appended before (idempotence); ``base_offset`` is where."""
     current_leader: CurrentLeader | None = None
+    record_errors: tuple[RecordError, ...] = ()
+    """For INVALID_RECORD and INVALID_TIMESTAMP: the records that are to blame, if they are known."""
 
 
 @message

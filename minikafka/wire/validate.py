@@ -83,6 +83,15 @@ def keyless_records(batch: RecordBatch, limit: int) -> list[int]:
     return _walk(batch, _plain(batch, limit), keys=True)
 
 
+def timestamps_of(batch: RecordBatch, limit: int) -> list[int]:
+    """Timestamps of all records, in order. Raises InvalidRecord if they cannot be read."""
+    data = _plain(batch, limit)
+    try:
+        return [record.timestamp for record in DefaultRecordBatch(data)]
+    except _DAMAGE as error:
+        raise InvalidRecord(f"records: they cannot be read ({type(error).__name__}: {error})") from error
+
+
 def _plain(batch: RecordBatch, limit: int) -> bytes | bytearray:
     """The batch without compression, as an object of its own: a memoryview's slices with a step are slow."""
     if batch.codec:

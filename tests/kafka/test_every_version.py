@@ -18,6 +18,7 @@ from tests.kafka.samples import EMPTY_ID, requests
 pytestmark = [pytest.mark.e2e]
 
 VERSIONS = [(offer.name, version) for offer in OFFERS.values() for version in range(offer.first, offer.last + 1)]
+INVALID_RECORD = 87
 OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC, NOT_FOUND, UNKNOWN_TOPIC_ID = 1, 3, 69, 100
 UNSUPPORTED_VERSION, SECURITY_DISABLED = 35, 54
 TOPIC, BROKER, CLIENT_METRICS = 2, 4, 16
@@ -33,6 +34,7 @@ def cluster() -> Iterator[LocalCluster]:
         made.sync.produce("t", b"value")
         made.sync.create_topic("producers", partitions=1)
         made.sync.create_topic("one", partitions=1)
+        made.sync.create_topic("compacted", partitions=1, config={"cleanup.policy": "compact"})
         asyncio.run(asked(made, "Produce", 8, to_one))
         # Whoever asks for a coordinator has the topic of offsets created.
         asyncio.run(asked(made, "FindCoordinator", 4))
@@ -142,6 +144,58 @@ async def test_list_offsets_special_timestamps(
     answer = await asked(cluster, "ListOffsets", version, timed)
     (found,) = answer["topics"][0]["partitions"]
     assert (found["error_code"], found["offset"]) == (code, ONE_END if offset == "end" else offset)
+
+
+@pytest.mark.parametrize("version", [7, 8, 13])
+async def test_produce_names_the_records_that_a_batch_was_refused_for(cluster: LocalCluster, version: int):
+    """KIP-467: from version 8 on. Nothing of the batch is written."""
+    client = await RawClient.at(*address(cluster))
+    try:
+        named = await client.call("Metadata", 12, {"topics": [{"name": "compacted", "topic_id": EMPTY_ID}]})
+        builder = BatchBuilder()
+        for key in (b"key", None, b"key", None):
+            builder.append(1_700_000_000_000, key, b"value")
+        partition = {"index": 0, "records": [bytes(builder.build())]}
+        topic = {"name": "compacted", "topic_id": named["topics"][0]["topic_id"], "partition_data": [partition]}
+        answer = await client.call("Produce", version, {"acks": -1, "timeout_ms": 9000, "topic_data": [topic]})
+        (found,) = answer["responses"][0]["partition_responses"]
+        assert (found["error_code"], found["base_offset"]) == (INVALID_RECORD, -1)
+        why = "the record has no key, and cleanup.policy is compact"
+        expected = [{"batch_index": at, "batch_index_error_message": why} for at in (1, 3)]
+        assert found["record_errors"] == (expected if version >= 8 else [])
+    finally:
+        await client.close()
+
+
+@pytest.mark.parametrize("records", [None, [b""]])
+async def test_produce_without_records_is_an_invalid_record(cluster: LocalCluster, records: Any):
+    """As in Kafka: a partition needs exactly one batch."""
+
+    def empty(message: Message) -> None:
+        message["topic_data"] = [{"name": "t", "partition_data": [{"index": 0, "records": records}]}]
+
+    answer = await asked(cluster, "Produce", 8, empty)
+    assert errors_in(answer) == {INVALID_RECORD}
+
+
+async def test_deleting_a_throttle_that_is_not_set_is_accepted(cluster: LocalCluster):
+    """kafka-reassign-partitions removes them from topics and brokers, whichever of them has one."""
+    names = (
+        "leader.replication.throttled.replicas",
+        "follower.replication.throttled.replicas",
+        "leader.replication.throttled.rate",
+        "follower.replication.throttled.rate",
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+    )
+
+    def deletes(message: Message) -> None:
+        configs = [{"name": each, "value": None, "config_operation": 1} for each in names]
+        resources = [(TOPIC, "t"), (BROKER, "1"), (BROKER, "")]
+        message["resources"] = [
+            {"resource_type": kind, "resource_name": name, "configs": configs} for kind, name in resources
+        ]
+
+    assert errors_in(await asked(cluster, "IncrementalAlterConfigs", 1, deletes)) == {0}
 
 
 async def test_list_offsets_with_one_unsupported_timestamp(cluster: LocalCluster):

@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 from minikafka.errors import InvalidRecord
 from minikafka.wire.batch import HEADER_SIZE, RecordBatch, checksum, verify_client
 from minikafka.wire.records import BatchBuilder, Record, build_batch, decode_batch
-from minikafka.wire.validate import _are_few_sound, _is_uniform, _walk, check_records, is_long, keyless_records
+from minikafka.wire.validate import (
+    _are_few_sound,
+    _is_uniform,
+    _walk,
+    check_records,
+    is_long,
+    keyless_records,
+    timestamps_of,
+)
 
 TIME = 1_700_000_000_000
 LIMIT = 1 << 24
@@ -274,6 +282,8 @@ def test_records_without_a_key_are_counted():
     assert keyless_records(verify_client(build_batch(records)), LIMIT) == [0, 3, 6, 9]
     with pytest.raises(InvalidRecord, match="cannot be read"):
         keyless_records(verify_client(UNREADABLE["a random body"]), LIMIT)
+    with pytest.raises(InvalidRecord, match="cannot be read"):
+        timestamps_of(verify_client(UNREADABLE["a random body"]), LIMIT)
 
 
 FEW = [name for name, data in UNREADABLE.items() if RecordBatch.of(data).record_count < 32]

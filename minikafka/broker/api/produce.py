@@ -31,6 +31,7 @@ from minikafka.broker.waiters import Condition, Mark
 from minikafka.config import TopicConfig
 from minikafka.errors import (
     UNKNOWN,
+    InvalidRecord,
     InvalidRequest,
     InvalidRequiredAcks,
     InvalidTopic,
@@ -53,6 +54,7 @@ from minikafka.wire.messages import (
     ProducePartition,
     ProduceRequest,
     ProduceResponse,
+    RecordError,
 )
 from minikafka.wire.recompress import target_codec
 from minikafka.wire.validate import check_records, is_long
@@ -278,7 +280,7 @@ def _append(
     if not session_alive():
         raise session_expired(name)
     if len(item.records) != 1:
-        raise InvalidRequest(f"{name}: exactly one record batch is needed", member="records")
+        raise InvalidRecord(f"{name}: exactly one record batch is needed", member="records")
     batch = validated if validated is not None else _validated(name, item.records[0], *_rules(replicas, partition))
     try:
         appended = leader.append(batch, acks=acks, wall_ms=replicas.clock.wall_ms())
@@ -372,6 +374,7 @@ def _answer(
             error_message=error.message,
             outcome=error.outcome,
             current_leader=replicas.current_leader(name) if error.stale_metadata else None,
+            record_errors=tuple(RecordError(batch_index=at, message=why) for at, why in error.record_errors),
         )
     if each is None:
         raise InvalidRequest(f"{name} was neither written nor refused", outcome=UNKNOWN)

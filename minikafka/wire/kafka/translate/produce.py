@@ -46,7 +46,7 @@ def _request(message: Message, exchange: Exchange) -> ProduceRequest:
         for each in topic["partition_data"]:
             records = each["records"]
             partitions.append(
-                ProducePartition(topic=name, partition=each["index"], records=(records,) if records is not None else ())
+                ProducePartition(topic=name, partition=each["index"], records=(records,) if records else ())
             )
     return ProduceRequest(
         acks=message["acks"],
@@ -91,6 +91,10 @@ def _partition(answer: ProducedPartition, version: int) -> Message:
     if answer.error_code:
         refused = _refused(answer.partition, answer.error_code, answer.error_message, version)
         refused["current_leader"] = leader_of(answer.current_leader)
+        refused["record_errors"] = [
+            {"batch_index": each.batch_index, "batch_index_error_message": each.message}
+            for each in answer.record_errors
+        ]
         return refused
     return {
         "index": answer.partition,
