@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from minikafka.broker.dispatch import LARGE_HEAD, Begun
+from minikafka.broker.dispatch import Begun
 from minikafka.errors import BrokerNotAvailable, InvalidRequest, ProtocolError, UnsupportedVersion
 from minikafka.ports import Buffers, FrameConnection, MeetFaults, RequestContext
 from minikafka.types import Address, NodeId, TopicId
@@ -50,6 +50,9 @@ PENDING_MAX = 8
 
 PRODUCE_KEY = 0
 
+LARGE_FRAME = 8 * 1024
+"""A larger frame of another API than Produce is decoded, handled and answered in separate turns of the loop."""
+
 Answering = Callable[[str, object, RequestContext], Any]
 """(our API, typed request, context) -> typed response, Begun, or an awaitable of either. Raises ProtocolError."""
 
@@ -57,7 +60,7 @@ Answering = Callable[[str, object, RequestContext], Any]
 class _Pending:
     """One request from its frame to its answer."""
 
-    __slots__ = ("answer", "frame", "has_begun", "header", "is_done")
+    __slots__ = ("answer", "frame", "has_begun", "header", "is_done", "is_large")
 
     def __init__(self, header: Header, frame: memoryview) -> None:
         self.header = header
@@ -65,6 +68,7 @@ class _Pending:
         self.has_begun = False
         """Its effect on the logs is done: only its answer is awaited."""
         self.is_done = False
+        self.is_large = len(frame) > LARGE_FRAME and header.key != PRODUCE_KEY
         self.answer: Buffers | None = None
         """None, when it is done: no answer goes out."""
 
@@ -201,7 +205,7 @@ class KafkaSession:
             return
         try:
             header = read_header(frame)
-            self._check(header)
+            self._check(header, len(frame))
         except ProtocolError as error:
             self.malformed(error)
             return
@@ -274,7 +278,7 @@ class KafkaSession:
 
     # ---- one request -------------------------------------------------------------------------------------------------
 
-    def _check(self, header: Header) -> None:
+    def _check(self, header: Header, size: int) -> None:
         if header.key == API_VERSIONS_KEY:
             return
         offer = OFFERS.get(header.key)
@@ -284,6 +288,11 @@ class KafkaSession:
         if not offer.first <= header.version <= offer.last:
             raise UnsupportedVersion(
                 f"{offer.name} version {header.version} is not offered, {offer.first} to {offer.last} are"
+            )
+        api = BY_NAME[offer.api]
+        if size > api.head_bytes_max and not api.carries_records:
+            raise InvalidRequest(
+                f"{offer.name}: {size} bytes, {api.head_bytes_max} are accepted: send several requests"
             )
 
     def _begin(self, pending: _Pending) -> None:
@@ -330,11 +339,15 @@ class KafkaSession:
     def _answer(self, pending: _Pending, api: str, request: Any, context: RequestContext) -> Any:
         """The handler's answer, or an awaitable of it, through the faults of the link."""
         if self.meet_faults is None:
-            if len(pending.frame) > LARGE_HEAD and pending.header.key != PRODUCE_KEY:
-                # Other connections are served between decoding and handling it.
-                return self._handled(pending, api, request, context)
+            if pending.is_large:
+                return self._handled_in_a_turn(pending, api, request, context)
             return self._door.answering(api, request, context)
         return self.meet_faults(context.client_id, api, lambda: self._handled(pending, api, request, context))
+
+    async def _handled_in_a_turn(self, pending: _Pending, api: str, request: Any, context: RequestContext) -> Any:
+        """As :meth:`_handled`; other connections are served between decoding and handling it."""
+        await asyncio.sleep(0)
+        return await self._handled(pending, api, request, context)
 
     async def _handled(self, pending: _Pending, api: str, request: Any, context: RequestContext) -> Any:
         """The handler's answer; one that reports a failure travels as any other."""
@@ -362,12 +375,7 @@ class KafkaSession:
         """
         responses: list[Any] = []
         for request in requests:
-            try:
-                answer = self._answer(pending, api, request, context)
-            except BrokerNotAvailable:
-                raise
-            except ProtocolError as error:
-                answer = error_response(BY_NAME[api], error)
+            answer = self._answer_or_error(pending, api, request, context)
             if isinstance(answer, (Begun, Awaitable)):
                 return self._each_waiting(pending, api, requests, context, responses, answer)
             responses.append(answer)
@@ -382,13 +390,25 @@ class KafkaSession:
         responses: list[Any],
         answer: Any,
     ) -> Any:
+        while True:
+            try:
+                responses.append(await self._settled(pending, answer))
+            except BrokerNotAvailable:
+                raise
+            except ProtocolError as error:
+                responses.append(error_response(BY_NAME[api], error))
+            request = next(requests, None)
+            if request is None:
+                return responses
+            answer = self._answer_or_error(pending, api, request, context)
+
+    def _answer_or_error(self, pending: _Pending, api: str, request: Any, context: RequestContext) -> Any:
         try:
-            responses.append(await self._settled(pending, answer))
+            return self._answer(pending, api, request, context)
         except BrokerNotAvailable:
             raise
         except ProtocolError as error:
-            responses.append(error_response(BY_NAME[api], error))
-        return responses + await self._settled(pending, self._each(pending, api, requests, context))
+            return error_response(BY_NAME[api], error)
 
     async def _await(
         self, pending: _Pending, offer: Translation, message: Message, exchange: Exchange, answer: Awaitable[Any]
@@ -400,6 +420,8 @@ class KafkaSession:
             return
         except ProtocolError as error:
             response = error_response(BY_NAME[offer.api], error)
+        if pending.is_large:
+            await asyncio.sleep(0)
         self._done(pending, self._encoded(pending, offer, message, exchange, response))
 
     def _ended(self, response: Awaitable[Any], task: asyncio.Task[None]) -> None:

@@ -9,7 +9,9 @@ and values that it does not know, so that a log written by a later release of Ka
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
+from operator import mul
 from typing import Final
 
 from minikafka.groups.packing import Packer, Unpacker
@@ -26,12 +28,17 @@ a tagged field. The id stays in the log; a coordinator finds offsets by the topi
 """
 
 
+_POWERS = [1]
+"""Of 31, as 32-bit numbers; as many as the longest name has needed."""
+
+
 def java_hash(text: str) -> int:
     """``String.hashCode``: over UTF-16 units, as a signed 32-bit number."""
-    units = text.encode("utf-16-be", "surrogatepass")
-    value = 0
-    for high, low in zip(units[::2], units[1::2], strict=True):
-        value = (31 * value + (high << 8 | low)) & 0xFFFFFFFF
+    encoded = text.encode("utf-16-be", "surrogatepass")
+    units = struct.unpack(f">{len(encoded) // 2}H", encoded)
+    while len(_POWERS) < len(units):
+        _POWERS.append(31 * _POWERS[-1] & 0xFFFFFFFF)
+    value: int = sum(map(mul, reversed(units), _POWERS)) & 0xFFFFFFFF
     return value - (1 << 32) if value >= 1 << 31 else value
 
 

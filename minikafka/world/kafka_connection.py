@@ -6,15 +6,18 @@ Rules for this file:
 2. A large frame is admitted before memory is spent on it (``queued.max.request.bytes``); while there is no room the
    connection is not read. Connections wait for room in the order of their announcements, and none of them polls:
    thousands that announce a frame and send no more must not cost the loop anything.
-3. Answers that are ready in one turn of the loop leave in one write, those of all connections one after the other. A
+3. The session gets FRAMES_PER_TURN frames in one turn of the loop, and no further ones while it is full: hundreds of
+   small requests that arrived together do not delay other connections.
+4. Answers that are ready in one turn of the loop leave in one write, those of all connections one after the other. A
    write at the end of each read is sooner, and cost a broker with 32 busy clients a fifth more CPU: clients that are
    woken one by one send one by one.
-4. A connection that never asks, stands still in the middle of a frame or idles too long is closed.
+5. A connection that never asks, stands still in the middle of a frame or idles too long is closed.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol, TypeVar, cast
 
@@ -27,6 +30,8 @@ _Read = TypeVar("_Read")
 
 JOINED_SIZE = 4 * KIB
 """Buffers below this size are joined to one write."""
+
+FRAMES_PER_TURN = 16
 
 
 class KafkaHost(Protocol):
@@ -82,6 +87,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._reader = FrameReader(host.request_max_bytes)
         self._transport: asyncio.Transport | None = None
         self._session: FrameSession | None = None
+        self._frames: deque[memoryview] = deque()
+        """Frames that the session has not got yet, in order."""
+        self._delivers = False
+        """The next turn of the loop goes on with them."""
+        self._has_backlog = False
+        """The connection is not read until they are gone."""
         self._held = 0
         """Bytes admitted for the large frame that is being received, and for those that are being handled."""
         self._announced = 0
@@ -107,7 +118,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     @property
     def is_busy(self) -> bool:
         """Is a request being handled?"""
-        return self._session is not None and self._session.is_busy
+        return bool(self._frames) or (self._session is not None and self._session.is_busy)
 
     # ---- the transport's calls ---------------------------------------------------------------------------------------
 
@@ -124,6 +135,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._timer.cancel()
         if self._session is not None:
             self._session.closed()
+        self._is_paused_by_session = False
+        self._deliver()
         kept = 0
         if self.is_busy and not self._is_closing:
             # Frames that came whole are still handled, and hold their bytes until then.
@@ -161,16 +174,37 @@ class KafkaConnection(asyncio.BufferedProtocol):
             if self._session is not None:
                 self._session.malformed(error)
             return
-        for frame in frames:
+        if frames:
             self._has_asked = True
-            if self._session is not None and not self._is_closing:
-                self._session.received(frame)
+            self._frames.extend(frames)
+            if not self._delivers:
+                self._deliver()
         if frames or self._reader.is_empty:
             self._frame_since = self._heard_at
         if self._reader.announced != self._announced:
             self._announced = self._reader.announced
             if self._announced:
                 self._admit()
+
+    def _deliver(self) -> None:
+        """Give frames to the session; what it has no room for waits until it resumes."""
+        self._delivers = False
+        for _ in range(FRAMES_PER_TURN):
+            if self._is_closing:
+                self._frames.clear()
+            if not self._frames or self._is_paused_by_session or self._session is None:
+                break
+            self._session.received(self._frames.popleft())
+        else:
+            self._deliver_soon()
+        if self._frames or self._has_backlog:
+            self._has_backlog = bool(self._frames)
+            self._set_reading()
+
+    def _deliver_soon(self) -> None:
+        if self._frames and not self._delivers:
+            self._delivers = True
+            self._loop.call_soon(self._deliver)
 
     def _admit(self) -> None:
         """Room for the large frame that has begun; without any, read on when there is some."""
@@ -193,7 +227,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        wanted = not (self._is_paused_by_session or self._waits_for_room)
+        wanted = not (self._frames or self._is_paused_by_session or self._waits_for_room)
         if wanted and not transport.is_reading():
             transport.resume_reading()
         elif not wanted and transport.is_reading():
@@ -214,6 +248,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def close(self) -> None:
         self._is_closing = True
+        self._frames.clear()
         self.flush()
         if self._transport is not None:
             self._transport.close()
@@ -225,6 +260,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def resume(self) -> None:
         self._is_paused_by_session = False
         self._frame_since = self._loop.time()
+        self._deliver_soon()
         self._set_reading()
 
     def flush(self) -> None:
@@ -254,6 +290,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def finish(self) -> None:
         """Close once no answer is owed."""
         self._is_closing = True
+        self._frames.clear()
         if not self.is_busy:
             self.close()
 
@@ -264,6 +301,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def cancel(self) -> None:
         """End what is being handled: the process dies."""
+        self._frames.clear()
         if self._session is not None:
             self._session.cancel()
 

@@ -1,10 +1,11 @@
-"""Send generated requests to a broker process, and count what must not happen."""
+"""Send generated HTTP requests and frames of Kafka's protocol to a broker process, and count what must not happen."""
 
 from __future__ import annotations
 
 import json
 import mmap
 import os
+import resource
 import select
 import socket
 import subprocess
@@ -21,16 +22,30 @@ from typing import Any, Self
 
 import msgpack
 
+from minikafka.rest.route import Route
+from minikafka.wire.apis import Api
+from minikafka.wire.kafka.translate.common import Translation
+from tests.fuzz.frames import FRAME_TARGETS, FrameCaller, crowd, fault_of, frame_for, topic_id
 from tests.fuzz.requests import JSON, TARGETS, TOPICS, Request, bombs, request_for
 from tests.fuzz.serve import HOLD, HOLD_S_MAX
+
+Target = Api | Route | Translation
+PROTOCOLS: dict[str, tuple[Target, ...]] = {
+    "http": TARGETS,
+    "kafka": FRAME_TARGETS,
+    "both": (*TARGETS, *FRAME_TARGETS),
+}
+"""What requests are for: APIs and routes over HTTP, APIs of Kafka's protocol."""
 
 MEMORY_GROWTH_MAX = 0.2
 PATIENCE_S = 60.0
 """For a broker that does not answer: a hang is a failure, however slow the machine."""
 PARKED_S = 0.25
 """Requests that may wait for others (JoinGroup, long polls, streams) are left behind after this."""
-WARM_UP = 20 * len(TARGETS)
-"""Requests before memory is measured first: every code path has been there, and the logs have records."""
+WARM_UP = 20
+"""Requests to each target before memory is measured first: every code path has run, and the logs have records."""
+FILES_MAX = 12_000
+"""Open files of the sender and of the broker, for a crowd of connections."""
 SETTLE_S = 3.0
 MALLOC = {"PYTHONMALLOC": "malloc", "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_ARENA_MAX": "1"}
 """Freed buffers go back to the system, so that what is measured is in use and no hole in glibc's heap."""
@@ -47,6 +62,9 @@ class Served:
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="minikafka-fuzz-")
         folder = Path(self._folder.name)
+        most, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if most < FILES_MAX:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (FILES_MAX if hard < 0 else min(FILES_MAX, hard), hard))
         holds = folder / "holds"
         holds.write_bytes(bytes(HOLD.size))
         self._log = folder / "log"
@@ -234,6 +252,8 @@ class Counts:
     peak_bytes: int = 0
     tracebacks: int = 0
     seconds: float = 0.0
+    connections: int = 0
+    """Connections that were open at a time at the end."""
 
     @property
     def longest_hold_s(self) -> float:
@@ -248,7 +268,8 @@ class Counts:
         mib = 1 << 20
         statuses = ", ".join(f"{status} {count:,}" for status, count in sorted(self.statuses.items()))
         lines = [
-            f"seed {self.seed}: {self.requests:,} requests to {len(self.targets)} APIs and routes in {self.seconds:.0f} s",
+            f"seed {self.seed}: {self.requests:,} requests to {len(self.targets)} APIs and routes in {self.seconds:.0f} s"
+            + (f", then {self.connections:,} connections at a time" if self.connections else ""),
             f"answers: {statuses}",
             (
                 f"answers of 500: {self.statuses['500']}   tracebacks in the log: {self.tracebacks}   "
@@ -266,18 +287,26 @@ class Counts:
 
 
 def fuzz(
-    seed: int, *, requests: int | None = None, seconds: float | None = None, say: Callable[[str], None] | None = None
+    seed: int,
+    *,
+    requests: int | None = None,
+    seconds: float | None = None,
+    protocol: str = "both",
+    connections: int = 0,
+    say: Callable[[str], None] | None = None,
 ) -> Counts:
-    """So many requests, or for so long; each API and each route in turn."""
+    """So many requests, or for so long, to each target of the protocol in turn; then so many connections at a time."""
     counts = Counts(seed)
-    warm_up = max(WARM_UP, (requests or 0) // 10)
+    targets = PROTOCOLS[protocol]
+    warm_up = max(WARM_UP * len(targets), (requests or 0) // 10)
     random = Random(seed)
     bombs()  # made once, before the clock runs
     began = time.monotonic()
     with Served() as served:
         caller = Caller(served.port)
+        frames = FrameCaller(served.port, patience_s=PATIENCE_S, parked_s=PARKED_S)
         try:
-            _set_up(caller)
+            ids = _set_up(caller)
             served.holds()
             served.longest_hold_s()
             while (requests is None or counts.requests < requests) and (
@@ -288,8 +317,16 @@ def fuzz(
                     served.longest_hold_s()
                 if say is not None and counts.requests and counts.requests % 10_000 == 0:
                     say(counts.render())
-                _one(counts, random, served, caller)
+                target = targets[counts.requests % len(targets)]
+                if isinstance(target, Translation):
+                    _one_frame(counts, random, served, frames, target, ids)
+                else:
+                    _one(counts, random, served, caller, target)
             caller.close()
+            frames.close()
+            if connections:
+                counts.connections = crowd(served.port, connections, PATIENCE_S)
+                _note_hold(counts, served, f"{connections} connections")
             _settle(served)
             failure = served.failure()
             if failure:
@@ -300,6 +337,7 @@ def fuzz(
             counts.faults.append(f"after {counts.requests} requests: {type(error).__name__}: {error}")
         finally:
             caller.close()
+            frames.close()
             if os.environ.get("MINIKAFKA_FUZZ_LOG"):
                 Path(os.environ["MINIKAFKA_FUZZ_LOG"]).write_text(served.log())
         counts.peak_bytes = served.peak_bytes
@@ -312,8 +350,9 @@ def fuzz(
     return counts
 
 
-def _set_up(caller: Caller) -> None:
-    """The topics that requests hit, and a group."""
+def _set_up(caller: Caller) -> list[bytes]:
+    """The topics that requests hit; their ids."""
+    ids = []
     for name in TOPICS:
         document = {"name": name, "partitions": 40 if name == "wide" else 2}
         if name == "compacted":
@@ -326,10 +365,11 @@ def _set_up(caller: Caller) -> None:
         answer = caller.send(Request("set up", "POST", "/v1/topics", body, (("Content-Type", JSON),)), may_wait=False)
         if answer is None or answer[0] not in (200, 201):
             raise NoAnswer(f"topic {name} was not created: {answer}")
+        ids.append(topic_id(json.loads(answer[1])["topic_id"]))
+    return ids
 
 
-def _one(counts: Counts, random: Random, served: Served, caller: Caller) -> None:
-    target = TARGETS[counts.requests % len(TARGETS)]
+def _one(counts: Counts, random: Random, served: Served, caller: Caller, target: Api | Route) -> None:
     number = counts.requests
     request = request_for(random, target)
     may_wait = any(word in request.name for word in MAY_WAIT)
@@ -338,14 +378,8 @@ def _one(counts: Counts, random: Random, served: Served, caller: Caller) -> None
     counts.targets[
         request.name.split(" ")[0] if request.target.startswith("/rpc") else request.name.split(" app")[0]
     ] += 1
-    held = served.longest_hold_s()
     what = f"request {number}, {request.name} ({request.target[:80]}, {len(request.body)} bytes)"
-    counts.longest_holds.append((held, what))
-    counts.longest_holds.sort(reverse=True)
-    keep = max(20, counts.held_too_long)
-    del counts.longest_holds[keep:]
-    if held > HOLD_S_MAX:
-        counts.faults.append(f"{what} held the loop for {held * 1000:.1f} ms")
+    _note_hold(counts, served, what)
     if answer is None:
         counts.statuses["left waiting"] += 1
         return
@@ -356,6 +390,36 @@ def _one(counts: Counts, random: Random, served: Served, caller: Caller) -> None
         counts.faults.append(f"{what}: 500 {body[:300]!r}")
         if served.failure():
             raise NoAnswer(f"the broker stopped by itself: {served.failure()}")
+
+
+def _one_frame(
+    counts: Counts, random: Random, served: Served, caller: FrameCaller, target: Translation, ids: list[bytes]
+) -> None:
+    frame = frame_for(random, target, ids)
+    what = f"request {counts.requests}, Kafka {frame.name} ({len(frame.data)} bytes)"
+    counts.requests += 1
+    counts.targets[f"Kafka {target.name}"] += 1
+    try:
+        outcome, answers = caller.send(frame)
+    except TimeoutError:
+        raise NoAnswer(what) from None
+    _note_hold(counts, served, what)
+    fault = fault_of(frame, answers, UNKNOWN_SERVER_ERROR)
+    counts.statuses["500" if fault else f"Kafka {outcome}"] += 1
+    if fault:
+        counts.faults.append(f"{what}: {fault}")
+        if served.failure():
+            raise NoAnswer(f"the broker stopped by itself: {served.failure()}")
+
+
+def _note_hold(counts: Counts, served: Served, what: str) -> None:
+    held = served.longest_hold_s()
+    counts.longest_holds.append((held, what))
+    counts.longest_holds.sort(reverse=True)
+    keep = max(20, counts.held_too_long)
+    del counts.longest_holds[keep:]
+    if held > HOLD_S_MAX:
+        counts.faults.append(f"{what} held the loop for {held * 1000:.1f} ms")
 
 
 def _is_server_error(request: Request, status: int, body: bytes) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import string
 import struct
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,10 @@ import pytest
 from minikafka.errors import InvalidRequest
 from minikafka.wire.kafka import codec
 from minikafka.wire.kafka.schema import Field, api_named, api_names, api_with_key
+from minikafka.wire.kafka.translate.cluster import DESCRIBE_QUORUM
+from minikafka.wire.kafka.translate.common import Exchange
+from minikafka.wire.kafka.translate.produce import DESCRIBE_PRODUCERS
+from minikafka.wire.messages import DescribeProducersResponse, DescribeQuorumResponse
 
 SIDES = ("request", "response")
 VERSIONS = [
@@ -121,6 +126,30 @@ def test_huge_counts_cost_nothing():
     count = codec.ELEMENTS_MAX + 1
     with pytest.raises(InvalidRequest, match="too many elements"):
         codec.decode("Metadata", "request", 1, memoryview(struct.pack(">i", count) + b"\x00\x00" * count))
+
+
+def test_response_may_have_more_elements_than_a_request():
+    """A client asked for it; requests come from anybody."""
+    groups = [{"error_code": 0, "group_id": "g"}] * (codec.ELEMENTS_MAX + 1)
+    data = b"".join(codec.encode("DeleteGroups", "response", 1, {"throttle_time_ms": 0, "results": groups}))
+    assert len(codec.decode("DeleteGroups", "response", 1, memoryview(data))["results"]) == len(groups)
+
+
+def test_partition_that_a_request_repeats_is_described_once():
+    """However often it is named: the answer for one partition may be long."""
+    topics = [{"name": name, "partition_indexes": [1, 0, 1, 1]} for name in "tut"]
+    exchange = Exchange(0, None)  # type: ignore[arg-type]
+    request = DESCRIBE_PRODUCERS.request({"topics": topics}, exchange)
+    assert [(each.topic, each.partition) for each in request.partitions] == [("t", 1), ("t", 0), ("u", 1), ("u", 0)]
+    response = DescribeProducersResponse(error_code=3)
+    answer = DESCRIBE_PRODUCERS.response({"topics": topics}, response, exchange)
+    found = [(topic["name"], each["partition_index"]) for topic in answer["topics"] for each in topic["partitions"]]
+    assert found == [("t", 1), ("t", 0), ("u", 1), ("u", 0)]
+    topics = [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}] * 3}] * 2
+    exchange = Exchange(2, SimpleNamespace(wall_ms=lambda: 0))  # type: ignore[arg-type]
+    quorum = DescribeQuorumResponse(leader_id=1, leader_epoch=1, high_watermark=1)
+    (topic,) = DESCRIBE_QUORUM.response({"topics": topics}, quorum, exchange)["topics"]
+    assert len(topic["partitions"]) == 1
 
 
 def test_a_varint_of_more_than_five_bytes_is_refused():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -50,6 +51,24 @@ def test_frames_that_came_before_are_fed():
     assert reader.announced == 40_000
     assert [len(each) for each in reader.feed(data[25_000:])] == [40_000, 30]
     assert reader.announced == 0
+
+
+def anonymous_mib() -> float:
+    """Memory of this process that is no file's."""
+    return int(Path("/proc/self/status").read_text().split("RssAnon:")[1].split()[0]) / 1024
+
+
+def test_announced_frame_takes_memory_as_its_bytes_come():
+    """100 MiB were filled with zeros for a sender of four bytes."""
+    reader = FrameReader(LARGE)
+    before = anonymous_mib()
+    assert reader.feed(struct.pack(">i", LARGE) + bytes(20)) == []
+    reader.make_room()
+    assert len(reader.buffer()) == LARGE - 20
+    assert anonymous_mib() - before < 20
+    body = b"x" * (3 << 20)
+    (frame,) = FrameReader(LARGE).feed(framed(body))
+    assert frame == body
 
 
 @pytest.mark.parametrize("length", [-1, 0, 9, LARGE + 1, 2**31 - 1])

@@ -12,12 +12,12 @@ import pytest
 
 from minikafka.broker.dispatch import Begun
 from minikafka.broker.event_limiter import EventLimiter
-from minikafka.broker.kafka_session import PENDING_MAX, KafkaDoor, KafkaSession
+from minikafka.broker.kafka_session import LARGE_FRAME, PENDING_MAX, KafkaDoor, KafkaSession
 from minikafka.broker.meters import RequestMeters
 from minikafka.errors import BrokerNotAvailable, InvalidRequest, NotCoordinator, NotLeaderOrFollower
 from minikafka.ports import RequestContext
 from minikafka.quorum.image import MetadataImage
-from minikafka.wire.group_messages import HeartbeatResponse, OffsetFetchResponse
+from minikafka.wire.group_messages import DeleteGroupsResponse, HeartbeatResponse, OffsetFetchResponse
 from minikafka.wire.kafka.codec import decode, encode
 from minikafka.wire.kafka.schema import api_named
 from minikafka.wire.messages import MetadataResponse, ProducedPartition, ProduceResponse
@@ -416,3 +416,46 @@ async def test_several_requests_of_one_message_are_answered_in_order_whether_or_
     assert line.answered == [1, 2]
     answer = decode("OffsetFetch", "response", 8, memoryview(line.sent[1]), 9)
     assert [each["error_code"] for each in answer["groups"]] == [NotCoordinator.code, 0]
+
+
+async def test_large_frame_is_decoded_handled_and_answered_in_separate_turns():
+    """Other connections are served in between, and later requests of this one wait."""
+    line = Line()
+    line.prompt["DeleteGroups"] = DeleteGroupsResponse(groups=())
+    line.prompt["Heartbeat"] = HeartbeatResponse()
+    line.ask("DeleteGroups", 1, {"groups_names": ["g" * 9] * (LARGE_FRAME // 10)}, 1)
+    line.heartbeat(2)
+    states = [(len(line.asked), len(line.sent))]
+    for _ in range(10):
+        await asyncio.sleep(0)
+        states.append((len(line.asked), len(line.sent)))
+    assert states[0] == (0, 0)
+    assert (1, 0) in states
+    assert line.answered == [1, 2]
+    line.ask("DeleteGroups", 1, {"groups_names": ["g"]}, 3)
+    assert line.answered == [1, 2, 3], "a small one is answered at once"
+
+
+async def test_thousands_of_requests_in_one_message_need_no_deep_stack():
+    """Each of them is handled in a turn of its own."""
+    line = Line()
+    line.prompt["OffsetFetch"] = OffsetFetchResponse()
+    groups = [{"group_id": f"g{number}", "topics": None} for number in range(3_000)]
+    line.ask("OffsetFetch", 8, {"groups": groups}, 1)
+    for _ in range(2 * len(groups)):
+        await asyncio.sleep(0)
+    assert [request.group_id for _, request, _ in line.asked] == [each["group_id"] for each in groups]
+    answer = decode("OffsetFetch", "response", 8, memoryview(line.sent[0]), 9)
+    assert len(answer["groups"]) == len(groups)
+
+
+async def test_frame_that_is_too_large_for_its_api_closes_the_connection():
+    """As /rpc bounds the heads of requests: 64 KiB for ListGroups."""
+    line = Line()
+    line.ask("ListGroups", 4, {"states_filter": ["s" * 60_000]}, 1)
+    assert not line.is_closed
+    line.session.cancel()
+    line = Line()
+    line.ask("ListGroups", 4, {"states_filter": ["s" * 70_000]}, 1)
+    assert line.is_closed
+    assert "65536 are accepted" in line.events[0][1]["why"]

@@ -43,6 +43,16 @@ def test_the_hash_is_over_utf_16_units():
     assert java_hash("\U0001f600") == 31 * 0xD83D + 0xDE00
 
 
+def test_hash_of_a_long_name_is_javas():
+    """Computed step by step, as ``String.hashCode`` is defined."""
+    text = "group-\u00e9\uffff" * 200
+    value = 0
+    for each in text:
+        value = (31 * value + ord(each)) & 0xFFFFFFFF
+    assert java_hash(text) == value - (1 << 32 if value >= 1 << 31 else 0)
+    assert java_hash("") == 0
+
+
 def test_an_offset_in_kafkas_bytes():
     """Key version 1, value version 3, laid out by hand."""
     value = CommittedOffset(offset=258, leader_epoch=7, metadata="m", timestamp_ms=1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from functools import lru_cache
+from mmap import mmap
 from typing import NamedTuple
 
 from minikafka.errors import InvalidRequest
@@ -17,6 +18,10 @@ from minikafka.wire.kafka.schema import ApiSchema, api_with_key
 
 READ_SIZE = 16 * 1024
 """Bytes of one connection's read buffer: many small requests fit."""
+
+CLEARED_SIZE_MAX = 2 * 1024 * 1024
+"""Larger frames are received into pages that the system provides one by one. Python fills a new bytearray with zeros:
+for 100 MiB that nobody has sent yet, this took 55 ms and 100 MiB."""
 
 _SIZE = struct.Struct(">i")
 _HEADER = struct.Struct(">hhih")
@@ -106,7 +111,7 @@ class FrameReader:
         self._begin = 0
         self._end = 0
         """Unsplit bytes are ``_read[_begin:_end]``."""
-        self._large: bytearray | None = None
+        self._large: bytearray | mmap | None = None
         self._large_size = 0
         self.announced = 0
         """Size of the large frame that is being received; 0: none is."""
@@ -119,7 +124,7 @@ class FrameReader:
     def make_room(self) -> None:
         """Give the announced frame its memory."""
         if self.announced and self._large is None:
-            self._large = bytearray(self.announced)
+            self._large = bytearray(self.announced) if self.announced <= CLEARED_SIZE_MAX else mmap(-1, self.announced)
             self._large_size = self._end - self._begin
             self._large[: self._large_size] = self._read[self._begin : self._end]
             self._begin = self._end = 0

@@ -9,7 +9,7 @@ from minikafka.types import METADATA_TOPIC
 from minikafka.wire.admin import DescribeLogDirsRequest, PartitionName
 from minikafka.wire.kafka.codec import Message
 from minikafka.wire.kafka.schema import ZERO_UUID
-from minikafka.wire.kafka.translate.common import Exchange, Translation, by_topic
+from minikafka.wire.kafka.translate.common import Exchange, Translation, by_topic, each_once
 from minikafka.wire.messages import DescribeQuorumRequest, DescribeQuorumResponse, QuorumReplica
 
 CONTROLLER_LISTENER = "CONTROLLER"
@@ -33,13 +33,13 @@ def _quorum_response(message: Message, response: DescribeQuorumResponse, exchang
         "error_code": 0,
         "topics": [
             {
-                "topic_name": topic["topic_name"],
-                "partitions": [
-                    _quorum_partition(topic["topic_name"], each["partition_index"], response, wall_ms)
-                    for each in topic["partitions"]
-                ],
+                "topic_name": name,
+                "partitions": [_quorum_partition(name, each, response, wall_ms) for each in partitions],
             }
-            for topic in message["topics"]
+            for name, partitions in each_once(
+                (topic["topic_name"], [each["partition_index"] for each in topic["partitions"]])
+                for topic in message["topics"]
+            ).items()
         ],
         "nodes": [
             {

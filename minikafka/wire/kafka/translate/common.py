@@ -158,3 +158,11 @@ def code_for(code: int, version: int, since: Mapping[int, tuple[int, int]]) -> i
     """The code as this version of the API knows it: ``since`` maps a code to (first version, older substitute)."""
     newer = since.get(code)
     return newer[1] if newer is not None and version < newer[0] else code
+
+
+def each_once(topics: Iterable[tuple[str, Iterable[int]]]) -> dict[str, list[int]]:
+    """Partitions by topic, in the order of the request, each of them once: the answer for one partition may be long."""
+    found: dict[str, dict[int, None]] = {}
+    for name, partitions in topics:
+        found.setdefault(name, {}).update(dict.fromkeys(partitions))
+    return {name: list(partitions) for name, partitions in found.items()}

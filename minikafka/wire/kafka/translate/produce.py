@@ -12,6 +12,7 @@ from minikafka.wire.kafka.translate.common import (
     Exchange,
     Translation,
     code_for,
+    each_once,
     endpoints_of,
     leader_of,
 )
@@ -171,9 +172,9 @@ INIT_PRODUCER_ID = Translation("InitProducerId", 0, 5, _init_request, _init_resp
 def _producers_request(message: Message, _exchange: Exchange) -> DescribeProducersRequest:
     return DescribeProducersRequest(
         partitions=tuple(
-            DescribeProducersPartition(topic=topic["name"], partition=each)
-            for topic in message["topics"]
-            for each in topic["partition_indexes"]
+            DescribeProducersPartition(topic=name, partition=each)
+            for name, partitions in _asked_for(message).items()
+            for each in partitions
         )
     )
 
@@ -183,15 +184,16 @@ def _producers_response(message: Message, response: Any, _exchange: Exchange) ->
     return {
         "topics": [
             {
-                "name": topic["name"],
-                "partitions": [
-                    _producers(each, answers.get((topic["name"], each), response))
-                    for each in topic["partition_indexes"]
-                ],
+                "name": name,
+                "partitions": [_producers(each, answers.get((name, each), response)) for each in partitions],
             }
-            for topic in message["topics"]
+            for name, partitions in _asked_for(message).items()
         ]
     }
+
+
+def _asked_for(message: Message) -> dict[str, list[int]]:
+    return each_once((topic["name"], topic["partition_indexes"]) for topic in message["topics"])
 
 
 def _producers(partition: int, answer: Any) -> Message:
