@@ -46,6 +46,9 @@ GROUP_NAMES = ("group_id", "groups", "groups_names", "key", "coordinator_keys")
 # How a message is damaged while it is written, and how a whole frame is.
 INSIDE = ("length", "length", "length", "many", "many", "tags")
 OUTSIDE = ("cut", "left over", "flipped", "version", "header", "size", "open", "slow", "http", "garbage", "pipelined")
+# A change that is only validated must not become one that is made: hundreds of partitions would be.
+CREATING = ("CreateTopics", "CreatePartitions")
+SHIFTING = ("length", "tags", "flipped", "header", "version")
 _LARGE = 8_000
 """Elements beyond this are copies of the first."""
 MANY_BYTES_MAX = 4 * MIB
@@ -234,6 +237,8 @@ def frame_for(random: Random, target: Translation, ids: list[bytes]) -> Frame:
     """The next frame to an API."""
     drawn = random.random()
     damage = "right" if drawn < 0.35 else random.choice(INSIDE) if drawn < 0.7 else random.choice(OUTSIDE)
+    if target.name in CREATING and damage in SHIFTING:
+        damage = "cut"
     schema = api_named(target.name)
     version = random.randrange(target.first, target.last + 1)
     writer = Writer(random, schema, version, ids, damage if damage in INSIDE else "")

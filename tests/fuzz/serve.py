@@ -84,6 +84,11 @@ class Watch:
                 where = frames if number == self._callbacks else ""
                 self.holds.append({"held_s": held, "cause": cause, "where": where})
 
+        def collects(phase: str, about: dict[str, int]) -> None:
+            # Nothing else runs meanwhile: without this nobody would see it.
+            self._seen = (self._callbacks, f"collection of garbage, generation {about['generation']}, {phase}")
+
+        gc.callbacks.append(collects)
         asyncio.events.Handle._run = measured  # type: ignore[method-assign]
         threading.Thread(target=self._look, args=(threading.get_ident(),), daemon=True).start()
 

@@ -5,6 +5,8 @@ A leader whose session with the controller has expired refuses clients, as it do
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from minikafka.broker.api.produce import TIMEOUT_MS_MAX
@@ -47,16 +49,33 @@ if TYPE_CHECKING:
     from minikafka.log.partition_log import PartitionLog
 
 
+LISTED_PER_TURN = 500
+"""Partitions that are looked up before others are served: a search by timestamp reads a log's index and a batch."""
+
+
 def handle_list_offsets(
     replicas: ReplicaManager, request: ListOffsetsRequest, *, session_alive: SessionAlive
-) -> ListOffsetsResponse:
+) -> ListOffsetsResponse | Awaitable[ListOffsetsResponse]:
     """The offset for a time, or the earliest, latest (high watermark; log end for replicas), or newest timestamp's.
 
     A new leader whose watermark has not reached its epoch's start answers OFFSET_NOT_AVAILABLE to clients (KIP-207).
     """
+    if len(request.partitions) > LISTED_PER_TURN:
+        return _list_in_turns(replicas, request, session_alive)
     return ListOffsetsResponse(
         partitions=tuple(_list_one(replicas, request, item, session_alive) for item in request.partitions)
     )
+
+
+async def _list_in_turns(
+    replicas: ReplicaManager, request: ListOffsetsRequest, session_alive: SessionAlive
+) -> ListOffsetsResponse:
+    found = []
+    for number, item in enumerate(request.partitions, 1):
+        found.append(_list_one(replicas, request, item, session_alive))
+        if number % LISTED_PER_TURN == 0:
+            await asyncio.sleep(0)
+    return ListOffsetsResponse(partitions=tuple(found))
 
 
 def _list_one(
