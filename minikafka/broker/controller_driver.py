@@ -448,6 +448,7 @@ class ControllerDriver:
         if node in committed.brokers and committed.brokers[node].in_controlled_shutdown:
             # Begun under another controller: what is committed now surely holds the records that moved its leaders.
             self.sessions.shutting_down(node, committed.offset)
+        self.sessions.asked_to_stop(node, self.world.clock.now(), wants=request.want_shut_down)
         moved_below = self.sessions.shutdown_offset(node)
         others = (other for other in sorted(image.brokers) if other != node and image.alive(other))
         decision = self.controller.heartbeat(
@@ -455,6 +456,7 @@ class ControllerDriver:
             request,
             lowest_other_offset=self.sessions.lowest_offset(others),
             shutdown_offset=NOT_YET if moved_below is None else moved_below,
+            unheard=self.sessions.unheard_since_asked_to_stop(node),
         )
         self.sessions.touched(node, self.world.clock.now(), metadata_offset=request.current_metadata_offset)
         self._try_to_reach(node)

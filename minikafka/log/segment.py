@@ -20,7 +20,7 @@ from minikafka.log.index import OffsetIndex, TimeIndex
 from minikafka.log.names import INDEX, LOG, TIME_INDEX, offset_name
 from minikafka.ports import Buffers, Disk, File
 from minikafka.types import Offset
-from minikafka.wire.batch import HEADER_SIZE, LENGTH_END, MAGIC, NO_TIMESTAMP, RecordBatch
+from minikafka.wire.batch import HEADER_SIZE, LENGTH_END, MAGIC, NO_TIMESTAMP, RecordBatch, verify
 
 RELATIVE_MAX = 2**31 - 1
 """Offsets and positions in an index are int32, relative to the segment."""
@@ -242,6 +242,8 @@ class Segment:
         start = max(start, self.index.position_before(offset))
         for position, header in headers(self.file, start, self.size):
             if header.base_offset + header.last_offset_delta >= offset:
+                if header.last_offset >= self.next_offset:
+                    raise CorruptMessage(f"{self.path(LOG)}: batch at byte {position} ends at {header.last_offset}")
                 return position, header
         raise CorruptMessage(f"{self.path(LOG)}: no batch holds offset {offset} below {self.next_offset}")
 
@@ -249,12 +251,15 @@ class Segment:
         """The whole batches to read; None when there is none.
 
         From the batch that holds ``offset``; nothing of the batch that holds ``end_offset`` or of later ones; at most
-        ``max_bytes``, or one batch whatever its size with ``min_one_batch`` (KIP-74).
+        ``max_bytes``, or one batch whatever its size with ``min_one_batch`` (KIP-74). Raises CorruptMessage when
+        ``offset`` seems to be in a gap because the header of the batch that holds it is damaged.
         """
         first = self.locate(offset)
         if first is None or first[1].last_offset >= end_offset:
             return None
         start, header = first
+        if header.base_offset > offset:
+            self.check_batch_before(start, offset)
         limit, next_offset = self.size, self.next_offset
         if end_offset < self.next_offset:
             beyond = self.locate(end_offset, start=start)
@@ -270,6 +275,21 @@ class Segment:
             if position + walked.size > start + max_bytes:
                 return Extent(start, position - start, header.base_offset, walked.base_offset)
         raise InvariantViolation(f"no batch of {self} crosses byte {start + max_bytes}, though {limit} bytes are there")
+
+    def check_batch_before(self, position: int, offset: Offset) -> None:
+        """Verify the batch in front of ``position``, which seems to end before ``offset``. Raises CorruptMessage.
+
+        Compaction leaves gaps, and a reader cannot distinguish one from a batch whose ``lastOffsetDelta`` is damaged:
+        it would pass over that batch's records, and a follower would lose them.
+        """
+        before = None
+        for at, header in headers(self.file, self.index.position_before(offset), position):
+            before = at, header
+        if before is not None:
+            try:
+                verify(self.read(before[0], before[1].size))
+            except CorruptMessage as error:
+                raise CorruptMessage(f"{self.path(LOG)}: batch at byte {before[0]}: {error.message}") from error
 
     def read(self, position: int, size: int) -> bytes:
         """Exactly these bytes of the log file; CorruptMessage when the file is shorter than it was."""

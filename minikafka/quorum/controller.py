@@ -113,6 +113,7 @@ class Controller:
         *,
         lowest_other_offset: Offset | None,
         shutdown_offset: Offset,
+        unheard: frozenset[NodeId] = frozenset(),
     ) -> Decision[BrokerHeartbeatResponse]:
         """See :func:`controller_brokers.heartbeat`."""
         return controller_brokers.heartbeat(
@@ -121,6 +122,7 @@ class Controller:
             request,
             lowest_other_offset=lowest_other_offset,
             shutdown_offset=shutdown_offset,
+            unheard=unheard,
         )
 
     def broker_lost(self, image: MetadataImage, node: NodeId) -> Decision[None]:

@@ -5,7 +5,8 @@
     (unknown)      --register-->                     fenced, or, when it has applied all that is committed, unfenced
     fenced         --caught up, does not want to be fenced-->       unfenced: leaders for partitions that waited for it
     unfenced       --session expired, wants to be fenced-->         fenced: out of all ISRs, its leaders moved
-    unfenced       --wants to shut down-->           shutting down: out of all ISRs, its leaders moved
+    unfenced       --wants to shut down, no partition would rest on a replica that may be dead-->
+                                                     shutting down: out of all ISRs, its leaders moved
     shutting down  --leads nothing, others know-->   fenced, and may stop
     any            --a new incarnation registers-->  fenced: as above; after an unclean stop also out of all ELRs
 
@@ -23,6 +24,7 @@ from minikafka.quorum.decision import ClusterPolicy, Decision
 from minikafka.quorum.elections import with_broker, without_broker
 from minikafka.quorum.image import BrokerImage, MetadataImage
 from minikafka.quorum.records import BrokerRegistrationChange, MetadataRecord, RegisterBroker
+from minikafka.replication.high_watermark import effective_min_isr
 from minikafka.types import Address, NodeId, Offset, TopicId
 from minikafka.wire.messages import (
     BrokerHeartbeatRequest,
@@ -140,12 +142,14 @@ def heartbeat(
     *,
     lowest_other_offset: Offset | None,
     shutdown_offset: Offset,
+    unheard: frozenset[NodeId] = frozenset(),
 ) -> Decision[BrokerHeartbeatResponse]:
     """A sign of life, and the wishes of a broker (the table in the file's head). Raises StaleBrokerEpoch.
 
     ``lowest_other_offset``: what every other unfenced broker has applied (None: there is no other);
     ``shutdown_offset``: the end of the records that moved this broker's leaders away. A broker may stop when it leads
-    nothing and the others have read that far, so that nobody still asks it.
+    nothing and the others have read that far, so that nobody still asks it. ``unheard``: brokers without a sign of life
+    since this broker first asked to shut down; see :func:`_rests_on_unheard`.
     """
     broker = checked_broker(image, request.broker_id, request.broker_epoch)
     caught_up = request.current_metadata_offset > broker.broker_epoch
@@ -174,6 +178,8 @@ def heartbeat(
             fenced=True,
             stop=request.want_shut_down,
         )
+    if request.want_shut_down and _rests_on_unheard(policy, image, broker.node_id, unheard):
+        return _answer(caught_up=caught_up, fenced=False)
     if request.want_shut_down:
         return _begin_shutdown(policy, image, broker, caught_up=caught_up)
     return _answer(caught_up=caught_up, fenced=False)
@@ -186,6 +192,24 @@ def _unfence(
     after = image.staged((unfenced,))
     records = (unfenced, *with_broker(policy, after, broker.node_id, missing))
     return _answer(records, f"broker {broker.node_id} has caught up", caught_up=True, fenced=False)
+
+
+def _rests_on_unheard(policy: ClusterPolicy, image: MetadataImage, node: NodeId, unheard: frozenset[NodeId]) -> bool:
+    """Return True if some partition without ``node`` would rest on one replica that may be dead already.
+
+    The broker that asks to shut down then stays until that replica is heard or its session ends. Otherwise committed
+    records are lost although one replica was whole all the time: 1. replica 3 of [1,2,3] loses power, and with it what
+    its page cache held; 2. replica 2 is cut off and fenced; 3. replica 1, which leads, shuts down within the session
+    timeout of 3: the ISR is {3}; 4. replica 3 restarts, leaves the ISR after its unclean stop, and leads as the last
+    known leader. A replica that the shutdown makes eligible to lead (KIP-966) is not lost, so nothing waits for it.
+    """
+    for topic, partition in image.sorted_partitions():
+        rest = [member for member in partition.isr if member != node]
+        if node in partition.isr and len(rest) == 1 and rest[0] in unheard:
+            least = effective_min_isr(policy.min_insync_replicas(topic), partition.replicas, partition.adding)
+            if least <= 1 or not policy.eligible_leader_replicas_enable:
+                return True
+    return False
 
 
 def _begin_shutdown(

@@ -18,8 +18,11 @@ from minikafka.types import NO_OFFSET, NodeId, Offset
 @dataclass(slots=True)
 class _Session:
     last_contact: float
+    heard_at: float | None = None
+    """When it was heard in this reign; ``last_contact`` is a grace period for a broker that was not."""
     metadata_offset: Offset = NO_OFFSET
     shutdown_offset: Offset | None = None
+    asked_to_stop_at: float | None = None
 
 
 class Sessions:
@@ -38,11 +41,12 @@ class Sessions:
         """A valid registration or heartbeat came; ``metadata_offset`` is the end of what the broker has applied."""
         session = self._sessions.setdefault(node, _Session(now))
         session.last_contact = max(session.last_contact, now)
+        session.heard_at = now
         session.metadata_offset = max(session.metadata_offset, metadata_offset)
 
     def begun(self, node: NodeId, now: float) -> None:
         """A new incarnation registered: what the old one had applied counts no more."""
-        self._sessions[node] = _Session(now)
+        self._sessions[node] = _Session(now, heard_at=now)
 
     def ended(self, node: NodeId) -> None:
         """The broker was fenced or has left; it is heard again or not at all."""
@@ -63,6 +67,22 @@ class Sessions:
         return min(contacts) + self._timeout_s if contacts else None
 
     # ---- controlled shutdown ----
+
+    def asked_to_stop(self, node: NodeId, now: float, *, wants: bool = True) -> None:
+        """The broker's heartbeat has (``wants``) or no longer has the wish to shut down; the first wish counts."""
+        session = self._sessions.get(node)
+        if session is not None and (session.asked_to_stop_at is None or not wants):
+            session.asked_to_stop_at = now if wants else None
+
+    def unheard_since_asked_to_stop(self, node: NodeId) -> frozenset[NodeId]:
+        """Return the brokers that have not been heard since ``node`` first asked to shut down."""
+        session = self._sessions.get(node)
+        since = session.asked_to_stop_at if session is not None else None
+        if since is None:
+            return frozenset()
+        return frozenset(
+            other for other, each in self._sessions.items() if each.heard_at is None or each.heard_at <= since
+        )
 
     def shutting_down(self, node: NodeId, offset: Offset) -> None:
         """The broker's leaders were moved by records below ``offset``; the first call counts."""

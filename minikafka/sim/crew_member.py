@@ -60,6 +60,8 @@ class CrewMember(ConsumerRebalanceListener):
         self._owes = False
         """A commit has failed: the next poll brings another one."""
         self._polls = 0
+        self._turn = asyncio.Lock()
+        """One commit at a time, as in the consumer: the attempts of one must not count as those of the next."""
         self._world = cluster.sim.of(self.machine)
         self._config = ConsumerConfig(
             bootstrap_servers=cluster.bootstrap,
@@ -154,19 +156,21 @@ class CrewMember(ConsumerRebalanceListener):
         if self.consumer is None or (offsets is not None and not offsets):
             return
         self._owes = True
-        member, given = self.consumer._member, None if offsets is None else dict(offsets)
-        member_id = member.member_id if member is not None else ""
-        since = self._book.commits_sent(self._group.name)
-        try:
-            await self.consumer.commit(given)
-        except ProtocolError as error:
-            if error.outcome == NOT_WRITTEN:
-                self._book.commit_refused(self._group.name, member_id, since, given)
-            self._world.events("crew_commit_failed", group=self._group.name, error=error.name, outcome=error.outcome)
-        else:
-            self._owes = False
-            if offsets is not None:
-                offsets.clear()
+        consumer, given = self.consumer, None if offsets is None else dict(offsets)
+        member_id = consumer._member.member_id if consumer._member is not None else ""
+        async with self._turn:
+            since = self._book.commits_sent(self._group.name)
+            try:
+                await consumer.commit(given)
+            except ProtocolError as error:
+                if error.outcome == NOT_WRITTEN:
+                    self._book.commit_refused(self._group.name, member_id, since, given)
+                facts = {"error": error.name, "outcome": error.outcome}
+                self._world.events("crew_commit_failed", group=self._group.name, **facts)
+                return
+        self._owes = False
+        if offsets is not None:
+            offsets.clear()
 
     # ---- rebalances --------------------------------------------------------------------------------------------------
 

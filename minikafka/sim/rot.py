@@ -18,6 +18,7 @@ the run fails.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from random import Random
@@ -97,10 +98,14 @@ class Rot:
         return True
 
     def call_the_operator(self) -> None:
-        """For whatever is rotten now; who was waited for has had time enough."""
+        """Begin or resume the repair of whatever is rotten now: all faults end here, and with them its timers.
+
+        A repair that is under way looks again a moment later: a leader that has just been resumed may be found silent
+        and fenced, and then the rotten replica is needed as it is.
+        """
         for node, name in list(self.rotten):
             if node in self.under_repair:
-                self._replace(node, name, 0.0)
+                self._again(functools.partial(self._replace, node, name, STOP_S))
             else:
                 self._repair(node, name)
 

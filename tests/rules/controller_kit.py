@@ -107,6 +107,7 @@ class Cluster:
         lowest_other_offset: int | None = None,
         shutdown_offset: int = 0,
         missing: tuple[TopicPartition, ...] = (),
+        unheard: frozenset[int] = frozenset(),
     ) -> BrokerHeartbeatResponse:
         """A heartbeat of a broker that has read everything, unless ``offset`` says less.
 
@@ -124,7 +125,11 @@ class Cluster:
             ),
         )
         decision = self.controller.heartbeat(
-            self.image, request, lowest_other_offset=lowest_other_offset, shutdown_offset=shutdown_offset
+            self.image,
+            request,
+            lowest_other_offset=lowest_other_offset,
+            shutdown_offset=shutdown_offset,
+            unheard=unheard,
         )
         return self.commit(decision)
 

@@ -182,6 +182,39 @@ def test_controlled_shutdown_moves_leaders_before_it_lets_go():
     assert again.should_shut_down
 
 
+def test_controlled_shutdown_waits_for_a_sign_of_life_of_the_only_replica_that_stays():
+    """Seed 651803203: the replica that inherited the partition had lost power, and its unsynced records, before."""
+    cluster = Cluster(min_isr=1)
+    cluster.create("t", (1, 2, 3))
+    cluster.lose(2)
+    answer = cluster.heartbeat(1, want_shut_down=True, unheard=frozenset({3}))
+    assert (answer.should_shut_down, answer.is_fenced) == (False, False)
+    assert cluster.leader() == (1, (1, 3))
+    assert not cluster.image.brokers[1].in_controlled_shutdown
+
+    cluster.heartbeat(1, want_shut_down=True)
+    assert cluster.leader() == (3, (3,))
+
+
+def test_controlled_shutdown_does_not_wait_when_nothing_can_be_lost():
+    """Two replicas stay in sync, or the one that stops remains eligible to lead (KIP-966), or nothing stays."""
+    two_stay = Cluster(min_isr=1)
+    two_stay.create("t", (1, 2, 3))
+    two_stay.heartbeat(1, want_shut_down=True, unheard=frozenset({2, 3}))
+    assert two_stay.leader() == (2, (2, 3))
+
+    eligible = Cluster(min_isr=2)
+    eligible.create("t", (1, 3))
+    eligible.heartbeat(1, want_shut_down=True, unheard=frozenset({2, 3}))
+    assert eligible.leader() == (3, (3,))
+    assert eligible.state().elr == (1,)
+
+    alone = Cluster(min_isr=1)
+    alone.create("t", (1,))
+    alone.heartbeat(1, want_shut_down=True, unheard=frozenset({2, 3}))
+    assert alone.image.brokers[1].in_controlled_shutdown
+
+
 def test_a_broker_that_does_not_want_to_stop_is_not_stopped():
     """A shutdown that somebody else began in its name ends with a broker that is unfenced again."""
     cluster = Cluster()
@@ -290,6 +323,25 @@ def test_the_offset_that_moved_a_brokers_leaders_is_kept_once():
     assert sessions.shutdown_offset(1) is None
     sessions.shutting_down(2, 5)
     assert sessions.shutdown_offset(2) is None
+
+
+def test_signs_of_life_count_from_the_first_request_to_shut_down():
+    """The grace period that a new controller gives to all brokers is no sign of life."""
+    sessions = Sessions(timeout_s=9.0)
+    sessions.restart((1, 2, 3), 0.0)
+    assert sessions.unheard_since_asked_to_stop(1) == frozenset()
+    sessions.touched(1, 1.0)
+    sessions.touched(2, 1.0)
+    sessions.asked_to_stop(1, 2.0)
+    sessions.asked_to_stop(1, 4.0)
+    assert sessions.unheard_since_asked_to_stop(1) >= {2, 3}
+    sessions.touched(2, 3.0)
+    assert 2 not in sessions.unheard_since_asked_to_stop(1)
+    assert 3 in sessions.unheard_since_asked_to_stop(1)
+    sessions.begun(3, 5.0)
+    assert sessions.unheard_since_asked_to_stop(1) == {1}
+    sessions.asked_to_stop(1, 6.0, wants=False)
+    assert sessions.unheard_since_asked_to_stop(1) == frozenset()
 
 
 # ---- producer ids --------------------------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from minikafka.config import TopicConfig
@@ -15,9 +17,10 @@ from minikafka.errors import (
     RecordListTooLarge,
 )
 from minikafka.invariant import InvariantViolation
+from minikafka.log.names import offset_name
 from minikafka.types import EpochEnd
-from minikafka.wire.batch import RecordBatch, split, verify
-from minikafka.wire.records import decode_batch
+from minikafka.wire.batch import CHECKED_START, HEADER_SIZE, RecordBatch, split, verify, verify_client
+from minikafka.wire.records import Record, build_batch, decode_batch
 from tests.rules.log_words import SMALL, TIME, client_batch, everything, fill, on_disk, open_log, values
 from tests.rules.memory_disk import MemoryDisk, run
 
@@ -528,6 +531,49 @@ def test_a_file_that_became_shorter_is_an_error_not_an_answer():
     del disk.inodes[LOG].content[150:]
     with pytest.raises(CorruptMessage):
         log.read(0, max_bytes=1000)
+
+
+@pytest.mark.parametrize("segment_bytes", [1 << 20, 100])
+def test_no_damaged_bit_of_a_header_makes_a_read_pass_over_its_batch(segment_bytes: int):
+    """Seed 651803867: a rotten lastOffsetDelta looked like one of compaction's gaps; the fetch began behind the batch."""
+    config = replace(SMALL, segment_bytes=segment_bytes)
+    disk = MemoryDisk()
+    log = on_disk(open_log(disk, config))
+    batch = build_batch([Record(offset, TIME, value=b"v") for offset in range(3)])
+    for _ in range(3):
+        log.append_as_leader(verify_client(batch), leader_epoch=0, wall_ms=TIME)
+    log.tail.clear()
+    path, start = (LOG, len(batch)) if segment_bytes > 100 else (f"orders-0/{offset_name(3, '.log')}", 0)
+    refused = 0
+    for at in range(CHECKED_START - 4, HEADER_SIZE):
+        for bit in range(8):
+            disk.inodes[path].content[start + at] ^= 1 << bit
+            for offset in (3, 4, 5):
+                try:
+                    found = log.read(offset, max_bytes=1000)
+                except CorruptMessage:
+                    refused += 1
+                else:
+                    assert found.first_offset == 3, (at, bit, offset)
+            disk.inodes[path].content[start + at] ^= 1 << bit
+    assert refused >= 5  # the sign makes it end before 3, other bits before 4 or 5
+    assert log.read(4, max_bytes=1000).first_offset == 3
+
+
+def test_a_damaged_header_at_the_end_of_a_segment_is_not_a_gap_after_a_restart():
+    """A sealed segment ends where the next one begins, whatever its last header says."""
+    config = replace(SMALL, segment_bytes=100)
+    disk = MemoryDisk()
+    log = on_disk(open_log(disk, config))
+    batch = build_batch([Record(offset, TIME, value=b"v") for offset in range(3)])
+    for _ in range(3):
+        log.append_as_leader(verify_client(batch), leader_epoch=0, wall_ms=TIME)
+    disk.inodes[f"orders-0/{offset_name(3, '.log')}"].content[26] ^= 2
+    log = on_disk(open_log(disk, config, recovery_point=log.end_offset, clean=True))
+    assert log.end_offset == 9
+    with pytest.raises(CorruptMessage, match="no batch holds offset 5"):
+        log.read(5, max_bytes=1000)
+    assert log.read(6, max_bytes=1000).first_offset == 6
 
 
 def test_a_rotten_batch_fails_who_reads_there_and_nobody_else():
