@@ -33,7 +33,6 @@ TIMEOUT_MULTIPLIER = 4
 TRANSACTIONS = "needs transactions"
 ACLS = "needs access control lists, which need an authorizer"
 EXCEPTIONS = {
-    "0011_produce_batch": "expects errors for single records of a batch (KIP-467)",
     "0081_admin": ACLS,
     "0109_auto_create_topics": ACLS,
     "0103_transactions": TRANSACTIONS,
