@@ -30,12 +30,12 @@ from minikafka.rest.leaders import (
 )
 from minikafka.rest.members import Members, pointer
 from minikafka.rest.parameters import FORWARD, INT32_MAX, TOPIC, Flag, Integer
-from minikafka.rest.problems import Fault, Refused, unacceptable
+from minikafka.rest.problems import VALIDATION_ERROR_COUNT_MAX, Fault, Refused, unacceptable
 from minikafka.rest.route import CONTROLLER_PROBLEMS, Answer, Route, json_body
 from minikafka.rest.schema import flag, many, nodes, nullable, ref, shape, table, text, whole
 from minikafka.rest.visit import Reply, Visit
 from minikafka.types import NodeId
-from minikafka.wire.limits import shown
+from minikafka.wire.limits import MAP_MEMBERS_MAX, shown
 from minikafka.wire.messages import (
     CreatedTopic,
     CreateTopicsRequest,
@@ -171,6 +171,9 @@ def new_topic(document: dict[str, Any]) -> NewTopic:
     assignments = _replica_lists(members, "assignments", faults)
     config = members.object("config")
     members.done()
+    if len(config) > MAP_MEMBERS_MAX:
+        members.wrong("config", f"{len(config)} settings, {MAP_MEMBERS_MAX} are accepted at most")
+        config = {}
     inner = Members(config, "/config", faults)
     configs = {}
     for setting in config:
@@ -203,6 +206,8 @@ def _replica_lists(members: Members, name: str, faults: list[Fault]) -> list[tup
         else:
             detail = f"a list of broker ids is needed, not {shown(given)}"
             faults.append({"pointer": pointer(name, at), "detail": detail})
+            if len(faults) >= VALIDATION_ERROR_COUNT_MAX:
+                break
     return lists
 
 

@@ -37,7 +37,7 @@ _SMALL: Final[dict[str, Any]] = {"list_max": 500, "head_bytes_max": 64 * 1024}
 
 APIS: tuple[Api, ...] = (
     Api("Produce", 0, m.ProduceRequest, m.ProduceResponse, carries_records=True, changes=True),
-    Api("Fetch", 1, m.FetchRequest, m.FetchResponse, carries_records=True, list_max=5_000),
+    Api("Fetch", 1, m.FetchRequest, m.FetchResponse, carries_records=True, list_max=4_000),
     Api("ListOffsets", 2, m.ListOffsetsRequest, m.ListOffsetsResponse),
     Api("Metadata", 3, m.MetadataRequest, m.MetadataResponse),
     Api("OffsetCommit", 8, g.OffsetCommitRequest, g.OffsetCommitResponse, changes=True),

@@ -80,11 +80,22 @@ class _Bad(Exception):
 class _Raw:
     """The bytes behind the head, handed out front to back, and how the head is to be read."""
 
-    __slots__ = ("at", "elements_left", "is_json", "is_request", "view")
+    __slots__ = ("at", "elements_left", "is_json", "is_request", "list_max", "view")
 
-    def __init__(self, view: memoryview, at: int, *, elements_left: int | None = None, is_json: bool = False) -> None:
-        """``elements_left``: values that all lists of a request may have together; None: it is a response."""
+    def __init__(
+        self,
+        view: memoryview,
+        at: int,
+        *,
+        elements_left: int | None = None,
+        list_max: int = 0,
+        is_json: bool = False,
+    ) -> None:
+        """``elements_left``: values that all lists of a request may have together; None: it is a response.
+        ``list_max``: values that one of them may have; 0: its parser has counted them.
+        """
         self.view = view
+        self.list_max = list_max
         self.at = at
         self.is_request = elements_left is not None
         self.elements_left = elements_left or 0
@@ -196,6 +207,8 @@ def _tuple_of(inner: Any) -> tuple[Encode, Decode]:
         if type(value) is not list:
             raise _Bad(f"a list is needed, not {shown(value)}")
         if raw.is_request:
+            if raw.list_max and len(value) > raw.list_max:
+                raise _Bad(f"{len(value)} values, {raw.list_max} are accepted at most: send several requests")
             raw.elements_left -= len(value)
             if raw.elements_left < 0:
                 raise _Bad("too many values in all lists together; send several requests")
@@ -407,7 +420,7 @@ def decode_json(api: Api, body: bytes, parse: Callable[[bytes], Any] = json.load
         raise InvalidRequest(f"{api.name}: the body cannot be read as JSON: {error}") from None
     if type(members) is not dict:
         raise InvalidRequest(f"{api.name}: the body must be a JSON object, not {shown(members)}")
-    raw = _Raw(memoryview(b""), 0, elements_left=bounds_of(api).elements, is_json=True)
+    raw = _Raw(memoryview(b""), 0, elements_left=bounds_of(api).elements, list_max=api.list_max, is_json=True)
     return _request_from(api, members, raw)
 
 

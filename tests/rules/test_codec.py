@@ -341,3 +341,14 @@ def test_bytes_are_base64_in_json():
     for wrong in (b'"AP8"', b'"\\u00e9"', b"7", b"null", b'["AP8="]'):
         with pytest.raises(InvalidRequest, match=r"protocols\[0\].metadata: base64 is needed"):
             decode_json(BY_NAME["JoinGroup"], joined % wrong)
+
+
+def test_list_in_json_is_as_short_as_in_msgpack():
+    """A longer one is refused before its elements are built: 10,000 of OffsetCommit took 57 ms."""
+    api = BY_NAME["OffsetCommit"]
+    names = json.dumps(["t"] * (BY_NAME["Metadata"].list_max + 1))
+    with pytest.raises(InvalidRequest, match=r"Metadata\.topics: 2501 values, 2500 are accepted"):
+        decode_json(BY_NAME["Metadata"], b'{"topics": %s}' % names.encode())
+    built = {"group_id": "g", "partitions": [{}] * (api.list_max + 1)}
+    with pytest.raises(InvalidRequest, match="2501 values"):
+        decode_json(api, json.dumps(built).encode())

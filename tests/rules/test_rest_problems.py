@@ -223,3 +223,13 @@ def test_a_bad_new_topic_is_refused_with_a_pointer(document, where):
         new_topic(document)
     assert caught.value.status == 422
     assert [each["pointer"] for each in caught.value.members["errors"]] == [where]
+
+
+def test_new_topic_with_thousands_of_faults_names_the_first_of_them():
+    """Describing each of 50,000 held the broker for 73 ms."""
+    with pytest.raises(Refused) as refused:
+        new_topic({"name": "t", "config": {f"s{number}": [] for number in range(1_001)}})
+    assert "1001 settings, 1000 are accepted" in str(refused.value.error.message)
+    with pytest.raises(Refused) as refused:
+        new_topic({"name": "t", "assignments": [["x"]] * 50_000})
+    assert "(and 19 more)" in str(refused.value), "no further ones were described"
