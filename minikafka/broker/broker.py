@@ -264,7 +264,7 @@ class Broker:
             advertised=lambda: self.advertised,
             other_listeners=self._listeners.others,
             controller=self.controller_address,
-            applied_offset=lambda: self.image.offset,
+            applied_offset=lambda: self.metadata.image.offset,
             on_change=self._moved,
             controller_heard_at=self.quorum.majority_heard_at,
             missing_replicas=lambda: self.replicas.missing_replicas,

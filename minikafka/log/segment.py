@@ -154,7 +154,7 @@ class Segment:
 
         The set is indexed, by its last offset and first byte, when more than ``index_interval_bytes`` came before it.
         """
-        self.file.append(data)
+        (self._file or self.file).append(data)
         self.note(
             size=size,
             last_offset=last_offset,

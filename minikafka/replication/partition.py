@@ -180,7 +180,8 @@ class Partition:
         """
         if self.failed:
             raise KafkaStorageError(f"{self.partition} on broker {self.me} is offline: {self.failed}")
-        self.check_epoch(current_leader_epoch)
+        if current_leader_epoch != NO_EPOCH:
+            self.check_epoch(current_leader_epoch)
         if not isinstance(self.role, LeaderReplica):
             raise NotLeaderOrFollower(
                 f"broker {self.me} does not lead {self.partition}: broker {self.leader} does, in epoch {self.epoch}",

@@ -69,12 +69,12 @@ def check_records(batch: RecordBatch, limit: int) -> None:
     Raises:
         InvalidRecord: the message names the record.
     """
+    count = batch.record_count
+    is_small = count < _UNIFORM_COUNT_MIN and not batch.codec and len(batch.data) <= _SMALL_SIZE_MAX
+    if is_small and _are_few_sound(batch.data, count):
+        return
     data = _plain(batch, limit)
-    if batch.record_count >= _UNIFORM_COUNT_MIN:
-        is_sound = _is_uniform(data, batch.record_count)
-    else:
-        is_sound = len(data) <= _SMALL_SIZE_MAX and _are_few_sound(data, batch.record_count)
-    if not is_sound:
+    if count < _UNIFORM_COUNT_MIN or not _is_uniform(data, count):
         _walk(batch, data)
 
 

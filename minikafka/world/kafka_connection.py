@@ -270,6 +270,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
+        if len(out) == 1:
+            transport.write(out.pop())
         small: list[Buffer] = []
         for buffer in out:
             if len(buffer) < JOINED_SIZE:

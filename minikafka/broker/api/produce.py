@@ -121,7 +121,9 @@ class _Production:
         self._acks = request.acks
         self._items = items
         self._session_alive = session_alive
-        self._deadline = replicas.clock.now() + min(request.timeout_ms, TIMEOUT_MS_MAX) / 1000
+        waits_s = min(request.timeout_ms, TIMEOUT_MS_MAX) / 1000
+        self._deadline = replicas.clock.now() + waits_s if request.acks == ACKS_ALL else 0.0
+        """Only acks=all waits for others."""
         self._validated: dict[TopicPartition, RecordBatch] = {}
         self._written: dict[TopicPartition, _Written] = {}
         self._refused: dict[TopicPartition, ProtocolError] = {}
