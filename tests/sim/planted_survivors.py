@@ -23,8 +23,8 @@ from minikafka.log.log_directory import LogDirectory
 from minikafka.log.names import CLEAN_SHUTDOWN
 from minikafka.quorum import controller_brokers
 from minikafka.sim.disk import FencedFile
-from minikafka.sim.extras import short_logs
-from minikafka.sim.plan import Plan
+from minikafka.sim.extras import elr_power_cut, short_logs
+from minikafka.sim.plan import PAGE_CACHE, Plan
 from minikafka.sim.seeds import plan_of
 from minikafka.types import TopicPartition
 from minikafka.wire.outcomes import EarlierAttempts
@@ -109,6 +109,13 @@ def new_epoch_asked(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 # ---- power -----------------------------------------------------------------------------------------------------------
+
+
+def with_a_power_cut_of_the_elr(seed: int) -> Plan:
+    """A replica that is only eligible to lead loses its power. Nothing syncs its records before: no roll, no checkpoint."""
+    plan = elr_power_cut(plan_of(seed, kinds=("crash",), policy=PAGE_CACHE), Random(f"{seed}/elr"))
+    unsynced = {"log.flush.offset.checkpoint.interval.ms": "600000", "log.segment.bytes": "100000"}
+    return plan.with_(settings={**plan.settings, **unsynced})
 
 
 def as_after_a_clean_stop(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -224,8 +231,9 @@ SURVIVORS = (
         story="a replica that lost its power stays an eligible leader replica (KIP-966)",
         caught_by=LOSS,
         patches=[(controller_brokers, "without_broker", as_after_a_clean_stop(controller_brokers.without_broker))],
+        make=with_a_power_cut_of_the_elr,
         seed=0,
-        within=120,
+        within=40,
         drawn="elr_power_cut",
     ),
     Planted(
