@@ -7,6 +7,7 @@
       +-- one class per code of Kafka's Errors table (KAFKA-FACTS 8)
     WorldError               what the world did to us
       +-- Unreachable        the connection was never made: the request did not happen
+      |     +-- ConnectionRefused   and the peer's machine said that nothing listens there
       +-- RequestRefused     HTTP itself refused it: the request did not happen, but somebody listens
       +-- OutcomeUnknown     anything else on the network: it may have happened
       +-- DiskFull           an append was refused; the file is as before
@@ -666,6 +667,10 @@ class WorldError(Exception):
 
 class Unreachable(WorldError):
     """No connection was made: the request did not happen."""
+
+
+class ConnectionRefused(Unreachable):
+    """The peer's machine answered that nothing listens at the address: the process that did has ended."""
 
 
 class RequestRefused(WorldError):

@@ -238,8 +238,9 @@ class Network(Protocol):
     async def call(self, peer: Address, api: str, body: Buffers, *, deadline: float) -> bytes | bytearray:
         """Send and await the answer; nobody else holds its bytes.
 
-        Raises Unreachable when the connection was never made, RequestRefused when the server refused the request
-        unread; everything else that goes wrong, the deadline included, is OutcomeUnknown.
+        Raises Unreachable when the connection was never made (ConnectionRefused when the peer's machine said that
+        nothing listens at the address), RequestRefused when the server refused the request unread;
+        everything else that goes wrong, the deadline included, is OutcomeUnknown.
         """
         ...
 

@@ -18,6 +18,7 @@ from typing import Any
 from minikafka.broker.api.admin import AdminApi
 from minikafka.broker.api.metadata import MetadataApi
 from minikafka.broker.api.producer_ids import ProducerIds
+from minikafka.broker.api.stopping import StoppingApi
 from minikafka.broker.caretaker import Caretaker
 from minikafka.broker.chronicle import Chronicle
 from minikafka.broker.controller_driver import ControllerDriver
@@ -218,6 +219,7 @@ class Broker:
                 metadata=self.metadata_api,
                 admin=self.admin_api,
                 producer_ids=self.producer_ids,
+                stopping=self.stopping_api,
                 groups=self.groups,
                 chronicle=self.chronicle,
                 check_caught_up=self.check_caught_up,
@@ -306,6 +308,7 @@ class Broker:
             controller=self.controller_address,
             timeout_s=config.controller_quorum_request_timeout_ms / 1000,
         )
+        self.stopping_api = StoppingApi()
         self.admin_api = AdminApi(config, lambda: self.image, self._origins)
 
     async def _begin(self) -> None:
@@ -499,6 +502,7 @@ class Broker:
         if opened:
             self.groups.close()
             self.replicas.close()
+            self.stopping_api.close()
             # Before the server: parked fetches of the metadata, and who waits for the controller, would hold it open.
             await self.quorum.stop()
         await self._listeners.close()

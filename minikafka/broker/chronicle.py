@@ -194,7 +194,9 @@ def _fate(node: NodeId, old: BrokerImage | None, new: BrokerImage | None) -> str
         return f"broker {node} registered again: it had restarted"
     if new.fenced and not old.fenced:
         left = old.in_controlled_shutdown
-        return f"broker {node} was fenced: " + ("its shutdown is complete" if left else "its session has ended")
+        # The metadata does not say which of the two it was; the active controller's own story does.
+        lost = "its session has ended, or its address refused connections"
+        return f"broker {node} was fenced: " + ("its shutdown is complete" if left else lost)
     if new.in_controlled_shutdown and not old.in_controlled_shutdown:
         return f"broker {node} shuts down"
     return f"broker {node} is back" if old.fenced and not new.fenced else ""

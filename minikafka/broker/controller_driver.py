@@ -19,6 +19,8 @@ Rules for this file:
 7. New replicas are placed on brokers whose advertised addresses answer. Each registration is tried once it is recorded,
    and again with each heartbeat until it answers; a creation waits for the first result. Until its first heartbeat, a
    broker that registered with a former controller counts as one that answers: it may just have died.
+8. One request is held at each unfenced broker, to notice at once that its process has ended (``quorum/refusals.py``).
+   The former controller has answered this node's fetches: that its connection has ended is known from the start.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from minikafka.config import BrokerConfig
 from minikafka.errors import (
     NOT_WRITTEN,
     UNKNOWN,
+    ConnectionRefused,
     InvalidRequest,
     KafkaStorageError,
     NotController,
@@ -52,6 +55,7 @@ from minikafka.quorum.decision import ClusterPolicy, Decision
 from minikafka.quorum.image import BrokerImage, MetadataImage
 from minikafka.quorum.liveness import Sessions
 from minikafka.quorum.records import MetadataRecord, RegisterBroker, encode
+from minikafka.quorum.refusals import HeldConnection, Refusal
 from minikafka.quorum.story import told
 from minikafka.types import NO_NODE, NO_OFFSET, Address, Epoch, NodeId, Offset, TopicId
 from minikafka.wire.admin import (
@@ -64,6 +68,7 @@ from minikafka.wire.messages import (
     AllocateProducerIdsRequest,
     AlterPartitionRequest,
     ApiVersionsRequest,
+    AwaitStopRequest,
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
     BrokerRegistrationRequest,
@@ -83,6 +88,9 @@ RETRY_PAUSE_S = 1.0
 
 # How long a broker's address has to answer: it has just sent a request itself.
 REACH_S = 1.0
+
+# Between two attempts to reach a broker whose connection has ended.
+HOLD_RETRY_S = 0.1
 
 # What others must have read before a broker may stop, while the records that move its leaders are not yet written.
 NOT_YET: Offset = 2**63 - 1
@@ -213,6 +221,9 @@ class ControllerDriver:
         self._answers = answers or self._ask_for_versions
         self._reach: dict[NodeId, tuple[Offset, _Reach]] = {}
         """By broker, what is known of the address of the registration with this broker epoch."""
+        self._held_at: dict[NodeId, tuple[Epoch, Offset]] = {}
+        """Rule 8: by broker, the reign and the broker epoch for which a request is held there."""
+        self._refusals: deque[Refusal] = deque()
         self._epoch: Epoch | None = None
         """The epoch of this node's reign; None: another node, or nobody, is the active controller."""
         self._is_elected = False
@@ -287,6 +298,7 @@ class ControllerDriver:
                 asked.answer.set_exception(self._not_controller())
         self._waiting.clear()
         self._held.clear()
+        self._refusals.clear()
         self._news.set()
 
     def _not_controller(self, outcome: Outcome = NOT_WRITTEN) -> NotController:
@@ -322,8 +334,10 @@ class ControllerDriver:
         # Who is fenced has no session: a clock started for it would keep its next incarnation out. Nor has the own
         # former incarnation: one process at a time holds the data directory, and that is this one.
         dead = None if self._has_registered() else self.config.node_id
-        living = (node for node in sorted(image.brokers) if image.alive(node) and node != dead)
+        living = [node for node in sorted(image.brokers) if image.alive(node) and node != dead]
         self.sessions.restart(living, now, predecessor)
+        for node in living:
+            self._hold(node, has_answered=node in predecessor)
         self._predecessor = NO_NODE
         self._reach = {}
         self._balanced_at = now
@@ -348,7 +362,7 @@ class ControllerDriver:
         deadline = min(each for each in deadlines if each is not None)
         try:
             async with asyncio.timeout_at(deadline):
-                while not self._waiting and self._epoch == epoch:
+                while not self._waiting and not self._refusals and self._epoch == epoch:
                     self._news.clear()
                     await self._news.wait()
         except TimeoutError:
@@ -467,12 +481,14 @@ class ControllerDriver:
             self.sessions.ended(node)
         elif decision.records and self.metadata.image.brokers[node].in_controlled_shutdown:
             self.sessions.shutting_down(node, end)
+        self._hold(node)
 
     # ---- which addresses answer --------------------------------------------------------------------------------------
 
     def _registered(self, node: NodeId, now: float) -> None:
         self.sessions.begun(node, now)
         self._try_to_reach(node)
+        self._hold(node)
 
     def _is(self, reach: _Reach, image: MetadataImage, node: NodeId) -> bool:
         return self._reach.get(node) == (image.brokers[node].broker_epoch, reach)
@@ -513,9 +529,66 @@ class ControllerDriver:
             return False
         return True
 
+    # ---- which processes have ended: rule 8 --------------------------------------------------------------------------
+
+    def _hold(self, node: NodeId, *, has_answered: bool = False) -> None:
+        """Hold a request at an unfenced broker, unless one is held already. ``has_answered``: it has answered this node
+        as the quorum's leader, at its voter's address, and does so no longer.
+        """
+        broker, reign = self.metadata.image.brokers.get(node), self._epoch
+        if not self.config.fence_on_refused_connection or broker is None or reign is None:
+            return
+        hold = (reign, broker.broker_epoch)
+        if node == self.config.node_id or broker.fenced or self._held_at.get(node) == hold:
+            return
+        self._held_at[node] = hold
+        is_ended = has_answered and self.config.voters.get(node) == broker.address
+        connection = HeldConnection(node, broker.broker_epoch, ended_at=self.world.clock.now() if is_ended else None)
+        self._spawn(self._keep_held(connection, broker.address, hold), f"hold-{node}-{broker.broker_epoch}")
+
+    def _is_held(self, node: NodeId, hold: tuple[Epoch, Offset]) -> bool:
+        broker = self.metadata.image.brokers.get(node)
+        return broker is not None and not broker.fenced and hold == (self._epoch, broker.broker_epoch)
+
+    async def _keep_held(self, connection: HeldConnection, address: Address, hold: tuple[Epoch, Offset]) -> None:
+        clock, node = self.world.clock, connection.broker_id
+        while self._is_held(node, hold):
+            was_held, begun_at = connection.is_held, clock.now()
+            wait_ms = self.config.broker_session_timeout_ms if was_held else 0
+            has_failed = True
+            try:
+                request = AwaitStopRequest(max_wait_ms=wait_ms)
+                response = await call(self.world.network, address, request, begun_at + wait_ms / 1000 + REACH_S)
+                has_failed = bool(response.is_stopping or response.error_code)
+            except ConnectionRefused:
+                refusal = connection.refused(begun_at)
+                # A held request whose connection was closed meanwhile: the next attempt is the one after the end.
+                connection.ended(clock.now())
+                if refusal is not None:
+                    self._refusals.append(refusal)
+                    self._news.set()
+            except (WorldError, ProtocolError):
+                connection.ended(clock.now())
+            else:
+                if has_failed:
+                    connection.ended(clock.now())
+                else:
+                    connection.answered()
+            if has_failed and not was_held:
+                await asyncio.sleep(HOLD_RETRY_S)
+        if self._held_at.get(node) == hold:
+            del self._held_at[node]
+
     # ---- timers ------------------------------------------------------------------------------------------------------
 
     def _decide_timers(self, batch: _Batch, now: float) -> None:
+        if self._refusals:
+            refusal = self._refusals.popleft()
+            node = refusal.broker_id
+            is_heard = self.sessions.heard_since(node, refusal.begun_at)
+            decision = self.controller.broker_refused(batch.image, refusal, is_heard_since=is_heard)
+            if decision.records:
+                batch.add(decision, None, lambda _end: self.sessions.ended(node))
         for node in self.sessions.expired(now):
             decision = self.controller.broker_lost(batch.image, node)
             if decision.records:

@@ -22,6 +22,7 @@ from minikafka.broker.api.offsets import (
 )
 from minikafka.broker.api.produce import handle_produce
 from minikafka.broker.api.producer_ids import ProducerIds
+from minikafka.broker.api.stopping import StoppingApi
 from minikafka.broker.chronicle import Chronicle
 from minikafka.broker.controller_driver import ControllerDriver
 from minikafka.broker.dispatch import ApiHandler
@@ -72,6 +73,7 @@ def handler_table(
     metadata: MetadataApi,
     admin: AdminApi,
     producer_ids: ProducerIds,
+    stopping: StoppingApi,
     groups: GroupManager,
     chronicle: Chronicle,
     check_caught_up: Callable[[], None],
@@ -123,6 +125,7 @@ def handler_table(
         "DescribeProducers": to_clients(lambda request, _: handle_describe_producers(replicas, request)),
         "InitProducerId": _without_context(producer_ids.handle_init_producer_id),
         "ApiVersions": _without_context(handle_api_versions),
+        "AwaitStop": _without_context(stopping.handle_await_stop),
         "DescribeReplicas": describe_replicas,
         "DescribeLog": lambda request, _: handle_describe_log(replicas, quorum, request),
         "ExplainPartition": lambda request, _: handle_explain_partition(replicas, chronicle, request),

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from minikafka.broker.peer import call
-from minikafka.errors import CorruptMessage, InvalidRecord, WorldError
+from minikafka.errors import ConnectionRefused, CorruptMessage, InvalidRecord, WorldError
 from minikafka.invariant import invariant
 from minikafka.ports import File
 from minikafka.quorum import fetching
@@ -109,6 +109,10 @@ class MetadataFollower:
                 self._in_flight = (scope, self._member.leader_id, self._member.epoch)
                 response: object = await call(self._world.network, self._member.voters[ask.peer], request, deadline)
                 return response
+        except ConnectionRefused:
+            if self._core.on_leader_refused(ask.peer, self._world.clock.now()):
+                self._member.ring()
+            return None
         except (TimeoutError, WorldError):
             return None
         finally:

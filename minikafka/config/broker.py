@@ -104,6 +104,11 @@ class BrokerConfig:
 
     broker_heartbeat_interval_ms: int = setting("broker.heartbeat.interval.ms", 2000, "to the controller", low=1)
     broker_session_timeout_ms: int = setting("broker.session.timeout.ms", 9000, "silent for this long: fenced", low=1)
+    fence_on_refused_connection: bool = setting(
+        "mk.fence.on.refused.connection",
+        True,
+        "Fence a broker whose connection ended and whose address refuses new ones, without waiting for its session.",
+    )
     initial_broker_registration_timeout_ms: int = setting(
         "initial.broker.registration.timeout.ms", 60_000, "give up starting after this", low=1
     )

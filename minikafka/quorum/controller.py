@@ -31,6 +31,7 @@ from minikafka.quorum.records import (
     PartitionChange,
     ProducerIds,
 )
+from minikafka.quorum.refusals import Refusal
 from minikafka.types import NO_NODE, NodeId, Offset, TopicId, TopicPartition
 from minikafka.wire.admin import (
     AlterConfigsRequest,
@@ -128,6 +129,11 @@ class Controller:
     def broker_lost(self, image: MetadataImage, node: NodeId) -> Decision[None]:
         """See :func:`controller_brokers.broker_lost`."""
         return controller_brokers.broker_lost(self.policy.under(image), image, node)
+
+    def broker_refused(self, image: MetadataImage, refusal: Refusal, *, is_heard_since: bool) -> Decision[None]:
+        """See :func:`controller_brokers.broker_refused`."""
+        policy = self.policy.under(image)
+        return controller_brokers.broker_refused(policy, image, refusal, is_heard_since=is_heard_since)
 
     def allocate_producer_ids(
         self, image: MetadataImage, request: AllocateProducerIdsRequest

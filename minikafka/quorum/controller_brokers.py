@@ -5,6 +5,7 @@
     (unknown)      --register-->                     fenced, or, when it has applied all that is committed, unfenced
     fenced         --caught up, does not want to be fenced-->       unfenced: leaders for partitions that waited for it
     unfenced       --session expired, wants to be fenced-->         fenced: out of all ISRs, its leaders moved
+    unfenced       --address refuses connections-->                 fenced: as above (refusals.py)
     unfenced       --wants to shut down, no partition would rest on a replica that may be dead-->
                                                      shutting down: out of all ISRs, its leaders moved
     shutting down  --leads nothing, others know-->   fenced, and may stop
@@ -24,6 +25,7 @@ from minikafka.quorum.decision import ClusterPolicy, Decision
 from minikafka.quorum.elections import with_broker, without_broker
 from minikafka.quorum.image import BrokerImage, MetadataImage
 from minikafka.quorum.records import BrokerRegistrationChange, MetadataRecord, RegisterBroker
+from minikafka.quorum.refusals import Refusal
 from minikafka.replication.high_watermark import effective_min_isr
 from minikafka.types import Address, NodeId, Offset, TopicId
 from minikafka.wire.messages import (
@@ -132,6 +134,24 @@ def broker_lost(policy: ClusterPolicy, image: MetadataImage, node: NodeId) -> De
         return Decision(response=None)
     return Decision(
         records=fence(policy, image, broker), response=None, cause=f"broker {node} was silent for its session timeout"
+    )
+
+
+def broker_refused(
+    policy: ClusterPolicy, image: MetadataImage, refusal: Refusal, *, is_heard_since: bool
+) -> Decision[None]:
+    """The connection to a broker ended, and its address refused a new one (``refusals.py``): fence it.
+
+    Nothing is decided for a broker that is fenced, unknown or registered again, nor, ``is_heard_since``, for one that
+    was heard after the refused connection began.
+    """
+    broker = image.brokers.get(refusal.broker_id)
+    if broker is None or broker.fenced or broker.broker_epoch != refusal.broker_epoch or is_heard_since:
+        return Decision(response=None)
+    return Decision(
+        records=fence(policy, image, broker),
+        response=None,
+        cause=f"the process of broker {broker.node_id} has ended: connection refused by {broker.address}",
     )
 
 

@@ -77,6 +77,8 @@ ELECTION_BACKOFF_S = 0.1
 FIRST_ELECTION_PART = 0.25
 # Voters that lose their leader together ask at different moments within this part of it: else they split the votes.
 SCATTER_PART = 0.1
+# A follower that its leader has never answered waits for this part of it after a refused connection.
+REFUSED_PART = 0.25
 # One voter alone goes from unattached to leader in one step of time; more turns than this would never end.
 DEADLINES_AT_ONCE = 100
 
@@ -131,6 +133,7 @@ class QuorumCore:
         self.fetch_wait_max_ms = config.controller_quorum_fetch_wait_max_ms
         """For how long a leader may hold a fetch that has nothing to get; so late is news of a dead connection, too."""
         self.backoff_max_s = config.controller_quorum_election_backoff_max_ms / 1000
+        self.acts_on_refusals = config.fence_on_refused_connection
         self.retry_backoff_s = max(config.controller_quorum_retry_backoff_ms, 1) / 1000
         self.wall_ms = wall_ms
         """The calendar at the last :meth:`on_time`; only control records are stamped with it."""
@@ -231,7 +234,8 @@ class QuorumCore:
                 self._ask_for_pre_votes(now, because=roles.ELECTION_TIMEOUT)
             case Follower() if self.is_voter:
                 scatter = self.random.random() * SCATTER_PART * self.election_timeout_s
-                self._ask_for_pre_votes(now, because=roles.FETCH_TIMEOUT, ask_at=now + scatter)
+                because = roles.LEADER_REFUSED if role.is_refused else roles.FETCH_TIMEOUT
+                self._ask_for_pre_votes(now, because=because, ask_at=now + scatter)
             case Follower():
                 # Any voter will tell who leads, and be it the same again.
                 self.become(Unattached(epoch=role.epoch, election_at=None), roles.LEADER_SILENT)
@@ -392,7 +396,26 @@ class QuorumCore:
     def hear_leader(self, follower: Follower, now: float) -> None:
         """Follower: a good answer came from the leader."""
         follower.has_fetched = True
+        follower.is_refused = False
         follower.fetch_deadline = now + self.fetch_timeout_s
+
+    def on_leader_refused(self, leader_id: NodeId, now: float) -> bool:
+        """The leader's machine refused a connection. Return True if this member stands for election sooner by that.
+
+        A follower that the leader has answered asks for pre-votes now. Any other waits for a part of the election
+        timeout: a firewall may refuse in the leader's place, again and again. Pre-votes disturb nobody, and members
+        that the leader still answers refuse them (KIP-996).
+        """
+        role = self.role
+        if not self.acts_on_refusals or not isinstance(role, Follower) or role.leader_id != leader_id:
+            return False
+        pause = 0.0 if role.has_fetched else REFUSED_PART * self.election_timeout_s
+        if role.is_refused or role.fetch_deadline <= now + pause:
+            return False
+        role.is_refused = True
+        role.fetch_deadline = now + pause
+        self.events("quorum_leader_refused", epoch=role.epoch, leader=leader_id, why="connection refused")
+        return True
 
     def on_durable(self) -> bool:
         """The log was synced. A leader counts its own log only as far as that; True if the high watermark moved."""

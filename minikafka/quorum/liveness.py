@@ -56,6 +56,11 @@ class Sessions:
         session = self._sessions.get(node)
         return session is not None and now < session.last_contact + self._timeout_s
 
+    def heard_since(self, node: NodeId, moment: float) -> bool:
+        """Was the broker heard after ``moment``?"""
+        session = self._sessions.get(node)
+        return session is not None and session.last_contact > moment
+
     def expired(self, now: float) -> list[NodeId]:
         """Brokers that were silent for the session timeout, longest silence first."""
         silent = [(each.last_contact, node) for node, each in self._sessions.items() if not self.alive(node, now)]

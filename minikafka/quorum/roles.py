@@ -16,6 +16,7 @@ that is not a line of this table is a bug::
     candidate    backoff over          prospective   the election was lost or took too long
     candidate    leader found          follower      as above
     follower     fetch timeout         prospective   a voter that no longer hears its leader
+    follower     leader refused        prospective   a voter whose leader's address refuses connections
     follower     leader silent         unattached    an observer that no longer hears its leader: look for it
     follower     leader resigned       unattached    stand for election after a pause by rank among the successors
     leader       majority silent       resigned      1.5 fetch timeouts without a majority's fetches (KAFKA-15489)
@@ -47,6 +48,7 @@ PRE_VOTES_REFUSED = "pre-votes refused"
 BACKOFF_OVER = "backoff over"
 VOTES_WON = "votes won"
 FETCH_TIMEOUT = "fetch timeout"
+LEADER_REFUSED = "leader refused"
 LEADER_SILENT = "leader silent"
 LEADER_RESIGNED = "leader resigned"
 MAJORITY_SILENT = "majority silent"
@@ -69,6 +71,7 @@ TRANSITIONS: Mapping[tuple[str, str], str] = {
     ("candidate", BACKOFF_OVER): "prospective",
     ("candidate", LEADER_FOUND): "follower",
     ("follower", FETCH_TIMEOUT): "prospective",
+    ("follower", LEADER_REFUSED): "prospective",
     ("follower", LEADER_SILENT): "unattached",
     ("follower", LEADER_RESIGNED): "unattached",
     ("leader", MAJORITY_SILENT): "resigned",
@@ -205,6 +208,8 @@ class Follower(Role):
     """Without a good answer until then the leader is taken for dead."""
     has_fetched: bool = False
     """A good answer came in this role: the leader lives, so pre-votes are refused (KIP-996)."""
+    is_refused: bool = False
+    """The leader's machine has refused a connection since its last good answer: its process has ended."""
 
     @property
     def live_leader_id(self) -> NodeId:

@@ -181,6 +181,8 @@ class SimCluster:
             "controller.quorum.voters": voters,
             "listeners": f"PLAINTEXT://{node_name(node)}:{PORT}",
             "mk.insecure": "true",
+            # Off unless a plan says otherwise: plans that are kept were recorded without it.
+            "mk.fence.on.refused.connection": "false",
         }
         return parse_broker({**given, **self.settings}).config
 

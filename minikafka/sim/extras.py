@@ -320,6 +320,11 @@ def kafka_clients(plan: Plan, random: Random) -> Plan:
     return with_kafka_clients(plan, random)
 
 
+def refused_connections(plan: Plan, _random: Random) -> Plan:
+    """Brokers whose addresses refuse connections are fenced at once: killed processes, not machines without power."""
+    return plan.with_(settings={**plan.settings, "mk.fence.on.refused.connection": "true"})
+
+
 EXTRAS: Final = (
     (0.3, dying_clients),
     (0.25, loose_client),
@@ -342,5 +347,6 @@ EXTRAS: Final = (
     (0.1, regrown_log),
     (0.1, elr_power_cut),
     (0.25, kafka_clients),
+    (0.25, refused_connections),
 )
 """How often each is drawn."""

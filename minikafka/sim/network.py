@@ -2,7 +2,8 @@
 
 What a caller learns, as on TCP:
 
-- nobody listens, or the connection is reset before the request arrived: ``Unreachable`` (it did not happen);
+- nobody listens on a machine that has power: ``ConnectionRefused`` (it did not happen);
+- the connection is reset before the request arrived: ``Unreachable`` (neither);
 - the same for one copy of a request that was sent twice: ``OutcomeUnknown``, for the other copy may have arrived;
 - the server's process dies, or the connection is reset, after the request arrived: ``OutcomeUnknown`` at once;
 - a message is lost, a machine has no power, the handler is slow: ``OutcomeUnknown`` at the deadline.
@@ -30,7 +31,7 @@ from math import log
 from random import Random
 from typing import Any
 
-from minikafka.errors import OutcomeUnknown, Unreachable
+from minikafka.errors import ConnectionRefused, OutcomeUnknown, Unreachable
 from minikafka.invariant import invariant
 from minikafka.ports import Buffers, Handler, OpenSession, RequestContext
 from minikafka.sim.loop import SimLoop
@@ -69,10 +70,9 @@ class _Call:
         if not self.answer.done():
             self.answer.set_exception(error)
 
-    def fail_to_send(self, why: str) -> None:
+    def fail_to_send(self, why: str, error: type[Unreachable] = Unreachable) -> None:
         """Fail a copy of the request that did not arrive; another copy may have."""
-        error = Unreachable if self.copies == 1 else OutcomeUnknown
-        self.fail(error(f"{self.peer}: {why}"))
+        self.fail((error if self.copies == 1 else OutcomeUnknown)(f"{self.peer}: {why}"))
 
     def expire(self) -> None:
         self.fail(OutcomeUnknown(f"{self.api} to {self.peer}: no answer in time"))
@@ -178,6 +178,11 @@ class SimNetwork:
         self._arrivals = 0
         self._streams: dict[int, Stream] = {}
         """Open ones, by number."""
+
+    def listens(self, address: Address) -> bool:
+        """Does a living process listen there?"""
+        listener = self._listeners.get(address)
+        return listener is not None and listener.listens()
 
     def of(self, incarnation: Incarnation) -> NodeNetwork:
         """The Network port of one incarnation."""
@@ -302,8 +307,11 @@ class SimNetwork:
         if message.target in self.unpowered:
             return
         listener = self._listeners.get(call.peer)
-        if listener is None or not listener.listens() or (bound is not None and bound is not listener):
-            self._signal(call, lambda: call.fail_to_send("connection refused"))
+        if listener is None or not listener.listens():
+            self._signal(call, lambda: call.fail_to_send("connection refused", ConnectionRefused))
+            return
+        if bound is not None and bound is not listener:
+            self._signal(call, lambda: call.fail_to_send("connection reset: its server is gone"))
             return
         call.arrivals += 1
         if call.arrivals == 2:

@@ -124,6 +124,8 @@ class Watch:
     def _on_event(self, event: Event) -> None:
         if event.node not in self._nodes:
             return
+        if event.kind == "broker_fenced":
+            self._look_at_fencing(event)
         self._sent.progress.on_event(event, self.report)
         if "partition" in event.facts or event.kind in QUORUM_EVENTS or event.kind in IMAGE_EVENTS:
             self._told.append(event)
@@ -135,6 +137,17 @@ class Watch:
             elif event.kind == "log_start_raised":
                 name = str(event.facts["partition"])
                 self._deleted_below[name] = max(number_of(event, "start"), self._deleted_below.get(name, 0))
+
+    def _look_at_fencing(self, event: Event) -> None:
+        """No broker is fenced for a refused connection whose process of that registration lives and listens."""
+        node, epoch = number_of(event, "broker"), number_of(event, "broker_epoch")
+        image, broker = self.cluster.image(), self.cluster.present().get(node)
+        registered = image.brokers.get(node) if image is not None else None
+        if "connection refused" not in str(event.facts["why"]) or broker is None or registered is None:
+            return
+        is_present = registered.incarnation_id == broker.lifecycle.incarnation_id and registered.broker_epoch == epoch
+        if is_present and self.cluster.sim.network.listens(registered.address):
+            self.report("fenced_while_listening", f"broker {node} (epoch {epoch}): {event.facts['why']}")
 
     def begun_anew_at(self, name: TopicPartition) -> Collection[Offset]:
         """The offsets at which replicas began their logs, since the leader's started there."""

@@ -826,6 +826,19 @@ class ExplainPartitionResponse(Failed):
 
 
 @message
+class AwaitStopRequest:
+    """Our own: the active controller holds one at each broker, to notice that its process has ended."""
+
+    max_wait_ms: int = 0
+
+
+@message
+class AwaitStopResponse(Failed):
+    is_stopping: bool = False
+    """False: the time is up, and the broker goes on."""
+
+
+@message
 class ApiVersionsRequest:
     client_id: str | None = None
 

@@ -20,7 +20,7 @@ from typing import cast
 from urllib.parse import quote
 
 from minikafka.config import KIB
-from minikafka.errors import OutcomeUnknown, Unreachable, in_words
+from minikafka.errors import ConnectionRefused, OutcomeUnknown, Unreachable, in_words
 from minikafka.ports import Buffers
 from minikafka.types import Address
 from minikafka.wire.apis import MSGPACK, RPC_PATH
@@ -196,7 +196,8 @@ class HttpClient:
     async def call(self, peer: Address, api: str, body: Buffers, deadline: float) -> Answer:
         """POST and await the answer, whatever its status; ``deadline`` is on the loop's clock.
 
-        Unreachable when no connection was made, OutcomeUnknown for everything else that goes wrong.
+        Unreachable when no connection was made (ConnectionRefused when the peer's machine refused it), OutcomeUnknown
+        for everything else that goes wrong.
         """
         if self._is_closed:
             raise OutcomeUnknown("this end of the network is closed")
@@ -235,7 +236,7 @@ class HttpClient:
                 raise OutcomeUnknown("no answer in time") from None
             raise Unreachable(f"no connection within {self._connect_timeout_s:g} s") from None
         except ConnectionRefusedError as error:
-            raise Unreachable("Connection refused") from error  # asyncio's own text is "Connect call failed"
+            raise ConnectionRefused("Connection refused") from error  # asyncio's own text is "Connect call failed"
         except (OSError, UnicodeError, ValueError, OverflowError) as error:
             raise Unreachable(in_words(error)) from error
         # Counted here and not when the transport is made: of a call that is cancelled between the two, uvloop closes

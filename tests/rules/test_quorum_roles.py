@@ -80,6 +80,9 @@ def cause(core: QuorumCore, event: str) -> None:
     match event:
         case roles.ELECTION_TIMEOUT | roles.FETCH_TIMEOUT | roles.LEADER_SILENT:
             pass_time(core)
+        case roles.LEADER_REFUSED:
+            core.on_leader_refused(core.role.leader_id, 0.0)
+            pass_time(core)
         case roles.VOTE_GRANTED:
             request = VoteRequest(
                 cluster_id=CLUSTER,

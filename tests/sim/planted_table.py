@@ -30,10 +30,19 @@ from tests.sim.planted_groups import GROUP_CLUSTERS, GROUP_DRILLS
 from tests.sim.planted_kafka import KAFKA
 from tests.sim.planted_messages import MESSAGE_CLUSTERS
 from tests.sim.planted_own import OWN
+from tests.sim.planted_refusals import REFUSAL_CLUSTERS
 from tests.sim.planted_sessions import SESSION_CLUSTERS
 from tests.sim.planted_survivors import SURVIVOR_DRILLS, SURVIVORS
 
-CLUSTERS: Final = (*PLANTED, *EXTRA_CLUSTERS, *GROUP_CLUSTERS, *MESSAGE_CLUSTERS, *SURVIVORS, *SESSION_CLUSTERS)
+CLUSTERS: Final = (
+    *PLANTED,
+    *EXTRA_CLUSTERS,
+    *GROUP_CLUSTERS,
+    *MESSAGE_CLUSTERS,
+    *SURVIVORS,
+    *SESSION_CLUSTERS,
+    *REFUSAL_CLUSTERS,
+)
 """Hunted with plans of the simulator."""
 
 RULES: Final = (*KAFKA, *OWN, *EXTRA_DRILLS, *GROUP_DRILLS, *COMPACTION, *SURVIVOR_DRILLS)
@@ -66,6 +75,7 @@ CLASSES: Final = {
         "torn_sizes_are_dropped",
         "acks_all_of_kafka_clients_is_one",
     ),
+    "fencing": ("a_reset_fences", "a_former_process_fences"),
 }
 """Classes of schedules and faults, and the planted bugs that show that plans reach them."""
 

@@ -1,0 +1,40 @@
+"""AwaitStop, an API of our own: answered when this broker stops, or when the time is up.
+
+The active controller holds one such request at each broker. When the broker's process dies, the request's connection
+ends without an answer (``quorum/refusals.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+
+from minikafka.wire.messages import AwaitStopRequest, AwaitStopResponse
+
+HELD_MS_MAX = 300_000
+"""A request that asks for more is answered after this time."""
+
+
+class StoppingApi:
+    """Requests that wait for the end of this broker."""
+
+    def __init__(self) -> None:
+        self._stopping = asyncio.Event()
+
+    def close(self) -> None:
+        """Answer every request: the broker stops."""
+        self._stopping.set()
+
+    def handle_await_stop(self, request: AwaitStopRequest) -> AwaitStopResponse | Awaitable[AwaitStopResponse]:
+        """Wait for the stop at most ``max_wait_ms``."""
+        if request.max_wait_ms <= 0 or self._stopping.is_set():
+            return AwaitStopResponse(is_stopping=self._stopping.is_set())
+        return self._wait(min(request.max_wait_ms, HELD_MS_MAX) / 1000)
+
+    async def _wait(self, seconds: float) -> AwaitStopResponse:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+        except TimeoutError:
+            return AwaitStopResponse()
+        return AwaitStopResponse(is_stopping=True)
