@@ -41,6 +41,7 @@ from minikafka.errors import (
 )
 from minikafka.ports import Buffers
 from minikafka.wire.apis import BY_NAME, BY_REQUEST, Api
+from minikafka.wire.garbage import without_collection
 from minikafka.wire.limits import (
     MAP_MEMBERS_MAX,
     TEXT_BYTES_MAX,
@@ -334,10 +335,21 @@ def _framed(members: dict[str, Any], out: list[Any]) -> Buffers:
     return out
 
 
+_LARGE_HEAD = 64 * 1024
+"""Thousands of objects are made of a larger head."""
+
+
 def decode_request(api: Api, body: bytes | bytearray | memoryview) -> Any:
     """The typed request in ``body``. Raises InvalidRequest or UnsupportedVersion, naming the member."""
     view = memoryview(body)
     end = _head_end(api.name, view)
+    if end <= _LARGE_HEAD:
+        return _request_in(api, view, end)
+    with without_collection():
+        return _request_in(api, view, end)
+
+
+def _request_in(api: Api, view: memoryview, end: int) -> Any:
     head = view[SIZE_SIZE:end]
     try:
         check_msgpack(head, bounds_of(api))
