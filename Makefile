@@ -5,13 +5,14 @@
 #   make lint    the first three of these       make format   let ruff rewrite
 #   make bench   figures beside a bare aiohttp server and Apache Kafka    make soak   chaos, fresh seeds, hostile requests, planted bugs for an hour (MINUTES=60)
 #   make foreign runs franz-go's, librdkafka's and aiokafka's own tests and Kafka's tools (FOREIGN_ARGS="--only franz-go")
+#   make compiled  the rules in C, if this machine has a C compiler; demo, test and bench do this too
 #   make clean   remove the environment and caches
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 # Two pips must not change one environment at once.
 .NOTPARALLEL:
-.PHONY: help demo test lint format bench soak foreign clean
+.PHONY: help demo test lint format bench soak foreign compiled clean
 
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -27,10 +28,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 help:
 	@sed -n 's/^#   //p' Makefile
 
-demo: $(VENV)/.demo $(if $(filter --no-spark,$(DEMO_ARGS)),,$(VENV)/.spark)
+demo: $(VENV)/.demo $(if $(filter --no-spark,$(DEMO_ARGS)),,$(VENV)/.spark) compiled
 	@$(BIN)/minikafka demo $(DEMO_ARGS)
 
-test: lint $(VENV)/.demo $(VENV)/.spark
+test: lint $(VENV)/.demo $(VENV)/.spark compiled
 	@echo "==> pytest"
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
 
@@ -45,7 +46,7 @@ format: $(VENV)/.dev
 	@$(BIN)/ruff check --fix --quiet . || true
 	@$(BIN)/ruff format .
 
-bench: $(VENV)/.dev $(VENV)/.spark $(VENV)/.bench
+bench: $(VENV)/.dev $(VENV)/.spark $(VENV)/.bench compiled
 	@$(BIN)/python -m tests.bench $(BENCH_ARGS)
 
 soak: $(VENV)/.dev
@@ -53,6 +54,10 @@ soak: $(VENV)/.dev
 
 foreign: $(VENV)/.dev $(VENV)/.spark
 	@$(BIN)/python -m tests.foreign $(FOREIGN_ARGS)
+
+# Does nothing where the compiled rules are those of this tree. MINIKAFKA_PURE=1 does without.
+compiled: $(VENV)/.base
+	@$(BIN)/python tools/compile_rules.py
 
 clean:
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist

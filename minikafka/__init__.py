@@ -10,7 +10,7 @@ themselves, and keep Kafka's record batches byte for byte on disk. The house has
     3  replication/                          rules: who may acknowledge what
     2  log/                                  one partition on disk
     1  wire/  ports.py                       bytes and messages; the four ports
-    0  types.py errors.py invariant.py config/
+    0  types.py errors.py invariant.py config/ compiled.py
 
 Rules (floors 1 to 4) are synchronous: ``now`` goes in, effects and the next deadline come out. Drivers (floor 5) await
 and reach the world only through Clock, Network, Disk and Events. ``tests/tidy`` holds these laws.
@@ -23,6 +23,8 @@ from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING
+
+from minikafka import compiled
 
 if TYPE_CHECKING:
     from minikafka.client.structs import (
@@ -57,6 +59,9 @@ __all__ = [
 ]
 
 __version__ = "0.1.0"
+
+# Before any rule is imported.
+compiled.install()
 
 # Looked up on first use: whoever imports a rule must not load aiohttp with it.
 _HOMES = {

@@ -14,6 +14,9 @@ from hypothesis import HealthCheck, settings
 
 from tests import left_out, workers
 
+# Planted bugs and monkeypatches need the Python sources; tests/compiled runs the compiled rules.
+os.environ.setdefault("MINIKAFKA_PURE", "1")
+
 settings.register_profile(
     "ci", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from minikafka import __version__
+from minikafka import __version__, compiled
 from minikafka.cli import kafka_tools
 from minikafka.cli.running import Commands, fill_standard_streams
 
@@ -114,7 +114,7 @@ Clients connect to 127.0.0.1:9092 unless -b or MINIKAFKA_BOOTSTRAP names another
 
 Exit codes: 0 done, 1 failed, 2 called wrongly, 130 interrupted.""",
 )
-@click.version_option(__version__, prog_name="minikafka", message="%(prog)s %(version)s")
+@click.version_option(__version__, prog_name="minikafka", message=f"%(prog)s %(version)s ({compiled.description()})")
 @click.pass_context
 def root(ctx: click.Context) -> None:
     """A broker that Kafka clients connect to, with real replication."""

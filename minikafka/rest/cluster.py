@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from minikafka import __version__
+from minikafka import __version__, compiled
 from minikafka.errors import BrokerIdNotRegistered, BrokerNotAvailable
 from minikafka.quorum.image import BrokerImage
 from minikafka.rest.host import limits_of
@@ -34,6 +34,7 @@ async def get_cluster(visit: Visit) -> Reply:
             "cluster_id": metadata.cluster_id,
             "node_id": host.node_id,
             "version": __version__,
+            "build": compiled.build(),
             "controller": controller,
             "brokers": [_broker_out(host.image.brokers[node]) for node in sorted(host.image.brokers)],
             "metadata_offset": metadata.metadata_offset,
@@ -188,6 +189,7 @@ ROUTES = (
                     cluster_id=text(),
                     node_id=ref("NodeId"),
                     version=text(),
+                    build=text(enum=[compiled.COMPILED, compiled.PURE]),
                     controller=nullable(ref("Leader")),
                     brokers=many(ref("Broker")),
                     metadata_offset=ref("Offset"),
@@ -197,6 +199,7 @@ ROUTES = (
                     "cluster_id": "MkU3OEVBNTcwNTJENDM2Qg",
                     "node_id": 1,
                     "version": __version__,
+                    "build": compiled.COMPILED,
                     "controller": {"id": 1, "epoch": 1, "url": "http://127.0.0.1:9092"},
                     "brokers": [BROKER_EXAMPLE],
                     "metadata_offset": 12,

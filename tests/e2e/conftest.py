@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, expect, sync_playwright
 
+from minikafka import compiled
 from tests.left_out import leave_out
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -39,10 +41,17 @@ def why_not() -> str | None:
     return None if chromium_path() else "no Chromium here (Debian, Ubuntu: apt install chromium)"
 
 
+def why_not_compiled() -> str | None:
+    """Why the compiled rules cannot be tried here; None if they can."""
+    installed = compiled.compiled_in(Path(sysconfig.get_path("platlib"), compiled.PACKAGE))
+    return installed[1] or None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect what needs a browser, or kcat, if there is none."""
+    """Deselect what needs a browser, kcat or the compiled rules, if there are none."""
     leave_out(config, items, "browser", why_not)
     leave_out(config, items, "kcat", lambda: None if shutil.which("kcat") else "no kcat here (apt install kcat)")
+    leave_out(config, items, "compiled", why_not_compiled)
 
 
 @pytest.fixture(scope="module")

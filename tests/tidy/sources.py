@@ -18,6 +18,7 @@ FLOORS = {
     "invariant": 0,
     "config": 0,
     "addresses": 0,
+    "compiled": 0,
     "wire": 1,
     "ports": 1,
     "log": 2,

@@ -1,0 +1,137 @@
+"""Compile the rules into C extension modules with mypyc, if this machine has a C compiler.
+
+``python tools/compile_rules.py`` writes the package ``minikafka_compiled`` into the environment of the Python that runs
+it (minikafka/compiled.py decides at run time whether it is used); ``--into FOLDER`` writes it elsewhere. Nothing is
+written into the source tree. With MINIKAFKA_PURE=1, or without a C compiler, the rules stay pure Python. mypyc is
+installed first if need be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from hashlib import sha256
+from importlib.util import find_spec
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from minikafka import compiled  # noqa: E402 - of this tree, which need not be installed
+
+REQUIREMENT = "mypy[mypyc]>=2.4"
+MODULES = (
+    "minikafka.types",
+    "minikafka.log.epochs",
+    "minikafka.log.index",
+    "minikafka.log.limits",
+    "minikafka.log.partition_log",
+    "minikafka.log.producer_state",
+    "minikafka.log.segment",
+    "minikafka.log.segment_store",
+    "minikafka.log.tail",
+    "minikafka.replication.high_watermark",
+    "minikafka.replication.leader",
+)
+"""Synchronous and strictly typed, on the path of each produce and fetch request."""
+
+# Runs in a process of its own: setuptools keeps global state, and reads the pyproject.toml of its working directory.
+MYPYC = """
+import os, sys
+from setuptools import Distribution
+from setuptools.command.build_ext import build_ext
+from mypyc.build import mypycify
+
+build, *paths = sys.argv[1:]
+options = ["--config-file=pyproject.toml", f"--cache-dir={build}/cache"]
+modules = mypycify([*options, *paths], group_name="minikafka_rules", target_dir=f"{build}/c")
+os.chdir(build)
+command = build_ext(Distribution({"name": "minikafka", "ext_modules": modules}))
+command.build_lib, command.build_temp = f"{build}/lib", f"{build}/objects"
+command.ensure_finalized()
+command.run()
+"""
+
+
+def why_not() -> str:
+    """Return why the rules cannot, or should not, be compiled here; empty if they can."""
+    if compiled.is_pure():
+        return f"{compiled.PURE_VARIABLE} is set"
+    if sys.implementation.name != "cpython":
+        return "this Python is not CPython"
+    command = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")[0]
+    if shutil.which(command) is None:
+        return f"no C compiler ({command})"
+    if not Path(sysconfig.get_path("include"), "Python.h").is_file():
+        return "Python.h is missing; on Debian or Ubuntu: apt install python3-dev"
+    return ""
+
+
+def source_of(module: str) -> Path:
+    """Return a module's file in this tree."""
+    return ROOT.joinpath(*module.split(".")).with_suffix(".py")
+
+
+def build(folder: Path) -> None:
+    """Compile into ``folder``. Raises CalledProcessError, with mypyc's or the C compiler's output."""
+    sources = [source_of(module) for module in MODULES]
+    digests = [sha256(source.read_bytes()).hexdigest() for source in sources]
+    with tempfile.TemporaryDirectory(prefix="minikafka-compile-") as scratch:
+        paths = [str(source.relative_to(ROOT)) for source in sources]
+        subprocess.run(
+            [sys.executable, "-c", MYPYC, scratch, *paths],
+            cwd=ROOT,
+            env={**os.environ, "CFLAGS": f"{os.environ.get('CFLAGS', '')} -g0"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=True,
+        )
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        built = Path(scratch, "lib")
+        for file in built.rglob("*.so"):
+            shutil.copy(file, folder / ".".join(file.relative_to(built).parts))
+    # Last: without it the package counts as not compiled.
+    lines = [f"{digest}  {module}\n" for digest, module in zip(digests, MODULES, strict=True)]
+    (folder / "SOURCES").write_text("".join(lines), encoding="utf-8")
+
+
+def main() -> int:
+    """Compile if need be; the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    here = Path(sysconfig.get_path("platlib"), compiled.PACKAGE)
+    parser.add_argument("--into", type=Path, default=here, help="Folder of the package (default: %(default)s).")
+    folder: Path = parser.parse_args().into
+    reason = why_not()
+    if reason:
+        print(f"==> the rules run as pure Python: {reason}")
+        return 0
+    if compiled.compiled_in(folder)[0]:
+        return 0
+    if find_spec("mypyc") is None or find_spec("setuptools") is None:
+        install = [sys.executable, str(ROOT / "tools" / "install.py"), "mypyc (15 MB)", REQUIREMENT]
+        if subprocess.run(install, check=False).returncode:
+            print("==> the rules run as pure Python: mypyc could not be installed")
+            return 0
+    print(f"==> compiling {len(MODULES)} modules (about a minute; {compiled.PURE_VARIABLE}=1 does without)", flush=True)
+    began = time.monotonic()
+    try:
+        build(folder)
+    except subprocess.CalledProcessError as error:
+        sys.stderr.write(error.stdout)
+        print(f"compiling failed; {compiled.PURE_VARIABLE}=1 does without", file=sys.stderr)
+        return 1
+    print(f"    {time.monotonic() - began:3.0f} s  done")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
