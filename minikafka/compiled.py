@@ -34,6 +34,7 @@ class CompiledRules(MetaPathFinder):
     """Finds the compiled modules in place of their sources."""
 
     def __init__(self) -> None:
+        self._names: frozenset[str] | None = None
         self._files: dict[str, Path] | None = None
         self.why_not = ""
         """Why the Python sources are used; empty if they are not."""
@@ -45,10 +46,17 @@ class CompiledRules(MetaPathFinder):
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
         """Return where a compiled module is; None for all other modules."""
-        if not fullname.startswith("minikafka"):
+        if not fullname.startswith("minikafka") or fullname not in self._compiled_names():
             return None
         file = self.files().get(fullname)
         return None if file is None else spec_from_file_location(fullname, file)
+
+    def _compiled_names(self) -> frozenset[str]:
+        # Other modules must not cause the decision: a pytest plugin is imported before conftest.py sets MINIKAFKA_PURE.
+        if self._names is None:
+            folder = _folder()
+            self._names = frozenset() if folder is None else frozenset((LIBRARY, *_sources(folder)))
+        return self._names
 
     def files(self) -> dict[str, Path]:
         """Return the extension module of each compiled module; nothing if the Python sources are to be used."""
@@ -65,24 +73,34 @@ def is_pure() -> bool:
 def _choose() -> tuple[dict[str, Path], str]:
     if is_pure():
         return {}, f"{PURE_VARIABLE}={os.environ[PURE_VARIABLE]}"
+    folder = _folder()
+    return compiled_in(folder) if folder is not None else ({}, "not compiled")
+
+
+def _folder() -> Path | None:
     spec = PathFinder.find_spec(PACKAGE)
-    if spec is None or not spec.submodule_search_locations:
-        return {}, "not compiled"
-    return compiled_in(Path(next(iter(spec.submodule_search_locations))))
+    return Path(next(iter(spec.submodule_search_locations))) if spec and spec.submodule_search_locations else None
+
+
+def _sources(folder: Path) -> dict[str, str]:
+    try:
+        words = (folder / "SOURCES").read_text(encoding="utf-8").split()
+    except OSError:
+        return {}
+    return dict(zip(words[1::2], words[::2], strict=True))
 
 
 def compiled_in(folder: Path) -> tuple[dict[str, Path], str]:
     """Return the compiled modules in ``folder`` by name, or nothing and the reason why they cannot be used."""
     from hashlib import sha256  # noqa: PLC0415 - needed only where compiled modules are installed
 
-    try:
-        lines = (folder / "SOURCES").read_text(encoding="utf-8").split()
-    except OSError:
+    sources = _sources(folder)
+    if not sources:
         return {}, "not compiled"
-    files = {name: folder / f"{name}{EXTENSION_SUFFIXES[0]}" for name in (LIBRARY, *lines[1::2])}
+    files = {name: folder / f"{name}{EXTENSION_SUFFIXES[0]}" for name in (LIBRARY, *sources)}
     if not all(file.is_file() for file in files.values()):
         return {}, f"compiled for another Python than {sys.implementation.cache_tag}"
-    for digest, name in zip(lines[::2], lines[1::2], strict=True):
+    for name, digest in sources.items():
         source = ROOT.joinpath(*name.split(".")).with_suffix(".py")
         try:
             if sha256(source.read_bytes()).hexdigest() == digest:

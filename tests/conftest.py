@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 
 from tests import left_out, workers
 
-# Planted bugs and monkeypatches need the Python sources; tests/compiled runs the compiled rules.
+# Planted bugs and monkeypatches need the Python sources; tests/e2e/test_compiled_rules.py runs the compiled rules.
 os.environ.setdefault("MINIKAFKA_PURE", "1")
 
 settings.register_profile(

@@ -85,6 +85,15 @@ def test_a_package_that_was_not_finished_is_not_used(rules, tmp_path):
     assert rules.why_not == "not compiled"
 
 
+def test_other_modules_do_not_cause_the_decision(rules, tmp_path, monkeypatch):
+    """A pytest plugin imports minikafka.testing before conftest.py sets MINIKAFKA_PURE."""
+    package(tmp_path / compiled.PACKAGE, TYPES)
+    assert rules.find_spec("minikafka.testing", None) is None
+    monkeypatch.setenv(compiled.PURE_VARIABLE, "1")
+    assert rules.find_spec(TYPES, None) is None
+    assert rules.why_not == "MINIKAFKA_PURE=1"
+
+
 def test_without_a_package_the_rules_are_pure_python(rules):
     """The usual case of a machine without a C compiler."""
     assert rules.files() == {}
