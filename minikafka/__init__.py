@@ -10,7 +10,7 @@ themselves, and keep Kafka's record batches byte for byte on disk. The house has
     3  replication/                          rules: who may acknowledge what
     2  log/                                  one partition on disk
     1  wire/  ports.py                       bytes and messages; the four ports
-    0  types.py errors.py invariant.py config/ compiled.py
+    0  types.py errors.py invariant.py config/
 
 Rules (floors 1 to 4) are synchronous: ``now`` goes in, effects and the next deadline come out. Drivers (floor 5) await
 and reach the world only through Clock, Network, Disk and Events. ``tests/tidy`` holds these laws.
