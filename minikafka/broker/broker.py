@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import traceback
+from collections import Counter
 from collections.abc import Awaitable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -103,6 +104,10 @@ class Broker:
         )
 
     # ---- what others may ask -----------------------------------------------------------------------------------------
+
+    def kafka_software(self) -> Counter[str]:
+        """Open connections of Kafka's protocol, by the name of the client's library."""
+        return self._kafka.software()
 
     @property
     def config(self) -> BrokerConfig:

@@ -74,12 +74,12 @@ class Dispatcher:
         try:
             api = find_api(api_name)
         except ProtocolError as error:
-            self.meters.of(NO_API).failed(error.name)
+            self.meters.of(NO_API, context.protocol).failed(error.name)
             return encode_response(error_response(_ANY_API, error))
         try:
             request = decode_request(api, body)
         except ProtocolError as error:
-            self.meters.of(api.name).failed(error.name)
+            self.meters.of(api.name, context.protocol).failed(error.name)
             return encode_response(error_response(api, error))
         if len(body) > LARGE_HEAD and head_size(body) > LARGE_HEAD:
             return self._in_steps(api, request, len(body), context)
@@ -88,15 +88,15 @@ class Dispatcher:
         except ProtocolError as error:
             answer = error_response(api, error)
         if not isinstance(answer, Failed) and isinstance(answer, (Begun, Awaitable)):
-            return self._dispatched(api, request, len(body), answer)
-        return self._encoded(api, request, len(body), answer)
+            return self._dispatched(api, request, len(body), context, answer)
+        return self._encoded(api, request, len(body), context, answer)
 
-    async def _dispatched(self, api: Api, request: object, size: int, answer: Any) -> Buffers:
+    async def _dispatched(self, api: Api, request: object, size: int, context: RequestContext, answer: Any) -> Buffers:
         try:
             response = await settled(answer)
         except ProtocolError as error:
             response = error_response(api, error)
-        return self._encoded(api, request, size, response)
+        return self._encoded(api, request, size, context, response)
 
     async def _in_steps(self, api: Api, request: object, size: int, context: RequestContext) -> Buffers:
         await asyncio.sleep(0)
@@ -106,14 +106,14 @@ class Dispatcher:
             response = error_response(api, error)
         else:
             await asyncio.sleep(0)
-        return self._encoded(api, request, size, response)
+        return self._encoded(api, request, size, context, response)
 
-    def _encoded(self, api: Api, request: object, size: int, response: Any) -> Buffers:
+    def _encoded(self, api: Api, request: object, size: int, context: RequestContext, response: Any) -> Buffers:
         try:
             buffers = encode_response(response)
         except ProtocolError as error:
             buffers = encode_response(error_response(api, error))
-        meter = self.meters.of(metered_as(api, request))
+        meter = self.meters.of(metered_as(api, request), context.protocol)
         meter.bytes_in += size
         meter.bytes_out += sum(map(len, buffers))
         return buffers
@@ -122,7 +122,7 @@ class Dispatcher:
         """The response of the same handlers, typed; see the head of this file for its forms. Raises ProtocolError and
         nothing else, and so do awaitables that it returns.
         """
-        meter = self.meters.of(metered_as(api, request))
+        meter = self.meters.of(metered_as(api, request), context.protocol)
         if not self._is_open():
             meter.failed(BrokerNotAvailable.name)
             raise BrokerNotAvailable("the broker is stopping or not yet started: ask another one, or later")

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -169,6 +169,14 @@ class KafkaDoor:
         self.meters = meters
         self.image = image
         self.events = events
+        self.sessions: set[KafkaSession] = set()
+        """Of open connections."""
+
+    def software(self) -> Counter[str]:
+        """Open connections by the name of the client's library, which is bounded: ``other`` for one that is not known
+        here, ``unknown`` for a client that does not name it.
+        """
+        return Counter(each.software for each in self.sessions)
 
 
 class KafkaSession:
@@ -189,10 +197,17 @@ class KafkaSession:
         self._is_gone = False
         """The client left: what it has sent still begins, and nothing is sent."""
         self._has_room = True
+        door.sessions.add(self)
         self._tasks: dict[asyncio.Task[None], None] = {}
         """In the order of their births."""
 
     # ---- the connection's calls --------------------------------------------------------------------------------------
+
+    @property
+    def software(self) -> str:
+        """Name of the client's library, as metrics may show it: never a text that a client chose."""
+        name = self._context.software.partition(" ")[0]
+        return (name if name in SOFTWARE else "other") if name else "unknown"
 
     @property
     def is_busy(self) -> bool:
@@ -223,6 +238,7 @@ class KafkaSession:
         leave as soon as it has sent. Nobody receives the answers.
         """
         self._is_gone = True
+        self._door.sessions.discard(self)
         self._advance()
 
     def cancel(self) -> None:
@@ -257,7 +273,7 @@ class KafkaSession:
         pending.answer, pending.is_done = answer, True
         self._connection.handled(len(pending.frame))
         if answer is not None:
-            meter = self._door.meters.of(_metered_as(pending.header))
+            meter = self._door.meters.of(_metered_as(pending.header), "kafka")
             meter.bytes_in += len(pending.frame)
             meter.bytes_out += sum(map(len, answer))
 
@@ -484,6 +500,14 @@ class KafkaSession:
             self._contexts[header.version, header.client_id] = known
         return known
 
+
+SOFTWARE = frozenset(
+    """
+    aiokafka apache-kafka-java confluent-kafka-dotnet confluent-kafka-go confluent-kafka-javascript
+    confluent-kafka-python kafka-go kafka-python kafkajs kcat kgo librdkafka rskafka sarama
+    """.split()
+)
+"""Names of clients' libraries that have a label of their own in metrics (KIP-511)."""
 
 CONTEXTS_MAX = 64
 """Contexts that a session keeps."""

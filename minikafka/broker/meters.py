@@ -47,6 +47,11 @@ class Histogram:
         same.sum_ns = self.sum_ns
         return same
 
+    def add(self, other: Histogram) -> None:
+        """Add what ``other`` has counted."""
+        self.buckets[:] = [mine + its for mine, its in zip(self.buckets, other.buckets, strict=True)]
+        self.sum_ns += other.sum_ns
+
     def since(self, earlier: Histogram) -> Histogram:
         """What was observed after ``earlier``, a copy of this one."""
         recent = Histogram()
@@ -100,6 +105,16 @@ class RequestMeter:
         self.local.sum_ns += total_ns
         self.remote.buckets[0] += 1
 
+    def add(self, other: RequestMeter) -> None:
+        """Add what ``other`` has counted."""
+        self.total.add(other.total)
+        self.remote.add(other.remote)
+        self.local.add(other.local)
+        for error, count in other.errors.items():
+            self.errors[error] = self.errors.get(error, 0) + count
+        self.bytes_in += other.bytes_in
+        self.bytes_out += other.bytes_out
+
     def failed(self, error: str) -> None:
         """The whole request was refused."""
         self.errors[error] = self.errors.get(error, 0) + 1
@@ -132,17 +147,26 @@ VISIT: ContextVar[Visit | None] = ContextVar("VISIT", default=None)
 
 
 class RequestMeters:
-    """Every kind of request that was asked, by Kafka's names: ``Produce``, ``FetchConsumer``, ``FetchFollower``, ..."""
+    """Every kind of request, by protocol and by Kafka's names (``Produce``, ``FetchConsumer``, ``FetchFollower``)."""
 
     def __init__(self) -> None:
-        self.by_name: dict[str, RequestMeter] = {}
+        self.by_protocol: dict[tuple[str, str], RequestMeter] = {}
+        """By protocol (``RequestContext.protocol``) and name."""
 
-    def of(self, name: str) -> RequestMeter:
-        """The meter of one kind; ``name`` is one of our own words."""
-        meter = self.by_name.get(name)
+    def of(self, name: str, protocol: str) -> RequestMeter:
+        """The meter of one kind of one protocol; both are our own words."""
+        key = protocol, name
+        meter = self.by_protocol.get(key)
         if meter is None:
-            meter = self.by_name[name] = RequestMeter()
+            meter = self.by_protocol[key] = RequestMeter()
         return meter
+
+    def by_name(self) -> dict[str, RequestMeter]:
+        """The sums over all protocols, as they are now."""
+        sums: dict[str, RequestMeter] = {}
+        for (_, name), meter in self.by_protocol.items():
+            sums.setdefault(name, RequestMeter()).add(meter)
+        return sums
 
 
 class Purgatory:

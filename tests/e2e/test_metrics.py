@@ -13,6 +13,7 @@ from typing import Any
 import promql_parser
 import pytest
 import yaml
+from confluent_kafka import Producer as ConfluentProducer
 from prometheus_client.parser import text_string_to_metric_families
 
 from minikafka import AdminClient, Consumer, NewTopic, Producer, TopicPartition
@@ -311,3 +312,22 @@ def test_partitions_beyond_the_limit_get_no_series_and_it_is_said():
         partitions = {dict(labels).get("partition") for name, labels in told if ("topic", "many") in labels}
         assert partitions - {None} == {"0", "1"}
         assert value(told, "mk_metrics_partitions_omitted") == 3
+
+
+def test_requests_and_connections_are_told_by_protocol():
+    """A Kafka client beside /rpc: each has its series, and the older families their sum."""
+    with LocalCluster(brokers=1) as small:
+        small.sync.create_topic("orders", partitions=1, replicas=1)
+        small.sync.produce("orders", b"tea")
+        producer = ConfluentProducer({"bootstrap.servers": small.bootstrap_servers, "client.id": "billing"})
+        producer.produce("orders", b"milk")
+        assert producer.flush(60) == 0
+        told = scrape(small, 1)
+        requests = "mk_protocol_requests_total"
+        counts = [value(told, requests, protocol=each, request="Produce") for each in ("kafka", "rpc")]
+        assert min(counts) >= 1
+        assert value(told, "kafka_network_requestmetrics_requests_total", request="Produce") == sum(counts)
+        for name in ("request_seconds", "request_bytes", "response_bytes"):
+            assert value(told, f"mk_protocol_{name}_total", protocol="kafka", request="Produce") > 0
+        assert value(told, "mk_kafka_connections", software="confluent-kafka-python") >= 1
+        assert not [labels for _, labels in told if "billing" in str(labels)]

@@ -39,7 +39,7 @@ class Line:
         """One for each request that waits, in the order of their coming."""
         self.begins_at_once = True
         """Do Produce requests count as appended when they have begun?"""
-        door = KafkaDoor(
+        self.door = door = KafkaDoor(
             answering=self.answering,
             meters=RequestMeters(),
             image=MetadataImage,
@@ -459,3 +459,31 @@ async def test_frame_that_is_too_large_for_its_api_closes_the_connection():
     line.ask("ListGroups", 4, {"states_filter": ["s" * 70_000]}, 1)
     assert line.is_closed
     assert "65536 are accepted" in line.events[0][1]["why"]
+
+
+@pytest.mark.parametrize(
+    "software, label",
+    [
+        (("confluent-kafka-python", "2.16.1"), "confluent-kafka-python"),
+        (("home-made", "1"), "other"),
+        (None, "unknown"),
+    ],
+)
+async def test_open_connections_are_counted_by_the_name_of_a_known_library(software: Any, label: str):
+    """KIP-511; a label is never a text that a client chose."""
+    line = Line()
+    if software is not None:
+        named = {"client_software_name": software[0], "client_software_version": software[1]}
+        line.ask("ApiVersions", 3, named)
+    assert line.door.software() == {label: 1}
+    line.session.closed()
+    assert line.door.software() == {}
+
+
+async def test_bytes_of_frames_are_counted_for_the_protocol():
+    """Beside the bytes of /rpc, not among them."""
+    line = Line()
+    line.prompt["Produce"] = produced()
+    line.produce(1)
+    meter = line.door.meters.by_protocol["kafka", "Produce"]
+    assert (meter.bytes_in > 0, meter.bytes_out) == (True, len(line.sent[0]))

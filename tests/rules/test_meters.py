@@ -13,6 +13,7 @@ from minikafka.broker.meters import (
     Histogram,
     Purgatory,
     RequestMeter,
+    RequestMeters,
     Traffic,
     Visit,
     exported_buckets,
@@ -159,3 +160,20 @@ def test_unclean_elections_and_cut_records_are_counted():
     counts("log_truncated", {"partition": "__cluster_metadata-0", "old": 5, "new": 4})
     assert (counts.count("leader_elected"), counts.unclean_elections) == (2, 1)
     assert counts.truncated_records == {"divergence": 3, "metadata_divergence": 1}
+
+
+def test_requests_are_counted_by_protocol_and_summed_by_name():
+    """Families without a protocol label keep the sum over all protocols."""
+    meters = RequestMeters()
+    for protocol, total_ns in (("kafka", 1_000_000), ("kafka", 3_000_000), ("rpc", 2_000_000)):
+        meter = meters.of("Produce", protocol)
+        meter.observe(total_ns, 1_000)
+        meter.bytes_in += 10
+        meter.bytes_out += 1
+    meters.of("Produce", "rpc").failed("INVALID_REQUEST")
+    meters.of("Fetch", "rpc").observe(5, 0)
+    kafka, summed = meters.by_protocol["kafka", "Produce"], meters.by_name()["Produce"]
+    assert (kafka.total.count, kafka.total.sum_ns, kafka.bytes_in) == (2, 4_000_000, 20)
+    assert (summed.total.count, summed.total.sum_ns, summed.remote.sum_ns) == (3, 6_000_000, 3_000)
+    assert (summed.bytes_in, summed.bytes_out, summed.errors) == (30, 3, {"INVALID_REQUEST": 1})
+    assert sorted(meters.by_name()) == ["Fetch", "Produce"]

@@ -228,7 +228,7 @@ def _cleaner(view: View) -> Iterator[Metric]:
 
 
 def _requests(view: View, windows: Windows) -> Iterator[Metric]:
-    meters = sorted(view.broker.dispatcher.meters.by_name.items())
+    meters = sorted(view.broker.dispatcher.meters.by_name().items())
     traffic = view.broker.replicas.traffic
     prefix = "kafka_network_requestmetrics_"
     yield counter(

@@ -43,7 +43,7 @@ def own(view: View, events: EventCounts, process: ProcessGauges) -> Iterator[Met
         ("event",),
         (((kind,), float(count)) for kind, count in sorted(events.by_kind.items())),
     )
-    meters = sorted(broker.dispatcher.meters.by_name.items())
+    meters = sorted(broker.dispatcher.meters.by_name().items())
     yield histogram(
         "mk_request_duration_seconds",
         "From a request to its answer, in buckets that can be added up over brokers.",
@@ -51,11 +51,18 @@ def own(view: View, events: EventCounts, process: ProcessGauges) -> Iterator[Met
         (((name,), meter.total) for name, meter in meters),
     )
     yield counter(
-        "mk_request_bytes", "Bodies of /rpc requests.", ("request",), (((name,), m.bytes_in) for name, m in meters)
+        "mk_request_bytes",
+        "Bodies of /rpc requests, and Kafka frames.",
+        ("request",),
+        (((name,), m.bytes_in) for name, m in meters),
     )
     yield counter(
-        "mk_response_bytes", "Bodies of /rpc answers.", ("request",), (((name,), m.bytes_out) for name, m in meters)
+        "mk_response_bytes",
+        "Bodies of /rpc answers, and Kafka frames.",
+        ("request",),
+        (((name,), m.bytes_out) for name, m in meters),
     )
+    yield from _protocols(view)
     yield number("mk_queued_request_bytes", "Bodies held now; see queued.max.request.bytes.", process.queued_bytes)
     yield counter(
         "mk_refused_connections",
@@ -75,6 +82,42 @@ def own(view: View, events: EventCounts, process: ProcessGauges) -> Iterator[Met
         "mk_metrics_partitions_omitted",
         "Replicas here without series of their own; see mk.metrics.partitions.max.",
         view.omitted,
+    )
+
+
+def _protocols(view: View) -> Iterator[Metric]:
+    """The same requests by the protocol that they came in, and the libraries that are connected."""
+    meters = sorted(view.broker.dispatcher.meters.by_protocol.items())
+    labels = ("protocol", "request")
+    yield counter(
+        "mk_protocol_requests",
+        "Requests by protocol: kafka (binary frames), rpc (/rpc), http (/v1), internal (the broker's own).",
+        labels,
+        ((key, float(meter.total.count)) for key, meter in meters),
+    )
+    yield counter(
+        "mk_protocol_request_seconds",
+        "Time from a request to its answer, in all, by protocol.",
+        labels,
+        ((key, meter.total.sum_ns / 1e9) for key, meter in meters),
+    )
+    yield counter(
+        "mk_protocol_request_bytes",
+        "Bytes of requests by protocol; not counted for /v1.",
+        labels,
+        ((key, float(meter.bytes_in)) for key, meter in meters),
+    )
+    yield counter(
+        "mk_protocol_response_bytes",
+        "Bytes of answers by protocol; not counted for /v1.",
+        labels,
+        ((key, float(meter.bytes_out)) for key, meter in meters),
+    )
+    yield gauge(
+        "mk_kafka_connections",
+        "Open connections of Kafka's protocol by the name of the client's library (KIP-511), as far as it is known.",
+        ("software",),
+        (((name,), float(count)) for name, count in sorted(view.broker.kafka_software().items())),
     )
 
 
