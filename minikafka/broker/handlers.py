@@ -96,7 +96,7 @@ def handler_table(
     def produce(request: ProduceRequest, context: RequestContext) -> Any:
         if context.protocol != INTERNAL.protocol:  # as to_clients, without a call more
             check_caught_up()
-        return handle_produce(replicas, request, session_alive=alive)
+        return handle_produce(replicas, request, session_alive=alive, context=context)
 
     def fetch(request: FetchRequest, _: RequestContext) -> Any:
         if any(each.topic == METADATA_TOPIC for each in request.partitions):

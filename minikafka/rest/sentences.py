@@ -30,6 +30,12 @@ def sentence_of(kind: str, facts: Facts) -> str:
     return kind.replace("_", " ") + (f": {told}" if told else "")
 
 
+def _producer(facts: Facts) -> str:
+    """The client by its client id and library, as far as they are known."""
+    named = f"producer {facts['client_id']!r}" if facts.get("client_id") else "a producer"
+    return f"{named} ({facts['software']})" if facts.get("software") else named
+
+
 def _because(facts: Facts) -> str:
     return f": {facts['why']}" if facts.get("why") else ""
 
@@ -97,7 +103,9 @@ _SAY: dict[str, Callable[[Facts], str]] = {
     "tail_truncated": _truncated,
     "replica_failed": lambda facts: f"the replica went offline{_because(facts)}",
     "hw_advanced": _advanced,
-    "produce_refused": lambda facts: f"a producer was answered {facts['error']} ({facts['outcome']}){_because(facts)}",
+    "produce_refused": lambda facts: (
+        f"{_producer(facts)} was answered {facts['error']} ({facts['outcome']}){_because(facts)}"
+    ),
 }
 
 

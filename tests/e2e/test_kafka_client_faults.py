@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import re
 import time
+import urllib.request
 from collections.abc import Iterator
 
 import pytest
@@ -173,3 +175,19 @@ def test_what_is_held_ends_with_its_broker():
         cluster.kill(1)
         tasks = [each for each in gc.get_objects() if isinstance(each, asyncio.Task) and not each.done()]
         assert [each.get_name() for each in tasks if each.get_name() == "kafka-Produce"] == []
+
+
+def test_explain_names_the_client_whose_record_was_refused():
+    """By client id and by the name and version of its library (KIP-511)."""
+    with LocalCluster(brokers=1) as cluster:
+        cluster.sync.create_topic("small", partitions=1, replicas=1, config={"max.message.bytes": "1000"})
+        producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "client.id": "billing", "log_level": 0})
+        producer.produce("small", b"x" * 2000, on_delivery=lambda error, _: None)
+        assert producer.flush(PATIENCE_S) == 0
+        path = f"http://{cluster.bootstrap_servers}/v1/topics/small/partitions/0/explain"
+        with urllib.request.urlopen(path, timeout=30) as answer:
+            refusal = json.loads(answer.read())["last_refusal"]
+        assert refusal["facts"]["client_id"] == "billing"
+        assert refusal["facts"]["software"].startswith("confluent-kafka-python ")
+        who = f"producer 'billing' ({refusal['facts']['software']})"
+        assert refusal["sentence"].startswith(f"{who} was answered MESSAGE_TOO_LARGE (not_written): small-0: ")

@@ -43,7 +43,7 @@ from minikafka.errors import (
 from minikafka.groups.records import OFFSETS_TOPIC
 from minikafka.log.limits import check_keys
 from minikafka.log.tail import COPIED_SIZE_MAX
-from minikafka.ports import Buffer
+from minikafka.ports import INTERNAL, Buffer, RequestContext
 from minikafka.replication.leader import ACKS_ALL, ACKS_LEADER, ACKS_NONE, Appended, LeaderReplica
 from minikafka.types import TopicPartition
 from minikafka.wire import recompress
@@ -88,7 +88,11 @@ class _Written:
 
 
 def handle_produce(
-    replicas: ReplicaManager, request: ProduceRequest, *, session_alive: SessionAlive
+    replicas: ReplicaManager,
+    request: ProduceRequest,
+    *,
+    session_alive: SessionAlive,
+    context: RequestContext = INTERNAL,
 ) -> ProduceResponse | Begun | Awaitable[ProduceResponse | Begun]:
     """Append and acknowledge; see the head of this file."""
     if request.acks not in (ACKS_ALL, ACKS_NONE, ACKS_LEADER):
@@ -98,7 +102,7 @@ def handle_produce(
     items = {TopicPartition(item.topic, item.partition): item for item in request.partitions}
     if len(items) < len(request.partitions):
         raise InvalidRequest("a partition stands twice in one request", member="partitions")
-    production = _Production(replicas, request, items, session_alive)
+    production = _Production(replicas, request, items, session_alive, context)
     long = [(name, item.records[0]) for name, item in items.items() if _is_long(replicas, name, item)]
     if long or not replicas.arrivals.is_free(items):
         return production.append_in_order(long, replicas.arrivals.enter(items))
@@ -108,7 +112,18 @@ def handle_produce(
 class _Production:
     """One request under way."""
 
-    __slots__ = ("_acks", "_deadline", "_items", "_refused", "_replicas", "_session_alive", "_validated", "_written")
+    __slots__ = (
+        "_acks",
+        "_client_id",
+        "_context",
+        "_deadline",
+        "_items",
+        "_refused",
+        "_replicas",
+        "_session_alive",
+        "_validated",
+        "_written",
+    )
 
     def __init__(
         self,
@@ -116,8 +131,11 @@ class _Production:
         request: ProduceRequest,
         items: dict[TopicPartition, ProducePartition],
         session_alive: SessionAlive,
+        context: RequestContext,
     ) -> None:
         self._replicas = replicas
+        self._client_id = request.client_id
+        self._context = context
         self._acks = request.acks
         self._items = items
         self._session_alive = session_alive
@@ -219,7 +237,9 @@ class _Production:
                 each.error = each.error or session_expired(each.name, UNKNOWN)
         failed = {name: each.error for name, each in written.items() if each.error is not None}
         if failed or refused:
-            _report_refusals(replicas, {**refused, **failed})
+            client = {"client_id": self._client_id or "", "software": self._context.software}
+            known = {name: value for name, value in client.items() if value}
+            _report_refusals(replicas, {**refused, **failed}, known)
         return ProduceResponse(
             partitions=tuple([_answer(replicas, name, self._acks, written, refused) for name in self._items])
         )
@@ -296,11 +316,18 @@ def _append(
     return _Written(partition, leader, appended, replicas.flushers[name])
 
 
-def _report_refusals(replicas: ReplicaManager, errors: dict[TopicPartition, ProtocolError]) -> None:
+def _report_refusals(
+    replicas: ReplicaManager, errors: dict[TopicPartition, ProtocolError], client: dict[str, str]
+) -> None:
     for name, error in errors.items():
         if not isinstance(error, UnknownTopicOrPartition):
             replicas.events(
-                "produce_refused", partition=str(name), error=error.name, outcome=error.outcome, why=error.message
+                "produce_refused",
+                partition=str(name),
+                error=error.name,
+                outcome=error.outcome,
+                why=error.message,
+                **client,
             )
 
 
