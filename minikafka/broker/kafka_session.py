@@ -169,8 +169,8 @@ class KafkaDoor:
         self.meters = meters
         self.image = image
         self.events = events
-        self.sessions: set[KafkaSession] = set()
-        """Of open connections."""
+        self.sessions: dict[KafkaSession, None] = {}
+        """Of open connections, in the order in which they were opened."""
 
     def software(self) -> Counter[str]:
         """Open connections by the name of the client's library, which is bounded: ``other`` for one that is not known
@@ -197,7 +197,7 @@ class KafkaSession:
         self._is_gone = False
         """The client left: what it has sent still begins, and nothing is sent."""
         self._has_room = True
-        door.sessions.add(self)
+        door.sessions[self] = None
         self._tasks: dict[asyncio.Task[None], None] = {}
         """In the order of their births."""
 
@@ -238,7 +238,7 @@ class KafkaSession:
         leave as soon as it has sent. Nobody receives the answers.
         """
         self._is_gone = True
-        self._door.sessions.discard(self)
+        self._door.sessions.pop(self, None)
         self._advance()
 
     def cancel(self) -> None:
