@@ -5,7 +5,7 @@
 #   make lint    the first three of these       make format   let ruff rewrite
 #   make bench   figures beside a bare aiohttp server and Apache Kafka    make soak   chaos, fresh seeds, hostile requests, planted bugs for an hour (MINUTES=60)
 #   make foreign runs franz-go's, librdkafka's and aiokafka's own tests and Kafka's tools (FOREIGN_ARGS="--only franz-go")
-#   make compiled  the rules in C, if this machine has a C compiler; demo, test and bench do this too
+#   make compiled  the rules in C, if this machine has a C compiler (an experiment); make test does this too
 #   make clean   remove the environment and caches
 
 .DEFAULT_GOAL := help
@@ -28,7 +28,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 help:
 	@sed -n 's/^#   //p' Makefile
 
-demo: $(VENV)/.demo $(if $(filter --no-spark,$(DEMO_ARGS)),,$(VENV)/.spark) compiled
+demo: $(VENV)/.demo $(if $(filter --no-spark,$(DEMO_ARGS)),,$(VENV)/.spark)
 	@$(BIN)/minikafka demo $(DEMO_ARGS)
 
 test: lint $(VENV)/.demo $(VENV)/.spark compiled
@@ -46,7 +46,7 @@ format: $(VENV)/.dev
 	@$(BIN)/ruff check --fix --quiet . || true
 	@$(BIN)/ruff format .
 
-bench: $(VENV)/.dev $(VENV)/.spark $(VENV)/.bench compiled
+bench: $(VENV)/.dev $(VENV)/.spark $(VENV)/.bench
 	@$(BIN)/python -m tests.bench $(BENCH_ARGS)
 
 soak: $(VENV)/.dev

@@ -1,11 +1,11 @@
-"""Hatch's build hook: a wheel holds the compiled rules if the machine that builds it has a C compiler.
+"""Hatch's build hook: with MINIKAFKA_COMPILE=1 a wheel holds the compiled rules if this machine has a C compiler.
 
-MINIKAFKA_PURE=1 builds a wheel of pure Python. An editable installation is never compiled here: ``make compiled`` does
-that, and again after an edit.
+An editable installation is never compiled here: ``make compiled`` does that, and again after an edit.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -17,17 +17,25 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import compile_rules
 
+COMPILE_VARIABLE = "MINIKAFKA_COMPILE"
+
+
+def _why_not() -> str:
+    if os.environ.get(COMPILE_VARIABLE, "") in {"", "0"}:
+        return f"{COMPILE_VARIABLE} is not set"
+    return compile_rules.why_not()
+
 
 class CompiledRulesHook(BuildHookInterface[Any]):
     """Adds the package ``minikafka_compiled`` to the wheel."""
 
     def dependencies(self) -> list[str]:
-        return [] if compile_rules.why_not() else [compile_rules.REQUIREMENT]
+        return [] if _why_not() else [compile_rules.REQUIREMENT]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if version == "editable":
             return
-        reason = compile_rules.why_not()
+        reason = _why_not()
         if reason:
             self.app.display_info(f"The rules in this wheel are pure Python: {reason}")
             return
