@@ -231,7 +231,18 @@ class Caller:
         return part
 
 
-MAY_WAIT = ("JoinGroup", "SyncGroup", "Fetch", "members", "stream", "records", "events", "ListOffsets", "Produce")
+MAY_WAIT = (
+    "AwaitStop",
+    "JoinGroup",
+    "SyncGroup",
+    "Fetch",
+    "members",
+    "stream",
+    "records",
+    "events",
+    "ListOffsets",
+    "Produce",
+)
 
 
 @dataclass
