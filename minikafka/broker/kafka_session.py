@@ -38,6 +38,7 @@ from minikafka.wire.kafka.offer import (
     software_of,
 )
 from minikafka.wire.kafka.translate.common import Exchange, Translation
+from minikafka.wire.kafka.translate.produce import first_error
 from minikafka.wire.messages import Failed
 
 if TYPE_CHECKING:
@@ -461,9 +462,7 @@ class KafkaSession:
     ) -> Buffers | None:
         header = pending.header
         if header.key == PRODUCE_KEY and message["acks"] == 0:
-            failed = next((each for each in response.partitions if each.error_code), None)
-            if failed is not None or response.error_code:
-                code = failed.error_code if failed is not None else response.error_code
+            if code := first_error(message, response, exchange):
                 self.malformed(InvalidRequest(f"a Produce request with acks=0 failed with error {code}"))
             return None
         head = response_head(header)

@@ -20,6 +20,7 @@ from minikafka.quorum.image import MetadataImage
 from minikafka.wire.group_messages import DeleteGroupsResponse, HeartbeatResponse, OffsetFetchResponse
 from minikafka.wire.kafka.codec import decode, encode
 from minikafka.wire.kafka.schema import api_named
+from minikafka.wire.kafka.translate.common import id_text
 from minikafka.wire.messages import MetadataResponse, ProducedPartition, ProduceResponse
 
 
@@ -39,10 +40,11 @@ class Line:
         """One for each request that waits, in the order of their coming."""
         self.begins_at_once = True
         """Do Produce requests count as appended when they have begun?"""
+        self.image = MetadataImage()
         self.door = door = KafkaDoor(
             answering=self.answering,
             meters=RequestMeters(),
-            image=MetadataImage,
+            image=lambda: self.image,
             wall_ms=lambda: 0,
             events=EventLimiter(lambda kind, /, **facts: self.events.append((kind, facts)), lambda: 0.0),
         )
@@ -216,6 +218,23 @@ async def test_acks_0_closes_the_connection_on_an_error():
     assert line.is_closed
     assert line.answered == []
     assert line.events[0][0] == "client_connection_refused"
+
+
+@pytest.mark.parametrize("others", [0, 1])
+async def test_acks_0_closes_the_connection_on_an_unknown_topic_id(others: int):
+    """Seed 651804564: the topic was deleted and created again, and the client sent to its former leader for ever."""
+    line = Line()
+    known = bytes(range(1, 17))
+    line.image = MetadataImage(topic_names={id_text(known): "t"})
+    line.prompt["Produce"] = ProduceResponse(partitions=produced().partitions * others)
+    data = [{"index": 0, "records": [b"1"]}]
+    topics = [{"topic_id": each, "partition_data": data} for each in (known, bytes(range(2, 18)))]
+    message = {"transactional_id": None, "acks": 0, "timeout_ms": 1, "topic_data": topics[1 - others :]}
+    line.ask("Produce", 13, message)
+    assert len(line.asked[0][1].partitions) == others
+    assert line.is_closed
+    assert line.sent == []
+    assert "error 100" in line.events[0][1]["why"]
 
 
 async def test_an_api_that_is_not_offered_closes_the_connection():

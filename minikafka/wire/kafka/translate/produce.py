@@ -106,6 +106,20 @@ def _partition(answer: ProducedPartition, version: int) -> Message:
     }
 
 
+def first_error(message: Message, response: ProduceResponse, exchange: Exchange) -> int:
+    """Return the first error code of a Produce request, or 0 if all of its batches were appended.
+
+    The typed response knows nothing of topics whose ids are unknown: they never reached the handler.
+    """
+    if response.error_code:
+        return response.error_code
+    if exchange.version >= BY_ID_FROM and any(
+        exchange.topic_name(topic["topic_id"]) is None for topic in message["topic_data"]
+    ):
+        return UNKNOWN_TOPIC_ID
+    return next((each.error_code for each in response.partitions if each.error_code), 0)
+
+
 # Unrolled: the response for one batch that was appended. Between two requests of a producer only its numbers differ.
 
 
