@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import itertools
 import os
@@ -20,6 +21,9 @@ from minikafka.types import TopicPartition
 from minikafka.wire import messages as m
 from minikafka.wire.records import Record, build_batch
 from minikafka.world.local_cluster import LocalCluster
+from tests.bench import kafka_jars
+from tests.bench.kafka_jars import NoKafka
+from tests.left_out import leave_out
 from tests.spark.spark_home import JAVA_OPTIONS
 from tests.spark.streams import Stream
 
@@ -32,8 +36,29 @@ os.environ.update(JAVA_OPTIONS)
 collect_ignore_glob = [] if importlib.util.find_spec("pyspark") else ["test_*.py"]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything here needs a JVM."""
+CONNECTOR = "spark_kafka_4.2.0"
+"""Spark's Kafka connector and what it needs: the newest in Maven Central, which Spark 4.3 loads."""
+
+
+@functools.cache
+def connector_jars() -> list[Path]:
+    """The jars of Spark's own Kafka connector. NoKafka says why they cannot be had."""
+    pinned = kafka_jars.parse(Path(__file__).with_name(f"{CONNECTOR}.txt").read_text(encoding="ascii"))
+    return kafka_jars.fetch_all(pinned, kafka_jars.cache_folder() / CONNECTOR)
+
+
+def why_no_connector() -> str | None:
+    """What keeps Spark's Kafka connector from running here."""
+    try:
+        connector_jars()
+    except NoKafka as missing:
+        return str(missing)
+    return None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Everything here needs a JVM; what needs the connector is deselected without its jars."""
+    leave_out(config, items, "spark_kafka", why_no_connector)
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.spark)
@@ -44,11 +69,10 @@ def spark() -> Iterator[Any]:
     """One session: local[2,4] retries a failed task three times."""
     from minikafka.spark.session import open_session
 
-    session = open_session(
-        "tests",
-        "local[2,4]",
-        {"spark.sql.shuffle.partitions": "2", "spark.sql.python.filterPushdown.enabled": "true"},
-    )
+    settings = {"spark.sql.shuffle.partitions": "2", "spark.sql.python.filterPushdown.enabled": "true"}
+    if why_no_connector() is None:
+        settings["spark.jars"] = ",".join(map(str, connector_jars()))
+    session = open_session("tests", "local[2,4]", settings)
     # Errors are what these tests are about: the JVM need not print their stacks.
     session.sparkContext.setLogLevel("OFF")
     yield session
