@@ -6,6 +6,8 @@ all of them or none. It uses none if MINIKAFKA_PURE is set, if they are built fo
 changed since.
 
 Rules for this file: it decides once, when the first of these modules is imported, and imports nothing of minikafka.
+Every program that imports minikafka imports this file: it loads ``pathlib`` and ``importlib.util`` only where compiled
+modules are installed, and never ``importlib.abc``, which would double the time of ``import minikafka``.
 """
 
 from __future__ import annotations
@@ -13,11 +15,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec, PathFinder
-from importlib.util import spec_from_file_location
-from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PURE_VARIABLE = "MINIKAFKA_PURE"
 """Environment variable: any value but an empty one and 0 selects the Python sources."""
@@ -27,11 +30,10 @@ LIBRARY = "minikafka_rules__mypyc"
 """The shared library that holds the code of all compiled modules."""
 
 COMPILED, PURE = "compiled", "pure Python"
-ROOT = Path(__file__).parent.parent
 
 
-class CompiledRules(MetaPathFinder):
-    """Finds the compiled modules in place of their sources."""
+class CompiledRules:
+    """Finds the compiled modules in place of their sources; an entry of ``sys.meta_path``."""
 
     def __init__(self) -> None:
         self._names: frozenset[str] | None = None
@@ -49,7 +51,11 @@ class CompiledRules(MetaPathFinder):
         if not fullname.startswith("minikafka") or fullname not in self._compiled_names():
             return None
         file = self.files().get(fullname)
-        return None if file is None else spec_from_file_location(fullname, file)
+        if file is None:
+            return None
+        from importlib.util import spec_from_file_location  # noqa: PLC0415 - see the rules for this file
+
+        return spec_from_file_location(fullname, file)
 
     def _compiled_names(self) -> frozenset[str]:
         # Other modules must not cause the decision: a pytest plugin is imported before conftest.py sets MINIKAFKA_PURE.
@@ -79,7 +85,11 @@ def _choose() -> tuple[dict[str, Path], str]:
 
 def _folder() -> Path | None:
     spec = PathFinder.find_spec(PACKAGE)
-    return Path(next(iter(spec.submodule_search_locations))) if spec and spec.submodule_search_locations else None
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    from pathlib import Path  # noqa: PLC0415 - see the rules for this file
+
+    return Path(next(iter(spec.submodule_search_locations)))
 
 
 def _sources(folder: Path) -> dict[str, str]:
@@ -93,7 +103,9 @@ def _sources(folder: Path) -> dict[str, str]:
 def compiled_in(folder: Path) -> tuple[dict[str, Path], str]:
     """Return the compiled modules in ``folder`` by name, or nothing and the reason why they cannot be used."""
     from hashlib import sha256  # noqa: PLC0415 - needed only where compiled modules are installed
+    from pathlib import Path  # noqa: PLC0415
 
+    root = Path(__file__).parent.parent
     sources = _sources(folder)
     if not sources:
         return {}, "not compiled"
@@ -101,7 +113,7 @@ def compiled_in(folder: Path) -> tuple[dict[str, Path], str]:
     if not all(file.is_file() for file in files.values()):
         return {}, f"compiled for another Python than {sys.implementation.cache_tag}"
     for name, digest in sources.items():
-        source = ROOT.joinpath(*name.split(".")).with_suffix(".py")
+        source = root.joinpath(*name.split(".")).with_suffix(".py")
         try:
             if sha256(source.read_bytes()).hexdigest() == digest:
                 continue

@@ -14,7 +14,7 @@ import traceback
 from collections import Counter
 from collections.abc import Awaitable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from minikafka.broker.api.admin import AdminApi
 from minikafka.broker.api.metadata import MetadataApi
@@ -28,7 +28,6 @@ from minikafka.broker.event_limiter import EventLimiter
 from minikafka.broker.forwarding import Forwarding
 from minikafka.broker.group_manager import GroupManager
 from minikafka.broker.handlers import ANSWERED_BY_CONTROLLER, handler_table
-from minikafka.broker.kafka_session import KafkaDoor, KafkaSession
 from minikafka.broker.lifecycle import Lifecycle
 from minikafka.broker.listeners import Listeners
 from minikafka.broker.live_settings import LiveSettings
@@ -55,6 +54,9 @@ from minikafka.replication.leader import LeaderReplica
 from minikafka.replication.partition import Partition
 from minikafka.types import METADATA_PARTITION, Address, Epoch, NodeId, TopicPartition
 from minikafka.wire.codec import find_api
+
+if TYPE_CHECKING:
+    from minikafka.broker.kafka_session import KafkaDoor
 
 METADATA_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 """Kafka's fixed id of the metadata topic: the UUID 1."""
@@ -95,19 +97,14 @@ class Broker:
             is_open=lambda: self._open,
             ticks_ns=world.clock.ticks_ns,
         )
-        self._kafka = KafkaDoor(
-            answering=self._answer_kafka,
-            meters=self.dispatcher.meters,
-            image=lambda: self.image if self._open else MetadataImage(),
-            wall_ms=world.clock.wall_ms,
-            events=EventLimiter(world.events, world.clock.now),
-        )
+        self._kafka: KafkaDoor | None = None
+        """Made for the first connection of Kafka's protocol: codec and translators are not loaded before."""
 
     # ---- what others may ask -----------------------------------------------------------------------------------------
 
     def kafka_software(self) -> Counter[str]:
         """Open connections of Kafka's protocol, by the name of the client's library."""
-        return self._kafka.software()
+        return Counter() if self._kafka is None else self._kafka.software()
 
     @property
     def config(self) -> BrokerConfig:
@@ -361,6 +358,16 @@ class Broker:
 
     def open_kafka_session(self, connection: FrameConnection, context: RequestContext) -> FrameSession:
         """For a connection that speaks Kafka's protocol."""
+        from minikafka.broker.kafka_session import KafkaDoor, KafkaSession  # noqa: PLC0415 - start does without
+
+        if self._kafka is None:
+            self._kafka = KafkaDoor(
+                answering=self._answer_kafka,
+                meters=self.dispatcher.meters,
+                image=lambda: self.image if self._open else MetadataImage(),
+                wall_ms=self.world.clock.wall_ms,
+                events=EventLimiter(self.world.events, self.world.clock.now),
+            )
         return KafkaSession(self._kafka, connection, context)
 
     def _answer_kafka(self, api: str, request: object, context: RequestContext) -> Any:

@@ -14,7 +14,6 @@ from typing import Any
 import click
 
 from minikafka import __version__, compiled
-from minikafka.cli import kafka_tools
 from minikafka.cli.running import Commands, fill_standard_streams
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -71,6 +70,8 @@ class LazyCommands(Commands):
         """As click's, which looks for similar names only among commands that it has loaded."""
         name = args[0]
         if name not in COMMANDS and name not in ALIASES and not name.startswith("-") and not ctx.resilient_parsing:
+            from minikafka.cli import kafka_tools  # noqa: PLC0415 - only for a command line that is wrong
+
             tool = kafka_tools.tool_named(name)
             if tool is not None:
                 words = [*tool.split(), *args[1:]]
@@ -90,6 +91,8 @@ class LazyCommands(Commands):
         try:
             return super().invoke(ctx)
         except click.NoSuchOption as error:
+            from minikafka.cli import kafka_tools  # noqa: PLC0415 - only for a command line that is wrong
+
             words[0] = ALIASES.get(words[0], words[0])
             instead = kafka_tools.hint(words, error.option_name, self._subcommands(ctx, words[0]))
             if instead is None:

@@ -23,7 +23,7 @@ from asyncio import Transport
 from collections.abc import Awaitable, Callable, Mapping
 from email.utils import formatdate
 from functools import partial
-from typing import Any, Protocol, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
 
 from aiohttp import HttpVersion11, web
 from aiohttp.abc import AbstractStreamWriter
@@ -49,8 +49,10 @@ from minikafka.wire.apis import BY_NAME, MSGPACK, RPC_PATH, request_bytes_max
 from minikafka.wire.codec import encode_json, encode_response, error_response
 from minikafka.world.connection_quota import ConnectionQuota
 from minikafka.world.faults import client_source
-from minikafka.world.kafka_connection import KafkaConnection
 from minikafka.world.rpc_connection import Answer, HangUp, Head, RpcConnection, answer_head, write_answer
+
+if TYPE_CHECKING:
+    from minikafka.world.kafka_connection import KafkaConnection
 
 Doors: TypeAlias = Callable[[web.Application], None]
 """Mounts other routes (``/v1``, health, metrics) on the application that shares the port."""
@@ -443,7 +445,11 @@ class HttpServer:
 
     def frame_protocol(self) -> KafkaConnection | None:
         """For a connection whose first byte begins a frame of Kafka's protocol."""
-        return None if self._sessions is None or self._closing else KafkaConnection(self)
+        if self._sessions is None or self._closing:
+            return None
+        from minikafka.world.kafka_connection import KafkaConnection  # noqa: PLC0415 - see Broker.open_kafka_session
+
+        return KafkaConnection(self)
 
     def open_session(self, connection: KafkaConnection) -> FrameSession:
         """The broker's part of a connection."""

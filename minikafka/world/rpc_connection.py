@@ -19,13 +19,15 @@ import re
 from collections.abc import Awaitable, Coroutine
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from minikafka.config import KIB, MIB
 from minikafka.ports import Buffers, RequestContext
 from minikafka.wire.apis import MSGPACK
-from minikafka.wire.kafka.frames import FIRST_BYTE_MAX
-from minikafka.world.kafka_connection import KafkaConnection
+from minikafka.wire.kafka import FIRST_BYTE_MAX
+
+if TYPE_CHECKING:
+    from minikafka.world.kafka_connection import KafkaConnection
 
 # Heads arrive here, and small bodies with them; a longer body gets a buffer of its own. Idle connections keep theirs.
 READ_SIZE = 4 * KIB

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import subprocess
 import sys
 from inspect import signature
@@ -112,6 +113,29 @@ def test_dir_lists_the_public_names_before_their_first_use():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "True False\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "unwanted"),
+    [
+        ("import minikafka", ("pathlib", "importlib.abc", "tempfile", "minikafka.wire")),
+        ("import minikafka.cli.root", ("aiohttp", "minikafka.wire.kafka", "minikafka.broker")),
+        (
+            "import minikafka\nwith minikafka.LocalCluster(brokers=1) as cluster:\n    cluster.sync.create_topic('orders')",
+            ("minikafka.broker.kafka_session", "minikafka.wire.kafka.codec", "minikafka.wire.kafka.translate"),
+        ),
+    ],
+    ids=["the package", "the command line", "a cluster"],
+)
+def test_modules_are_loaded_when_they_are_needed(code, unwanted):
+    """Issue 14: a process without Kafka clients does not load their codec, and an import loads little."""
+    ending = f"\nimport sys; print([name for name in {unwanted!r} if name in sys.modules])"
+    # MINIKAFKA_PURE: compiled modules that are installed need pathlib to be found.
+    environment = {**os.environ, "MINIKAFKA_PURE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code + ending], capture_output=True, text=True, check=True, env=environment
+    )
+    assert done.stdout == "[]\n"
 
 
 @pytest.mark.parametrize(

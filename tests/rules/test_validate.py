@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import random
 
 import pytest
@@ -13,6 +14,8 @@ from minikafka.errors import InvalidRecord
 from minikafka.wire.batch import HEADER_SIZE, RecordBatch, checksum, verify_client
 from minikafka.wire.records import BatchBuilder, Record, build_batch, decode_batch
 from minikafka.wire.validate import (
+    _DELTA_STARTS,
+    _DELTAS,
     _are_few_sound,
     _is_uniform,
     _walk,
@@ -310,3 +313,21 @@ def test_the_short_form_accepts_small_sound_batches(count: int) -> None:
     assert _are_few_sound(data, count)
     assert _walk(verify_client(data), data) == []
     assert not _are_few_sound(data, count + 1)
+
+
+def test_columns_of_offset_deltas_are_their_varints():
+    """The columns that runs of records are compared with have the bytes of each delta's varint."""
+    columns = [
+        tuple(bytes(each) for each in zip(*map(zigzag, range(start, end)), strict=True))
+        for start, end in itertools.pairwise(_DELTA_STARTS)
+    ]
+    assert columns == _DELTAS
+
+
+def zigzag(number: int) -> list[int]:
+    """The varint of a number that is not negative."""
+    left, encoded = 2 * number, []
+    while left > 0x7F:
+        encoded.append(left & 0x7F | 0x80)
+        left >>= 7
+    return [*encoded, left]

@@ -30,8 +30,6 @@ _RESPONSE_HEADER = struct.Struct(">ii")
 """The frame's size and the correlation id."""
 
 API_VERSIONS_KEY = 18
-FIRST_BYTE_MAX = 0x06
-"""First byte of a frame of at most 100 MiB: what begins so is neither HTTP (a letter) nor TLS (0x16)."""
 
 
 class Header(NamedTuple):
