@@ -86,7 +86,7 @@ class Sessions:
         if since is None:
             return frozenset()
         return frozenset(
-            other for other, each in self._sessions.items() if each.heard_at is None or each.heard_at <= since
+            other for other, each in self._sessions.items() if each.heard_at is None or each.heard_at < since
         )
 
     def shutting_down(self, node: NodeId, offset: Offset) -> None:

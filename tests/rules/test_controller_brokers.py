@@ -339,7 +339,7 @@ def test_signs_of_life_count_from_the_first_request_to_shut_down():
     assert 2 not in sessions.unheard_since_asked_to_stop(1)
     assert 3 in sessions.unheard_since_asked_to_stop(1)
     sessions.begun(3, 5.0)
-    assert sessions.unheard_since_asked_to_stop(1) == {1}
+    assert sessions.unheard_since_asked_to_stop(1) == {1}  # itself, at 1.0
     sessions.asked_to_stop(1, 6.0, wants=False)
     assert sessions.unheard_since_asked_to_stop(1) == frozenset()
 

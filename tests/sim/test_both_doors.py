@@ -459,9 +459,12 @@ def test_a_script_reaches_successes_and_failures_of_every_api():
     assert codes_of(answers).keys() >= EXPECTED
 
 
-def wrong_offset(answer: Any, version: int) -> dict[str, Any]:
+def wrong_offset(message: Any, response: Any, version: int) -> bytes | None:
     """A translator that is off by one."""
-    return {"index": answer.partition, "error_code": answer.error_code, "base_offset": answer.base_offset + 1}
+    off = tuple(dataclasses.replace(each, base_offset=each.base_offset + 1) for each in response.partitions)
+    common = produce.PRODUCE.common
+    assert common is not None
+    return common(message, dataclasses.replace(response, partitions=off), version)
 
 
 def without_acks(message: Any, exchange: Any) -> Any:
@@ -472,7 +475,7 @@ def without_acks(message: Any, exchange: Any) -> Any:
 
 def test_a_wrong_answer_is_found(monkeypatch):
     """A base offset that is off by one."""
-    monkeypatch.setattr(produce, "_partition", wrong_offset)
+    monkeypatch.setitem(OFFERS, 0, dataclasses.replace(produce.PRODUCE, common=wrong_offset))
     with pytest.raises(AssertionError, match=r"produce.*disagree"):
         check(SCRIPT[:2])
 

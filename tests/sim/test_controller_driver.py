@@ -500,6 +500,10 @@ def test_controlled_shutdown_survives_a_change_of_controller():
         await world.join(1, 2)
         await world.create("t", factor=2)
         await world.beat(1, leaving=True)
+        assert not world.broker(1).in_controlled_shutdown  # broker 2 might be dead: it has not been heard since
+        await world.beat(2)
+        await world.beat(1, leaving=True)
+        assert world.broker(1).in_controlled_shutdown
         world.quorum.lose(leader=3)
         world.quorum.lead(4)
         assert not (await world.beat(1, leaving=True)).should_shut_down
