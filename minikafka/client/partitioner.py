@@ -5,7 +5,7 @@ Rules for this file: an empty key is a key; the same key lands where Kafka puts 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from random import Random
 from struct import unpack_from
 
@@ -19,13 +19,28 @@ CACHED_KEYS_MAX = 65_536
 
 def murmur2(data: bytes) -> int:
     """Kafka's 32-bit murmur2 (seed 0x9747b28c), as a signed number."""
-    length = len(data)
-    h = _SEED ^ length
-    words = length >> 2
-    for k in unpack_from(f"<{words}I", data):
+    words = len(data) >> 2
+    return _finished(_mixed(_SEED ^ len(data), unpack_from(f"<{words}I", data)), data[words << 2 :])
+
+
+def murmur2_in_steps(data: bytes, step_size: int) -> Iterator[int]:
+    """Yield after every ``step_size`` bytes, so that an event loop need not wait; the last value is the hash."""
+    h, end = _SEED ^ len(data), len(data) & ~3
+    for start in range(0, end, step_size & ~3):
+        words = (min(end - start, step_size)) >> 2
+        h = _mixed(h, unpack_from(f"<{words}I", data, start))
+        yield h
+    yield _finished(h, data[end:])
+
+
+def _mixed(h: int, words: tuple[int, ...]) -> int:
+    for k in words:
         k = k * _M & _MASK  # noqa: PLW2901 - mixing a word in place is how the function is defined
         h = (h * _M & _MASK) ^ ((k ^ k >> 24) * _M & _MASK)
-    tail = data[words << 2 :]
+    return h
+
+
+def _finished(h: int, tail: bytes) -> int:
     if tail:
         h = (h ^ int.from_bytes(tail, "little")) * _M & _MASK
     h = (h ^ h >> 13) * _M & _MASK
@@ -35,7 +50,12 @@ def murmur2(data: bytes) -> int:
 
 def partition_of_key(key: bytes, partition_count: int) -> int:
     """Kafka's rule: the hash without its sign bit, modulo the number of partitions."""
-    return (murmur2(key) & 0x7FFFFFFF) % partition_count
+    return partition_of_hash(murmur2(key), partition_count)
+
+
+def partition_of_hash(key_hash: int, partition_count: int) -> int:
+    """As :func:`partition_of_key`, of a key's murmur2."""
+    return (key_hash & 0x7FFFFFFF) % partition_count
 
 
 class KeyHashes:

@@ -18,7 +18,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
-from minikafka.client.partitioner import partition_of_key
+from minikafka.client.partitioner import murmur2_in_steps, partition_of_hash
 from minikafka.errors import (
     UNKNOWN,
     CorruptMessage,
@@ -101,6 +101,11 @@ IDEMPOTENCE = (PRODUCER_ID, PRODUCER_EPOCH, BASE_SEQUENCE)
 
 RAW_HEADER = "Kafka-Header-"
 
+HASHED_AT_ONCE = 128 * 1024
+"""Bytes of keys that are hashed between two turns of the event loop: some 5 ms."""
+KEY_COST = 32
+"""A key costs as much as so many bytes, however short it is."""
+
 
 @dataclass(slots=True)
 class _Part:
@@ -134,7 +139,7 @@ async def _produce(visit: Visit, topic: str, only: TopicPartition | None) -> Rep
     producer = _producer_of(visit, only)
     records, note = await _records(visit)
     await asyncio.sleep(0)
-    parts, places = _partitioned(visit, topic, records, only)
+    parts, places = await _partitioned(visit, topic, records, only)
     await asyncio.sleep(0)
     await _send(visit, parts, producer, acks=acks, timeout_ms=visit[TIMEOUT_MS])
     return _reply(visit, topic, parts, places, acks=acks, note=note)
@@ -202,7 +207,7 @@ def _header_bytes(value: str) -> bytes:
     return value.encode("utf-8", "surrogateescape")
 
 
-def _partitioned(
+async def _partitioned(
     visit: Visit, topic: str, records: list[RecordIn], only: TopicPartition | None
 ) -> tuple[list[_Part], list[tuple[_Part, int]]]:
     """The parts by partition number, and for each record its part and its place therein."""
@@ -211,13 +216,21 @@ def _partitioned(
     without_key = visit.host.world.random.choice(led)
     parts: dict[int, _Part] = {}
     places = []
+    hashed_size = 0
     for record in records:
         if only is not None:
             number = only.partition
         elif record.key is None:
             number = without_key
         else:
-            number = partition_of_key(record.key, len(partitions))
+            key_hash = 0
+            for step in murmur2_in_steps(record.key, HASHED_AT_ONCE):
+                key_hash = step
+                hashed_size += min(len(record.key), HASHED_AT_ONCE) + KEY_COST
+                if hashed_size >= HASHED_AT_ONCE:
+                    hashed_size = 0
+                    await asyncio.sleep(0)
+            number = partition_of_hash(key_hash, len(partitions))
         part = parts.get(number)
         if part is None:
             part = parts[number] = _Part(TopicPartition(topic, number))

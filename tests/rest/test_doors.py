@@ -6,6 +6,8 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -24,7 +26,7 @@ from minikafka.errors import (
     OffsetMetadataTooLarge,
     RequestTimedOut,
 )
-from minikafka.rest import body, leaders
+from minikafka.rest import body, leaders, produce
 from minikafka.rest.host import PRODUCE_RECORD_COUNT_MAX
 from minikafka.types import TopicPartition
 from minikafka.wire import messages as m
@@ -301,6 +303,25 @@ async def test_keys_go_where_kafka_puts_them_and_the_rest_sticks_together(curl):
     assert told[-1]["partition"] == (-790332482 & 0x7FFFFFFF) % 12
     assert len({each["partition"] for each in told[1:-1]}) == 1
     assert [each["offset"] for each in told[1:-1]] == list(range(20))
+
+
+async def test_long_keys_are_hashed_in_turns(curl, monkeypatch):
+    """A key of 8 MB held the event loop for 300 ms; many short keys count as well."""
+    turns = 0
+
+    async def sleep(_delay: float) -> None:
+        nonlocal turns
+        turns += 1
+
+    monkeypatch.setattr(produce.asyncio, "sleep", sleep)
+    for keys in (["x" * 5 * produce.HASHED_AT_ONCE], ["k"] * (5 * produce.HASHED_AT_ONCE // produce.KEY_COST)):
+        turns = 0
+        records = [produce.RecordIn(0, key.encode(), b"", ()) for key in keys]
+        visit = SimpleNamespace(
+            host=SimpleNamespace(image=curl.cluster.image(), world=SimpleNamespace(random=Random(0)))
+        )
+        await produce._partitioned(visit, "orders", records, None)
+        assert 4 <= turns <= 6
 
 
 async def test_the_forms_of_a_body(curl):

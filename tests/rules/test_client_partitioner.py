@@ -9,7 +9,7 @@ from aiokafka.partitioner import murmur2 as another_murmur2
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minikafka.client.partitioner import KeyHashes, choose_sticky, murmur2, partition_of_key
+from minikafka.client.partitioner import KeyHashes, choose_sticky, murmur2, murmur2_in_steps, partition_of_key
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,14 @@ from minikafka.client.partitioner import KeyHashes, choose_sticky, murmur2, part
 def test_murmur2_gives_the_published_values(data: bytes, expected: int):
     """S26: the vectors of KAFKA-FACTS 6; another value would send keys elsewhere than Kafka's clients do."""
     assert murmur2(data) == expected
+
+
+@given(st.binary(max_size=200), st.integers(4, 50))
+def test_murmur2_in_steps_is_murmur2(data: bytes, step_size: int):
+    """A step for each ``step_size`` bytes, rounded down to whole words, and one for the end."""
+    steps = list(murmur2_in_steps(data, step_size))
+    assert steps[-1] == murmur2(data)
+    assert len(steps) == 1 + -(-(len(data) & ~3) // (step_size & ~3))
 
 
 @given(st.binary(max_size=64))
