@@ -12,6 +12,7 @@ WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY minikafka ./minikafka
 COPY pyspark_minikafka ./pyspark_minikafka
+COPY tools/hatch_build.py tools/compile_rules.py ./tools/
 RUN python -m pip --python /opt/venv/bin/python install .
 
 FROM python:3.11-slim

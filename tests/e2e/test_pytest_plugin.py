@@ -216,7 +216,9 @@ print(sorted(set(sys.modules) - before))
     done = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, check=True
     )
-    assert done.stdout.decode().strip() == "['minikafka', 'minikafka.testing', 'minikafka.testing.plugin']"
+    assert done.stdout.decode().strip() == (
+        "['minikafka', 'minikafka.compiled', 'minikafka.testing', 'minikafka.testing.plugin']"
+    )
 
 
 def test_an_installed_minikafka_is_found_by_its_entry_point(pytester, monkeypatch):
