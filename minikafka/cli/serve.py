@@ -19,7 +19,7 @@ from minikafka.cli.settings import BrokerSettings, broker_settings
 from minikafka.cli.tables import config_option, print_json
 from minikafka.config import BrokerConfig, table
 from minikafka.world.lives import own_process
-from minikafka.world.local_broker import LocalBroker, load_doors
+from minikafka.world.local_broker import LocalBroker, load_doors, load_kafka_door
 from minikafka.world.process import exec_with_malloc_environment, freeze_startup_heap
 
 
@@ -97,6 +97,8 @@ async def _until_asked(node: LocalBroker, file: Path, signals: Signals) -> None:
             "config": str(file),
         }
         print_json(ready)
+        # Neither the start nor the first client waits for it.
+        await asyncio.to_thread(load_kafka_door)
         await first_of(node.wait_stopped(), signals.asked.wait())
 
 

@@ -15,9 +15,9 @@ from minikafka.log import timestamps
 from minikafka.log.health import LogHealth
 from minikafka.log.segment_store import SegmentStore
 from minikafka.log.tail import LogSlice
-from minikafka.log.timestamps import TimestampHit
 from minikafka.ports import Events
 from minikafka.types import Offset, TopicPartition
+from minikafka.wire.batch import RecordBatch
 
 
 class DiskReader:
@@ -54,12 +54,12 @@ class DiskReader:
                 return LogSlice((data,), extent.size, extent.first_offset, extent.next_offset)
         return LogSlice((), 0, offset, offset)
 
-    def first_at_or_after(self, timestamp: int, *, start: Offset, end: Offset) -> TimestampHit | None:
-        """The first record in ``[start, end)`` at or after ``timestamp`` (ms); None: no such."""
+    def batch_at_or_after(self, timestamp: int, *, start: Offset, end: Offset) -> RecordBatch | None:
+        """See ``PartitionLog.batch_at_or_after``."""
         with self.reading():
-            return timestamps.first_at_or_after(self._store.segments, timestamp, start_offset=start, end_offset=end)
+            return timestamps.batch_at_or_after(self._store.segments, timestamp, start_offset=start, end_offset=end)
 
-    def first_newest(self, *, start: Offset, end: Offset) -> TimestampHit | None:
-        """The first record in ``[start, end)`` with the largest timestamp; None: no records."""
+    def newest_timestamp(self, *, start: Offset, end: Offset) -> int:
+        """The largest timestamp (ms) of the records in ``[start, end)``; -1: there are none."""
         with self.reading():
-            return timestamps.first_newest(self._store.segments, start_offset=start, end_offset=end)
+            return timestamps.newest(self._store.segments, start_offset=start, end_offset=end)

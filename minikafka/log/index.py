@@ -127,6 +127,13 @@ class TimeIndex(_SparseIndex):
         found = bisect_left(range(len(self)), timestamp, key=self._first)
         return self._base_offset + (self._second(found - 1) if found else 0)
 
+    def newest_before(self, end_offset: Offset) -> tuple[int, Offset]:
+        """The last entry below ``end_offset``; -1 and the base offset when there is none."""
+        found = bisect_left(range(len(self)), end_offset - self._base_offset, key=self._second)
+        if not found:
+            return NO_TIMESTAMP, self._base_offset
+        return self._first(found - 1), self._base_offset + self._second(found - 1)
+
     def truncate(self, *, end_offset: Offset) -> None:
         """Forget entries at or beyond the segment's new end."""
         self._keep(bisect_left(range(len(self)), end_offset - self._base_offset, key=self._second))

@@ -14,6 +14,7 @@ Read segment.py, then durability.py, then recovery.py; health.py says when nothi
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 from minikafka.config import LONG_MAX, TopicConfig
@@ -36,7 +37,6 @@ from minikafka.log.segment import Segment
 from minikafka.log.segment_store import SegmentStore
 from minikafka.log.swap import settle
 from minikafka.log.tail import COPIED_SIZE_MAX, LogSlice, MemoryTail
-from minikafka.log.timestamps import TimestampHit
 from minikafka.ports import Buffer, Buffers, Disk, Events, no_events
 from minikafka.types import (
     METADATA_TOPIC,
@@ -51,7 +51,7 @@ from minikafka.types import (
 )
 from minikafka.wire.batch import NO_TIMESTAMP, RecordBatch, stamped, stamped_log_append_time, verify
 
-__all__ = ["AppendInfo", "LogSlice", "PartitionLog", "TimestampHit"]
+__all__ = ["AppendInfo", "LogSlice", "PartitionLog"]
 
 TAIL_SIZE_MAX = 2 * 1024 * 1024
 """Default size of the memory tail: two full fetches of the largest default size."""
@@ -461,18 +461,22 @@ class PartitionLog:
             return held
         return self._reader.read(offset, end=end, max_bytes=max_bytes, min_one_batch=min_one_batch)
 
-    def offset_for_timestamp(self, timestamp: int, end_offset: Offset | None = None) -> TimestampHit | None:
-        """The first record at or after ``timestamp`` (ms) below ``end_offset`` (default: LEO); None: no such.
+    def batch_at_or_after(self, timestamp: int, start_offset: Offset, end_offset: Offset) -> RecordBatch | None:
+        """The first batch with offsets in ``[start_offset, end_offset)`` and a record at or after ``timestamp`` (ms).
 
-        The one read path besides compaction that opens records.
+        Only headers are read: ``timestamps.first_at_or_after`` looks for the record, within :meth:`reading`. If there
+        is none in the batch, ask again from its ``next_offset``.
         """
-        end = self.end_offset if end_offset is None else min(end_offset, self.end_offset)
-        return self._reader.first_at_or_after(timestamp, start=self._start_offset, end=end)
+        start = max(start_offset, self._start_offset)
+        return self._reader.batch_at_or_after(timestamp, start=start, end=min(end_offset, self.end_offset))
 
-    def max_timestamp_offset(self, end_offset: Offset | None = None) -> TimestampHit | None:
-        """The first record with the largest timestamp below ``end_offset`` (ListOffsets -3); None: no records."""
-        end = self.end_offset if end_offset is None else min(end_offset, self.end_offset)
-        return self._reader.first_newest(start=self._start_offset, end=end)
+    def newest_timestamp(self, end_offset: Offset) -> int:
+        """The largest timestamp (ms) below ``end_offset`` (ListOffsets -3); -1: there are no records."""
+        return self._reader.newest_timestamp(start=self._start_offset, end=min(end_offset, self.end_offset))
+
+    def reading(self) -> AbstractContextManager[None]:
+        """Around whatever reads batches of this log: CorruptMessage and KafkaStorageError name the log."""
+        return self._reader.reading()
 
     # ------------------------------------------------------------------------------------- epochs
 

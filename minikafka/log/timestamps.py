@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from minikafka.log.segment import Segment, headers
 from minikafka.types import Epoch, Offset
 from minikafka.wire.batch import NO_TIMESTAMP, RecordBatch, verify
-from minikafka.wire.records import RecordView, decode_batch
+from minikafka.wire.records import records_one_by_one
 
 
 class TimestampHit(NamedTuple):
@@ -19,69 +19,63 @@ class TimestampHit(NamedTuple):
     leader_epoch: Epoch
 
 
-def first_at_or_after(
+def batch_at_or_after(
     segments: Sequence[Segment], timestamp: int, *, start_offset: Offset, end_offset: Offset
-) -> TimestampHit | None:
-    """The first record in ``[start_offset, end_offset)`` whose timestamp is ``timestamp`` or later."""
+) -> RecordBatch | None:
+    """The first batch with offsets in ``[start_offset, end_offset)`` and a record at or after ``timestamp`` (ms).
+
+    Only its header was read: the checksum is not verified, and the record may have another offset.
+    """
     for segment in segments:
         if segment.max_timestamp < timestamp or segment.next_offset <= start_offset:
             continue
         begin = max(segment.time_index.offset_before(timestamp), start_offset)
-        position = segment.index.position_before(begin)
-        for at, header in headers(segment.file, position, segment.size):
+        for at, header in headers(segment.file, segment.index.position_before(begin), segment.size):
             if header.base_offset >= end_offset:
                 return None
-            if header.newest_timestamp < timestamp or header.last_offset < start_offset:
-                continue
-            hit = _first_in_batch(
-                segment,
-                at,
-                header,
-                lambda record: record.timestamp >= timestamp and start_offset <= record.offset < end_offset,
-            )
-            if hit is not None:
-                return hit
+            if header.newest_timestamp >= timestamp and header.last_offset >= start_offset:
+                return RecordBatch.of(segment.read(at, header.size))
     return None
 
 
-def first_newest(segments: Sequence[Segment], *, start_offset: Offset, end_offset: Offset) -> TimestampHit | None:
-    """The first of the records in ``[start_offset, end_offset)`` with the largest timestamp."""
-    newest = NO_TIMESTAMP
+def first_at_or_after(
+    batch: RecordBatch, timestamp: int, *, start_offset: Offset, end_offset: Offset
+) -> TimestampHit | None:
+    """The first record of ``batch`` in ``[start_offset, end_offset)`` at or after ``timestamp`` (ms).
+
+    Takes long if the batch is long: it may run on any thread. Raises CorruptMessage and InvalidRecord.
+    """
+    for record in records_one_by_one(verify(batch.data)):
+        if record.timestamp >= timestamp and start_offset <= record.offset < end_offset:
+            return TimestampHit(record.timestamp, record.offset, batch.leader_epoch)
+    return None
+
+
+def newest(segments: Sequence[Segment], *, start_offset: Offset, end_offset: Offset) -> int:
+    """The largest timestamp (ms) of the records in ``[start_offset, end_offset)``; -1: there are none."""
+    found = NO_TIMESTAMP
     for segment in segments:
         whole = start_offset <= segment.base_offset and segment.next_offset <= end_offset
         if whole and segment.size:
-            newest = max(newest, segment.max_timestamp)
+            found = max(found, segment.max_timestamp)
         elif segment.next_offset > start_offset and segment.base_offset < end_offset:
-            newest = max(newest, _newest_of_part(segment, start_offset, end_offset))
-    if newest == NO_TIMESTAMP:
-        return None
-    return first_at_or_after(segments, newest, start_offset=start_offset, end_offset=end_offset)
+            found = max(found, _newest_of_part(segment, start_offset, end_offset))
+    return found
 
 
 def _newest_of_part(segment: Segment, start_offset: Offset, end_offset: Offset) -> int:
-    newest = NO_TIMESTAMP
-    position = segment.index.position_before(start_offset)
-    for at, header in headers(segment.file, position, segment.size):
+    found, begin = NO_TIMESTAMP, start_offset
+    if start_offset <= segment.base_offset:
+        found, begin = segment.time_index.newest_before(end_offset)
+    for at, header in headers(segment.file, segment.index.position_before(begin), segment.size):
         if header.base_offset >= end_offset:
             break
-        if header.last_offset < start_offset or header.newest_timestamp <= newest:
+        if header.last_offset < start_offset or header.newest_timestamp <= found:
             continue
         if start_offset <= header.base_offset and header.last_offset < end_offset:
-            newest = header.newest_timestamp
+            found = header.newest_timestamp
         else:
-            inside = (r.timestamp for r in _opened(segment, at, header) if start_offset <= r.offset < end_offset)
-            newest = max(newest, max(inside, default=NO_TIMESTAMP))
-    return newest
-
-
-def _opened(segment: Segment, position: int, header: RecordBatch) -> list[RecordView]:
-    return decode_batch(verify(segment.read(position, header.size)))
-
-
-def _first_in_batch(
-    segment: Segment, position: int, header: RecordBatch, wanted: Callable[[RecordView], bool]
-) -> TimestampHit | None:
-    for record in _opened(segment, position, header):
-        if wanted(record):
-            return TimestampHit(record.timestamp, record.offset, header.leader_epoch)
-    return None
+            records = records_one_by_one(verify(segment.read(at, header.size)))
+            inside = (record.timestamp for record in records if start_offset <= record.offset < end_offset)
+            found = max(found, max(inside, default=NO_TIMESTAMP))
+    return found

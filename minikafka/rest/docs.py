@@ -44,22 +44,25 @@ class Description:
 
     def __init__(self, routes: Sequence[Route]) -> None:
         self._routes = routes
-        self._made: dict[bool, tuple[dict[str, Any], bytes]] = {}
+        self._documents: dict[bool, dict[str, Any]] = {}
+        self._pages: dict[bool, bytes] = {}
+        """With and without the routes for tests."""
 
-    def _of(self, visit: Visit) -> tuple[dict[str, Any], bytes]:
-        testing = visit.host.config.testing_endpoints_enable
-        if testing not in self._made:
-            told = document([route for route in self._routes if testing or not route.testing])
-            self._made[testing] = told, render(told, problem_pages())
-        return self._made[testing]
+    def _document(self, *, testing: bool) -> dict[str, Any]:
+        if testing not in self._documents:
+            self._documents[testing] = document([route for route in self._routes if testing or not route.testing])
+        return self._documents[testing]
 
     async def get_openapi(self, visit: Visit) -> Reply:
         """This API, in OpenAPI 3.1."""
-        return Reply(self._of(visit)[0])
+        return Reply(self._document(testing=visit.host.config.testing_endpoints_enable))
 
     async def get_docs(self, visit: Visit) -> Page:
         """This API for people: one page that needs nothing from anywhere else."""
-        return Page(self._of(visit)[1], HTML_UTF8, {"Content-Security-Policy": CONTENT_POLICY})
+        testing = visit.host.config.testing_endpoints_enable
+        if testing not in self._pages:
+            self._pages[testing] = render(self._document(testing=testing), problem_pages())
+        return Page(self._pages[testing], HTML_UTF8, {"Content-Security-Policy": CONTENT_POLICY})
 
 
 PAGE_EXAMPLE = page_of("not-enough-replicas")

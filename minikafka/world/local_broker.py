@@ -169,3 +169,11 @@ def load_doors() -> tuple[type[MetricsDoor], type[Doors]]:
     from minikafka.rest.routes import Doors  # noqa: PLC0415
 
     return MetricsDoor, Doors
+
+
+def load_kafka_door() -> None:
+    """The code for clients that speak Kafka's protocol, which a cluster without such a client never needs: forty
+    milliseconds to import. It may be loaded on another thread while the broker serves.
+    """
+    import minikafka.broker.kafka_session  # noqa: PLC0415
+    import minikafka.world.kafka_connection  # noqa: F401, PLC0415

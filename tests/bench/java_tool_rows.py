@@ -22,7 +22,7 @@ from tests.bench.kafka_jars import NoKafka
 from tests.bench.kafka_processes import Java
 from tests.bench.measure import Row, in_turn
 
-TOOLS = Path(__file__).parents[1] / "foreign" / "kafka_tools_jars.txt"
+TOOLS = Path(__file__).parents[1] / "foreign" / "kafka_tools_4.3.1.txt"
 PRODUCER = "org.apache.kafka.tools.ProducerPerformance"
 LATENCY = "org.apache.kafka.tools.EndToEndLatency"
 SIZES = ((100, "100 B"), (1024, "1 KiB"))

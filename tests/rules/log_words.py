@@ -6,8 +6,9 @@ from typing import Any
 
 from minikafka.config import TopicConfig
 from minikafka.log.partition_log import PartitionLog
+from minikafka.log.timestamps import TimestampHit, first_at_or_after
 from minikafka.types import TopicPartition
-from minikafka.wire.batch import RecordBatch, split, verify_client
+from minikafka.wire.batch import NO_TIMESTAMP, RecordBatch, split, verify_client
 from minikafka.wire.records import Record, build_batch, decode_batch
 from tests.rules.memory_disk import MemoryDisk
 
@@ -59,3 +60,22 @@ def on_disk(log: PartitionLog) -> PartitionLog:
     """The same log with its memory tail emptied, so that reads go to the files."""
     log.tail.clear()
     return log
+
+
+def found_by_time(log: PartitionLog, timestamp: int, end: int | None = None) -> TimestampHit | None:
+    """The first record at or after ``timestamp`` below ``end``, as ListOffsets looks for it."""
+    end = log.end_offset if end is None else end
+    start = log.start_offset
+    while (batch := log.batch_at_or_after(timestamp, start, end)) is not None:
+        with log.reading():
+            hit = first_at_or_after(batch, timestamp, start_offset=start, end_offset=end)
+        if hit is not None:
+            return hit
+        start = batch.next_offset
+    return None
+
+
+def newest_record(log: PartitionLog, end: int | None = None) -> TimestampHit | None:
+    """The first record with the largest timestamp below ``end``, as ListOffsets looks for it."""
+    newest = log.newest_timestamp(log.end_offset if end is None else end)
+    return found_by_time(log, newest, end) if newest != NO_TIMESTAMP else None

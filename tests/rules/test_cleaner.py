@@ -26,7 +26,7 @@ from minikafka.ports import Buffers
 from minikafka.types import EpochEnd
 from minikafka.wire.batch import RecordBatch, split, verify_client
 from minikafka.wire.records import Record, build_batch, decode_batch
-from tests.rules.log_words import TIME, everything, on_disk, open_log
+from tests.rules.log_words import TIME, everything, found_by_time, newest_record, on_disk, open_log
 from tests.rules.memory_disk import MemoryDisk, MemoryFile, run
 
 COMPACT = TopicConfig(cleanup_policy="compact", segment_bytes=400, index_interval_bytes=100, delete_retention_ms=1000)
@@ -309,10 +309,10 @@ def test_time_is_found_over_the_gaps():
     clean(log)
     times = [(offset, TIME + offset) for offset, _, _ in rows(log)]
     for number in range(12):
-        hit = log.offset_for_timestamp(TIME + number)
+        hit = found_by_time(log, TIME + number)
         assert hit is not None
         assert (hit.offset, hit.timestamp) == next(each for each in times if each[1] >= TIME + number)
-    newest = log.max_timestamp_offset()
+    newest = newest_record(log)
     assert newest is not None
     assert newest.offset == 11
 

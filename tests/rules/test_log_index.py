@@ -11,7 +11,17 @@ from minikafka.log.names import offset_name
 from minikafka.log.partition_log import PartitionLog
 from minikafka.wire.batch import split
 from minikafka.wire.records import decode_batch
-from tests.rules.log_words import ORDERS, TIME, client_batch, everything, fill, on_disk, open_log
+from tests.rules.log_words import (
+    ORDERS,
+    TIME,
+    client_batch,
+    everything,
+    fill,
+    found_by_time,
+    newest_record,
+    on_disk,
+    open_log,
+)
 from tests.rules.memory_disk import MemoryDisk
 
 batches = st.lists(st.tuples(st.integers(1, 4), st.integers(-50, 50), st.integers(0, 60)), min_size=1, max_size=25)
@@ -59,10 +69,10 @@ def test_a_lookup_by_time_finds_the_first_record(story: list, shift: int, start:
     for end in (None, max(0, log.end_offset - 3)):
         inside = [r for r in readable if end is None or r.offset < end]
         wanted = next((r for r in inside if r.timestamp >= TIME + shift), None)
-        hit = log.offset_for_timestamp(TIME + shift, end)
+        hit = found_by_time(log, TIME + shift, end)
         assert (hit and (hit.timestamp, hit.offset)) == (wanted and (wanted.timestamp, wanted.offset))
         newest = max(inside, key=lambda r: (r.timestamp, -r.offset), default=None)
-        top = log.max_timestamp_offset(end)
+        top = newest_record(log, end)
         assert (top and (top.timestamp, top.offset)) == (newest and (newest.timestamp, newest.offset))
 
 

@@ -21,7 +21,7 @@ from minikafka.log.names import offset_name
 from minikafka.types import EpochEnd
 from minikafka.wire.batch import CHECKED_START, HEADER_SIZE, RecordBatch, split, verify, verify_client
 from minikafka.wire.records import Record, build_batch, decode_batch
-from tests.rules.log_words import SMALL, TIME, client_batch, everything, fill, on_disk, open_log, values
+from tests.rules.log_words import SMALL, TIME, client_batch, everything, fill, found_by_time, on_disk, open_log, values
 from tests.rules.memory_disk import MemoryDisk, run
 
 LOG = "orders-0/00000000000000000000.log"
@@ -68,7 +68,7 @@ def test_log_append_time():
     assert log.append_as_leader(batch, leader_epoch=0, wall_ms=TIME + 9).log_append_time_ms == TIME
     (stored,) = split(everything(log))
     assert {record.timestamp for record in decode_batch(verify(stored.data))} == {TIME}
-    assert log.offset_for_timestamp(TIME) == (TIME, 0, 0)
+    assert found_by_time(log, TIME) == (TIME, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -511,7 +511,7 @@ def test_a_retired_log_touches_no_file():
     run(log.sync())
     for touch in (
         lambda: log.read(0, max_bytes=1),
-        lambda: log.offset_for_timestamp(0),
+        lambda: found_by_time(log, 0),
         lambda: fill(log, "x"),
         log.roll,
     ):

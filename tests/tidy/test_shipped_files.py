@@ -14,6 +14,7 @@ import yaml
 import minikafka
 from minikafka.config import BrokerConfig, environment_settings, parse_broker
 from minikafka.errors import InvalidConfig
+from tests.bench import java_tool_rows, kafka_jars
 from tests.tidy.sources import ROOT
 
 EXAMPLES = sorted((ROOT / "configs").glob("*.properties"))
@@ -153,3 +154,9 @@ def test_the_version_is_told_once():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["version"] == minikafka.__version__
     assert f"## [{minikafka.__version__}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("path", [kafka_jars.LIST, java_tool_rows.TOOLS], ids=lambda path: path.name)
+def test_the_benchmark_finds_its_lists_of_jars(path):
+    """A renamed list was noticed after eight minutes of measuring."""
+    assert kafka_jars.parse(path.read_text(encoding="ascii"))

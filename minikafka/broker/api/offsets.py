@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from minikafka.broker.api.produce import TIMEOUT_MS_MAX
@@ -20,8 +21,10 @@ from minikafka.errors import (
     RequestTimedOut,
     UnsupportedForMessageFormat,
 )
+from minikafka.log.timestamps import TimestampHit, first_at_or_after
 from minikafka.replication.leader import LeaderReplica
-from minikafka.types import TopicPartition
+from minikafka.types import Offset, TopicPartition
+from minikafka.wire.decompression import DECOMPRESSED_BYTES_MAX
 from minikafka.wire.messages import (
     EARLIEST,
     EARLIEST_LOCAL,
@@ -43,14 +46,20 @@ from minikafka.wire.messages import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
+from minikafka.wire.validate import is_long
 
 if TYPE_CHECKING:
     from minikafka.broker.replica_manager import ReplicaManager
     from minikafka.log.partition_log import PartitionLog
+    from minikafka.replication.partition import Partition
 
 
 LISTED_PER_TURN = 500
-"""Partitions that are looked up before others are served: a search by timestamp reads a log's index and a batch."""
+"""Positions that are looked up before others are served."""
+SEARCH_COST = 25
+"""A search by timestamp reads a log's index, a walk of headers and a batch: as much as this many positions."""
+SEARCHED_HERE_MAX = 2_000
+"""Records of a batch that are read on the loop, in one to two milliseconds; for more there is another thread."""
 
 
 def handle_list_offsets(
@@ -60,7 +69,7 @@ def handle_list_offsets(
 
     A new leader whose watermark has not reached its epoch's start answers OFFSET_NOT_AVAILABLE to clients (KIP-207).
     """
-    if len(request.partitions) > LISTED_PER_TURN:
+    if len(request.partitions) > LISTED_PER_TURN or any(_is_search(item) for item in request.partitions):
         return _list_in_turns(replicas, request, session_alive)
     return ListOffsetsResponse(
         partitions=tuple(_list_one(replicas, request, item, session_alive) for item in request.partitions)
@@ -71,36 +80,94 @@ async def _list_in_turns(
     replicas: ReplicaManager, request: ListOffsetsRequest, session_alive: SessionAlive
 ) -> ListOffsetsResponse:
     found = []
-    for number, item in enumerate(request.partitions, 1):
-        found.append(_list_one(replicas, request, item, session_alive))
-        if number % LISTED_PER_TURN == 0:
+    cost = 0
+    for item in request.partitions:
+        if cost >= LISTED_PER_TURN:
             await asyncio.sleep(0)
+            cost = 0
+        if _is_search(item):
+            found.append(await _search_one(replicas, request, item, session_alive))
+            cost += SEARCH_COST
+        else:
+            found.append(_list_one(replicas, request, item, session_alive))
+            cost += 1
     return ListOffsetsResponse(partitions=tuple(found))
+
+
+def _is_search(item: ListOffsetsPartition) -> bool:
+    return item.timestamp >= 0 or item.timestamp == MAX_TIMESTAMP
 
 
 def _list_one(
     replicas: ReplicaManager, request: ListOffsetsRequest, item: ListOffsetsPartition, session_alive: SessionAlive
 ) -> ListedOffset:
-    name = TopicPartition(item.topic, item.partition)
     try:
-        partition = replicas.get(name)
-        leader = partition.as_leader(item.current_leader_epoch)
-        if request.replica_id < 0 and not session_alive():
-            raise session_expired(name)
-        if request.isolation_level == READ_COMMITTED:
-            check_isolation(leader.log)
+        partition, leader = _leader_of(replicas, request, item, session_alive)
         with replicas.storage_guard(partition):
-            timestamp, offset, epoch = _find(leader, item.timestamp, for_client=request.replica_id < 0)
+            timestamp, offset, epoch = _position(leader, item.timestamp, for_client=request.replica_id < 0)
     except ProtocolError as error:
-        return ListedOffset(
-            topic=item.topic,
-            partition=item.partition,
-            error_code=error.code,
-            error_message=error.message,
-            current_leader=replicas.current_leader(name) if error.stale_metadata else None,
-        )
+        return _refusal(replicas, item, error)
     return ListedOffset(
         topic=item.topic, partition=item.partition, timestamp=timestamp, offset=offset, leader_epoch=epoch
+    )
+
+
+async def _search_one(
+    replicas: ReplicaManager, request: ListOffsetsRequest, item: ListOffsetsPartition, session_alive: SessionAlive
+) -> ListedOffset:
+    try:
+        partition, leader = _leader_of(replicas, request, item, session_alive)
+        with replicas.storage_guard(partition):
+            end = _readable_end(leader, for_client=request.replica_id < 0)
+            timestamp = leader.log.newest_timestamp(end) if item.timestamp == MAX_TIMESTAMP else item.timestamp
+            hit = await _first_at_or_after(replicas, leader.log, timestamp, end) if timestamp >= 0 else None
+        # The search may have taken turns: what a deposed leader found is not its answer to give.
+        _leader_of(replicas, request, item, session_alive)
+    except ProtocolError as error:
+        return _refusal(replicas, item, error)
+    timestamp, offset, epoch = hit if hit is not None else (-1, -1, -1)
+    return ListedOffset(
+        topic=item.topic, partition=item.partition, timestamp=timestamp, offset=offset, leader_epoch=epoch
+    )
+
+
+async def _first_at_or_after(
+    replicas: ReplicaManager, log: PartitionLog, timestamp: int, end: Offset
+) -> TimestampHit | None:
+    start = log.start_offset
+    while (batch := log.batch_at_or_after(timestamp, start, end)) is not None:
+        search = partial(first_at_or_after, batch, timestamp, start_offset=start, end_offset=end)
+        with log.reading():
+            is_short = batch.record_count <= SEARCHED_HERE_MAX and not is_long(batch, DECOMPRESSED_BYTES_MAX)
+            hit = search() if is_short else await replicas.offload(search)
+        if hit is not None:
+            return hit
+        start = batch.next_offset
+    return None
+
+
+def _leader_of(
+    replicas: ReplicaManager, request: ListOffsetsRequest, item: ListOffsetsPartition, session_alive: SessionAlive
+) -> tuple[Partition, LeaderReplica]:
+    name = TopicPartition(item.topic, item.partition)
+    partition = replicas.get(name)
+    leader = partition.as_leader(item.current_leader_epoch)
+    if request.replica_id < 0 and not session_alive():
+        raise session_expired(name)
+    if request.isolation_level == READ_COMMITTED:
+        check_isolation(leader.log)
+    return partition, leader
+
+
+def _refusal(replicas: ReplicaManager, item: ListOffsetsPartition, error: ProtocolError) -> ListedOffset:
+    return ListedOffset(
+        topic=item.topic,
+        partition=item.partition,
+        error_code=error.code,
+        error_message=error.message,
+        current_leader=replicas.current_leader(TopicPartition(item.topic, item.partition))
+        if error.stale_metadata
+        else None,
     )
 
 
@@ -113,37 +180,53 @@ def check_isolation(log: PartitionLog) -> None:
         )
 
 
-def _find(leader: LeaderReplica, timestamp: int, *, for_client: bool) -> tuple[int, int, int]:
+def _position(leader: LeaderReplica, timestamp: int, *, for_client: bool) -> tuple[int, int, int]:
+    """Timestamp, offset and leader epoch for one of the negative timestamps that name a position."""
     log = leader.log
-    end = leader.high_watermark if for_client else log.end_offset
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return -1, log.start_offset, log.epochs.epoch_at(log.start_offset)
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return -1, -1, -1
-    if timestamp < EARLIEST_PENDING_UPLOAD:
+    if timestamp != LATEST:
         raise InvalidRequest(
             f"timestamp={timestamp} is not supported; use milliseconds since 1970, -1 (latest), -2 (earliest), "
             "-3 (max timestamp), -4 (earliest local), -5 (latest tiered) or -6 (earliest pending upload)."
         )
-    if for_client and not leader.knows_its_watermark:
+    return -1, _readable_end(leader, for_client=for_client), leader.epoch
+
+
+def _readable_end(leader: LeaderReplica, *, for_client: bool) -> Offset:
+    if not for_client:
+        return leader.log.end_offset
+    if not leader.knows_its_watermark:
         raise OffsetNotAvailable(
             f"{leader.partition}: the new leader's high watermark {leader.high_watermark} is behind its epoch's start "
             f"{leader.epoch_start}: ask again in a moment"
         )
-    if timestamp == LATEST:
-        return -1, end, leader.epoch
-    found = log.max_timestamp_offset(end) if timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp, end)
-    return found if found is not None else (-1, -1, -1)
+    return leader.high_watermark
 
 
 def handle_offset_for_leader_epoch(
     replicas: ReplicaManager, request: OffsetForLeaderEpochRequest, *, session_alive: SessionAlive
-) -> OffsetForLeaderEpochResponse:
+) -> OffsetForLeaderEpochResponse | Awaitable[OffsetForLeaderEpochResponse]:
     """Where an epoch ends in the leader's log (KIP-101, KIP-279)."""
     may_answer = request.replica_id >= 0 or session_alive()
+    if len(request.partitions) > LISTED_PER_TURN:
+        return _epoch_ends_in_turns(replicas, request, may_answer=may_answer)
     return OffsetForLeaderEpochResponse(
         partitions=tuple(_epoch_end(replicas, item, may_answer=may_answer) for item in request.partitions)
     )
+
+
+async def _epoch_ends_in_turns(
+    replicas: ReplicaManager, request: OffsetForLeaderEpochRequest, *, may_answer: bool
+) -> OffsetForLeaderEpochResponse:
+    found = []
+    for number, item in enumerate(request.partitions, 1):
+        found.append(_epoch_end(replicas, item, may_answer=may_answer))
+        if number % LISTED_PER_TURN == 0:
+            await asyncio.sleep(0)
+    return OffsetForLeaderEpochResponse(partitions=tuple(found))
 
 
 def _epoch_end(replicas: ReplicaManager, item: EpochQuery, *, may_answer: bool) -> EpochAnswer:
