@@ -13,7 +13,9 @@ one future and one timer. Rules for this file:
 from __future__ import annotations
 
 import asyncio
+import errno
 import re
+import socket
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import cast
@@ -37,6 +39,9 @@ JOINED_SIZE = 4 * KIB
 # What an answer may announce: far beyond fetch.max.bytes, far below what would end the process.
 ANSWER_SIZE_MAX = 1 << 30
 
+# This machine has no address of that family: nothing was sent.
+NO_SUCH_ADDRESS_HERE = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
+
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,18})[ \t]*\r\n", re.IGNORECASE)
 _ENCODED = re.compile(rb"\r\ntransfer-encoding:", re.IGNORECASE)
 _CLOSE = re.compile(rb"\r\nconnection:[ \t]*close", re.IGNORECASE)
@@ -53,6 +58,31 @@ def _understood(head: bytes) -> tuple[int, int, bool] | None:
     if status is None or length is None or _ENCODED.search(head):
         return None
     return int(status[1]), int(length[1]), _CLOSE.search(head) is None
+
+
+async def _refused_by_every_address(loop: asyncio.AbstractEventLoop, peer: Address, give_up: float) -> bool:
+    """Connect once more to each address of a name. Return True if each of them refuses.
+
+    An address that this machine cannot use (``::1`` without IPv6) counts neither way, but one address must refuse.
+    """
+    is_refused = False
+    try:
+        async with asyncio.timeout_at(give_up):
+            found = await loop.getaddrinfo(peer.host, peer.port, type=socket.SOCK_STREAM)
+            for family, kind, protocol, _, address in found:
+                try:
+                    with socket.socket(family, kind, protocol) as attempt:
+                        attempt.setblocking(False)
+                        await loop.sock_connect(attempt, address)
+                    return False
+                except ConnectionRefusedError:
+                    is_refused = True
+                except OSError as error:
+                    if error.errno not in NO_SUCH_ADDRESS_HERE:
+                        return False
+    except (TimeoutError, socket.gaierror):
+        return False
+    return is_refused
 
 
 class _Connection(asyncio.BufferedProtocol):
@@ -238,6 +268,10 @@ class HttpClient:
         except ConnectionRefusedError as error:
             raise ConnectionRefused("Connection refused") from error  # asyncio's own text is "Connect call failed"
         except (OSError, UnicodeError, ValueError, OverflowError) as error:
+            # Several addresses that failed in different words are one OSError without a number.
+            is_several = type(error) is OSError and error.errno is None
+            if is_several and await _refused_by_every_address(loop, peer, min(deadline, give_up)):
+                raise ConnectionRefused("Connection refused") from error
             raise Unreachable(in_words(error)) from error
         # Counted here and not when the transport is made: of a call that is cancelled between the two, uvloop closes
         # the transport without a word to its protocol, and close() would wait for it for ever.

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 import uvloop
 
-from minikafka.errors import OutcomeUnknown, RequestRefused, Unreachable
+from minikafka.errors import ConnectionRefused, OutcomeUnknown, RequestRefused, Unreachable
 from minikafka.types import Address
 from minikafka.world.http import HttpNetwork
 from minikafka.world.http_client import HttpClient
@@ -208,6 +209,84 @@ async def test_a_refused_connection_is_told_in_words():
                 await network.call(Address(*nobody.getsockname()), "Echo", [], deadline=soon())
         finally:
             await network.close()
+
+
+def unused_port() -> int:
+    """A port at which nothing listens on any address of this machine."""
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        return int(nobody.getsockname()[1])
+
+
+def named(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
+    """Let the name ``localhost`` of this test's event loop have these addresses."""
+
+    async def getaddrinfo(_host: str, port: int, **_more: object) -> list[tuple[object, ...]]:
+        families = [socket.AF_INET6 if ":" in address else socket.AF_INET for address in addresses]
+        return [
+            (family, socket.SOCK_STREAM, 0, "", (address, port))
+            for family, address in zip(families, addresses, strict=True)
+        ]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+
+
+async def test_a_name_whose_every_address_refuses_is_refused(monkeypatch: pytest.MonkeyPatch):
+    """As ``localhost`` with ::1 and 127.0.0.1: asyncio raises "Multiple exceptions" without a number."""
+    named(monkeypatch, "127.0.0.1", "127.0.0.2")
+    network = HttpNetwork()
+    try:
+        with pytest.raises(ConnectionRefused, match="Connection refused"):
+            await network.call(Address("localhost", unused_port()), "Echo", [], deadline=soon())
+    finally:
+        await network.close()
+
+
+@pytest.mark.parametrize("other", [errno.EADDRNOTAVAIL, errno.EHOSTUNREACH])
+async def test_an_address_that_is_only_unreachable_is_not_refused(monkeypatch: pytest.MonkeyPatch, other: int):
+    """A machine without IPv6 cannot use ``::1``, which says nothing; an address without a route may be in use."""
+    named(monkeypatch, "127.0.0.1", "127.0.0.2")
+    loop = asyncio.get_running_loop()
+    original = loop.sock_connect
+
+    async def connect(sock: socket.socket, address: tuple[str, int]) -> None:
+        if address[0] == "127.0.0.2":
+            raise OSError(other, "not reached")
+        await original(sock, address)
+
+    monkeypatch.setattr(loop, "sock_connect", connect)
+    network = HttpNetwork()
+    try:
+        with pytest.raises(Unreachable) as caught:
+            await network.call(Address("localhost", unused_port()), "Echo", [], deadline=soon())
+        assert isinstance(caught.value, ConnectionRefused) == (other == errno.EADDRNOTAVAIL)
+    finally:
+        await network.close()
+
+
+async def test_a_name_with_an_address_that_accepts_meanwhile_is_not_refused(monkeypatch: pytest.MonkeyPatch):
+    """The broker has started between the two attempts."""
+    named(monkeypatch, "127.0.0.1", "127.0.0.2")
+    loop = asyncio.get_running_loop()
+    accepts = socket.socket()
+    accepts.bind(("127.0.0.2", 0))
+    original = loop.create_connection
+
+    async def create_connection(*args: object, **more: object) -> object:
+        try:
+            return await original(*args, **more)
+        finally:
+            accepts.listen()
+
+    monkeypatch.setattr(loop, "create_connection", create_connection)
+    network = HttpNetwork()
+    try:
+        with pytest.raises(Unreachable) as caught:
+            await network.call(Address("localhost", accepts.getsockname()[1]), "Echo", [], deadline=soon())
+        assert not isinstance(caught.value, ConnectionRefused)
+    finally:
+        await network.close()
+        accepts.close()
 
 
 async def test_names_that_are_no_hosts_are_unreachable():
