@@ -19,13 +19,15 @@ Rules for this file:
 7. New replicas are placed on brokers whose advertised addresses answer. Each registration is tried once it is recorded,
    and again with each heartbeat until it answers; a creation waits for the first result. Until its first heartbeat, a
    broker that registered with a former controller counts as one that answers: it may just have died.
-8. One request is held at each unfenced broker, to notice at once that its process has ended (``quorum/refusals.py``).
-   The former controller has answered this node's fetches: that its connection has ended is known from the start.
+8. Each voter holds one request at each other unfenced broker, to notice at once that its process has ended
+   (``quorum/refusals.py``). Only the active controller acts on a refused connection. A voter that becomes the active
+   controller connects once more: it fences the former controller, and brokers that died together with it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -221,8 +223,10 @@ class ControllerDriver:
         self._answers = answers or self._ask_for_versions
         self._reach: dict[NodeId, tuple[Offset, _Reach]] = {}
         """By broker, what is known of the address of the registration with this broker epoch."""
-        self._held_at: dict[NodeId, tuple[Epoch, Offset]] = {}
-        """Rule 8: by broker, the reign and the broker epoch for which a request is held there."""
+        self._held_at: dict[NodeId, Offset] = {}
+        """Rule 8: by broker, the broker epoch of the registration at which a request is held."""
+        self._reigns = asyncio.Event()
+        """Set while this node is the active controller and its sessions have begun."""
         self._refusals: deque[Refusal] = deque()
         self._epoch: Epoch | None = None
         """The epoch of this node's reign; None: another node, or nobody, is the active controller."""
@@ -247,6 +251,8 @@ class ControllerDriver:
     async def start(self) -> None:
         """Follow the quorum's leadership; a reign begins and ends with it."""
         self.metadata.subscribe_leader(self._on_leader)
+        if self.config.fence_on_refused_connection and self.config.node_id in self.config.voters:
+            self.metadata.subscribe(self._on_image)
 
     async def handle(self, request: Any) -> Any:
         """Answer one request of the controller's APIs.
@@ -293,6 +299,7 @@ class ControllerDriver:
         if self._epoch is not None:
             self.world.events("controller_resigned", node=self.config.node_id, epoch=self._epoch)
         self._epoch = None
+        self._reigns.clear()
         for asked in (*self._waiting, *self._held):
             if not asked.answer.done():
                 asked.answer.set_exception(self._not_controller())
@@ -336,8 +343,7 @@ class ControllerDriver:
         dead = None if self._has_registered() else self.config.node_id
         living = [node for node in sorted(image.brokers) if image.alive(node) and node != dead]
         self.sessions.restart(living, now, predecessor)
-        for node in living:
-            self._hold(node, has_answered=node in predecessor)
+        self._reigns.set()
         self._predecessor = NO_NODE
         self._reach = {}
         self._balanced_at = now
@@ -481,14 +487,12 @@ class ControllerDriver:
             self.sessions.ended(node)
         elif decision.records and self.metadata.image.brokers[node].in_controlled_shutdown:
             self.sessions.shutting_down(node, end)
-        self._hold(node)
 
     # ---- which addresses answer --------------------------------------------------------------------------------------
 
     def _registered(self, node: NodeId, now: float) -> None:
         self.sessions.begun(node, now)
         self._try_to_reach(node)
-        self._hold(node)
 
     def _is(self, reach: _Reach, image: MetadataImage, node: NodeId) -> bool:
         return self._reach.get(node) == (image.brokers[node].broker_epoch, reach)
@@ -531,29 +535,27 @@ class ControllerDriver:
 
     # ---- which processes have ended: rule 8 --------------------------------------------------------------------------
 
-    def _hold(self, node: NodeId, *, has_answered: bool = False) -> None:
-        """Hold a request at an unfenced broker, unless one is held already. ``has_answered``: it has answered this node
-        as the quorum's leader, at its voter's address, and does so no longer.
-        """
-        broker, reign = self.metadata.image.brokers.get(node), self._epoch
-        if not self.config.fence_on_refused_connection or broker is None or reign is None:
+    def _on_image(self, old: MetadataImage, new: MetadataImage) -> None:
+        """Hold a request at each unfenced broker, unless one is held already."""
+        if old.brokers is new.brokers:
             return
-        hold = (reign, broker.broker_epoch)
-        if node == self.config.node_id or broker.fenced or self._held_at.get(node) == hold:
-            return
-        self._held_at[node] = hold
-        is_ended = has_answered and self.config.voters.get(node) == broker.address
-        connection = HeldConnection(node, broker.broker_epoch, ended_at=self.world.clock.now() if is_ended else None)
-        self._spawn(self._keep_held(connection, broker.address, hold), f"hold-{node}-{broker.broker_epoch}")
+        for node, broker in new.brokers.items():
+            if node == self.config.node_id or broker.fenced or self._held_at.get(node) == broker.broker_epoch:
+                continue
+            self._held_at[node] = broker.broker_epoch
+            connection = HeldConnection(node, broker.broker_epoch)
+            if node == self.metadata.leader_id and self.config.voters.get(node) == broker.address:
+                connection.answered()  # This change of the metadata was fetched there.
+            self._spawn(self._keep_held(connection, broker.address), f"hold-{node}-{broker.broker_epoch}")
 
-    def _is_held(self, node: NodeId, hold: tuple[Epoch, Offset]) -> bool:
-        broker = self.metadata.image.brokers.get(node)
-        return broker is not None and not broker.fenced and hold == (self._epoch, broker.broker_epoch)
+    def _is_held(self, connection: HeldConnection) -> bool:
+        broker = self.metadata.image.brokers.get(connection.broker_id)
+        return broker is not None and not broker.fenced and broker.broker_epoch == connection.broker_epoch
 
-    async def _keep_held(self, connection: HeldConnection, address: Address, hold: tuple[Epoch, Offset]) -> None:
+    async def _keep_held(self, connection: HeldConnection, address: Address) -> None:
         clock, node = self.world.clock, connection.broker_id
-        while self._is_held(node, hold):
-            was_held, begun_at = connection.is_held, clock.now()
+        while self._is_held(connection):
+            was_held, does_reign, begun_at = connection.is_held, self._reigns.is_set(), clock.now()
             wait_ms = self.config.broker_session_timeout_ms if was_held else 0
             has_failed = True
             try:
@@ -561,7 +563,7 @@ class ControllerDriver:
                 response = await call(self.world.network, address, request, begun_at + wait_ms / 1000 + REACH_S)
                 has_failed = bool(response.is_stopping or response.error_code)
             except ConnectionRefused:
-                refusal = connection.refused(begun_at)
+                refusal = connection.refused(begun_at) if does_reign and self._reigns.is_set() else None
                 # A held request whose connection was closed meanwhile: the next attempt is the one after the end.
                 connection.ended(clock.now())
                 if refusal is not None:
@@ -575,9 +577,18 @@ class ControllerDriver:
                 else:
                     connection.answered()
             if has_failed and not was_held:
-                await asyncio.sleep(HOLD_RETRY_S)
-        if self._held_at.get(node) == hold:
+                await self._pause_between_attempts(does_reign=does_reign)
+        if self._held_at.get(node) == connection.broker_epoch:
             del self._held_at[node]
+
+    async def _pause_between_attempts(self, *, does_reign: bool) -> None:
+        """Wait ``HOLD_RETRY_S``, but not beyond the beginning of this node's reign."""
+        if does_reign:
+            await asyncio.sleep(HOLD_RETRY_S)
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(HOLD_RETRY_S):
+                await self._reigns.wait()
 
     # ---- timers ------------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,9 @@
 """When a broker's process has surely ended: its connection ended, and its address refuses a new one.
 
-The active controller holds one request at each unfenced broker. The operating system closes the connections of a dead
-process at once and refuses new ones, so that such a broker is fenced without waiting for its session.
+Each voter of the quorum holds one request at each unfenced broker. The operating system closes the connections of a
+dead process at once and refuses new ones, so that the active controller fences such a broker without waiting for its
+session. The other voters only remember that an address has answered and that its connection has ended, for the case
+that they become the active controller.
 
 ::
 
@@ -18,6 +20,11 @@ Each of these is needed:
 3. The refused connection must begin after the end, and both belong to one registration: a broker that has restarted
    and registered again is another process. The decision compares the broker epoch once more.
 4. A broker that was heard after the refused connection began lives: the decision ignores the evidence.
+
+One observer is enough, the active controller itself. A second one could only prevent a needless fencing, where
+something on the way between the controller and a living broker begins to refuse (a new REJECT rule). It would add a
+round trip to each failover, and without a third broker the session would decide. Nor are refusals counted: two
+refused connections of one node take the same way and show no more than one.
 
 Silence (a cut cable, a stopped process, a machine without power) is no refusal: such a broker keeps its session.
 Fencing is always safe, because epochs and sessions decide which broker may write.
@@ -43,12 +50,11 @@ class Refusal:
 class HeldConnection:
     """What is known of the address of one registration. Times are monotonic seconds."""
 
-    def __init__(self, broker_id: NodeId, broker_epoch: Offset, *, ended_at: float | None = None) -> None:
-        """``ended_at``: the broker has answered this node before, and its connection ended then."""
+    def __init__(self, broker_id: NodeId, broker_epoch: Offset) -> None:
         self.broker_id = broker_id
         self.broker_epoch = broker_epoch
-        self._is_reached = ended_at is not None
-        self._ended_at = ended_at
+        self._is_reached = False
+        self._ended_at: float | None = None
 
     @property
     def is_held(self) -> bool:

@@ -3,6 +3,7 @@
 ======================= ================================================================================================
 ``lose_messages``       for its time, a share of them is lost: ``value``, 1 is all
 ``reset_messages``      for its time, a share of them breaks its connection, as callers notice
+``refuse_messages``     for its time, a share of the requests is refused, as by a firewall that rejects packets
 ``late_messages``       for its time, each takes up to ``value`` seconds more, so that they overtake each other
 ``double_messages``     for its time, each request arrives again up to ``value`` seconds later
 ``hold_message``        the next one alone is held for ``lasts_s``; its sender is killed ``value`` seconds after it has
@@ -33,11 +34,11 @@ from minikafka.sim.world import Event
 from minikafka.types import METADATA_TOPIC
 from minikafka.wire.codec import decode_request, decode_response, find_api
 
-LOSE, RESET, LATE = "lose_messages", "reset_messages", "late_messages"
+LOSE, RESET, REFUSE, LATE = "lose_messages", "reset_messages", "refuse_messages", "late_messages"
 DOUBLE, HOLD = "double_messages", "hold_message"
 KILL_GRANTING_VOTER: Final = "kill_granting_voter"
 
-MESSAGE_FAULTS: Final = (LOSE, RESET, LATE, DOUBLE, HOLD)
+MESSAGE_FAULTS: Final = (LOSE, RESET, REFUSE, LATE, DOUBLE, HOLD)
 
 LATE_BY_VALUE: Final = frozenset({LATE, DOUBLE, HOLD})
 """Faults whose value is a time."""
@@ -106,6 +107,8 @@ def _verdict(kind: str, message: Message, lasts_s: float, value: float, random: 
     if kind in (LOSE, RESET):
         struck = Drop() if kind == LOSE else Reset()
         return struck if random.random() < value else None
+    if kind == REFUSE:
+        return Reset(is_refused=True) if message.kind == "request" and random.random() < value else None
     if kind == LATE:
         return Deliver(random.uniform(0.0, value))
     if kind == DOUBLE:

@@ -2,7 +2,8 @@
 
 What a caller learns, as on TCP:
 
-- nobody listens on a machine that has power: ``ConnectionRefused`` (it did not happen);
+- nobody listens on a machine that has power, or a firewall rejects the request: ``ConnectionRefused`` (it did not
+  happen);
 - the connection is reset before the request arrived: ``Unreachable`` (neither);
 - the same for one copy of a request that was sent twice: ``OutcomeUnknown``, for the other copy may have arrived;
 - the server's process dies, or the connection is reset, after the request arrived: ``OutcomeUnknown`` at once;
@@ -27,6 +28,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context
 from dataclasses import dataclass, field
+from functools import partial
 from math import log
 from random import Random
 from typing import Any
@@ -293,8 +295,11 @@ class SimNetwork:
         def arrive() -> None:
             self._arrive(call, message, bound)
 
-        def broken() -> None:
-            call.fail_to_send(f"connection reset before {call.api} was sent")
+        def broken(how: Reset) -> None:
+            if how.is_refused:
+                call.fail_to_send("connection refused", ConnectionRefused)
+            else:
+                call.fail_to_send(f"connection reset before {call.api} was sent")
 
         link = self._link(message.source, message.target)
         call.copies = self._send(link, message, call.caller, arrive, broken)
@@ -341,7 +346,7 @@ class SimNetwork:
                 back,
                 listener.incarnation,
                 lambda: self._answered(call, back),
-                lambda: call.fail(OutcomeUnknown(f"{call.peer}: connection reset before the answer")),
+                lambda _: call.fail(OutcomeUnknown(f"{call.peer}: connection reset before the answer")),
             )
 
         handle.__qualname__ = f"handle {message.api}"
@@ -375,7 +380,7 @@ class SimNetwork:
         message: Message,
         sender: Incarnation | None,
         arrive: Callable[[], None],
-        broken: Callable[[], None],
+        broken: Callable[[Reset], None],
     ) -> int:
         """Send a message, and return how many copies of it were sent."""
         verdict = self._verdict(link, message)
@@ -388,7 +393,7 @@ class SimNetwork:
                 self._transmit(link, len(message.body), verdict.again_after_s, arrive)
                 return 2
         elif isinstance(verdict, Reset):
-            self._transmit(link, 0, None, broken)
+            self._transmit(link, 0, None, partial(broken, verdict))
         elif isinstance(verdict, Hold):
             self._held.append(_Held(message, sender, lambda: self._transmit(link, len(message.body), None, arrive)))
         return 1

@@ -42,6 +42,9 @@ class Drop:
 class Reset:
     """Break the connection instead of delivering."""
 
+    is_refused: bool = False
+    """The request is refused in the target's place, as by a firewall that rejects packets."""
+
 
 @dataclass(frozen=True, slots=True)
 class Hold:

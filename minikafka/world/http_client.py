@@ -72,7 +72,7 @@ async def _refused_by_every_address(loop: asyncio.AbstractEventLoop, peer: Addre
             for family, kind, protocol, _, address in found:
                 try:
                     with socket.socket(family, kind, protocol) as attempt:
-                        attempt.setblocking(False)
+                        attempt.settimeout(0)
                         await loop.sock_connect(attempt, address)
                     return False
                 except ConnectionRefusedError:

@@ -64,11 +64,6 @@ def test_an_address_counts_again_only_after_it_has_answered_again():
     assert connection.refused(11.0) is None
 
 
-def test_the_former_controller_has_answered_already():
-    """Its connection to this node ended before this node became the active controller."""
-    assert HeldConnection(2, 7, ended_at=5.0).refused(5.0) == Refusal(2, 7, 5.0)
-
-
 # ---- the controller's decision ---------------------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 from minikafka.broker import controller_driver
@@ -12,8 +13,9 @@ from minikafka.errors import Unreachable
 from minikafka.quorum import controller_brokers
 from minikafka.quorum.controller_brokers import fence
 from minikafka.quorum.decision import Decision
-from minikafka.quorum.refusals import Refusal
-from minikafka.sim.plan import Plan
+from minikafka.quorum.refusals import HeldConnection, Refusal
+from minikafka.sim.message_faults import REFUSE
+from minikafka.sim.plan import Fault, Plan
 from minikafka.sim.seeds import plan_of
 from tests.sim.planted import Planted
 
@@ -23,6 +25,8 @@ LATE_S = 8.0
 """Longer than the session of these plans: a broker that died has registered again by then."""
 
 SESSIONS = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "750"}
+
+LONG = {"broker.session.timeout.ms": "60000"}
 
 
 def with_restarts(seed: int) -> Plan:
@@ -35,6 +39,31 @@ def with_resets(seed: int) -> Plan:
     """The same, where one message in four resets its connection."""
     plan = with_restarts(seed)
     return plan.with_(link={**plan.link, "reset": 0.25})
+
+
+def behind_a_firewall(seed: int) -> Plan:
+    """A broker restarts behind a firewall that rejects the held requests of the others: it reaches them, they do not.
+
+    A request that was held before the firewall came ends with the session's time, which is longer than the plan.
+    """
+    random = Random(f"{seed}/firewall")
+    plan = plan_of(seed, kinds=("crash",), faults=0)
+    faults = [
+        fault
+        for node in random.sample((1, 2, 3), 2)
+        for at_s in [round(random.uniform(0.3, 3.0), 3)]
+        for fault in (
+            Fault(at_s=at_s, kind="crash", target=f"n{node}", lasts_s=0.5),
+            Fault(at_s=at_s + 0.3, kind=REFUSE, target=f"others>n{node}", lasts_s=5.0, value=1.0, message="AwaitStop"),
+        )
+    ]
+    return plan.with_(settings={**plan.settings, **SESSIONS, **LONG, **ON}, faults=tuple(faults))
+
+
+def counted(self: HeldConnection, begun_at: float) -> Refusal | None:
+    """Two refusals are evidence, wherever they come from: both are of this node's connections."""
+    self._ended_at, first = begun_at, self._ended_at  # type: ignore[has-type]
+    return None if first is None else Refusal(self.broker_id, self.broker_epoch, begun_at)
 
 
 def of_any_registration(policy: Any, image: Any, refusal: Refusal, *, is_heard_since: bool) -> Decision[None]:
@@ -90,6 +119,14 @@ REFUSAL_CLUSTERS = (
         ],
         make=with_restarts,
         drawn="refused_connections",
+        seed=0,
+    ),
+    Planted(
+        name="two_refusals_of_one_peer",
+        story="two refused connections of one controller are evidence, though the address has never answered it",
+        caught_by=("fenced_while_listening",),
+        patches=[(HeldConnection, "refused", counted)],
+        make=behind_a_firewall,
         seed=0,
     ),
 )

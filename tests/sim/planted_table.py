@@ -75,7 +75,7 @@ CLASSES: Final = {
         "torn_sizes_are_dropped",
         "acks_all_of_kafka_clients_is_one",
     ),
-    "fencing": ("a_reset_fences", "a_former_process_fences"),
+    "fencing": ("a_reset_fences", "a_former_process_fences", "two_refusals_of_one_peer"),
 }
 """Classes of schedules and faults, and the planted bugs that show that plans reach them."""
 

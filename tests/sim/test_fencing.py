@@ -51,6 +51,43 @@ def test_a_killed_process_is_fenced_within_a_second(which: str):
         assert cluster.leader_of(T0) != victim
 
 
+def test_a_broker_that_dies_together_with_the_active_controller_is_fenced_soon_after_the_election():
+    """It is no voter. The new controller has held a request there before its election, and connects once more."""
+    with SimWorld(seed=3) as sim:
+        cluster = SimCluster(sim, brokers=4, voters=3, settings=ON)
+        cluster.boot()
+        cluster.settle()
+        cluster.run_for(0.1)
+        victims = (cluster.controller(), 4)
+        for victim in victims:
+            cluster.crash(victim)
+        cluster.until(lambda: all(why_fenced(sim, victim) for victim in victims), 1.0, "both fencings")
+        assert all("connection refused by" in why_fenced(sim, victim)[0] for victim in victims)
+
+
+def test_a_controller_that_dies_as_soon_as_the_cluster_is_up_is_fenced():
+    """Its voters have fetched from it: its address has answered before any of them holds a request there."""
+    with SimWorld(seed=3) as sim:
+        cluster = SimCluster(sim, settings=ON)
+        cluster.boot()
+        cluster.settle()
+        victim = cluster.controller()
+        cluster.crash(victim)
+        cluster.until(lambda: bool(why_fenced(sim, victim)), 1.0, "the fencing")
+
+
+def test_an_election_alone_fences_only_the_former_controller():
+    """The other brokers answer the new controller, also those that have not sent it a heartbeat yet."""
+    with SimWorld(seed=3) as sim:
+        cluster = SimCluster(sim, brokers=4, voters=3, settings=ON)
+        cluster.boot()
+        cluster.settle()
+        victim = cluster.controller()
+        cluster.crash(victim)
+        cluster.run_for(SESSION_S)
+        assert [node for node in cluster.nodes if why_fenced(sim, node)] == [victim]
+
+
 @pytest.mark.parametrize("silence", [SimCluster.power_cut, SimCluster.pause, SimCluster.cut_off])
 def test_a_silent_broker_keeps_its_session(silence: Callable[[SimCluster, NodeId], None]):
     """No power, SIGSTOP, a cut cable: nothing refuses, so the session decides."""

@@ -11,7 +11,17 @@ import pytest
 from minikafka.sim import message_faults
 from minikafka.sim.cluster import SimCluster
 from minikafka.sim.loop import SimLoop
-from minikafka.sim.message_faults import DOUBLE, HOLD, KILL_GRANTING_VOTER, LATE, LOSE, METADATA_FETCH, RESET, Matching
+from minikafka.sim.message_faults import (
+    DOUBLE,
+    HOLD,
+    KILL_GRANTING_VOTER,
+    LATE,
+    LOSE,
+    METADATA_FETCH,
+    REFUSE,
+    RESET,
+    Matching,
+)
 from minikafka.sim.message_plans import contested_votes, isr_churn, late_fetches, snapshot_starts
 from minikafka.sim.pace import PACE, slower
 from minikafka.sim.plan import Fault, Plan
@@ -58,6 +68,18 @@ def test_a_fault_strikes_the_messages_of_its_api_and_part(kind: str, verdict: ty
         assert {(message.api, message.kind) for message, _ in found} == {("Fetch", "answer")}
         assert all(b"__cluster_metadata" in message.body for message, _ in found)
         assert {type(each) for _, each in found} == {verdict}
+
+
+def test_refused_requests_fail_as_refused_connections() -> None:
+    """A firewall that rejects packets: callers cannot tell it from an address at which no process listens."""
+    with simulated() as cluster:
+        found = began(cluster, REFUSE, "BrokerHeartbeat", value=1.0)
+        cluster.run_for(3.0)
+        assert found
+        assert {message.kind for message, _ in found} == {"request"}
+        assert {verdict for _, verdict in found} == {Reset(is_refused=True)}
+        causes = {str(each["why"]) for each in facts_of(cluster, "controller_silent")}
+        assert any("ConnectionRefused" in why for why in causes), causes
 
 
 def test_doubled_requests_arrive_twice() -> None:
