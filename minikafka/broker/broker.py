@@ -325,7 +325,7 @@ class Broker:
         if self.config.log_cleaner_enable:
             self._tasks.spawn(self.cleaner.run(), "log-cleaner")
         self._tasks.spawn(self.replicas.isr_proposer.run(), "isr-proposer")
-        self._tasks.spawn(self.groups.run(), "groups")
+        self._tasks.spawn(self.groups.shards.run(), "groups")
         self._tasks.spawn(self.lifecycle.run(), "lifecycle")
 
     def _cluster_id(self) -> str:
@@ -512,7 +512,7 @@ class Broker:
     async def _end_in_order(self, *, clean: bool) -> None:
         opened, self._open = self._open, False
         if opened:
-            self.groups.close()
+            self.groups.shards.close()
             self.replicas.close()
             self.stopping_api.close()
             # Before the server: parked fetches of the metadata, and who waits for the controller, would hold it open.

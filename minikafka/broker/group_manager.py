@@ -1,37 +1,28 @@
-"""Consumer groups on this broker: which it coordinates, who coordinates the others, and the APIs (S29 to S34).
-
-The leader of partition ``hash(group)`` of ``__consumer_offsets`` coordinates a group (S32). Shards come and go with the
-roles; the topic is created when first a coordinator is asked for.
-
-A broker whose session with the controller has run out coordinates nothing: another may have been elected, and offsets
-that it has committed since would be missing here.
-"""
+"""Consumer groups on this broker: their coordinators and their APIs (S29 to S34)."""
 
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from minikafka.broker.group_shard import GroupShard
+from minikafka.broker.coordinator_shard import CoordinatorShard
+from minikafka.broker.coordinator_shards import CoordinatorShards, internal_topic
 from minikafka.config import BrokerConfig
 from minikafka.errors import (
     CoordinatorNotAvailable,
     InvalidRequest,
-    NotCoordinator,
     ProtocolError,
     UnknownTopicOrPartition,
 )
 from minikafka.groups.coordinator import GroupCoordinator, Standing
 from minikafka.groups.limits import check_group_id
-from minikafka.groups.records import OFFSETS_TOPIC, partition_of
+from minikafka.groups.records import OFFSETS_TOPIC
 from minikafka.groups.settings import GroupSettings
 from minikafka.ports import RequestContext, World
 from minikafka.quorum.image import MetadataImage
-from minikafka.replication.leader import LeaderReplica
-from minikafka.types import NO_NODE, TopicPartition
+from minikafka.types import TopicPartition
 from minikafka.wire.group_messages import (
     Coordinator,
     DeletedGroup,
@@ -61,16 +52,11 @@ from minikafka.wire.group_messages import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from minikafka.wire.messages import CreateTopicsRequest, CreateTopicsResponse, NewTopic
 
 if TYPE_CHECKING:
     from minikafka.broker.dispatch import ApiHandler
     from minikafka.broker.flusher import Spawn
     from minikafka.broker.replica_manager import ReplicaManager
-
-NO_DEADLINE_S = 3600.0
-"""How long the clock sleeps when nothing is due; any step wakes it."""
-
 
 DELETED_PER_TURN = 500
 """Groups that one request deletes before the loop serves others."""
@@ -90,17 +76,28 @@ class GroupManager:
         ask_controller: Callable[[object], Awaitable[object | None]],
         spawn: Spawn,
     ) -> None:
-        self._config = config
         self._world = world
-        self._replicas = replicas
         self._image = image
         self._session_alive = session_alive
-        self._ask_controller = ask_controller
-        self._spawn = spawn
-        self._shards: dict[TopicPartition, GroupShard] = {}
-        self._moved = asyncio.Event()
-        self._due_at = math.inf
-        self._creating = False
+        self.shards = CoordinatorShards(
+            world,
+            replicas,
+            OFFSETS_TOPIC,
+            new_topic=lambda: internal_topic(
+                config,
+                image(),
+                OFFSETS_TOPIC,
+                partitions=config.offsets_topic_num_partitions,
+                replication_factor=config.offsets_topic_replication_factor,
+                segment_bytes=config.offsets_topic_segment_bytes,
+            ),
+            new_coordinator=self._new_coordinator,
+            commit_timeout_s=config.offsets_commit_timeout_ms / 1000,
+            image=image,
+            session_alive=session_alive,
+            ask_controller=ask_controller,
+            spawn=spawn,
+        )
         self._settings = GroupSettings(
             session_timeout_ms_min=config.group_min_session_timeout_ms,
             session_timeout_ms_max=config.group_max_session_timeout_ms,
@@ -130,117 +127,55 @@ class GroupManager:
     # ---- roles ----
 
     def on_image(self, old: MetadataImage, new: MetadataImage) -> None:
-        """After the replicas took their roles: begin what this broker leads now, end what it leads no more."""
-        for name, shard in list(self._shards.items()):
-            partition = self._replicas.partitions.get(name)
-            if partition is not shard.partition or partition.role is not shard.leader:
-                del self._shards[name]
-                shard.end()
+        """After the replicas took their roles: begin what this broker leads now, end what it leads no longer."""
+        self.shards.end_lost()
         if old.topics is not new.topics:
             # Before shards begin: the leader before them has heard of these deletions, and what it let be committed
             # since is of the topics that have the names now.
             gone = [each.name for each in old.topics.values() if not _is_there(new, each.name, each.topic_id)]
             self._forget_topics(gone)
-        topic = new.topics.get(OFFSETS_TOPIC)
-        for number in range(len(topic.partitions) if topic is not None else 0):
-            name = TopicPartition(OFFSETS_TOPIC, number)
-            partition = self._replicas.partitions.get(name)
-            if partition is not None and isinstance(partition.role, LeaderReplica) and name not in self._shards:
-                self._begin(name, partition.role)
+        self.shards.begin_new(new)
 
-    def _begin(self, name: TopicPartition, leader: LeaderReplica) -> None:
-        coordinator = GroupCoordinator(
+    def _new_coordinator(self) -> GroupCoordinator:
+        return GroupCoordinator(
             self._settings,
-            new_member_id=self._new_member_id,
+            new_member_id=lambda name: f"{name}-{self._world.random.randbytes(16).hex()}",
             events=self._world.events,
             topic_exists=lambda topic: topic in self._image().topics,
-        )
-        self._shards[name] = GroupShard(
-            self._replicas,
-            self._replicas.partitions[name],
-            leader,
-            coordinator,
-            commit_timeout_s=self._config.offsets_commit_timeout_ms / 1000,
-            spawn=self._spawn,
-            on_step=self._wake_clock,
         )
 
     def _forget_topics(self, topics: list[str]) -> None:
         if not topics:
             return
-        for shard in list(self._shards.values()):
+        for shard in self.shards:
             if not shard.is_loaded:
                 shard.coordinator.topics_deleted_unloaded(topics)
                 continue
             with shard.step() as step:
                 shard.coordinator.topics_deleted(topics, step)
 
-    def _new_member_id(self, name: str) -> str:
-        return f"{name}-{self._world.random.randbytes(16).hex()}"
-
-    def close(self) -> None:
-        """The broker stops: everyone who waits is told to look elsewhere."""
-        for shard in self._shards.values():
-            shard.end()
-        self._shards.clear()
-
     def standings(self) -> list[Standing]:
         """The groups that this broker coordinates, by name; none while another may coordinate them."""
         if not self._session_alive():
             return []
-        shards = [each for each in self._shards.values() if each.is_answering]
+        shards = [each for each in self.shards if each.is_answering]
         return sorted(
             (each for shard in shards for each in shard.coordinator.standings()), key=lambda one: one.group_id
         )
-
-    # ---- time ----
-
-    async def run(self) -> None:
-        """Sessions and phases end by themselves; runs until cancelled."""
-        while True:
-            self._moved.clear()
-            self._due_at = self._next_deadline()
-            now = self._world.clock.now()
-            if self._due_at > now:
-                try:
-                    async with asyncio.timeout(min(self._due_at - now, NO_DEADLINE_S)):
-                        await self._moved.wait()
-                except TimeoutError:
-                    pass
-                else:
-                    continue
-            self._tick()
-
-    def _next_deadline(self) -> float:
-        loaded = (shard for shard in self._shards.values() if shard.is_loaded)
-        return min((shard.coordinator.next_deadline() for shard in loaded), default=math.inf)
-
-    def _tick(self) -> None:
-        now = self._world.clock.now()
-        for shard in list(self._shards.values()):
-            # Also without a session with the controller: should another coordinate by then, what is decided here is
-            # never committed, and members stand in its log as they were.
-            if shard.is_loaded and shard.coordinator.next_deadline() <= now:
-                with shard.step() as step:
-                    shard.coordinator.tick(step)
-
-    def _wake_clock(self) -> None:
-        if self._next_deadline() < self._due_at:
-            self._moved.set()
 
     # ---- finding ----
 
     def _find_coordinator(
         self, request: FindCoordinatorRequest, context: RequestContext
     ) -> FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]:
-        if OFFSETS_TOPIC not in self._image().topics:
+        if not self.shards.topic_exists:
             return self._create_and_find(request, context)
         return self._coordinators(request, context)
 
     async def _create_and_find(
         self, request: FindCoordinatorRequest, context: RequestContext
     ) -> FindCoordinatorResponse:
-        await self._create_topic()
+        await self.shards.create_topic()
         return self._coordinators(request, context)
 
     def _coordinators(self, request: FindCoordinatorRequest, context: RequestContext) -> FindCoordinatorResponse:
@@ -249,61 +184,18 @@ class GroupManager:
         )
 
     def _coordinator(self, group: str, listener: str) -> Coordinator:
-        image = self._image()
         try:
             check_group_id(group)
-            if not self._session_alive():
-                raise CoordinatorNotAvailable("this broker has no session with the controller: ask another one")
-            topic = image.topics.get(OFFSETS_TOPIC)
-            if topic is None:
-                raise CoordinatorNotAvailable(f"{OFFSETS_TOPIC} is being created: ask again")
-            number = partition_of(group, len(topic.partitions))
-            leader = topic.partitions[number].leader
-            if leader == NO_NODE or not image.alive(leader):
-                raise CoordinatorNotAvailable(f"{OFFSETS_TOPIC}-{number} has no leader that lives: ask again")
+            leader = self.shards.leader_of(group)
         except ProtocolError as error:
             return Coordinator(key=group, error_code=error.code, error_message=error.message)
-        address = image.brokers[leader].address_at(listener)
+        address = self._image().brokers[leader].address_at(listener)
         return Coordinator(key=group, node_id=leader, host=address.host, port=address.port)
 
-    async def _create_topic(self) -> None:
-        """Once at a time. What the controller refuses is answered COORDINATOR_NOT_AVAILABLE; the client asks again."""
-        if self._creating:
-            return
-        self._creating = True
-        try:
-            image = self._image()
-            # A cluster of one or two is no less a cluster; more voters than live brokers: they are still starting.
-            brokers = max(len(self._config.voters), len(image.brokers))
-            topic = NewTopic(
-                name=OFFSETS_TOPIC,
-                num_partitions=self._config.offsets_topic_num_partitions,
-                replication_factor=min(self._config.offsets_topic_replication_factor, brokers),
-                configs={
-                    "cleanup.policy": "compact",
-                    "compression.type": "producer",
-                    "segment.bytes": str(self._config.offsets_topic_segment_bytes),
-                },
-            )
-            answer = await self._ask_controller(CreateTopicsRequest(topics=(topic,)))
-            if isinstance(answer, CreateTopicsResponse) and answer.topics and answer.topics[0].error_code:
-                self._world.events("offsets_topic_not_created", why=answer.topics[0].error_message)
-        finally:
-            self._creating = False
-
-    def _shard(self, group: str) -> GroupShard:
+    def _shard(self, group: str) -> CoordinatorShard[GroupCoordinator]:
         """The shard of a group that this broker coordinates. Raises what keeps it from answering."""
         check_group_id(group)
-        topic = self._image().topics.get(OFFSETS_TOPIC)
-        if topic is None:
-            raise NotCoordinator(f"{OFFSETS_TOPIC} does not exist yet: ask for the coordinator")
-        shard = self._shards.get(TopicPartition(OFFSETS_TOPIC, partition_of(group, len(topic.partitions))))
-        if shard is None:
-            raise NotCoordinator(f"this broker does not coordinate group {group}")
-        if not self._session_alive():
-            raise NotCoordinator("this broker's session with the controller has run out, it may have been replaced")
-        shard.check()
-        return shard
+        return self.shards.of(group)
 
     # ---- members ----
 
@@ -388,7 +280,7 @@ class GroupManager:
         if not self._session_alive():
             raise CoordinatorNotAvailable("this broker has no session with the controller: ask again")
         found: list[ListedGroup] = []
-        for shard in list(self._shards.values()):
+        for shard in self.shards:
             shard.check()
             found += shard.coordinator.list_groups(request)
         return ListGroupsResponse(groups=tuple(sorted(found, key=lambda group: group.group_id)))

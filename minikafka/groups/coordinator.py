@@ -19,6 +19,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from minikafka.coordination.step import Step, Ticket, Write, as_coordinator, is_unknown
 from minikafka.errors import (
     CoordinatorNotAvailable,
     GroupIdNotFound,
@@ -30,13 +31,12 @@ from minikafka.errors import (
     RebalanceInProgress,
     UnknownMemberId,
 )
-from minikafka.groups.group import Group, State, Ticket
+from minikafka.groups.group import Group, State
 from minikafka.groups.limits import check_commit, check_group_id, metadata_refusal
 from minikafka.groups.offsets import CommittedOffsets
 from minikafka.groups.rebalance import Rebalance
-from minikafka.groups.records import CommittedOffset, GroupRecord, GroupsRecord, OffsetRecord
+from minikafka.groups.records import CommittedOffset, GroupRecord, GroupsRecord, OffsetRecord, packed, unpacked
 from minikafka.groups.settings import GroupSettings
-from minikafka.groups.step import Step, Write, as_coordinator, is_unknown
 from minikafka.ports import Events
 from minikafka.types import TopicPartition
 from minikafka.wire.group_messages import (
@@ -72,7 +72,10 @@ class Standing(NamedTuple):
 
 
 class GroupCoordinator:
-    """All groups of one partition."""
+    """All groups of one partition: a ``coordination.rule.Coordinator``."""
+
+    kind = "group"
+    packed = staticmethod(packed)
 
     def __init__(
         self,
@@ -96,14 +99,18 @@ class GroupCoordinator:
 
     # ------------------------------------------------------------------------------------------------- its life
 
-    def replay(self, record: GroupsRecord) -> None:
-        """One record of the log, first to last; the last of each key counts."""
+    def replay(self, key: bytes, value: bytes | None) -> bool:
+        """One record of the log, first to last; the last of each key counts. False: a version of a later release."""
+        record = unpacked(key, value)
+        if record is None:
+            return False
         if isinstance(record, OffsetRecord):
             self._offsets.apply(record)
         elif record.value is None:
             self._groups.pop(record.group, None)
         else:
             self._groups[record.group] = Group.of(record.group, record.value)
+        return True
 
     def loaded(self, step: Step) -> None:
         """The log was read to its end: sessions begin now."""

@@ -16,15 +16,12 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
+from minikafka.coordination.step import Ticket
 from minikafka.groups.protocol import PROTOCOL_TYPE, Subscription
 from minikafka.groups.records import GroupRecord, GroupValue, MemberRecord
 from minikafka.invariant import invariant
 from minikafka.wire.group_messages import GroupProtocol
-
-Ticket: TypeAlias = int
-"""A parked request, as its driver knows it."""
 
 
 class State(enum.Enum):

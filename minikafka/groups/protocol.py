@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from minikafka.coordination.packing import Packer, Unpacker
 from minikafka.errors import InconsistentGroupProtocol
-from minikafka.groups.packing import Packer, Unpacker
 from minikafka.types import TopicPartition
 
 PROTOCOL_TYPE = "consumer"

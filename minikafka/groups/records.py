@@ -1,4 +1,4 @@
-"""The records of ``__consumer_offsets``, byte for byte Kafka's (KAFKA-FACTS 5), and which partition is a group's.
+"""The records of ``__consumer_offsets``, byte for byte Kafka's (KAFKA-FACTS 5).
 
 A key says what a record is about: version 0 or 1 an offset of (group, topic, partition), version 2 a group. No value:
 it is deleted. The topic is compacted, so the last record of each key is all that counts.
@@ -9,12 +9,10 @@ and values that it does not know, so that a log written by a later release of Ka
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
-from operator import mul
 from typing import Final
 
-from minikafka.groups.packing import Packer, Unpacker
+from minikafka.coordination.packing import Packer, Unpacker
 from minikafka.types import NO_EPOCH, Epoch, Offset, TopicPartition
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
@@ -26,26 +24,6 @@ FLEXIBLE_VERSION = 4
 """The newest version of both values that can be read. Kafka 4.1 and later write offsets with it, with the topic's id as
 a tagged field. The id stays in the log; a coordinator finds offsets by the topic's name.
 """
-
-
-_POWERS = [1]
-"""Of 31, as 32-bit numbers; as many as the longest name has needed."""
-
-
-def java_hash(text: str) -> int:
-    """``String.hashCode``: over UTF-16 units, as a signed 32-bit number."""
-    encoded = text.encode("utf-16-be", "surrogatepass")
-    units = struct.unpack(f">{len(encoded) // 2}H", encoded)
-    while len(_POWERS) < len(units):
-        _POWERS.append(31 * _POWERS[-1] & 0xFFFFFFFF)
-    value: int = sum(map(mul, reversed(units), _POWERS)) & 0xFFFFFFFF
-    return value - (1 << 32) if value >= 1 << 31 else value
-
-
-def partition_of(group: str, partitions: int) -> int:
-    """The partition of ``__consumer_offsets`` whose leader coordinates ``group`` (S32). Kafka's abs(MIN) is 0."""
-    value = java_hash(group)
-    return (0 if value == -(1 << 31) else abs(value)) % partitions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,12 +113,6 @@ def unpacked(key: bytes, value: bytes | None) -> GroupsRecord | None:
     group, topic, partition = read.text(), read.text(), read.int32()
     offset = None if body is None else _unpacked_offset(body, value_version)
     return OffsetRecord(group=group, partition=TopicPartition(topic, partition), value=offset)
-
-
-def versions(key: bytes | None, value: bytes | None) -> str:
-    """The versions of a record that :func:`unpacked` does not know, for a message."""
-    told = ["none" if part is None else str(int.from_bytes(part[:2], signed=True)) for part in (key, value)]
-    return f"key {told[0]}, value {told[1]}"
 
 
 def _packed_offset(value: CommittedOffset) -> bytes:

@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from minikafka.coordination.packing import Packer, Unpacker
 from minikafka.groups.assignors import COOPERATIVE, EAGER, Assigned, GroupMember, all_partitions
-from minikafka.groups.packing import Packer, Unpacker
 from minikafka.groups.protocol import NO_GENERATION, by_topic
 from minikafka.types import TopicPartition
 

@@ -25,7 +25,8 @@ from typing import Final
 
 from minikafka.check import Recorder
 from minikafka.check.groups import GroupBook
-from minikafka.groups.records import OFFSETS_TOPIC, partition_of
+from minikafka.coordination.keys import partition_of
+from minikafka.groups.records import OFFSETS_TOPIC
 from minikafka.invariant import invariant
 from minikafka.sim.cluster import SimCluster
 from minikafka.sim.crew_member import CrewMember
@@ -158,7 +159,7 @@ class Crew:
             return 0
         name = TopicPartition(OFFSETS_TOPIC, partition_of(self.group.name, len(topic.partitions)))
         broker = self._cluster.present().get(self._cluster.leader_of(name))
-        shard = broker.groups._shards.get(name) if broker is not None else None
+        shard = broker.groups.shards.at(name) if broker is not None else None
         if shard is None or not shard.is_answering:
             return -1
         group = shard.coordinator._groups.get(self.group.name)

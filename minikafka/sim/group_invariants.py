@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from minikafka.broker.group_shard import GroupShard
+from minikafka.broker.coordinator_shard import CoordinatorShard
+from minikafka.groups.coordinator import GroupCoordinator
 from minikafka.groups.group import Group, State
 from minikafka.groups.records import GroupValue
 from minikafka.sim.sight import Report
@@ -24,7 +25,9 @@ DIFFERS: Final = "loaded_group_differs"
 NO_DEADLINE: Final = "loaded_member_without_deadline"
 
 
-def look_at_loaded(shard: GroupShard, records: Mapping[str, GroupValue | None], now: float, report: Report) -> None:
+def look_at_loaded(
+    shard: CoordinatorShard[GroupCoordinator], records: Mapping[str, GroupValue | None], now: float, report: Report
+) -> None:
     """Check every group of a coordinator that has just taken over.
 
     Args:

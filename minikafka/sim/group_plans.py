@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final, NamedTuple
 
-from minikafka.groups.records import OFFSETS_TOPIC, partition_of
+from minikafka.coordination.keys import partition_of
+from minikafka.groups.records import OFFSETS_TOPIC
 
 CREW: Final = "crew"
 """The group of a plan that has one."""

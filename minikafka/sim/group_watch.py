@@ -13,10 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
-from minikafka.broker.group_shard import GroupShard
+from minikafka.broker.coordinator_shard import CoordinatorShard
 from minikafka.check.groups import GroupBook
+from minikafka.coordination.keys import partition_of
+from minikafka.groups.coordinator import GroupCoordinator
 from minikafka.groups.protocol import Assignment
-from minikafka.groups.records import OFFSETS_TOPIC, GroupValue, OffsetRecord, partition_of, unpacked
+from minikafka.groups.records import OFFSETS_TOPIC, GroupValue, OffsetRecord, unpacked
 from minikafka.log.partition_log import PartitionLog
 from minikafka.sim.cluster import SimCluster, node_name
 from minikafka.sim.group_invariants import look_at_loaded
@@ -71,7 +73,7 @@ class GroupWatch(OfPartition):
         """The last committed record of each group; None: it was deleted."""
         self._loaded_on: list[str] = []
         """Nodes on which a coordinator has taken over in this step."""
-        self._loaded: dict[tuple[NodeId, TopicPartition], GroupShard] = {}
+        self._loaded: dict[tuple[NodeId, TopicPartition], CoordinatorShard[GroupCoordinator]] = {}
         """The coordinator that took over each partition last, by node."""
         self._on_request: dict[str, Callable[[int, Any], None]] = {"OffsetCommit": self._commit_sent}
         self._on_answer: dict[str, Callable[[int, _Asked, Any, str], None]] = {
@@ -97,7 +99,8 @@ class GroupWatch(OfPartition):
             broker, image = self._cluster.present().get(node), self._cluster.image()
             if broker is None or image is None or self._watch.forgiven:
                 continue
-            for name, shard in broker.groups._shards.items():
+            for shard in broker.groups.shards:
+                name = shard.partition.partition
                 if shard.is_loaded and self._loaded.get((node, name)) is not shard:
                     self._loaded[node, name] = shard
                     state = image.partition(name)

@@ -79,6 +79,7 @@ class Watch:
         with path.open("r+b") as file:
             self._shared = mmap.mmap(file.fileno(), HOLD.size)
         self._callbacks = 0
+        self._collects_since = 0.0
         self._seen: tuple[int, str] = (0, "")
         self.holds: list[dict[str, Any]] = []
         """Those beyond HOLD_S_MAX: seconds, the request that caused it if it is known, and the innermost frames."""
@@ -107,7 +108,11 @@ class Watch:
 
         def collects(phase: str, about: dict[str, int]) -> None:
             # Nothing else runs meanwhile: without this nobody would see it.
-            self._seen = (self._callbacks, f"collection of garbage, generation {about['generation']}, {phase}")
+            if phase == "start":
+                self._collects_since = thread_time()
+            elif (took := thread_time() - self._collects_since) > LOOKS_EVERY_S:
+                where = f"collection of garbage, generation {about['generation']}, {1000 * took:.0f} ms"
+                self._seen = (self._callbacks, where)
 
         gc.callbacks.append(collects)
         asyncio.events.Handle._run = measured  # type: ignore[method-assign]

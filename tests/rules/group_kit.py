@@ -6,12 +6,12 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from minikafka.coordination.step import Step, Write
 from minikafka.errors import ProtocolError
 from minikafka.groups.coordinator import GroupCoordinator
 from minikafka.groups.protocol import Assignment, Subscription
-from minikafka.groups.records import packed, unpacked
+from minikafka.groups.records import packed
 from minikafka.groups.settings import GroupSettings
-from minikafka.groups.step import Step, Write
 from minikafka.types import TopicPartition
 from minikafka.wire.group_messages import (
     CommitPartition,
@@ -72,9 +72,7 @@ class Desk:
             topic_exists=lambda topic: topic not in self.missing,
         )
         for key, value in self.log:
-            record = unpacked(key, value)
-            if record is not None:
-                self.coordinator.replay(record)
+            self.coordinator.replay(key, value)
         while_loading(self.coordinator)
         step = self.step()
         self.coordinator.loaded(step)

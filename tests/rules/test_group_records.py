@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minikafka.coordination.keys import java_hash, partition_of
+from minikafka.coordination.packing import versions
 from minikafka.groups.protocol import Assignment, Subscription
 from minikafka.groups.records import (
     CommittedOffset,
@@ -15,11 +17,8 @@ from minikafka.groups.records import (
     GroupValue,
     MemberRecord,
     OffsetRecord,
-    java_hash,
     packed,
-    partition_of,
     unpacked,
-    versions,
 )
 from minikafka.types import TopicPartition
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from minikafka.broker.group_shard import GroupShard
+from minikafka.broker.coordinator_shard import CoordinatorShard
 from minikafka.client.group_member import Member
 from minikafka.client.group_offsets import GroupOffsets
 from minikafka.client.poll_gate import PollGate
@@ -23,7 +23,7 @@ from minikafka.groups.coordinator import GroupCoordinator
 from minikafka.groups.group import Group, State
 from minikafka.groups.group import Member as GroupMember
 from minikafka.groups.rebalance import Rebalance
-from minikafka.groups.records import OffsetRecord
+from minikafka.groups.records import OffsetRecord, unpacked
 from minikafka.types import TopicPartition
 from minikafka.wire.group_messages import HeartbeatResponse
 from tests.rules.test_group_offsets import (
@@ -122,31 +122,30 @@ def generation_forgotten(original: Callable[..., Group]) -> Any:
     return classmethod(of)
 
 
-def first_one_counts(original: Callable[..., None]) -> Callable[..., None]:
+def first_one_counts(original: Callable[..., bool]) -> Callable[..., bool]:
     """On loading, what was committed first stays."""
 
-    def replay(self: GroupCoordinator, record: Any) -> None:
+    def replay(self: GroupCoordinator, key: bytes, value: bytes | None) -> bool:
+        record = unpacked(key, value)
         if isinstance(record, OffsetRecord) and record.partition in self._offsets.of(record.group):
-            return
-        original(self, record)
+            return True
+        return original(self, key, value)
 
     return replay
 
 
-def without_offsets(original: Callable[..., None]) -> Callable[..., None]:
+def without_offsets(original: Callable[..., bool]) -> Callable[..., bool]:
     """Only groups are loaded."""
 
-    def replay(self: GroupCoordinator, record: Any) -> None:
-        if not isinstance(record, OffsetRecord):
-            original(self, record)
+    def replay(self: GroupCoordinator, key: bytes, value: bytes | None) -> bool:
+        return isinstance(unpacked(key, value), OffsetRecord) or original(self, key, value)
 
     return replay
 
 
-def tombstones_ignored(original: Callable[..., None]) -> Callable[..., None]:
-    def replay(self: GroupCoordinator, record: Any) -> None:
-        if record.value is not None:
-            original(self, record)
+def tombstones_ignored(original: Callable[..., bool]) -> Callable[..., bool]:
+    def replay(self: GroupCoordinator, key: bytes, value: bytes | None) -> bool:
+        return value is None or original(self, key, value)
 
     return replay
 
@@ -164,7 +163,7 @@ def members_needed(self: Group, protocol_type: str, names: Any) -> bool:
 def answered_at_once(original: Callable[..., None]) -> Callable[..., None]:
     """What is appended counts, and is told, before it is committed."""
 
-    def append(self: GroupShard, write: Any) -> None:
+    def append(self: Any, write: Any) -> None:
         original(self, write)
         if self._in_flight and self._in_flight[-1].write is write:
             self._in_flight.pop()
@@ -177,7 +176,7 @@ def answered_at_once(original: Callable[..., None]) -> Callable[..., None]:
 def loaded_at_once(original: Callable[..., Any]) -> Callable[..., Any]:
     """A new coordinator serves without having read its log."""
 
-    async def load(self: GroupShard) -> None:
+    async def load(self: Any) -> None:
         self.is_loaded = True
         with self.step() as step:
             self.coordinator.loaded(step)
@@ -332,13 +331,13 @@ GROUP_CLUSTERS = (
         "coordinator_serves_unloaded",
         "a new coordinator answers before it has read its log",
         ("loaded_group_differs", "commit-lost", "generation-back", "commit-back", "two-owners"),
-        (GroupShard, "_load", loaded_at_once(GroupShard._load)),
+        (CoordinatorShard, "_load", loaded_at_once(CoordinatorShard._load)),
     ),
     _planted(
         "group_answers_before_the_commit",
         "commits and assignments are told as soon as they are appended",
         ("commit-unrecorded", "assignment-unrecorded", "commit-lost"),
-        (GroupShard, "_append", answered_at_once(GroupShard._append)),
+        (CoordinatorShard, "_append", answered_at_once(CoordinatorShard._append)),
     ),
     _planted(
         "dealt_before_given_up",

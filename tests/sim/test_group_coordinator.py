@@ -13,6 +13,7 @@ from minikafka.cli.groups import described
 from minikafka.client.admin import AdminClient
 from minikafka.client.coordinator import Coordinator
 from minikafka.client.structs import OffsetAndMetadata
+from minikafka.coordination.keys import partition_of
 from minikafka.errors import (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
@@ -24,7 +25,7 @@ from minikafka.errors import (
     error_of,
 )
 from minikafka.groups.protocol import Assignment, Subscription
-from minikafka.groups.records import OFFSETS_TOPIC, GroupRecord, OffsetRecord, packed, partition_of, unpacked
+from minikafka.groups.records import OFFSETS_TOPIC, GroupRecord, OffsetRecord, packed, unpacked
 from minikafka.sim.cluster import SimCluster
 from minikafka.types import NO_NODE, NodeId, TopicPartition
 from minikafka.wire.batch import RecordBatch, split

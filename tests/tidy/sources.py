@@ -23,6 +23,7 @@ FLOORS = {
     "log": 2,
     "replication": 3,
     "quorum": 4,
+    "coordination": 4,
     "groups": 4,
     "check": 4,
     "broker": 5,

@@ -1,4 +1,4 @@
-"""One led partition of ``__consumer_offsets``: the log behind a :class:`GroupCoordinator`, and who waits for it.
+"""One led partition of an internal topic: the log behind a coordinator's rules, and who waits for it.
 
 It reads the log from start to end, waits until all of that is committed, and only then answers: what it tells of is
 below the high watermark. Each step of the rules is carried out at once: its records are appended in order, its answers
@@ -17,9 +17,12 @@ import math
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from minikafka.broker.waiters import Condition, Mark
+from minikafka.coordination.packing import versions
+from minikafka.coordination.rule import Coordinator
+from minikafka.coordination.step import Step, Ticket, Write
 from minikafka.errors import (
     UNKNOWN,
     CoordinatorLoadInProgress,
@@ -31,10 +34,6 @@ from minikafka.errors import (
     ProtocolError,
     RequestTimedOut,
 )
-from minikafka.groups.coordinator import GroupCoordinator
-from minikafka.groups.group import Ticket
-from minikafka.groups.records import packed, unpacked, versions
-from minikafka.groups.step import Step, Write
 from minikafka.replication.leader import ACKS_ALL, LeaderReplica
 from minikafka.types import Offset
 from minikafka.wire.batch import RecordBatch, iterate
@@ -44,6 +43,8 @@ if TYPE_CHECKING:
     from minikafka.broker.flusher import Spawn
     from minikafka.broker.replica_manager import ReplicaManager
     from minikafka.replication.partition import Partition
+
+C = TypeVar("C", bound=Coordinator)
 
 READ_SIZE = 1 << 20
 """Bytes of log that are replayed between two turns of the loop."""
@@ -61,15 +62,15 @@ class _InFlight:
     deadline: float
 
 
-class GroupShard:
-    """The groups of one partition, for as long as ``leader`` is its role."""
+class CoordinatorShard(Generic[C]):
+    """Drives ``coordinator`` for one partition, for as long as ``leader`` is its role."""
 
     def __init__(
         self,
         replicas: ReplicaManager,
         partition: Partition,
         leader: LeaderReplica,
-        coordinator: GroupCoordinator,
+        coordinator: C,
         *,
         commit_timeout_s: float,
         spawn: Spawn,
@@ -88,7 +89,7 @@ class GroupShard:
         self._in_flight: deque[_InFlight] = deque()
         self._appended = asyncio.Event()
         self._ended = False
-        self._task = spawn(self._run(), f"groups {partition.partition}")
+        self._task = spawn(self._run(), f"{coordinator.kind} coordinator {partition.partition}")
 
     # ---- requests ----
 
@@ -145,7 +146,7 @@ class GroupShard:
         builder = BatchBuilder()
         wall_ms = self._replicas.clock.wall_ms()
         for record in write.records:
-            key, value = packed(record)
+            key, value = self.coordinator.packed(record)
             builder.append(wall_ms, key, value)
         partition, leader = self.partition, self.leader
         try:
@@ -171,10 +172,12 @@ class GroupShard:
         try:
             await self._load()
         except (KafkaStorageError, CorruptMessage) as error:
-            # The groups of this partition have no coordinator until the damage is repaired.
+            # What this partition holds has no coordinator until the damage is repaired.
             self._unreadable = error.message
             self._replicas.events(
-                "group_coordinator_not_loaded", partition=str(self.partition.partition), why=str(error)
+                f"{self.coordinator.kind}_coordinator_not_loaded",
+                partition=str(self.partition.partition),
+                why=str(error),
             )
             return
         while not self._ended:
@@ -197,7 +200,7 @@ class GroupShard:
             await asyncio.sleep(0)
         if skipped:
             self._replicas.events(
-                "group_records_skipped",
+                f"{self.coordinator.kind}_records_skipped",
                 partition=str(self.partition.partition),
                 count=skipped.total(),
                 versions=dict(skipped),
@@ -214,12 +217,9 @@ class GroupShard:
     def _replay(self, key: bytes | None, value: bytes | None) -> bool:
         """Apply one record; False when its version is not known."""
         try:
-            record = None if key is None else unpacked(key, value)
+            return key is not None and self.coordinator.replay(key, value)
         except ValueError as error:
             raise CorruptMessage(f"{self.partition.partition}: a record that no coordinator wrote: {error}") from error
-        if record is not None:
-            self.coordinator.replay(record)
-        return record is not None
 
     async def _reached(self, end: Offset, deadline: float) -> bool:
         """Wait until the watermark is at ``end``; False: the deadline came first, or this shard is over."""
@@ -288,7 +288,9 @@ class GroupShard:
                 waiting.set_result(response)
         for waiting in self._waiting.values():
             if not waiting.done():
-                waiting.set_exception(NotCoordinator("the group has another coordinator now", outcome=UNKNOWN))
+                waiting.set_exception(
+                    NotCoordinator(f"the {self.coordinator.kind} has another coordinator now", outcome=UNKNOWN)
+                )
 
 
 class _Stepping:
@@ -296,7 +298,7 @@ class _Stepping:
 
     __slots__ = ("_shard", "_step")
 
-    def __init__(self, shard: GroupShard) -> None:
+    def __init__(self, shard: CoordinatorShard[Any]) -> None:
         self._shard = shard
         self._step = shard.new_step()
 

@@ -144,3 +144,9 @@ class Unpacker:
         if not 0 <= count <= self.left:
             raise ValueError(f"{count} items announced before {self._at}: {self.left} bytes are left")
         return tuple(read() for _ in range(count))
+
+
+def versions(key: bytes | None, value: bytes | None) -> str:
+    """The versions that a record's key and value begin with, for a message."""
+    told = ["none" if part is None else str(int.from_bytes(part[:2], signed=True)) for part in (key, value)]
+    return f"key {told[0]}, value {told[1]}"

@@ -1,7 +1,7 @@
 """One step of a coordinator: what a rule wants done, handed to the driver (DESIGN D1, D5).
 
-A step collects answers for parked requests and writes to ``__consumer_offsets``. A write is appended at once, in order;
-what it changes comes into force when it is committed, and only then may anybody read it or be told of it.
+A step collects answers for parked requests and writes to the coordinator's partition. A write is appended at once, in
+order; what it changes comes into force when it is committed, and only then may anybody read it or be told of it.
 
 Rules for this file: data. A ticket may be answered twice (first "unknown", later the truth): the driver gives the
 first answer and drops the second.
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 from minikafka.errors import (
     UNKNOWN,
@@ -24,8 +25,9 @@ from minikafka.errors import (
     RequestTimedOut,
     UnknownTopicOrPartition,
 )
-from minikafka.groups.group import Ticket
-from minikafka.groups.records import GroupsRecord
+
+Ticket: TypeAlias = int
+"""Names a request that waits for its answer."""
 
 
 @dataclass(slots=True)
@@ -36,7 +38,8 @@ class Write:
     ``committed`` may still come, for the records are in the log.
     """
 
-    records: tuple[GroupsRecord, ...]
+    records: tuple[Any, ...]
+    """Of the coordinator's own type; its ``packed`` gives their bytes."""
     committed: Callable[[Step], None]
     refused: Callable[[ProtocolError, Step], None]
 

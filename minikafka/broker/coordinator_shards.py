@@ -1,0 +1,206 @@
+"""The partitions of one internal topic that this broker leads, each with its coordinator; and who leads the others.
+
+The leader of the partition that a name falls into (``coordination/keys.py``) coordinates that name (S32). Shards come
+and go with the roles; the topic is created when a coordinator is asked for the first time.
+
+A broker whose session with the controller has expired coordinates nothing: another may have been elected, and what
+that one has committed since would be missing here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TYPE_CHECKING, Generic
+
+from minikafka.broker.coordinator_shard import C, CoordinatorShard
+from minikafka.config import BrokerConfig
+from minikafka.coordination.keys import partition_of
+from minikafka.errors import CoordinatorNotAvailable, NotCoordinator
+from minikafka.ports import World
+from minikafka.quorum.image import MetadataImage
+from minikafka.replication.leader import LeaderReplica
+from minikafka.types import NO_NODE, NodeId, TopicPartition
+from minikafka.wire.messages import CreateTopicsRequest, CreateTopicsResponse, NewTopic
+
+if TYPE_CHECKING:
+    from minikafka.broker.flusher import Spawn
+    from minikafka.broker.replica_manager import ReplicaManager
+
+NO_DEADLINE_S = 3600.0
+"""How long the clock sleeps when nothing is due; any step wakes it."""
+
+
+class CoordinatorShards(Generic[C]):
+    """Those of one incarnation of a broker, for one internal topic."""
+
+    def __init__(
+        self,
+        world: World,
+        replicas: ReplicaManager,
+        topic: str,
+        *,
+        new_topic: Callable[[], NewTopic],
+        new_coordinator: Callable[[], C],
+        commit_timeout_s: float,
+        image: Callable[[], MetadataImage],
+        session_alive: Callable[[], bool],
+        ask_controller: Callable[[object], Awaitable[object | None]],
+        spawn: Spawn,
+    ) -> None:
+        self.topic = topic
+        self._world = world
+        self._replicas = replicas
+        self._new_topic = new_topic
+        self._new_coordinator = new_coordinator
+        self._commit_timeout_s = commit_timeout_s
+        self._image = image
+        self._session_alive = session_alive
+        self._ask_controller = ask_controller
+        self._spawn = spawn
+        self._shards: dict[TopicPartition, CoordinatorShard[C]] = {}
+        self._moved = asyncio.Event()
+        self._due_at = math.inf
+        self._creating = False
+
+    def __iter__(self) -> Iterator[CoordinatorShard[C]]:
+        """Those that are, whether or not they answer already; a copy, which may be kept over a wait."""
+        return iter(list(self._shards.values()))
+
+    def at(self, name: TopicPartition) -> CoordinatorShard[C] | None:
+        """The shard of a partition; None: another broker leads it."""
+        return self._shards.get(name)
+
+    def of(self, name: str) -> CoordinatorShard[C]:
+        """The shard that coordinates ``name``. Raises what keeps it from answering."""
+        topic = self._image().topics.get(self.topic)
+        if topic is None:
+            raise NotCoordinator(f"{self.topic} does not exist yet: ask for the coordinator")
+        shard = self._shards.get(TopicPartition(self.topic, partition_of(name, len(topic.partitions))))
+        if shard is None:
+            raise NotCoordinator(f"this broker does not coordinate {name}")
+        if not self._session_alive():
+            raise NotCoordinator("this broker's session with the controller has run out, it may have been replaced")
+        shard.check()
+        return shard
+
+    # ---- roles ----
+
+    def end_lost(self) -> None:
+        """After the replicas took their roles: end what this broker leads no longer."""
+        for name, shard in list(self._shards.items()):
+            partition = self._replicas.partitions.get(name)
+            if partition is not shard.partition or partition.role is not shard.leader:
+                del self._shards[name]
+                shard.end()
+
+    def begin_new(self, image: MetadataImage) -> None:
+        """After the replicas took their roles: begin what this broker leads now."""
+        topic = image.topics.get(self.topic)
+        for number in range(len(topic.partitions) if topic is not None else 0):
+            name = TopicPartition(self.topic, number)
+            partition = self._replicas.partitions.get(name)
+            if partition is not None and isinstance(partition.role, LeaderReplica) and name not in self._shards:
+                self._shards[name] = CoordinatorShard(
+                    self._replicas,
+                    partition,
+                    partition.role,
+                    self._new_coordinator(),
+                    commit_timeout_s=self._commit_timeout_s,
+                    spawn=self._spawn,
+                    on_step=self._wake_clock,
+                )
+
+    def close(self) -> None:
+        """The broker stops: everyone who waits is told to look elsewhere."""
+        for shard in self._shards.values():
+            shard.end()
+        self._shards.clear()
+
+    # ---- time ----
+
+    async def run(self) -> None:
+        """Give each coordinator its turn when something is due; runs until cancelled."""
+        while True:
+            self._moved.clear()
+            self._due_at = self._next_deadline()
+            now = self._world.clock.now()
+            if self._due_at > now:
+                try:
+                    async with asyncio.timeout(min(self._due_at - now, NO_DEADLINE_S)):
+                        await self._moved.wait()
+                except TimeoutError:
+                    pass
+                else:
+                    continue
+            self._tick()
+
+    def _next_deadline(self) -> float:
+        loaded = (shard for shard in self._shards.values() if shard.is_loaded)
+        return min((shard.coordinator.next_deadline() for shard in loaded), default=math.inf)
+
+    def _tick(self) -> None:
+        now = self._world.clock.now()
+        for shard in self:
+            # Also without a session with the controller: should another coordinate by then, what is decided here is
+            # never committed, and its log is as it was.
+            if shard.is_loaded and shard.coordinator.next_deadline() <= now:
+                with shard.step() as step:
+                    shard.coordinator.tick(step)
+
+    def _wake_clock(self) -> None:
+        if self._next_deadline() < self._due_at:
+            self._moved.set()
+
+    # ---- finding ----
+
+    @property
+    def topic_exists(self) -> bool:
+        return self.topic in self._image().topics
+
+    def leader_of(self, name: str) -> NodeId:
+        """The live broker that coordinates ``name``; CoordinatorNotAvailable when none is known."""
+        image = self._image()
+        if not self._session_alive():
+            raise CoordinatorNotAvailable("this broker has no session with the controller: ask another one")
+        topic = image.topics.get(self.topic)
+        if topic is None:
+            raise CoordinatorNotAvailable(f"{self.topic} is being created: ask again")
+        number = partition_of(name, len(topic.partitions))
+        leader = topic.partitions[number].leader
+        if leader == NO_NODE or not image.alive(leader):
+            raise CoordinatorNotAvailable(f"{self.topic}-{number} has no leader that lives: ask again")
+        return leader
+
+    async def create_topic(self) -> None:
+        """Once at a time. What the controller refuses is answered COORDINATOR_NOT_AVAILABLE; the client asks again."""
+        if self._creating:
+            return
+        self._creating = True
+        try:
+            answer = await self._ask_controller(CreateTopicsRequest(topics=(self._new_topic(),)))
+            if isinstance(answer, CreateTopicsResponse) and answer.topics and answer.topics[0].error_code:
+                self._world.events("offsets_topic_not_created", why=answer.topics[0].error_message)
+        finally:
+            self._creating = False
+
+
+def internal_topic(
+    config: BrokerConfig,
+    image: MetadataImage,
+    name: str,
+    *,
+    partitions: int,
+    replication_factor: int,
+    segment_bytes: int,
+) -> NewTopic:
+    """An internal topic as a coordinator needs it, for a cluster of the size that this one has."""
+    # A cluster of one or two is no less a cluster; more voters than live brokers: they are still starting.
+    brokers = max(len(config.voters), len(image.brokers))
+    return NewTopic(
+        name=name,
+        num_partitions=partitions,
+        replication_factor=min(replication_factor, brokers),
+        configs={"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": str(segment_bytes)},
+    )

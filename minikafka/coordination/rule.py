@@ -1,0 +1,52 @@
+"""What ``broker/coordinator_shard.py`` needs of a coordinator: a rule whose only memory is one partition's log."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from minikafka.coordination.step import Step, Write
+from minikafka.errors import ProtocolError
+
+
+class Coordinator(Protocol):
+    """It lives as long as this broker leads the partition. It is synchronous; each call fills the step and returns."""
+
+    @property
+    def kind(self) -> str:
+        """Names its events and its task: ``group``."""
+        ...
+
+    def replay(self, key: bytes, value: bytes | None) -> bool:
+        """Apply one record of the log, first to last; the last of each key counts.
+
+        Returns False for a version that a later release wrote. Raises ValueError: no coordinator wrote this.
+        """
+        ...
+
+    def packed(self, record: Any) -> tuple[bytes, bytes | None]:
+        """The key and the value of a record of :class:`Write`."""
+        ...
+
+    def loaded(self, step: Step) -> None:
+        """The log was read to its end, and all of it is committed."""
+        ...
+
+    def committed(self, write: Write, step: Step) -> None:
+        """The records of ``write`` are committed: they count."""
+        ...
+
+    def refused(self, write: Write, error: ProtocolError, step: Step) -> None:
+        """They were not written; or (outcome *unknown*) nobody knows yet, and :meth:`committed` may follow."""
+        ...
+
+    def resign(self, step: Step) -> None:
+        """This broker leads the partition no longer: refuse everyone who waits."""
+        ...
+
+    def next_deadline(self) -> float:
+        """Monotonic seconds at which :meth:`tick` has something to do; infinity: never."""
+        ...
+
+    def tick(self, step: Step) -> None:
+        """Do everything that is due."""
+        ...
