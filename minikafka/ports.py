@@ -40,6 +40,8 @@ class RequestContext:
     principal: str = ANONYMOUS
     api_version: int = -1
     """Kafka's version of the API, where the protocol is Kafka's."""
+    sends_files: bool = False
+    """A response's records may be :class:`FileRegion` objects instead of buffers."""
 
     @property
     def client_host(self) -> str:
@@ -139,6 +141,33 @@ class Clock(Protocol):
         ...
 
 
+class FileRegion(Protocol):
+    """Bytes of a file that are sent without being read into the process (``sendfile``).
+
+    The file stays readable through its regions after it was closed or deleted. Its bytes must not change until the
+    region is sent: only records below the high watermark may leave as a region, since no truncation reaches them.
+    """
+
+    def __len__(self) -> int: ...
+
+    @property
+    def is_cached(self) -> bool:
+        """Can it be sent without waiting for the disk?"""
+        ...
+
+    def warm(self) -> None:
+        """Read it from the disk into the page cache; blocks. DiskFailed."""
+        ...
+
+    def read(self, begin: int, size: int) -> bytes:
+        """``size`` bytes from ``begin`` of the region. DiskFailed when the file no longer has them."""
+        ...
+
+    def send(self, descriptor: int, begin: int) -> int:
+        """Send bytes from ``begin`` on to a socket and return how many; 0 if the file ended. OSError."""
+        ...
+
+
 class File(Protocol):
     """One append-only file. Writes are synchronous (page cache); only durability is awaited."""
 
@@ -148,6 +177,10 @@ class File(Protocol):
 
     def read(self, position: int, size: int) -> bytes:
         """At most ``size`` bytes; fewer only at the end of the file."""
+        ...
+
+    def region(self, position: int, size: int) -> FileRegion | None:
+        """The bytes that :meth:`read` would return, to be sent from the file; None: read them instead."""
         ...
 
     def size(self) -> int: ...

@@ -98,10 +98,10 @@ def handler_table(
             check_caught_up()
         return handle_produce(replicas, request, session_alive=alive, context=context)
 
-    def fetch(request: FetchRequest, _: RequestContext) -> Any:
+    def fetch(request: FetchRequest, context: RequestContext) -> Any:
         if any(each.topic == METADATA_TOPIC for each in request.partitions):
             return quorum.handle(request)
-        return handle_fetch(replicas, request, session_alive=alive)
+        return handle_fetch(replicas, request, session_alive=alive, sends_files=context.sends_files)
 
     def describe_replicas(request: DescribeReplicasRequest, _: RequestContext) -> DescribeReplicasResponse:
         return handle_describe_replicas(replicas, request, broker_epoch=lifecycle.broker_epoch)

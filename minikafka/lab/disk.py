@@ -45,6 +45,9 @@ class _File:
     def read(self, position: int, size: int) -> bytes:
         return bytes(self._opened().content[position : position + size])
 
+    def region(self, position: int, size: int) -> None:
+        """None: it is all in memory."""
+
     def size(self) -> int:
         return len(self._opened().content)
 

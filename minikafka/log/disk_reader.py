@@ -9,15 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import cast
 
 from minikafka.errors import CorruptMessage, DiskFailed, KafkaStorageError
 from minikafka.log import timestamps
 from minikafka.log.health import LogHealth
 from minikafka.log.segment_store import SegmentStore
 from minikafka.log.tail import LogSlice
-from minikafka.ports import Events
+from minikafka.ports import Buffer, Events
 from minikafka.types import Offset, TopicPartition
 from minikafka.wire.batch import RecordBatch
+
+REGION_SIZE_MIN = 32 * 1024
+"""Reading less than this costs less than the calls that send it from the file."""
 
 
 class DiskReader:
@@ -41,7 +45,9 @@ class DiskReader:
             self._events("damage_read", partition=self._partition, why=error.message)
             raise CorruptMessage(f"{self._partition}: the log is damaged here: {error.message}") from error
 
-    def read(self, offset: Offset, *, end: Offset, max_bytes: int, min_one_batch: bool) -> LogSlice:
+    def read(
+        self, offset: Offset, *, end: Offset, max_bytes: int, min_one_batch: bool, as_region: bool = False
+    ) -> LogSlice:
         """Whole batches from the one that holds ``offset``, none that reaches ``end``; see ``PartitionLog.read``."""
         with self.reading():
             for segment in self._store.segments[self._store.number_of(offset) :]:
@@ -50,7 +56,10 @@ class DiskReader:
                 extent = segment.extent(offset, end_offset=end, max_bytes=max_bytes, min_one_batch=min_one_batch)
                 if extent is None:
                     break
-                data = segment.read(extent.position, extent.size)
+                region = None
+                if as_region and extent.size >= REGION_SIZE_MIN:
+                    region = segment.region(extent.position, extent.size)
+                data = segment.read(extent.position, extent.size) if region is None else cast("Buffer", region)
                 return LogSlice((data,), extent.size, extent.first_offset, extent.next_offset)
         return LogSlice((), 0, offset, offset)
 

@@ -439,13 +439,19 @@ class PartitionLog:
     # ------------------------------------------------------------------------------------- reading
 
     def read(
-        self, offset: Offset, *, max_bytes: int, end_offset: Offset | None = None, min_one_batch: bool = True
+        self,
+        offset: Offset,
+        *,
+        max_bytes: int,
+        end_offset: Offset | None = None,
+        min_one_batch: bool = True,
+        as_region: bool = False,
     ) -> LogSlice:
         """Whole batches from the one that holds ``offset``, none that reaches ``end_offset`` (default: LEO) or beyond.
 
         At most ``max_bytes``; with ``min_one_batch`` the first batch comes whatever its size (KIP-74). Empty at or
-        above ``end_offset``. Raises OffsetOutOfRange below the start or above LEO, KafkaStorageError when the disk
-        fails.
+        above ``end_offset``. With ``as_region`` the one buffer of the result may be a :class:`FileRegion`. Raises
+        OffsetOutOfRange below the start or above LEO, KafkaStorageError when the disk fails.
         """
         end = self.end_offset if end_offset is None else min(end_offset, self.end_offset)
         if not self._start_offset <= offset <= self.end_offset:
@@ -459,7 +465,7 @@ class PartitionLog:
         held = self.tail.read(offset, end_offset=end, max_bytes=max_bytes, min_one_batch=min_one_batch)
         if held is not None:
             return held
-        return self._reader.read(offset, end=end, max_bytes=max_bytes, min_one_batch=min_one_batch)
+        return self._reader.read(offset, end=end, max_bytes=max_bytes, min_one_batch=min_one_batch, as_region=as_region)
 
     def batch_at_or_after(self, timestamp: int, start_offset: Offset, end_offset: Offset) -> RecordBatch | None:
         """The first batch with offsets in ``[start_offset, end_offset)`` and a record at or after ``timestamp`` (ms).

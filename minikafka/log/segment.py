@@ -18,7 +18,7 @@ from minikafka.errors import CorruptMessage
 from minikafka.invariant import InvariantViolation
 from minikafka.log.index import OffsetIndex, TimeIndex
 from minikafka.log.names import INDEX, LOG, TIME_INDEX, offset_name
-from minikafka.ports import Buffers, Disk, File
+from minikafka.ports import Buffers, Disk, File, FileRegion
 from minikafka.types import Offset
 from minikafka.wire.batch import HEADER_SIZE, LENGTH_END, MAGIC, NO_TIMESTAMP, RecordBatch, verify
 
@@ -290,6 +290,10 @@ class Segment:
                 verify(self.read(before[0], before[1].size))
             except CorruptMessage as error:
                 raise CorruptMessage(f"{self.path(LOG)}: batch at byte {before[0]}: {error.message}") from error
+
+    def region(self, position: int, size: int) -> FileRegion | None:
+        """These bytes, to be sent from the log file; None: read them instead."""
+        return self.file.region(position, size)
 
     def read(self, position: int, size: int) -> bytes:
         """Exactly these bytes of the log file; CorruptMessage when the file is shorter than it was."""

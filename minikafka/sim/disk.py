@@ -405,6 +405,9 @@ class FencedFile:
     def read(self, position: int, size: int) -> bytes:
         return bytes(self._live().content[position : position + size])
 
+    def region(self, position: int, size: int) -> None:
+        """None: the simulated network carries bytes only."""
+
     def size(self) -> int:
         return len(self._live().content)
 

@@ -455,7 +455,7 @@ class HttpServer:
         """The broker's part of a connection."""
         if self._sessions is None:
             raise RuntimeError("this server speaks no frames")
-        session = self._sessions(connection, RequestContext("kafka", self._listener_name, connection.remote))
+        session = self._sessions(connection, self._context_of("kafka", connection.remote, sends_files=True))
         interpose = self._interpose
         if interpose is not None:
 
@@ -546,7 +546,7 @@ class HttpServer:
         body = cast("bytes", body)  # whoever reads a body takes slices of it: nobody else holds this one
         context = caller.context
         if context is None:
-            context = caller.context = self._context_of(caller.remote)
+            context = caller.context = self._context_of("rpc", caller.remote, sends_files=True)
         if self._interpose is not None:
             found = _NODE.search(head.fields)
             source = found[1].decode("latin-1").strip() if found else ""
@@ -574,8 +574,8 @@ class HttpServer:
         told = json.dumps(problem_of(UnknownServerError(SEE_LOG, outcome=UNKNOWN), status=500)).encode() + b"\n"
         return Answer((told,), PROBLEM_TYPE, b"500 Internal Server Error", keeps_alive=False)
 
-    def _context_of(self, remote: str | None) -> RequestContext:
-        return RequestContext("rpc", self._listener_name, remote or "")
+    def _context_of(self, protocol: str, remote: str | None, *, sends_files: bool = False) -> RequestContext:
+        return RequestContext(protocol, self._listener_name, remote or "", sends_files=sends_files)
 
     def _tell_bug(self, path: str, error: Exception) -> None:
         context = {"message": f"handler of {path} raised", "exception": error}
@@ -678,7 +678,7 @@ class HttpServer:
                 async with asyncio.timeout(BODY_TIMEOUT_S):
                     body = await read_whole(content, grown)
             api = path[len(RPC_PATH) :]
-            context = self._context_of(request.remote)
+            context = self._context_of("rpc", request.remote)
             if self._interpose is None:
                 buffers = await _answered(handler, api, body, context)
             else:

@@ -21,15 +21,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol, TypeVar, cast
 
-from minikafka.config import KIB
 from minikafka.errors import InvalidRequest
 from minikafka.ports import Buffer, Buffers, FrameSession
 from minikafka.wire.kafka.frames import READ_SIZE, FrameReader
+from minikafka.world.outgoing import Outgoing
 
 _Read = TypeVar("_Read")
-
-JOINED_SIZE = 4 * KIB
-"""Buffers below this size are joined to one write."""
 
 FRAMES_PER_TURN = 16
 
@@ -98,6 +95,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._announced = 0
         """Size of the large frame that is being received."""
         self._out: list[Buffer] = []
+        """Answers of this turn of the loop."""
+        self._outgoing: Outgoing | None = None
         self._flushes = False
         """A flush is scheduled."""
         self._is_paused_by_session = False
@@ -124,12 +123,15 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self._outgoing = Outgoing(self._transport)
         self._host.kafka_opened(self, self._transport)
         self._session = self._host.open_session(self)
         self._look_at_the_time()
 
     def connection_lost(self, exc: BaseException | None) -> None:  # noqa: ARG002 - it is gone, for whatever reason
-        self._transport = None
+        if self._outgoing is not None:
+            self._outgoing.close()
+        self._transport = self._outgoing = None
         self.gone.set()
         if self._timer is not None:
             self._timer.cancel()
@@ -158,10 +160,16 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._take(self._reader.feed, data)
 
     def pause_writing(self) -> None:
+        if self._outgoing is not None:
+            self._outgoing.pause()
         if self._session is not None:
             self._session.room(has_room=False)
 
     def resume_writing(self) -> None:
+        if self._outgoing is not None:
+            self._outgoing.resume()
+            if self._outgoing.waiting:
+                return
         if self._session is not None:
             self._session.room(has_room=True)
 
@@ -250,6 +258,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._is_closing = True
         self._frames.clear()
         self.flush()
+        if self._outgoing is not None:
+            self._outgoing.finish()
         if self._transport is not None:
             self._transport.close()
 
@@ -267,22 +277,13 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """Write the answers that are ready."""
         self._flushes = False
         out, self._out = self._out, []
-        transport = self._transport
-        if transport is None or transport.is_closing():
+        transport, outgoing = self._transport, self._outgoing
+        if transport is None or outgoing is None or transport.is_closing():
             return
-        if len(out) == 1:
-            transport.write(out.pop())
-        small: list[Buffer] = []
-        for buffer in out:
-            if len(buffer) < JOINED_SIZE:
-                small.append(buffer)
-                continue
-            if small:
-                transport.write(b"".join(small))
-                small = []
-            transport.write(buffer)
-        if small:
-            transport.write(b"".join(small))
+        if len(out) == 1 and not outgoing.waiting:
+            transport.write(out[0])
+        else:
+            outgoing.write(out)
         self._heard_at = self._loop.time()
         if not self.is_busy:
             self._host.kafka_answered(self)

@@ -16,7 +16,6 @@ import fcntl
 import itertools
 import os
 import shutil
-import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NoReturn
 
@@ -32,6 +31,11 @@ TEMPORARY = ".tmp"
 # writev takes this many buffers at most (IOV_MAX of Linux).
 BUFFERS_PER_WRITE = 1024
 
+WARMED_SIZE = 1024 * 1024
+"""Bytes that are read at a time into the page cache."""
+
+CAN_SEND_FILES = hasattr(os, "sendfile") and hasattr(os, "RWF_NOWAIT")
+
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -41,6 +45,70 @@ def _fail(error: OSError, what: str) -> NoReturn:
     raise DiskFailed(f"{what}: {in_words(error)}") from error
 
 
+class _Descriptor:
+    """A file's descriptor, open until the file and all regions of it are gone."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __del__(self) -> None:
+        os.close(self.number)
+
+
+class OsRegion:
+    """Bytes of an open file that are sent with ``sendfile``."""
+
+    __slots__ = ("_descriptor", "_path", "_position", "_size")
+
+    def __init__(self, path: str, descriptor: _Descriptor, position: int, size: int) -> None:
+        self._path = path
+        self._descriptor = descriptor
+        self._position = position
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def is_cached(self) -> bool:
+        """Are the first and the last byte in the page cache? The kernel reads ahead: what lies between is, too."""
+        return self._has_cached(0) and self._has_cached(self._size - 1)
+
+    def _has_cached(self, at: int) -> bool:
+        try:
+            os.preadv(self._descriptor.number, [bytearray(1)], self._position + at, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP:  # a file system in memory, for one, does not know the question
+                _fail(error, self._path)
+        return True
+
+    def warm(self) -> None:
+        """Read it into the page cache; blocks. DiskFailed."""
+        for begin in range(0, self._size, WARMED_SIZE):
+            self.read(begin, min(WARMED_SIZE, self._size - begin))
+
+    def read(self, begin: int, size: int) -> bytes:
+        """Exactly these bytes; DiskFailed when the file no longer has them."""
+        try:
+            data = os.pread(self._descriptor.number, size, self._position + begin)
+            while len(data) < size:
+                more = os.pread(self._descriptor.number, size - len(data), self._position + begin + len(data))
+                if not more:
+                    raise DiskFailed(f"{self._path}: {len(data)} of {size} bytes at {self._position + begin}")
+                data += more
+        except OSError as error:
+            _fail(error, self._path)
+        return data
+
+    def send(self, descriptor: int, begin: int) -> int:
+        """Send from ``begin`` on to a socket; how many bytes it took. OSError."""
+        return os.sendfile(descriptor, self._descriptor.number, self._position + begin, self._size - begin)
+
+
 class OsFile:
     """One open file, appended at its end and read anywhere."""
 
@@ -48,10 +116,9 @@ class OsFile:
         self._disk = disk
         self._path = path
         self._descriptor = descriptor
+        self._owned: _Descriptor | None = _Descriptor(descriptor)
+        """None: it is closed. Syncs under way and regions hold the descriptor as well."""
         self._size = os.fstat(descriptor).st_size
-        self._lock = threading.Lock()
-        self._syncs = 0
-        self._open = True
 
     def append(self, data: Buffers) -> None:
         """One gathered write; DiskFull leaves the file as it was, DiskFailed means that the log must stop."""
@@ -98,6 +165,13 @@ class OsFile:
             _fail(error, self._path)
         return data
 
+    def region(self, position: int, size: int) -> OsRegion | None:
+        """The same bytes, to be sent from the file; None where the system cannot, or the file does not have them."""
+        self._check()
+        if self._owned is None or position + size > self._size or not CAN_SEND_FILES:
+            return None
+        return OsRegion(self._path, self._owned, position, size)
+
     def size(self) -> int:
         """Bytes in the file."""
         return self._size
@@ -117,32 +191,19 @@ class OsFile:
         self._check()
         if not self._disk.syncs:
             return
-        with self._lock:
-            self._syncs += 1
-        future = self._disk.submit(self._path, self._disk.sync_file, self._descriptor)
-        future.add_done_callback(self._synced)
+        future = self._disk.submit(self._path, self._disk.sync_file, self._owned)
         try:
             await asyncio.wrap_future(future)
         except OSError as error:
             raise DiskFailed(f"{self._path}: sync failed: {in_words(error)}") from error
 
-    def _synced(self, _: Future[None]) -> None:
-        with self._lock:
-            self._syncs -= 1
-            if not self._open and self._syncs == 0:
-                os.close(self._descriptor)
-
     def close(self) -> None:
-        """Close it, after a sync that is still under way."""
+        """Close it, after syncs and regions of it that are still under way."""
         self._disk.forget(self)
-        with self._lock:
-            if self._open:
-                self._open = False
-                if self._syncs == 0:
-                    os.close(self._descriptor)
+        self._owned = None
 
     def _check(self) -> None:
-        if not self._open:
+        if self._owned is None:
             raise DiskFailed(f"{self._path} is closed")
         if self._disk.fenced:
             raise DiskFailed(f"{self._path}: this incarnation is dead")
@@ -182,10 +243,10 @@ class OsDisk:
             thread = self._threads[lane] = ThreadPoolExecutor(1, thread_name_prefix=f"sync-{lane}")
         return thread.submit(function, *arguments)
 
-    def sync_file(self, descriptor: int) -> None:
+    def sync_file(self, descriptor: _Descriptor) -> None:
         """Runs on the disk's thread; OSError."""
         self._before_sync()
-        os.fdatasync(descriptor)
+        os.fdatasync(descriptor.number)
 
     def _before_sync(self) -> None:
         if self.faults is not None:

@@ -42,6 +42,9 @@ class ReadFile:
             data += more
         return data
 
+    def region(self, position: int, size: int) -> None:
+        """None: tools read, they do not send."""
+
     def size(self) -> int:
         return os.fstat(self._descriptor).st_size
 

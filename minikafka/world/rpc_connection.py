@@ -25,6 +25,7 @@ from minikafka.config import KIB, MIB
 from minikafka.ports import Buffers, RequestContext
 from minikafka.wire.apis import MSGPACK
 from minikafka.wire.kafka import FIRST_BYTE_MAX
+from minikafka.world.outgoing import Outgoing
 
 if TYPE_CHECKING:
     from minikafka.world.kafka_connection import KafkaConnection
@@ -223,6 +224,7 @@ class RpcConnection(asyncio.BufferedProtocol):
         self._held = 0
         self._handling: asyncio.Task[None] | None = None
         self._is_full = False
+        self._outgoing: Outgoing | None = None
         self._closes = False
         self._has_asked = False
         self._quiet_since = 0.0
@@ -233,6 +235,7 @@ class RpcConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self._outgoing = Outgoing(self._transport)
         self._quiet_since = self._loop.time()
         self._look_at_the_time()
         self._host.opened(self, self._transport)
@@ -260,8 +263,14 @@ class RpcConnection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._is_full = True
+        if self._outgoing is not None:
+            self._outgoing.pause()
 
     def resume_writing(self) -> None:
+        if self._outgoing is not None:
+            self._outgoing.resume()
+            if self._outgoing.waiting:
+                return
         self._is_full = False
         if self._handling is None:
             self._go_on()
@@ -363,7 +372,10 @@ class RpcConnection(asyncio.BufferedProtocol):
         told = answer_head(
             answer.content_type, size, self._host.http_date(), keeps_alive=not self._closes, status=answer.status
         )
-        write_answer(transport, told, answer.buffers, size)
+        if size < JOINED_SIZE or self._outgoing is None:
+            write_answer(transport, told, answer.buffers, size)
+        else:
+            self._outgoing.write((told, *answer.buffers))
 
     def _go_on(self) -> None:
         """Look at what came meanwhile."""
@@ -387,6 +399,8 @@ class RpcConnection(asyncio.BufferedProtocol):
         """After the answer that is under way."""
         self._closes = True
         if self._handling is None and self._transport is not None:
+            if self._outgoing is not None:
+                self._outgoing.finish()
             self._transport.close()
 
     def abort(self) -> None:
@@ -403,7 +417,9 @@ class RpcConnection(asyncio.BufferedProtocol):
         if self._head is not None:
             self._host.release(self._held)
             self._head, self._body, self._held = None, None, 0
-        self._transport = None
+        if self._outgoing is not None:
+            self._outgoing.close()
+        self._transport = self._outgoing = None
 
     def _look_at_the_time(self) -> None:
         """Nobody may stay without asking: at first for a short time, between two requests for a long one."""

@@ -33,6 +33,7 @@ from confluent_kafka.admin import (
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
 from minikafka import LocalCluster
+from minikafka.world.os_disk import OsRegion
 
 pytestmark = [pytest.mark.e2e]
 
@@ -359,3 +360,34 @@ def test_nothing_is_lost_or_doubled_when_a_leader_is_killed():
         cluster.restart(leader)
         found = [int(each.value()) for each in read(cluster, topic, 3000)]
         assert found == list(range(3000))
+
+
+def test_large_fetches_beyond_the_memory_tail_are_sent_from_the_file(monkeypatch: pytest.MonkeyPatch):
+    """The same bytes reach a Kafka client and the native one; no fetch of theirs reads them into the broker."""
+    values = [bytes([65 + number]) * 300_000 for number in range(8)]
+    sent: list[int] = []
+    real = OsRegion.send
+
+    def counted(self: OsRegion, descriptor: int, begin: int) -> int:
+        size = real(self, descriptor, begin)
+        sent.append(size)
+        return size
+
+    monkeypatch.setattr(OsRegion, "send", counted)
+    with LocalCluster(brokers=1, config={"mk.memory.tails.bytes": "0"}) as cluster:
+        cluster.sync.create_topic("files", partitions=1)
+        for value in values:
+            cluster.sync.produce("files", value, partition=0)
+        consumer = Consumer(
+            {"bootstrap.servers": cluster.bootstrap, "group.id": "g", "isolation.level": "read_uncommitted", **QUIET}
+        )
+        try:
+            consumer.assign([TopicPartition("files", 0, 0)])
+            got = consumer.consume(len(values), PATIENCE_S)
+            assert [each.value() for each in got] == values
+        finally:
+            consumer.close()
+        assert sum(sent) > sum(map(len, values))
+        sent.clear()
+        assert [each.value for each in cluster.sync.consume("files", len(values))] == values
+        assert sum(sent) > sum(map(len, values))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from minikafka.world.kafka_connection import JOINED_SIZE, KafkaConnection
+from minikafka.world.kafka_connection import KafkaConnection
+from minikafka.world.outgoing import JOINED_SIZE
 
 
 class Transport:

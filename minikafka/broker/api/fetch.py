@@ -18,9 +18,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Container
+from collections.abc import Awaitable, Container, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from minikafka.broker.api.offsets import check_isolation
 from minikafka.broker.lifecycle import SessionAlive, session_expired
@@ -42,7 +42,7 @@ from minikafka.wire.messages import (
 if TYPE_CHECKING:
     from minikafka.broker.replica_manager import ReplicaManager
     from minikafka.log.partition_log import LogSlice, PartitionLog
-    from minikafka.ports import Buffers
+    from minikafka.ports import Buffer, Buffers, FileRegion
     from minikafka.replication.partition import Partition
 
 # A parked fetch holds a connection; nobody gains by waiting longer than this in one request.
@@ -63,11 +63,12 @@ class _Read:
 
 
 def handle_fetch(
-    replicas: ReplicaManager, request: FetchRequest, *, session_alive: SessionAlive
+    replicas: ReplicaManager, request: FetchRequest, *, session_alive: SessionAlive, sends_files: bool = False
 ) -> FetchResponse | Awaitable[FetchResponse]:
     """Read, wait if there is too little, read again; see the head of this file.
 
-    Raises InvalidRequest, FetchSessionIdNotFound, InvalidFetchSessionEpoch.
+    With ``sends_files`` records of the response may be :class:`FileRegion` objects. Raises InvalidRequest,
+    FetchSessionIdNotFound, InvalidFetchSessionEpoch.
     """
     if request.max_wait_ms < 0:
         raise InvalidRequest(f"max_wait_ms={request.max_wait_ms} is negative", member="max_wait_ms")
@@ -75,10 +76,11 @@ def handle_fetch(
         raise InvalidRequest("max_bytes and partition_max_bytes must not be negative")
     now = replicas.clock.now()
     deadline = now + min(request.max_wait_ms, MAX_WAIT_MS_MAX) / 1000
-    fetch = _Fetch(replicas, request, replicas.fetch_sessions.begin(request, now), session_alive)
+    as_regions = sends_files and request.replica_id < 0 and request.isolation_level != READ_COMMITTED
+    fetch = _Fetch(replicas, request, replicas.fetch_sessions.begin(request, now), session_alive, as_regions)
     fetch.read(acknowledge=True)
     if fetch.has_enough() or request.max_wait_ms == 0 or not fetch.asked:
-        return fetch.response()
+        return fetch.response_when_cached()
     news: list[TopicPartition] = []
 
     def enough() -> bool:
@@ -93,7 +95,8 @@ async def _long_poll(fetch: _Fetch, enough: Awaitable[bool]) -> FetchResponse:
     with fetch.replicas.traffic.purgatories["Fetch"].parked():
         is_enough = await enough
     fetch.read(acknowledge=False, keep_fresh=is_enough)
-    return fetch.response()
+    response = fetch.response_when_cached()
+    return await response if isinstance(response, Awaitable) else response
 
 
 class _Fetch:
@@ -105,7 +108,10 @@ class _Fetch:
         request: FetchRequest,
         session: FetchSession | None,
         session_alive: SessionAlive,
+        as_regions: bool,  # noqa: FBT001 - named at its only call
     ) -> None:
+        self.as_regions = as_regions
+        """Large reads from files may be regions: a consumer's, since no truncation reaches what it may read."""
         self.replicas = replicas
         self.request = request
         self.session = session
@@ -170,6 +176,7 @@ class _Fetch:
             first=first,
             acknowledge=acknowledge,
             session_alive=self.session_alive,
+            as_region=self.as_regions,
         )
 
     def read_again(self, news: Container[TopicPartition]) -> None:
@@ -212,6 +219,28 @@ class _Fetch:
                 session.served(cached.name)
         return FetchResponse(session_id=session.id, partitions=tuple(answers))
 
+    def response_when_cached(self) -> FetchResponse | Awaitable[FetchResponse]:
+        """The response; an awaitable if regions of it are not in the page cache: to send them would hold the loop."""
+        if self.as_regions:
+            cold = [cached for cached, read in self.reads.items() if not all(map(_is_cached, read.answer.records))]
+            if cold:
+                return self._warmed(cold)
+        return self.response()
+
+    async def _warmed(self, cold: Sequence[CachedPartition]) -> FetchResponse:
+        for cached in cold:
+            read = self.reads[cached]
+            if read.seat is None:
+                continue
+            try:
+                with self.replicas.storage_guard(read.seat):
+                    for region in read.answer.records:
+                        if not _is_cached(region):
+                            await self.replicas.offload(cast("FileRegion", region).warm)
+            except ProtocolError as error:
+                self.reads[cached] = _refusal(self.replicas, cached.name, read.seat, error)
+        return self.response()
+
     def _count(self) -> None:
         traffic = self.replicas.traffic
         if self.is_follower:
@@ -228,6 +257,10 @@ class _Fetch:
                 meter.failed_fetch_requests += error != 0
 
 
+def _is_cached(data: Buffer | FileRegion) -> bool:
+    return isinstance(data, bytes | bytearray | memoryview) or data.is_cached
+
+
 def _read_one(
     replicas: ReplicaManager,
     request: FetchRequest,
@@ -237,6 +270,7 @@ def _read_one(
     first: bool,
     acknowledge: bool,
     session_alive: SessionAlive,
+    as_region: bool,
 ) -> _Read:
     name = TopicPartition(item.topic, item.partition)
     partition: Partition | None = None
@@ -249,7 +283,7 @@ def _read_one(
             return _read_as_follower(replicas, request, item, partition, leader, budget, first, acknowledge)
         if not session_alive():
             raise session_expired(name)
-        read = _read_as_consumer(replicas, item, partition, leader, budget, first)
+        read = _read_as_consumer(replicas, item, partition, leader, budget, first, as_region)
         if request.isolation_level == READ_COMMITTED:
             _check_isolation(leader.log, read.answer.records)
         return read
@@ -302,6 +336,7 @@ def _read_as_consumer(
     leader: LeaderReplica,
     budget: int,
     first: bool,  # noqa: FBT001
+    as_region: bool,  # noqa: FBT001
 ) -> _Read:
     diverging = leader.diverging(item.fetch_offset, item.last_fetched_epoch)
     if diverging is not None:
@@ -309,11 +344,19 @@ def _read_as_consumer(
     end = leader.high_watermark
     if end < item.fetch_offset <= leader.log.end_offset:
         return _data(partition, leader, None)
-    return _data(partition, leader, _read_log(replicas, partition, item, end, budget, first=first))
+    data = _read_log(replicas, partition, item, end, budget, first=first, as_region=as_region)
+    return _data(partition, leader, data)
 
 
 def _read_log(
-    replicas: ReplicaManager, partition: Partition, item: FetchPartition, end: Offset, budget: int, *, first: bool
+    replicas: ReplicaManager,
+    partition: Partition,
+    item: FetchPartition,
+    end: Offset,
+    budget: int,
+    *,
+    first: bool,
+    as_region: bool = False,
 ) -> LogSlice | None:
     log = partition.log
     if not log.start_offset <= item.fetch_offset <= log.end_offset:
@@ -326,7 +369,7 @@ def _read_log(
     if item.fetch_offset >= end or (limit <= 0 and not first):
         return None
     with replicas.storage_guard(partition):
-        return log.read(item.fetch_offset, max_bytes=limit, end_offset=end, min_one_batch=first)
+        return log.read(item.fetch_offset, max_bytes=limit, end_offset=end, min_one_batch=first, as_region=as_region)
 
 
 def _data(partition: Partition, leader: LeaderReplica, data: LogSlice | None) -> _Read:

@@ -1,0 +1,144 @@
+"""What one connection has still to write: buffers through its transport, regions of files past it with ``sendfile``.
+
+Rules for this file:
+
+1. Bytes leave in the order in which they were given.
+2. A region is sent directly only while the transport holds nothing. What the socket does not take then goes through
+   the transport in chunks, one for each time that the socket has room: a client that reads slowly costs a chunk of
+   memory, not a response.
+3. ``waiting`` is empty unless the transport has paused its protocol. So its owner goes on when the transport resumes.
+4. A file that is shorter than its region, or that cannot be read, ends the connection: the response's size was sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections import deque
+
+from minikafka.config import KIB
+from minikafka.errors import DiskFailed, DiskFull
+from minikafka.ports import Buffer, Buffers, FileRegion
+
+JOINED_SIZE = 4 * KIB
+"""Buffers below this size are joined to one write."""
+
+CHUNK_SIZE = 128 * KIB
+"""More than the transport's high-water mark: if the socket takes none of it, the transport pauses its protocol."""
+
+HIGH_WATER = 64 * KIB
+
+MORE: int = getattr(socket, "MSG_MORE", 0)
+
+
+class Outgoing:
+    """The writing end of one connection."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self.waiting: deque[Buffer | FileRegion] = deque()
+        self._transport = transport
+        self._begin = 0
+        """Bytes of the first region in ``waiting`` that are sent."""
+        self._is_paused = False
+        self._socket: socket.socket | None = None
+        """A duplicate of the transport's socket: uvloop's own cannot send."""
+
+    def write(self, buffers: Buffers) -> None:
+        """Write the buffers now if the transport takes them, else when it resumes."""
+        self.waiting.extend(buffers)
+        self._advance()
+
+    def pause(self) -> None:
+        """The transport holds enough."""
+        self._is_paused = True
+
+    def resume(self) -> None:
+        """The transport takes more."""
+        self._is_paused = False
+        self._advance()
+
+    def finish(self) -> None:
+        """Give all that is waiting to the transport, which closes after it."""
+        while self.waiting:
+            self.resume()
+
+    def close(self) -> None:
+        """The connection is gone."""
+        self.waiting.clear()
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _advance(self) -> None:
+        waiting, transport = self.waiting, self._transport
+        try:
+            while waiting and not self._is_paused and not transport.is_closing():
+                if isinstance(waiting[0], bytes | bytearray | memoryview):
+                    self._write_buffers()
+                else:
+                    self._send(waiting[0])
+        except (OSError, DiskFailed, DiskFull):
+            transport.abort()
+        if transport.is_closing():
+            waiting.clear()
+
+    def _write_buffers(self) -> None:
+        """Write buffers up to the next region, or up to the first large one."""
+        small: list[Buffer] = []
+        large: Buffer = b""
+        while self.waiting and isinstance(self.waiting[0], bytes | bytearray | memoryview):
+            buffer = self.waiting[0]
+            self.waiting.popleft()
+            if len(buffer) >= JOINED_SIZE:
+                large = buffer
+                break
+            small.append(buffer)
+        if small:
+            joined = small[0] if len(small) == 1 else b"".join(small)
+            if self.waiting and not large:
+                # uvloop keeps a small buffer until the end of the turn, and the region could not be sent directly.
+                joined = joined[self._send_head(joined) :]
+            if joined:
+                self._transport.write(joined)
+        if large:
+            self._transport.write(large)
+
+    def _send(self, region: FileRegion) -> None:
+        sent, direct = None, self._direct()
+        if direct is not None:
+            with contextlib.suppress(BlockingIOError):
+                sent = region.send(direct.fileno(), self._begin)
+            if sent == 0:
+                raise DiskFailed("the file is shorter than the region that is being sent")
+        if sent is None:
+            sent = min(CHUNK_SIZE, len(region) - self._begin)
+            self._transport.write(region.read(self._begin, sent))
+        self._begin += sent
+        if self._begin == len(region):
+            self.waiting.popleft()
+            self._begin = 0
+
+    def _send_head(self, data: Buffer) -> int:
+        """Send the bytes before a region, to leave together with it; how many the socket took."""
+        direct = self._direct()
+        if direct is None:
+            return 0
+        try:
+            return direct.send(data, MORE)
+        except BlockingIOError:
+            return 0
+
+    def _direct(self) -> socket.socket | None:
+        """The socket, if bytes may be written to it past the transport."""
+        if self._transport.get_write_buffer_size():
+            return None
+        if self._socket is None:
+            own = self._transport.get_extra_info("socket")
+            if own is None:
+                return None
+            self._socket = own.dup()
+            self._socket.settimeout(0)
+            # Resumed once everything is sent, the next bytes of a region can be sent directly again.
+            self._transport.set_write_buffer_limits(high=HIGH_WATER, low=0)
+        return self._socket

@@ -1,0 +1,261 @@
+"""Regions of files are sent past the transport, in order with all other bytes, on both loops."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import uvloop
+
+from minikafka.errors import DiskFailed
+from minikafka.ports import Buffer
+from minikafka.world import os_disk, outgoing
+from minikafka.world.os_disk import OsDisk, OsFile, OsRegion
+from minikafka.world.outgoing import Outgoing
+
+CONTENT = Random(7).randbytes(24 << 20)
+MIB = 1 << 20
+
+Story = Callable[["Peer", asyncio.StreamReader], Awaitable[None]]
+
+
+class Peer(asyncio.Protocol):
+    """The sending end: its writer, and what its transport has told it."""
+
+    def __init__(self) -> None:
+        self.lost = asyncio.Event()
+        self.pauses = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+        self.outgoing = Outgoing(transport)
+
+    def pause_writing(self) -> None:
+        self.pauses += 1
+        self.outgoing.pause()
+
+    def resume_writing(self) -> None:
+        self.outgoing.resume()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self.outgoing.close()
+        self.lost.set()
+
+
+@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def play(request: pytest.FixtureRequest) -> Callable[[Story], None]:
+    """Run a story with both ends of a connection."""
+
+    async def run(story: Story) -> None:
+        accepting: asyncio.Future[Peer] = asyncio.get_running_loop().create_future()
+
+        def accepted() -> Peer:
+            peer = Peer()
+            accepting.set_result(peer)
+            return peer
+
+        server = await asyncio.get_running_loop().create_server(accepted, "127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        peer = await accepting
+        try:
+            await story(peer, reader)
+        finally:
+            writer.close()
+            if not peer.lost.is_set():
+                peer.transport.abort()
+            server.close()
+            await peer.lost.wait()
+
+    def played(story: Story) -> None:
+        with asyncio.Runner(loop_factory=request.param) as runner:
+            runner.run(run(story))
+
+    return played
+
+
+@pytest.fixture
+def disk(tmp_path: Path):
+    opened = OsDisk(str(tmp_path))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def file(disk: OsDisk) -> OsFile:
+    made = disk.open("log")
+    made.append([CONTENT])
+    return made
+
+
+def region_of(file: OsFile, position: int, size: int) -> OsRegion:
+    found = file.region(position, size)
+    assert found is not None
+    return found
+
+
+def expected(buffers: list[Any]) -> bytes:
+    """The bytes of buffers and regions, read one by one."""
+    return b"".join(each.read(0, len(each)) if isinstance(each, OsRegion) else bytes(each) for each in buffers)
+
+
+def mixed(file: OsFile, seed: int) -> list[Any]:
+    """Small and large buffers and regions in any order."""
+    random = Random(seed)
+    found: list[Any] = []
+    for _ in range(random.randrange(1, 12)):
+        size = random.choice([1, 100, 5_000, 70_000, MIB, 3 * MIB])
+        start = random.randrange(len(CONTENT) - size)
+        found.append(region_of(file, start, size) if random.random() < 0.5 else memoryview(CONTENT)[start:][:size])
+    return found
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_bytes_leave_in_the_order_in_which_they_were_given(play, file: OsFile, seed: int):
+    """Also when the reader is slow, so that the rest of a region goes through the transport."""
+
+    async def story(peer: Peer, reader: asyncio.StreamReader) -> None:
+        buffers = mixed(file, seed)
+        cut = len(buffers) // 2
+        peer.outgoing.write(buffers[:cut])
+        if seed % 2:
+            await asyncio.sleep(0.02)
+        peer.outgoing.write(buffers[cut:])
+        wanted = expected(buffers)
+        assert await reader.readexactly(len(wanted)) == wanted
+        assert not peer.outgoing.waiting
+
+    play(story)
+
+
+def test_region_is_sent_without_being_read(play, file: OsFile, monkeypatch: pytest.MonkeyPatch):
+    """A region that fits the socket's buffer never enters the process."""
+
+    def refuse(*_: Any) -> bytes:
+        raise AssertionError("the region was read")
+
+    async def story(peer: Peer, reader: asyncio.StreamReader) -> None:
+        monkeypatch.setattr(OsRegion, "read", refuse)
+        peer.outgoing.write([b"head", region_of(file, 10, 40_000), b"tail"])
+        assert await reader.readexactly(40_008) == b"head" + CONTENT[10:40_010] + b"tail"
+
+    play(story)
+
+
+def test_slow_reader_costs_one_chunk_of_memory(play, file: OsFile):
+    """What is not sent stays in the file: nothing but a chunk is in the transport."""
+
+    async def story(peer: Peer, reader: asyncio.StreamReader) -> None:
+        size = len(CONTENT)
+        peer.outgoing.write([b"head", region_of(file, 0, size), b"tail"])
+        assert peer.pauses == 1
+        assert peer.transport.get_write_buffer_size() <= outgoing.CHUNK_SIZE
+        assert peer.outgoing.waiting
+        assert await reader.readexactly(size + 8) == b"head" + CONTENT + b"tail"
+        assert peer.pauses > 1
+
+    play(story)
+
+
+def test_connection_that_closes_sends_the_rest_first(play, file: OsFile):
+    """`finish` gives it to the transport, which closes when it is written."""
+
+    async def story(peer: Peer, reader: asyncio.StreamReader) -> None:
+        peer.outgoing.write([b"head", region_of(file, 0, len(CONTENT))])
+        peer.outgoing.finish()
+        assert not peer.outgoing.waiting
+        peer.transport.close()
+        assert await reader.read(-1) == b"head" + CONTENT
+
+    play(story)
+
+
+def test_file_that_was_closed_and_deleted_is_sent(play, disk: OsDisk, file: OsFile):
+    """Retention deletes a segment while a slow client reads it; its descriptor ends with the last region."""
+
+    async def story(peer: Peer, reader: asyncio.StreamReader) -> None:
+        descriptor = file._descriptor
+        peer.outgoing.write([region_of(file, 0, len(CONTENT))])
+        file.close()
+        disk.remove("log")
+        os.fstat(descriptor)
+        assert await reader.readexactly(len(CONTENT)) == CONTENT
+        with pytest.raises(OSError, match="descriptor"):
+            os.fstat(descriptor)
+
+    play(story)
+
+
+def test_file_that_became_shorter_ends_the_connection(play, file: OsFile):
+    """The head has promised more bytes: other bytes must not take their place."""
+
+    async def story(peer: Peer, reader: asyncio.StreamReader) -> None:
+        region = region_of(file, 1000, 5000)
+        os.truncate(f"/proc/self/fd/{file._descriptor}", 3000)
+        peer.outgoing.write([b"head", region, b"tail"])
+        got = b""
+        with contextlib.suppress(ConnectionResetError):
+            while more := await reader.read(9999):
+                got += more
+        assert (b"head" + CONTENT[1000:3000]).startswith(got)
+        await peer.lost.wait()
+        assert not peer.outgoing.waiting
+
+    play(story)
+
+
+def test_transport_without_a_socket_gets_what_was_read(file: OsFile):
+    """Tests and pipes have none."""
+
+    class Transport:
+        written = b""
+
+        def write(self, data: Buffer) -> None:
+            self.written += bytes(data)
+
+        def get_write_buffer_size(self) -> int:
+            return 0
+
+        def get_extra_info(self, _: str) -> None:
+            return None
+
+        def is_closing(self) -> bool:
+            return False
+
+    transport: Any = Transport()
+    Outgoing(transport).write([b"head", region_of(file, 5, 300_000), b"tail"])
+    assert transport.written == b"head" + CONTENT[5:300_005] + b"tail"
+
+
+def test_region_beyond_the_end_is_none(file: OsFile, monkeypatch: pytest.MonkeyPatch):
+    """As on systems that cannot send files: the caller reads."""
+    assert file.region(len(CONTENT) - 10, 11) is None
+    monkeypatch.setattr(os_disk, "CAN_SEND_FILES", False)
+    assert file.region(0, 10) is None
+
+
+def test_region_knows_whether_it_must_wait_for_the_disk(file: OsFile):
+    """The page cache is emptied of it; reading it once fills the cache again."""
+    os.fdatasync(file._descriptor)
+    region = region_of(file, 0, MIB)
+    assert region.is_cached
+    os.posix_fadvise(file._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    if region.is_cached:
+        pytest.skip("this file system keeps its files in memory")
+    region.warm()
+    assert region.is_cached
+
+
+def test_region_of_a_file_that_lost_bytes_cannot_be_read(file: OsFile):
+    """Fewer bytes are never returned."""
+    region = region_of(file, 0, 5000)
+    os.truncate(f"/proc/self/fd/{file._descriptor}", 3000)
+    with pytest.raises(DiskFailed, match="3000 of 5000 bytes"):
+        region.read(0, 5000)
+    with pytest.raises(DiskFailed):
+        region.warm()
