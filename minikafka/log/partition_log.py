@@ -94,6 +94,8 @@ class PartitionLog:
         """Compaction has left offsets out, here or where it was copied from."""
         self.has_transactions = loaded.has_transactions and partition.topic != METADATA_TOPIC
         """It holds batches of transactions, which Kafka wrote; which of them were committed is not known here."""
+        self.transactions_known_from = loaded.segments[-1].next_offset
+        """Batches from here on were appended since the log was opened: ``has_transactions`` tells all about them."""
         self.clean_end: Offset | None = None
         """Where the last round of compaction stopped; None: there was none in this log."""
         self.tail = MemoryTail(tail_size_max)

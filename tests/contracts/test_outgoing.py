@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -239,16 +240,32 @@ def test_region_beyond_the_end_is_none(file: OsFile, monkeypatch: pytest.MonkeyP
     assert file.region(0, 10) is None
 
 
-def test_region_knows_whether_it_must_wait_for_the_disk(file: OsFile):
-    """The page cache is emptied of it; reading it once fills the cache again."""
-    os.fdatasync(file._descriptor)
+@pytest.mark.parametrize(
+    "number,is_cached", [(errno.EAGAIN, False), (errno.EOPNOTSUPP, True)], ids=["cold", "file system in memory"]
+)
+def test_region_knows_whether_it_must_wait_for_the_disk(
+    file: OsFile, monkeypatch: pytest.MonkeyPatch, number: int, *, is_cached: bool
+):
+    """The kernel says so when it is asked for a byte without waiting."""
     region = region_of(file, 0, MIB)
     assert region.is_cached
-    os.posix_fadvise(file._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    if region.is_cached:
-        pytest.skip("this file system keeps its files in memory")
-    region.warm()
-    assert region.is_cached
+
+    def preadv(*_: Any) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    assert region.is_cached is is_cached
+
+
+def test_disk_that_fails_is_not_a_cold_one(file: OsFile, monkeypatch: pytest.MonkeyPatch):
+    """The partition is taken offline, as after a failing read."""
+
+    def preadv(*_: Any) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    with pytest.raises(DiskFailed):
+        assert region_of(file, 0, MIB).is_cached
 
 
 def test_region_of_a_file_that_lost_bytes_cannot_be_read(file: OsFile):

@@ -100,3 +100,19 @@ def test_a_read_at_the_start_of_a_full_tail_looks_at_few_batches() -> None:
     assert read is not None
     assert (read.first_offset, read.next_offset, read.size) == (17, 19, 200)
     assert len(looked) <= 14
+
+
+def test_many_small_batches_are_left_to_the_file(monkeypatch):
+    """One read of the file has them all; up to the limit they come from memory."""
+    monkeypatch.setattr(tail_module, "GIVEN_MAX", 5)
+    tail = MemoryTail(10_000)
+    for base in range(20):
+        tail.append(base_offset=base, next_offset=base + 1, buffers=(b"x" * 10,), size=10)
+    for offset in (0, 3, 14):
+        assert tail.read(offset, end_offset=20, max_bytes=1_000, min_one_batch=True) is None
+        few = tail.read(offset, end_offset=20, max_bytes=49, min_one_batch=True)
+        assert few is not None
+        assert few.next_offset == offset + 4
+    last = tail.read(15, end_offset=20, max_bytes=1_000, min_one_batch=True)
+    assert last is not None
+    assert last.next_offset == 20

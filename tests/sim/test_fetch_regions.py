@@ -95,13 +95,23 @@ def test_small_reads_are_read(given: list[Region]) -> None:
         assert not given[1:]
 
 
-def test_followers_and_readers_of_committed_records_get_bytes(given: list[Region]) -> None:
-    """A follower's batches may be truncated while they are sent; those of read_committed are looked at."""
+def test_followers_get_bytes(given: list[Region]) -> None:
+    """Their batches may be truncated, and others written in their place, while they are sent."""
     with led() as cluster:
         filled(cluster, LARGE)
-        fetched(cluster, isolation_level=READ_COMMITTED)
         fetched(cluster, replica_id=1, replica_epoch=1)
         assert not given[1:]
+
+
+def test_readers_of_committed_records_get_regions_of_what_was_appended_since_the_start(given: list[Region]) -> None:
+    """Batches from before are looked at: they may be of transactions that Kafka wrote."""
+    with led() as cluster:
+        filled(cluster, LARGE)
+        assert list(fetched(cluster, isolation_level=READ_COMMITTED).records) == given[1:]
+        assert len(given) == 2
+        replicas_of(cluster).partitions[ORDERS].log.transactions_known_from = 1
+        assert fetched(cluster, isolation_level=READ_COMMITTED).records[0] == given[1].data
+        assert len(given) == 2
 
 
 def test_cold_region_is_warmed_before_the_answer(given: list[Region]) -> None:

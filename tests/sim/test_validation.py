@@ -210,6 +210,7 @@ def test_read_committed_is_refused_from_a_log_with_transactions(cluster: SimClus
         log.note_transactions()
     else:
         log.truncate_to(0)
+        log.transactions_known_from = 1  # as after a start: the batch below was there before
         of_kafka = RecordBatch.of(batch([b"first"]))
         head = with_fields(of_kafka, base_offset=0, leader_epoch=0, attributes=TRANSACTIONAL_BIT)
         log._store.active.append(

@@ -76,7 +76,7 @@ def handle_fetch(
         raise InvalidRequest("max_bytes and partition_max_bytes must not be negative")
     now = replicas.clock.now()
     deadline = now + min(request.max_wait_ms, MAX_WAIT_MS_MAX) / 1000
-    as_regions = sends_files and request.replica_id < 0 and request.isolation_level != READ_COMMITTED
+    as_regions = sends_files and request.replica_id < 0
     fetch = _Fetch(replicas, request, replicas.fetch_sessions.begin(request, now), session_alive, as_regions)
     fetch.read(acknowledge=True)
     if fetch.has_enough() or request.max_wait_ms == 0 or not fetch.asked:
@@ -283,20 +283,23 @@ def _read_one(
             return _read_as_follower(replicas, request, item, partition, leader, budget, first, acknowledge)
         if not session_alive():
             raise session_expired(name)
-        read = _read_as_consumer(replicas, item, partition, leader, budget, first, as_region)
-        if request.isolation_level == READ_COMMITTED:
-            _check_isolation(leader.log, read.answer.records)
+        is_committed = request.isolation_level == READ_COMMITTED
+        if is_committed and item.fetch_offset < leader.log.transactions_known_from:
+            read = _read_as_consumer(replicas, item, partition, leader, budget, first, as_region=False)
+            _note_transactions(leader.log, read.answer.records)
+        else:
+            read = _read_as_consumer(replicas, item, partition, leader, budget, first, as_region)
+        if is_committed:
+            check_isolation(leader.log)
         return read
     except ProtocolError as error:
         return _refusal(replicas, name, partition, error)
 
 
-def _check_isolation(log: PartitionLog, records: Buffers) -> None:
-    """Raise UnsupportedForMessageFormat for ``read_committed`` from a log that holds batches of transactions."""
-    # After a clean stop of Kafka, old ones may not have been noticed when the log was opened.
+def _note_transactions(log: PartitionLog, records: Buffers) -> None:
+    """Look for batches of transactions that were not noticed when the log was opened, after a clean stop of Kafka."""
     if not log.has_transactions and any(batch.is_of_transaction for batch in iterate(b"".join(records))):
         log.note_transactions()
-    check_isolation(log)
 
 
 def _read_as_follower(
