@@ -119,7 +119,12 @@ class Accumulator(Generic[Sink]):
         except BaseException:
             self._discard_empty(batch)
             raise
-        batch.waiters.append((sink, index, 1, timestamp))
+        waiters = batch.waiters
+        if waiters and waiters[-1][0] is sink:
+            _, first, count, began = waiters[-1]
+            waiters[-1] = sink, first, count + 1, began
+        else:
+            waiters.append((sink, index, 1, timestamp))
         batch.size += size
         self.size += size
         return look or batch.size >= queue.size_max

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack
 from itertools import accumulate
 from types import TracebackType
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, Literal, NamedTuple, Self, cast, overload
 
 from minikafka.client.accumulator import Accumulator
 from minikafka.client.batch_to_send import NO_HEADERS, BatchToSend
@@ -25,7 +25,7 @@ from minikafka.client.ledger import AckLedger, LedgerSink
 from minikafka.client.metadata import Metadata
 from minikafka.client.partitioner import KeyHashes, choose_sticky
 from minikafka.client.sendable import UNFIT, check_rows, unfit
-from minikafka.client.sender import Part, Queue, Sender, Waiting
+from minikafka.client.sender import Part, Queue, Sender, Unwatched, Waiting
 from minikafka.client.settings import Partitioner, ProducerConfig
 from minikafka.client.structs import RecordMetadata, SentRecords
 from minikafka.client.tasks import Step, in_turn
@@ -96,6 +96,7 @@ class Producer:
             idempotent=config.idempotent,
             calls_per_node_max=config.max_in_flight_requests_per_connection,
         )
+        self._unwatched = Unwatched()
         self._topics: dict[str, list[Queue]] = {}
         """The sender's queues, while the producer runs; empty otherwise, so that ``send`` takes its slow path."""
         self._sticky: dict[str, tuple[int, int]] = {}
@@ -141,7 +142,14 @@ class Producer:
             raise
 
     async def stop(self) -> None:
-        """Send what is buffered, wait for the answers (delivery_timeout_ms at most), and close."""
+        """Send what is buffered, wait for the answers (delivery_timeout_ms at most), and close.
+
+        Raises as :meth:`flush` does if records that were sent with ``future=False`` failed.
+        """
+        await self._stop()
+        self._unwatched.check()
+
+    async def _stop(self) -> None:
         if self._stopping:
             return
         self._stopping = True
@@ -171,9 +179,37 @@ class Producer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.stop()
+        await self._stop()
+        if error is None:
+            self._unwatched.check()
 
     # ---------------------------------------------------------------------------------------- sending
+
+    @overload
+    async def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Headers | None = None,
+        *,
+        future: Literal[True] = True,
+    ) -> asyncio.Future[RecordMetadata]: ...
+
+    @overload
+    async def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Headers | None = None,
+        *,
+        future: Literal[False],
+    ) -> None: ...
 
     async def send(
         self,
@@ -183,13 +219,18 @@ class Producer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
         headers: Headers | None = None,
-    ) -> asyncio.Future[RecordMetadata]:
+        *,
+        future: bool = True,
+    ) -> asyncio.Future[RecordMetadata] | None:
         """Buffer one record and return the future of its RecordMetadata.
 
         Waits for metadata and for buffer memory, ``max_block_ms`` at most: then RequestTimedOut or
         UnknownTopicOrPartition, not written. MessageTooLarge for a record beyond ``max_request_size``, InvalidRequest
         for one that is not bytes. The future fails with a ProtocolError whose ``outcome`` says what is known:
         ``not_written`` or ``unknown``.
+
+        With ``future=False`` the record gets no future, which takes less CPU and memory for each record: the next
+        :meth:`flush`, or :meth:`stop`, raises the first error of such records and says how many failed.
         """
         if self._key_of is not None:
             key = self._key_of(key)
@@ -219,15 +260,19 @@ class Producer:
             except ProtocolError as error:
                 self._note_refused(topic, partition, [(0, key, value, headers)], error)
                 raise
-            future: asyncio.Future[RecordMetadata] = self._create_future()
-            if self._ledger is not None:
+            waiting: asyncio.Future[RecordMetadata] | None = None
+            if future or self._ledger is not None:
+                waiting = self._create_future()
+            if self._ledger is not None and waiting is not None:
                 # What stands there as sent must not be refused by the codec afterwards.
                 if (wrong := unfit(key, value, headers, timestamp_ms)) is not None:
                     raise wrong
-                self._ledger.follow(self._ledger.sent(topic, partition, ((key, value),)), future)
+                self._ledger.follow(self._ledger.sent(topic, partition, ((key, value),)), waiting)
+                if not future:
+                    waiting.add_done_callback(self._unwatched.ended)
             if accumulator.append(
                 queues[partition],
-                future,
+                self._unwatched if waiting is None else waiting,
                 self._wall_ms() if timestamp_ms is None else timestamp_ms,
                 key,
                 value,
@@ -236,7 +281,7 @@ class Producer:
                 self._now(),
             ):
                 self._running().wake()
-            return future
+            return waiting if future else None
         except UNFIT as error:
             if (wrong := unfit(key, value, headers, timestamp_ms, partition=partition)) is not None:
                 raise wrong from error
@@ -312,10 +357,14 @@ class Producer:
         return future
 
     async def flush(self) -> None:
-        """Send what is buffered now, without lingering, and wait until all of it has an answer."""
+        """Send what is buffered now, without lingering, and wait until all of it has an answer.
+
+        Raises the first error of the records that were sent with ``future=False`` since the last call.
+        """
         sender = self._running()
         await sender.flushed()
         sender.check()
+        self._unwatched.check()
 
     async def partitions_for(self, topic: str) -> frozenset[int]:
         """The topic's partitions."""

@@ -19,7 +19,15 @@ from minikafka.client.metadata import Metadata
 from minikafka.client.settings import ProducerConfig
 from minikafka.client.structs import RecordMetadata, SentRecords
 from minikafka.client.tasks import Tasks
-from minikafka.errors import NOT_WRITTEN, UNKNOWN, NetworkException, ProtocolError, RequestTimedOut, UnknownServerError
+from minikafka.errors import (
+    NOT_WRITTEN,
+    UNKNOWN,
+    NetworkException,
+    Outcome,
+    ProtocolError,
+    RequestTimedOut,
+    UnknownServerError,
+)
 from minikafka.ports import World
 from minikafka.types import NO_EPOCH, NO_NODE, Epoch, NodeId, TopicPartition
 from minikafka.wire.messages import (
@@ -72,7 +80,47 @@ class Part:
         self.future.set_exception(error)
 
 
-Waiting: TypeAlias = "asyncio.Future[RecordMetadata] | Part"
+class Unwatched:
+    """All records that were sent without a future: how many of them failed, and how, until somebody asks."""
+
+    __slots__ = ("_count", "_first", "_outcomes")
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._first: ProtocolError | None = None
+        self._outcomes: set[Outcome] = set()
+
+    def landed(self, first: RecordMetadata, count: int) -> None:
+        """``count`` more records are in the log: nobody waits for them."""
+
+    def refused(self, error: ProtocolError, count: int) -> None:
+        """``count`` more records failed."""
+        self._count += count
+        self._first = self._first or error
+        self._outcomes.add(error.outcome)
+
+    def ended(self, future: asyncio.Future[RecordMetadata]) -> None:
+        """A record that has a future, for a ledger, is acknowledged or failed."""
+        error = None if future.cancelled() else future.exception()
+        if isinstance(error, ProtocolError):
+            self.refused(error, 1)
+
+    def check(self) -> None:
+        """Raise the first failure since the last call, with the number of records that failed; ``unknown`` if the
+        outcome of any of them is.
+        """
+        first, count, outcomes = self._first, self._count, self._outcomes
+        if first is None:
+            return
+        self._first, self._count, self._outcomes = None, 0, set()
+        outcome = first.outcome if len(outcomes) == 1 else UNKNOWN
+        told = (
+            f"{first.message} ({count} of the records that were sent without a future failed; this is the first error)"
+        )
+        raise type(first)(told, outcome=outcome, **first.facts)
+
+
+Waiting: TypeAlias = "asyncio.Future[RecordMetadata] | Part | Unwatched"
 Queue: TypeAlias = PartitionQueue[Waiting]
 
 
@@ -90,7 +138,7 @@ def acknowledge(batch: Batch[Waiting], answer: ProducedPartition | None) -> None
         if append_time >= 0:
             timestamp = append_time  # noqa: PLW2901 - LogAppendTime replaces the record's own
         metadata = new(RecordMetadata, (topic, partition, where, offset, timestamp, timestamp_type, log_start))
-        if isinstance(sink, Part):
+        if isinstance(sink, Part | Unwatched):
             sink.landed(metadata, count)
         elif not sink.done():
             sink.set_result(metadata)
@@ -99,9 +147,11 @@ def acknowledge(batch: Batch[Waiting], answer: ProducedPartition | None) -> None
 
 def refuse(batch: Batch[Waiting], error: ProtocolError) -> None:
     """Tell the waiters of a failed batch; each gets an exception of its own, tracebacks grow with every raise."""
-    for sink, _, _, _ in batch.waiters:
+    for sink, _, count, _ in batch.waiters:
         each = type(error)(error.message, outcome=error.outcome, **error.facts)
-        if isinstance(sink, Part):
+        if isinstance(sink, Unwatched):
+            sink.refused(each, count)
+        elif isinstance(sink, Part):
             sink.refused(each)
         elif not sink.done():
             sink.set_exception(each)

@@ -225,3 +225,23 @@ def test_a_ledger_that_cannot_be_written_lets_nothing_out(one_by_one):
         assert partitions[0].values() == [b"good"]
 
     play(story)
+
+
+def test_records_without_futures_are_in_the_ledger_and_fail_at_the_flush():
+    """The ledger needs the fate of each record; the application still gets one error."""
+
+    async def story():
+        cluster = FakeCluster()
+        (partition,) = partitions = cluster.topic("t")
+        ledger = Lines()
+        async with producer(cluster, ledger, delivery_timeout_ms=2000) as sending:
+            await sending.send("t", b"a", future=False)
+            await sending.flush()
+            partition.min_isr_met = False
+            await sending.send("t", b"b", future=False)
+            with pytest.raises(NotEnoughReplicas, match="1 of the records"):
+                await sending.flush()
+        assert [len(ledger.told(name)) for name in ("send", "ok", "failed")] == [2, 1, 1]
+        assert judged(ledger, partitions).ok
+
+    play(story)

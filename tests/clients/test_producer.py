@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from minikafka.client.producer import Producer
+from minikafka.client.sender import Unwatched
 from minikafka.client.settings import ProducerConfig
 from minikafka.errors import (
     InvalidConfig,
@@ -343,6 +344,82 @@ def test_batches_obey_the_batch_size_under_backlog():
         assert cluster.overlaps == 0
 
     play(story)
+
+
+def test_records_without_futures_arrive_among_those_with_one():
+    """Order, offsets and splits are those of all records; nothing is kept for each record without a future."""
+
+    async def story():
+        cluster = FakeCluster()
+        (partition,) = cluster.topic("t")
+        partition.size_max = 3000
+        futures = {}
+        async with producer(cluster, linger_ms=50) as sending:
+            for index in range(100):
+                value = b"%04d" % index + b"x" * 96
+                if index % 10 == 5:
+                    futures[index] = await sending.send("t", value)
+                else:
+                    assert await sending.send("t", value, future=False) is None
+            (queue,) = sending._topics["t"]
+            assert sum(len(batch.waiters) for batch in queue.batches) <= 21
+            await sending.flush()
+            assert {index: future.result().offset for index, future in futures.items()} == {
+                index: index for index in futures
+            }
+        assert [int(value[:4]) for value in partition.values() if value] == list(range(100))
+
+    play(story)
+
+
+def test_flush_raises_the_first_error_of_records_without_futures_once():
+    """With the number of records that failed; a record with a future is not among them."""
+
+    async def story():
+        async with one_partition(delivery_timeout_ms=2000) as (_, partition, sending):
+            partition.min_isr_met = False
+            for value in (b"a", b"b", b"c"):
+                await sending.send("t", value, future=False)
+            watched = await sending.send("t", b"d")
+            with pytest.raises(NotEnoughReplicas, match="3 of the records that were sent without a future") as caught:
+                await sending.flush()
+            assert caught.value.outcome == "not_written"
+            with pytest.raises(NotEnoughReplicas):
+                await watched
+            partition.min_isr_met = True
+            await sending.send("t", b"e", future=False)
+            await sending.flush()
+        assert partition.values() == [b"e"]
+
+    play(story)
+
+
+def test_stop_raises_what_nobody_has_flushed():
+    """Leaving the block does, too, unless another exception leaves it."""
+
+    async def story():
+        with pytest.raises(NotEnoughReplicas):
+            async with one_partition(delivery_timeout_ms=2000) as (_, partition, sending):
+                partition.min_isr_met = False
+                await sending.send("t", b"a", future=False)
+        with pytest.raises(ZeroDivisionError):
+            async with one_partition(delivery_timeout_ms=2000) as (_, partition, sending):
+                partition.min_isr_met = False
+                await sending.send("t", b"a", future=False)
+                raise ZeroDivisionError
+
+    play(story)
+
+
+def test_failures_without_futures_are_unknown_if_one_of_them_is():
+    """The first error is raised; what is said about all of them holds for each."""
+    unwatched = Unwatched()
+    unwatched.refused(NotEnoughReplicas("too few", outcome="not_written"), 2)
+    unwatched.refused(RequestTimedOut("late", outcome="unknown"), 1)
+    with pytest.raises(NotEnoughReplicas, match=r"too few \(3 of the records") as caught:
+        unwatched.check()
+    assert caught.value.outcome == "unknown"
+    unwatched.check()
 
 
 def test_send_many_reports_by_part():
