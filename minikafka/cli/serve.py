@@ -20,7 +20,7 @@ from minikafka.cli.tables import config_option, print_json
 from minikafka.config import BrokerConfig, table
 from minikafka.world.lives import own_process
 from minikafka.world.local_broker import LocalBroker, load_doors, load_kafka_door
-from minikafka.world.process import exec_with_malloc_environment, freeze_startup_heap
+from minikafka.world.process import calm_collector, exec_with_malloc_environment
 
 
 @click.command(
@@ -67,7 +67,7 @@ async def serve_broker(settings: BrokerSettings, file: Path, signals: Signals, *
     if parent_fd is not None:
         _stop_with_parent(parent_fd, signals)
     load_doors()
-    freeze_startup_heap()
+    calm_collector()
     config = settings.config
     node = LocalBroker(config, origins=settings.origins, lives=own_process(config.node_id))
     for notice in settings.notices:

@@ -12,13 +12,21 @@ _MARK = "MINIKAFKA_MALLOC_SET"
 GIB = 1 << 30
 
 
-def freeze_startup_heap() -> None:
-    """Keep what exists now out of all later garbage collections: modules and classes live as long as the process.
+COLLECT_AFTER = (2_000, 10, 100)
+"""Net allocations before a young collection; young ones before a middle one; middle ones before a full one."""
 
-    A full collection would look at each of their objects, tens of milliseconds during which no request is answered.
+
+def calm_collector() -> None:
+    """Keep garbage collection from holding the event loop. Call it when all modules are loaded.
+
+    What exists now is kept out of all later collections: modules and classes live as long as the process. A full
+    collection looks at every object that was made since, 75 ms with 5,000 connections, and Python's own settings begin
+    one whenever a quarter has been added. Here it takes two million objects; what ends in the meantime is freed at
+    once, as it is in no cycle.
     """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(*COLLECT_AFTER)
 
 
 def malloc_environment() -> dict[str, str]:

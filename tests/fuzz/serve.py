@@ -29,7 +29,7 @@ from typing import Any
 from minikafka.config import parse_broker
 from minikafka.ports import CAUSE
 from minikafka.world.local_broker import LocalBroker, load_doors, load_kafka_door
-from minikafka.world.process import freeze_startup_heap
+from minikafka.world.process import calm_collector
 
 HOLD = struct.Struct("dQ")
 """The longest hold in seconds of CPU since the file was last zeroed, and how many callbacks ran."""
@@ -96,12 +96,12 @@ class Watch:
             self._callbacks += 1
             run(handle)
             held = thread_time() - began
+            number, frames = self._seen
             if held > HOLD_S_MAX:
                 held /= slowness()
             longest, count = unpack(shared)
             pack(shared, 0, max(held, longest), count + 1)
             if held > HOLD_S_MAX:
-                number, frames = self._seen
                 cause = handle._context.get(CAUSE, "") if handle._context is not None else ""
                 where = frames if number == self._callbacks else ""
                 self.holds.append({"held_s": held, "cause": cause, "where": where})
@@ -151,7 +151,7 @@ def say(told: dict[str, Any]) -> None:
 async def main(folder: Path, watch: Watch) -> None:
     """Serve until standard input ends."""
     load_doors()
-    freeze_startup_heap()
+    calm_collector()
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     where = {"controller.quorum.voters": f"1@127.0.0.1:{port}", "listeners": f"PLAINTEXT://127.0.0.1:{port}"}
