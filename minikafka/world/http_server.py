@@ -7,7 +7,7 @@ Rules for this file:
 
 1. Bytes are admitted before a body is read, or, of one without a length, as they come: beyond
    ``queued.max.request.bytes`` the answer is 503 with Retry-After.
-   Small bodies always pass: a follower's fetch frees the memory that parked produce requests hold.
+   Small bodies always pass and are not counted: a follower's fetch frees the memory that parked produce requests hold.
 2. An answer's buffers are handed to the transport as they are, never joined.
 3. A handler is never cancelled by its client or by :meth:`HttpServer.close`.
 """
@@ -114,6 +114,9 @@ READ_BUFFER_SIZE = 1 * MIB
 # A fetch of a thousand partitions fits; see rule 1.
 ALWAYS_ADMITTED_SIZE = 64 * KIB
 
+HURRY_S = 1.0
+"""While frames wait for room, senders that have room and do not use it are closed this often."""
+
 # A body that is not complete after this long comes from a client that is gone or hostile.
 BODY_TIMEOUT_S = 30.0
 
@@ -213,6 +216,11 @@ def _refused(content_type: str, api: str, error: ProtocolError) -> Buffers:
     return [encode_json(response) + b"\n"] if content_type == JSON else encode_response(response)
 
 
+def _counted(size: int) -> int:
+    """How much of a body counts against ``queued.max.request.bytes`` (rule 1)."""
+    return size if size > ALWAYS_ADMITTED_SIZE else 0
+
+
 class HttpServer:
     """One listening port. ``handler`` gets the raw bodies of ``/rpc``; ``doors`` the rest."""
 
@@ -249,6 +257,8 @@ class HttpServer:
         self._to_flush: list[KafkaConnection] = []
         """Connections with answers that are not written yet."""
         self._wakes = False
+        self._hurries = False
+        """While frames wait for room, the server looks every HURRY_S at who keeps it."""
         self._idle_timeout_s = idle_timeout_s
         self._plain: dict[RpcConnection, asyncio.Transport] = {}
         """Connections that have carried plain requests only."""
@@ -383,6 +393,13 @@ class HttpServer:
         """Rule 1; what is too large is refused by the general server."""
         if size > self._request_max_bytes or not self._admits(size):
             return False
+        self._queued_bytes += _counted(size)
+        return True
+
+    def admit_frame(self, size: int) -> bool:
+        """Rule 1, for a frame that is larger than a connection's read buffer."""
+        if not self._admits(size):
+            return False
         self._queued_bytes += size
         return True
 
@@ -399,12 +416,29 @@ class HttpServer:
 
     def release(self, size: int) -> None:
         """The request is answered, or gone."""
-        self._queued_bytes -= size
-        self._wake_soon()
+        self.release_frames(_counted(size))
+
+    def release_frames(self, size: int) -> None:
+        """They are handled, or gone."""
+        if size:
+            self._queued_bytes -= size
+            self._wake_soon()
 
     def wait_for_room(self, connection: KafkaConnection) -> None:
         """A frame does not fit now; what waits already keeps its place."""
         self._waiting[connection] = None
+        if not self._hurries:
+            self._hurries = True
+            asyncio.get_running_loop().call_later(HURRY_S, self._hurry)
+
+    def _hurry(self) -> None:
+        """Close connections that keep others waiting and do not send what they hold room for."""
+        self._hurries = bool(self._waiting)
+        if not self._hurries:
+            return
+        for connection in list(self._frames):
+            connection.hurry()
+        asyncio.get_running_loop().call_later(HURRY_S, self._hurry)
 
     def flush_soon(self, connection: KafkaConnection) -> None:
         """One callback for all connections with answers: each costs the loop more than a call."""
@@ -653,7 +687,7 @@ class HttpServer:
             return self._too_large(length, size_max)
         if not self._admits(length or 0):
             return self._busy_now()
-        held = length or 0
+        held = _counted(length or 0)
         self._queued_bytes += held
 
         def grown(size: int) -> None:
@@ -661,7 +695,7 @@ class HttpServer:
             nonlocal held
             if size > size_max:
                 raise BodyTooLarge(size)
-            if size > held:
+            if _counted(size) > held:
                 if not self._admits(size, held=held):
                     raise NoRoom
                 self._queued_bytes += size - held
@@ -699,7 +733,7 @@ class HttpServer:
             self._tell_bug(path, error)
             return self._refuse(500, UnknownServerError(SEE_LOG, outcome=UNKNOWN))
         finally:
-            self.release(held)
+            self.release_frames(held)
         return RpcAnswer(buffers, content_type, self._http_date())
 
     def _admits(self, size: int, *, held: int = 0) -> bool:

@@ -5,7 +5,9 @@ Rules for this file:
 1. Small frames are read into one buffer and copied out once, large ones are read into their place.
 2. A large frame is admitted before memory is spent on it (``queued.max.request.bytes``); while there is no room the
    connection is not read. Connections wait for room in the order of their announcements, and none of them polls:
-   thousands that announce a frame and send no more must not cost the loop anything.
+   thousands that announce a frame and send no more must not cost the loop anything. Nor may they keep others waiting:
+   room is asked for when some of the frame has come, and while anyone waits, the server closes connections that have
+   room and are too slow to use it.
 3. The session gets FRAMES_PER_TURN frames in one turn of the loop, and no further ones while it is full: hundreds of
    small requests that arrived together do not delay other connections.
 4. Answers that are ready in one turn of the loop leave in one write, those of all connections one after the other. A
@@ -30,6 +32,9 @@ _Read = TypeVar("_Read")
 
 FRAMES_PER_TURN = 16
 
+GRACE_S = 1.0
+"""After this long the sender of a frame for which others wait must have sent something."""
+
 
 class KafkaHost(Protocol):
     """What a connection needs of its server."""
@@ -48,11 +53,11 @@ class KafkaHost(Protocol):
     @property
     def request_max_bytes(self) -> int: ...
 
-    def admit(self, size: int) -> bool:
-        """Hold so many bytes of a frame; False: there is no room."""
+    def admit_frame(self, size: int) -> bool:
+        """Hold so many bytes of a large frame; False: there is no room."""
         ...
 
-    def release(self, size: int) -> None: ...
+    def release_frames(self, size: int) -> None: ...
 
     def wait_for_room(self, connection: KafkaConnection) -> None:
         """Call ``admit_waiting`` of the connection once there may be room."""
@@ -144,7 +149,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             # Frames that came whole are still handled, and hold their bytes until then.
             kept = self._held - (0 if self._waits_for_room else self._announced)
         if kept < self._held:
-            self._host.release(self._held - kept)
+            self._host.release_frames(self._held - kept)
         self._held = kept
         self._host.kafka_closed(self)
 
@@ -216,7 +221,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def _admit(self) -> None:
         """Room for the large frame that has begun; without any, read on when there is some."""
-        self._waits_for_room = not self._host.admit(self._announced)
+        self._waits_for_room = not self._host.admit_frame(self._announced)
         if not self._waits_for_room:
             self._held += self._announced
             self._reader.make_room()
@@ -230,6 +235,16 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if self._transport is not None and self._waits_for_room:
             self._admit()
         return self._transport is None or not self._waits_for_room
+
+    def hurry(self) -> None:
+        """Others wait for room: close the connection if its frame will not be complete in time at its present pace."""
+        if not self._announced or self._waits_for_room or self._frames or self._is_paused_by_session:
+            return
+        sending_s = self._loop.time() - self._frame_since - GRACE_S
+        received, wanted = self._reader.received, self._announced * sending_s / self._host.frame_timeout_s
+        if sending_s > 0 and received < wanted and self._session is not None:
+            why = f"{received} of a frame's {self._announced} bytes came in {sending_s + GRACE_S:.1f} s"
+            self._session.malformed(InvalidRequest(f"{why}, and others wait for the room (queued.max.request.bytes)"))
 
     def _set_reading(self) -> None:
         transport = self._transport
@@ -251,7 +266,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def handled(self, size: int) -> None:
         if size > READ_SIZE - 4 and self._held >= size:
-            self._host.release(size)
+            self._host.release_frames(size)
             self._held -= size
 
     def close(self) -> None:

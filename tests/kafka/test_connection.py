@@ -63,10 +63,10 @@ class Host:
     def open_session(self, connection: KafkaConnection) -> Any:
         return Echo(connection)
 
-    def admit(self, _size: int) -> bool:
+    def admit_frame(self, _size: int) -> bool:
         return True
 
-    def release(self, size: int) -> None: ...
+    def release_frames(self, size: int) -> None: ...
 
     def wait_for_room(self, connection: KafkaConnection) -> None: ...
 

@@ -54,9 +54,9 @@ class Host:
     def kafka_opened(self, *_: Any) -> None:
         pass
 
-    kafka_closed = kafka_answered = release = wait_for_room = room = malformed = kafka_opened
+    kafka_closed = kafka_answered = release_frames = wait_for_room = room = malformed = kafka_opened
 
-    def admit(self, _: int) -> bool:
+    def admit_frame(self, _: int) -> bool:
         return True
 
     def received(self, frame: memoryview) -> None:

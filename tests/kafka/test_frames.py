@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from minikafka.errors import InvalidRequest
-from minikafka.wire.kafka.frames import READ_SIZE, FrameReader, read_header, response_head, sized
+from minikafka.wire.kafka.frames import ANNOUNCED_AFTER, READ_SIZE, FrameReader, read_header, response_head, sized
 
 LARGE = 100 * 1024 * 1024
 
@@ -63,8 +63,11 @@ def test_announced_frame_takes_memory_as_its_bytes_come():
     reader = FrameReader(LARGE)
     before = anonymous_mib()
     assert reader.feed(struct.pack(">i", LARGE) + bytes(20)) == []
+    assert not reader.announced
+    assert reader.feed(bytes(ANNOUNCED_AFTER - 20)) == []
+    assert reader.announced == LARGE
     reader.make_room()
-    assert len(reader.buffer()) == LARGE - 20
+    assert len(reader.buffer()) == LARGE - ANNOUNCED_AFTER
     assert anonymous_mib() - before < 20
     body = b"x" * (3 << 20)
     (frame,) = FrameReader(LARGE).feed(framed(body))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import os
 import re
 import resource
@@ -18,6 +19,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -116,26 +118,80 @@ async def test_announcements_cost_no_memory(cluster: LocalCluster):
     assert grown_mb < 200, "1600 MB were announced"
 
 
+def queued_bytes(cluster: LocalCluster) -> float:
+    """Bytes of large requests that the broker holds."""
+    with urllib.request.urlopen(f"http://{cluster.bootstrap}/metrics", timeout=60) as answer:
+        told: str = answer.read().decode()
+    return float(told.split("\nmk_queued_request_bytes ")[1].split(maxsplit=1)[0])
+
+
+def many_topics() -> list[dict[str, Any]]:
+    """Names for a request of 200 KB."""
+    return [{"name": f"{number:0200}"} for number in range(1_000)]
+
+
 async def test_frames_that_wait_for_room_are_read_when_others_leave():
     """queued.max.request.bytes is used up by half a frame: three whole ones wait, and none of them is forgotten."""
     settings = {"socket.request.max.bytes": str(1 << 20), "queued.max.request.bytes": str(1 << 20)}
     with LocalCluster(brokers=1, config=settings) as made:
         _, half = await asyncio.open_connection(*address(made))
-        half.write(struct.pack(">i", 900_000) + struct.pack(">hhih", 0, 9, 1, 0))
+        half.write(struct.pack(">i", 1_000_000) + struct.pack(">hhih", 0, 9, 1, 0) + bytes(500_000))
+        await half.drain()
         client = await RawClient.at(*address(made))
-        assert errors_in(await client.call("Metadata", 9, {"topics": None})) == {0}, "the half frame has been admitted"
-        topics = [{"name": f"{number:0200}"} for number in range(1_000)]
+        while not await asyncio.to_thread(queued_bytes, made):  # noqa: ASYNC110 - another thread's state, no event to wait for
+            await asyncio.sleep(0.01)
         others = [await RawClient.at(*address(made)) for _ in range(3)]
-        calls = [
-            asyncio.create_task(each.call("Metadata", 9, {"topics": topics, "allow_auto_topic_creation": False}))
-            for each in others
-        ]
+        asked = {"topics": many_topics(), "allow_auto_topic_creation": False}
+        calls = [asyncio.create_task(each.call("Metadata", 9, asked)) for each in others]
         assert errors_in(await client.call("Metadata", 9, {"topics": None})) == {0}
         assert not any(each.done() for each in calls)
         half.close()
         for answer in await asyncio.wait_for(asyncio.gather(*calls), 60):
-            assert len(answer["topics"]) == len(topics)
+            assert len(answer["topics"]) == len(asked["topics"])
         for each in (client, *others):
+            await each.close()
+
+
+async def test_whoever_has_room_and_does_not_send_is_closed_when_others_wait():
+    """One client sent a tenth of a frame and then nothing: it held the room of all others for half a minute."""
+    settings = {"socket.request.max.bytes": str(1 << 20), "queued.max.request.bytes": str(1 << 20)}
+    log = io.StringIO()
+    with LocalCluster(brokers=1, config=settings, log_stream=log) as made:
+        reader, writer = await asyncio.open_connection(*address(made))
+        writer.write(struct.pack(">i", 1_000_000) + struct.pack(">hhih", 0, 9, 1, 0) + bytes(20_000))
+        client = await RawClient.at(*address(made))
+        asked = {"topics": many_topics(), "allow_auto_topic_creation": False}
+        for _ in range(3):
+            assert len((await asyncio.wait_for(client.call("Metadata", 9, asked), 60))["topics"]) == 1_000
+        assert await asyncio.wait_for(reader.read(), 60) == b""
+        writer.close()
+        await client.close()
+    assert "queued.max.request.bytes" in log.getvalue()
+
+
+async def test_a_frame_larger_than_the_queue_is_admitted_beside_small_requests():
+    """A parked fetch of 26 bytes counted as well, so that a frame beyond the limit was never read in a cluster."""
+    settings = {"queued.max.request.bytes": "100000"}
+    with LocalCluster(brokers=1, config=settings) as made:
+        made.sync.create_topic("t")
+        parked = await RawClient.at(*address(made))
+        topics = [{"topic": "t", "partitions": [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20}]}]
+        fetch = {"max_wait_ms": 60_000, "min_bytes": 1, "max_bytes": 1 << 20, "topics": topics}
+        waiting = asyncio.create_task(parked.call("Fetch", 11, fetch))
+        host, port = address(made)
+        over_http, writer = await asyncio.open_connection(host, port)
+        rpc = json.dumps({"max_wait_ms": 60_000, "min_bytes": 1, "partitions": [{"topic": "t", "partition": 0}]})
+        head = f"POST /rpc/Fetch HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json"
+        writer.write(f"{head}\r\nContent-Length: {len(rpc)}\r\n\r\n{rpc}".encode())
+        client = await RawClient.at(*address(made))
+        asked = {"topics": many_topics(), "allow_auto_topic_creation": False}
+        assert len((await asyncio.wait_for(client.call("Metadata", 9, asked), 60))["topics"]) == 1_000
+        assert not waiting.done()
+        await asyncio.to_thread(made.sync.produce, "t", b"x")
+        await asyncio.wait_for(waiting, 60)
+        assert b" 200 " in await asyncio.wait_for(over_http.readline(), 60)
+        writer.close()
+        for each in (client, parked):
             await each.close()
 
 

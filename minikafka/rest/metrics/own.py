@@ -63,7 +63,9 @@ def own(view: View, events: EventCounts, process: ProcessGauges) -> Iterator[Met
         (((name,), m.bytes_out) for name, m in meters),
     )
     yield from _protocols(view)
-    yield number("mk_queued_request_bytes", "Bodies held now; see queued.max.request.bytes.", process.queued_bytes)
+    yield number(
+        "mk_queued_request_bytes", "Large requests held now; see queued.max.request.bytes.", process.queued_bytes
+    )
     yield counter(
         "mk_refused_connections",
         "Connections closed as they were accepted, by the setting whose limit they exceeded.",

@@ -19,6 +19,9 @@ from minikafka.wire.kafka.schema import ApiSchema, api_with_key
 READ_SIZE = 16 * 1024
 """Bytes of one connection's read buffer: many small requests fit."""
 
+ANNOUNCED_AFTER = 8 * 1024
+"""Bytes of a large frame that come before memory is asked for it: whoever sends four bytes holds none."""
+
 CLEARED_SIZE_MAX = 2 * 1024 * 1024
 """Larger frames are received into pages that the system provides one by one. Python fills a new bytearray with zeros:
 for 100 MiB that nobody has sent yet, this took 55 ms and 100 MiB."""
@@ -99,8 +102,8 @@ def sized(buffers: Buffers) -> Buffers:
 class FrameReader:
     """Splits a stream of bytes into frames. ``frame_bytes_max`` bounds a frame before memory is spent on it.
 
-    A frame that is larger than the read buffer is ``announced``; its caller gives it memory with :meth:`make_room`
-    and reads nothing until then.
+    A frame that is larger than the read buffer is ``announced`` once some of it has come; its caller gives it memory
+    with :meth:`make_room` and reads nothing until then.
     """
 
     def __init__(self, frame_bytes_max: int) -> None:
@@ -118,6 +121,11 @@ class FrameReader:
     def is_empty(self) -> bool:
         """No frame has begun."""
         return self._begin == self._end and not self.announced
+
+    @property
+    def received(self) -> int:
+        """Bytes of the announced frame that have come."""
+        return self._large_size if self._large is not None else 0
 
     def make_room(self) -> None:
         """Give the announced frame its memory."""
@@ -174,7 +182,7 @@ class FrameReader:
                 frames.append(memoryview(bytes(self._read[here : here + length])))
                 self._begin = here + length
                 continue
-            if length > READ_SIZE - 4:
+            if length > READ_SIZE - 4 and self._end - here >= ANNOUNCED_AFTER:
                 self._begin = here
                 self.announced = length
             break
