@@ -9,11 +9,13 @@ ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 # Without a pip of its own: nothing is installed at run time.
 RUN python -m venv --without-pip /opt/venv
 WORKDIR /src
-COPY pyproject.toml README.md LICENSE ./
+# `make image` names the wheel that `make dist` has checked. Without one the image is built from these sources.
+ARG WHEEL=pyproject.toml
+COPY pyproject.toml README.md LICENSE ${WHEEL} ./
 COPY minikafka ./minikafka
 COPY pyspark_minikafka ./pyspark_minikafka
 COPY tools/hatch_build.py tools/compile_rules.py ./tools/
-RUN python -m pip --python /opt/venv/bin/python install .
+RUN python -m pip --python /opt/venv/bin/python install $(ls ./*.whl 2>/dev/null || echo .)
 
 FROM python:3.11-slim
 

@@ -1,8 +1,10 @@
 # Each target sets up its own virtual environment first: nothing needs to be done by hand.
 #   make demo    three brokers, 336,776 flights, kill -9 in mid-stream, the checker's verdict, a Spark job
 #   make test    what CI runs: ruff, mypy, the floors, pytest
-#                in two processes (tests/workers.py); in one: make test PYTEST_ARGS='-n 0 -x tests/rules'
+#                in three processes (tests/workers.py); in one: make test PYTEST_ARGS='-n 0 -x tests/rules'
+#   make check   lint, the fast tests and twenty fixed seeds, in under two minutes: run it before each commit
 #   make lint    the first three of these       make format   let ruff rewrite
+#   make dist    wheel and sdist, checked, and three brokers from the installed wheel    make image    the container image of it
 #   make bench   figures beside a bare aiohttp server and Apache Kafka    make soak   chaos, fresh seeds, hostile requests, planted bugs for an hour (MINUTES=60)
 #   make foreign runs franz-go's, librdkafka's and aiokafka's own tests and Kafka's tools (FOREIGN_ARGS="--only franz-go")
 #   make compiled  the rules in C, if this machine has a C compiler (an experiment); make test does this too
@@ -12,7 +14,7 @@
 .DELETE_ON_ERROR:
 # Two pips must not change one environment at once.
 .NOTPARALLEL:
-.PHONY: help demo test lint format bench soak foreign compiled clean
+.PHONY: help demo test check dist image lint format bench soak foreign compiled clean
 
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -22,6 +24,7 @@ DEMO_ARGS ?=
 BENCH_ARGS ?=
 FOREIGN_ARGS ?=
 MINUTES ?= 60
+FAST_TESTS := tests/rules tests/scenarios tests/contracts tests/tidy
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -33,7 +36,7 @@ demo: $(VENV)/.demo $(if $(filter --no-spark,$(DEMO_ARGS)),,$(VENV)/.spark)
 
 test: lint $(VENV)/.demo $(VENV)/.spark compiled
 	@echo "==> pytest"
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n 3 --dist loadgroup $(PYTEST_ARGS)
 
 lint: $(VENV)/.dev
 	@echo "==> ruff check";  $(BIN)/ruff check --quiet .
@@ -41,6 +44,19 @@ lint: $(VENV)/.dev
 	@echo "==> mypy";        $(BIN)/mypy --no-error-summary
 	@echo "==> import floors"
 	@PYTHONIOENCODING=utf-8 $(BIN)/lint-imports >$(VENV)/lint-imports.txt 2>&1 || { cat $(VENV)/lint-imports.txt >&2; exit 1; }
+
+# What computes and neither waits nor starts anything: it fits into two processes on two cores.
+check: lint
+	@echo "==> pytest, fast tests"
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup -q -m "not system" $(FAST_TESTS) $(PYTEST_ARGS)
+	@echo "==> twenty seeds of the simulator"
+	@$(BIN)/minikafka sim run --seeds 20 --jobs 2 >$(VENV)/seeds.txt 2>&1 || { cat $(VENV)/seeds.txt >&2; exit 1; }
+
+dist: $(VENV)/.dev
+	@$(BIN)/python tools/dist.py
+
+image: dist
+	docker build --build-arg WHEEL="$$(echo dist/*.whl)" -t minikafka .
 
 format: $(VENV)/.dev
 	@$(BIN)/ruff check --fix --quiet . || true

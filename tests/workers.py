@@ -1,8 +1,9 @@
-"""How `make test` spreads the suite over two pytest-xdist workers (``-n 2 --dist loadgroup``).
+"""How `make test` spreads the suite over three pytest-xdist workers (``-n 3 --dist loadgroup``) on two cores.
 
-Tests that use the system (broker processes, ports, signals, browsers, namespaces, containers, JVMs) form one group: it
-begins first, and one worker runs it in order, so no two of these tests run at the same time. All other tests are
-deterministic; they are grouped by file and fill the second worker, then both. Node IDs stay as they are without xdist.
+Tests that use the system (broker processes, ports, signals, browsers, namespaces, containers, JVMs) mostly wait. They form
+two groups, which begin first; one worker runs each group in order, so at most two of these tests run at the same time. All
+other tests are deterministic and compute; they are grouped by file and fill the third worker, then all. Node IDs stay as
+they are without xdist.
 """
 
 from __future__ import annotations
@@ -15,8 +16,21 @@ from xdist.scheduler import LoadScopeScheduling
 
 ROOT = Path(__file__).resolve().parents[1]
 
-SYSTEM = "tests that use the system"
-SYSTEM_FOLDERS = ("containers", "contracts", "e2e", "foreign", "fuzz", "machine", "rest", "spark")
+END_TO_END = "end-to-end tests"
+SYSTEM = "other tests that use the system"
+SYSTEM_GROUPS = (END_TO_END, SYSTEM)
+SYSTEM_FOLDERS = {
+    "containers": SYSTEM,
+    "contracts": SYSTEM,
+    "e2e": END_TO_END,
+    "foreign": SYSTEM,
+    "fuzz": SYSTEM,
+    "machine": SYSTEM,
+    "rest": SYSTEM,
+    "spark": SYSTEM,
+}
+"""The group of each folder. Both should take about as long."""
+
 SYSTEM_FILES = (
     "tests/clients/test_connection_failures.py",
     "tests/kafka/test_every_version.py",
@@ -33,19 +47,20 @@ LONG_FOLDERS = ("sim",)
 
 
 def group_of(node_id: str) -> str:
-    """Return the group that a test belongs to: the system's, or its file."""
+    """Return the group that a test belongs to: one of the system's, or its file."""
     file = node_id.partition("::")[0]
     parts = file.split("/")
-    system = file in SYSTEM_FILES or (parts[0] == "tests" and parts[1] in SYSTEM_FOLDERS)
-    return SYSTEM if system else file
+    if file in SYSTEM_FILES:
+        return SYSTEM
+    return SYSTEM_FOLDERS.get(parts[1], file) if parts[0] == "tests" else file
 
 
 def rank(node_id: str) -> int:
     """Return the group's place in the order of work: lower ranks are handed out first."""
     group = group_of(node_id)
-    if group == SYSTEM:
-        return 0
-    return 1 if group.split("/")[1] in LONG_FOLDERS else 2
+    if group in SYSTEM_GROUPS:
+        return SYSTEM_GROUPS.index(group)
+    return len(SYSTEM_GROUPS) + (group.split("/")[1] not in LONG_FOLDERS)
 
 
 class GroupScheduling(LoadScopeScheduling):
@@ -65,8 +80,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupSchedul
     return GroupScheduling(config, log)
 
 
+def is_simulated(item: pytest.Item) -> bool:
+    """Return True for a contract test on simulated ports (tests/contracts/arms.py)."""
+    callspec = getattr(item, "callspec", None)
+    return callspec is not None and callspec.params.get("arm_name") == "simulated"
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """In a worker, put the tests into the order of work; the order within a rank stays."""
+    """Mark tests that use the system. In a worker, put all into the order of work; the order within a rank stays."""
+    for item in items:
+        if group_of(item.nodeid) in SYSTEM_GROUPS and not is_simulated(item):
+            item.add_marker("system")
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: rank(item.nodeid))

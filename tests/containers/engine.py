@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.tidy.sources import ROOT
+from tools.dist import wheel_of_tree
 
 RIG = ROOT / "tests" / "rig" / "docker_rig.sh"
 
@@ -115,10 +116,11 @@ def why_not() -> str | None:
 
 @contextlib.contextmanager
 def engine_with_image(tag: str) -> Iterator[Engine]:
-    """An engine that has the image of this tree."""
+    """An engine that has the image of this tree, built from its wheel as `make image` does."""
+    options = ("--build-arg", f"WHEEL={wheel_of_tree().relative_to(ROOT).as_posix()}")
     if answers(os.environ):
         engine = Engine(dict(os.environ))
-        engine.docker("build", "-t", tag, str(ROOT), timeout_s=WORK_S)
+        engine.docker("build", "-t", tag, *options, str(ROOT), timeout_s=WORK_S)
         yield engine
         return
     folder = Path(os.environ.get("RIG", "/tmp/minikafka-rig"))
@@ -126,7 +128,7 @@ def engine_with_image(tag: str) -> Iterator[Engine]:
         # One at a time; what a killed run has left behind is taken down first.
         fcntl.flock(lock, fcntl.LOCK_EX)
         _rig("down")
-        _rig("build", str(ROOT), tag)
+        _rig("build", str(ROOT), tag, *options)
         _rig("up")
         namespace = os.environ.get("RIG_NS", "minikafka-rig")
         client = {"DOCKER_HOST": f"unix://{folder}/docker.sock", "DOCKER_CONFIG": str(folder / "client")}

@@ -2,7 +2,7 @@
 # A Docker engine with compose v2 on a bare Debian machine: no service, no registry, nothing of the machine's changed.
 #   docker_rig.sh deps            install docker.io and debootstrap, unpack compose v2        (root; a quarter of a minute)
 #   docker_rig.sh base            make a root file system with Python for python:3.11-slim    (a minute)
-#   docker_rig.sh build DIR TAG   build DIR's Dockerfile
+#   docker_rig.sh build DIR TAG [OPTION...]   build DIR's Dockerfile
 #   docker_rig.sh up | down       start the engine that runs containers; stop it
 #   docker_rig.sh clean           down, and remove everything
 #   docker_rig.sh ready           say whether deps and base are done
@@ -90,7 +90,7 @@ build() {
     docker image inspect "$BASE_IMAGE" >/dev/null 2>&1 ||
         tar -C "$RIG/root" -c . | docker import -c 'CMD ["python3"]' \
             -c 'ENV LANG=C.UTF-8 PATH=/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin' - "$BASE_IMAGE" >/dev/null
-    docker build --network=host -t "$2" "$1"
+    docker build --network=host -t "$2" "${@:3}" "$1"
 }
 
 up() {

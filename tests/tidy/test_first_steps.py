@@ -9,7 +9,10 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
+from click.testing import CliRunner
 
+from minikafka.cli.root import root
 from tests.tidy.sources import ROOT
 from tools.install import Progress
 
@@ -169,3 +172,63 @@ def test_pages_that_are_typed_along_use_ports_of_their_own():
 def test_readme_runs_ten_seeds_and_says_how_long_they_take():
     """Issue 13, section 0: a hundred seeds take most of a minute, which a first look need not."""
     assert re.search(r"minikafka sim run --seeds 10 +# .*\bseconds\b", README)
+
+
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+TARGETS = set(re.search(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)[1].split())  # type: ignore[index]
+PEOPLE_READ = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def test_every_target_is_in_the_help():
+    """`make` alone prints the first lines of the Makefile."""
+    described = set(re.findall(r"\bmake ([a-z]+)  ", "".join(re.findall(r"^#   .*\n", MAKEFILE, re.MULTILINE))))
+    assert described | {"help"} >= TARGETS - {"foreign"}
+    assert "make foreign" in MAKEFILE
+
+
+def test_targets_that_documents_name_exist():
+    """A renamed target leaves its old name in a document."""
+    named = {
+        (path.name, target)
+        for path in PEOPLE_READ
+        for target in re.findall(r"(?:`|\$ )make ([a-z]+)\b", path.read_text(encoding="utf-8"))
+    }
+    assert {(name, target) for name, target in named if target not in TARGETS} == set()
+    assert {target for name, target in named if name == "CONTRIBUTING.md"} >= {"check", "test", "dist", "image"}
+
+
+def test_check_lints_and_runs_the_fast_tests_and_fixed_seeds(tmp_path):
+    """Issue 16, Build 9: what can be run before each commit; no test that starts processes, and no Spark."""
+    plan = planned(tmp_path, "check")
+    for tool in ("ruff check", "ruff format --check", "mypy", "lint-imports", "sim run --seeds 20"):
+        assert f"/{tool}" in plan or f" {tool}" in plan, tool
+    (tests,) = re.findall(r"-m pytest (.*)", plan)
+    assert '-m "not system"' in tests
+    folders = re.findall(r"tests/(\w+)", tests)
+    assert {"rules", "scenarios", "contracts"} <= set(folders)
+    assert all((ROOT / "tests" / folder).is_dir() for folder in folders)
+    assert "[spark]" not in plan
+
+
+def test_commands_of_contributing_exist():
+    """Files, modules and options of the simulator that CONTRIBUTING.md names."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    for path in re.findall(r"`((?:tests|minikafka)/[\w/.]+)`", text):
+        assert (ROOT / path).exists(), path
+    assert (ROOT / "tests" / "sim" / "planted_table.py").is_file()
+    commands = re.findall(r"minikafka sim (\w+)(?: (--\w+))? 4711(?: (--\w+))?", text)
+    assert [name for name, *_ in commands] == ["run", "show", "shrink"]
+    for name, *options in commands:
+        printed = CliRunner().invoke(root, ["sim", name, "--help"]).output
+        assert all(option in printed for option in options)
+
+
+def test_hooks_before_a_commit_run_the_tools_of_the_environment():
+    """Versions of the linters are those of CI: no hook has one of its own."""
+    config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
+    (repository,) = config["repos"]
+    assert repository["repo"] == "local"
+    hooks = {each["id"]: each["entry"].split() for each in repository["hooks"]}
+    assert hooks["check"] == ["make", "check"]
+    assert all(each["language"] == "system" for each in repository["hooks"])
+    assert {entry[0] for name, entry in hooks.items() if name != "check"} == {".venv/bin/ruff"}

@@ -16,6 +16,7 @@ from minikafka.config import BrokerConfig, environment_settings, parse_broker
 from minikafka.errors import InvalidConfig
 from tests.bench import java_tool_rows, kafka_jars
 from tests.tidy.sources import ROOT
+from tools import dist
 
 EXAMPLES = sorted((ROOT / "configs").glob("*.properties"))
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
@@ -149,11 +150,29 @@ def test_the_image_will_not_listen_beyond_loopback_unasked():
     assert (accepted.listener, accepted.log_dirs) == (("0.0.0.0", 9092), "/var/lib/minikafka")
 
 
-def test_the_version_is_told_once():
+def test_version_is_declared_once():
     """A wheel whose metadata and `minikafka --version` disagree makes every bug report a riddle."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert project["version"] == minikafka.__version__
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert pyproject["project"]["dynamic"] == ["version"]
+    assert "version" not in pyproject["project"]
+    assert pyproject["tool"]["hatch"]["version"] == {"path": "minikafka/__init__.py"}
+    assert dist.version() == minikafka.__version__
     assert f"## [{minikafka.__version__}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_image_can_be_built_from_the_wheel_of_make_dist():
+    """The wheel that was checked is the one that is shipped; without its name the image is built from the sources."""
+    dockerfile = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    (default,) = re.findall(r"^ARG WHEEL=(.*)$", dockerfile, re.MULTILINE)
+    assert (ROOT / default).is_file()
+    assert "${WHEEL}" in dockerfile
+    assert "!dist/*.whl" in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    assert "--build-arg WHEEL=" in (ROOT / "Makefile").read_text(encoding="utf-8")
+
+
+def test_types_are_shipped():
+    """Without py.typed, mypy reads an installed minikafka as untyped."""
+    assert (ROOT / "minikafka" / "py.typed").is_file()
 
 
 @pytest.mark.parametrize("path", [kafka_jars.LIST, java_tool_rows.TOOLS], ids=lambda path: path.name)

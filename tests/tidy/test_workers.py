@@ -1,11 +1,14 @@
-"""`make test` runs tests that use the system in one worker: none of them is outside that group."""
+"""`make test` runs tests that use the system in two workers: none of them is outside their groups."""
 
 from __future__ import annotations
+
+import re
+from types import SimpleNamespace
 
 import pytest
 
 from tests.tidy.sources import ROOT, TESTS, Source, parsed, suite
-from tests.workers import SYSTEM, SYSTEM_FILES, SYSTEM_FOLDERS, group_of, rank
+from tests.workers import END_TO_END, SYSTEM, SYSTEM_FILES, SYSTEM_FOLDERS, SYSTEM_GROUPS, group_of, is_simulated, rank
 
 SYSTEM_MODULES = {
     "http.server",
@@ -45,7 +48,8 @@ def test_what_uses_the_system_is_in_its_group():
     outside = {
         path: used
         for each in files
-        if group_of(path := each.path.relative_to(ROOT).as_posix()) != SYSTEM and (used := needs(each, helpers))
+        if group_of(path := each.path.relative_to(ROOT).as_posix()) not in SYSTEM_GROUPS
+        and (used := needs(each, helpers))
     }
     assert not outside, f"add these files to SYSTEM_FILES (tests/workers.py): {outside}"
 
@@ -66,8 +70,22 @@ def test_the_group_names_what_exists():
 
 def test_the_system_begins_first():
     """Then long files; the file is the group of deterministic tests, and parameters do not matter."""
-    assert group_of("tests/e2e/test_x.py::test_y[a/b::c]") == SYSTEM
+    assert group_of("tests/e2e/test_x.py::test_y[a/b::c]") == END_TO_END
+    assert group_of("tests/fuzz/test_x.py::test_y[a/b::c]") == SYSTEM
     assert group_of("tests/sim/test_x.py::test_y[a/b::c]") == "tests/sim/test_x.py"
-    in_order = ["tests/spark/test_x.py::test_y", "tests/sim/test_x.py::test_y", "tests/rules/test_x.py::test_y"]
-    spark, sim, rules = in_order
-    assert sorted([rules, spark, sim], key=rank) == in_order
+    folders = ("e2e", "spark", "sim", "rules")
+    in_order = [f"tests/{folder}/test_x.py::test_y" for folder in folders]
+    shuffled = [in_order[place] for place in (3, 1, 0, 2)]
+    assert sorted(shuffled, key=rank) == in_order
+
+
+def test_contracts_on_simulated_ports_do_not_use_the_system(request):
+    """`make check` runs them; all other tests of the system's groups bear its mark."""
+    arms = (TESTS / "contracts" / "arms.py").read_text(encoding="utf-8")
+    assert 'parametrize("arm_name"' in arms
+    for name in re.findall(r'"(\w+)": \w+Arm\b', arms):
+        item = SimpleNamespace(callspec=SimpleNamespace(params={"arm_name": name}))
+        assert is_simulated(item) == (name == "simulated")
+    assert '"simulated": SimulatedArm' in arms
+    assert not is_simulated(request.node)
+    assert request.node.get_closest_marker("system") is None
