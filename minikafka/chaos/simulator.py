@@ -86,7 +86,8 @@ def plan_of(scenario: Scenario, seed: int, duration_s: float | None = None) -> P
         brokers=cluster.brokers,
         voters=cluster.brokers,
         policy=FSYNC if cluster.syncs_first else PAGE_CACHE,
-        settings=dict(cluster.settings),
+        # As at every other target: the product's default, where other plans have it off.
+        settings={"mk.fence.on.refused.connection": "true", **cluster.settings},
         client_settings={
             "request_timeout_ms": REQUEST_TIMEOUT_MS,
             "delivery_timeout_ms": DELIVERY_TIMEOUT_MS,

@@ -15,7 +15,7 @@ import psutil
 
 from minikafka import AdminClient, NewTopic, Producer
 from minikafka.config import BrokerConfig
-from minikafka.types import NodeId
+from minikafka.types import NodeId, TopicPartition
 from minikafka.world.processes import ProcessCluster
 from minikafka.world.real import real_world
 from tests.bench.arms import Ours, cluster
@@ -26,16 +26,17 @@ BROKERS = 3
 # A cluster that has just changed has things to do: they are no part of an idle one.
 SETTLE_S = 3.0
 
-Hurt = Callable[[ProcessCluster, Producer, str, NodeId], Awaitable[float]]
+Hurt = Callable[[ProcessCluster, Producer, TopicPartition, NodeId], Awaitable[float]]
 
 
 async def failover_rows(*, rounds: int) -> list[Row]:
-    """A leader that is killed, and one that is told to stop."""
+    """A leader that is killed, one that is told to stop, and one that is killed as the active controller."""
     session_s = BrokerConfig().broker_session_timeout_ms / 1000
     rows = []
     async with cluster(BROKERS) as running:
-        for name, hurt in HURTS:
-            seconds = [await failover(running, f"{hurt.__name__}{number}", hurt) for number in range(rounds)]
+        for name, hurt, of_controller in CASES:
+            topics = [f"{hurt.__name__}{number}{'-controller' * of_controller}" for number in range(rounds)]
+            seconds = [await failover(running, topic, hurt, of_controller=of_controller) for topic in topics]
             median = statistics.median(seconds)
             note = f"{min(seconds):.2f} to {max(seconds):.2f} s; bare: broker.session.timeout.ms"
             ratio = median / session_s
@@ -43,36 +44,41 @@ async def failover_rows(*, rounds: int) -> list[Row]:
     return rows
 
 
-async def failover(running: ProcessCluster, topic: str, hurt: Hurt) -> float:
-    """Hurt the leader of a topic of one partition; everything is whole again afterwards."""
+async def failover(running: ProcessCluster, topic: str, hurt: Hurt, *, of_controller: bool = False) -> float:
+    """Hurt the leader of a new topic's partition; everything is whole again afterwards.
+
+    ``of_controller``: of the partition that the active controller leads, in a topic with one for each broker.
+    """
     async with (
         AdminClient(bootstrap_servers=running.bootstrap) as admin,
         Producer(bootstrap_servers=running.bootstrap) as producer,
     ):
-        await admin.create_topics([NewTopic(topic, 1, BROKERS)])
-        await producer.send_and_wait(topic, b"before")
-        leader = (await admin.describe_topics([topic]))[0].partitions[0].leader
-        seconds = await hurt(running, producer, topic, leader)
-        await running.restart(leader)
+        await admin.create_topics([NewTopic(topic, BROKERS if of_controller else 1, BROKERS)])
+        partitions = (await admin.describe_topics([topic]))[0].partitions
+        controller = (await admin.describe_quorum()).leader_id
+        chosen = next(each for each in partitions if each.leader == controller or not of_controller)
+        await producer.send_and_wait(topic, b"before", partition=chosen.partition)
+        seconds = await hurt(running, producer, TopicPartition(topic, chosen.partition), chosen.leader)
+        await running.restart(chosen.leader)
         await asyncio.sleep(SETTLE_S)
         return seconds
 
 
-async def _killed(running: ProcessCluster, producer: Producer, topic: str, leader: NodeId) -> float:
+async def _killed(running: ProcessCluster, producer: Producer, where: TopicPartition, leader: NodeId) -> float:
     """Seconds from the signal to the acknowledgement of a record that is sent when the process is gone."""
     began = time.perf_counter()
     await running.kill9(leader)
-    await producer.send_and_wait(topic, b"after")
+    await producer.send_and_wait(where.topic, b"after", partition=where.partition)
     return time.perf_counter() - began
 
 
-async def _stopped(running: ProcessCluster, producer: Producer, topic: str, leader: NodeId) -> float:
+async def _stopped(running: ProcessCluster, producer: Producer, where: TopicPartition, leader: NodeId) -> float:
     """The longest that one record waited, of those sent one after the other while the broker stops."""
     stopping = asyncio.ensure_future(running.terminate(leader))
     longest = 0.0
     while not stopping.done():
         began = time.perf_counter()
-        await producer.send_and_wait(topic, b"meanwhile")
+        await producer.send_and_wait(where.topic, b"meanwhile", partition=where.partition)
         longest = max(longest, time.perf_counter() - began)
     await stopping
     return longest
@@ -82,6 +88,12 @@ HURTS: tuple[tuple[str, Hurt], ...] = (
     ("kill -9 of a leader, to the next ack", _killed),
     ("SIGTERM to a leader, longest wait for an ack", _stopped),
 )
+
+CASES = (
+    *((name, hurt, False) for name, hurt in HURTS),
+    ("kill -9 of a leader that is also the active controller, to the next ack", _killed, True),
+)
+"""Each row: its name, what happens, and whether it happens to the active controller."""
 
 
 async def idle_rows(*, seconds: float) -> list[Row]:

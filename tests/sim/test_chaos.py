@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -31,6 +32,14 @@ def test_every_scenario_is_a_plan(path):
 def test_every_fault_has_a_plans_word():
     """No fault is left out silently."""
     assert SIM_KINDS.keys() == FAULTS.keys()
+
+
+def test_the_product_s_default_holds_for_fencing_as_at_other_targets():
+    """Plans of seeds have fencing by refused connections off; a scenario's own settings prevail."""
+    scenario = read(find("kill-loop"))
+    assert plan_of(scenario, 1).settings["mk.fence.on.refused.connection"] == "true"
+    cluster = replace(scenario.cluster, settings={"mk.fence.on.refused.connection": "false"})
+    assert plan_of(replace(scenario, cluster=cluster), 1).settings["mk.fence.on.refused.connection"] == "false"
 
 
 CLEAN = (
