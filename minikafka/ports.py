@@ -163,8 +163,8 @@ class FileRegion(Protocol):
         """``size`` bytes from ``begin`` of the region. DiskFailed when the file no longer has them."""
         ...
 
-    def send(self, descriptor: int, begin: int) -> int:
-        """Send bytes from ``begin`` on to a socket and return how many; 0 if the file ended. OSError."""
+    def send(self, descriptor: int, begin: int, size: int) -> int:
+        """Send at most ``size`` bytes from ``begin`` on to a socket; return how many, 0 if the file ended. OSError."""
         ...
 
 

@@ -104,9 +104,9 @@ class OsRegion:
             _fail(error, self._path)
         return data
 
-    def send(self, descriptor: int, begin: int) -> int:
-        """Send from ``begin`` on to a socket; how many bytes it took. OSError."""
-        return os.sendfile(descriptor, self._descriptor.number, self._position + begin, self._size - begin)
+    def send(self, descriptor: int, begin: int, size: int) -> int:
+        """Send at most ``size`` bytes from ``begin`` on to a socket; how many it took. OSError."""
+        return os.sendfile(descriptor, self._descriptor.number, self._position + begin, min(size, self._size - begin))
 
 
 class OsFile:

@@ -7,7 +7,9 @@ Rules for this file:
    the transport in chunks, one for each time that the socket has room: a client that reads slowly costs a chunk of
    memory, not a response.
 3. ``waiting`` is empty unless the transport has paused its protocol. So its owner goes on when the transport resumes.
-4. A file that is shorter than its region, or that cannot be read, ends the connection: the response's size was sent.
+4. One turn of the loop sends TURN_SIZE bytes of regions at most: a fast reader could take tens of megabytes at once.
+   Until the next turn the protocol is paused, as the transport would pause it.
+5. A file that is shorter than its region, or that cannot be read, ends the connection: the response's size was sent.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import contextlib
 import socket
 from collections import deque
 
-from minikafka.config import KIB
+from minikafka.config import KIB, MIB
 from minikafka.errors import DiskFailed, DiskFull
 from minikafka.ports import Buffer, Buffers, FileRegion
 
@@ -28,6 +30,9 @@ CHUNK_SIZE = 128 * KIB
 """More than the transport's high-water mark: if the socket takes none of it, the transport pauses its protocol."""
 
 HIGH_WATER = 64 * KIB
+
+TURN_SIZE = 4 * MIB
+"""Sent in less than a millisecond."""
 
 MORE: int = getattr(socket, "MSG_MORE", 0)
 
@@ -72,12 +77,15 @@ class Outgoing:
 
     def _advance(self) -> None:
         waiting, transport = self.waiting, self._transport
+        left = TURN_SIZE
         try:
             while waiting and not self._is_paused and not transport.is_closing():
                 if isinstance(waiting[0], bytes | bytearray | memoryview):
                     self._write_buffers()
-                else:
-                    self._send(waiting[0])
+                    continue
+                left -= self._send(waiting[0], left)
+                if left <= 0 and waiting and not self._is_paused:
+                    self._yield()
         except (OSError, DiskFailed, DiskFull):
             transport.abort()
         if transport.is_closing():
@@ -104,11 +112,20 @@ class Outgoing:
         if large:
             self._transport.write(large)
 
-    def _send(self, region: FileRegion) -> None:
+    def _yield(self) -> None:
+        protocol = self._transport.get_protocol()
+        protocol.pause_writing()
+        asyncio.get_running_loop().call_soon(self._go_on, protocol)
+
+    def _go_on(self, protocol: asyncio.BaseProtocol) -> None:
+        if self.waiting:  # else all was sent because the connection closes, or it is gone
+            protocol.resume_writing()
+
+    def _send(self, region: FileRegion, size_max: int) -> int:
         sent, direct = None, self._direct()
         if direct is not None:
             with contextlib.suppress(BlockingIOError):
-                sent = region.send(direct.fileno(), self._begin)
+                sent = region.send(direct.fileno(), self._begin, size_max)
             if sent == 0:
                 raise DiskFailed("the file is shorter than the region that is being sent")
         if sent is None:
@@ -118,6 +135,7 @@ class Outgoing:
         if self._begin == len(region):
             self.waiting.popleft()
             self._begin = 0
+        return sent
 
     def _send_head(self, data: Buffer) -> int:
         """Send the bytes before a region, to leave together with it; how many the socket took."""

@@ -163,6 +163,22 @@ def test_slow_reader_costs_one_chunk_of_memory(play, file: OsFile):
     play(story)
 
 
+def test_fast_reader_does_not_hold_the_loop(play, file: OsFile, monkeypatch: pytest.MonkeyPatch):
+    """A turn of the loop sends a bounded part of a response; then everything else has its turn."""
+    monkeypatch.setattr(outgoing, "TURN_SIZE", 100_000)
+
+    async def story(peer: Peer, reader: asyncio.StreamReader) -> None:
+        peer.outgoing.write([b"head", region_of(file, 0, MIB), b"tail", region_of(file, 7, 50_000)])
+        assert peer.pauses == 1
+        assert peer.transport.get_write_buffer_size() == 0
+        wanted = b"head" + CONTENT[:MIB] + b"tail" + CONTENT[7:50_007]
+        assert await reader.readexactly(len(wanted)) == wanted
+        assert peer.pauses >= MIB // 100_000
+        assert not peer.outgoing.waiting
+
+    play(story)
+
+
 def test_connection_that_closes_sends_the_rest_first(play, file: OsFile):
     """`finish` gives it to the transport, which closes when it is written."""
 

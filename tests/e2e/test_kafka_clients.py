@@ -368,8 +368,8 @@ def test_large_fetches_beyond_the_memory_tail_are_sent_from_the_file(monkeypatch
     sent: list[int] = []
     real = OsRegion.send
 
-    def counted(self: OsRegion, descriptor: int, begin: int) -> int:
-        size = real(self, descriptor, begin)
+    def counted(self: OsRegion, *given: int) -> int:
+        size = real(self, *given)
         sent.append(size)
         return size
 
