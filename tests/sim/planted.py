@@ -136,11 +136,13 @@ def as_if_synced(self: Any, name: TopicPartition) -> bool:
 def up_to_the_log_end(original: Callable[..., Any]) -> Callable[..., Any]:
     """Consumers read to the log's end in place of the watermark."""
 
-    def read(replicas: Any, item: Any, partition: Any, leader: LeaderReplica, budget: int, first: bool) -> Any:
+    def read(
+        replicas: Any, item: Any, partition: Any, leader: LeaderReplica, budget: int, first: bool, as_region: bool
+    ) -> Any:
         watermark = leader.high_watermark
         leader.high_watermark = leader.log.end_offset
         try:
-            return original(replicas, item, partition, leader, budget, first)
+            return original(replicas, item, partition, leader, budget, first, as_region)
         finally:
             leader.high_watermark = watermark
 
