@@ -87,7 +87,7 @@ class OffsetIndex(_SparseIndex):
 
     def is_full(self, size_max: int) -> bool:
         """Would one more entry exceed ``segment.index.bytes``?"""
-        return len(self) >= size_max // _OFFSET_ENTRY.size
+        return len(self._entries) + _OFFSET_ENTRY.size > size_max
 
     def is_sane(self, *, size: int, end_offset: Offset | None) -> bool:
         """Whole entries, both fields rising, inside the segment. Zeros after a crash are not."""
@@ -140,7 +140,7 @@ class TimeIndex(_SparseIndex):
 
     def is_full(self, size_max: int) -> bool:
         """The last slot is reserved for the entry at the roll."""
-        return len(self) >= size_max // _TIME_ENTRY.size - 1
+        return len(self._entries) + 2 * _TIME_ENTRY.size > size_max
 
     def is_sane(self, *, end_offset: Offset | None) -> bool:
         """Whole entries, timestamps rising, offsets not falling, inside the segment."""

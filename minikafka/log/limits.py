@@ -27,10 +27,11 @@ def check_limits(batch: RecordBatch, config: TopicConfig, *, wall_ms: int, log: 
 
     Timestamps are judged by what the header tells: the first record's and the largest.
     """
-    if batch.size > config.max_message_bytes:
-        raise MessageTooLarge(f"{log}: a batch of {batch.size} bytes, max.message.bytes is {config.max_message_bytes}")
-    if batch.size > config.segment_bytes:
-        raise RecordListTooLarge(f"{log}: a batch of {batch.size} bytes, segment.bytes is {config.segment_bytes}")
+    size = batch.size
+    if size > config.max_message_bytes:
+        raise MessageTooLarge(f"{log}: a batch of {size} bytes, max.message.bytes is {config.max_message_bytes}")
+    if size > config.segment_bytes:
+        raise RecordListTooLarge(f"{log}: a batch of {size} bytes, segment.bytes is {config.segment_bytes}")
     if uses_append_time(config) or batch.timestamp_type != CREATE_TIME:
         return
     low = wall_ms - config.message_timestamp_before_max_ms

@@ -119,3 +119,11 @@ def test_a_full_index_rolls_the_segment():
         fill(log, "x", time=TIME + n)
     assert log.segment_count > 4
     assert log.end_offset == 30
+
+
+@given(st.integers(0, 400))
+def test_index_is_full_when_one_more_entry_exceeds_its_size(size_max: int) -> None:
+    """Entries have 8 and 12 bytes; of the time index the last one is reserved for the roll."""
+    for entries in range(40):
+        assert OffsetIndex(0, bytes(8 * entries)).is_full(size_max) == (entries + 1 > size_max // 8)
+        assert TimeIndex(0, bytes(12 * entries)).is_full(size_max) == (entries + 2 > size_max // 12)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from minikafka.broker.api import produce as produce_api
 from minikafka.broker.broker import Broker
 from minikafka.broker.dispatch import Begun, settled
 from minikafka.errors import UnknownTopicOrPartition
@@ -109,6 +110,47 @@ def test_a_begun_request_sees_what_happens_before_it_is_awaited(cluster: SimClus
         return cluster.sim.loop.now - began
 
     assert cluster.run(ask()) < 1.0
+
+
+def test_produce_of_one_partition_equals_the_form_for_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The path for a single batch is unrolled: responses, log and metrics are those of the general form."""
+    good = build_batch([Record(0, 1_000, 0, None, b"a"), Record(1, 1_000, 0, None, b"b")])
+    idempotent = build_batch([Record(0, 1_000, 0, None, b"c")], producer_id=7, producer_epoch=0, base_sequence=0)
+    future = build_batch([Record(0, 10**15, 0, None, b"d")])
+    script = [
+        produce_batch(batch, acks=acks, topic=topic)
+        for batch in (good, idempotent, idempotent, good[:-1] + b"?", future, b"", LONG)
+        for acks in (1, 0, -1)
+        for topic in ("orders", "elsewhere", "__consumer_offsets")
+    ]
+
+    def play(*, expires: bool = False) -> tuple[object, ...]:
+        with simulated() as cluster:
+            cluster.create_topic("orders")
+            cluster.settle()
+            leader = cluster.leader_of(ORDERS)
+            broker = cluster.brokers[leader]
+
+            async def ask() -> list[tuple[type, object]]:
+                log = broker.replicas.partitions[ORDERS].log
+                answers = []
+                for request in script:
+                    end = log.end_offset
+                    if expires:  # between the append and the response
+                        monkeypatch.setattr(broker.lifecycle, "_is_in_time", lambda end=end: log.end_offset == end)
+                    answers.append(answer(broker, request))
+                return [(type(each), await settled(each)) for each in answers]
+
+            responses = cluster.run(ask())
+            traffic = broker.replicas.traffic
+            counters = traffic.topics, traffic.produce_outcomes, traffic.produce_errors, traffic.acked_records
+            monkeypatch.undo()
+            return responses, values(cluster, leader, ORDERS), counters
+
+    for expires in (False, True):
+        unrolled = play(expires=expires)
+        monkeypatch.setattr(produce_api, "_produce_one", lambda *_: None)
+        assert play(expires=expires) == unrolled
 
 
 def test_a_fetch_with_data_and_what_only_reads_state_are_answered_at_once(cluster: SimCluster) -> None:

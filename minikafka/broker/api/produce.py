@@ -99,6 +99,10 @@ def handle_produce(
         raise InvalidRequiredAcks(f"acks={request.acks}: one of -1 (all), 0, 1 is needed")
     if request.timeout_ms < 0:
         raise InvalidRequest(f"timeout_ms={request.timeout_ms} is negative", member="timeout_ms")
+    if len(request.partitions) == 1:
+        answer = _produce_one(replicas, request, session_alive, context)
+        if answer is not None:
+            return answer
     items = {TopicPartition(item.topic, item.partition): item for item in request.partitions}
     if len(items) < len(request.partitions):
         raise InvalidRequest("a partition stands twice in one request", member="partitions")
@@ -107,6 +111,35 @@ def handle_produce(
     if long or not replicas.arrivals.is_free(items):
         return production.append_in_order(long, replicas.arrivals.enter(items))
     return production.acknowledge() if production.append() else production.append_rest()
+
+
+def _produce_one(
+    replicas: ReplicaManager, request: ProduceRequest, session_alive: SessionAlive, context: RequestContext
+) -> ProduceResponse | Begun | None:
+    """Append the only batch of a request; None if it must wait for its turn, and then nothing has happened.
+
+    Unrolled: :class:`_Production` for a request with one partition, as nearly all requests of small batches are. It
+    does what the class does after the append, unless the response has to wait or reports an error.
+    """
+    (item,) = request.partitions
+    name = TopicPartition(item.topic, item.partition)
+    if (
+        _is_long(replicas, name, item)
+        or not replicas.arrivals.is_free((name,))
+        or not replicas.turns.take(sum(map(len, item.records)))
+    ):
+        return None
+    try:
+        each = _append(replicas, name, item, request.acks, session_alive, None)
+    except ProtocolError as error:
+        return _Production(replicas, request, {name: item}, session_alive, context).continued(name, error)
+    partition = each.partition
+    if request.acks == ACKS_ALL or partition.config.syncs_before_acknowledging or not session_alive():
+        return _Production(replicas, request, {name: item}, session_alive, context).continued(name, each)
+    replicas.advance(partition, each.leader)
+    replicas.sync_if_due(partition)
+    _count(replicas, name, request.acks, each, None)
+    return ProduceResponse(partitions=(_appended(name, each),))
 
 
 class _Production:
@@ -145,6 +178,14 @@ class _Production:
         self._validated: dict[TopicPartition, RecordBatch] = {}
         self._written: dict[TopicPartition, _Written] = {}
         self._refused: dict[TopicPartition, ProtocolError] = {}
+
+    def continued(self, name: TopicPartition, result: _Written | ProtocolError) -> ProduceResponse | Begun:
+        """Acknowledge the only batch, which the caller has appended or refused."""
+        if isinstance(result, ProtocolError):
+            self._refused[name] = result
+        else:
+            self._written[name] = result
+        return self.acknowledge()
 
     def append(self) -> bool:
         """Append what the turn of the loop has room for; True if that is all. The first step of a request."""
@@ -312,7 +353,7 @@ def _append(
         meter = replicas.traffic.topic(name.topic)
         meter.bytes_in += len(item.records[0])
         meter.messages_in += appended.end_offset - appended.base_offset
-    replicas.waiters.wake(Mark.LOG_END, name, leader.log.end_offset)
+    replicas.waiters.wake(Mark.LOG_END, name, appended.end_offset)
     return _Written(partition, leader, appended, replicas.flushers[name])
 
 
@@ -407,6 +448,10 @@ def _answer(
         )
     if each is None:
         raise InvalidRequest(f"{name} was neither written nor refused", outcome=UNKNOWN)
+    return _appended(name, each)
+
+
+def _appended(name: TopicPartition, each: _Written) -> ProducedPartition:
     return ProducedPartition(
         topic=name.topic,
         partition=name.partition,
