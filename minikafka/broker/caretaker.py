@@ -58,7 +58,9 @@ class Caretaker:
         self.replicas = replicas
         self._on_disk_failure = on_disk_failure
         self._spawn = spawn
-        self._last_sync: dict[TopicPartition, float] = {}
+        self._unsynced: dict[TopicPartition, float] = {}
+        """Logs that the latest look found unsynced, and the time of the look before that."""
+        self._looked_at = replicas.clock.now()
         self._news = asyncio.Event()
         """A turn has ended, or a setting has moved."""
         live.subscribe(lambda _: self._news.set())
@@ -153,6 +155,8 @@ class Caretaker:
             # Followers take the leader's log start; they delete only what it has let go.
             expired = [segment for segment in expired if segment.next_offset <= log.start_offset]
         if expired:
+            if isinstance(partition.role, LeaderReplica):
+                partition.role.stir()  # the log start moves, before anything is awaited
             self.replicas.unlink_later(await log.delete_segments(expired), partition.config)
 
     async def _sync(self) -> None:
@@ -160,16 +164,16 @@ class Caretaker:
         the recovery point moves on (KAFKA-FACTS 1.3): else a crash would cost a walk over the whole log.
         """
         now = self.replicas.clock.now()
+        unsynced: dict[TopicPartition, float] = {}
         for name, partition in list(self.replicas.partitions.items()):
             log = partition.log
             if partition.failed or log.synced_end >= log.end_offset:
-                self._last_sync[name] = now
                 continue
             self.replicas.sync_if_due(partition)
-            overdue = now - self._last_sync.setdefault(name, now) >= partition.config.flush_ms / 1000
-            if overdue or log.wants_sync:
+            since = unsynced[name] = self._unsynced.get(name, self._looked_at)
+            if now - since >= partition.config.flush_ms / 1000 or log.wants_sync:
                 self.replicas.flushers[name].start()
-        self._last_sync = {name: at for name, at in self._last_sync.items() if name in self.replicas.partitions}
+        self._unsynced, self._looked_at = unsynced, now
 
     async def _unlink(self) -> None:
         self.replicas.unlink_due()

@@ -7,6 +7,8 @@ The rules are in ``replication/follower.py``; this driver asks, awaits and obeys
   fetch goes out: the fetch is the acknowledgement.
 - A partition that failed pauses alone, the others go on.
 - A partition that is new at this leader does not wait for the long poll under way: that one is given up.
+- A round looks only at partitions where something may have changed since the last one (``_touched``): an idle partition
+  costs nothing. Whatever may change the question, its pause, or what must be synced first, touches the partition.
 - The fetch session (KIP-227) is begun anew whenever it is not sure what the leader has counted: no answer, an answer
   given up, a new life of this loop. What could not be used of an answer is asked for again.
 """
@@ -14,7 +16,7 @@ The rules are in ``replication/follower.py``; this driver asks, awaits and obeys
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from minikafka.broker.live_settings import LiveSettings
@@ -139,6 +141,11 @@ class ReplicaFetchers:
         for loop in self._loops.values():
             loop.drop(name)
 
+    def touch(self, name: TopicPartition) -> None:
+        """The partition's settings have changed: what its log holds may have to be synced before the next fetch."""
+        for loop in self._loops.values():
+            loop.touch(name)
+
 
 class _LeaderLoop:
     """Fetches everything that is followed at one leader. Its task ends when nothing is, and starts anew on demand."""
@@ -159,9 +166,14 @@ class _LeaderLoop:
         self._session = FetcherSession()
         self._asked: dict[TopicPartition, _Asked] = {}
         """By the latest fetch."""
+        self._items: dict[TopicPartition, FetchPartition] = {}
+        """The items of ``_asked``."""
+        self._touched: dict[TopicPartition, None] = {}
+        """Partitions to look at before the next fetch; those that pause or must be synced stay here."""
 
     def add(self, name: TopicPartition) -> None:
         self.following[name] = 0.0
+        self._touched[name] = None
         self._changed.set()
         if self._long_poll is not None and not self._long_poll.expired():  # it may have been given up just before
             self._long_poll.reschedule(asyncio.get_running_loop().time())
@@ -169,22 +181,30 @@ class _LeaderLoop:
             self._task = self.owner.spawn(self._run(), f"fetch-from-{self.leader}")
 
     def drop(self, name: TopicPartition) -> None:
-        self.following.pop(name, None)
+        if self.following.pop(name, None) is not None:
+            self._touched[name] = None
         self.leader_ends.pop(name, None)
         self._failures.pop(name, None)
 
+    def touch(self, name: TopicPartition) -> None:
+        if name in self.following:
+            self._touched[name] = None
+
     async def _run(self) -> None:
         self._session.lost()
+        self._touched.update(dict.fromkeys(self.following))
         while self.following:
             self._changed.clear()
             await self._sync_what_is_not()
             now = self.owner.world.clock.now()
+            touched = list(self._touched)
             asking = self._next_fetches(now)
             address = self.owner.address_of(self.leader)
             if not asking or address is None:
+                self._touched.update(dict.fromkeys(touched))
                 await self._pause(now)
                 continue
-            response = await self._fetch(address, asking, now)
+            response = await self._fetch(address, asking, touched, now)
             if response is not None:
                 await self._obey(asking, response)
 
@@ -192,7 +212,7 @@ class _LeaderLoop:
         """Under sync-before-acknowledge a fetch says "durable up to here": also of a tail that a former life left in
         the page cache, or that was appended when this replica led.
         """
-        partitions = [self.owner.partitions[name] for name in self.following if name in self.owner.partitions]
+        partitions = [self.owner.partitions[name] for name in self._touched if name in self.owner.partitions]
         syncing = [
             self.owner.flushers[each.partition].durable(each.log.end_offset)
             for each in partitions
@@ -203,17 +223,22 @@ class _LeaderLoop:
             await asyncio.gather(*syncing, return_exceptions=True)
 
     def _next_fetches(self, now: float) -> dict[TopicPartition, _Asked]:
-        asking = {}
-        for name, not_before in list(self.following.items()):
+        for name in list(self._touched):
+            not_before = self.following.get(name)
             partition = self.owner.partitions.get(name)
             role = partition.role if partition else None
-            if partition is None or not isinstance(role, FollowerReplica) or role.leader != self.leader:
-                del self.following[name]
+            before = self._asked.pop(name, None)
+            self._items.pop(name, None)
+            if not_before is None or partition is None or not isinstance(role, FollowerReplica):
+                self.following.pop(name, None)
+                del self._touched[name]
+            elif role.leader != self.leader:
+                del self.following[name], self._touched[name]
             elif not_before <= now and not self._is_unsynced(name):
-                before = self._asked.get(name)
-                asking[name] = before if before is not None and before.is_current(role) else self._ask(partition, role)
-        self._asked = asking
-        return asking
+                asked = before if before is not None and before.is_current(role) else self._ask(partition, role)
+                self._asked[name], self._items[name] = asked, asked.item
+                del self._touched[name]
+        return self._asked
 
     def _ask(self, partition: Partition, role: FollowerReplica) -> _Asked:
         fetch = role.next_fetch()
@@ -238,21 +263,29 @@ class _LeaderLoop:
     async def _pause(self, now: float) -> None:
         """Wait for news, or until a paused partition may be asked for again."""
         backoff = self.owner.config.replica_fetch_backoff_ms / 1000
-        until = min([now + backoff, *(at for at in self.following.values() if at > now)])
+        until = min([now + backoff, *self._pauses(now)])
         try:
             async with asyncio.timeout_at(until):
                 await self._changed.wait()
         except TimeoutError:
             return
 
+    def _pauses(self, now: float) -> list[float]:
+        """When partitions that pause may be asked for again."""
+        return [at for name in self._touched if (at := self.following.get(name, now)) > now]
+
     async def _fetch(
-        self, address: Address, asking: Mapping[TopicPartition, _Asked], now: float
+        self,
+        address: Address,
+        asking: Mapping[TopicPartition, _Asked],
+        touched: Sequence[TopicPartition],
+        now: float,
     ) -> FetchResponse | None:
         config = self.owner.config
         # The long poll ends when the pause of a partition that is left out does: else a leader that was one metadata
         # round late would wait for this follower as long as the others have nothing new.
-        pauses_ms = [int((at - now) * 1000) + 1 for at in self.following.values() if at > now]
-        in_session = self._session.next_request({name: each.item for name, each in asking.items()})
+        pauses_ms = [int((at - now) * 1000) + 1 for at in self._pauses(now)]
+        in_session = self._session.next_request(self._items, touched)
         if in_session.is_partial:
             pauses_ms.append(PARTIAL_WAIT_MS)
         request = FetchRequest(
@@ -305,6 +338,7 @@ class _LeaderLoop:
             self._failures[name] = failures + 1
             pause = min(BACKOFF_FIRST_S * 2**failures, self.owner.config.replica_fetch_backoff_ms / 1000)
             self.following[name] = self.owner.world.clock.now() + pause
+            self._touched[name] = None
 
     async def _obey(self, asking: Mapping[TopicPartition, _Asked], response: FetchResponse) -> None:
         """Apply the answer partition by partition; syncs run together, each before its own acknowledgement."""
@@ -315,6 +349,7 @@ class _LeaderLoop:
             self.owner.traffic.replication_bytes_in += size
             await self.owner.turns.admit(size)
             name = TopicPartition(answer.topic, answer.partition)
+            self.touch(name)
             asked = asking.get(name)
             partition = self.owner.partitions.get(name)
             if asked is None or partition is None or not asked.is_answered_to(partition):

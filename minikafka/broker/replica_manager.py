@@ -383,6 +383,7 @@ class ReplicaManager:
         partition.configure(config, lag_time_max_s=self.config.replica_lag_time_max_ms / 1000)
         if partition.failed:
             return
+        self.fetchers.touch(partition.partition)
         log = partition.log
         if config.syncs_before_acknowledging and log.synced_end < log.end_offset:
             # From now on only what is synced counts: what was written under the old policy must be, too.

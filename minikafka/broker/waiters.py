@@ -41,8 +41,10 @@ class Condition(NamedTuple):
     offset: Offset
 
 
-class _Waiter:
-    """One parked request; ``future`` is None once it has gone, and then its entries in the heaps are dead."""
+class Waiter:
+    """One parked request; ``future`` is None before it waits and once it has gone: then its entries in the heaps are
+    dead.
+    """
 
     __slots__ = ("expired", "future", "released", "timer")
 
@@ -71,10 +73,10 @@ class _Heap:
     __slots__ = ("entries", "sweep_size")
 
     def __init__(self) -> None:
-        self.entries: list[tuple[Offset, int, _Waiter, Condition]] = []
+        self.entries: list[tuple[Offset, int, Waiter, Condition]] = []
         self.sweep_size = SWEEP_SIZE_MIN
 
-    def push(self, birth: int, waiter: _Waiter, condition: Condition) -> None:
+    def push(self, birth: int, waiter: Waiter, condition: Condition) -> None:
         if len(self.entries) >= self.sweep_size:
             self.entries = [entry for entry in self.entries if entry[2].future is not None]
             heapq.heapify(self.entries)
@@ -156,21 +158,27 @@ class Waiters:
         deadline: float,
         *,
         news: list[TopicPartition] | None = None,
+        waiter: Waiter | None = None,
     ) -> Awaitable[bool]:
         """As ``until`` for a caller that has found ``met`` false. What happens from this call on wakes the waiter, also
-        before the result is awaited.
+        before the result is awaited. ``waiter``: a new one, for :meth:`add`.
         """
         if self._is_over(deadline):
             return self._wait(None, met, deadline, news)
-        waiter = _Waiter()
+        waiter = waiter or Waiter()
         waiter.released.extend(conditions)
         waiter.timer = asyncio.get_running_loop().call_at(deadline, waiter.expire)
         self._watch(waiter)
         return self._wait(waiter, met, deadline, news)
 
+    def add(self, waiter: Waiter, condition: Condition) -> None:
+        """Let a parked request wait for one more condition. Nothing happens if it has gone."""
+        if waiter.future is not None:
+            self._push(waiter, condition)
+
     async def _wait(
         self,
-        waiter: _Waiter | None,
+        waiter: Waiter | None,
         met: Callable[[], bool],
         deadline: float,
         news: list[TopicPartition] | None,
@@ -198,14 +206,16 @@ class Waiters:
     def _is_over(self, deadline: float) -> bool:
         return self._closed or asyncio.get_running_loop().time() >= deadline
 
-    def _watch(self, waiter: _Waiter) -> None:
+    def _watch(self, waiter: Waiter) -> None:
         """Wait for what it was released from (at first: for all)."""
         waiter.future = asyncio.get_running_loop().create_future()
-        births = self._births
         for condition in waiter.released:
-            heaps = self._heaps[condition.mark]
-            heap = heaps.get(condition.partition)
-            if heap is None:
-                heap = heaps[condition.partition] = _Heap()
-            heap.push(next(births), waiter, condition)
+            self._push(waiter, condition)
         waiter.released.clear()
+
+    def _push(self, waiter: Waiter, condition: Condition) -> None:
+        heaps = self._heaps[condition.mark]
+        heap = heaps.get(condition.partition)
+        if heap is None:
+            heap = heaps[condition.partition] = _Heap()
+        heap.push(next(self._births), waiter, condition)

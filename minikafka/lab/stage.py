@@ -351,7 +351,7 @@ class Stage:
             return
         for member, remote in role.remotes.items():
             behind = role.log.end_offset - max(remote.end_offset, 0)
-            ago = self.now - remote.last_caught_up
+            ago = self.now - remote.caught_up_at()
             seen = "never caught up" if ago == float("inf") else f"caught up {ago:g} s ago"
             self.say(f"{self.name(member)}: {seen}, {behind} record{'s' * (behind != 1)} behind")
         self.submit(node, role, role.propose_shrink(self.now))

@@ -20,11 +20,11 @@ reads a clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from minikafka.errors import FetchSessionIdNotFound, InvalidFetchSessionEpoch
-from minikafka.replication.leader import LeaderReplica
+from minikafka.replication.leader import IdleFetches, LeaderReplica
 from minikafka.replication.partition import Partition
 from minikafka.types import NO_NODE, NO_OFFSET, NodeId, Offset, TopicPartition
 from minikafka.wire.messages import FetchPartition, FetchRequest, ForgottenPartition
@@ -107,6 +107,12 @@ class FetchSession:
         """That of the latest request."""
         self.last_used = now
         self.partitions: dict[TopicPartition, CachedPartition] = {}
+        self.active: dict[TopicPartition, CachedPartition] = {}
+        """Those that must be looked at for a request. The others are idle, which only a follower's are: their leaders
+        count the session's requests by :attr:`idle`, and stir each before anything changes there."""
+        self.idle = IdleFetches(self._stirred)
+        self.on_stir: Callable[[CachedPartition], None] | None = None
+        """Called with each partition that was idle."""
 
     @property
     def is_privileged(self) -> bool:
@@ -116,16 +122,44 @@ class FetchSession:
     def update(self, named: Sequence[FetchPartition], forgotten: Sequence[ForgottenPartition]) -> None:
         """Take over what a request says has changed."""
         for gone in forgotten:
-            self.partitions.pop(TopicPartition(gone.topic, gone.partition), None)
+            name = TopicPartition(gone.topic, gone.partition)
+            self._look_at(name)
+            self.active.pop(name, None)
+            self.partitions.pop(name, None)
         for item in named:
             name = TopicPartition(item.topic, item.partition)
-            self.partitions[name] = CachedPartition(item)
+            self._look_at(name)
+            self.active[name] = self.partitions[name] = CachedPartition(item)
+
+    def rests(self, cached: CachedPartition) -> None:
+        """Its leader counts the session's next requests by :attr:`idle`."""
+        self.active.pop(cached.name, None)
+
+    def look_at_all(self) -> None:
+        """Make every partition active."""
+        if len(self.active) < len(self.partitions):
+            for name in self.partitions:
+                self._look_at(name)
+
+    def _look_at(self, name: TopicPartition) -> None:
+        """Make a partition active: its leader no longer counts the session's requests for it."""
+        cached = None if name in self.active else self.partitions.get(name)
+        if cached is not None and cached.leader is not None:
+            cached.leader.stir(self.replica_id)
+
+    def _stirred(self, name: TopicPartition) -> None:
+        cached = self.partitions.get(name)
+        if cached is not None:
+            self.active[name] = cached
+            if self.on_stir is not None:
+                self.on_stir(cached)
 
     def served(self, name: TopicPartition) -> None:
         """It got data: the others come first next time (KIP-74)."""
-        cached = self.partitions.pop(name, None)
-        if cached is not None:
-            self.partitions[name] = cached
+        for partitions in (self.partitions, self.active):
+            cached = partitions.pop(name, None)
+            if cached is not None:
+                partitions[name] = cached
 
 
 class FetchSessions:
@@ -229,13 +263,27 @@ class FetcherSession:
         self._cached: dict[TopicPartition, FetchPartition | None] = {}
         """What the leader has cached; None: it does, but the fetcher wants to hear of it again."""
         self._named_max = named_max
+        self._unheard: dict[TopicPartition, None] = {}
+        """Partitions to be named again."""
         self._left_out: dict[TopicPartition, None] = {}
         """What the latest request had no room for, longest waiting first: it comes first in the next one."""
 
-    def next_request(self, wanted: Mapping[TopicPartition, FetchPartition]) -> SessionRequest:
-        """Name what has changed since the last request. Exactly one of :meth:`answered` and :meth:`lost` follows."""
+    def next_request(
+        self, wanted: Mapping[TopicPartition, FetchPartition], touched: Iterable[TopicPartition] | None = None
+    ) -> SessionRequest:
+        """Name what has changed since the last request. Exactly one of :meth:`answered` and :meth:`lost` follows.
+
+        ``touched`` are the partitions whose question may differ from that of the last request, or that are no longer
+        wanted (None: any): the others are not looked at, because idle partitions are many.
+        """
         cached = self._cached  # Empty before a full request: everything is named.
-        changed = [name for name, item in wanted.items() if not _is_same(cached.get(name), item)]
+        looked_at = dict.fromkeys(wanted) if touched is None or not cached else dict.fromkeys(touched)
+        looked_at.update(self._left_out)
+        looked_at.update(self._unheard)
+        if touched is None:
+            looked_at.update(dict.fromkeys(cached))
+        self._unheard.clear()
+        changed = [name for name in looked_at if name in wanted and not _is_same(cached.get(name), wanted[name])]
         left_out: dict[TopicPartition, None] = {}
         if len(changed) > self._named_max:
             order = {name: at for at, name in enumerate(self._left_out)}
@@ -244,15 +292,17 @@ class FetcherSession:
             del changed[self._named_max :]
         forgotten = tuple(
             ForgottenPartition(topic=name.topic, partition=name.partition)
-            for name in cached
-            if name not in wanted or name in left_out
+            for name in looked_at
+            if name in cached and (name not in wanted or name in left_out)
         )
         if len(forgotten) > self._named_max:
             self.lost()
             return self.next_request(wanted)
         self._left_out = left_out
-        self._cached = {name: item for name, item in wanted.items() if name not in left_out}
+        for gone in forgotten:
+            del cached[TopicPartition(gone.topic, gone.partition)]
         named = tuple(wanted[name] for name in changed)
+        cached.update(zip(changed, named, strict=True))
         return SessionRequest(self.id, self.epoch, named, forgotten, is_partial=bool(left_out))
 
     def answered(self, session_id: int) -> None:
@@ -267,11 +317,13 @@ class FetcherSession:
         """Nobody knows what the leader has cached now: begin anew (and end there what may be left)."""
         self.epoch = FULL_EPOCH
         self._cached = {}
+        self._unheard.clear()
 
     def unheard(self, name: TopicPartition) -> None:
         """What was told of this partition could not be used: ask again as if for the first time."""
         if name in self._cached:
             self._cached[name] = None
+            self._unheard[name] = None
 
 
 def _is_same(cached: FetchPartition | None, item: FetchPartition) -> bool:

@@ -86,6 +86,22 @@ class FetchEffect(NamedTuple):
     """The follower may join the ISR: propose it."""
 
 
+class IdleFetches:
+    """The requests of one fetch session (KIP-227), as they count for the partitions of the session that are idle.
+
+    A request acknowledges every idle partition again. That is written here once, not into each of thousands of
+    partitions twice a second. :meth:`LeaderReplica.stir` ends it for a partition before anything changes there.
+    """
+
+    __slots__ = ("at", "on_stir")
+
+    def __init__(self, on_stir: Callable[[TopicPartition], None]) -> None:
+        """``on_stir`` is called with each partition that is no longer idle."""
+        self.at = NEVER
+        """When the latest request arrived."""
+        self.on_stir = on_stir
+
+
 @dataclass(slots=True)
 class Remote:
     """What the leader knows of one follower (KAFKA-FACTS 3.1)."""
@@ -96,6 +112,16 @@ class Remote:
     leader_end_at_last_fetch: Offset = 0
     last_caught_up: float = NEVER
     broker_epoch: int = -1
+    idle: IdleFetches | None = None
+    """Set while every request of this session only repeats that the follower stands at the log's end."""
+
+    def fetched_at(self) -> float:
+        """When the follower fetched last."""
+        return self.last_fetch if self.idle is None else max(self.last_fetch, self.idle.at)
+
+    def caught_up_at(self) -> float:
+        """When the follower was caught up last."""
+        return self.last_caught_up if self.idle is None else max(self.last_caught_up, self.idle.at)
 
     def on_fetch(
         self, *, offset: Offset, start_offset: Offset, broker_epoch: int, leader_end: Offset, now: float
@@ -153,6 +179,8 @@ class LeaderReplica:
         self.events = events
         self._unheard = unheard_by(events)
         self.name = str(partition)
+        self._has_idle = False
+        """A follower may be idle: see :meth:`stir`."""
         # Known from the first moment, not from the first append: else followers get "undefined" and diverge
         # (KAFKA-7415).
         self.epoch_start = log.end_offset
@@ -204,6 +232,8 @@ class LeaderReplica:
                 isr=list(self.isr),
                 min_insync_replicas=self.min_isr,
             )
+        if self._has_idle:
+            self.stir()
         before = self.log.end_offset
         info = self.log.append_as_leader(batch, leader_epoch=self.epoch, wall_ms=wall_ms)
         end = info.last_offset + 1
@@ -246,6 +276,8 @@ class LeaderReplica:
             )
         if new == old:
             return False
+        if self._has_idle:
+            self.stir()
         if not old < new <= self.log.end_offset:
             raise InvariantViolation(f"watermark within the log (old={old} new={new} log={self.log})")
         self.events(
@@ -270,7 +302,7 @@ class LeaderReplica:
 
     def _is_caught_up(self, node: NodeId, now: float) -> bool:
         remote = self.remotes[node]
-        return remote.end_offset == self.log.end_offset or now - remote.last_caught_up <= self.lag_time_max_s
+        return remote.end_offset == self.log.end_offset or now - remote.caught_up_at() <= self.lag_time_max_s
 
     # ---- followers ---------------------------------------------------------------------------------------------------
 
@@ -327,6 +359,8 @@ class LeaderReplica:
             offset <= self.log.end_offset, "a follower asks within the log", node=node, offset=offset, log=self.log
         )
         remote = self.remotes[node]
+        if remote.idle is not None:
+            self._stir(remote)
         moved = remote.end_offset != offset
         remote.on_fetch(
             offset=offset, start_offset=start_offset, broker_epoch=broker_epoch, leader_end=leader_end, now=now
@@ -336,11 +370,14 @@ class LeaderReplica:
         wants_in = self.proposal is None and node not in self.isr and self.may_join(node)
         return FetchEffect(high_watermark_moved=moved and self.advance(now), wants_in=wants_in)
 
-    def asks_again(self, node: NodeId, offset: Offset, *, broker_epoch: int, now: float) -> bool:
+    def asks_again(
+        self, node: NodeId, offset: Offset, *, broker_epoch: int, now: float, idle: IdleFetches | None = None
+    ) -> bool:
         """An ISR member that asked from the log's end asks from there once more: only its times move on.
 
         The short way of :meth:`record_fetch` for the many idle partitions of a fetch session (KIP-227), whose question
         the caller knows to be in order still. False, with nothing done, when there is more to it than that.
+        With ``idle`` every later request of that session counts as this one did, until :meth:`stir`.
         """
         remote = self.remotes[node]
         if remote.end_offset != offset or remote.broker_epoch != broker_epoch or node not in self.isr:
@@ -350,7 +387,28 @@ class LeaderReplica:
         remote.last_caught_up = max(remote.last_caught_up, now)
         remote.leader_end_at_last_fetch = offset
         remote.last_fetch = now
+        if idle is not None:
+            remote.idle = idle
+            self._has_idle = True
         return True
+
+    def stir(self, node: NodeId | None = None) -> None:
+        """Look again at the followers that are idle here (``node``: at this one), for something changes.
+
+        To be called before the log's end or start, the high watermark, the ISR, or the role changes. Fetches that were
+        counted together are written down, and the next request of the session is looked at in full.
+        """
+        for each, remote in self.remotes.items():
+            if remote.idle is not None and node in (None, each):
+                self._stir(remote)
+        self._has_idle = node is not None
+
+    def _stir(self, remote: Remote) -> None:
+        idle = remote.idle
+        if idle is not None:
+            remote.last_fetch, remote.last_caught_up = remote.fetched_at(), remote.caught_up_at()
+            remote.idle = None
+            idle.on_stir(self.partition)
 
     def may_join(self, node: NodeId) -> bool:
         """May ``node`` be let into the ISR? At the watermark *and* at the start of this epoch, and eligible (S15).
@@ -415,6 +473,7 @@ class LeaderReplica:
         """
         if partition_epoch <= self.partition_epoch:
             return False
+        self.stir()
         new = tuple(isr)
         if new != self.isr:
             kind = (
@@ -438,6 +497,7 @@ class LeaderReplica:
 
         Replicas are taken away with a new epoch only: nobody may go on counting, or fetching, in the old one.
         """
+        self.stir()
         gone = [node for node in self.remotes if node not in replicas]
         invariant(not gone, "replicas are taken away with a new leader epoch", gone=gone, epoch=self.epoch)
         for node in replicas:

@@ -86,6 +86,8 @@ class Partition:
             elif isinstance(self.role, FollowerReplica):
                 self.role.isr = state.isr
             return False
+        if isinstance(self.role, LeaderReplica):
+            self.role.stir()
         self.leader, self.epoch = state.leader, state.leader_epoch
         self._resting_watermark = self.high_watermark
         if state.leader == self.me:
@@ -161,6 +163,8 @@ class Partition:
         """Give up the role: the replica moves away, or the broker stops."""
         if self.role is not None:
             self.events("role_given_up", partition=str(self.partition), epoch=self.epoch)
+        if isinstance(self.role, LeaderReplica):
+            self.role.stir()
         self._resting_watermark = self.high_watermark
         self.role = None
         self.leader = NO_NODE

@@ -23,7 +23,7 @@ from minikafka.replication.fetch_session import (
 )
 from minikafka.types import TopicPartition
 from minikafka.wire.messages import FetchPartition, FetchRequest, ForgottenPartition
-from tests.rules.replication_kit import LAG_S, batch, leader, log_of, seat, state
+from tests.rules.replication_kit import LAG_S, batch, leader, log_of, seat, state, write
 
 FOLLOWER = 2
 INCARNATION = 20
@@ -192,6 +192,85 @@ def test_the_short_way_says_what_the_long_one_would():
     assert not effect.wants_in
     assert short.asks_again(FOLLOWER, 3, broker_epoch=INCARNATION, now=2.0)
     assert long.remotes == short.remotes
+
+
+def idle_session(led, now: float = 1.0) -> FetchSession:
+    """A session whose only partition is idle since ``now``."""
+    session = begun(sessions(), question(0, 3))
+    cached = session.partitions[name(0)]
+    follows(led, 3, now=now)
+    cached.answered(seat(), led, led.high_watermark, 0)
+    session.idle.at = now
+    assert led.asks_again(FOLLOWER, 3, broker_epoch=INCARNATION, now=now, idle=session.idle)
+    session.rests(cached)
+    return session
+
+
+def test_requests_count_for_idle_partitions_as_if_each_had_been_asked():
+    """The sum is written down before anything changes: afterwards no request counts unseen."""
+    plain, summed = leader(log_of((0, 3)), epoch=1), leader(log_of((0, 3)), epoch=1)
+    follows(plain, 3, now=1.0)
+    session = idle_session(summed)
+    for now in (2.0, 3.0):
+        assert plain.asks_again(FOLLOWER, 3, broker_epoch=INCARNATION, now=now)
+        session.idle.at = now
+    remote = summed.remotes[FOLLOWER]
+    assert (remote.fetched_at(), remote.caught_up_at()) == (3.0, 3.0)
+    for led in (plain, summed):
+        led.append(batch("x"), acks=1, wall_ms=0)
+    session.idle.at = 4.0
+    assert plain.remotes == summed.remotes
+    assert FOLLOWER in summed.laggards(3.0 + LAG_S + 1)
+
+
+CHANGES = {
+    "append": lambda place, led: led.append(batch("x"), acks=1, wall_ms=0),
+    "watermark": lambda place, led: (follows(led, 3, now=5.0), led.record_fetch(3, 3, **fetch_facts(led))),
+    "ISR": lambda place, led: led.on_committed_state((1, 2), led.partition_epoch + 1, recovered=True, now=5.0),
+    "replicas": lambda place, led: led.reassigned((1, 2, 3, 4), (4,), 5.0),
+    "named again": lambda place, led: follows(led, 3, now=5.0),
+    "new epoch": lambda place, led: place.apply(state(epoch=9, version=9), place.config, 5.0),
+    "role given up": lambda place, led: place.rest(),
+    "disk failed": lambda place, led: place.fail("broken"),
+}
+
+
+def fetch_facts(led) -> dict[str, Any]:
+    return {"start_offset": 0, "broker_epoch": 30, "leader_end": led.log.end_offset, "now": 5.0}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_whatever_changes_makes_an_idle_partition_active(change: str):
+    """Otherwise a follower would never hear of it, or would count as in sync without a look at its question."""
+    place = seat()
+    place.apply(state(epoch=1), place.config, 0.0)
+    write(place.role, "a", "b", "c")
+    session = idle_session(place.role)
+    woken = []
+    session.on_stir = woken.append
+    assert not session.active
+    CHANGES[change](place, place.role)
+    assert list(session.active) == [name(0)]
+    assert woken == [session.partitions[name(0)]]
+
+
+@pytest.mark.parametrize("how", ["named", "forgotten", "all"])
+def test_a_session_counts_no_idle_partition_that_its_fetcher_asks_about_otherwise(how: str):
+    """A question that may be refused, or is no longer asked, says nothing about what the follower holds."""
+    led = leader(log_of((0, 3)), epoch=1)
+    session = idle_session(led)
+    match how:
+        case "named":
+            session.update([question(0, 3, current_leader_epoch=99)], [])
+        case "forgotten":
+            session.update([], [ForgottenPartition(topic="orders", partition=0)])
+        case _:
+            session.look_at_all()
+    session.idle.at = 100.0
+    led.append(batch("x"), acks=1, wall_ms=0)
+    assert led.remotes[FOLLOWER].fetched_at() == 1.0
+    assert FOLLOWER in led.laggards(1.0 + LAG_S + 1)
+    assert list(session.active) == ([] if how == "forgotten" else [name(0)])
 
 
 @pytest.mark.parametrize(
@@ -374,6 +453,28 @@ def test_what_the_leader_acknowledges_is_what_the_fetcher_asked_for(rounds, name
         else:
             fetcher.answered(session.id if session is not None else 0)
             fetcher.unheard(name(unheard))
+
+
+STEPS = st.lists(st.tuples(OFFSETS, st.sampled_from(["answered", "lost", "unheard"]), st.integers(0, 4)), max_size=30)
+
+
+@given(STEPS, st.sampled_from([2, 5]))
+def test_a_look_at_what_was_touched_finds_what_a_look_at_all_does(steps, named_max):
+    """For speed the fetcher passes only those partitions whose question may have changed."""
+    plain, quick = FetcherSession(named_max), FetcherSession(named_max)
+    before: dict[TopicPartition, FetchPartition] = {}
+    for offsets, fate, number in steps:
+        wanted = {name(each): question(each, offset) for each, offset in sorted(offsets.items())}
+        touched = [each for each in sorted({*wanted, *before}) if wanted.get(each) != before.get(each)]
+        made, quickly = plain.next_request(wanted), quick.next_request(wanted, touched)
+        assert sorted(map(repr, made.partitions)) == sorted(map(repr, quickly.partitions)) or made.is_partial
+        assert set(made.forgotten) == set(quickly.forgotten) or made.is_partial
+        assert (made.session_epoch, made.is_partial) == (quickly.session_epoch, quickly.is_partial)
+        for fetcher in (plain, quick):
+            fetcher.lost() if fate == "lost" else fetcher.answered(100)
+            if fate == "unheard":
+                fetcher.unheard(name(number))
+        before = wanted
 
 
 def told(cache: FetchSessions, made: SessionRequest, now: float) -> FetchSession | Exception | None:

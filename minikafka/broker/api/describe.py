@@ -92,9 +92,9 @@ def _with_followers(told: DescribedReplica, leader: LeaderReplica, now: float) -
             RemoteReplica(
                 broker_id=node,
                 log_end_offset=remote.end_offset,
-                caught_up_ms_ago=_ms_ago(remote.last_caught_up, now),
+                caught_up_ms_ago=_ms_ago(remote.caught_up_at(), now),
                 in_sync=node in leader.isr,
-                last_fetch_ms_ago=_ms_ago(remote.last_fetch, now) if remote.last_fetch != NEVER else -1,
+                last_fetch_ms_ago=_ms_ago(remote.fetched_at(), now) if remote.fetched_at() != NEVER else -1,
                 holds_watermark=node in holding,
                 may_join=leader.may_join(node),
             )

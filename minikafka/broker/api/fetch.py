@@ -11,6 +11,8 @@
 - In a fetch session (KIP-227, ``replication/fetch_session.py``) a request speaks for all partitions of the session,
   named or not: each fetch offset is acknowledged anew, each question is checked anew unless nothing has happened that
   could change the answer. Only what is news is answered. A long poll looks again only at the partitions that woke it.
+  A follower's partitions where nothing happens are idle: the request counts for all of them at once, without a look at
+  each (``IdleFetches``). A leader stirs them first when something changes, and so they are looked at again.
 - There are no transactions, so that ``read_committed`` reads what ``read_uncommitted`` does; it is refused from a log
   with batches of transactions that Kafka wrote.
 - Differs from Kafka: no rack awareness.
@@ -24,7 +26,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from minikafka.broker.api.offsets import check_isolation
 from minikafka.broker.lifecycle import SessionAlive, session_expired
-from minikafka.broker.waiters import Condition, Mark
+from minikafka.broker.waiters import Condition, Mark, Waiter
 from minikafka.errors import InconsistentTopicId, InvalidRequest, OffsetOutOfRange, ProtocolError, error_name
 from minikafka.replication.fetch_session import CachedPartition, FetchSession
 from minikafka.replication.leader import LeaderReplica
@@ -79,7 +81,7 @@ def handle_fetch(
     as_regions = sends_files and request.replica_id < 0
     fetch = _Fetch(replicas, request, replicas.fetch_sessions.begin(request, now), session_alive, as_regions)
     fetch.read(acknowledge=True)
-    if fetch.has_enough() or request.max_wait_ms == 0 or not fetch.asked:
+    if fetch.has_enough() or request.max_wait_ms == 0 or not fetch.asks_anything():
         return fetch.response_when_cached()
     news: list[TopicPartition] = []
 
@@ -88,7 +90,10 @@ def handle_fetch(
         news.clear()
         return fetch.has_enough()
 
-    return _long_poll(fetch, replicas.waiters.from_now(fetch.conditions(), enough, deadline, news=news))
+    waiter = Waiter()
+    waiting = replicas.waiters.from_now(fetch.conditions(), enough, deadline, news=news, waiter=waiter)
+    fetch.wait_for_idle(waiter)
+    return _long_poll(fetch, waiting)
 
 
 async def _long_poll(fetch: _Fetch, enough: Awaitable[bool]) -> FetchResponse:
@@ -117,11 +122,8 @@ class _Fetch:
         self.session = session
         self.session_alive = session_alive
         self.session_epoch = session.epoch if session is not None else 0
-        self.asked = (
-            [CachedPartition(item) for item in request.partitions]
-            if session is None
-            else list(session.partitions.values())
-        )
+        self.asked = [CachedPartition(item) for item in request.partitions] if session is None else []
+        """What is looked at; in a session the active partitions, as they are at each read."""
         self.budget = min(request.max_bytes, replicas.config.fetch_max_bytes)
         self.min_bytes = min(request.min_bytes, self.budget)
         self.reads: dict[CachedPartition, _Read] = {}
@@ -140,19 +142,29 @@ class _Fetch:
         its session. ``keep_fresh``: nothing happened since the last wake-up, what it has read stands.
         """
         fresh = self.fresh if keep_fresh else {}
-        is_follower = self.is_follower
+        is_follower, session = self.is_follower, self.session
         short_way = self._may_ask_again() if acknowledge or not is_follower else True
         node, epoch, now = self.request.replica_id, self.request.replica_epoch, self.replicas.clock.now()
+        idle = None
+        if session is not None:
+            if acknowledge and is_follower:
+                if not short_way:
+                    session.look_at_all()
+                idle = session.idle
+                idle.at = now
+            self.asked = list(session.active.values())
         reads: dict[CachedPartition, _Read] = {}
         budget = self.budget
         any_data = False
         for cached in self.asked:
             leader = cached.quiet_leader(is_follower=is_follower) if short_way else None
-            if leader is not None and (
-                not (acknowledge and is_follower)
-                or leader.asks_again(node, cached.item.fetch_offset, broker_epoch=epoch, now=now)
-            ):
-                continue
+            if leader is not None:
+                if not (acknowledge and is_follower):
+                    continue
+                if leader.asks_again(node, cached.item.fetch_offset, broker_epoch=epoch, now=now, idle=idle):
+                    if session is not None:
+                        session.rests(cached)
+                    continue
             read = fresh.get(cached) or self._read_one(cached, budget, first=not any_data, acknowledge=acknowledge)
             budget = max(0, budget - read.size)
             any_data = any_data or read.size > 0
@@ -184,7 +196,8 @@ class _Fetch:
         self.fresh = {}
         budget = self.budget
         any_data = False
-        for cached in [cached for cached in self.asked if cached.name in news]:
+        asked = self.asked if self.session is None else self.session.active.values()
+        for cached in [cached for cached in asked if cached.name in news]:
             read = self._read_one(cached, budget, first=not any_data, acknowledge=False)
             budget = max(0, budget - read.size)
             any_data = any_data or read.size > 0
@@ -194,10 +207,23 @@ class _Fetch:
         reads = self.reads.values()
         return any(each.urgent for each in reads) or sum(each.size for each in reads) >= self.min_bytes
 
+    def asks_anything(self) -> bool:
+        return bool(self.asked if self.session is None else self.session.partitions)
+
     def conditions(self) -> list[Condition]:
         """A follower waits for the log's end, a consumer for the watermark."""
+        return list(map(self._condition, self.asked if self.session is None else self.session.active.values()))
+
+    def _condition(self, cached: CachedPartition) -> Condition:
         mark = Mark.LOG_END if self.is_follower else Mark.HIGH_WATERMARK
-        return [Condition(mark, cached.name, cached.item.fetch_offset + 1) for cached in self.asked]
+        return Condition(mark, cached.name, cached.item.fetch_offset + 1)
+
+    def wait_for_idle(self, waiter: Waiter) -> None:
+        """Wait also for a partition that is idle, from the moment when it is stirred. A later request of the session
+        replaces this one there: then nobody waits for this answer.
+        """
+        if self.session is not None:
+            self.session.on_stir = lambda cached: self.replicas.waiters.add(waiter, self._condition(cached))
 
     def response(self) -> FetchResponse:
         """What was read; in a session only what is news, which is what was told from now on."""

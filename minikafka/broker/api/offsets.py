@@ -269,6 +269,7 @@ async def _delete_one(
                 high_watermark=leader.high_watermark,
             )
         if offset > leader.log.start_offset:
+            leader.stir()
             with replicas.storage_guard(partition):
                 leader.log.raise_start(offset)
 

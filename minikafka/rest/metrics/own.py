@@ -160,7 +160,7 @@ def _replicas(view: View) -> Iterator[Metric]:
         "Since a follower was last caught up; out of the ISR beyond replica.lag.time.max.ms. +Inf: never.",
         REPLICA,
         (
-            (labels, float("inf") if remote.last_caught_up == NEVER else max(0.0, view.now - remote.last_caught_up))
+            (labels, float("inf") if remote.caught_up_at() == NEVER else max(0.0, view.now - remote.caught_up_at()))
             for labels, _, remote in remotes
         ),
     )
