@@ -13,6 +13,7 @@ import click
 from minikafka.cli.running import Commands
 from minikafka.cli.sim_search import search_command
 from minikafka.cli.sim_show import show_command
+from minikafka.cli.sim_traffic import traffic_command
 from minikafka.sim.__main__ import main
 
 EXAMPLES: Final = {
@@ -27,7 +28,8 @@ EXAMPLES: Final = {
 Examples:
   minikafka sim run --seeds 100
   minikafka sim search --config acks=1
-  minikafka sim show 7 --html run.html""",
+  minikafka sim show 7 --html run.html
+  minikafka sim traffic --brokers 30""",
 )
 def command() -> None:
     """Whole clusters in one process, under virtual time, from a seed."""
@@ -45,3 +47,4 @@ for _each in main.commands.values():
         command.add_command(_with_examples(_each))
 command.add_command(search_command)
 command.add_command(show_command)
+command.add_command(traffic_command)
