@@ -50,7 +50,7 @@ def search_command(config: tuple[str, ...], seeds: int, start: int, out: Path | 
     the loss needs and printed as a story in numbered sentences. If the story is long, more seeds are tried, and the
     shortest story is printed.
     """
-    settings = _settings(config)
+    settings = settings_of(config)
     result = Search(asked=asked_for(settings))
     interrupted: Interrupted | None = None
     try:
@@ -73,7 +73,8 @@ def search_command(config: tuple[str, ...], seeds: int, start: int, out: Path | 
         raise interrupted
 
 
-def _settings(config: tuple[str, ...]) -> dict[str, str]:
+def settings_of(config: tuple[str, ...]) -> dict[str, str]:
+    """The settings of ``--config``. Raises Misuse."""
     settings: dict[str, str] = {}
     for each in config:
         name, equals, text = each.partition("=")

@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from minikafka.cli.running import Misuse
+from minikafka.cli.sim_search import settings_of
 from minikafka.cli.tables import config_option, output_option, print_json, print_table
 from minikafka.config import parse_broker
 from minikafka.errors import InvalidConfig
@@ -59,11 +61,11 @@ def traffic_command(
     The first three brokers are voters of the quorum. A cluster of 100 brokers with 10,000 partitions takes some
     minutes and about 3 GB of memory.
     """
-    settings = dict(each.partition("=")[::2] for each in config)
+    settings = settings_of(config)
     try:
-        parse_broker(settings)
+        parse_broker({"node.id": "1", **settings})
     except InvalidConfig as error:
-        raise click.UsageError(str(error)) from error
+        raise Misuse(str(error)) from error
     measured = [
         measure(brokers=count, partitions=partitions, virtual_s=seconds, settings=settings, seed=seed, say=_say)
         for count in brokers
@@ -89,8 +91,9 @@ def _rows(cluster: ClusterTraffic) -> Iterator[tuple[object, ...]]:
 
 
 def _row(cluster: ClusterTraffic, name: str, each: ApiTraffic) -> tuple[object, ...]:
-    figures = (each.requests_per_second, each.bytes_per_second)
-    return (cluster.brokers, name, *(f"{figure:,.1f}" for figure in (*figures, *(f / cluster.brokers for f in figures))))
+    totals = (each.requests_per_second, each.bytes_per_second)
+    figures = (*totals, *(total / cluster.brokers for total in totals))
+    return (cluster.brokers, name, *(f"{figure:,.1f}" for figure in figures))
 
 
 def as_json(cluster: ClusterTraffic) -> dict[str, Any]:
