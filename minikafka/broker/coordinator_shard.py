@@ -200,7 +200,7 @@ class CoordinatorShard(Generic[C]):
             await asyncio.sleep(0)
         if skipped:
             self._replicas.events(
-                f"{self.coordinator.kind}_records_skipped",
+                self.coordinator.skipped_event,
                 partition=str(self.partition.partition),
                 count=skipped.total(),
                 versions=dict(skipped),

@@ -13,7 +13,12 @@ class Coordinator(Protocol):
 
     @property
     def kind(self) -> str:
-        """Names its events and its task: ``group``."""
+        """Names its task and its event ``..._coordinator_not_loaded``: ``group``."""
+        ...
+
+    @property
+    def skipped_event(self) -> str:
+        """The kind of the event that reports records of newer versions."""
         ...
 
     def replay(self, key: bytes, value: bytes | None) -> bool:

@@ -75,6 +75,7 @@ class GroupCoordinator:
     """All groups of one partition: a ``coordination.rule.Coordinator``."""
 
     kind = "group"
+    skipped_event = "group_records_skipped"
     packed = staticmethod(packed)
 
     def __init__(
