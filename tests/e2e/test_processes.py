@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from minikafka.log.names import CLEAN_SHUTDOWN
+from tests.e2e.commands import completed
 
 pytestmark = pytest.mark.e2e
 
@@ -21,11 +22,16 @@ MINIKAFKA = [sys.executable, "-m", "minikafka"]
 TIMEOUT_S = 180
 
 
-def run(*arguments: str, given: str = "", code: int = 0) -> str:
-    """Standard output of one command; its exit code must be ``code``, and nobody may see a traceback."""
-    done = subprocess.run(
+def started(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
+    """Run one command as a user starts it."""
+    return subprocess.run(
         [*MINIKAFKA, *arguments], input=given, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )
+
+
+def run(*arguments: str, given: str = "", code: int = 0) -> str:
+    """Standard output of one command; its exit code must be ``code``, and nobody may see a traceback."""
+    done = started(*arguments, given=given) if arguments[0] == "serve" else completed(*arguments, given=given)
     assert done.returncode == code, f"{arguments}: {done.returncode}\n{done.stdout}\n{done.stderr}"
     assert "Traceback" not in done.stderr
     return done.stdout if code == 0 else done.stderr
@@ -180,3 +186,14 @@ def test_nobody_there_is_a_sentence():
     told = run("produce", "orders", "-b", "127.0.0.1:1", given="x\n", code=1)
     assert "minikafka up" in told
     assert told.count("\n") == 1
+
+
+def test_a_forked_command_behaves_as_a_started_one():
+    """Most tests share the imports of the command line (tests/e2e/commands.py): exit code and streams must not differ."""
+    for arguments, given in (
+        (("produce", "orders", "-b", "127.0.0.1:1"), "x\n"),
+        (("quorum", "descibe"), ""),
+        (("topics", "--help"), ""),
+    ):
+        forked, real = completed(*arguments, given=given), started(*arguments, given=given)
+        assert (forked.returncode, forked.stdout, forked.stderr) == (real.returncode, real.stdout, real.stderr)
