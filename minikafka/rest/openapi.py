@@ -14,8 +14,8 @@ from minikafka import __version__
 from minikafka.errors import BrokerNotAvailable, InvalidRequest, ProtocolError, RecordListTooLarge
 from minikafka.rest.accept import JSON, MSGPACK
 from minikafka.rest.parameters import Parameter
-from minikafka.rest.problems import PROBLEM_TYPE, page_of, problem_of, slug_of, status_of, title_of
-from minikafka.rest.route import Answer, Body, Route
+from minikafka.rest.problems import PROBLEM_TYPE, Refused, page_of, problem_of, slug_of, status_of, title_of
+from minikafka.rest.route import Answer, Body, ErrorForm, Route
 from minikafka.rest.schema import Schema, ref
 from minikafka.rest.schemas import SCHEMAS
 
@@ -24,6 +24,7 @@ TAGS = {
     "topics": "Create, show and delete topics.",
     "partitions": "Replicas and why they are in or out of sync; logs, epochs, causes; elections and deletions.",
     "groups": "Consumer groups: members, committed offsets and lag; a person can be a member.",
+    "proxy": "The produce routes of Confluent REST Proxy, v2 and v3.",
     "cluster": "Brokers, the controller, and its log.",
     "health": "For supervisors and balancers.",
     "docs": "What this API says of itself.",
@@ -74,6 +75,9 @@ OF_BODIES: dict[int, tuple[ProtocolError, ...]] = {
     415: (InvalidRequest("Content-Type 'application/xml' cannot be read here"),),
     422: (InvalidRequest("/records/3/key_b64: not base64"),),
 }
+
+GUARDED = 403
+"""The check of hosts and origins comes before every route, so its errors are problems everywhere."""
 
 HEADERS = {
     "Mk-Served-By": ("The brokers that were asked, by id.", {"type": "string"}),
@@ -135,8 +139,11 @@ def _operation(route: Route, examples: dict[str, Any]) -> dict[str, Any]:
         told["requestBody"] = _request_body(route.body)
     told["responses"] = {
         **{str(status): _answer(answer) for status, answer in sorted(route.answers.items())},
-        **{str(status): _problems(status, errors, examples) for status, errors in problems_of(route).items()},
-        "default": {"description": "Any other problem.", "content": _problem_content({})},
+        **{
+            str(status): _problems(status, errors, examples, None if status == GUARDED else route.errors)
+            for status, errors in problems_of(route).items()
+        },
+        "default": {"description": "Any other problem.", "content": _problem_content({}, route.errors)},
     }
     return told
 
@@ -198,23 +205,28 @@ def problems_of(route: Route) -> dict[int, list[ProtocolError]]:
     return dict(sorted(found.items()))
 
 
-def _problems(status: int, errors: list[ProtocolError], examples: dict[str, Any]) -> dict[str, Any]:
+def _problems(
+    status: int, errors: list[ProtocolError], examples: dict[str, Any], form: ErrorForm | None
+) -> dict[str, Any]:
     """One status; its examples are kept in ``examples``, for many routes have the same."""
     names = ", ".join(f"`{name}`" for name in dict.fromkeys(error.name for error in errors))
     references = {}
     for error in errors:
         name = f"{slug_of(type(error))}-{status}"
-        examples[name] = {
-            "summary": title_of(type(error)),
-            "value": problem_of(error, status=status, instance=INSTANCE),
-        }
+        if form is None:
+            value: Mapping[str, Any] = problem_of(error, status=status, instance=INSTANCE)
+        else:
+            name = f"proxy-{name}"
+            value = form.body_of(Refused(error, status=status))
+        examples[name] = {"summary": title_of(type(error)), "value": value}
         references[name] = {"$ref": f"#/components/examples/{name}"}
-    return {"description": f"{STATUS_WORDS[status]} {names}", "content": _problem_content(references)}
+    return {"description": f"{STATUS_WORDS[status]} {names}", "content": _problem_content(references, form)}
 
 
-def _problem_content(examples: dict[str, Any]) -> dict[str, Any]:
-    content: Schema = {"schema": ref("Problem")}
-    return {PROBLEM_TYPE: {**content, **({"examples": examples} if examples else {})}, MSGPACK: content}
+def _problem_content(examples: dict[str, Any], form: ErrorForm | None) -> dict[str, Any]:
+    content: Schema = {"schema": ref("Problem") if form is None else form.schema}
+    media_type = PROBLEM_TYPE if form is None else form.media_type
+    return {media_type: {**content, **({"examples": examples} if examples else {})}, MSGPACK: content}
 
 
 def problem_pages() -> list[dict[str, Any]]:

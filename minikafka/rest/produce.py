@@ -15,8 +15,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from minikafka.client.partitioner import murmur2_in_steps, partition_of_hash
 from minikafka.errors import (
@@ -139,10 +140,40 @@ async def _produce(visit: Visit, topic: str, only: TopicPartition | None) -> Rep
     producer = _producer_of(visit, only)
     records, note = await _records(visit)
     await asyncio.sleep(0)
-    parts, places = await _partitioned(visit, topic, records, only)
+    chosen = [None if only is None else only.partition] * len(records)
+    parts, places = await _partitioned(visit, topic, records, chosen)
     await asyncio.sleep(0)
     await _send(visit, parts, producer, acks=acks, timeout_ms=visit[TIMEOUT_MS])
     return _reply(visit, topic, parts, places, acks=acks, note=note)
+
+
+class Written(NamedTuple):
+    """The result of one record: its position, or the error of its batch."""
+
+    partition: int
+    offset: int = -1
+    timestamp: int = -1
+    error: ProtocolError | None = None
+
+
+async def write(visit: Visit, topic: str, records: list[RecordIn], chosen: Sequence[int | None]) -> list[Written]:
+    """Append records to an existing topic with acks=all, and return one result per record, in order.
+
+    Args:
+        visit: The request; its route declares ``FORWARD``.
+        topic: A topic of this broker's image.
+        records: The records, in the order of the request.
+        chosen: Each record's partition, or None where the partitioner chooses.
+    """
+    parts, places = await _partitioned(visit, topic, records, chosen)
+    await asyncio.sleep(0)
+    await _send(visit, parts, {}, acks=ACKS["all"], timeout_ms=TIMEOUT_MS_DEFAULT)
+    return [
+        Written(part.name.partition, error=_error_of(part))
+        if part.answer is None
+        else Written(part.name.partition, part.answer.base_offset + at, _timestamp_of(part.rows[at], part.answer))
+        for part, at in places
+    ]
 
 
 def _producer_of(visit: Visit, only: TopicPartition | None) -> dict[str, int]:
@@ -208,18 +239,21 @@ def _header_bytes(value: str) -> bytes:
 
 
 async def _partitioned(
-    visit: Visit, topic: str, records: list[RecordIn], only: TopicPartition | None
+    visit: Visit, topic: str, records: list[RecordIn], chosen: Sequence[int | None]
 ) -> tuple[list[_Part], list[tuple[_Part, int]]]:
-    """The parts by partition number, and for each record its part and its place therein."""
+    """The parts by partition number, and for each record its part and its place therein.
+
+    ``chosen`` has each record's partition, or None where the partitioner chooses.
+    """
     partitions = visit.host.image.topics[topic].partitions
     led = [each.partition for each in partitions if each.leader != NO_NODE] or list(range(len(partitions)))
     without_key = visit.host.world.random.choice(led)
     parts: dict[int, _Part] = {}
     places = []
     hashed_size = 0
-    for record in records:
-        if only is not None:
-            number = only.partition
+    for record, given in zip(records, chosen, strict=True):
+        if given is not None:
+            number = given
         elif record.key is None:
             number = without_key
         else:
@@ -398,9 +432,12 @@ def _place_out(part: _Part, at: int, acks: int) -> dict[str, Any]:
         return {**told, "error": error.name, "outcome": error.outcome}
     if acks != 0:
         told["offset"] = part.answer.base_offset + at
-        appended_ms = part.answer.log_append_time_ms
-        told["timestamp"] = part.rows[at].timestamp if appended_ms < 0 else appended_ms
+        told["timestamp"] = _timestamp_of(part.rows[at], part.answer)
     return told
+
+
+def _timestamp_of(record: RecordIn, answer: ProducedPartition) -> int:
+    return record.timestamp if answer.log_append_time_ms < 0 else answer.log_append_time_ms
 
 
 # ---- the doors -------------------------------------------------------------------------------------------------------

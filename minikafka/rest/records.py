@@ -109,7 +109,7 @@ def record_in(given: Any, path: str, now_ms: int, faults: list[Fault]) -> Record
         faults.append({"pointer": path + "/value", "detail": "is missing; null makes a tombstone"})
     timestamp = given.get("timestamp", now_ms)
     return RecordIn(
-        _timestamp_in(timestamp, path + "/timestamp", faults),
+        timestamp_in(timestamp, path + "/timestamp", faults),
         _bytes_in(given, "key", path, faults),
         _bytes_in(given, "value", path, faults),
         _headers_in(given["headers"], path + "/headers", faults) if "headers" in given else [],
@@ -121,7 +121,7 @@ def _bytes_in(given: dict[str, Any], name: str, path: str, faults: list[Fault]) 
     if coded in given:
         if name in given:
             faults.append({"pointer": path + pointer(coded), "detail": f"stands beside {name}; only one can be"})
-        return _base64_in(given[coded], path + pointer(coded), faults)
+        return base64_in(given[coded], path + pointer(coded), faults)
     value = given.get(name)
     if value is None or type(value) is bytes:
         return value
@@ -135,7 +135,8 @@ def _bytes_in(given: dict[str, Any], name: str, path: str, faults: list[Fault]) 
         return None
 
 
-def _base64_in(value: Any, path: str, faults: list[Fault]) -> bytes | None:
+def base64_in(value: Any, path: str, faults: list[Fault]) -> bytes | None:
+    """Return the bytes of a base64 text, and None for null; any other value is added to ``faults``."""
     if value is None:
         return None
     if type(value) is str:
@@ -164,14 +165,15 @@ def _headers_in(given: Any, path: str, faults: list[Fault]) -> list[tuple[str, b
         elif type(value) is str:
             headers.append((name, value.encode()))
         elif type(value) is dict and list(value) == ["b64"]:
-            headers.append((name, _base64_in(value["b64"], here + "/1/b64", faults)))
+            headers.append((name, base64_in(value["b64"], here + "/1/b64", faults)))
         else:
             detail = f'a text, null or {{"b64": ...}} is needed, not {shown(value)}'
             faults.append({"pointer": here + "/1", "detail": detail})
     return headers
 
 
-def _timestamp_in(value: Any, path: str, faults: list[Fault]) -> int:
+def timestamp_in(value: Any, path: str, faults: list[Fault]) -> int:
+    """Return milliseconds since 1970 of a number or an ISO 8601 text; any other value is added to ``faults``."""
     if type(value) is int and 0 <= value <= _TIMESTAMP_MAX:
         return value
     detail = f"milliseconds since 1970 or ISO 8601 with a time zone is needed, not {shown(value)}"

@@ -19,7 +19,7 @@ from minikafka.rest.accept import JSON, MSGPACK, MSGPACK_TYPES, Accept, unaccept
 from minikafka.rest.host import STREAM_COUNT_MAX, STREAM_WRITE_TIMEOUT_S
 from minikafka.rest.parameters import values_of
 from minikafka.rest.problems import PROBLEM_TYPE, RETRY_AFTER_S, Refused, problem_of
-from minikafka.rest.route import Route
+from minikafka.rest.route import ErrorForm, Route
 from minikafka.rest.visit import Page, Stream, Visit
 
 API_VERSION = "1"
@@ -52,11 +52,11 @@ async def respond(route: Route, visit: Visit, streams: Streams) -> web.StreamRes
         if isinstance(reply, Stream):
             return await _streamed(visit, reply, streams)
     except Refused as refused:
-        return refuse(visit, refused)
+        return refuse(visit, refused, route.errors)
     except ProtocolError as error:
-        return refuse(visit, Refused(error))
+        return refuse(visit, Refused(error), route.errors)
     except Exception as error:  # noqa: BLE001 - a person gets an answer; the story is told as an event
-        return _bug(visit, error)
+        return _bug(visit, error, route.errors)
     if isinstance(reply, Page):
         return web.Response(
             body=reply.text, headers={**_headers(visit, reply.headers), "Content-Type": reply.media_type}
@@ -67,7 +67,7 @@ async def respond(route: Route, visit: Visit, streams: Streams) -> web.StreamRes
     return _written(visit, text, reply.status, reply.headers, JSON)
 
 
-def refuse(visit: Visit, refused: Refused) -> web.Response:
+def refuse(visit: Visit, refused: Refused, form: ErrorForm | None = None) -> web.Response:
     """The problem. What the client is not to blame for is told as an event too, by the same ``instance``."""
     if refused.status >= 500:
         visit.host.world.events(
@@ -79,14 +79,16 @@ def refuse(visit: Visit, refused: Refused) -> web.Response:
             detail=refused.error.message,
             outcome=refused.error.outcome,
         )
-    return _problem(visit, refused)
+    return _problem(visit, refused, form)
 
 
-def _problem(visit: Visit, refused: Refused) -> web.Response:
-    problem = problem_of(refused.error, status=refused.status, instance=visit.instance, **refused.members)
+def _problem(visit: Visit, refused: Refused, form: ErrorForm | None) -> web.Response:
     headers = refused.headers
     if refused.status in (429, 503):
         headers = {"Retry-After": str(RETRY_AFTER_S), **headers}
+    if form is not None:
+        return _response(visit, form.body_of(refused), refused.status, headers, form.media_type)
+    problem = problem_of(refused.error, status=refused.status, instance=visit.instance, **refused.members)
     return _response(visit, problem, refused.status, headers, PROBLEM_TYPE)
 
 
@@ -140,7 +142,7 @@ async def _pieces(data: bytes) -> AsyncIterator[bytes]:
         await asyncio.sleep(0)
 
 
-def _bug(visit: Visit, error: Exception) -> web.Response:
+def _bug(visit: Visit, error: Exception, form: ErrorForm | None = None) -> web.Response:
     visit.host.world.events(
         "rest_failed",
         instance=visit.instance,
@@ -150,7 +152,7 @@ def _bug(visit: Visit, error: Exception) -> web.Response:
         traceback="".join(traceback.format_exception(error)),
     )
     told = UnknownServerError("the broker failed; its log has the story", outcome=UNKNOWN)
-    return _problem(visit, Refused(told, status=500))
+    return _problem(visit, Refused(told, status=500), form)
 
 
 # ---- streams ---------------------------------------------------------------------------------------------------------

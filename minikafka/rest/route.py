@@ -7,7 +7,7 @@ handler may raise beside those of every route (``openapi.py`` has those).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,7 @@ from minikafka.errors import (
 )
 from minikafka.rest.accept import JSON
 from minikafka.rest.parameters import Parameter
+from minikafka.rest.problems import Refused
 from minikafka.rest.schema import Schema
 from minikafka.rest.visit import Handler
 
@@ -61,6 +62,15 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorForm:
+    """How a route writes its errors, if not as problems (RFC 9457)."""
+
+    media_type: str
+    schema: Schema
+    body_of: Callable[[Refused], Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
     """One door."""
 
@@ -73,13 +83,15 @@ class Route:
     parameters: tuple[Parameter[Any], ...] = ()
     body: Body | None = None
     problems: tuple[type[ProtocolError], ...] = ()
+    errors: ErrorForm | None = None
+    """None: errors are problems."""
     testing: bool = False
     """Only there with ``mk.testing.endpoints.enable=true``."""
 
     @property
     def reads_metadata(self) -> bool:
         """True if the handler looks topics or groups up in the metadata: a broker without it would answer 404."""
-        return self.tag in ("topics", "partitions", "records", "groups")
+        return self.tag in ("topics", "partitions", "records", "groups", "proxy")
 
     @property
     def media_types(self) -> frozenset[str]:

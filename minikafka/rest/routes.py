@@ -30,6 +30,7 @@ from minikafka.rest import (
     operations,
     partitions,
     produce,
+    proxy,
     stream,
     testing_actions,
     testing_events,
@@ -63,6 +64,7 @@ _DESCRIBED: tuple[Route, ...] = (
     *logs.ROUTES,
     *offsets.ROUTES,
     *produce.ROUTES,
+    *proxy.ROUTES,
     *fetch.ROUTES,
     *stream.ROUTES,
     *topic_records.ROUTES,
@@ -156,6 +158,8 @@ def _nothing_there(http: web.Request, host: Host) -> Refused:
         )
     if at_path:
         return malformed(f"{path[:200]} is only there with mk.testing.endpoints.enable=true", status=404)
+    if proxy.PATHS.match(path):
+        return malformed(f"{path[:200]} is not served: {proxy.SERVED}", status=404)
     if path.startswith("/v1/groups//"):
         return Refused(InvalidGroupId("the group's name is empty: give it one"))
     near = difflib.get_close_matches(path[:200], [route.path for route, _ in _PATTERNS if is_there(route, host)], n=1)

@@ -127,6 +127,11 @@ SCHEMAS: dict[str, Schema] = {
         },
         "required": ["type", "title", "status", "detail", "error", "error_code", "message", "retriable", "outcome"],
     },
+    "ProxyError": shape(
+        "An error as Confluent REST Proxy writes it.",
+        error_code=whole("The HTTP status, or the status and two digits."),
+        message=text("What failed."),
+    ),
     "ProblemPage": shape(
         "What an error means.",
         type=text("The address of this page."),

@@ -93,6 +93,45 @@ def test_the_readmes_commands_with_curl_work_as_they_stand(cluster):
     assert member["assignment"] == [{"topic": "orders", "partitions": [0, 1, 2]}]
 
 
+async def test_curl_for_confluent_rest_proxy_produces(cluster, http):
+    """Issue 14: both produce routes, called by curl as the proxy's own documentation does, at a broker that need not lead."""
+    url = urls_of(cluster)[2]
+    await create(http, url, "proxied", partitions=3, replication_factor=3)
+    async with http.get(url + "/v1/cluster") as response:
+        cluster_id = (await response.json())["cluster_id"]
+
+    async def curl(path: str, content_type: str, document: object) -> tuple[str, Any]:
+        arguments = ["-s", "-w", "\n%{http_code} %{content_type}", "-X", "POST", "-H", f"Content-Type: {content_type}"]
+        process = await asyncio.create_subprocess_exec(
+            "curl", *arguments, "-d", json.dumps(document), url + path, stdout=asyncio.subprocess.PIPE
+        )
+        output, _ = await process.communicate()
+        body, _, head = output.decode().rpartition("\n")
+        return head, json.loads(body)
+
+    rows = [{"key": "YW5u", "value": "dGVh", "partition": number} for number in range(3)]
+    head, told = await curl("/topics/proxied", "application/vnd.kafka.binary.v2+json", {"records": rows})
+    assert head == "200 application/vnd.kafka.v2+json"
+    assert [(each["partition"], each["offset"], each["error"]) for each in told["offsets"]] == [
+        (number, 0, None) for number in range(3)
+    ]
+    record = {"partition_id": 1, "value": {"type": "JSON", "data": {"item": "tea"}}}
+    path = f"/clusters/{cluster_id}/topics/proxied/records"
+    for prefix, offset in (("/v3", 1), ("/kafka/v3", 2)):
+        head, told = await curl(prefix + path, "application/json", record)
+        assert (head, told["error_code"], told["partition_id"], told["offset"]) == (
+            "200 application/json",
+            200,
+            1,
+            offset,
+        )
+    async with http.get(url + "/v1/topics/proxied/partitions/1/records?offset=0") as response:
+        found = (await response.json())["records"]
+    assert [(each["key"], each["value"]) for each in found] == [("ann", "tea"), *[(None, {"item": "tea"})] * 2]
+    head, told = await curl("/topics/none", "application/vnd.kafka.json.v2+json", {"records": [{"value": 1}]})
+    assert (head, told["error_code"]) == ("404 application/vnd.kafka.v2+json", 40401)
+
+
 async def test_any_broker_serves_any_partition(cluster, http):
     """2.3: whoever is asked forwards once and says who served."""
     urls = urls_of(cluster)

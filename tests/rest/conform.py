@@ -32,6 +32,11 @@ def check(schema: Schema, value: Any) -> None:
 def check_answer(method: str, path: str, status: int, media_type: str, value: Any) -> None:
     """Raises when an answer is not what its route says: a problem, or one of the route's answers."""
     if status >= 400:
+        route = route_of(method, path)
+        if route is not None and route.errors is not None:
+            assert media_type == route.errors.media_type, (method, path, status, media_type)
+            check(route.errors.schema, value)
+            return
         assert media_type == PROBLEM_TYPE, (method, path, status, media_type)
         check(ref("Problem"), value)
         assert value["status"] == status

@@ -320,7 +320,7 @@ async def test_long_keys_are_hashed_in_turns(curl, monkeypatch):
         visit = SimpleNamespace(
             host=SimpleNamespace(image=curl.cluster.image(), world=SimpleNamespace(random=Random(0)))
         )
-        await produce._partitioned(visit, "orders", records, None)
+        await produce._partitioned(visit, "orders", records, [None] * len(records))
         assert 4 <= turns <= 6
 
 

@@ -1,0 +1,414 @@
+"""The produce routes of Confluent REST Proxy, v2 and v3: aliases of ``/v1``'s produce for programs written for it.
+
+- ``POST /topics/{topic}`` (v2): records in the embedded formats *binary* (base64) and *json*. As in the proxy, the
+  status is 200 when batches fail, and each record has its own ``error_code``.
+- ``POST /v3/clusters/{cluster_id}/topics/{topic}/records`` (v3, also below ``/kafka``): one record per request. The
+  proxy also accepts a stream of records in one body; these routes refuse it.
+- Errors are ``{"error_code", "message"}``. ``error_code`` is the HTTP status, or one of the proxy's own codes.
+- Formats that need a schema registry (Avro, Protobuf, JSON Schema) are 415.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from minikafka.errors import InvalidRequest, ProtocolError, RecordListTooLarge, UnknownTopicOrPartition
+from minikafka.rest import json_text
+from minikafka.rest.accept import JSON
+from minikafka.rest.body import RECORD_BOUNDS, check_body, kind_of, parsed, read_body
+from minikafka.rest.host import PRODUCE_RECORD_COUNT_MAX
+from minikafka.rest.leaders import partition_of, unknown_topic
+from minikafka.rest.members import Members, pointer
+from minikafka.rest.parameters import FORWARD, INT32_MAX, TOPIC, Text
+from minikafka.rest.problems import VALIDATION_ERROR_COUNT_MAX, Fault, Refused, malformed, status_of, unacceptable
+from minikafka.rest.produce import PROBLEMS, Written, write
+from minikafka.rest.records import RecordIn, base64_in, timestamp_in
+from minikafka.rest.route import Answer, Body, ErrorForm, Route
+from minikafka.rest.schema import anything, many, nullable, one_of, ref, shape, text, whole
+from minikafka.rest.turns import Turns
+from minikafka.rest.visit import Page, Reply, Visit
+from minikafka.types import TopicPartition
+from minikafka.wire.limits import shown
+
+V2 = "application/vnd.kafka.v2+json"
+EMBEDDED = {
+    "application/vnd.kafka.binary.v2+json": "BINARY",
+    "application/vnd.kafka.json.v2+json": "JSON",
+}
+FORMATS = ("BINARY", "JSON", "STRING")
+SCHEMA_FORMATS = ("AVRO", "PROTOBUF", "JSONSCHEMA")
+SCHEMA_MEMBERS = ("subject", "subject_name_strategy", "schema_id", "schema_version", "schema")
+
+NO_REGISTRY = "there is no schema registry here: Avro, Protobuf and JSON Schema are not supported"
+SERVED = (
+    "of Confluent REST Proxy's API only produce is (POST /topics/{topic} and POST "
+    "/v3/clusters/{cluster_id}/topics/{topic}/records); /v1 has the rest, see /docs"
+)
+PATHS = re.compile(r"/(topics|consumers|brokers|v3|kafka/v3)(/|$)")
+"""Paths of the proxy's API."""
+
+TOPIC_NOT_FOUND = 40401
+PARTITION_NOT_FOUND = 40402
+KAFKA_REFUSED = 40002
+KAFKA_ERROR = 50002
+KAFKA_RETRIABLE_ERROR = 50003
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TIMESTAMP_MAX = 253_402_300_799_999
+"""The last millisecond of the year 9999."""
+
+CLUSTER_ID = Text(
+    name="cluster_id",
+    place="path",
+    description="The cluster's id, from `GET /v1/cluster`.",
+    pattern=r"[^/]+",
+    needed="an id",
+)
+
+
+# ---- v2 --------------------------------------------------------------------------------------------------------------
+
+
+async def post_topic(visit: Visit) -> Reply | Page:
+    """Produce as in Confluent REST Proxy v2.
+
+    The status is 200 when batches fail: each record has its own `error_code`, 50003 when a repetition can help.
+    """
+    form = _embedded_format(visit)
+    topic = _known_topic(visit)
+    document = await _object(visit, "json")
+    faults: list[Fault] = []
+    root = Members(document, "", faults)
+    for name in ("key_schema", "key_schema_id", "value_schema", "value_schema_id"):
+        if root.any(name) is not None:
+            raise malformed(f"/{name}: {NO_REGISTRY}", status=415)
+    listed = root.list("records")
+    root.done()
+    if not listed and not faults:
+        faults.append({"pointer": "/records", "detail": "at least one record is needed"})
+    if len(listed) > PRODUCE_RECORD_COUNT_MAX:
+        raise RecordListTooLarge(f"{len(listed)} records in one request, the limit is {PRODUCE_RECORD_COUNT_MAX}")
+    now_ms = visit.host.world.clock.wall_ms()
+    records, chosen, turns = [], [], Turns()
+    for at, each in enumerate(listed):
+        path = f"/records/{at}"
+        if type(each) is not dict:
+            faults.append({"pointer": path, "detail": f"a record is an object, not {shown(each)}"})
+        else:
+            record = Members(each, path, faults)
+            key = _encoded(record.any("key"), form, f"{path}/key", faults)
+            value = _encoded(record.any("value"), form, f"{path}/value", faults)
+            chosen.append(_partition(record, "partition"))
+            record.done()
+            records.append(RecordIn(now_ms, key, value, []))
+            await turns.after(len(key or b"") + len(value or b""))
+        if len(faults) >= VALIDATION_ERROR_COUNT_MAX:
+            break
+    if faults:
+        raise unacceptable(faults)
+    _check_partitions(visit, topic, {each for each in chosen if each is not None})
+    written = await write(visit, topic, records, chosen)
+    body = {"offsets": [_offset_out(each) for each in written], "key_schema_id": None, "value_schema_id": None}
+    if visit.wants_msgpack or not visit.accept.quality(V2):
+        return Reply(body)
+    return Page(await json_text.text_in_turns(body), V2)
+
+
+def _embedded_format(visit: Visit) -> str:
+    given = visit.http.content_type.lower()
+    if given not in EMBEDDED:
+        why = f"; {NO_REGISTRY}" if re.search("avro|protobuf|jsonschema", given) else ""
+        raise malformed(
+            f"Content-Type {given[:80]!r} cannot be read here{why}; send {' or '.join(EMBEDDED)}", status=415
+        )
+    return EMBEDDED[given]
+
+
+def _offset_out(written: Written) -> dict[str, Any]:
+    error = written.error
+    if error is None:
+        return {"partition": written.partition, "offset": written.offset, "error_code": None, "error": None}
+    code = KAFKA_RETRIABLE_ERROR if error.retriable else KAFKA_ERROR
+    return {"partition": None, "offset": None, "error_code": code, "error": error.message}
+
+
+# ---- v3 --------------------------------------------------------------------------------------------------------------
+
+
+async def post_cluster_topic_records(visit: Visit) -> Reply:
+    """Produce one record as in Confluent REST Proxy v3."""
+    if visit[CLUSTER_ID] != visit.host.image.cluster_id:
+        raise malformed(
+            f"there is no cluster {visit[CLUSTER_ID][:80]!r} here; this is {visit.host.image.cluster_id!r}", status=404
+        )
+    topic = _known_topic(visit)
+    try:
+        document = await _object(visit, kind_of(visit.http))
+    except Refused as refused:
+        if refused.status != 400:
+            raise
+        raise malformed(f"{refused.error.message}; send one record per request, not a stream of records") from None
+    faults: list[Fault] = []
+    root = Members(document, "", faults)
+    types: dict[str, str] = {}
+    key = _data_in(root, "key", types, faults)
+    value = _data_in(root, "value", types, faults)
+    headers = _headers_in(root, faults)
+    given = root.any("timestamp")
+    timestamp = visit.host.world.clock.wall_ms() if given is None else timestamp_in(given, "/timestamp", faults)
+    if timestamp > _TIMESTAMP_MAX:
+        root.wrong("timestamp", "is after the year 9999, which the response cannot express")
+    partition = _partition(root, "partition_id")
+    root.done()
+    if faults:
+        raise unacceptable(faults)
+    _check_partitions(visit, topic, set() if partition is None else {partition})
+    (written,) = await write(visit, topic, [RecordIn(timestamp, key, value, headers)], [partition])
+    if written.error is not None:
+        # As in the proxy: what the broker refuses because of the record is 400.
+        raise Refused(written.error, status=400 if status_of(written.error) in (413, 422) else None)
+    sizes = {"key": len(key or b""), "value": len(value or b"")}
+    return Reply(
+        {
+            "error_code": 200,
+            "cluster_id": visit.host.image.cluster_id,
+            "topic_name": topic,
+            "partition_id": written.partition,
+            "offset": written.offset,
+            "timestamp": _moment(written.timestamp),
+            **{name: {"type": types[name], "size": sizes[name]} for name in types},
+        }
+    )
+
+
+def _data_in(root: Members, name: str, types: dict[str, str], faults: list[Fault]) -> bytes | None:
+    """The bytes of ``key`` or ``value``; its type goes into ``types``."""
+    if root.any(name) is None:
+        return None
+    path = pointer(name)
+    part = Members(root.object(name), path, faults)
+    kind = part.any("type")
+    if kind in SCHEMA_FORMATS or any(part.any(each) is not None for each in SCHEMA_MEMBERS):
+        raise malformed(f"{path}: {NO_REGISTRY}; use type {', '.join(FORMATS)}", status=415)
+    data = part.any("data")
+    part.done()
+    if kind not in FORMATS:
+        faults.append(
+            {"pointer": f"{path}/type", "detail": f"one of {', '.join(FORMATS)} is needed, not {shown(kind)}"}
+        )
+        return None
+    types[name] = kind
+    return _encoded(data, kind, f"{path}/data", faults)
+
+
+def _headers_in(root: Members, faults: list[Fault]) -> list[tuple[str, bytes | None]]:
+    found: list[tuple[str, bytes | None]] = []
+    if root.any("headers") is None:
+        return found
+    for at, each in enumerate(root.list("headers")):
+        path = f"/headers/{at}"
+        if type(each) is not dict:
+            faults.append({"pointer": path, "detail": f"an object with name and value is needed, not {shown(each)}"})
+            continue
+        header = Members(each, path, faults)
+        found.append(
+            (header.text("name", required=True), base64_in(header.any("value"), f"{path}/value", faults)),
+        )
+        header.done()
+    return found
+
+
+def _moment(timestamp_ms: int) -> str:
+    moment = (_EPOCH + timedelta(milliseconds=timestamp_ms)).isoformat(timespec="milliseconds")
+    return moment.replace("+00:00", "Z")
+
+
+# ---- both ------------------------------------------------------------------------------------------------------------
+
+
+def _known_topic(visit: Visit) -> str:
+    topic = visit[TOPIC]
+    if topic not in visit.host.image.topics:
+        raise unknown_topic(topic)
+    return topic
+
+
+async def _object(visit: Visit, kind: str) -> dict[str, Any]:
+    """The body, which must be one object; other requests are served between the steps."""
+    body = await read_body(visit.http, visit.host, visit.admission)
+    await asyncio.sleep(0)
+    check_body(body, kind, RECORD_BOUNDS)
+    await asyncio.sleep(0)
+    document = parsed(body, kind, visit.http)
+    if type(document) is not dict:
+        raise malformed(f"the body must be a JSON object, not {shown(document)}", status=422)
+    await asyncio.sleep(0)
+    return document
+
+
+def _encoded(data: Any, form: str, path: str, faults: list[Fault]) -> bytes | None:
+    """The bytes of a key or value; JSON's are the text of the value, so a string keeps its quotes (as in the proxy)."""
+    if data is None:
+        return None
+    if form == "BINARY":
+        return base64_in(data, path, faults)
+    if form == "STRING":
+        if type(data) is str:
+            return data.encode()
+        faults.append({"pointer": path, "detail": f"a text is needed, not {shown(data)}"})
+        return None
+    try:
+        return json_text.compact(data)
+    except (TypeError, ValueError):
+        # Only msgpack can express values that JSON cannot.
+        faults.append({"pointer": path, "detail": "cannot be written as JSON"})
+        return None
+
+
+def _partition(members: Members, name: str) -> int | None:
+    return None if members.any(name) is None else members.integer(name, 0, low=0, high=INT32_MAX)
+
+
+def _check_partitions(visit: Visit, topic: str, partitions: set[int]) -> None:
+    for partition in sorted(partitions):
+        try:
+            partition_of(visit.host, TopicPartition(topic, partition))
+        except ProtocolError as error:
+            raise Refused(error, partition=partition) from None
+
+
+def _error_body(refused: Refused) -> dict[str, Any]:
+    return {"error_code": _code_of(refused), "message": refused.error.message}
+
+
+def _code_of(refused: Refused) -> int:
+    error = refused.error
+    if isinstance(error, UnknownTopicOrPartition):
+        return PARTITION_NOT_FOUND if "partition" in refused.members else TOPIC_NOT_FOUND
+    if refused.status >= 500:
+        return KAFKA_RETRIABLE_ERROR if error.retriable or refused.status == 503 else KAFKA_ERROR
+    if refused.status == 400 and not isinstance(error, InvalidRequest):
+        return KAFKA_REFUSED
+    return refused.status
+
+
+# ---- the routes ------------------------------------------------------------------------------------------------------
+
+_RECORDS_V2 = shape(
+    "Records; schemas must be null.",
+    optional=("key_schema", "key_schema_id", "value_schema", "value_schema_id"),
+    records=many(
+        shape(
+            optional=("key", "value", "partition"),
+            key=anything("Base64 in the binary format, any JSON in the json format."),
+            value=anything("As `key`; null makes a tombstone."),
+            partition=nullable(whole("The partition; without it Kafka's partitioner chooses.", minimum=0)),
+        ),
+        minItems=1,
+        maxItems=PRODUCE_RECORD_COUNT_MAX,
+    ),
+    key_schema={"type": "null"},
+    key_schema_id={"type": "null"},
+    value_schema={"type": "null"},
+    value_schema_id={"type": "null"},
+)
+_OFFSETS_V2 = shape(
+    "One result per record, in the order of the request.",
+    offsets=many(
+        shape(
+            partition=nullable(whole("The partition; null when the batch failed.")),
+            offset=nullable(whole("The offset; null when the batch failed.")),
+            error_code=nullable(whole("50003: a repetition can help; 50002: it cannot.")),
+            error=nullable(text("Why the batch failed.")),
+        )
+    ),
+    key_schema_id={"type": "null"},
+    value_schema_id={"type": "null"},
+)
+_OFFSETS_V2_EXAMPLE = {
+    "offsets": [{"partition": 2, "offset": 41, "error_code": None, "error": None}],
+    "key_schema_id": None,
+    "value_schema_id": None,
+}
+_DATA = shape(
+    "A key or value.",
+    optional=("data",),
+    type=one_of("The format of `data`.", *FORMATS),
+    data=anything("Base64 (BINARY), any JSON (JSON) or text (STRING); null for no bytes."),
+)
+_RECORD_V3 = shape(
+    "One record.",
+    optional=("partition_id", "headers", "key", "value", "timestamp"),
+    partition_id=nullable(whole("The partition; without it Kafka's partitioner chooses.", minimum=0)),
+    headers=nullable(
+        many(shape(optional=("value",), name=text("The name."), value=nullable(text("Base64.", format="byte"))))
+    ),
+    key=nullable(_DATA),
+    value=nullable(_DATA),
+    timestamp=nullable(text("ISO 8601 with a time zone.", format="date-time")),
+)
+_WRITTEN_PART = shape(type=text("The format."), size=whole("Bytes."))
+_WRITTEN_V3 = shape(
+    "Where the record was written.",
+    optional=("key", "value"),
+    error_code=whole("200."),
+    cluster_id=text("The cluster's id."),
+    topic_name=ref("TopicName"),
+    partition_id=ref("PartitionNumber"),
+    offset=ref("Offset"),
+    timestamp=text("The record's timestamp.", format="date-time"),
+    key=_WRITTEN_PART,
+    value=_WRITTEN_PART,
+)
+_WRITTEN_V3_EXAMPLE = {
+    "error_code": 200,
+    "cluster_id": "MkU3OEVBNTcwNTJENDM2Qg",
+    "topic_name": "orders",
+    "partition_id": 2,
+    "offset": 41,
+    "timestamp": "2026-11-18T12:26:40.000Z",
+    "value": {"type": "JSON", "size": 14},
+}
+ROUTES = (
+    Route(
+        method="POST",
+        path="/topics/{topic}",
+        handler=post_topic,
+        tag="proxy",
+        parameters=(TOPIC, FORWARD),
+        body=Body(
+            contents={
+                media_type: (_RECORDS_V2, {"records": [{"key": "YW5u", "value": "dGVh", "partition": 2}]})
+                for media_type in EMBEDDED
+            }
+        ),
+        answers={
+            200: Answer(
+                description="What became of each record.",
+                schema=_OFFSETS_V2,
+                example=_OFFSETS_V2_EXAMPLE,
+                media_type=V2,
+                also={JSON: (_OFFSETS_V2, _OFFSETS_V2_EXAMPLE)},
+            )
+        },
+        problems=PROBLEMS,
+        errors=ErrorForm(media_type=V2, schema=ref("ProxyError"), body_of=_error_body),
+    ),
+    *(
+        Route(
+            method="POST",
+            path=prefix + "/v3/clusters/{cluster_id}/topics/{topic}/records",
+            handler=post_cluster_topic_records,
+            tag="proxy",
+            parameters=(CLUSTER_ID, TOPIC, FORWARD),
+            body=Body(contents={JSON: (_RECORD_V3, {"value": {"type": "JSON", "data": {"item": "tea"}}})}),
+            answers={200: Answer(description="Written.", schema=_WRITTEN_V3, example=_WRITTEN_V3_EXAMPLE)},
+            problems=PROBLEMS,
+            errors=ErrorForm(media_type=JSON, schema=ref("ProxyError"), body_of=_error_body),
+        )
+        for prefix in ("/kafka", "")
+    ),
+)
