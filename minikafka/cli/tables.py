@@ -13,11 +13,13 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from rich.cells import cell_len
-from rich.console import Console
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -109,6 +111,8 @@ def config_option(function: Decorated) -> Decorated:
 
 def console(*, stderr: bool = False) -> Console:
     """Where tables and progress go; with ``NO_COLOR`` neither colour nor bold."""
+    from rich.console import Console  # noqa: PLC0415 - a broker uses this module's options only
+
     stream = sys.stderr if stderr else sys.stdout
     return Console(
         file=stream,
