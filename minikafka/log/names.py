@@ -53,8 +53,10 @@ def offset_name(offset: Offset, suffix: str) -> str:
 
 def offset_of(name: str, suffix: str) -> Offset | None:
     """The base offset in a file's name; None when the name is none of ``suffix``."""
-    stem = name.removesuffix(suffix)
-    if stem == name or len(stem) != _OFFSET_DIGITS or not stem.isascii() or not stem.isdigit():
+    if len(name) != _OFFSET_DIGITS + len(suffix) or not name.endswith(suffix):
+        return None
+    stem = name[:_OFFSET_DIGITS]
+    if not stem.isascii() or not stem.isdigit():
         return None
     return int(stem)
 

@@ -139,7 +139,7 @@ class _Loader:
 
     def _remove_leftovers(self) -> None:
         names = self.disk.names(self.folder)
-        bases = offsets_in(names, LOG)
+        bases = frozenset(offsets_in(names, LOG))
         for name in names:
             orphan = next((o for s in (INDEX, TIME_INDEX) if (o := offset_of(name, s)) is not None), None)
             if name.endswith((DELETED, CLEANED, SWAP, TEMPORARY)) or (orphan is not None and orphan not in bases):
