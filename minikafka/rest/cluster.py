@@ -9,11 +9,13 @@ from minikafka.errors import BrokerIdNotRegistered, BrokerNotAvailable
 from minikafka.quorum.image import BrokerImage
 from minikafka.rest.host import limits_of
 from minikafka.rest.leaders import leader_members
+from minikafka.rest.model import Model, member
 from minikafka.rest.parameters import INT32_MAX, Integer
 from minikafka.rest.route import Answer, Route
-from minikafka.rest.schema import many, nullable, ref, shape, table, text, whole
+from minikafka.rest.schema import many, nullable, ref, table, text, whole
+from minikafka.rest.schemas import LEADER_EXAMPLE, Broker, BrokerLoad
 from minikafka.rest.visit import Handler, Page, Reply, Visit
-from minikafka.types import NO_NODE
+from minikafka.types import NO_NODE, NodeId
 from minikafka.wire.messages import CurrentLeader, MetadataRequest, MetadataResponse
 
 BROKER = Integer(
@@ -30,30 +32,21 @@ async def get_cluster(visit: Visit) -> Reply:
         known = CurrentLeader(leader_id=metadata.controller_id, leader_epoch=host.image.epoch)
         controller = leader_members(host, known)
     return Reply(
-        {
-            "cluster_id": metadata.cluster_id,
-            "node_id": host.node_id,
-            "version": __version__,
-            "build": compiled.build(),
-            "controller": controller,
-            "brokers": [_broker_out(host.image.brokers[node]) for node in sorted(host.image.brokers)],
-            "metadata_offset": metadata.metadata_offset,
-            "limits": limits_of(host),
-        }
+        _Cluster(
+            cluster_id=metadata.cluster_id,
+            node_id=host.node_id,
+            version=__version__,
+            build=compiled.build(),
+            controller=controller,
+            brokers=[_broker_out(host.image.brokers[node]) for node in sorted(host.image.brokers)],
+            metadata_offset=metadata.metadata_offset,
+            limits=limits_of(host),
+        ).out()
     )
 
 
 def _broker_out(broker: BrokerImage) -> dict[str, Any]:
-    return {
-        "id": broker.node_id,
-        "host": broker.host,
-        "port": broker.port,
-        "url": f"http://{broker.address}",
-        "rack": broker.rack,
-        "broker_epoch": broker.broker_epoch,
-        "fenced": broker.fenced,
-        "in_controlled_shutdown": broker.in_controlled_shutdown,
-    }
+    return Broker.out_of(broker, id=broker.node_id, url=f"http://{broker.address}")
 
 
 async def get_brokers(visit: Visit) -> Reply:
@@ -73,12 +66,14 @@ async def get_broker(visit: Visit) -> Reply:
 def _load_out(visit: Visit, broker: BrokerImage) -> dict[str, Any]:
     node = broker.node_id
     partitions = [partition for _, partition in visit.host.image.sorted_partitions()]
-    return {
-        **_broker_out(broker),
-        "leader_count": sum(each.leader == node for each in partitions),
-        "replica_count": sum(node in each.replicas for each in partitions),
-        "in_sync_count": sum(node in each.isr for each in partitions),
-    }
+    return BrokerLoad.out_of(
+        broker,
+        id=node,
+        url=f"http://{broker.address}",
+        leader_count=sum(each.leader == node for each in partitions),
+        replica_count=sum(node in each.replicas for each in partitions),
+        in_sync_count=sum(node in each.isr for each in partitions),
+    )
 
 
 async def get_health(visit: Visit) -> Reply:
@@ -100,18 +95,31 @@ async def get_readiness(visit: Visit) -> Reply:
 
 # ---- the doors -------------------------------------------------------------------------------------------------------
 
-BROKER_EXAMPLE = {
-    "id": 1,
-    "host": "127.0.0.1",
-    "port": 9092,
-    "url": "http://127.0.0.1:9092",
-    "rack": None,
-    "broker_epoch": 4,
-    "fenced": False,
-    "in_controlled_shutdown": False,
-}
-LOAD_EXAMPLE = {**BROKER_EXAMPLE, "leader_count": 4, "replica_count": 12, "in_sync_count": 12}
-_HEALTH = shape("How the broker is.", status=text("`alive` or `ready`."), node_id=ref("NodeId"))
+
+class _Health(Model):
+    """How the broker is."""
+
+    status: str = member(text("`alive` or `ready`."))
+    node_id: NodeId = member(ref("NodeId"), 1)
+
+
+class _Brokers(Model):
+    """Every registered broker."""
+
+    brokers: list[dict[str, Any]] = member(many(BrokerLoad.reference()), [BrokerLoad.example()])
+
+
+class _Cluster(Model):
+    """The cluster, as one broker knows it."""
+
+    cluster_id: str = member(text(), "MkU3OEVBNTcwNTJENDM2Qg")
+    node_id: NodeId = member(ref("NodeId"), 1)
+    version: str = member(text(), __version__)
+    build: str = member(text(enum=[compiled.COMPILED, compiled.PURE]), compiled.COMPILED)
+    controller: dict[str, Any] | None = member(nullable(ref("Leader")), {**LEADER_EXAMPLE, "epoch": 1})
+    brokers: list[dict[str, Any]] = member(many(Broker.reference()), [Broker.example()])
+    metadata_offset: int = member(ref("Offset"), 12)
+    limits: dict[str, int] = member(table(whole(), "What one request may ask for."), {"body_bytes_max": 8_388_608})
 
 
 def _health(path: str, handler: Handler, status: str) -> Route:
@@ -120,7 +128,7 @@ def _health(path: str, handler: Handler, status: str) -> Route:
         path=path,
         handler=handler,
         tag="health",
-        answers={200: Answer(description="Yes.", schema=_HEALTH, example={"status": status, "node_id": 1})},
+        answers={200: _Health.answer("Yes.", status=status)},
     )
 
 
@@ -160,13 +168,7 @@ ROUTES = (
         path="/v1/brokers",
         handler=get_brokers,
         tag="cluster",
-        answers={
-            200: Answer(
-                description="All brokers.",
-                schema=shape(brokers=many(ref("BrokerLoad"))),
-                example={"brokers": [LOAD_EXAMPLE]},
-            )
-        },
+        answers={200: _Brokers.answer("All brokers.")},
     ),
     Route(
         method="GET",
@@ -174,7 +176,7 @@ ROUTES = (
         handler=get_broker,
         tag="cluster",
         parameters=(BROKER,),
-        answers={200: Answer(description="The broker.", schema=ref("BrokerLoad"), example=LOAD_EXAMPLE)},
+        answers={200: BrokerLoad.answer("The broker.")},
         problems=(BrokerIdNotRegistered,),
     ),
     Route(
@@ -182,30 +184,6 @@ ROUTES = (
         path="/v1/cluster",
         handler=get_cluster,
         tag="cluster",
-        answers={
-            200: Answer(
-                description="The cluster, as this broker knows it.",
-                schema=shape(
-                    cluster_id=text(),
-                    node_id=ref("NodeId"),
-                    version=text(),
-                    build=text(enum=[compiled.COMPILED, compiled.PURE]),
-                    controller=nullable(ref("Leader")),
-                    brokers=many(ref("Broker")),
-                    metadata_offset=ref("Offset"),
-                    limits=table(whole(), "What one request may ask for."),
-                ),
-                example={
-                    "cluster_id": "MkU3OEVBNTcwNTJENDM2Qg",
-                    "node_id": 1,
-                    "version": __version__,
-                    "build": compiled.COMPILED,
-                    "controller": {"id": 1, "epoch": 1, "url": "http://127.0.0.1:9092"},
-                    "brokers": [BROKER_EXAMPLE],
-                    "metadata_offset": 12,
-                    "limits": {"body_bytes_max": 8_388_608},
-                },
-            )
-        },
+        answers={200: _Cluster.answer("The cluster, as this broker knows it.")},
     ),
 )

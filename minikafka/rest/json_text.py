@@ -74,12 +74,12 @@ def text_of(value: Any) -> bytes:
 async def text_in_turns(value: Any) -> bytes:
     """As :func:`text_of`, for a large answer: the elements of its lists are written with other work in between."""
     if type(value) is not dict or not any(
-        type(each) is list and len(each) > ELEMENTS_AT_ONCE for each in value.values()
+        type(each) in (list, tuple) and len(each) > ELEMENTS_AT_ONCE for each in value.values()
     ):
         return text_of(value)
     members = []
     for name, each in value.items():
-        if type(each) is not list:
+        if type(each) not in (list, tuple):
             members.append(text_of(name)[:-1] + b": " + text_of(each)[:-1])
             continue
         parts = []

@@ -32,18 +32,17 @@ from minikafka.rest.leaders import (
     unknown_topic,
     until_known,
 )
-from minikafka.rest.members import Members
+from minikafka.rest.model import Model, many_of, member
 from minikafka.rest.parameters import FORWARD, PARTITION, TOPIC
-from minikafka.rest.problems import Fault, Refused, unacceptable
+from minikafka.rest.problems import Refused
 from minikafka.rest.route import CONTROLLER_PROBLEMS, LEADER_PROBLEMS, Answer, Route, json_body
 from minikafka.rest.schema import flag, many, nodes, nullable, one_of, ref, shape, text, whole
-from minikafka.rest.schemas import LEADER_EXAMPLE
+from minikafka.rest.schemas import LEADER_EXAMPLE, PartitionState
 from minikafka.rest.sentences import NEVER_MS, why_in_or_out
-from minikafka.rest.topics import KNOWN_WAIT_S, PARTITION_STATE_EXAMPLE, TIMEOUT_MS, partition_out
+from minikafka.rest.topics import KNOWN_WAIT_S, TIMEOUT_MS
 from minikafka.rest.views import Event, Views, leaders_view, story_of, views_of, why_it_left
 from minikafka.rest.visit import Reply, Visit
 from minikafka.types import NO_NODE, NodeId, TopicPartition
-from minikafka.wire.limits import shown
 from minikafka.wire.messages import (
     CurrentLeader,
     DescribedReplica,
@@ -59,6 +58,30 @@ from minikafka.wire.messages import (
 ELECTION_TYPES = ("preferred", "unclean")
 
 
+class _Partitions(Model):
+    """The partitions of a topic."""
+
+    topic: str = member(ref("TopicName"), "orders")
+    partitions: list[PartitionState] = many_of(PartitionState)
+
+
+class _Election(Model):
+    """An election."""
+
+    type: str = member(one_of("`unclean` may lose committed records.", *ELECTION_TYPES), "preferred")
+
+
+class _Elected(Model):
+    """A partition with its elected leader."""
+
+    topic: str = member(ref("TopicName"), "orders")
+    partition: int = member(ref("PartitionNumber"), 0)
+    type: str = member(one_of("", *ELECTION_TYPES), "preferred")
+    leader: dict[str, Any] | None = member(nullable(ref("Leader")), LEADER_EXAMPLE)
+    isr: list[NodeId] = member(nodes("Those in sync."), [1, 2, 3])
+    note: str | None = member(text("What could be asked better."), default=None)
+
+
 async def get_partitions(visit: Visit) -> Reply:
     """The partitions of a topic, as the controller has recorded them."""
     topic = visit[TOPIC]
@@ -70,7 +93,7 @@ async def get_partitions(visit: Visit) -> Reply:
     told: DescribedTopic = described.topics[0]
     if told.error_code:
         raise failure_of(told)
-    return Reply({"topic": topic, "partitions": [partition_out(each) for each in told.partitions]})
+    return Reply(_Partitions.out_of(told))
 
 
 # ---- one partition and its replicas ----------------------------------------------------------------------------------
@@ -187,14 +210,7 @@ async def post_election(visit: Visit) -> Reply:
     partition_of(visit.host, name)
     kind = kind_of(visit.http)
     document = parsed_object(await read_body(visit.http, visit.host, visit.admission), kind, visit.http)
-    faults: list[Fault] = []
-    members = Members(document, "", faults)
-    election = members.text("type", required=True)
-    if election not in ELECTION_TYPES and not faults:
-        members.wrong("type", f"{' or '.join(ELECTION_TYPES)} is needed, not {shown(election)}")
-    members.done()
-    if faults:
-        raise unacceptable(faults)
+    election = _Election.read(document).type
     metadata_offset = -1
 
     def items(response: ElectLeadersResponse) -> tuple[ElectedLeader, ...]:
@@ -211,16 +227,15 @@ async def post_election(visit: Visit) -> Reply:
         raise Refused(failure_of(elected), topic=name.topic, partition=name.partition)
     await until_known(visit, metadata_offset, wait_s=min(KNOWN_WAIT_S, wait_s))
     image = partition_of(visit.host, name)
-    note = {"note": FORM_NOTE} if kind == "form" else {}
     return Reply(
-        {
-            "topic": name.topic,
-            "partition": name.partition,
-            "type": election,
-            "leader": leader_out(visit, image),
-            "isr": list(image.isr),
-            **note,
-        }
+        _Elected(
+            topic=name.topic,
+            partition=name.partition,
+            type=election,
+            leader=leader_out(visit, image),
+            isr=list(image.isr),
+            note=FORM_NOTE if kind == "form" else None,
+        ).out()
     )
 
 
@@ -291,13 +306,7 @@ ROUTES = (
         handler=get_partitions,
         tag="partitions",
         parameters=(TOPIC,),
-        answers={
-            200: Answer(
-                description="All partitions of the topic.",
-                schema=shape(topic=ref("TopicName"), partitions=many(ref("PartitionState"))),
-                example={"topic": "orders", "partitions": [PARTITION_STATE_EXAMPLE]},
-            )
-        },
+        answers={200: _Partitions.answer("All partitions of the topic.")},
         problems=(UnknownTopicOrPartition,),
     ),
     Route(
@@ -319,31 +328,8 @@ ROUTES = (
         handler=post_election,
         tag="partitions",
         parameters=(TOPIC, PARTITION, TIMEOUT_MS, FORWARD),
-        body=json_body(
-            shape("An election.", type=one_of("`unclean` may lose committed records.", *ELECTION_TYPES)),
-            {"type": "preferred"},
-        ),
-        answers={
-            200: Answer(
-                description="Elected, and known to the live brokers.",
-                schema=shape(
-                    optional=("note",),
-                    topic=ref("TopicName"),
-                    partition=ref("PartitionNumber"),
-                    type=one_of("", *ELECTION_TYPES),
-                    leader=nullable(ref("Leader")),
-                    isr=nodes("Those in sync."),
-                    note=text("What could be asked better."),
-                ),
-                example={
-                    "topic": "orders",
-                    "partition": 0,
-                    "type": "preferred",
-                    "leader": LEADER_EXAMPLE,
-                    "isr": [1, 2, 3],
-                },
-            )
-        },
+        body=json_body(_Election.schema(sent=True), _Election.example()),
+        answers={200: _Elected.answer("Elected, and known to the live brokers.")},
         problems=(
             *CONTROLLER_PROBLEMS,
             ElectionNotNeeded,

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from minikafka.errors import BY_CODE
+from minikafka.rest.model import Model, member
 from minikafka.rest.parameters import INT32_MAX, INT64_MAX
 from minikafka.rest.schema import Schema, anything, flag, many, nodes, nullable, ref, shape, table, text, whole
+from minikafka.types import Epoch, NodeId
 
 OUTCOMES = ("not_written", "written", "unknown")
 
@@ -67,16 +69,43 @@ _RECORD_OUT: dict[str, Schema] = {
 }
 _RECORD_OUT_OPTIONAL = tuple(name for name in _RECORD_OUT if name not in ("offset", "leader_epoch", "encoding"))
 
-_BROKER: dict[str, Schema] = {
-    "id": ref("NodeId"),
-    "host": text(),
-    "port": whole(),
-    "url": text("Where it listens."),
-    "rack": nullable(text()),
-    "broker_epoch": whole("Of its present registration."),
-    "fenced": flag("It may not lead or join an ISR: it is silent, or starting."),
-    "in_controlled_shutdown": flag("It is leaving in good order."),
-}
+
+class PartitionState(Model, named=True):
+    """A partition as the controller has recorded it."""
+
+    partition: int = member(ref("PartitionNumber"), 0)
+    leader: NodeId = member(ref("NodeId"), 1)
+    leader_epoch: Epoch = member(ref("Epoch"), 3)
+    partition_epoch: int = member(whole("Rises with each change."), 5)
+    controller_epoch: Epoch = member(whole("Of the controller that made the last change."), 2)
+    replicas: list[NodeId] = member(nodes("All, the preferred leader first."), [1, 2, 3])
+    isr: list[NodeId] = member(nodes("Those in sync."), [1, 2])
+    elr: list[NodeId] = member(nodes("Those that may lead though they are not in sync (KIP-966)."), [])
+    last_known_elr: list[NodeId] = member(nodes("The last leader, when ISR and ELR have run empty."), [])
+    adding_replicas: list[NodeId] = member(nodes("Those that a reassignment adds."), [])
+    removing_replicas: list[NodeId] = member(nodes("Those that go when it is complete."), [])
+
+
+class Broker(Model, named=True):
+    """One broker."""
+
+    id: NodeId = member(ref("NodeId"), 1)
+    host: str = member(text(), "127.0.0.1")
+    port: int = member(whole(), 9092)
+    url: str = member(text("Where it listens."), "http://127.0.0.1:9092")
+    rack: str | None = member(nullable(text()))
+    broker_epoch: int = member(whole("Of its present registration."), 4)
+    fenced: bool = member(flag("It may not lead or join an ISR: it is silent, or starting."), example=False)
+    in_controlled_shutdown: bool = member(flag("It is leaving in good order."), example=False)
+
+
+class BrokerLoad(Broker, named=True):
+    """One broker, and how much it leads and holds."""
+
+    leader_count: int = member(whole("Partitions that it leads."), 4)
+    replica_count: int = member(whole("Partitions that it has a replica of."), 12)
+    in_sync_count: int = member(whole("Partitions in whose ISR it is."), 12)
+
 
 SCHEMAS: dict[str, Schema] = {
     "TopicName": text("A topic's name."),
@@ -170,20 +199,7 @@ SCHEMAS: dict[str, Schema] = {
         partition=ref("PartitionNumber"),
         **_RECORD_OUT,
     ),
-    "PartitionState": shape(
-        "A partition as the controller has recorded it.",
-        partition=ref("PartitionNumber"),
-        leader=ref("NodeId"),
-        leader_epoch=ref("Epoch"),
-        partition_epoch=whole("Rises with each change."),
-        controller_epoch=whole("Of the controller that made the last change."),
-        replicas=nodes("All, the preferred leader first."),
-        isr=nodes("Those in sync."),
-        elr=nodes("Those that may lead though they are not in sync (KIP-966)."),
-        last_known_elr=nodes("The last leader, when ISR and ELR have run empty."),
-        adding_replicas=nodes("Those that a reassignment adds."),
-        removing_replicas=nodes("Those that go when it is complete."),
-    ),
+    "PartitionState": PartitionState.schema(),
     "Event": shape(
         "Something that happened to a partition.",
         event=text("Its kind, as in the structured log."),
@@ -193,12 +209,6 @@ SCHEMAS: dict[str, Schema] = {
         cause=text("Id of the request or timer that it happened for."),
         facts=table(anything("A fact."), "What the rule went by."),
     ),
-    "Broker": shape("One broker.", **_BROKER),
-    "BrokerLoad": shape(
-        "One broker, and how much it leads and holds.",
-        **_BROKER,
-        leader_count=whole("Partitions that it leads."),
-        replica_count=whole("Partitions that it has a replica of."),
-        in_sync_count=whole("Partitions in whose ISR it is."),
-    ),
+    "Broker": Broker.schema(),
+    "BrokerLoad": BrokerLoad.schema(),
 }

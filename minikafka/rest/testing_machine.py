@@ -6,15 +6,10 @@ What is put counts as a whole: what it does not name is well again. Only there w
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Any
-
 from minikafka.rest.body import kind_of, parsed_object, read_body
-from minikafka.rest.members import Members
-from minikafka.rest.problems import Fault as Wrong
-from minikafka.rest.problems import unacceptable
-from minikafka.rest.route import Answer, Route, json_body
-from minikafka.rest.schema import Schema, flag, shape, whole
+from minikafka.rest.model import Model, member
+from minikafka.rest.route import Route, json_body
+from minikafka.rest.schema import flag, whole
 from minikafka.rest.testing_faults import instruments_of
 from minikafka.rest.visit import Reply, Visit
 from minikafka.world.machine_faults import MachineFaults
@@ -30,48 +25,41 @@ def _machine(visit: Visit) -> MachineFaults:
     return instruments_of(visit).machine(str(visit.host.node_id))
 
 
+class _Faults(Model):
+    """What is wrong with it."""
+
+    disk_full: bool = member(flag("Every write is refused: there is no room."), example=True, default=False)
+    sync_delay_ms: int = member(whole("What each sync takes more.", minimum=0, maximum=SYNC_DELAY_MS_MAX), 0, default=0)
+    failing_syncs: int = member(
+        whole("So many of the next syncs fail.", minimum=0, maximum=FAILING_SYNCS_MAX), 0, default=0
+    )
+    calendar_ahead_ms: int = member(
+        whole("Ahead of the true time.", minimum=-CALENDAR_MS_MAX, maximum=CALENDAR_MS_MAX), 0, default=0
+    )
+
+
+class _Machine(_Faults):
+    """A machine."""
+
+    struck: int = member(whole("Writes refused, syncs delayed and failed so far."), 3)
+
+
 async def get_machine(visit: Visit) -> Reply:
     """What is wrong with this broker's machine, and how often it struck."""
-    return Reply(asdict(_machine(visit)))
+    return Reply(_Machine.out_of(_machine(visit)))
 
 
 async def put_machine(visit: Visit) -> Reply:
     """Set all that is wrong with it; what is not named is well again."""
     kind = kind_of(visit.http)
     document = parsed_object(await read_body(visit.http, visit.host, visit.admission), kind, visit.http)
-    wrong: list[Wrong] = []
-    given = _given(Members(document, "", wrong))
-    if wrong:
-        raise unacceptable(wrong)
+    given = _Faults.read(document).out()
     machine = _machine(visit)
     for name, value in given.items():
         setattr(machine, name, value)
     visit.host.world.events("machine_faults_set", **given)
-    return Reply(asdict(machine))
+    return Reply(_Machine.out_of(machine))
 
-
-def _given(members: Members) -> dict[str, Any]:
-    full = members.any("disk_full")
-    if full is not None and type(full) is not bool:
-        members.wrong("disk_full", "true or false is needed")
-    given = {
-        "disk_full": bool(full),
-        "sync_delay_ms": members.integer("sync_delay_ms", 0, low=0, high=SYNC_DELAY_MS_MAX),
-        "failing_syncs": members.integer("failing_syncs", 0, low=0, high=FAILING_SYNCS_MAX),
-        "calendar_ahead_ms": members.integer("calendar_ahead_ms", 0, low=-CALENDAR_MS_MAX, high=CALENDAR_MS_MAX),
-    }
-    members.done()
-    return given
-
-
-_STATE: dict[str, Schema] = {
-    "disk_full": flag("Every write is refused: there is no room."),
-    "sync_delay_ms": whole("What each sync takes more.", minimum=0, maximum=SYNC_DELAY_MS_MAX),
-    "failing_syncs": whole("So many of the next syncs fail.", minimum=0, maximum=FAILING_SYNCS_MAX),
-    "calendar_ahead_ms": whole("Ahead of the true time.", minimum=-CALENDAR_MS_MAX, maximum=CALENDAR_MS_MAX),
-}
-_MACHINE = shape("A machine.", **_STATE, struck=whole("Writes refused, syncs delayed and failed so far."))
-_EXAMPLE = {"disk_full": True, "sync_delay_ms": 0, "failing_syncs": 0, "calendar_ahead_ms": 0, "struck": 3}
 
 ROUTES = (
     Route(
@@ -80,7 +68,7 @@ ROUTES = (
         handler=get_machine,
         tag="testing",
         testing=True,
-        answers={200: Answer(description="The machine.", schema=_MACHINE, example=_EXAMPLE)},
+        answers={200: _Machine.answer("The machine.")},
     ),
     Route(
         method="PUT",
@@ -88,7 +76,7 @@ ROUTES = (
         handler=put_machine,
         tag="testing",
         testing=True,
-        body=json_body(shape("What is wrong with it.", optional=tuple(_STATE), **_STATE), {"disk_full": True}),
-        answers={200: Answer(description="It is so from now on.", schema=_MACHINE, example=_EXAMPLE)},
+        body=json_body(_Faults.schema(sent=True), {"disk_full": True}),
+        answers={200: _Machine.answer("It is so from now on.")},
     ),
 )

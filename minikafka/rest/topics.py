@@ -29,10 +29,12 @@ from minikafka.rest.leaders import (
     until_known,
 )
 from minikafka.rest.members import Members, pointer
+from minikafka.rest.model import Model, many_of, member
 from minikafka.rest.parameters import FORWARD, INT32_MAX, TOPIC, Flag, Integer
 from minikafka.rest.problems import VALIDATION_ERROR_COUNT_MAX, Fault, Refused, unacceptable
-from minikafka.rest.route import CONTROLLER_PROBLEMS, Answer, Route, json_body
+from minikafka.rest.route import CONTROLLER_PROBLEMS, Route, json_body
 from minikafka.rest.schema import flag, many, nodes, nullable, ref, shape, table, text, whole
+from minikafka.rest.schemas import PartitionState
 from minikafka.rest.visit import Reply, Visit
 from minikafka.types import NodeId
 from minikafka.wire.limits import MAP_MEMBERS_MAX, shown
@@ -43,8 +45,6 @@ from minikafka.wire.messages import (
     DeletedTopic,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
-    DescribedPartition,
-    DescribedTopic,
     DescribeTopicsRequest,
     DescribeTopicsResponse,
     NewTopic,
@@ -67,22 +67,68 @@ TIMEOUT_MS = Integer(
 )
 
 
+_TOPIC_CONFIG = table(text(), "Settings that differ from the brokers' own.")
+_CONFIG_EXAMPLE = {"min.insync.replicas": "2"}
+_TOPIC_ID_EXAMPLE = "MDEyMzQ1Njc4OWFiY2RlZg"
+
+
+class _TopicInShort(Model):
+    """One topic, in short."""
+
+    topic: str = member(ref("TopicName"), "orders")
+    topic_id: str = member(text("Kafka's UUID of it."), _TOPIC_ID_EXAMPLE)
+    partition_count: int = member(whole(), 3)
+    replication_factor: int = member(whole(), 3)
+
+
+class _Topics(Model):
+    """Every topic."""
+
+    topics: list[_TopicInShort] = many_of(_TopicInShort)
+
+
+class _Topic(Model):
+    """One topic with its settings and partitions."""
+
+    topic: str = member(ref("TopicName"), "orders")
+    topic_id: str = member(text(), _TOPIC_ID_EXAMPLE)
+    config: dict[str, str] = member(_TOPIC_CONFIG, _CONFIG_EXAMPLE)
+    partitions: list[PartitionState] = many_of(PartitionState)
+
+
+class _Created(Model):
+    """The topic."""
+
+    topic: str = member(ref("TopicName"), "orders")
+    topic_id: str | None = member(nullable(text()), _TOPIC_ID_EXAMPLE)
+    partition_count: int = member(whole(), 3)
+    replication_factor: int = member(whole(), 3)
+    config: dict[str, str] = member(_TOPIC_CONFIG, _CONFIG_EXAMPLE)
+    dry_run: bool = member(flag("Nothing was created."))
+    note: str | None = member(text("What could be asked better."), default=None)
+
+
+class _Deleted(Model):
+    """A topic that was deleted."""
+
+    topic: str = member(ref("TopicName"), "orders")
+    topic_id: str | None = member(nullable(text()), _TOPIC_ID_EXAMPLE)
+    deleted: bool = member(flag(), example=True)
+
+
 async def get_topics(visit: Visit) -> Reply:
     """Every topic, in short."""
     described: DescribeTopicsResponse = await visit.host.answer("DescribeTopicPartitions", DescribeTopicsRequest())
-    return Reply(
-        {
-            "topics": [
-                {
-                    "topic": each.topic,
-                    "topic_id": each.topic_id,
-                    "partition_count": len(each.partitions),
-                    "replication_factor": max((len(part.replicas) for part in each.partitions), default=0),
-                }
-                for each in described.topics
-            ]
-        }
-    )
+    topics = [
+        _TopicInShort(
+            topic=each.topic,
+            topic_id=each.topic_id,
+            partition_count=len(each.partitions),
+            replication_factor=max((len(part.replicas) for part in each.partitions), default=0),
+        )
+        for each in described.topics
+    ]
+    return Reply(_Topics(topics=topics).out())
 
 
 async def get_topic(visit: Visit) -> Reply:
@@ -96,33 +142,7 @@ async def get_topic(visit: Visit) -> Reply:
     told = described.topics[0]
     if told.error_code:
         raise failure_of(told)
-    return Reply(_topic_out(told))
-
-
-def _topic_out(told: DescribedTopic) -> dict[str, Any]:
-    return {
-        "topic": told.topic,
-        "topic_id": told.topic_id,
-        "config": told.config,
-        "partitions": [partition_out(each) for each in told.partitions],
-    }
-
-
-def partition_out(told: DescribedPartition) -> dict[str, Any]:
-    """A partition as the controller has recorded it."""
-    return {
-        "partition": told.partition,
-        "leader": told.leader,
-        "leader_epoch": told.leader_epoch,
-        "partition_epoch": told.partition_epoch,
-        "controller_epoch": told.controller_epoch,
-        "replicas": list(told.replicas),
-        "isr": list(told.isr),
-        "elr": list(told.elr),
-        "last_known_elr": list(told.last_known_elr),
-        "adding_replicas": list(told.adding_replicas),
-        "removing_replicas": list(told.removing_replicas),
-    }
+    return Reply(_Topic.out_of(told))
 
 
 # ---- changes ---------------------------------------------------------------------------------------------------------
@@ -147,15 +167,15 @@ async def post_topic(visit: Visit) -> Reply:
         raise Refused(failure_of(created), topic=topic.name)
     if not dry_run:
         await until_known(visit, metadata_offset, wait_s=min(KNOWN_WAIT_S, timeout_ms / 1000))
-    told = {
-        "topic": created.name,
-        "topic_id": created.topic_id,
-        "partition_count": created.num_partitions,
-        "replication_factor": created.replication_factor,
-        "config": topic.configs,
-        "dry_run": dry_run,
-        **({"note": FORM_NOTE} if kind == "form" else {}),
-    }
+    told = _Created(
+        topic=created.name,
+        topic_id=created.topic_id,
+        partition_count=created.num_partitions,
+        replication_factor=created.replication_factor,
+        config=topic.configs,
+        dry_run=dry_run,
+        note=FORM_NOTE if kind == "form" else None,
+    ).out()
     return Reply(told) if dry_run else Reply(told, 201, {"Location": f"/v1/topics/{created.name}"})
 
 
@@ -226,56 +246,18 @@ async def delete_topic(visit: Visit) -> Reply:
     if deleted.error_code:
         raise Refused(failure_of(deleted), topic=topic)
     await until_known(visit, metadata_offset, wait_s=min(KNOWN_WAIT_S, timeout_ms / 1000))
-    return Reply({"topic": deleted.name, "topic_id": deleted.topic_id, "deleted": True})
+    return Reply(_Deleted(topic=deleted.name, topic_id=deleted.topic_id, deleted=True).out())
 
 
 # ---- the doors -------------------------------------------------------------------------------------------------------
 
-PARTITION_STATE_EXAMPLE = {
-    "partition": 0,
-    "leader": 1,
-    "leader_epoch": 3,
-    "partition_epoch": 5,
-    "controller_epoch": 2,
-    "replicas": [1, 2, 3],
-    "isr": [1, 2],
-    "elr": [],
-    "last_known_elr": [],
-    "adding_replicas": [],
-    "removing_replicas": [],
-}
-TOPIC_CONFIG = table(text(), "Settings that differ from the brokers' own.")
 ROUTES = (
     Route(
         method="GET",
         path="/v1/topics",
         handler=get_topics,
         tag="topics",
-        answers={
-            200: Answer(
-                description="All topics.",
-                schema=shape(
-                    topics=many(
-                        shape(
-                            topic=ref("TopicName"),
-                            topic_id=text("Kafka's UUID of it."),
-                            partition_count=whole(),
-                            replication_factor=whole(),
-                        )
-                    )
-                ),
-                example={
-                    "topics": [
-                        {
-                            "topic": "orders",
-                            "topic_id": "MDEyMzQ1Njc4OWFiY2RlZg",
-                            "partition_count": 3,
-                            "replication_factor": 3,
-                        }
-                    ]
-                },
-            )
-        },
+        answers={200: _Topics.answer("All topics.")},
     ),
     Route(
         method="POST",
@@ -299,29 +281,8 @@ ROUTES = (
             {"name": "orders", "partitions": 3, "replication_factor": 3, "config": {"min.insync.replicas": 2}},
         ),
         answers={
-            status: Answer(
-                description=description,
-                schema=shape(
-                    "The topic.",
-                    optional=("note",),
-                    topic=ref("TopicName"),
-                    topic_id=nullable(text()),
-                    partition_count=whole(),
-                    replication_factor=whole(),
-                    config=TOPIC_CONFIG,
-                    dry_run=flag("Nothing was created."),
-                    note=text("What could be asked better."),
-                ),
-                example={
-                    "topic": "orders",
-                    "topic_id": "MDEyMzQ1Njc4OWFiY2RlZg",
-                    "partition_count": 3,
-                    "replication_factor": 3,
-                    "config": {"min.insync.replicas": "2"},
-                    "dry_run": status == 200,
-                },
-            )
-            for status, description in ((201, "Created: the next request may use it."), (200, "It could be created."))
+            201: _Created.answer("Created: the next request may use it.", dry_run=False),
+            200: _Created.answer("It could be created.", dry_run=True),
         },
         problems=(
             *CONTROLLER_PROBLEMS,
@@ -341,23 +302,7 @@ ROUTES = (
         handler=get_topic,
         tag="topics",
         parameters=(TOPIC,),
-        answers={
-            200: Answer(
-                description="The topic.",
-                schema=shape(
-                    topic=ref("TopicName"),
-                    topic_id=text(),
-                    config=TOPIC_CONFIG,
-                    partitions=many(ref("PartitionState")),
-                ),
-                example={
-                    "topic": "orders",
-                    "topic_id": "MDEyMzQ1Njc4OWFiY2RlZg",
-                    "config": {"min.insync.replicas": "2"},
-                    "partitions": [PARTITION_STATE_EXAMPLE],
-                },
-            )
-        },
+        answers={200: _Topic.answer("The topic.")},
         problems=(UnknownTopicOrPartition,),
     ),
     Route(
@@ -366,13 +311,7 @@ ROUTES = (
         handler=delete_topic,
         tag="topics",
         parameters=(TOPIC, TIMEOUT_MS, FORWARD),
-        answers={
-            200: Answer(
-                description="Gone, with all that was in it.",
-                schema=shape(topic=ref("TopicName"), topic_id=nullable(text()), deleted=flag()),
-                example={"topic": "orders", "topic_id": "MDEyMzQ1Njc4OWFiY2RlZg", "deleted": True},
-            )
-        },
+        answers={200: _Deleted.answer("Gone, with all that was in it.")},
         problems=(*CONTROLLER_PROBLEMS, InvalidTopic, RequestTimedOut, UnknownTopicOrPartition),
     ),
 )

@@ -231,6 +231,11 @@ class FakeBroker:
             return m.DeleteTopicsResponse(topics=(told,))
         return m.DeleteTopicsResponse(topics=(m.DeletedTopic(name=name),), metadata_offset=self.cluster.offset)
 
+    async def on_ElectLeaders(self, request: m.ElectLeadersRequest) -> m.ElectLeadersResponse:
+        self._must_control()
+        elected = tuple(m.ElectedLeader(topic=each.topic, partition=each.partition) for each in request.partitions)
+        return m.ElectLeadersResponse(partitions=elected, metadata_offset=self.cluster.offset)
+
     async def on_DescribeReplicas(self, request: m.DescribeReplicasRequest) -> m.DescribeReplicasResponse:
         replicas = []
         for topic in self.cluster.topics.values():
