@@ -132,7 +132,9 @@ def _why_no_watermark(image: PartitionImage) -> str:
 
 EVENT_EXAMPLE = {
     "event": "isr_shrunk",
-    "sentence": "the ISR shrank from [1, 2, 3] to [1, 2]: broker 3 was silent for its session timeout",
+    "sentence": (
+        "the ISR shrank from [1, 2, 3] to [1, 2]: the process of broker 3 has ended: connection refused by b3:9094"
+    ),
     "broker": 1,
     "at": "2026-11-21T08:00:00.000+00:00",
     "cause": "controller#41",
