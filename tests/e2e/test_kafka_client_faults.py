@@ -136,6 +136,8 @@ def test_a_consumer_joins_although_a_request_is_refused_once(cluster: LocalClust
             "client.id": "reader",
             "group.id": topic,
             "auto.offset.reset": "earliest",
+            # A topic whose Metadata was refused is asked about again with the next refresh: every five minutes.
+            "topic.metadata.refresh.interval.ms": 1000,
             "log_level": 0,
         }
     )
