@@ -380,12 +380,21 @@ class QuorumCore:
         self.log.append_as_leader(batch, leader_epoch=role.epoch, wall_ms=wall_ms)
         return self.log.end_offset
 
-    def record_fetch(self, node: NodeId, offset: Offset, *, leader_end: Offset, now: float) -> None:
+    def record_fetch(
+        self, node: NodeId, offset: Offset, *, leader_end: Offset, now: float, last_answer: int = 0
+    ) -> None:
         """Leader: a good fetch from ``offset`` says that all below is durable at ``node``; the watermark may rise."""
         role = self.role
         if isinstance(role, Leader):
             self.hear(node, now)
-            role.record_fetch(node, offset, leader_end=leader_end, now=now, timeout_s=self.fetch_timeout_s)
+            role.record_fetch(
+                node,
+                offset,
+                leader_end=leader_end,
+                now=now,
+                timeout_s=self.fetch_timeout_s,
+                last_answer=last_answer,
+            )
             self.advance_high_watermark()
 
     def hear(self, node: NodeId, now: float) -> None:

@@ -111,6 +111,7 @@ def next_fetch(core: QuorumCore) -> FetchAsk | None:
         replica_id=core.me,
         max_wait_ms=wait_ms,
         max_bytes=FETCH_BYTES_MAX,
+        session_id=role.last_answer if isinstance(role, Follower) else 0,
         partitions=(asked,),
     )
     return FetchAsk(peer, role.epoch, request)
@@ -166,6 +167,7 @@ def _step(core: QuorumCore, ask: FetchAsk, response: FetchResponse, now: float) 
         core.events("quorum_fetch_refused", code=answer.error_code, leader=ask.peer, epoch=ask.epoch)
         return Wait(now + core.retry_backoff_s)
     core.hear_leader(role, now)
+    role.last_answer = response.session_id
     if answer.diverging_epoch is not None:
         leaders = EpochEnd(answer.diverging_epoch.epoch, answer.diverging_epoch.end_offset)
         cut = TruncateByLeaderEpoch().on_diverging(core.log, leaders)
@@ -200,19 +202,25 @@ def on_fetch(
         asked = _checked(core, request)
         elsewhere = _elsewhere(core, asked)
         if elsewhere is not None:
-            return core.ready(_answered(elsewhere))
+            return core.ready(_answered(core, request, elsewhere, now))
         leader_end = core.log.end_offset
         replica = request.replica_id >= 0
         if replica and not again:
-            core.record_fetch(request.replica_id, asked.fetch_offset, leader_end=leader_end, now=now)
+            core.record_fetch(
+                request.replica_id,
+                asked.fetch_offset,
+                leader_end=leader_end,
+                now=now,
+                last_answer=request.session_id,
+            )
         # Who is no replica sees what is committed.
         end = leader_end if replica else core.high_watermark
         records = _read(core, asked, request, end)
     except ProtocolError as error:
-        return core.ready(_answered(_refused(core, error)))
+        return core.ready(FetchResponse(partitions=(_refused(core, error),)))
     if not records and not again and request.max_wait_ms > 0 and asked.high_watermark >= core.high_watermark:
         return core.ready(None)
-    return core.ready(_answered(_partition(core, records=records)))
+    return core.ready(_answered(core, request, _partition(core, records=records), now))
 
 
 def is_due(core: QuorumCore, request: FetchRequest) -> bool:
@@ -320,8 +328,10 @@ def _refused(core: QuorumCore, error: ProtocolError) -> FetchedPartition:
     )
 
 
-def _answered(partition: FetchedPartition) -> FetchResponse:
-    return FetchResponse(partitions=(partition,))
+def _answered(core: QuorumCore, request: FetchRequest, partition: FetchedPartition, now: float) -> FetchResponse:
+    """The quorum has no fetch sessions (KIP-227): ``session_id`` numbers the answer, and the next fetch names it."""
+    number = core.role.answered(request.replica_id, now) if isinstance(core.role, Leader) else 0
+    return FetchResponse(session_id=number, partitions=(partition,))
 
 
 def _current_leader(core: QuorumCore) -> CurrentLeader:

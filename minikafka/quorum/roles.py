@@ -210,6 +210,8 @@ class Follower(Role):
     """A good answer came in this role: the leader lives, so pre-votes are refused (KIP-996)."""
     is_refused: bool = False
     """The leader's machine has refused a connection since its last good answer: its process has ended."""
+    last_answer: int = 0
+    """Number of the leader's last good answer, which the next fetch names."""
 
     @property
     def live_leader_id(self) -> NodeId:
@@ -231,6 +233,12 @@ class Progress:
     last_fetch_at: float | None = None
     last_caught_up_at: float | None = None
     leader_end_at_last_fetch: Offset = NO_OFFSET
+    answers: int = 0
+    """Number of the last answer to its fetches, in this reign."""
+    answered_at: float = NEVER
+    """When that answer was ready."""
+    followed_at: float = NEVER
+    """A time at which it surely followed: see :meth:`Leader.majority_heard_at`."""
 
     def on_fetch(self, offset: Offset, *, leader_end: Offset, now: float) -> None:
         """A good fetch from ``offset`` while the leader's log ended at ``leader_end`` (KAFKA-FACTS 3.3)."""
@@ -279,21 +287,49 @@ class Leader(Role):
         return ends[len(ends) // 2]
 
     def majority_heard_at(self, now: float) -> float:
-        """The newest time at which a majority of voters, itself counted, still followed; -inf: never in this reign."""
-        others = [each.last_fetch_at if each.last_fetch_at is not None else NEVER for each in self.voters.values()]
-        heard = sorted([now, *others], reverse=True)
+        """The newest time at which a majority of voters, itself counted, still followed; -inf: never in this reign.
+
+        When a fetch is read tells nothing: it may have waited in a socket while this process was stopped, and its
+        sender may have voted for another since. But who names an answer in its next fetch followed when the answer was
+        ready.
+        """
+        heard = sorted([now, *(each.followed_at for each in self.voters.values())], reverse=True)
         return heard[len(heard) // 2]
 
-    def record_fetch(self, node: NodeId, offset: Offset, *, leader_end: Offset, now: float, timeout_s: float) -> None:
-        """``node`` fetched from ``offset``, and the logs agree up to there: that much is durable at a voter."""
+    def record_fetch(
+        self,
+        node: NodeId,
+        offset: Offset,
+        *,
+        leader_end: Offset,
+        now: float,
+        timeout_s: float,
+        last_answer: int = 0,
+    ) -> None:
+        """``node`` fetched from ``offset``, and the logs agree up to there: that much is durable at a voter.
+
+        ``last_answer`` is the answer that it has had before, as :meth:`answered` numbered it; 0: it names none.
+        """
         if node not in self.voters:
             if len(self.observers) < OBSERVERS_MAX:
                 self.observers.setdefault(node, Progress())
             if node in self.observers:
                 self.observers[node].on_fetch(offset, leader_end=leader_end, now=now)
             return
-        self.voters[node].on_fetch(offset, leader_end=leader_end, now=now)
+        progress = self.voters[node]
+        progress.on_fetch(offset, leader_end=leader_end, now=now)
+        if 0 < last_answer == progress.answers:
+            progress.followed_at = progress.answered_at
         self.hear_from(node, now=now, timeout_s=timeout_s)
+
+    def answered(self, node: NodeId, now: float) -> int:
+        """An answer to a fetch of ``node`` is ready: its number, for the node to name; 0 for an observer."""
+        progress = self.voters.get(node)
+        if progress is None:
+            return 0
+        progress.answers += 1
+        progress.answered_at = now
+        return progress.answers
 
     def hear_from(self, node: NodeId, *, now: float, timeout_s: float) -> None:
         """A voter follows: it need not be told who leads, and it counts for staying in office."""

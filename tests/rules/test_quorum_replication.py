@@ -244,6 +244,65 @@ def test_a_reader_that_is_no_replica_sees_what_is_committed():
     assert len(answered(core, fetch(0, -1, replica=-1, epoch=-1)).records) == 2
 
 
+def fetched(core: QuorumCore, offset: int, now: float, *, replica: int, last_answer: int = 0) -> int:
+    """A fetch that is read at ``now``: the number of its answer."""
+    reply = fetching.on_fetch(core, fetch(offset, 1, replica=replica, session_id=last_answer), now).reply
+    assert reply is not None
+    return reply.session_id
+
+
+def heard_at(core: QuorumCore, now: float) -> float:
+    role = core.role
+    assert isinstance(role, Leader)
+    return role.majority_heard_at(now)
+
+
+def test_a_majority_followed_when_the_answers_that_it_names_were_ready():
+    """A voter that fetches on has had the answer before; the moment at which its next fetch is read proves nothing."""
+    core = leading(1)
+    assert heard_at(core, 1.0) == float("-inf")
+    first = fetched(core, 1, 1.0, replica=2)
+    assert heard_at(core, 1.5) == float("-inf"), "it may have been sent at any time"
+    second = fetched(core, 1, 2.0, replica=2, last_answer=first)
+    assert heard_at(core, 9.0) == 1.0
+    assert fetched(core, 1, 3.0, replica=2, last_answer=second) == 3
+    assert heard_at(core, 9.0) == 2.0
+
+
+def test_a_fetch_that_waited_while_its_leader_was_stopped_does_not_count():
+    """SIGSTOP of a controller: the fetches in its sockets, read when it woke, revived its own session, and it
+    acknowledged a record with acks=1 although others had elected a leader (test_kill_loop, one run in five).
+    """
+    core = leading(1)
+    numbers = {voter: fetched(core, 1, 1.0, replica=voter) for voter in (2, 3)}
+    for voter, number in numbers.items():
+        numbers[voter] = fetched(core, 1, 2.0, replica=voter, last_answer=number)
+    assert heard_at(core, 2.0) == 1.0
+    # Stopped from here to 50.0. Both had asked again, and voter 2 twice, since nobody answered.
+    for voter in (2, 3, 2):
+        fetched(core, 1, 50.0, replica=voter, last_answer=numbers[voter])
+    assert heard_at(core, 50.0) == 2.0
+
+
+def test_a_follower_names_the_last_good_answer_of_its_leader():
+    """And none of another leader's, or of another epoch."""
+    core = following(1)
+    ask = fetching.next_fetch(core)
+    assert ask is not None
+    assert ask.request.session_id == 0
+    part = FetchedPartition(
+        topic=METADATA_TOPIC, partition=0, current_leader=CurrentLeader(leader_id=2, leader_epoch=5)
+    )
+    fetching.on_fetch_response(core, ask, FetchResponse(session_id=7, partitions=(part,)), 1.0)
+    again = fetching.next_fetch(core)
+    assert again is not None
+    assert again.request.session_id == 7
+    core.observe(6, 3, now=2.0)
+    other = fetching.next_fetch(core)
+    assert other is not None
+    assert (other.peer, other.request.session_id) == (3, 0)
+
+
 # ---- snapshots -------------------------------------------------------------------------------------------------------
 
 
