@@ -184,9 +184,11 @@ share = 0.3
 
 CAUGHT = [
     ("hw_ignores_isr", ISOLATED, {"lost-write"}),
-    ("divergence_unseen", ISOLATED + SOON, {"not converged"}),
+    # Its tail stays: it never follows again, or goes on behind the tail if its new leader's log is long enough by then.
+    ("divergence_unseen", ISOLATED + SOON, {"not converged", "diverged"}),
     ("retries_duplicate", LOST_ANSWERS, {"duplicate"}),
 ]
+"""Bug, scenario, and what it may be caught by."""
 
 
 def planted(bug: str) -> type[Target]:
@@ -204,7 +206,7 @@ async def test_planted_damage_is_caught(bug: str, text: str, kinds: set[str], tm
     outcome = await played(scenario_file(tmp_path, "caught", text), tmp_path / "run", made=planted(bug))
     assert outcome.verdict == "damaged", outcome.render()
     found = {*outcome.damage, *(["not converged"] if outcome.missing else [])}
-    assert kinds <= found, outcome.render()
+    assert kinds & found, outcome.render()
 
 
 @pytest.mark.parametrize("text", [ISOLATED, LOST_ANSWERS], ids=["isolated", "lost answers"])
