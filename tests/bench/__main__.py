@@ -130,17 +130,21 @@ def main() -> None:
     parser.add_argument(
         "--write-docs",
         action="store_true",
-        help="also keep the result as docs/bench.json, and make the documents' tables and the picture from it",
+        help="also keep the result as docs/bench.json, and make the documents' tables and the picture from it "
+        "(of a whole run, or of `--only kafka`)",
     )
     parser.add_argument("--from", dest="source", type=Path, metavar="FILE", help="a kept result: nothing is measured")
     given = parser.parse_args()
+    if given.write_docs and given.only not in ("", "kafka"):
+        parser.error("--write-docs needs a whole run, or --only kafka: the documents have one table for each")
     if given.source is None:
         exec_with_malloc_environment(["-m", "tests.bench", *sys.argv[1:]])
         result = run(only=given.only, quick=given.quick)
     else:
         result = json.loads(given.source.read_text(encoding="utf-8"))
     if given.write_docs:
-        report.write_documents(result)
+        is_kafka_part = not report.by_yardstick(result)[0]
+        report.write_documents(report.with_kafka_rows(report.kept(), result) if is_kafka_part else result)
     sys.stdout.write(json.dumps(result) + "\n" if given.output == "json" else report.show(result))
 
 

@@ -99,6 +99,15 @@ def _table(lines: list[Line]) -> Table:
     return table
 
 
+HEADER = ("commit", "quick", "cores", "load_before", "seconds", "versions")
+
+
+def with_kafka_rows(whole: Result, kafka_run: Result) -> Result:
+    """``whole`` with the rows beside Apache Kafka of another run, and where those were measured."""
+    rows = by_yardstick(whole)[0] + by_yardstick(kafka_run)[1]
+    return {**whole, "rows": rows, "kafka_run": {name: kafka_run[name] for name in HEADER}}
+
+
 def provenance(result: Result) -> str:
     """Where and how the figures were measured, as one sentence."""
     versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
@@ -137,7 +146,8 @@ def with_sections(text: str, result: Result) -> str:
     }
     if kafka:
         told = standing(kafka)
-        sections["beside Kafka"] = [told, "", *_all_rows(kafka, "Kafka")]
+        measured = [provenance(result["kafka_run"]), ""] if "kafka_run" in result else []
+        sections["beside Kafka"] = [*measured, told, "", *_all_rows(kafka, "Kafka")]
         sections["a few beside Kafka"] = [*_a_few_rows(kafka, README_KAFKA_ROWS, "Kafka"), "", told]
     for what, section in sections.items():
         begin = BEGIN.format(what=what)

@@ -19,6 +19,7 @@ from tests.bench.report import (
     kept,
     picture,
     show,
+    with_kafka_rows,
     with_sections,
     written_by,
 )
@@ -53,6 +54,19 @@ def test_the_rows_of_the_readme_are_measured():
     bare, kafka = by_yardstick(kept())
     assert set(README_ROWS) <= {line["name"] for line in bare}
     assert not kafka or set(README_KAFKA_ROWS) <= {line["name"] for line in kafka}
+
+
+def test_a_later_run_beside_kafka_replaces_those_rows_and_says_where_it_was_measured():
+    """The whole takes an hour's quarter; the part beside Kafka can be measured anew alone."""
+    row = Row("fetch", "MB/s", 10, 5, 2.0, beside=f"{KAFKA} 4.3.1").as_json()
+    later = {**kept(), "commit": "abcdef0", "rows": [row]}
+    merged = with_kafka_rows(kept(), later)
+    assert by_yardstick(merged) == (by_yardstick(kept())[0], [row])
+    document = DOCUMENTS[0].read_text(encoding="utf-8")
+    text = with_sections(document, merged)
+    section = text.partition(BEGIN.format(what="beside Kafka"))[2].partition(END)[0]
+    assert "Commit abcdef0" in section
+    assert f"Commit {kept()['commit']}" in text
 
 
 def test_rows_beside_kafka_have_tables_of_their_own():
