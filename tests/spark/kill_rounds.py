@@ -123,7 +123,8 @@ class Driver:
 
     async def kill(self) -> None:
         """SIGKILL for both halves of the driver; its executors are left to themselves."""
-        halves = [each for each in self._jvms() if each.parent() == psutil.Process(self.process.pid)]
+        driver = psutil.Process(self.process.pid)
+        halves = self._jvms(lambda each: each.parent() == driver)
         assert halves, "the driver has no JVM"
         for each in halves:
             each.kill()
@@ -132,12 +133,18 @@ class Driver:
             self.process.kill()
         await self.process.wait()
 
-    def _jvms(self) -> list[psutil.Process]:
-        return [each for each in self.family(self.process.pid) if each.name() == "java"]
+    def _jvms(self, wanted: Callable[[psutil.Process], bool]) -> list[psutil.Process]:
+        """Those that live; a process may end while it is looked at."""
+        found = []
+        for each in self.family(self.process.pid):
+            with suppress(psutil.NoSuchProcess):
+                if each.name() == "java" and wanted(each):
+                    found.append(each)
+        return found
 
     def executors(self) -> list[psutil.Process]:
         """The executors' JVMs that live."""
-        return [each for each in self._jvms() if any("CoarseGrainedExecutorBackend" in one for one in each.cmdline())]
+        return self._jvms(lambda each: any("CoarseGrainedExecutorBackend" in one for one in each.cmdline()))
 
     @staticmethod
     def family(session: int) -> list[psutil.Process]:
