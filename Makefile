@@ -6,15 +6,16 @@
 #   make lint    the first three of these       make format   let ruff rewrite
 #   make dist    wheel and sdist, checked, and three brokers from the installed wheel    make image    the container image of it
 #   make bench   figures beside a bare aiohttp server and Apache Kafka    make soak   chaos, fresh seeds, hostile requests, planted bugs for an hour (MINUTES=60)
-#   make foreign runs franz-go's, librdkafka's and aiokafka's own tests and Kafka's tools (FOREIGN_ARGS="--only franz-go")
-#   make compiled  the rules in C, if this machine has a C compiler (an experiment); make test does this too
+#   make foreign  the test suites of Kafka's clients and Kafka's tools, with a table (FOREIGN_ARGS="--only franz-go")
+#   make compiled  the rules in C, if this machine has a C compiler; make test and make bench do this too
+#   make pictures  the pictures of README, from the replay page (needs Chromium)
 #   make clean   remove the environment and caches
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 # Two pips must not change one environment at once.
 .NOTPARALLEL:
-.PHONY: help demo test check dist image lint format bench soak foreign compiled clean
+.PHONY: help demo test check dist image lint format bench soak foreign compiled pictures clean
 
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -31,10 +32,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 help:
 	@sed -n 's/^#   //p' Makefile
 
-demo: $(VENV)/.demo $(if $(filter --no-spark,$(DEMO_ARGS)),,$(VENV)/.spark)
+demo: $(VENV)/.demo $(if $(filter --no-spark,$(DEMO_ARGS)),,$(VENV)/.spark) $(VENV)/.bytecode
 	@$(BIN)/minikafka demo $(DEMO_ARGS)
 
-test: lint $(VENV)/.demo $(VENV)/.spark compiled
+test: lint $(VENV)/.demo $(VENV)/.spark compiled $(VENV)/.bytecode
 	@echo "==> pytest"
 	@$(BIN)/python -m pytest -n 3 --dist loadgroup $(PYTEST_ARGS)
 
@@ -62,18 +63,21 @@ format: $(VENV)/.dev
 	@$(BIN)/ruff check --fix --quiet . || true
 	@$(BIN)/ruff format .
 
-bench: $(VENV)/.dev $(VENV)/.spark $(VENV)/.bench
+bench: $(VENV)/.dev $(VENV)/.spark $(VENV)/.bench compiled $(VENV)/.bytecode
 	@$(BIN)/python -m tests.bench $(BENCH_ARGS)
 
-soak: $(VENV)/.dev
+soak: $(VENV)/.dev $(VENV)/.bytecode
 	@$(BIN)/python -m tests.e2e.soak --minutes $(MINUTES)
 
-foreign: $(VENV)/.dev $(VENV)/.spark
+foreign: $(VENV)/.dev $(VENV)/.spark $(VENV)/.bytecode
 	@$(BIN)/python -m tests.foreign $(FOREIGN_ARGS)
 
 # Does nothing where the compiled rules are those of this tree. MINIKAFKA_PURE=1 does without.
 compiled: $(VENV)/.base
 	@$(BIN)/python tools/compile_rules.py
+
+pictures: $(VENV)/.dev
+	@$(BIN)/python tools/pictures.py
 
 clean:
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
@@ -115,4 +119,10 @@ $(VENV)/.spark: pyproject.toml | $(VENV)/.base
 # librdkafka, which stands beside our producer; without a wheel for this machine its rows are left out.
 $(VENV)/.bench: $(VENV)/.dev
 	@$(BIN)/python -m pip install --quiet --only-binary :all: 'confluent-kafka>=2.16' || true
+	@touch $@
+
+# pip compiles the modules of a package that it copies, not those of this tree. Where PYTHONDONTWRITEBYTECODE is set, each
+# process would compile them again: a third of a second of CPU and 3 MB of memory for each broker.
+$(VENV)/.bytecode: $(shell find minikafka -name '*.py') | $(VENV)/.base
+	@$(BIN)/python -m compileall -q minikafka
 	@touch $@

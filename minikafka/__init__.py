@@ -22,24 +22,25 @@ quorum/core and controller; broker/api/produce and fetch; sim/world.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING
 
 from minikafka import compiled
 
+TYPE_CHECKING = False  # typing's would load that module, which takes four times as long as all else here
 if TYPE_CHECKING:
     from minikafka.client.structs import (
         CommitFailed,
         ConsumerRebalanceListener,
         ConsumerRecord,
+        GroupMetadata,
         NewTopic,
         OffsetAndMetadata,
         OffsetAndTimestamp,
         RecordMetadata,
         WakeUp,
     )
+    from minikafka.testing.local_cluster import LocalCluster
     from minikafka.types import TopicPartition
     from minikafka.world.clients import AdminClient, Consumer, Producer
-    from minikafka.world.local_cluster import LocalCluster
 
 __all__ = [
     "AdminClient",
@@ -47,6 +48,7 @@ __all__ = [
     "Consumer",
     "ConsumerRebalanceListener",
     "ConsumerRecord",
+    "GroupMetadata",
     "LocalCluster",
     "NewTopic",
     "OffsetAndMetadata",
@@ -63,7 +65,7 @@ __version__ = "0.1.0"
 # Before any rule is imported.
 compiled.install()
 
-# Looked up on first use: whoever imports a rule must not load aiohttp with it.
+# Looked up on first use: importing a rule must not load aiohttp.
 _HOMES = {
     "AdminClient": "minikafka.world.clients",
     "Consumer": "minikafka.world.clients",
@@ -71,7 +73,8 @@ _HOMES = {
     "CommitFailed": "minikafka.client.structs",
     "ConsumerRebalanceListener": "minikafka.client.structs",
     "ConsumerRecord": "minikafka.client.structs",
-    "LocalCluster": "minikafka.world.local_cluster",
+    "LocalCluster": "minikafka.testing.local_cluster",
+    "GroupMetadata": "minikafka.client.structs",
     "NewTopic": "minikafka.client.structs",
     "OffsetAndMetadata": "minikafka.client.structs",
     "OffsetAndTimestamp": "minikafka.client.structs",

@@ -17,7 +17,9 @@ _DIGITS_MAX = 30
 _PORT_MAX = 65_535
 
 PLAINTEXT = "PLAINTEXT"
-FOREIGN_PROTOCOLS = frozenset({"SSL", "SASL_PLAINTEXT", "SASL_SSL", "HTTPS"})
+PLAIN_PROTOCOLS = frozenset({PLAINTEXT, "HTTP"})
+TLS_PROTOCOLS = frozenset({"SSL", "HTTPS"})
+FOREIGN_PROTOCOLS = frozenset({"SASL_PLAINTEXT", "SASL_SSL"})
 EVERY_INTERFACE = "0.0.0.0"  # noqa: S104 - what Kafka's `PLAINTEXT://:9092` means; refused without mk.insecure
 
 
@@ -59,11 +61,32 @@ def parse_listeners(text: str, setting: str) -> tuple[Listener, ...]:
         if not colon or not _is_port(port) or not re.fullmatch(r"[A-Z0-9_.-]+", name):
             raise InvalidConfig(f"{setting}={part!r}: {PLAINTEXT}://host:port is needed", setting=setting)
         if name in FOREIGN_PROTOCOLS:
-            raise InvalidConfig(f"{setting}={part!r}: there is no TLS and no SASL, say {PLAINTEXT}", setting=setting)
+            raise InvalidConfig(f"{setting}={part!r}: SASL is not supported, use {PLAINTEXT} or SSL", setting=setting)
         if name in found:
             raise InvalidConfig(f"{setting} names {name} twice", setting=setting)
         found[name] = Listener(name, Address(host.strip("[]") or EVERY_INTERFACE, int(port)))
     return tuple(found.values())
+
+
+@functools.lru_cache(256)  # as above
+def parse_protocols(text: str) -> Mapping[str, str]:
+    """Parse ``listener.security.protocol.map`` (``NAME:PROTOCOL,...``) to protocols by listener name.
+
+    Raises:
+        InvalidConfig: An entry has another form, or a protocol that no listener supports.
+    """
+    setting = "listener.security.protocol.map"
+    protocols: dict[str, str] = {}
+    for pair in filter(None, map(str.strip, text.split(","))):
+        name, colon, protocol = (part.strip().upper() for part in pair.partition(":"))
+        if not colon or protocol not in PLAIN_PROTOCOLS | TLS_PROTOCOLS:
+            supported = ", ".join(sorted(PLAIN_PROTOCOLS | TLS_PROTOCOLS))
+            raise InvalidConfig(
+                f"{setting}={pair!r}: NAME:PROTOCOL is needed, with a protocol of {supported}; SASL is not supported",
+                setting=setting,
+            )
+        protocols[name] = protocol
+    return protocols
 
 
 def parse_voters(text: str) -> dict[NodeId, Address]:

@@ -7,20 +7,21 @@ changed since.
 
 Rules for this file: it decides once, when the first of these modules is imported, and imports nothing of minikafka.
 Every program that imports minikafka imports this file: it loads ``pathlib`` and ``importlib.util`` only where compiled
-modules are installed, and never ``importlib.abc``, which would double the time of ``import minikafka``.
+modules are installed, and never ``importlib.abc`` or ``typing``, which would multiply the time of ``import minikafka``.
+Type checkers treat a variable named TYPE_CHECKING as true, wherever it comes from.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec, PathFinder
-from types import ModuleType
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
+    from types import ModuleType
 
 PURE_VARIABLE = "MINIKAFKA_PURE"
 """Environment variable: any value but an empty one and 0 selects the Python sources."""

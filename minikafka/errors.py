@@ -8,7 +8,7 @@
     WorldError               what the world did to us
       +-- Unreachable        the connection was never made: the request did not happen
       |     +-- ConnectionRefused   and the peer's machine said that nothing listens there
-      +-- RequestRefused     HTTP itself refused it: the request did not happen, but somebody listens
+      +-- RequestRefused     HTTP itself refused it: the request did not happen, but a server listens
       +-- OutcomeUnknown     anything else on the network: it may have happened
       +-- DiskFull           an append was refused; the file is as before
       +-- DiskFailed         a write, read or sync failed: the log must stop and recover from disk
@@ -227,19 +227,19 @@ class RebalanceInProgress(ProtocolError):
 
 
 class TopicAuthorizationFailed(ProtocolError):
-    """The client may not do this with the topic. No broker without security raises it; tests answer with it."""
+    """The client may not do this with the topic."""
 
     code, name = 29, "TOPIC_AUTHORIZATION_FAILED"
 
 
 class GroupAuthorizationFailed(ProtocolError):
-    """The client may not use the group. No broker without security raises it; tests answer with it."""
+    """The client may not use the group."""
 
     code, name = 30, "GROUP_AUTHORIZATION_FAILED"
 
 
 class ClusterAuthorizationFailed(ProtocolError):
-    """The client may not do this with the cluster. No broker without security raises it; tests answer with it."""
+    """The client may not do this with the cluster."""
 
     code, name = 31, "CLUSTER_AUTHORIZATION_FAILED"
 
@@ -354,6 +354,12 @@ class TransactionCoordinatorFenced(ProtocolError):
     code, name = 52, "TRANSACTION_COORDINATOR_FENCED"
 
 
+class TransactionalIdAuthorizationFailed(ProtocolError):
+    """The client may not use the transactional id."""
+
+    code, name = 53, "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
+
+
 class SecurityDisabled(ProtocolError):
     """There is no authorizer, so there are no ACLs."""
 
@@ -440,7 +446,7 @@ class UnsupportedCompressionType(ProtocolError):
 
 
 class StaleBrokerEpoch(ProtocolError):
-    """The broker has registered anew since."""
+    """The broker has registered again since."""
 
     code, name = 77, "STALE_BROKER_EPOCH"
 
@@ -574,7 +580,7 @@ class BrokerIdNotRegistered(ProtocolError):
 
 
 class InconsistentTopicId(ProtocolError):
-    """The topic was deleted and created anew."""
+    """The topic was deleted and created again."""
 
     code, name = 103, "INCONSISTENT_TOPIC_ID"
     retriable = True
@@ -585,6 +591,12 @@ class InconsistentClusterId(ProtocolError):
     """The node belongs to another cluster."""
 
     code, name = 104, "INCONSISTENT_CLUSTER_ID"
+
+
+class TransactionalIdNotFound(ProtocolError):
+    """The transaction coordinator has no record of this transactional id."""
+
+    code, name = 105, "TRANSACTIONAL_ID_NOT_FOUND"
 
 
 class FetchSessionTopicIdError(ProtocolError):
@@ -640,6 +652,12 @@ class InvalidVoterKey(ProtocolError):
     """The voter's key is not that of this node."""
 
     code, name = 125, "INVALID_VOTER_KEY"
+
+
+class InvalidRegularExpression(ProtocolError):
+    """The regular expression cannot be used."""
+
+    code, name = 128, "INVALID_REGULAR_EXPRESSION"
 
 
 for _class in ProtocolError.__subclasses__():

@@ -10,5 +10,5 @@ class InvariantViolation(Exception):
 def invariant(holds: bool, what: str, **facts: object) -> None:  # noqa: FBT001 - reads as `invariant(a <= b, "...")`
     """Raise :class:`InvariantViolation` with ``facts`` unless ``holds``."""
     if not holds:
-        told = " ".join(f"{name}={value!r}" for name, value in facts.items())
-        raise InvariantViolation(f"{what} ({told})" if told else what)
+        details = " ".join(f"{name}={value!r}" for name, value in facts.items())
+        raise InvariantViolation(f"{what} ({details})" if details else what)

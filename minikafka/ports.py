@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from random import Random
-from typing import Protocol, TypeAlias, TypeVar
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from minikafka.errors import ProtocolError
 from minikafka.types import ANONYMOUS, Address
@@ -89,6 +89,18 @@ class MeetFaults(Protocol):
     async def __call__(self, client_id: str, api: str, handle: Callable[[], Awaitable[_T]]) -> _T: ...
 
 
+class SessionState(NamedTuple):
+    """What a session of Kafka's protocol knows about its client."""
+
+    client_id: str = ""
+    software: str = ""
+    last_request: str | None = None
+    """Kafka's name of the API."""
+    api_version: int | None = None
+    pending_request: str | None = None
+    """The oldest request that is not answered yet."""
+
+
 class FrameSession(Protocol):
     """What a connection of Kafka's protocol hands its frames to."""
 
@@ -110,6 +122,10 @@ class FrameSession(Protocol):
 
     def room(self, *, has_room: bool) -> None:
         """Does the connection take more answers?"""
+        ...
+
+    def describe(self) -> SessionState:
+        """Return what is known about the client now."""
         ...
 
     def closed(self) -> None:
@@ -299,7 +315,7 @@ def no_events(kind: str, /, **facts: object) -> None:
     """An events sink that keeps nothing."""
 
 
-HOT_EVENTS = frozenset({"batch_appended", "follower_fetched", "hw_advanced"})
+HOT_EVENTS = frozenset({"batch_appended", "follower_fetched", "follower_hw_changed", "hw_advanced"})
 """Kinds of which busy brokers report thousands a second."""
 
 

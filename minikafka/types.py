@@ -65,7 +65,7 @@ class Address(NamedTuple):
 
 
 class Listener(NamedTuple):
-    """One of a broker's addresses and its name: clients are told the addresses of the listener that they asked at."""
+    """One of a broker's addresses and its name: clients receive those of the listener that they connected to."""
 
     name: str
     address: Address

@@ -34,7 +34,7 @@ THREE_BROKERS = """
 import asyncio, subprocess, sys, tempfile
 from pathlib import Path
 import minikafka
-from minikafka.world.processes import ProcessCluster
+from minikafka.hosting.processes import ProcessCluster
 
 assert Path(minikafka.__file__).is_relative_to(sys.prefix), minikafka.__file__
 command = Path(sys.executable).parent / "minikafka"

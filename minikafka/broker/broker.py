@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from minikafka.broker.api.acls import AclApi
 from minikafka.broker.api.admin import AdminApi
 from minikafka.broker.api.metadata import MetadataApi
 from minikafka.broker.api.producer_ids import ProducerIds
@@ -23,20 +24,20 @@ from minikafka.broker.api.stopping import StoppingApi
 from minikafka.broker.caretaker import Caretaker
 from minikafka.broker.chronicle import Chronicle
 from minikafka.broker.controller_driver import ControllerDriver
-from minikafka.broker.dispatch import ApiHandler, Dispatcher, settled
+from minikafka.broker.dispatch import ApiHandler, Dispatcher, screened_answer, settled
 from minikafka.broker.event_limiter import EventLimiter
+from minikafka.broker.find_coordinator import GROUP, TRANSACTION, FindCoordinatorApi, KeyKind
 from minikafka.broker.forwarding import Forwarding
 from minikafka.broker.group_manager import GroupManager
-from minikafka.broker.handlers import ANSWERED_BY_CONTROLLER, handler_table
+from minikafka.broker.handlers import ANSWERED_BY_CONTROLLER, CHANGES_OF_ACLS, handler_table
 from minikafka.broker.lifecycle import Lifecycle
 from minikafka.broker.listeners import Listeners
 from minikafka.broker.live_settings import LiveSettings
 from minikafka.broker.log_cleaner import LogCleaner
 from minikafka.broker.metadata import MetadataCache, removed_topics
-from minikafka.broker.peer import call
 from minikafka.broker.quorum_driver import QuorumDriver
 from minikafka.broker.replica_manager import ReplicaManager, StorageFailure
-from minikafka.broker.tasks import Tasks
+from minikafka.broker.transaction_manager import TransactionManager, check_transactional_id
 from minikafka.config import MIB, BrokerConfig, TopicConfig
 from minikafka.errors import (
     BrokerNotAvailable,
@@ -47,15 +48,20 @@ from minikafka.errors import (
     ProtocolError,
     WorldError,
 )
+from minikafka.groups.limits import check_group_id
 from minikafka.log.log_directory import LogDirectory, read_identity
 from minikafka.ports import INTERNAL, Buffers, FrameConnection, FrameSession, RequestContext, World
 from minikafka.quorum.image import MetadataImage
 from minikafka.replication.leader import LeaderReplica
 from minikafka.replication.partition import Partition
+from minikafka.rpc import call
+from minikafka.tasks import Tasks
 from minikafka.types import METADATA_PARTITION, Address, Epoch, NodeId, TopicPartition
+from minikafka.wire.apis import BY_REQUEST
 from minikafka.wire.codec import find_api
 
 if TYPE_CHECKING:
+    from minikafka.broker.access import Access
     from minikafka.broker.kafka_session import KafkaDoor
 
 METADATA_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
@@ -88,6 +94,8 @@ class Broker:
         self._image_of_roles = MetadataImage()
         """What the replicas were last brought to."""
         self._listeners = Listeners(config)
+        self.access = self._make_access(config)
+        """What clients may do; None: everything."""
         self._handlers: dict[str, ApiHandler] = {}
         # From the moment it listens a request can come; until start() is done it is answered BROKER_NOT_AVAILABLE.
         self.dispatcher = Dispatcher(
@@ -96,9 +104,17 @@ class Broker:
             on_bug=self._on_task_failure,
             is_open=lambda: self._open,
             ticks_ns=world.clock.ticks_ns,
+            screen=None if self.access is None else self.access.screen,
         )
         self._kafka: KafkaDoor | None = None
         """Made for the first connection of Kafka's protocol: codec and translators are not loaded before."""
+
+    def _make_access(self, config: BrokerConfig) -> Access | None:
+        if not config.authorizer_class_name:
+            return None
+        from minikafka.broker.access import Access  # noqa: PLC0415 - brokers without an authorizer do without
+
+        return Access(config, lambda: self.image, EventLimiter(self.world.events, self.world.clock.now))
 
     # ---- what others may ask -----------------------------------------------------------------------------------------
 
@@ -118,7 +134,7 @@ class Broker:
 
     @property
     def advertised(self) -> Address:
-        """What brokers are told."""
+        """What brokers learn."""
         return self.config.advertised or self.address
 
     @property
@@ -220,9 +236,11 @@ class Broker:
                 lifecycle=self.lifecycle,
                 metadata=self.metadata_api,
                 admin=self.admin_api,
-                producer_ids=self.producer_ids,
+                acls=self.acl_api,
                 stopping=self.stopping_api,
                 groups=self.groups,
+                transactions=self.transactions,
+                find_coordinator=self.find_coordinator,
                 chronicle=self.chronicle,
                 check_caught_up=self.check_caught_up,
             )
@@ -299,7 +317,29 @@ class Broker:
             image=lambda: self.image,
             session_alive=self.lifecycle.session_alive,
             ask_controller=self.ask_controller,
+            verifier=lambda: self.transactions.verifier,
             spawn=self._tasks.spawn,
+        )
+        self.transactions = TransactionManager(
+            config,
+            world,
+            self.replicas,
+            self.producer_ids,
+            image=lambda: self.image,
+            session_alive=self.lifecycle.session_alive,
+            broker_epoch=lambda: self.lifecycle.broker_epoch,
+            ask_controller=self.ask_controller,
+            write_here=self._answer_here,
+            add_here=self._answer_here,
+            create_offsets_topic=self.groups.shards.create_topic,
+            spawn=self._tasks.spawn,
+        )
+        self.find_coordinator = FindCoordinatorApi(
+            {
+                GROUP: KeyKind(self.groups.shards, check_group_id),
+                TRANSACTION: KeyKind(self.transactions.shards, check_transactional_id),
+            },
+            lambda: self.image,
         )
         self.metadata_api = MetadataApi(self.settings, world, self.metadata, self.quorum, self.ask_controller)
         self._forwarding = Forwarding(
@@ -312,6 +352,7 @@ class Broker:
         )
         self.stopping_api = StoppingApi()
         self.admin_api = AdminApi(config, lambda: self.image, self._origins)
+        self.acl_api = AclApi(config, lambda: self.image)
 
     async def _begin(self) -> None:
         """All that goes on by itself."""
@@ -372,9 +413,19 @@ class Broker:
 
     def _answer_kafka(self, api: str, request: object, context: RequestContext) -> Any:
         """Kafka's clients may ask any broker for what only the controller does."""
+        if api in CHANGES_OF_ACLS:
+            self.acl_api.check_enabled()  # before the controller is known: nothing is forwarded without an authorizer
         if api in ANSWERED_BY_CONTROLLER and self._open:
-            return self._forwarding.answer(api, request, context)
+            screened = None if self.access is None else self.access.screen(api, request, context)
+            if screened is None:
+                return self._forwarding.answer(api, request, context)
+            return screened_answer(find_api(api), screened, lambda left: self._forwarding.answer(api, left, context))
         return self.dispatcher.answer(find_api(api), request, context)
+
+    async def _answer_here(self, request: object) -> Any:
+        """Answer a request of this broker to itself, as another's: in a later turn of the loop."""
+        await asyncio.sleep(0)
+        return await settled(self.dispatcher.answer(BY_REQUEST[type(request)], request, INTERNAL))
 
     async def ask_controller(self, request: object) -> object | None:
         """One call to the active controller; None when none is known or it does not answer."""
@@ -422,6 +473,7 @@ class Broker:
         except (DiskFailed, DiskFull, KafkaStorageError) as error:
             self._fail_in_order(str(error))
         self.groups.on_image(old, image)
+        self.transactions.on_image(image)
 
     def _moved(self) -> None:
         """Something changed that people may wait for."""
@@ -447,8 +499,8 @@ class Broker:
         """A bug, or the disk under the quorum's log, without which nothing can be said: stop at once, tell all."""
         is_disk = isinstance(error, (DiskFailed, DiskFull, KafkaStorageError))
         why = f"the disk failed: {name}: {error}" if is_disk else f"{name} failed: {type(error).__name__}: {error}"
-        told = "" if is_disk else "".join(traceback.format_exception(error))
-        self.world.events("broker_failed", node=self.node_id, why=why, traceback=told)
+        text = "" if is_disk else "".join(traceback.format_exception(error))
+        self.world.events("broker_failed", node=self.node_id, why=why, traceback=text)
         if self.failure is None:
             self.failure = why
             self._state_moved.set()
@@ -483,7 +535,7 @@ class Broker:
         """End every task and do nothing else, as kill -9 would: for clusters that live in the caller's process."""
         self._stopping = True
         self._open = False
-        await self._tasks.cancel_all()
+        await self._tasks.end()
         if self._ending is not None:
             # The fence around its disk looked like a failing one.
             self._ending.cancel()
@@ -503,7 +555,7 @@ class Broker:
         except Exception as error:
             self.failure = self.failure or f"stopping failed: {type(error).__name__}: {error}"
             self.world.events("broker_stopped", node=self.node_id, clean=False, why=self.failure)
-            await self._tasks.cancel_all()
+            await self._tasks.end()
             raise
         finally:
             self._stopped.set()
@@ -513,16 +565,19 @@ class Broker:
         opened, self._open = self._open, False
         if opened:
             self.groups.shards.close()
+            self.transactions.shards.close()
             self.replicas.close()
             self.stopping_api.close()
             # Before the server: parked fetches of the metadata, and who waits for the controller, would hold it open.
             await self.quorum.stop()
         await self._listeners.close()
-        await self._tasks.cancel_all()
+        await self._tasks.end()
         if opened and clean:
             try:
                 watermarks = {name: each.high_watermark for name, each in self.replicas.partitions.items()}
-                clean = await self.logs.close(broker_epoch=self.broker_epoch, high_watermarks=watermarks)
+                clean = await self.logs.close(
+                    broker_epoch=self.broker_epoch, high_watermarks=watermarks, together=asyncio.gather
+                )
             except (DiskFailed, DiskFull) as error:
                 self.failure = f"the disk failed while stopping: {error}"
         elif opened:

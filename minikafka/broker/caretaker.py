@@ -99,13 +99,15 @@ class Caretaker:
         for duty in self._duties:
             duty.idle_since = loop.time()
         while True:
-            now = loop.time()
+            now, next_at = loop.time(), math.inf
             for duty in self._duties:
-                if duty.due_at() <= now:
+                due_at = duty.due_at()
+                if due_at <= now:
                     duty.is_at_work = True
                     self._spawn(self._take_turn(duty), duty.name)
+                elif due_at < next_at:
+                    next_at = due_at
             self._news.clear()
-            next_at = min(duty.due_at() for duty in self._duties)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(None if next_at == math.inf else next_at):
                     await self._news.wait()
@@ -141,7 +143,7 @@ class Caretaker:
         for partition in list(self.replicas.partitions.values()):
             # The topic may be deleted while this waits for the disk, for this partition or for one before it.
             if self.replicas.hosts(partition) and not partition.failed:
-                # What the disk did is told by the guard, and takes this replica offline; the others go on.
+                # The guard reports what the disk did, and takes this replica offline; the others go on.
                 with contextlib.suppress(KafkaStorageError), self.replicas.storage_guard(partition):
                     await self._retain_one(partition, now_ms)
 

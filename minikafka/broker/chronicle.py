@@ -18,7 +18,7 @@ from typing import Any
 
 from minikafka.ports import CAUSE, Clock, Events, unheard_by
 from minikafka.quorum.image import BrokerImage, MetadataImage, PartitionImage
-from minikafka.quorum.story import told
+from minikafka.quorum.story import happenings
 from minikafka.types import NO_NODE, NodeId, TopicPartition
 from minikafka.wire.messages import StoryEntry
 
@@ -42,7 +42,7 @@ FROM_RULES = frozenset(
         "torn_tail_dropped",
     }
 )
-"""Told by the rules of this broker's replicas; of ISR changes the images tell."""
+"""Events of this broker's replicas; changes of the ISR come from the metadata images."""
 
 FROM_IMAGES = frozenset(
     {
@@ -70,7 +70,7 @@ class Entry:
     cause: str
     facts: Mapping[str, Any]
 
-    def told(self) -> StoryEntry:
+    def message(self) -> StoryEntry:
         """As it travels."""
         facts = json.dumps(self.facts, default=_plain, separators=(",", ":"))
         return StoryEntry(event=self.kind, at_ms=self.at_ms, cause=self.cause, facts_json=facts)
@@ -96,8 +96,8 @@ class Chronicle:
     """One broker's memory of its partitions, and of those it only knows from the metadata."""
 
     def __init__(self, clock: Clock, events: Events, is_replaying: Callable[[], bool]) -> None:
-        """``events`` gets all that this one is told. ``is_replaying``: what the images tell happened before this
-        broker started.
+        """``events`` gets every event that this one gets. ``is_replaying``: what the images contain happened before
+        this broker started.
         """
         self.unheard = unheard_by(events)
         """That of the sink: what else is remembered here is never hot."""
@@ -128,7 +128,7 @@ class Chronicle:
 
     def on_image(self, old: MetadataImage, new: MetadataImage) -> None:
         """The metadata has changed."""
-        for each in told(old, new, ""):
+        for each in happenings(old, new, ""):
             if each.kind in FROM_IMAGES:
                 facts = dict(each.facts, offset=new.offset - 1)
                 facts["why"] = _why(old, new, str(facts["partition"]))
@@ -164,7 +164,7 @@ def _plain(value: object) -> object:
 
 
 def _why(old: MetadataImage, new: MetadataImage, partition: str) -> str:
-    """What else changed with it says why, to whoever did not decide it."""
+    """What else changed with it says why, on brokers that did not decide it."""
     topic, _, number = partition.rpartition("-")
     before, after = old.partition(TopicPartition(topic, int(number))), new.partition(TopicPartition(topic, int(number)))
     if before is None or after is None:

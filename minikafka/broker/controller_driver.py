@@ -2,7 +2,7 @@
 
 Active only while this node leads the quorum and has applied all that was committed before its epoch. The loop takes
 what is waiting, decides each request on the committed image plus what the batch holds so far, appends all records as
-one batch, and answers when they are committed and applied here: whoever is told of a change can find it.
+one batch, and answers when they are committed and applied here: a caller whose request has succeeded finds its change.
 
 Rules for this file:
 
@@ -35,7 +35,6 @@ from enum import Enum
 from typing import Any, Protocol, TypeAlias
 
 from minikafka.broker.metadata import MetadataCache
-from minikafka.broker.peer import call
 from minikafka.config import BrokerConfig
 from minikafka.errors import (
     NOT_WRITTEN,
@@ -58,8 +57,10 @@ from minikafka.quorum.image import BrokerImage, MetadataImage
 from minikafka.quorum.liveness import Sessions
 from minikafka.quorum.records import MetadataRecord, RegisterBroker, encode
 from minikafka.quorum.refusals import HeldConnection, Refusal
-from minikafka.quorum.story import told
+from minikafka.quorum.story import happenings
+from minikafka.rpc import call
 from minikafka.types import NO_NODE, NO_OFFSET, Address, Epoch, NodeId, Offset, TopicId
+from minikafka.wire.acls import CreateAclsRequest, DeleteAclsRequest
 from minikafka.wire.admin import (
     AlterConfigsRequest,
     AlterPartitionReassignmentsRequest,
@@ -329,7 +330,7 @@ class ControllerDriver:
         except NotController as error:
             self.world.events("controller_deposed", node=self.config.node_id, epoch=epoch, why=error.message)
         finally:
-            # However the reign ended, also by a bug: who still waits is told, and not left to its timeout.
+            # However the reign ended, also by a bug: callers that still wait get an error, not their timeout.
             self._fail(batch, self._not_controller(UNKNOWN))
             if self._epoch == epoch:
                 self._end_reign()
@@ -429,7 +430,7 @@ class ControllerDriver:
         elif isinstance(request, BrokerRegistrationRequest):
             self._decide_registration(batch, asked, request)
         elif isinstance(request, CreateTopicsRequest):
-            batch.add(self.controller.create_topics(self._placeable(image), request, self._topic_ids()), asked)
+            batch.add(self.controller.create_topics(self._placeable(image), request, self._random_ids()), asked)
         elif isinstance(request, DeleteTopicsRequest):
             batch.add(self.controller.delete_topics(image, request), asked)
         elif isinstance(request, ElectLeadersRequest):
@@ -444,10 +445,14 @@ class ControllerDriver:
             batch.add(self.controller.alter_partition_reassignments(image, request), asked)
         elif isinstance(request, AllocateProducerIdsRequest):
             batch.add(self.controller.allocate_producer_ids(image, request), asked)
+        elif isinstance(request, CreateAclsRequest):
+            batch.add(self.controller.create_acls(image, request, self._random_ids()), asked)
+        elif isinstance(request, DeleteAclsRequest):
+            batch.add(self.controller.delete_acls(image, request), asked)
         else:
             raise InvalidRequest(f"{type(request).__name__} is not the controller's")
 
-    def _topic_ids(self) -> Iterator[TopicId]:
+    def _random_ids(self) -> Iterator[TopicId]:
         while True:
             yield topic_id_of(self.world.random.randbytes(16))
 
@@ -476,7 +481,7 @@ class ControllerDriver:
             request,
             lowest_other_offset=self.sessions.lowest_offset(others),
             shutdown_offset=NOT_YET if moved_below is None else moved_below,
-            unheard=self.sessions.unheard_since_asked_to_stop(node),
+            unheard=self.sessions.unheard_since_asked_to_stop(node, image.brokers),
         )
         self.sessions.touched(node, self.world.clock.now(), metadata_offset=request.current_metadata_offset)
         self._try_to_reach(node)
@@ -655,7 +660,7 @@ class ControllerDriver:
         self._turns += 1
         token = CAUSE.set(decided.asked.cause if decided.asked else f"controller#{self._turns}")
         try:
-            for happening in told(decided.before, decided.after, why):
+            for happening in happenings(decided.before, decided.after, why):
                 self.world.events(happening.kind, **happening.facts)
         finally:
             CAUSE.reset(token)

@@ -5,8 +5,8 @@ below the high watermark. Each step of the rules is carried out at once: its rec
 handed out. One task follows the watermark and tells the rules which records are committed.
 
 - A write that was refused before the append is *not written*. One that is not committed in time is *unknown*: who
-  waits is told so, and the rules hear of the commit when it comes, for the log is what is true.
-- It ends with the leader's role: everyone who still waits is told NOT_COORDINATOR, outcome unknown.
+  waits gets an error, and the rules apply the commit when it comes, for the log is what is true.
+- It ends with the leader's role: every request that still waits gets NOT_COORDINATOR, outcome unknown.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import asyncio
 import itertools
 import math
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -35,9 +35,10 @@ from minikafka.errors import (
     RequestTimedOut,
 )
 from minikafka.replication.leader import ACKS_ALL, LeaderReplica
-from minikafka.types import Offset
+from minikafka.types import NO_PRODUCER, Offset
 from minikafka.wire.batch import RecordBatch, iterate
-from minikafka.wire.records import BatchBuilder, decode_batch
+from minikafka.wire.markers import EndTransaction, marker_of
+from minikafka.wire.records import BatchBuilder, RecordView, decode_batch
 
 if TYPE_CHECKING:
     from minikafka.broker.flusher import Spawn
@@ -60,6 +61,16 @@ class _InFlight:
     write: Write
     end_offset: Offset
     deadline: float
+
+
+@dataclass(slots=True)
+class _Marker:
+    """The end of a transaction, in the log and not yet committed."""
+
+    marker: EndTransaction
+    end_offset: Offset
+    applied: asyncio.Future[bool]
+    deadline: float = math.inf
 
 
 class CoordinatorShard(Generic[C]):
@@ -86,7 +97,7 @@ class CoordinatorShard(Generic[C]):
         self._on_step = on_step
         self._tickets = itertools.count(1)
         self._waiting: dict[Ticket, asyncio.Future[Any]] = {}
-        self._in_flight: deque[_InFlight] = deque()
+        self._in_flight: deque[_InFlight | _Marker] = deque()
         self._appended = asyncio.Event()
         self._ended = False
         self._task = spawn(self._run(), f"{coordinator.kind} coordinator {partition.partition}")
@@ -106,6 +117,22 @@ class CoordinatorShard(Generic[C]):
     def is_answering(self) -> bool:
         """Would :meth:`check` pass?"""
         return self.is_loaded and not self._unreadable and not self._ended and self.partition.role is self.leader
+
+    def marker_appended(self, marker: EndTransaction, end_offset: Offset) -> Awaitable[bool]:
+        """The marker of a transaction stands before ``end_offset``.
+
+        Returns:
+            Awaitable that ends once the coordinator has applied the committed marker: True. False: this broker no
+            longer leads the partition.
+        """
+        applied: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        if self._ended or self._unreadable:
+            # A partition that nobody coordinates has no offsets that could be read too early.
+            applied.set_result(not self._ended)
+            return applied
+        self._in_flight.append(_Marker(marker, end_offset, applied))
+        self._appended.set()
+        return applied
 
     async def ask(self, begin: Callable[[Ticket, Step], None]) -> Any:
         """Begin a request that is answered later, and await its answer; what ``begin`` raises is raised.
@@ -143,7 +170,14 @@ class CoordinatorShard(Generic[C]):
     # ---- the log ----
 
     def _append(self, write: Write) -> None:
-        builder = BatchBuilder()
+        transaction = write.transaction
+        builder = (
+            BatchBuilder()
+            if transaction is None
+            else BatchBuilder(
+                producer_id=transaction.producer_id, producer_epoch=transaction.producer_epoch, transactional=True
+            )
+        )
         wall_ms = self._replicas.clock.wall_ms()
         for record in write.records:
             key, value = self.coordinator.packed(record)
@@ -153,12 +187,14 @@ class CoordinatorShard(Generic[C]):
             self.check()
             with self._replicas.storage_guard(partition):
                 batch = RecordBatch.of(bytes(builder.build()))
-                appended = leader.append(batch, acks=ACKS_ALL, wall_ms=wall_ms)
+                guard = None if transaction is None else transaction.guard
+                appended = leader.append(batch, acks=ACKS_ALL, wall_ms=wall_ms, guard=guard)
         except ProtocolError as error:
             after = self.new_step()
             self.coordinator.refused(write, error, after)
             self.carry_out(after)
             return
+        write.base_offset = appended.base_offset
         deadline = self._replicas.clock.now() + self._commit_timeout_s
         self._in_flight.append(_InFlight(write, appended.end_offset, deadline))
         self._replicas.waiters.wake(Mark.LOG_END, partition.partition, leader.log.end_offset)
@@ -174,6 +210,7 @@ class CoordinatorShard(Generic[C]):
         except (KafkaStorageError, CorruptMessage) as error:
             # What this partition holds has no coordinator until the damage is repaired.
             self._unreadable = error.message
+            self._drop_markers(is_applied=True)
             self._replicas.events(
                 f"{self.coordinator.kind}_coordinator_not_loaded",
                 partition=str(self.partition.partition),
@@ -192,10 +229,15 @@ class CoordinatorShard(Generic[C]):
             if not part.size:
                 break
             for batch in iterate(b"".join(part.buffers)):
-                if not batch.is_control:
-                    for record in decode_batch(batch):
-                        if not self._replay(record.key, record.value):
-                            skipped[versions(record.key, record.value)] += 1
+                if batch.is_control:
+                    marker = marker_of(batch)
+                    if marker is not None:
+                        self.coordinator.transaction_ended(marker.producer_id, is_commit=marker.is_commit)
+                    continue
+                producer_id = batch.producer_id if batch.is_transactional else NO_PRODUCER
+                for record in decode_batch(batch):
+                    if not self._replay(record, producer_id):
+                        skipped[versions(record.key, record.value)] += 1
             offset = part.next_offset
             await asyncio.sleep(0)
         if skipped:
@@ -214,10 +256,12 @@ class CoordinatorShard(Generic[C]):
             with self.step() as step:
                 self.coordinator.loaded(step)
 
-    def _replay(self, key: bytes | None, value: bytes | None) -> bool:
-        """Apply one record; False when its version is not known."""
+    def _replay(self, record: RecordView, producer_id: int) -> bool:
+        """Apply one record, of a producer's transaction or of none; False when its version is not known."""
         try:
-            return key is not None and self.coordinator.replay(key, value)
+            return record.key is not None and self.coordinator.replay(
+                record.key, record.value, offset=record.offset, producer_id=producer_id
+            )
         except ValueError as error:
             raise CorruptMessage(f"{self.partition.partition}: a record that no coordinator wrote: {error}") from error
 
@@ -253,6 +297,10 @@ class CoordinatorShard(Generic[C]):
     def _commit_reached(self) -> None:
         while self._in_flight and self._in_flight[0].end_offset <= self.leader.high_watermark:
             done = self._in_flight.popleft()
+            if isinstance(done, _Marker):
+                self.coordinator.transaction_ended(done.marker.producer_id, is_commit=done.marker.is_commit)
+                done.applied.set_result(True)
+                continue
             with self.step() as step:
                 try:
                     self.leader.check_acknowledged(done.end_offset)
@@ -264,7 +312,7 @@ class CoordinatorShard(Generic[C]):
     def _tell_late(self) -> None:
         now = self._replicas.clock.now()
         for each in list(self._in_flight):
-            if each.deadline <= now:
+            if isinstance(each, _InFlight) and each.deadline <= now:
                 each.deadline = math.inf
                 with self.step() as step:
                     late = _unknown(
@@ -280,6 +328,7 @@ class CoordinatorShard(Generic[C]):
             return
         self._ended = True
         self._task.cancel()
+        self._drop_markers(is_applied=False)
         step = self.new_step()
         self.coordinator.resign(step)
         for ticket, response in step.answers:
@@ -291,6 +340,11 @@ class CoordinatorShard(Generic[C]):
                 waiting.set_exception(
                     NotCoordinator(f"the {self.coordinator.kind} has another coordinator now", outcome=UNKNOWN)
                 )
+
+    def _drop_markers(self, *, is_applied: bool) -> None:
+        for each in self._in_flight:
+            if isinstance(each, _Marker) and not each.applied.done():
+                each.applied.set_result(is_applied)
 
 
 class _Stepping:

@@ -48,6 +48,7 @@ class CoordinatorShards(Generic[C]):
         session_alive: Callable[[], bool],
         ask_controller: Callable[[object], Awaitable[object | None]],
         spawn: Spawn,
+        on_step: Callable[[], None] = lambda: None,
     ) -> None:
         self.topic = topic
         self._world = world
@@ -59,6 +60,7 @@ class CoordinatorShards(Generic[C]):
         self._session_alive = session_alive
         self._ask_controller = ask_controller
         self._spawn = spawn
+        self._on_step = on_step
         self._shards: dict[TopicPartition, CoordinatorShard[C]] = {}
         self._moved = asyncio.Event()
         self._due_at = math.inf
@@ -113,7 +115,7 @@ class CoordinatorShards(Generic[C]):
                 )
 
     def close(self) -> None:
-        """The broker stops: everyone who waits is told to look elsewhere."""
+        """The broker stops: every waiting request gets NOT_COORDINATOR."""
         for shard in self._shards.values():
             shard.end()
         self._shards.clear()
@@ -150,6 +152,7 @@ class CoordinatorShards(Generic[C]):
                     shard.coordinator.tick(step)
 
     def _wake_clock(self) -> None:
+        self._on_step()
         if self._next_deadline() < self._due_at:
             self._moved.set()
 
@@ -181,7 +184,7 @@ class CoordinatorShards(Generic[C]):
         try:
             answer = await self._ask_controller(CreateTopicsRequest(topics=(self._new_topic(),)))
             if isinstance(answer, CreateTopicsResponse) and answer.topics and answer.topics[0].error_code:
-                self._world.events("offsets_topic_not_created", why=answer.topics[0].error_message)
+                self._world.events("offsets_topic_not_created", topic=self.topic, why=answer.topics[0].error_message)
         finally:
             self._creating = False
 
@@ -194,13 +197,16 @@ def internal_topic(
     partitions: int,
     replication_factor: int,
     segment_bytes: int,
+    min_insync_replicas: int | None = None,
 ) -> NewTopic:
-    """An internal topic as a coordinator needs it, for a cluster of the size that this one has."""
+    """An internal topic as a coordinator needs it, for a cluster of the size that this one has.
+
+    ``min_insync_replicas`` None: the cluster's default.
+    """
     # A cluster of one or two is no less a cluster; more voters than live brokers: they are still starting.
     brokers = max(len(config.voters), len(image.brokers))
-    return NewTopic(
-        name=name,
-        num_partitions=partitions,
-        replication_factor=min(replication_factor, brokers),
-        configs={"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": str(segment_bytes)},
-    )
+    factor = min(replication_factor, brokers)
+    configs = {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": str(segment_bytes)}
+    if min_insync_replicas is not None:
+        configs["min.insync.replicas"] = str(min(min_insync_replicas, factor))
+    return NewTopic(name=name, num_partitions=partitions, replication_factor=factor, configs=configs)

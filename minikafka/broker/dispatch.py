@@ -2,7 +2,7 @@
 
 A handler takes a typed request and returns a typed response; it knows nothing of bytes or HTTP, so another codec can
 stand in front of the same handlers. It raises ProtocolError for a failure of the whole request; failures of single
-partitions are part of its response. Anything else that it raises is a bug: it is told as an event, stops the broker,
+partitions are part of its response. Anything else that it raises is a bug: it is logged as an event, stops the broker,
 and is answered with UNKNOWN_SERVER_ERROR, outcome *unknown*.
 
 A handler returns its response at once when nothing must be awaited, so that such a request costs no task. Otherwise it
@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeAlias
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from minikafka.broker.meters import VISIT, RequestMeter, RequestMeters, Visit
 from minikafka.config import KIB
@@ -23,6 +24,9 @@ from minikafka.types import METADATA_TOPIC
 from minikafka.wire.apis import Api
 from minikafka.wire.codec import decode_request, encode_response, error_response, find_api, head_size
 from minikafka.wire.messages import Failed, FetchRequest
+
+if TYPE_CHECKING:
+    from minikafka.security.permissions import Screened
 
 ApiHandler: TypeAlias = Callable[[Any, RequestContext], Any]
 """(typed request, who sent it) -> typed response, Begun, or an awaitable of either."""
@@ -44,9 +48,40 @@ async def settled(answer: Any) -> Any:
     while True:
         if isinstance(answer, Begun):
             answer = answer.rest
-        if not isinstance(answer, Awaitable):
+        if not _is_awaitable(answer):
             return answer
         answer = await answer
+
+
+def _is_awaitable(answer: Any) -> bool:
+    """As ``isinstance(answer, Awaitable)``. What handlers return as a rule is recognized without the abstract class."""
+    return not isinstance(answer, Failed) and isinstance(answer, (CoroutineType, Awaitable))
+
+
+Screen: TypeAlias = Callable[[str, Any, RequestContext], "Screened | None"]
+"""(API, request, who sent it) -> what is left of the request; None: all of it. Raises ProtocolError if it is denied."""
+
+
+def screened_answer(api: Api, screened: Screened, handle: Callable[[Any], Any]) -> Any:
+    """The answer of ``handle`` to what is left of a request, with the denied parts added, in any of the three forms.
+
+    If nothing is left, ``handle`` is not called.
+    """
+    if screened.request is None:
+        return screened.amend(api.response())
+    return _amended(screened, handle(screened.request))
+
+
+def _amended(screened: Screened, answer: Any) -> Any:
+    if isinstance(answer, Begun):
+        return Begun(_amended_later(screened, answer.rest))
+    if isinstance(answer, Awaitable):
+        return _amended_later(screened, answer)
+    return screened.amend(answer)
+
+
+async def _amended_later(screened: Screened, waiting: Awaitable[Any]) -> Any:
+    return _amended(screened, await waiting)
 
 
 class Dispatcher:
@@ -60,13 +95,16 @@ class Dispatcher:
         on_bug: Callable[[str, BaseException], None],
         is_open: Callable[[], bool],
         ticks_ns: Callable[[], int],
+        screen: Screen | None = None,
     ) -> None:
+        """``screen`` checks the permissions of callers; None: everything is allowed."""
         self.meters = RequestMeters()
         self._handlers = handlers
         self._events = events
         self._on_bug = on_bug
         self._is_open = is_open
         self._ticks_ns = ticks_ns
+        self._screen = screen
         self._requests = 0
 
     def dispatch(self, api_name: str, body: bytes, context: RequestContext = INTERNAL) -> Buffers | Awaitable[Buffers]:
@@ -87,7 +125,7 @@ class Dispatcher:
             answer = self.answer(api, request, context)
         except ProtocolError as error:
             answer = error_response(api, error)
-        if not isinstance(answer, Failed) and isinstance(answer, (Begun, Awaitable)):
+        if isinstance(answer, Begun) or _is_awaitable(answer):
             return self._dispatched(api, request, len(body), context, answer)
         return self._encoded(api, request, len(body), context, answer)
 
@@ -130,7 +168,12 @@ class Dispatcher:
         began_ns, cause = self._ticks_ns(), f"{api.name}#{self._requests}"
         token = CAUSE.set(cause)
         try:
-            answer = self._handlers[api.name](request, context)
+            handler = self._handlers[api.name]
+            screened = None if self._screen is None else self._screen(api.name, request, context)
+            if screened is None:
+                answer = handler(request, context)
+            else:
+                answer = screened_answer(api, screened, lambda left: handler(left, context))
         except ProtocolError as error:
             meter.failed(error.name)
             meter.observe(self._ticks_ns() - began_ns, 0)
@@ -140,11 +183,10 @@ class Dispatcher:
             raise self._bug(api, meter, error) from error
         finally:
             CAUSE.reset(token)
-        if not isinstance(answer, Failed):  # the base of all responses, and far cheaper to see than an awaitable
-            if isinstance(answer, Begun):
-                return Begun(self._finish(_UnderWay(api, meter, cause, began_ns), answer.rest))
-            if isinstance(answer, Awaitable):
-                return self._finish(_UnderWay(api, meter, cause, began_ns), answer)
+        if isinstance(answer, Begun):
+            return Begun(self._finish(_UnderWay(api, meter, cause, began_ns), answer.rest))
+        if _is_awaitable(answer):
+            return self._finish(_UnderWay(api, meter, cause, began_ns), answer)
         meter.observe(self._ticks_ns() - began_ns, 0)
         return answer
 
@@ -187,7 +229,7 @@ class _UnderWay:
 
 
 def metered_as(api: Api, request: object) -> str:
-    """Kafka's name of a kind of request: fetches are told apart by who asks."""
+    """Kafka's name of a kind of request: fetches of clients and of followers count apart."""
     if not isinstance(request, FetchRequest):
         return api.name
     if request.replica_id < 0:

@@ -14,7 +14,7 @@ from minikafka.ports import Events
 
 PERIOD_S = 10.0
 REMOTES_MAX = 64
-"""Remote addresses that are told apart in one period; all others together count as one more."""
+"""Remote addresses that are counted apart in one period; all others together count as one more."""
 OTHERS = ""
 
 

@@ -29,7 +29,7 @@ class Flusher:
         on_failure: Callable[[TopicPartition, str], None],
         on_synced: Callable[[TopicPartition], None] = lambda _: None,
     ) -> None:
-        """``on_synced`` is told after each sync: a leader's acknowledged end may have moved."""
+        """``on_synced`` is called after each sync: a leader's acknowledged end may have moved."""
         self.partition = partition
         self.log = log
         self._spawn = spawn
@@ -37,6 +37,8 @@ class Flusher:
         self._on_synced = on_synced
         self._running: asyncio.Task[None] | None = None
         self._failed: str | None = None
+        self._wanted_end: Offset = 0
+        """How far the log must be durable for those who asked since the last sync ended."""
 
     async def durable(self, end_offset: Offset) -> None:
         """Return once everything below ``end_offset`` that is still in the log is synced.
@@ -46,10 +48,14 @@ class Flusher:
         while self.log.synced_end < min(end_offset, self.log.end_offset):
             if self._failed is not None:
                 raise KafkaStorageError(f"{self.partition}: {self._failed}", outcome="unknown")
-            await asyncio.shield(self.start())
+            await asyncio.shield(self.start(end_offset))
 
-    def start(self) -> asyncio.Task[None]:
-        """Begin a sync unless one runs."""
+    def start(self, end_offset: Offset | None = None) -> asyncio.Task[None]:
+        """Sync everything below ``end_offset`` (default: the log's end), behind the sync that runs now, if one does.
+
+        The sync that runs may have begun before the latest append.
+        """
+        self._wanted_end = max(self._wanted_end, self.log.end_offset if end_offset is None else end_offset)
         if self._running is None or self._running.done():
             self._running = self._spawn(self._sync(), f"sync-{self.partition}")
         return self._running
@@ -61,4 +67,8 @@ class Flusher:
             self._failed = str(error)
             self._on_failure(self.partition, self._failed)
         else:
+            wanted_end, self._wanted_end = self._wanted_end, 0
+            if not self.log.is_closed and self.log.synced_end < min(wanted_end, self.log.end_offset):
+                self._running = None
+                self.start(wanted_end)
             self._on_synced(self.partition)

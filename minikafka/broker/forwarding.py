@@ -10,20 +10,19 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from minikafka.broker.peer import call
 from minikafka.errors import (
     NOT_WRITTEN,
     UNKNOWN,
     NotController,
     OutcomeUnknown,
-    ProtocolError,
     RequestTimedOut,
     Unreachable,
-    error_of,
 )
 from minikafka.ports import RequestContext, World
+from minikafka.rpc import call
 from minikafka.types import NO_NODE, Address, NodeId
 from minikafka.wire.messages import Failed
+from minikafka.wire.outcomes import failure_of
 
 if TYPE_CHECKING:
     from minikafka.broker.metadata import MetadataCache
@@ -88,7 +87,7 @@ class Forwarding:
             raise NotController("no controller is known")
         response: Failed = await call(self._world.network, address, request, deadline)
         if response.error_code:
-            raise _failure_of(response)
+            raise failure_of(response)
         return response
 
     async def _applied(self, offset: int) -> None:
@@ -100,8 +99,3 @@ class Forwarding:
                     await self._moved.wait()
         except TimeoutError:
             self._world.events("change_not_yet_applied", node=self._node_id, offset=offset)
-
-
-def _failure_of(response: Failed) -> ProtocolError:
-    outcome = response.outcome if response.outcome in ("written", "unknown") else NOT_WRITTEN
-    return error_of(response.error_code, response.error_message, outcome=outcome)  # type: ignore[arg-type]

@@ -3,36 +3,42 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from minikafka.broker.coordinator_shard import CoordinatorShard
 from minikafka.broker.coordinator_shards import CoordinatorShards, internal_topic
 from minikafka.config import BrokerConfig
+from minikafka.coordination.step import as_coordinator
 from minikafka.errors import (
     CoordinatorNotAvailable,
     InvalidRequest,
     ProtocolError,
     UnknownTopicOrPartition,
 )
+from minikafka.groups.consumer.group import JOIN
 from minikafka.groups.coordinator import GroupCoordinator, Standing
 from minikafka.groups.limits import check_group_id
 from minikafka.groups.records import OFFSETS_TOPIC
 from minikafka.groups.settings import GroupSettings
+from minikafka.log.verification import OPEN_TRANSACTION, VerificationGuard
 from minikafka.ports import RequestContext, World
 from minikafka.quorum.image import MetadataImage
-from minikafka.types import TopicPartition
+from minikafka.types import Offset, TopicPartition
 from minikafka.wire.group_messages import (
-    Coordinator,
+    CommitPartition,
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
     DeletedGroup,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
+    DescribedConsumerGroup,
     DescribedGroup,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,
@@ -52,11 +58,14 @@ from minikafka.wire.group_messages import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from minikafka.wire.markers import EndTransaction
+from minikafka.wire.transaction_messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 
 if TYPE_CHECKING:
     from minikafka.broker.dispatch import ApiHandler
     from minikafka.broker.flusher import Spawn
     from minikafka.broker.replica_manager import ReplicaManager
+    from minikafka.broker.verification import Verifier
 
 DELETED_PER_TURN = 500
 """Groups that one request deletes before the loop serves others."""
@@ -74,9 +83,11 @@ class GroupManager:
         image: Callable[[], MetadataImage],
         session_alive: Callable[[], bool],
         ask_controller: Callable[[object], Awaitable[object | None]],
+        verifier: Callable[[], Verifier | None],
         spawn: Spawn,
     ) -> None:
         self._world = world
+        self._verifier = verifier
         self._image = image
         self._session_alive = session_alive
         self.shards = CoordinatorShards(
@@ -106,17 +117,22 @@ class GroupManager:
             offset_metadata_size_max=config.offset_metadata_max_bytes,
             offsets_retention_ms=config.offsets_retention_minutes * 60_000,
             expiry_interval_ms=config.offsets_retention_check_interval_ms,
+            consumer_session_timeout_ms=config.group_consumer_session_timeout_ms,
+            consumer_heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
+            consumer_group_size_max=config.group_consumer_max_size,
         )
 
     def handlers(self) -> dict[str, ApiHandler]:
         """By API."""
         return {
-            "FindCoordinator": self._find_coordinator,
             "JoinGroup": self._join,
             "SyncGroup": self._sync,
             "Heartbeat": self._heartbeat,
             "LeaveGroup": self._leave,
+            "ConsumerGroupHeartbeat": self._consumer_heartbeat,
+            "ConsumerGroupDescribe": self._describe_consumer_groups,
             "OffsetCommit": self._commit,
+            "TxnOffsetCommit": self._commit_in_transaction,
             "OffsetFetch": self._fetch_offsets,
             "OffsetDelete": self._delete_offsets,
             "ListGroups": self._list_groups,
@@ -142,6 +158,7 @@ class GroupManager:
             new_member_id=lambda name: f"{name}-{self._world.random.randbytes(16).hex()}",
             events=self._world.events,
             topic_exists=lambda topic: topic in self._image().topics,
+            topics=lambda: self._image().topics,
         )
 
     def _forget_topics(self, topics: list[str]) -> None:
@@ -163,35 +180,6 @@ class GroupManager:
             (each for shard in shards for each in shard.coordinator.standings()), key=lambda one: one.group_id
         )
 
-    # ---- finding ----
-
-    def _find_coordinator(
-        self, request: FindCoordinatorRequest, context: RequestContext
-    ) -> FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]:
-        if not self.shards.topic_exists:
-            return self._create_and_find(request, context)
-        return self._coordinators(request, context)
-
-    async def _create_and_find(
-        self, request: FindCoordinatorRequest, context: RequestContext
-    ) -> FindCoordinatorResponse:
-        await self.shards.create_topic()
-        return self._coordinators(request, context)
-
-    def _coordinators(self, request: FindCoordinatorRequest, context: RequestContext) -> FindCoordinatorResponse:
-        return FindCoordinatorResponse(
-            coordinators=tuple(self._coordinator(key, context.listener) for key in request.keys)
-        )
-
-    def _coordinator(self, group: str, listener: str) -> Coordinator:
-        try:
-            check_group_id(group)
-            leader = self.shards.leader_of(group)
-        except ProtocolError as error:
-            return Coordinator(key=group, error_code=error.code, error_message=error.message)
-        address = self._image().brokers[leader].address_at(listener)
-        return Coordinator(key=group, node_id=leader, host=address.host, port=address.port)
-
     def _shard(self, group: str) -> CoordinatorShard[GroupCoordinator]:
         """The shard of a group that this broker coordinates. Raises what keeps it from answering."""
         check_group_id(group)
@@ -203,7 +191,7 @@ class GroupManager:
         shard = self._shard(request.group_id)
         if not request.client_host:
             # Who forwards for a person says where that person is.
-            request = replace(request, client_host=context.client_host)
+            request = replace(request, client_host=context.client_host, software=context.software)
         response: JoinGroupResponse = await shard.ask(
             lambda ticket, step: shard.coordinator.join(ticket, request, step)
         )
@@ -216,24 +204,91 @@ class GroupManager:
         )
         return response
 
-    def _heartbeat(self, request: HeartbeatRequest, _: RequestContext) -> HeartbeatResponse:
+    def _heartbeat(self, request: HeartbeatRequest, context: RequestContext) -> HeartbeatResponse:
         shard = self._shard(request.group_id)
+        # Heartbeats of an HTTP member arrive over a connection of the broker that forwards them.
+        software = context.software if context.protocol == "kafka" else ""
         with shard.step() as step:
-            return shard.coordinator.heartbeat(request, step)
+            return shard.coordinator.heartbeat(request, step, software)
 
     def _leave(self, request: LeaveGroupRequest, _: RequestContext) -> LeaveGroupResponse:
         shard = self._shard(request.group_id)
         with shard.step() as step:
             return shard.coordinator.leave(request, step)
 
+    async def _consumer_heartbeat(
+        self, request: ConsumerGroupHeartbeatRequest, context: RequestContext
+    ) -> ConsumerGroupHeartbeatResponse:
+        shard = self._shard(request.group_id)
+        if not request.client_host:
+            request = replace(request, client_host=context.client_host)
+        if request.makes_member_id and not request.member_id and request.member_epoch == JOIN:
+            request = replace(request, member_id=self._world.random.randbytes(16).hex())
+        response: ConsumerGroupHeartbeatResponse = await shard.ask(
+            lambda ticket, step: shard.coordinator.consumer_heartbeat(ticket, request, step)
+        )
+        return response
+
     # ---- offsets ----
 
     async def _commit(self, request: OffsetCommitRequest, _: RequestContext) -> OffsetCommitResponse:
         shard = self._shard(request.group_id)
-        if len({(each.topic, each.partition) for each in request.partitions}) < len(request.partitions):
+        unknown = self._unknown(request.partitions)
+        response: OffsetCommitResponse = await shard.ask(
+            lambda ticket, step: shard.coordinator.commit(ticket, _without(request, unknown), step)
+        )
+        return OffsetCommitResponse(partitions=_joined(request.partitions, unknown, response.partitions))
+
+    async def _commit_in_transaction(
+        self, request: TxnOffsetCommitRequest, _: RequestContext
+    ) -> TxnOffsetCommitResponse:
+        shard = self._shard(request.group_id)
+        if not request.transactional_id:
+            raise InvalidRequest("transactional_id is empty", member="transactional_id")
+        unknown = self._unknown(request.partitions)
+        guard = await self._verified(shard, request)
+        shard.check()
+        response: TxnOffsetCommitResponse = await shard.ask(
+            lambda ticket, step: shard.coordinator.commit_in_transaction(
+                ticket, _without(request, unknown), step, guard
+            )
+        )
+        return TxnOffsetCommitResponse(partitions=_joined(request.partitions, unknown, response.partitions))
+
+    async def _verified(
+        self, shard: CoordinatorShard[GroupCoordinator], request: TxnOffsetCommitRequest
+    ) -> VerificationGuard | None:
+        """Have the transaction's coordinator confirm the partition of ``shard``. Raises what it reports."""
+        verifier = self._verifier()
+        if verifier is None:
+            return None
+        guard = shard.leader.log.producers.guard_of(request.producer_id, request.producer_epoch)
+        if guard is OPEN_TRANSACTION:
+            return guard
+        name = shard.partition.partition
+        refused = await verifier.verify(
+            request.transactional_id,
+            (request.producer_id, request.producer_epoch),
+            (name,),
+            transaction_version=request.transaction_version,
+        )
+        if name in refused:
+            raise as_coordinator(refused[name])
+        return guard
+
+    def marker_appended(
+        self, name: TopicPartition, marker: EndTransaction, end_offset: Offset
+    ) -> Awaitable[bool] | None:
+        """A marker was appended to a partition that this broker leads; see ``broker/api/markers.py``."""
+        shard = self.shards.at(name)
+        return None if shard is None else shard.marker_appended(marker, end_offset)
+
+    def _unknown(self, partitions: Sequence[CommitPartition]) -> dict[tuple[str, int], PartitionOutcome]:
+        """The partitions that do not exist. Raises InvalidRequest for one that comes twice."""
+        if len({(each.topic, each.partition) for each in partitions}) < len(partitions):
             raise InvalidRequest("a partition stands twice in one request", member="partitions")
         unknown: dict[tuple[str, int], PartitionOutcome] = {}
-        for each in request.partitions:
+        for each in partitions:
             if self._image().partition(TopicPartition(each.topic, each.partition)) is None:
                 error = UnknownTopicOrPartition(f"there is no partition {each.topic}-{each.partition}")
                 unknown[each.topic, each.partition] = PartitionOutcome(
@@ -243,26 +298,7 @@ class GroupManager:
                     error_message=error.message,
                     outcome=error.outcome,
                 )
-        known = tuple(each for each in request.partitions if (each.topic, each.partition) not in unknown)
-        rest = OffsetCommitRequest(
-            group_id=request.group_id,
-            generation_id=request.generation_id,
-            member_id=request.member_id,
-            group_instance_id=request.group_instance_id,
-            partitions=known,
-        )
-        response: OffsetCommitResponse = await shard.ask(
-            lambda ticket, step: shard.coordinator.commit(ticket, rest, step)
-        )
-        if not unknown:
-            return response
-        found = {(each.topic, each.partition): each for each in response.partitions}
-        return OffsetCommitResponse(
-            partitions=tuple(
-                unknown.get((each.topic, each.partition)) or found[each.topic, each.partition]
-                for each in request.partitions
-            )
-        )
+        return unknown
 
     def _fetch_offsets(self, request: OffsetFetchRequest, _: RequestContext) -> OffsetFetchResponse:
         return self._shard(request.group_id).coordinator.fetch_offsets(request)
@@ -285,14 +321,29 @@ class GroupManager:
             found += shard.coordinator.list_groups(request)
         return ListGroupsResponse(groups=tuple(sorted(found, key=lambda group: group.group_id)))
 
-    def _describe_groups(self, request: DescribeGroupsRequest, _: RequestContext) -> DescribeGroupsResponse:
-        return DescribeGroupsResponse(groups=tuple(self._described(name) for name in request.groups))
+    def _describe_groups(self, request: DescribeGroupsRequest, context: RequestContext) -> DescribeGroupsResponse:
+        # Kafka's clients take the error as a hint to ask with ConsumerGroupDescribe.
+        of_any_protocol = context.protocol != "kafka"
+        return DescribeGroupsResponse(
+            groups=tuple(self._described(name, of_any_protocol=of_any_protocol) for name in request.groups)
+        )
 
-    def _described(self, name: str) -> DescribedGroup:
+    def _described(self, name: str, *, of_any_protocol: bool) -> DescribedGroup:
         try:
-            return self._shard(name).coordinator.describe(name)
+            return self._shard(name).coordinator.describe(name, of_any_protocol=of_any_protocol)
         except ProtocolError as error:
             return DescribedGroup(group_id=name, error_code=error.code, error_message=error.message)
+
+    def _describe_consumer_groups(
+        self, request: ConsumerGroupDescribeRequest, _: RequestContext
+    ) -> ConsumerGroupDescribeResponse:
+        return ConsumerGroupDescribeResponse(groups=tuple(self._described_consumer(name) for name in request.groups))
+
+    def _described_consumer(self, name: str) -> DescribedConsumerGroup:
+        try:
+            return self._shard(name).coordinator.describe_consumer(name)
+        except ProtocolError as error:
+            return DescribedConsumerGroup(group_id=name, error_code=error.code, error_message=error.message)
 
     async def _delete_groups(self, request: DeleteGroupsRequest, _: RequestContext) -> DeleteGroupsResponse:
         deleted = []
@@ -313,6 +364,29 @@ class GroupManager:
                 group_id=name, error_code=error.code, error_message=error.message, outcome=error.outcome
             )
         return answer
+
+
+R = TypeVar("R", OffsetCommitRequest, TxnOffsetCommitRequest)
+
+
+def _without(request: R, unknown: Mapping[tuple[str, int], PartitionOutcome]) -> R:
+    """The request for the partitions that exist."""
+    if not unknown:
+        return request
+    known = tuple(each for each in request.partitions if (each.topic, each.partition) not in unknown)
+    return replace(request, partitions=known)
+
+
+def _joined(
+    partitions: Sequence[CommitPartition],
+    unknown: Mapping[tuple[str, int], PartitionOutcome],
+    outcomes: tuple[PartitionOutcome, ...],
+) -> tuple[PartitionOutcome, ...]:
+    """The outcomes in the order of the request."""
+    if not unknown:
+        return outcomes
+    found = {(each.topic, each.partition): each for each in outcomes} | dict(unknown)
+    return tuple(found[each.topic, each.partition] for each in partitions)
 
 
 def _is_there(image: MetadataImage, name: str, topic_id: str) -> bool:

@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from minikafka.broker.api.acls import AclApi
 from minikafka.broker.api.admin import AdminApi
 from minikafka.broker.api.describe import handle_api_versions, handle_describe_producers, handle_describe_replicas
 from minikafka.broker.api.describe_log import handle_describe_log
 from minikafka.broker.api.explain import handle_explain_partition
 from minikafka.broker.api.fetch import handle_fetch
 from minikafka.broker.api.log_dirs import handle_describe_log_dirs
+from minikafka.broker.api.markers import handle_write_txn_markers
 from minikafka.broker.api.metadata import MetadataApi
 from minikafka.broker.api.offsets import (
     handle_delete_records,
@@ -21,15 +23,16 @@ from minikafka.broker.api.offsets import (
     handle_offset_for_leader_epoch,
 )
 from minikafka.broker.api.produce import handle_produce
-from minikafka.broker.api.producer_ids import ProducerIds
 from minikafka.broker.api.stopping import StoppingApi
 from minikafka.broker.chronicle import Chronicle
 from minikafka.broker.controller_driver import ControllerDriver
 from minikafka.broker.dispatch import ApiHandler
+from minikafka.broker.find_coordinator import FindCoordinatorApi
 from minikafka.broker.group_manager import GroupManager
 from minikafka.broker.lifecycle import Lifecycle
 from minikafka.broker.quorum_driver import QuorumDriver
 from minikafka.broker.replica_manager import ReplicaManager
+from minikafka.broker.transaction_manager import TransactionManager
 from minikafka.ports import INTERNAL, RequestContext
 from minikafka.types import METADATA_TOPIC
 from minikafka.wire.messages import (
@@ -41,6 +44,7 @@ from minikafka.wire.messages import (
     ProduceRequest,
 )
 
+CHANGES_OF_ACLS = ("CreateAcls", "DeleteAcls")
 QUORUM_APIS = ("Vote", "BeginQuorumEpoch", "EndQuorumEpoch", "FetchSnapshot", "DescribeQuorum")
 FORWARDED_APIS = (
     "CreateTopics",
@@ -50,6 +54,7 @@ FORWARDED_APIS = (
     "AlterConfigs",
     "IncrementalAlterConfigs",
     "AlterPartitionReassignments",
+    *CHANGES_OF_ACLS,
 )
 """The controller's APIs that clients of Kafka's protocol may send to any broker."""
 ANSWERED_BY_CONTROLLER = frozenset((*FORWARDED_APIS, "DescribeQuorum"))
@@ -72,9 +77,11 @@ def handler_table(
     lifecycle: Lifecycle,
     metadata: MetadataApi,
     admin: AdminApi,
-    producer_ids: ProducerIds,
+    acls: AclApi,
     stopping: StoppingApi,
     groups: GroupManager,
+    transactions: TransactionManager,
+    find_coordinator: FindCoordinatorApi,
     chronicle: Chronicle,
     check_caught_up: Callable[[], None],
 ) -> dict[str, ApiHandler]:
@@ -83,7 +90,7 @@ def handler_table(
     ``check_caught_up`` raises BrokerNotAvailable while this broker has not read the metadata since its start. What it
     would tell clients until then is wrong: that topics do not exist, that others lead. They ask another broker.
     """
-    alive = lifecycle.session_alive
+    alive, verifier = lifecycle.session_alive, transactions.verifier
 
     def to_clients(handler: ApiHandler) -> ApiHandler:
         def handle(request: Any, context: RequestContext) -> Any:
@@ -96,7 +103,7 @@ def handler_table(
     def produce(request: ProduceRequest, context: RequestContext) -> Any:
         if context.protocol != INTERNAL.protocol:  # as to_clients, without a call more
             check_caught_up()
-        return handle_produce(replicas, request, session_alive=alive, context=context)
+        return handle_produce(replicas, request, session_alive=alive, context=context, verifier=verifier)
 
     def fetch(request: FetchRequest, context: RequestContext) -> Any:
         if any(each.topic == METADATA_TOPIC for each in request.partitions):
@@ -121,18 +128,24 @@ def handler_table(
         "DescribeTopicPartitions": to_clients(_without_context(metadata.handle_describe_topics)),
         "DescribeConfigs": to_clients(_without_context(admin.handle_describe_configs)),
         "ListPartitionReassignments": to_clients(_without_context(admin.handle_list_reassignments)),
+        "WriteTxnMarkers": lambda request, _: handle_write_txn_markers(
+            replicas, request, session_alive=alive, on_marker=groups.marker_appended
+        ),
         "DescribeLogDirs": lambda request, _: handle_describe_log_dirs(replicas, request),
         "DescribeProducers": to_clients(lambda request, _: handle_describe_producers(replicas, request)),
-        "InitProducerId": _without_context(producer_ids.handle_init_producer_id),
         "ApiVersions": _without_context(handle_api_versions),
         "AwaitStop": _without_context(stopping.handle_await_stop),
         "DescribeReplicas": describe_replicas,
         "DescribeLog": lambda request, _: handle_describe_log(replicas, quorum, request),
         "ExplainPartition": lambda request, _: handle_explain_partition(replicas, chronicle, request),
+        "FindCoordinator": find_coordinator.handle,
         **groups.handlers(),
+        **transactions.handlers(),
         **dict.fromkeys(QUORUM_APIS, _without_context(quorum.handle)),
         **dict.fromkeys(CONTROLLER_APIS, _without_context(controller.handle)),
         "CreateTopics": create_topics,
+        "DescribeAcls": to_clients(_without_context(acls.handle_describe)),
+        **dict.fromkeys(CHANGES_OF_ACLS, _without_context(acls.to_controller(controller.handle))),
     }
 
 

@@ -15,8 +15,7 @@ import asyncio
 from collections.abc import Callable
 from itertools import islice
 
-from minikafka.broker.peer import call
-from minikafka.broker.waiters import Mark, Waiters
+from minikafka.broker.waiters import Waiters
 from minikafka.config import BrokerConfig
 from minikafka.errors import (
     FencedLeaderEpoch,
@@ -34,6 +33,7 @@ from minikafka.errors import (
 from minikafka.ports import World
 from minikafka.replication.leader import LeaderReplica, Proposal
 from minikafka.replication.partition import Partition
+from minikafka.rpc import call
 from minikafka.types import Address, TopicId, TopicPartition
 from minikafka.wire.messages import (
     AlteredPartition,
@@ -157,7 +157,7 @@ class IsrProposer:
             if answer.leader_epoch == leader.epoch and leader.on_committed_state(
                 answer.isr, answer.partition_epoch, recovered=True, now=self.world.clock.now()
             ):
-                self._waiters.wake(Mark.HIGH_WATERMARK, name, leader.high_watermark)
+                self._waiters.wake_committed(name, leader)
             return True
         error = error_name(answer.error_code)
         self.world.events(
@@ -168,7 +168,7 @@ class IsrProposer:
             leader.withdraw(proposal)
             # Who was to join holds nothing back any more; that alone may commit records, and nobody may fetch soon.
             if leader.advance(self.world.clock.now()):
-                self._waiters.wake(Mark.HIGH_WATERMARK, name, leader.high_watermark)
+                self._waiters.wake_committed(name, leader)
             return True
         if answer.error_code in OVERTAKEN:
             self._pending.pop(name, None)

@@ -19,11 +19,12 @@ import functools
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from dataclasses import replace
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
 from minikafka.broker.dispatch import Begun
 from minikafka.errors import BrokerNotAvailable, InvalidRequest, ProtocolError, UnsupportedVersion
-from minikafka.ports import Buffers, FrameConnection, MeetFaults, RequestContext
+from minikafka.ports import Buffers, FrameConnection, MeetFaults, RequestContext, SessionState
 from minikafka.types import Address, NodeId, TopicId
 from minikafka.wire.apis import BY_NAME
 from minikafka.wire.codec import error_response
@@ -84,6 +85,11 @@ class Pipeline:
 
     def __len__(self) -> int:
         return len(self._pending)
+
+    @property
+    def oldest(self) -> Header | None:
+        """Header of the oldest request that is not answered yet."""
+        return self._pending[0].header if self._pending else None
 
     @property
     def is_full(self) -> bool:
@@ -192,6 +198,8 @@ class KafkaSession:
         """By version and client id: most requests of a connection differ in nothing else."""
         self._directory = ImageDirectory(door.image, door.wall_ms, context.listener)
         self._pipeline = Pipeline()
+        self._last: Header | None = None
+        """Of the last request."""
         self._is_paused = False
         self._is_closed = False
         """We hung up: nothing more begins."""
@@ -215,6 +223,19 @@ class KafkaSession:
         """Is a request being handled or an answer owed?"""
         return len(self._pipeline) > 0
 
+    def describe(self) -> SessionState:
+        """Return what is known about the client now."""
+        last, oldest = self._last, self._pipeline.oldest
+        if last is None:
+            return SessionState(software=self._context.software)
+        return SessionState(
+            client_id=_client_id_of(last),
+            software=self._context.software,
+            last_request=_api_of(last),
+            api_version=last.version,
+            pending_request=None if oldest is None else _api_of(oldest),
+        )
+
     def received(self, frame: memoryview) -> None:
         """A whole frame, without its size; the session keeps it."""
         if self._is_closed:
@@ -225,6 +246,7 @@ class KafkaSession:
         except ProtocolError as error:
             self.malformed(error)
             return
+        self._last = header
         self._pipeline.add(_Pending(header, frame))
         self._advance()
 
@@ -344,7 +366,7 @@ class KafkaSession:
         if isinstance(response, Begun):
             pending.has_begun = True
             response = response.rest
-        if isinstance(response, Awaitable):
+        if isinstance(response, (CoroutineType, Awaitable)):  # the abstract class is slow to ask
             task = asyncio.get_running_loop().create_task(
                 self._await(pending, offer, message, exchange, response), name=f"kafka-{offer.name}"
             )
@@ -449,7 +471,7 @@ class KafkaSession:
             return
         error = task.exception()
         if error is not None:
-            # A translator's bug, or a message that does not fit its schema: whoever runs the loop decides what stops.
+            # A translator's bug, or a message that does not fit its schema: the owner of the loop decides what stops.
             self._hang_up()
             context = {"message": f"{task.get_name()} raised", "exception": error}
             asyncio.get_running_loop().call_exception_handler(context)
@@ -494,7 +516,7 @@ class KafkaSession:
         if known is None:
             if len(self._contexts) >= CONTEXTS_MAX:
                 self._contexts.clear()
-            client_id = (header.client_id or b"").decode("utf-8", "replace")
+            client_id = _client_id_of(header)
             known = replace(self._context, client_id=client_id, api_version=header.version)
             self._contexts[header.version, header.client_id] = known
         return known
@@ -512,7 +534,15 @@ CONTEXTS_MAX = 64
 """Contexts that a session keeps."""
 
 
+def _client_id_of(header: Header) -> str:
+    return (header.client_id or b"").decode("utf-8", "replace")
+
+
+def _api_of(header: Header) -> str:
+    return header.schema.name if header.schema is not None else "Unknown"
+
+
 def _metered_as(header: Header) -> str:
     """The kind of a request in the metrics."""
-    name = header.schema.name if header.schema is not None else "Unknown"
+    name = _api_of(header)
     return "FetchConsumer" if name == "Fetch" else name

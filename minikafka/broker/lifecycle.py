@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from minikafka.broker.peer import call
+from minikafka.broker.patience import Patience
 from minikafka.config import BrokerConfig
 from minikafka.errors import (
     NOT_WRITTEN,
@@ -26,6 +26,7 @@ from minikafka.errors import (
     error_name,
 )
 from minikafka.ports import World
+from minikafka.rpc import call
 from minikafka.types import NO_OFFSET, Address, Offset, TopicPartition
 from minikafka.wire.messages import (
     BrokerHeartbeatRequest,
@@ -90,7 +91,7 @@ class Lifecycle:
         """
         self.is_fenced = True
         self.refused: str | None = None
-        """Why the controller does not let this broker in; told to people who wait."""
+        """Why the controller does not admit this broker: shown to people who wait."""
         self.may_leave = asyncio.Event()
         self._advertised = advertised
         self._other_listeners = other_listeners
@@ -108,6 +109,8 @@ class Lifecycle:
         self._resumes_at: Offset = 0
         """What must be applied before a session that was interrupted counts again."""
         self._news = asyncio.Event()
+        self._patience = Patience()
+        """With heartbeats."""
         self._refusals = 0
         """Of the registration, in a row."""
 
@@ -121,7 +124,7 @@ class Lifecycle:
         return self.world.clock.now() - self._session_from <= self._session_timeout_s
 
     def on_news(self) -> None:
-        """The controller or the metadata has moved: a heartbeat now may get further, or get somebody else further."""
+        """The controller or the metadata has moved: a heartbeat now may help this broker or another one."""
         self._news.set()
 
     def leave(self) -> None:
@@ -131,7 +134,7 @@ class Lifecycle:
         self._news.set()
 
     async def run(self) -> None:
-        """Register, then beat until cancelled; a broker that the controller forgot registers anew."""
+        """Register, then beat until cancelled; a broker that the controller forgot registers again."""
         while not self.may_leave.is_set():
             self._news.clear()
             if self.broker_epoch == NO_BROKER_EPOCH:
@@ -176,7 +179,7 @@ class Lifecycle:
             current_metadata_offset=NO_OFFSET if self._wants_to_leave else self._applied_offset(),
             log_dirs=self.log_dirs,
         )
-        response = await self._ask(request)
+        response = await self._ask(request, self._session_timeout_s / 3)
         if not isinstance(response, BrokerRegistrationResponse):
             return False
         if response.error_code:
@@ -210,7 +213,13 @@ class Lifecycle:
             want_shut_down=self._wants_to_leave,
             missing_replicas=self._missing_replicas() if self.is_fenced else (),
         )
-        response = await self._ask(request)
+        timeout_s = self._patience.seconds(self._session_timeout_s / 3)
+        response = await self._ask(request, timeout_s)
+        took_s = self.world.clock.now() - sent
+        if response is not None:
+            self._patience.answered(took_s)
+        elif took_s >= timeout_s:
+            self._patience.lost()
         if not isinstance(response, BrokerHeartbeatResponse):
             return False
         if response.error_code in (StaleBrokerEpoch.code, BrokerIdNotRegistered.code):
@@ -226,8 +235,8 @@ class Lifecycle:
         if response.should_shut_down and request.want_shut_down:
             self.may_leave.set()
         elif response.should_shut_down:
-            # Somebody else has asked in this broker's name.
-            return self._register_again("told to shut down, which this broker has not asked for")
+            # Another process has asked in this broker's name.
+            return self._register_again("the controller confirmed a shutdown that this broker had not requested")
         return not self.is_fenced and not self._wants_to_leave
 
     def _register_again(self, why: str) -> bool:
@@ -249,14 +258,13 @@ class Lifecycle:
         self.world.events("session_fenced" if fenced else "session_unfenced", node=self.config.node_id)
         self.is_fenced = fenced
 
-    async def _ask(self, request: object) -> object | None:
+    async def _ask(self, request: object, timeout_s: float) -> object | None:
         """One call to the active controller; None when there is no answer, or none from the active one."""
         address = self._controller()
         if address is None:
             return None
-        budget = self.config.broker_session_timeout_ms / 1000 / 3
         try:
-            response: object = await call(self.world.network, address, request, self.world.clock.now() + budget)
+            response: object = await call(self.world.network, address, request, self.world.clock.now() + timeout_s)
         except (WorldError, ProtocolError) as error:
             self.world.events("controller_silent", node=self.config.node_id, why=f"{type(error).__name__}: {error}")
             return None

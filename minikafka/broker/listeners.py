@@ -1,4 +1,4 @@
-"""A broker's listeners: everything is served at each of them, and clients are told addresses of the one they asked at.
+"""A broker's listeners: everything is served at each of them, and clients get the addresses of the one that they use.
 
 In compose, say, brokers and the clients beside them use names of the network, and clients of the host the published
 ports. The listener that a request came in on is part of its context.
@@ -36,11 +36,11 @@ class Listeners:
         return server.address
 
     def advertised(self, name: str) -> Address:
-        """What clients of a listener are told."""
+        """What clients of a listener get."""
         return self._config.all_advertised.get(name) or self._servers[name].address
 
     def others(self) -> str:
-        """What the controller is told of listeners that are not the brokers': ``NAME://host:port,...``."""
+        """The registration's text for listeners that are not the brokers': ``NAME://host:port,...``."""
         main = self._config.inter_broker_listener.name
         names = [each.name for each in self._config.client_listeners if each.name != main]
         return ",".join(f"{name}://{self.advertised(name)}" for name in names)

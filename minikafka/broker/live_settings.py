@@ -26,11 +26,11 @@ class LiveSettings:
         self._subscribers: list[Callable[[BrokerConfig], None]] = []
 
     def subscribe(self, tell: Callable[[BrokerConfig], None]) -> None:
-        """Be told of the settings whenever one of them has moved."""
+        """``listener`` is called with the settings whenever one of them has changed."""
         self._subscribers.append(tell)
 
     def on_image(self, old: MetadataImage, new: MetadataImage) -> None:
-        """The metadata says something else. What this build cannot read changes nothing, and is told."""
+        """The metadata has changed. A value that this build cannot read changes nothing, and is an event."""
         if old.broker_configs is new.broker_configs:
             return
         try:

@@ -5,7 +5,7 @@ Which log, and what of it, is decided in ``log/compaction.py``; here is when: af
 watermark: leader and followers may differ in what they still hold of replaced records, never in the last of a key.
 
 The loop gets its turn after every few batches. A replica whose log turns out to be damaged is left alone until the
-broker starts anew, and told by a metric; a full disk puts its compaction off.
+broker starts again, and counted by a metric; a full disk puts its compaction off.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class LogCleaner:
         try:
             return await self._clean(partitions[name], ranges[name])
         except KafkaStorageError:
-            return False  # the guard has taken the replica offline and told the broker
+            return False  # the guard has taken the replica offline and reported it to the broker
 
     async def _clean(self, partition: Partition, dirty: DirtyRange) -> bool:
         began = self._replicas.clock.now()

@@ -73,7 +73,7 @@ class MetadataCache:
         self._show(self.image.replay_all(records, base_offset + len(records), leader_epoch))
 
     def on_snapshot(self, snapshot: EpochEnd, payloads: Sequence[bytes]) -> None:
-        """Begin anew from a snapshot. Raises UnsupportedVersion or CorruptMessage."""
+        """Restore the state from a snapshot. Raises UnsupportedVersion or CorruptMessage."""
         records = [decode(payload) for payload in payloads]
         empty = MetadataImage(cluster_id=self.cluster_id)
         self._events("snapshot_loaded", end_offset=snapshot.end_offset, epoch=snapshot.epoch, records=len(records))

@@ -41,7 +41,7 @@ class Histogram:
         return sum(self.buckets)
 
     def copy(self) -> Histogram:
-        """As it is now."""
+        """The current value."""
         same = Histogram()
         same.buckets[:] = self.buckets
         same.sum_ns = self.sum_ns
@@ -170,7 +170,7 @@ class RequestMeters:
 
 
 class Purgatory:
-    """Requests of one kind that wait; ``with purgatory: await ...`` counts one and adds its time to its visit."""
+    """Requests of one kind that wait: ``with purgatory.parked()`` counts one and adds its time to its visit."""
 
     __slots__ = ("_ticks_ns", "size")
 
@@ -181,15 +181,23 @@ class Purgatory:
     @contextmanager
     def parked(self) -> Iterator[None]:
         """Around the wait."""
-        began = self._ticks_ns()
-        self.size += 1
+        began_ns = self.enter()
         try:
             yield
         finally:
-            self.size -= 1
-            visit = VISIT.get()
-            if visit is not None:
-                visit.parked_ns += self._ticks_ns() - began
+            self.leave(began_ns)
+
+    def enter(self) -> int:
+        """Begin a wait, as ``parked()`` does for less than a context manager costs. Returns the time, for ``leave``."""
+        self.size += 1
+        return self._ticks_ns()
+
+    def leave(self, began_ns: int) -> None:
+        """End a wait."""
+        self.size -= 1
+        visit = VISIT.get()
+        if visit is not None:
+            visit.parked_ns += self._ticks_ns() - began_ns
 
 
 class Traffic:
@@ -200,7 +208,7 @@ class Traffic:
         self.produce_outcomes: dict[str, int] = {}
         """Batches by what became of them: written, not_written, unknown."""
         self.acked_records = 0
-        """Records that a producer was told of as written (acks 1 and all)."""
+        """Records whose append was acknowledged to a producer (acks 1 and all)."""
         self.produce_errors: dict[str, int] = {}
         """Batches that were answered with an error, by Kafka's name."""
         self.fetch_errors: dict[str, int] = {}
@@ -217,7 +225,7 @@ class Traffic:
         return meter
 
     def keep_topics(self, known: Container[str]) -> None:
-        """Topics that are gone are no longer told."""
+        """Deleted topics are no longer reported."""
         for name in [name for name in self.topics if name not in known]:
             del self.topics[name]
 

@@ -1,4 +1,4 @@
-"""What is committed, as the listener has seen it: applied in order, saved in snapshots, begun anew from one.
+"""What is committed, as the listener has seen it: applied in order, saved in snapshots, restored from one.
 
 Rules for this file:
 
@@ -84,7 +84,7 @@ class AppliedMetadata:
             self._bytes += batch.size
 
     def replace(self, snapshot: EpochEnd, payloads: Sequence[bytes]) -> None:
-        """Begin anew from a snapshot."""
+        """Restore the state from a snapshot."""
         self.listener.on_snapshot(snapshot, payloads)
         self.end = snapshot
         self._plan()
@@ -103,7 +103,7 @@ class AppliedMetadata:
         return self._bytes > 0 and (by_time or self._bytes >= self._bytes_max)
 
     async def take_snapshot(self) -> None:
-        """Write the state as it is now, durably."""
+        """Write the current state, durably."""
         snapshot, payloads = self.end, self.listener.snapshot_payloads()
         self._plan()
         await self.snapshots.write(snapshot, payloads, timestamp_ms=self._world.clock.wall_ms())

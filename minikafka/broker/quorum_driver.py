@@ -20,7 +20,6 @@ from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
 from minikafka.broker.meters import Histogram, Purgatory
-from minikafka.broker.peer import call
 from minikafka.broker.quorum_applied import AppliedMetadata, MetadataListener
 from minikafka.broker.quorum_follower import MetadataFollower
 from minikafka.config import BrokerConfig
@@ -42,6 +41,7 @@ from minikafka.quorum.core import Envelope, QuorumCore, Ready
 from minikafka.quorum.describe import describe
 from minikafka.quorum.roles import Leader
 from minikafka.quorum.state_file import QUORUM_STATE_PATH, QuorumState, decode_state, encode_state
+from minikafka.rpc import call
 from minikafka.types import NO_EPOCH, NO_NODE, Address, Epoch, NodeId, Offset
 from minikafka.wire.batch import RecordBatch
 from minikafka.wire.messages import (
@@ -83,7 +83,7 @@ QuorumResponse: TypeAlias = (
 METADATA_BATCH_BYTES_MAX = 8 * 1024 * 1024
 """Of one append: it is one batch, so that it is applied as a whole or not at all."""
 
-# Members wait half a second; whoever else asks to wait longer than this is answered then.
+# Members wait half a second; other requests that ask for a longer wait than this are answered then.
 PARKED_MS_MAX = 300_000
 
 # How long a leaving leader waits for the others to hear it.
@@ -272,7 +272,7 @@ class QuorumDriver:
         await self.world.disk.publish(QUORUM_STATE_PATH, encode_state(state))
 
     async def sync(self) -> None:
-        """Make the log durable; whoever comes during a sync rides the next one."""
+        """Make the log durable; callers that come during a sync share the next one."""
         async with self.log_lock:
             if self.log.synced_end < self.log.end_offset:
                 await self.log.sync()
@@ -391,7 +391,7 @@ class QuorumDriver:
         if self.applied_offset >= end and self._leads() and self.epoch == epoch:
             self.commits.observe(self.world.clock.ticks_ns() - began)
             return end
-        # It may be committed by others, or cut: whoever leads next decides.
+        # It may be committed by others, or cut: the next leader decides.
         raise NotController(
             f"epoch {epoch} ended before offset {end} was committed", outcome="unknown", leader=self.leader_id
         )

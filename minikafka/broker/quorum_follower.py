@@ -10,10 +10,12 @@ Rules for this file:
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from minikafka.broker.peer import call
+from minikafka.broker.patience import Patience
 from minikafka.errors import ConnectionRefused, CorruptMessage, InvalidRecord, WorldError
 from minikafka.invariant import invariant
 from minikafka.ports import File
@@ -21,6 +23,7 @@ from minikafka.quorum import fetching
 from minikafka.quorum.core import QuorumCore
 from minikafka.quorum.fetching import FetchAsk, FetchSnapshot, FetchStep, Wait
 from minikafka.replication.follower import CutTo, Extend
+from minikafka.rpc import call
 from minikafka.types import Epoch, EpochEnd, NodeId
 from minikafka.wire.messages import FetchResponse, FetchSnapshotRequest, FetchSnapshotResponse
 
@@ -37,6 +40,8 @@ class MetadataFollower:
         self._log = member.log
         self._snapshots = member.snapshots
         self._in_flight: tuple[asyncio.Timeout, NodeId, Epoch] | None = None
+        self._patience: defaultdict[NodeId, Patience] = defaultdict(Patience)
+        """By the member that is asked."""
 
     def on_change(self) -> None:
         """Leader or epoch may have changed, or the member stops: end a fetch that nobody needs any more."""
@@ -61,13 +66,20 @@ class MetadataFollower:
                 await self._member.until_saved(self._core.state_version)
             else:
                 ask = fetching.next_fetch(self._core)
-                invariant(ask is not None, "somebody to ask", quorum=self._core)
+                invariant(ask is not None, "a node to ask", quorum=self._core)
                 if ask is not None:
                     await self._fetch(ask)
 
     async def _fetch(self, ask: FetchAsk) -> None:
-        clock = self._world.clock
-        response = await self._call_leader(ask, ask.request, ask.request.max_wait_ms)
+        clock, patience = self._world.clock, self._patience[ask.peer]
+        request = replace(ask.request, max_wait_ms=0) if patience.is_probing else ask.request
+        sent, wait_s = clock.now(), request.max_wait_ms / 1000
+        deadline = sent + wait_s + patience.seconds(self._request_timeout_s)
+        response = await self._call_leader(ask, request, deadline)
+        if response is not None:
+            patience.answered(max(0.0, clock.now() - sent - wait_s))
+        elif clock.now() >= deadline:
+            patience.lost()
         if not isinstance(response, FetchResponse):
             await self._pause(fetching.on_fetch_failed(self._core, clock.now()))
             return
@@ -100,10 +112,12 @@ class MetadataFollower:
         elif isinstance(step, Extend) and step.batches:
             self._log.append_as_follower(step.batches)
 
-    async def _call_leader(self, ask: FetchAsk, request: object, wait_ms: int) -> object | None:
+    @property
+    def _request_timeout_s(self) -> float:
+        return self._member.config.controller_quorum_request_timeout_ms / 1000
+
+    async def _call_leader(self, ask: FetchAsk, request: object, deadline: float) -> object | None:
         """The answer; None when there is none, or when it would come from an epoch that is over."""
-        timeout_s = (wait_ms + self._member.config.controller_quorum_request_timeout_ms) / 1000
-        deadline = self._world.clock.now() + timeout_s
         try:
             async with asyncio.timeout_at(deadline) as scope:
                 self._in_flight = (scope, self._member.leader_id, self._member.epoch)
@@ -124,7 +138,7 @@ class MetadataFollower:
         await self._member.until(lambda: (self._member.leader_id, self._member.epoch) != (leader, epoch), wait.until)
 
     async def _fetch_snapshot(self, ask: FetchAsk, snapshot: EpochEnd) -> None:
-        """Get the leader's snapshot and begin anew behind it; when anything goes wrong, the next fetch asks again."""
+        """Get the leader's snapshot and continue behind it; when anything goes wrong, the next fetch asks again."""
         file = self._snapshots.begin(snapshot)
         try:
             if not await self._fetch_parts(ask, snapshot, file):
@@ -155,7 +169,7 @@ class MetadataFollower:
                 snapshot_id=fetching.epoch_end_offset(snapshot),
                 position=file.size(),
             )
-            response = await self._call_leader(ask, request, 0)
+            response = await self._call_leader(ask, request, self._world.clock.now() + self._request_timeout_s)
             if not isinstance(response, FetchSnapshotResponse) or not fetching.on_snapshot_chunk(
                 self._core, ask, response, position=file.size(), now=self._world.clock.now()
             ):
@@ -166,8 +180,8 @@ class MetadataFollower:
 
     async def _begin_behind(self, snapshot: EpochEnd, file: File, payloads: Sequence[bytes]) -> None:
         """Keep the snapshot and empty the log; it goes on at the snapshot's end, and so does the listener, without an
-        await in between. All of it under the log's lock: whoever lets old snapshots go must not see a new one that the
-        log does not reach yet.
+        await in between. All of it under the log's lock: the task that removes old snapshots must not see a new one
+        that the log does not reach yet.
 
         A power cut before the sync leaves a log that is older than the snapshot: the next start does it again.
         """

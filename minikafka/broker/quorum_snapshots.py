@@ -42,7 +42,7 @@ class SnapshotFiles:
     def load(self) -> list[bytes]:
         """Find the snapshots, forget unfinished ones, and give the newest one's state (empty: there is none).
 
-        A damaged one is told and passed over; the log must then reach back to the one before it.
+        A damaged one is an event, and is skipped; the log must then reach back to the one before it.
         """
         found = []
         for name in self._disk.names(FOLDER):
@@ -100,7 +100,7 @@ class SnapshotFiles:
         self.kept = self.kept[-SNAPSHOTS_KEPT:]
 
     def drop_others(self, snapshot: EpochEnd) -> None:
-        """Remove all but this one: the log starts anew at its end."""
+        """Remove all but this one: the log starts again at its end."""
         for other in self.kept:
             if other != snapshot:
                 self._disk.remove(snapshot_path(other))

@@ -9,7 +9,9 @@ The rules are in ``replication/follower.py``; this driver asks, awaits and obeys
 - A partition that is new at this leader does not wait for the long poll under way: that one is given up.
 - A round looks only at partitions where something may have changed since the last one (``_touched``): an idle partition
   costs nothing. Whatever may change the question, its pause, or what must be synced first, touches the partition.
-- The fetch session (KIP-227) is begun anew whenever it is not sure what the leader has counted: no answer, an answer
+- A fetch whose response is late is repeated after ``Patience``, not after replica.socket.timeout.ms: it may have been
+  lost.
+- The fetch session (KIP-227) begins again whenever it is not sure what the leader has counted: no answer, an answer
   given up, a new life of this loop. What could not be used of an answer is asked for again.
 """
 
@@ -21,9 +23,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from minikafka.broker.live_settings import LiveSettings
 from minikafka.broker.meters import Traffic
-from minikafka.broker.peer import call
+from minikafka.broker.patience import Patience
 from minikafka.broker.turns import Turns
-from minikafka.broker.waiters import Mark, Waiters
+from minikafka.broker.waiters import Waiters
 from minikafka.config import BrokerConfig
 from minikafka.errors import (
     BY_CODE,
@@ -35,6 +37,7 @@ from minikafka.errors import (
     InvalidRecord,
     InvalidRequest,
     KafkaStorageError,
+    OutcomeUnknown,
     ProtocolError,
     WorldError,
     error_name,
@@ -42,6 +45,7 @@ from minikafka.errors import (
 from minikafka.ports import World
 from minikafka.replication.fetch_session import FetcherSession
 from minikafka.replication.follower import CutTo, Extend, FollowerReplica, NextFetch, RestartAt, Wait
+from minikafka.rpc import call
 from minikafka.types import Address, NodeId, Offset, TopicPartition
 from minikafka.wire.messages import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
 
@@ -128,7 +132,7 @@ class ReplicaFetchers:
             loop.add(name)
 
     def lags(self) -> dict[TopicPartition, int]:
-        """Of each partition followed here: records up to the log end that its leader last told."""
+        """Of each partition followed here: records up to the leader's log end of its last response."""
         return {
             name: max(0, end - self.partitions[name].log.end_offset)
             for loop in self._loops.values()
@@ -148,7 +152,7 @@ class ReplicaFetchers:
 
 
 class _LeaderLoop:
-    """Fetches everything that is followed at one leader. Its task ends when nothing is, and starts anew on demand."""
+    """Fetches everything that is followed at one leader. Its task ends when nothing is, and starts again on demand."""
 
     def __init__(self, owner: ReplicaFetchers, leader: NodeId) -> None:
         self.owner = owner
@@ -156,7 +160,7 @@ class _LeaderLoop:
         self.following: dict[TopicPartition, float] = {}
         """Partition -> when it may be asked for again."""
         self.leader_ends: dict[TopicPartition, Offset] = {}
-        """The leader's log end, as its latest answer told it."""
+        """The leader's log end in its latest response."""
         self._failures: dict[TopicPartition, int] = {}
         """Partition -> how often in a row it could not be fetched."""
         self._changed = asyncio.Event()
@@ -164,6 +168,7 @@ class _LeaderLoop:
         """Around the fetch under way: it is given up when this is due."""
         self._task: asyncio.Task[None] | None = None
         self._session = FetcherSession()
+        self._patience = Patience()
         self._asked: dict[TopicPartition, _Asked] = {}
         """By the latest fetch."""
         self._items: dict[TopicPartition, FetchPartition] = {}
@@ -219,7 +224,7 @@ class _LeaderLoop:
             if each.config.syncs_before_acknowledging and each.log.synced_end < each.log.end_offset and not each.failed
         ]
         if syncing:
-            # A log whose sync failed has told so itself and is offline now.
+            # A log whose sync failed has reported it and is offline now.
             await asyncio.gather(*syncing, return_exceptions=True)
 
     def _next_fetches(self, now: float) -> dict[TopicPartition, _Asked]:
@@ -288,10 +293,13 @@ class _LeaderLoop:
         in_session = self._session.next_request(self._items, touched)
         if in_session.is_partial:
             pauses_ms.append(PARTIAL_WAIT_MS)
+        if self._patience.is_probing:
+            pauses_ms.append(0)
+        wait_ms = min([config.replica_fetch_wait_max_ms, *pauses_ms])
         request = FetchRequest(
             replica_id=config.node_id,
             replica_epoch=self.owner.broker_epoch(),
-            max_wait_ms=min([config.replica_fetch_wait_max_ms, *pauses_ms]),
+            max_wait_ms=wait_ms,
             min_bytes=config.replica_fetch_min_bytes,
             max_bytes=config.replica_fetch_response_max_bytes,
             session_id=in_session.session_id,
@@ -299,7 +307,7 @@ class _LeaderLoop:
             partitions=in_session.partitions,
             forgotten=in_session.forgotten,
         )
-        deadline = now + (config.replica_fetch_wait_max_ms + config.replica_socket_timeout_ms) / 1000
+        deadline = now + wait_ms / 1000 + self._patience.seconds(config.replica_socket_timeout_ms / 1000)
         response: FetchResponse | None = None
         try:
             # A cancel scope rather than a task of its own: every turn of the loop delays the acknowledgement.
@@ -308,12 +316,19 @@ class _LeaderLoop:
         except TimeoutError:
             return None
         except (WorldError, ProtocolError) as error:
-            self._fetch_failed(asking, f"{type(error).__name__}: {error}")
+            why = f"{type(error).__name__}: {error}"
+            if isinstance(error, OutcomeUnknown) and self.owner.world.clock.now() >= deadline:
+                # No pause: this one has waited, and the response may just have been lost.
+                self._patience.lost()
+                self.owner.world.events("fetch_failed", leader=self.leader, why=why, partitions=len(asking))
+            else:
+                self._fetch_failed(asking, why)
             return None
         finally:
             self._long_poll = None
             if response is None:
                 self._session.lost()
+        self._patience.answered(max(0.0, self.owner.world.clock.now() - now - wait_ms / 1000))
         if response.error_code:
             self._session.lost()
             if BY_CODE.get(response.error_code) in (FetchSessionIdNotFound, InvalidFetchSessionEpoch):
@@ -365,13 +380,13 @@ class _LeaderLoop:
             if step.batches and partition.config.syncs_before_acknowledging
         ]
         if syncing:
-            # A log whose sync failed has told so itself and is offline now: its role below is another one.
+            # A log whose sync failed has reported it and is offline now: its role below is another one.
             await asyncio.gather(*syncing, return_exceptions=True)
         for partition, role, step, _ in extended:
             if partition.role is role:
                 heard[partition.partition] = None
                 if role.on_durable(step.leader_high_watermark, step.leader_start_offset):
-                    self.owner.waiters.wake(Mark.HIGH_WATERMARK, partition.partition, role.high_watermark)
+                    self.owner.waiters.wake_committed(partition.partition, role)
         for answer in response.partitions:
             name = TopicPartition(answer.topic, answer.partition)
             if name not in heard:

@@ -1,7 +1,7 @@
 """All replicas of this broker: their seats, logs, flushers and fetchers, brought to what the metadata says.
 
 It obeys the image and carries out effects of rules (wake this, fetch that, sync those); it decides nothing. A disk that
-fails takes its replica offline at once and is told to the broker, which leaves the cluster in good order and stops.
+fails takes its replica offline at once and is reported to the broker, which leaves the cluster in good order and stops.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ class ReplicaManager:
         return CurrentLeader(leader_id=known.leader, leader_epoch=known.leader_epoch)
 
     def hosts(self, partition: Partition) -> bool:
-        """Is it still this broker's replica? Its topic may have been deleted meanwhile, and created anew."""
+        """Is it still this broker's replica? Its topic may have been deleted meanwhile, and created again."""
         return self.partitions.get(partition.partition) is partition
 
     def storage_guard(self, partition: Partition) -> _StorageGuard:
@@ -216,12 +216,12 @@ class ReplicaManager:
     def advance(self, partition: Partition, leader: LeaderReplica) -> None:
         """Try to raise the watermark; wake those who wait for it."""
         if leader.advance(self.clock.now()):
-            self.waiters.wake(Mark.HIGH_WATERMARK, partition.partition, leader.high_watermark)
+            self.waiters.wake_committed(partition.partition, leader)
 
     def follower_fetched(self, partition: Partition, leader: LeaderReplica, effect: FetchEffect) -> None:
         """A follower's fetch counted: carry out what it brings about."""
         if effect.high_watermark_moved:
-            self.waiters.wake(Mark.HIGH_WATERMARK, partition.partition, leader.high_watermark)
+            self.waiters.wake_committed(partition.partition, leader)
         if self.waiters.is_watched(Mark.LOG_START, partition.partition):
             self.waiters.wake(Mark.LOG_START, partition.partition, self.low_watermark(leader))
         if effect.wants_in:
@@ -263,6 +263,11 @@ class ReplicaManager:
         """A broker's epoch if it may join an ISR, else None (KIP-841, KIP-903)."""
         image = self._image()
         return image.brokers[node].broker_epoch if image.eligible(node) else None
+
+    def registered_epoch(self, node: NodeId) -> int | None:
+        """Return the epoch under which a broker is registered, fenced or not; None if it is not."""
+        registered = self._image().brokers.get(node)
+        return None if registered is None else registered.broker_epoch
 
     def topic_config(self, topic: TopicImage) -> TopicConfig:
         """The topic's settings over this broker's defaults, those set at run time included. The controller has checked
@@ -320,7 +325,7 @@ class ReplicaManager:
             self.waiters.wake_all(name)
             self.fetchers.assign(partition)
         elif partition.high_watermark != before:
-            self.waiters.wake(Mark.HIGH_WATERMARK, name, partition.high_watermark)
+            self.waiters.wake_committed(name, partition)
         if isinstance(partition.role, LeaderReplica):
             self.isr_proposer.submit(partition, partition.role, partition.role.propose_recovered())
             unsynced = partition.log.synced_end < partition.log.end_offset
@@ -331,13 +336,13 @@ class ReplicaManager:
     def _host(self, name: TopicPartition, topic: TopicImage) -> Partition:
         log = found = self.logs.get(name)
         if log is not None and log.topic_id != topic.topic_id:
-            # The topic was deleted and created anew while this broker was away: its records are another topic's.
+            # The topic was deleted and created again while this broker was away: its records are another topic's.
             self.logs.retire_stray(name)
             log = None
         if log is None:
             log = self.logs.create(name, topic_id=topic.topic_id, config=self.topic_config(topic))
             # The id is synced with a log's first records. A folder without one lost in a power cut what was never
-            # synced, as the tail of any log may; it does not say that somebody took the folder away.
+            # synced, as the tail of any log may; it does not mean that the folder was removed.
             never_synced = found is not None and found.topic_id == NO_TOPIC_ID
             if self._missing is not None and not never_synced:
                 self._missing[topic.topic_id, name.partition] = None

@@ -1,6 +1,6 @@
 """How much is written between two looks at the network: heartbeats and votes must not wait for a flood of batches.
 
-An event loop sees what has arrived only once per turn, and appends of many requests may share one turn. Whoever is
+An event loop sees what has arrived only once per turn, and appends of many requests may share one turn. A task that is
 about to append asks here first, *before* its checks: between a check and the append that it allows nothing may happen.
 """
 

@@ -1,4 +1,4 @@
-"""Purgatory: requests that wait for a log end, a high watermark or a log start to reach an offset (KAFKA-FACTS 3.8).
+"""Purgatory: requests that wait until a mark of a log reaches an offset (KAFKA-FACTS 3.8); see :class:`Mark`.
 
 One waiter per request, over all the partitions that it asks about. The order is check, watch, check: a waiter looks at
 the world itself after each wake-up, so a wake-up too many costs time and none can be lost. Log-end waiters are woken
@@ -17,7 +17,7 @@ import enum
 import heapq
 import itertools
 from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from minikafka.types import Offset, TopicPartition
 
@@ -30,6 +30,7 @@ class Mark(enum.StrEnum):
 
     LOG_END = "log end"
     HIGH_WATERMARK = "high watermark"
+    LAST_STABLE = "last stable offset"
     LOG_START = "log start"
 
 
@@ -39,6 +40,16 @@ class Condition(NamedTuple):
     mark: Mark
     partition: TopicPartition
     offset: Offset
+
+
+class Committed(Protocol):
+    """A replica, as far as its records are committed."""
+
+    @property
+    def high_watermark(self) -> Offset: ...
+
+    @property
+    def last_stable_offset(self) -> Offset: ...
 
 
 class Waiter:
@@ -110,6 +121,12 @@ class Waiters:
             heap.release(offset)
             if not heap.entries:
                 del heaps[partition]
+
+    def wake_committed(self, partition: TopicPartition, replica: Committed) -> None:
+        """The high watermark has moved, and the last stable offset may have: it never moves without it."""
+        self.wake(Mark.HIGH_WATERMARK, partition, replica.high_watermark)
+        if self._heaps[Mark.LAST_STABLE]:
+            self.wake(Mark.LAST_STABLE, partition, replica.last_stable_offset)
 
     def wake_all(self, partition: TopicPartition) -> None:
         """The partition's role has changed: release everyone who waits for it."""

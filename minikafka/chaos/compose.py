@@ -7,7 +7,7 @@ disconnected from its network: it loses its address, and its name no longer reso
 Rules for this file:
 
 1. Everything made bears the name of a compose project of this run; ``close`` takes it down with its volumes.
-2. A container has another process and may have another address after each start: rules of packets are told again then.
+2. A container has another process and may have another address after each start: packet rules are set again then.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from minikafka.chaos.scenario import Scenario
 from minikafka.chaos.timeline import Hit
 from minikafka.chaos.words import CUT, DELAY, ISOLATE, KILL, LINK_FAULTS, LOSS, PAUSE, STOP
 from minikafka.errors import WorldError
+from minikafka.hosting.cluster_files import LOOPBACK, Ports, new_cluster_id
+from minikafka.hosting.processes import READY_TIMEOUT_S, BrokerDied, stop_all
 from minikafka.sim.whom import CLIENT_END, End
 from minikafka.types import Address, NodeId
-from minikafka.world.cluster_files import LOOPBACK, Ports, new_cluster_id
-from minikafka.world.processes import READY_TIMEOUT_S, BrokerDied, stop_all
 
 MAKES: Final = frozenset({KILL, STOP, PAUSE, ISOLATE, CUT, DELAY, LOSS})
 DATA: Final = "/var/lib/minikafka"
@@ -75,10 +75,10 @@ class Container:
 
     async def look(self) -> None:
         """Its address and process as they are now; no rule of packets holds in a new one."""
-        told = await inspect(self.name)
-        network = told["NetworkSettings"]["Networks"].get(self._network, {})
+        container = await inspect(self.name)
+        network = container["NetworkSettings"]["Networks"].get(self._network, {})
         self.address, self.gateway = network.get("IPAddress", ""), network.get("Gateway", "") or self.gateway
-        prefix = ("nsenter", f"--target={told['State']['Pid']}", "--net")
+        prefix = ("nsenter", f"--target={container['State']['Pid']}", "--net")
         if self.rules is None or self.rules.prefix != prefix:
             self._forget_rules()
             self.rules = PacketRules(prefix)

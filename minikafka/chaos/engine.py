@@ -1,4 +1,4 @@
-"""The Docker engine that ``docker`` here talks to: asked and told through its command line, with compose.
+"""The Docker engine behind the local ``docker`` command, driven through that command line, with compose.
 
 Rule for this file: whether there is an engine is known in seconds; a command that fails is an error with its words.
 """
@@ -54,8 +54,8 @@ async def docker(*arguments: str, data: str = "", timeout_s: float = WORK_S) -> 
 
 async def inspect(container: str) -> dict[str, Any]:
     """What the engine knows of a container. WorldError when there is none."""
-    told: list[dict[str, Any]] = json.loads(await docker("container", "inspect", container))
-    return told[0]
+    found: list[dict[str, Any]] = json.loads(await docker("container", "inspect", container))
+    return found[0]
 
 
 def image_name() -> str:

@@ -37,7 +37,7 @@ SILENCE_S = 20.0
 class Ledger:
     """The history: written to a file line by line, and checked as it grows.
 
-    What readers were given on the way is held against the final read by itself: what somebody read once is no proof
+    What readers were given on the way is held against the final read by itself: what one reader read once is no proof
     that the log still has it.
     """
 
@@ -78,9 +78,9 @@ class Ledger:
 
 
 async def read_back(
-    ledger: Ledger, bootstrap: str, names: Sequence[TopicPartition], told: Callable[[int], object]
+    ledger: Ledger, bootstrap: str, names: Sequence[TopicPartition], report_count: Callable[[int], object]
 ) -> dict[TopicPartition, Offset]:
-    """Read partitions from their beginning to their end; the end offsets. ``told`` gets the count, poll by poll."""
+    """Return the end offsets after reading partitions to their end; ``report_count`` gets the count of each poll."""
     consumer = Consumer(bootstrap_servers=bootstrap, auto_offset_reset="none", max_poll_records=POLL_RECORDS_MAX)
     await consumer.start()
     try:
@@ -109,7 +109,7 @@ async def read_back(
                 position[name] = after
                 count += len(rows)
                 heard_at = loop.time()
-            told(count)
+            report_count(count)
         return ends
     finally:
         await consumer.stop()

@@ -5,7 +5,6 @@ Rules for this file: it knows TOML and units, not what a scenario means; a field
 
 from __future__ import annotations
 
-import difflib
 import re
 import tomllib
 from collections.abc import Collection, Iterable, Mapping
@@ -14,6 +13,7 @@ from typing import Any, Final
 
 from minikafka.chaos.scenario import Span
 from minikafka.errors import InvalidConfig
+from minikafka.spelling import did_you_mean
 
 _HEADER = re.compile(r"\s*(\[\[?)\s*([A-Za-z0-9_.\-]+)\s*\]\]?\s*(?:#.*)?")
 _KEY = re.compile(r"\s*(\"[^\"]*\"|[A-Za-z0-9_.\-]+)\s*=")
@@ -113,9 +113,9 @@ class Table:
         words = list(words)
         if value in words:
             return
-        near = (others or {}).get(value) or next(iter(difflib.get_close_matches(value, words, n=1)), "")
-        hint = f"did you mean {near!r}?" if near else f"one of {', '.join(words)} is needed"
-        raise self.wrong(name, f"{value!r} is unknown; {hint}")
+        meant = (others or {}).get(value, value)
+        hint = did_you_mean(meant, words, quoted=True, otherwise=f"one of {', '.join(words)} is needed")
+        raise self.wrong(name, f"{value!r} is unknown{hint}")
 
     def texts(self, name: str, default: Any = ...) -> tuple[str, ...]:
         """A string, or a list of such."""

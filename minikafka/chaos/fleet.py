@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from minikafka.errors import WorldError
+from minikafka.hosting.processes import READY_TIMEOUT_S, BrokerDied
 from minikafka.types import NodeId
-from minikafka.world.processes import READY_TIMEOUT_S, BrokerDied
 
 ASK_S = 0.05
 """Between two looks at a broker that starts."""
@@ -47,7 +47,7 @@ Answers = Callable[[NodeId], Awaitable[bool]]
 
 
 class Fleet:
-    """``answers`` tells whether a broker accepts a connection; ``by`` is the number of whoever holds a broker."""
+    """``answers`` tells whether a broker accepts a connection; ``by`` is the fault that holds a broker."""
 
     def __init__(self, brokers: Mapping[NodeId, Member], answers: Answers) -> None:
         self.brokers = brokers

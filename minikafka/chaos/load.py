@@ -1,10 +1,10 @@
 """The load beside the faults: producers with a ledger, and groups that read along.
 
-Every record's value is one of a kind (``p1.42``). What producers send and are told, and what members are given, goes
+Every record's value is one of a kind (``p1.42``). What producers send, its results, and what members receive go
 into one history. Each producer paces itself by the clock; while the cluster is silent it goes on sending until its
 buffer's limit, as an application would.
 
-Rules for this file: a client's errors are counted and told, they never end the run; only the verdict judges.
+Rules for this file: a client's errors are counted and reported, they never end the run; only the verdict judges.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Sender:
         self._answered = asyncio.Event()
 
     async def run(self) -> None:
-        """Send to the partitions in turn until told to stop, then wait for every answer."""
+        """Send to the partitions in turn until stopped, then wait for every answer."""
         number, work = 0, self._work
         while not work.stopping:
             number += 1
@@ -178,7 +178,7 @@ class Work:
         self.waiting: Counter[TopicPartition] = Counter()
         """Records without an answer, by where they are to go."""
         self.troubles: Counter[str] = Counter()
-        """Errors that clients were told, by name."""
+        """Errors that clients received, by name."""
         self._clock = clock
         self._began_s = clock()
         self._senders: list[Sender] = []

@@ -89,7 +89,7 @@ class Mounts:
         return Path(f"/proc/{self._holder.pid}/root{path.absolute()}")
 
     def make(self, image: Path, folder: Path, size_mib: int) -> LoopDisk:
-        """A new disk, mounted on ``folder``; ``image`` grows as it is written to. WorldError."""
+        """A new disk, mounted on ``folder``; ``image`` grows with each write. WorldError."""
         with image.open("wb") as file:
             file.truncate(size_mib * MIB)
         # Nothing reserved for root, and everything laid out now: no thread of the kernel does it later.
@@ -101,7 +101,7 @@ class Mounts:
         return disk
 
     def close(self) -> None:
-        """Unmount everything. Whoever still runs with it keeps it until he ends."""
+        """Unmount everything. A process that still uses it keeps it until it ends."""
         for disk in self._disks:
             disk.close()
         self._disks.clear()
@@ -152,7 +152,7 @@ class LoopDisk:
             os.close(descriptor)
 
     def revive(self) -> None:
-        """Power is back. Whoever had files open must have ended; WorldError when not."""
+        """Power is back. Processes that had files open must have ended; WorldError when not."""
         self.unmount()
         self.mount()
 
@@ -179,7 +179,7 @@ class LoopDisk:
         (self.here / BALLAST).unlink(missing_ok=True)
 
     def unmount(self) -> None:
-        """WorldError when somebody still has a file of it open after UNMOUNT_TIMEOUT_S."""
+        """WorldError when a process still has a file of it open after UNMOUNT_TIMEOUT_S."""
         if not self._is_mounted:
             return
         deadline = time.monotonic() + UNMOUNT_TIMEOUT_S
@@ -194,7 +194,7 @@ class LoopDisk:
         self._is_mounted = False
 
     def close(self) -> None:
-        """Unmount it, and remove its image: an image that somebody still writes to goes when he ends."""
+        """Unmount it, and remove its image: an image that a process still writes to goes when that process ends."""
         with suppress(WorldError):
             self.unmount()
         self.image.unlink(missing_ok=True)

@@ -8,7 +8,7 @@
 
 Rules for this file:
 
-1. Namespaces have no names: they are held open by this process only, and by whoever runs in them. When these end,
+1. Namespaces have no names: they are held open by this process and by the processes that run in them. When these end,
    also by ``kill -9``, the kernel takes down all that was made. Nothing is ever made in the machine's own namespace.
 2. What is done to traffic is done where it arrives, by one table of rules per host, which is replaced as a whole.
 """

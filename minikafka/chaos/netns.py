@@ -41,10 +41,10 @@ from minikafka.chaos.words import (
     SLOW_DISK,
     STOP,
 )
+from minikafka.hosting.cluster_files import ClusterFiles, lay_out, write
+from minikafka.hosting.processes import READY_TIMEOUT_S, BrokerProcess, stop_all
 from minikafka.sim.whom import CLIENT_END, End
 from minikafka.types import Address, NodeId
-from minikafka.world.cluster_files import ClusterFiles, lay_out, write
-from minikafka.world.processes import READY_TIMEOUT_S, BrokerProcess, stop_all
 
 PORT: Final = 9092
 CLIENTS: Final = "clients"
@@ -120,11 +120,11 @@ class NetnsTarget:
         addresses = {node: Address(lan[host_of(node)].address, PORT) for node in self._nodes}
         settings = {**self._scenario.cluster.settings, "mk.insecure": "true"}
         laid = lay_out(self._folder, addresses, config=settings, logs=LOGS)
-        told = [
+        brokers = [
             replace(files, settings={**files.settings, "mk.journal.path": str(journal)})
             for files, journal in zip(laid.brokers, self.journals(), strict=True)
         ]
-        self._files = replace(laid, brokers=tuple(told))
+        self._files = replace(laid, brokers=tuple(brokers))
         write(self._files)
         mounted = await asyncio.to_thread(self._make_disks) if self._needs_disks else ()
         self._brokers = {

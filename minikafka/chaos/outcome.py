@@ -57,7 +57,7 @@ class Outcome:
     spared: list[str] = field(default_factory=list)
     """Strikes that hit nobody, as things stood."""
     troubles: Mapping[str, int] = field(default_factory=dict)
-    """What clients were told, by error."""
+    """Errors that clients received, by name."""
     read: int = 0
     """Records that groups were given on the way."""
     batches: int = 0
@@ -128,12 +128,12 @@ class Outcome:
         spans = {"before": (1.0, quiet_s), "during": (quiet_s, self.duration_s)}
         if self.restart is not None:
             spans["restart"] = self.restart
-        told: dict[str, float | None] = {}
+        latencies_ms: dict[str, float | None] = {}
         for name, span in spans.items():
             for share, word in ((0.5, "p50"), (0.99, "p99")):
                 value_s = self.figures.latency_s(share, *span)
-                told[f"{name}_{word}"] = None if value_s is None else round(value_s * 1000, 1)
-        return told
+                latencies_ms[f"{name}_{word}"] = None if value_s is None else round(value_s * 1000, 1)
+        return latencies_ms
 
     # ---- for people --------------------------------------------------------------------------------------------------
 
@@ -179,16 +179,16 @@ class Outcome:
         if rates := figures.per_second():
             lines.append(f"  acknowledged per second, 0 to {max(rates):,}: {strip(rates)}")
         available = figures.availability(self.duration_s)
-        told = [f"{name.replace('_', ' ')} {value:g} ms" for name, value in latencies.items() if value is not None]
-        if told:
-            lines.append(f"  latency of acknowledgements: {', '.join(told)}")
+        parts = [f"{name.replace('_', ' ')} {value:g} ms" for name, value in latencies.items() if value is not None]
+        if parts:
+            lines.append(f"  latency of acknowledgements: {', '.join(parts)}")
         if available is not None:
             lines.append(f"  availability {100 * available:.2f} % of all seconds of all partitions")
         if self.converged_s is not None:
             lines.append(f"  converged {self.converged_s:.1f} s after the last fault was put right")
         if self.troubles:
-            told = [f"{name} {count:,}" for name, count in sorted(self.troubles.items())]
-            lines.append(f"  clients were told: {', '.join(told)}")
+            errors = [f"{name} {count:,}" for name, count in sorted(self.troubles.items())]
+            lines.append(f"  clients' errors: {', '.join(errors)}")
         return lines
 
 

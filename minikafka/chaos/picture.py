@@ -33,7 +33,7 @@ def picture(outcome: Outcome) -> str:
 
     colour = "#2a7a3b" if outcome.verdict == CLEAN else "#b00020"
     title = f"{outcome.scenario.name} on {outcome.target}, seed {outcome.seed}"
-    told = f"{outcome.figures.acknowledged:,} in all, lost {outcome.count('lost'):,}"
+    summary = f"{outcome.figures.acknowledged:,} in all, lost {outcome.count('lost'):,}"
     box = f'viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="11"'
     word = f'<tspan fill="{colour}">{outcome.verdict}</tspan>'
     parts = [
@@ -41,7 +41,7 @@ def picture(outcome: Outcome) -> str:
         f"<title>{escape(title)}</title>",
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>',
         f'<text x="{LEFT}" y="18" font-size="14">{escape(title)}: {word}</text>',
-        f'<text x="{LEFT}" y="34" fill="#555555">acknowledged records per second; {told}</text>',
+        f'<text x="{LEFT}" y="34" fill="#555555">acknowledged records per second; {summary}</text>',
     ]
     parts += _faults(outcome, x, tall)
     points = " ".join(f"{x(second)},{y(rate)} {x(second + 1)},{y(rate)}" for second, rate in enumerate(rates))

@@ -4,8 +4,8 @@ Signals kill, stop and freeze. Links, disks and calendars are hurt through the b
 ``/v1/machine``), which stand in front of the production code's network, files and clock. A power loss cannot be made:
 what a killed process has written stays in the kernel's page cache.
 
-Rules for this file: what is wanted of a broker is kept here, and told to its process again when it is a new one; a
-broker that is frozen or dead is told later.
+Rules for this file: what is wanted of a broker is kept here, and sent to its process again when it is a new one; a
+broker that is frozen or dead receives it later.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from minikafka.chaos.words import (
     STOP,
 )
 from minikafka.errors import WorldError
+from minikafka.hosting.processes import LAUNCHER, ProcessCluster
 from minikafka.sim.whom import CLIENT, CLIENT_END, End
 from minikafka.types import Address, NodeId
-from minikafka.world.processes import LAUNCHER, ProcessCluster
 
 ASK_S: Final = 2.0
 TELL_S: Final = 30.0
@@ -63,7 +63,7 @@ class Wanted:
     delays_ms: dict[int, float] = field(default_factory=dict)
     failing: dict[int, None] = field(default_factory=dict)
     returning: int = 0
-    """How often it is being put right just now: whoever lies dead for a fault that has ended is no surprise yet."""
+    """How often it is being put right just now: a broker that is still dead then is no surprise yet."""
     ahead_ms: int = 0
     told_links: dict[tuple[int, int], int] = field(default_factory=dict)
     """What this incarnation of its process knows: the fault's number there."""
@@ -180,7 +180,7 @@ class ProcessTarget:
                 self._wanted[node].returning -= 1
 
     async def _put_right(self, node: NodeId) -> None:
-        """Let the broker live as it shall: thawed, started, and told what is still wrong with it."""
+        """Bring the broker to its wanted state: thawed, started, and with the faults that still hold."""
         wanted, broker = self._wanted[node], self._cluster.brokers[node]
         if not wanted.frozen:
             self._cluster.sigcont(node)
@@ -243,7 +243,7 @@ class ProcessTarget:
                     wanted.unsure = True
                     if asyncio.get_running_loop().time() > deadline:
                         why = str(error) or type(error).__name__
-                        raise WorldError(f"broker {node} cannot be told its faults: {why}") from error
+                        raise WorldError(f"broker {node} cannot receive its faults: {why}") from error
                     await asyncio.sleep(RETRY_S)
 
     @staticmethod
@@ -270,12 +270,12 @@ class ProcessTarget:
         if self._http is None:
             raise WorldError("the cluster is not started")
         async with self._http.request(method, f"http://{address}{path}", json=document) as response:
-            told: Spec = await response.json(content_type=None)
+            answer: Spec = await response.json(content_type=None)
             if response.status == 503:
                 raise aiohttp.ClientError("the broker is not yet open")
             if response.status >= 400 and not (method == "DELETE" and response.status == 404):
-                raise WorldError(f"{method} {path}: {told}")
-            return told
+                raise WorldError(f"{method} {path}: {answer}")
+            return answer
 
     # ---- the end -----------------------------------------------------------------------------------------------------
 

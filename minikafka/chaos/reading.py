@@ -6,7 +6,6 @@ guessed.
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 from typing import Final
 
@@ -29,6 +28,7 @@ from minikafka.chaos.words import FAULTS, OTHER_NAMES, TO, WHOM
 from minikafka.config import parse_broker, parse_topic
 from minikafka.errors import InvalidConfig
 from minikafka.sim.whom import ALL, CLIENT, OTHERS, ROLES, partition_of
+from minikafka.spelling import did_you_mean
 from minikafka.types import TopicPartition
 
 LIBRARY: Final = Path(__file__).parent / "scenarios"
@@ -60,9 +60,8 @@ def find(name: str) -> Path:
     path = LIBRARY / f"{name}{SUFFIX}"
     if not path.is_file():
         known = [each.stem for each in library()]
-        near = difflib.get_close_matches(name, known, n=3)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"the library has {', '.join(known)}"
-        raise ScenarioError(f"there is no scenario {name!r}; {hint}", field="")
+        hint = did_you_mean(name, known, count=3, otherwise=f"the library has {', '.join(known)}")
+        raise ScenarioError(f"there is no scenario {name!r}{hint}", field="")
     return path
 
 

@@ -160,7 +160,7 @@ class Run:
         await asyncio.shield(doing)
 
     def _forget(self, deed: asyncio.Task[None]) -> None:
-        """One that failed is kept: who waited for it may have been told to stop waiting."""
+        """One that failed is kept: its waiter may have been cancelled."""
         if deed.cancelled() or deed.exception() is None:
             del self._deeds[deed]
 
@@ -280,15 +280,15 @@ class Run:
         """What is not in sync, as a sentence."""
         state = self._watch.state
         running = self._target.addresses()
-        told = [f"broker {node} does not run" for node in self._target.nodes if node not in running]
+        reasons = [f"broker {node} does not run" for node in self._target.nodes if node not in running]
         seen = {TopicPartition(each.topic, each.partition): each for each in state.partitions}
         for name in self._names:
             each = seen.get(name)
             if each is None:
-                told.append(f"{name} is unknown")
+                reasons.append(f"{name} is unknown")
             elif each.leader == NO_NODE or set(each.isr) != set(each.replicas):
-                told.append(f"{name} has leader {each.leader}, ISR {sorted(each.isr)} of {sorted(each.replicas)}")
-        return "; ".join(told) or f"logs differ: {sorted(state.marks)}"
+                reasons.append(f"{name} has leader {each.leader}, ISR {sorted(each.isr)} of {sorted(each.replicas)}")
+        return "; ".join(reasons) or f"logs differ: {sorted(state.marks)}"
 
     # ---- verdict -----------------------------------------------------------------------------------------------------
 

@@ -160,22 +160,22 @@ def _operations(scenario: Scenario, length_s: float) -> list[Sending]:
     return sorted(sends, key=lambda sending: (sending.at_s, sending.client))
 
 
-Told: TypeAlias = Send | Acknowledged | Failed | Unknown | Poll
+Event: TypeAlias = Send | Acknowledged | Failed | Unknown | Poll
 
 
 class ToldRun(sim_run.Run):
-    """A run that remembers when clients were told what."""
+    """A run that records the time of each client operation's result."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
-        self.told: list[Told] = []
+        self.operations: list[Event] = []
         self.began_s = 0.0
         self.healed_s = 0.0
 
     def _record(self, operation: Operation) -> None:
         super()._record(operation)
-        if isinstance(operation, Told):
-            self.told.append(operation)
+        if isinstance(operation, Event):
+            self.operations.append(operation)
 
     def _safety(self) -> None:
         self.began_s = self.sim.loop.time()
@@ -224,7 +224,9 @@ def outcome_of(scenario: Scenario, run: ToldRun) -> Outcome:
         missing=missing,
         converged_s=None if missing or not run.healed_s else report.virtual_s - run.healed_s,
         died=list(died),
-        read=sum(len(each.records) for each in run.told if isinstance(each, Poll) and each.process.startswith("g")),
+        read=sum(
+            len(each.records) for each in run.operations if isinstance(each, Poll) and each.process.startswith("g")
+        ),
     )
     outcome.examples = examples if outcome.damage else []
     return outcome
@@ -236,7 +238,7 @@ def _figures(scenario: Scenario, run: ToldRun) -> Figures:
     figures = Figures([name for name in scenario.cluster.names() if name.topic in topics])
     sends: dict[int, Send] = {}
     faults = list(enumerate(run.plan.faults, start=1))
-    for each in run.told:
+    for each in run.operations:
         at_s = 0.0 if isinstance(each, Send) else each.time - run.began_s
         while faults and faults[0][1].at_s <= at_s:
             number, fault = faults.pop(0)

@@ -40,10 +40,10 @@ class Injection:
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
-        told = self._process.stderr.readline() if self._process.stderr is not None else b""
-        if b" attached" not in told:
+        line = self._process.stderr.readline() if self._process.stderr is not None else b""
+        if b" attached" not in line:
             self.close()
-            raise WorldError(f"strace cannot attach to process {pid}: {told.decode(errors='replace').strip()}")
+            raise WorldError(f"strace cannot attach to process {pid}: {line.decode(errors='replace').strip()}")
 
     def close(self) -> None:
         """Let the process go."""

@@ -9,7 +9,7 @@ Rules for this file:
 2. ``begin`` returns when the fault is in force, ``end`` when it is put right: who was killed or stopped has been
    started and answers (not: is in sync). Faults may overlap; what one of them does outlives a restart of the broker
    that another one makes.
-3. ``heal`` puts everything right that is not, and starts whoever does not run; it may be called at any time, twice too.
+3. ``heal`` puts everything right that is not, and starts every stopped broker; it may be called at any time, twice too.
 4. ``close`` leaves nothing behind: no process, no rule of a firewall, no mount, no file but those in its folder. It may
    be called at any time, after a failed ``start`` too.
 """
@@ -92,7 +92,7 @@ class Target(Protocol):
         ...
 
     async def heal(self) -> None:
-        """Put everything right, and start whoever does not run."""
+        """Put everything right, and start every broker that does not run."""
         ...
 
     async def stop(self) -> Mapping[NodeId, Path]:
@@ -131,7 +131,7 @@ def lacks(name: str, scenario: Scenario) -> tuple[str, ...]:
     if name == SIMULATOR:
         return ()
     target = target_class(name)
-    told = {what: target.lacks(what) for what in ("", *scenario.faults())}
-    if told[""] is not None:
-        return (f"{name} cannot be used here: {told['']}",)
-    return tuple(f"{name} cannot make {what}: {why}" for what, why in told.items() if why is not None)
+    obstacles = {what: target.lacks(what) for what in ("", *scenario.faults())}
+    if obstacles[""] is not None:
+        return (f"{name} cannot be used here: {obstacles['']}",)
+    return tuple(f"{name} cannot make {what}: {why}" for what, why in obstacles.items() if why is not None)

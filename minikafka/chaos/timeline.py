@@ -44,7 +44,7 @@ class Strike:
     share: float = 0.0
     by_s: float = 0.0
     seed: int = 0
-    """Of what is drawn for each message (``loss``, ``delay`` with jitter), where the target can be told so."""
+    """Of what is drawn for each message (``loss``, ``delay`` with jitter), where the target supports it."""
 
     def __str__(self) -> str:
         to = f">{self.to}" if self.to else ""
@@ -65,7 +65,7 @@ class Hit:
     nodes: tuple[NodeId, ...]
     """Brokers, for faults of brokers; of link faults, those of ``whom``."""
     links: tuple[tuple[End, End], ...] = ()
-    """Directed, for link faults; CLIENT_END is whoever is no broker."""
+    """Directed, for link faults; CLIENT_END stands for every client."""
 
     @property
     def what(self) -> str:

@@ -108,13 +108,13 @@ class Watch:
         answers = await asyncio.gather(*asked)
         held = [each for each in answers if isinstance(each, DescribeReplicasResponse)]
         quorums = [each for each in answers if isinstance(each, DescribeQuorumResponse)]
-        told = _newest([each for each in answers if isinstance(each, DescribeTopicsResponse)])
-        if told or not self.state.partitions:
+        topics = _newest([each for each in answers if isinstance(each, DescribeTopicsResponse)])
+        if topics or not self.state.partitions:
             newest = max(quorums, key=lambda each: (each.leader_epoch, each.leader_id), default=None)
             self.state = ClusterState(
                 at=at,
                 controller=NO_NODE if newest is None else newest.leader_id,
-                partitions=tuple(_partition(topic, each, held) for topic, each in told),
+                partitions=tuple(_partition(topic, each, held) for topic, each in topics),
                 marks=tuple(
                     (
                         answer.broker_id,

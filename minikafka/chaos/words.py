@@ -1,6 +1,6 @@
 """The words of scenarios: faults (Pumba's and Toxiproxy's names where they have one) and whom they hit (Jepsen's).
 
-Rule for this file: a fault is a line of a table; whoever needs to know what it takes looks it up here.
+Rule for this file: a fault is a line of a table, which says what the fault takes.
 """
 
 from __future__ import annotations
@@ -74,7 +74,9 @@ FAULTS: Final[Mapping[str, FaultWord]] = {
         ),
         FaultWord(name=POWER_LOSS, meaning="the machine dies with everything unsynced; on again after `for`"),
         FaultWord(name=DISK_FULL, meaning="no room for a byte more; room again after `for`"),
-        FaultWord(name=FSYNC_FAIL, meaning="the next sync fails; whoever stopped for it is started again after `for`"),
+        FaultWord(
+            name=FSYNC_FAIL, meaning="the next sync fails; a broker that stopped for it is started again after `for`"
+        ),
         FaultWord(name=SLOW_DISK, meaning="each sync takes `delay`", takes={"delay": True}),
         FaultWord(
             name=CLOCK_JUMP, meaning="the calendar jumps `by` so much, and stays so", lasts=False, takes={"by": True}
@@ -116,5 +118,5 @@ WHOM: Final[Mapping[str, str]] = {
 }
 """Whom a step hits, and what it means; T-P stands for a partition."""
 
-TO: Final[Mapping[str, str]] = {OTHERS: "every other broker", CLIENT: "whoever is no broker"}
+TO: Final[Mapping[str, str]] = {OTHERS: "every other broker", CLIENT: "every client"}
 """Where a link may also end, beside the words of WHOM."""

@@ -1,4 +1,4 @@
-"""The history checker: what clients were told and what replicas hold, judged in linear time.
+"""The history checker: the results that clients received and what replicas hold, judged in linear time.
 
 What this floor knows: operations with their outcome (history.py), logs of replicas, and the rules that Kafka's
 promises come down to. What it does not know: brokers, networks, files, time. The demo, the simulator, chaos and the

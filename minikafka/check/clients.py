@@ -69,7 +69,7 @@ class SentRecord:
 
     @property
     def place(self) -> TopicPartition:
-        """The partition as far as it is known (-1 where not)."""
+        """The partition, or -1 where it is unknown."""
         return TopicPartition(self.topic, NO_PARTITION if self.partition is None else self.partition)
 
     def namesakes(self) -> Iterator[SentRecord]:
@@ -158,7 +158,7 @@ class Gap:
 
 
 class Reading:
-    """One value at one offset as somebody read it first."""
+    """One value at one offset, as its first reader read it."""
 
     __slots__ = ("line", "process", "value")
 

@@ -169,8 +169,8 @@ class Shifted(Finding):
     def sentence(self) -> str:
         first, last = self.values
         way = "lower" if self.distance < 0 else "higher"
-        told = f"acknowledged from {self.offset} to {self.until} (exclusive), {first} to {last}"
-        return f"{_records(self.count)}, {told}, stand {abs(self.distance)} {way}"
+        place = f"acknowledged from {self.offset} to {self.until} (exclusive), {first} to {last}"
+        return f"{_records(self.count)}, {place}, stand {abs(self.distance)} {way}"
 
 
 # -- polls -----------------------------------------------------------------------------------------------------------
@@ -241,8 +241,8 @@ class Diverged(Finding):
     detail: str = ""
 
     def sentence(self) -> str:
-        told = ", ".join(f"{node} has {_holding(epoch, value)}" for node, epoch, value in self.holdings)
-        return f"{told}{'; ' if self.detail else ''}{self.detail}"
+        held = ", ".join(f"{node} has {_holding(epoch, value)}" for node, epoch, value in self.holdings)
+        return f"{held}{'; ' if self.detail else ''}{self.detail}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,8 +256,10 @@ class AcknowledgedMissingOnReplica(Finding):
     """(node, what it has there instead or ``missing``) of each replica without it."""
 
     def sentence(self) -> str:
-        told = ", ".join(f"replica {node} has {'nothing' if held == MISSING else held}" for node, held in self.holdings)
-        return f"{self.value} was acknowledged; {told} there"
+        held = ", ".join(
+            f"replica {node} has {'nothing' if value == MISSING else value}" for node, value in self.holdings
+        )
+        return f"{self.value} was acknowledged; {held} there"
 
 
 KINDS: tuple[type[Finding], ...] = (

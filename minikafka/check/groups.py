@@ -1,8 +1,8 @@
 """The books on consumer groups: who owned what, what was committed and found again, and what was never read.
 
-It is told what was seen on the way between members and coordinators, what stands in ``__consumer_offsets`` in the
+It records what was seen on the way between members and coordinators, what stands in ``__consumer_offsets`` in the
 order in which it was committed there, and what members did with records. Times do not matter, the order does: a fence
-counts for those requests that were *sent* after it was told.
+counts for those requests that were *sent* after it was reported.
 
 Rules for this file: no I/O, and nothing is believed of a refusal: only what was granted can be wrong. A request's
 ``op`` is any number that names it; it may be answered more than once.
@@ -19,8 +19,8 @@ from minikafka.types import NO_OFFSET, Offset, TopicPartition
 
 MEANINGS: Final[Mapping[str, str]] = {
     "two-owners": "two members had the same partition in one generation",
-    "assigned-outside": "a member began to read partitions though the group had told it that it belongs no more",
-    "read-outside": "a member read on though the group had told it that it belongs no more",
+    "assigned-outside": "a member began to read partitions after the group had answered that it is no longer a member",
+    "read-outside": "a member read on after the group had answered that it is no longer a member",
     "zombie-commit": "a commit was accepted from a member without which the group had gone on",
     "zombie-heartbeat": "a heartbeat of an old generation was answered as if the member still belonged",
     "zombie-sync": "an assignment of an old generation was given out",
@@ -55,7 +55,7 @@ class _Commit:
     copies: int = 1
     """How often it was sent: what was sent twice may be heard twice, the second time late."""
     is_refused: bool = False
-    """Its member was told that it is not written."""
+    """Its member received the outcome not_written."""
 
 
 @dataclass(slots=True)
@@ -73,7 +73,7 @@ class _Group:
     generation: int = -1
     """Of the newest committed record."""
     assignments: dict[int, list[tuple[TopicPartition, ...]]] = field(default_factory=dict)
-    """Committed, by generation, whoever has which."""
+    """Committed assignments, by generation."""
     commits: dict[int, _Commit] = field(default_factory=dict)
     """By op."""
     recorded: dict[TopicPartition, Offset] = field(default_factory=dict)
@@ -154,7 +154,7 @@ class GroupBook:
         if generation < fence:
             self._report(
                 "zombie-heartbeat",
-                f"{group}: {member} of generation {generation} was told that all is well, in force is {fence}",
+                f"{group}: {member} of generation {generation} received a successful answer, in force is {fence}",
             )
 
     def handed(self, group: str, generation: int, process: str, partition: TopicPartition) -> None:
@@ -195,11 +195,11 @@ class GroupBook:
             return  # it was sent to a group of that name that is gone
         granted = list(partitions)
         if granted and 0 <= commit.generation < commit.fence:
-            told = f"generation {commit.generation}, in force was {commit.fence}"
-            self._report("zombie-commit", f"{group}: {commit.member} committed {_told(commit.offsets)} in {told}")
+            reason = f"generation {commit.generation}, in force was {commit.fence}"
+            self._report("zombie-commit", f"{group}: {commit.member} committed {_told(commit.offsets)} in {reason}")
         if granted and commit.instance_is is not None and commit.instance_is != commit.member:
-            told = f"instance {commit.instance} was {commit.instance_is} by then"
-            self._report("zombie-commit", f"{group}: {commit.member} committed {_told(commit.offsets)}, {told}")
+            reason = f"instance {commit.instance} was {commit.instance_is} by then"
+            self._report("zombie-commit", f"{group}: {commit.member} committed {_told(commit.offsets)}, {reason}")
         for partition in granted:
             offset = commit.offsets[partition]
             if is_log_known and offset not in known.ever.get(partition, {}):
@@ -238,7 +238,9 @@ class GroupBook:
         times = known.ever.get(partition, Counter())[offset]
         if times > sum(each.copies for each in asked if not each.is_refused) and any(each.is_refused for each in asked):
             who = ", ".join(dict.fromkeys(each.member for each in asked if each.is_refused))
-            self._report("refused-commit", f"{group}: {partition} at {offset}, which {who} was told is not written")
+            self._report(
+                "refused-commit", f"{group}: {partition} at {offset}, which was not_written according to {who}'s answer"
+            )
 
     def offset_recorded(self, group: str, partition: TopicPartition, offset: Offset | None) -> None:
         """An offset's record was committed; None: it was deleted."""
@@ -262,7 +264,7 @@ class GroupBook:
         self._look_for_refused(group, partition, offset)
 
     def reset(self, group: str, partition: TopicPartition, offset: Offset) -> None:
-        """Somebody set the group back on purpose: what it commits may be there, or anywhere after."""
+        """A user set the group's offsets back: what it commits may be there, or anywhere after."""
         known = self._of(group)
         known.recorded[partition] = offset
         known.floor[partition] = offset
@@ -272,13 +274,13 @@ class GroupBook:
         return self._of(group).recorded.get(partition, NO_OFFSET)
 
     def owed(self, group: str) -> dict[TopicPartition, Offset]:
-        """What whoever asks from now on must find, at least."""
+        """What every later request must find, at least."""
         return dict(self._of(group).floor)
 
     def found(
         self, group: str, partition: TopicPartition, offset: Offset, owed: Mapping[TopicPartition, Offset]
     ) -> None:
-        """What a coordinator told (-1: nothing), to a request that was sent when ``owed`` was."""
+        """What a coordinator answered (-1: nothing) to a request that was sent when ``owed`` was."""
         least = min(owed.get(partition, NO_OFFSET), self._of(group).floor.get(partition, NO_OFFSET))
         if offset < least:
             self._report("commit-lost", f"{group}: {partition} was acknowledged at {least}, and was found at {offset}")

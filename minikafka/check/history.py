@@ -1,4 +1,4 @@
-"""The history of a run: what each client did and was told, and what each replica holds at the end.
+"""The history of a run: each client's operations with their results, and what each replica holds at the end.
 
 One JSON object per line, described with examples in docs/history-format.md. Rules of the format:
 
@@ -62,7 +62,7 @@ class Expectations:
     idempotent: bool = True
     """Producers are idempotent: no value appears more often than it was sent, and order holds."""
     final_read_complete: bool = False
-    """At the end somebody read every partition from its log start to its high watermark."""
+    """At the end a reader read every partition from its log start to its high watermark."""
     replicas_complete: bool = False
     """Every replica that is listed was in sync at the end: it must hold all that was acknowledged."""
     log_start: Mapping[TopicPartition, Offset] = field(default_factory=dict)

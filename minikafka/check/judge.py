@@ -302,7 +302,7 @@ class Judge:
         return moved
 
     def _inconsistent_offsets(self, partition: TopicPartition, moved: Mapping[str, int]) -> None:
-        """Everybody who says what stands at an offset must say the same; what ``moved`` explains is told already."""
+        """All reports of one offset must be equal; what ``moved`` explains is reported already."""
         reads = self._reads(partition)
         acknowledged = self._sends.acknowledged_at.get(partition, {})
         agreed = self._agreed[partition]
@@ -312,9 +312,9 @@ class Judge:
                 disputed[offset] = None
         for offset, record in acknowledged.items():
             reading = reads.first.get(offset)
-            told = agreed.get(offset, record.value) if reading is None else reading.value
-            differ = told != record.value or agreed.get(offset, record.value) != record.value
-            if differ and record.value not in moved and not self._gave_way(record, offset, moved.get(told)):
+            claimed = agreed.get(offset, record.value) if reading is None else reading.value
+            differ = claimed != record.value or agreed.get(offset, record.value) != record.value
+            if differ and record.value not in moved and not self._gave_way(record, offset, moved.get(claimed)):
                 disputed[offset] = None
         for offset, value in agreed.items():
             reading = reads.first.get(offset)
@@ -400,8 +400,8 @@ class Judge:
         place = self._agreed_places.get(record.topic, {}).get(record.value)
         if place is not None:
             # A second copy elsewhere is a duplicate, not a change of order.
-            told = claimed is not None and self._agreed.get(record.place, {}).get(claimed[1]) == record.value
-            return claimed if told else place
+            agrees = claimed is not None and self._agreed.get(record.place, {}).get(claimed[1]) == record.value
+            return claimed if agrees else place
         places = self._places.get(record.topic)
         if places is not None and record.value not in places.several:
             return places.first.get(record.value, claimed)

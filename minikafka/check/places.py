@@ -1,4 +1,4 @@
-"""Small books for the judge: where values stand, and which offsets somebody went over."""
+"""Small books for the judge: where values stand, and which offsets a reader passed."""
 
 from __future__ import annotations
 

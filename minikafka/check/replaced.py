@@ -4,7 +4,7 @@ A record is replaced when a later place of its partition is known to hold one of
 replicas, or, where not all was read, acknowledged there. A record that was acknowledged and is nowhere is lost itself,
 and has replaced nothing. The last one of a key is owed, unless it is a tombstone: those go after their time.
 
-A tombstone whose place nobody was told (its outcome is unknown) may have replaced every record of its key above which
+A tombstone without a reported place (its outcome is unknown) may have replaced every record of its key above which
 there is a place for it, in the log and not known to hold a value: all tombstones look alike to readers, and this one
 goes as well.
 """
@@ -38,7 +38,7 @@ class Replaced:
         """Where values stand."""
         self._last_free: dict[TopicPartition, Offset] = {}
         self._deleted_somewhere: set[tuple[TopicPartition, str]] = set()
-        """Keys of tombstones without a known place, in their partition as far as it is known."""
+        """Keys of tombstones without a known place, in their partition where that is known."""
         self._replacing: set[tuple[str, str | None]] = set()
         """Topics and keys of all that may have replaced something."""
         for record in sends.by_op.values() if topics else ():

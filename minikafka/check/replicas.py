@@ -93,7 +93,7 @@ class ReplicaBook:
     def agreed(self, partition: TopicPartition, *, is_compacted: bool = False) -> dict[Offset, str]:
         """offset -> value of what stands below high watermarks undisputed; reports where the replicas differ.
 
-        Of a compacted log a replica may lack what another one has; who lacks what counts is told by the sends.
+        Of a compacted log a replica may lack what another one has; a missing record counts only by its send.
         """
         logs = self.partitions.get(partition, {})
         ordered = [logs[node] for node in sorted(logs)]
@@ -130,9 +130,9 @@ class ReplicaBook:
                 if log.log_start <= offset and last_offset(offset, held) < log.high_watermark and offset not in here:
                     disputed[offset] = None
         for offset in sorted(disputed):
-            told = [(log.node, *_told(holdings(log).get(offset))) for log in logs if log.owes(offset)]
+            held_by = [(log.node, *_told(holdings(log).get(offset))) for log in logs if log.owes(offset)]
             lines = tuple(log.lines[0] for log in logs if log.owes(offset))
-            self._report(_diverged(partition, offset, told, lines=lines))
+            self._report(_diverged(partition, offset, held_by, lines=lines))
             del merged[offset]
         return merged
 
@@ -258,16 +258,18 @@ def _majority(due: Sequence[_Walk], offset: Offset) -> tuple[LogBatch | None, li
 def _difference(
     partition: TopicPartition, offset: Offset, due: Sequence[_Walk], model: LogBatch | None, strays: Sequence[_Walk]
 ) -> Diverged:
-    told: list[tuple[NodeId, Epoch, str]] = []
+    holdings: list[tuple[NodeId, Epoch, str]] = []
     for walk in due:
         batch = _at(walk, offset)
-        told.append((walk.node, *((NO_EPOCH, MISSING) if batch is None else (batch.leader_epoch, _digest(batch.data)))))
+        holdings.append(
+            (walk.node, *((NO_EPOCH, MISSING) if batch is None else (batch.leader_epoch, _digest(batch.data))))
+        )
     details = []
     for walk in strays:
         batch = _at(walk, offset)
         if batch is not None and model is not None:
             details.append(f"replica {walk.node} differs at byte {_first_difference(batch.data, model.data)}")
-    return _diverged(partition, offset, told, detail=", ".join(details))
+    return _diverged(partition, offset, holdings, detail=", ".join(details))
 
 
 def _disorder(partition: TopicPartition, walk: _Walk) -> Diverged:

@@ -1,6 +1,6 @@
 """Records that moved together: one that is missing, or too many, moves all that follow it.
 
-Told record by record that would be half a log of disputed offsets; it is one fact, and is told as one stretch.
+Reported record by record that would be half a log of disputed offsets; it is one fact, reported as one stretch.
 """
 
 from __future__ import annotations

@@ -206,7 +206,7 @@ class Checker:
 
 
 def merged(one: Verdict, other: Verdict) -> Verdict:
-    """Both verdicts' findings, with the counts of the first: what readers show beside what producers were told."""
+    """Both verdicts' findings, with the counts of the first: what readers show beside the acknowledgments."""
     totals = Counter(one.totals) + Counter(other.totals)
     findings = tuple(each for kind in KINDS for verdict in (one, other) for each in verdict.of(kind.kind))
     return replace(one, findings=findings, totals=dict(totals))

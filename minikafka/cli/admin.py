@@ -60,5 +60,5 @@ def partitions_of(topics: Iterable[DescribedTopic]) -> list[TopicPartition]:
 def fail_with(refused: dict[TopicPartition, str], what: str) -> None:
     """Failure naming each partition that was refused; nothing when none was."""
     if refused:
-        told = [why if str(name) in why else f"{name}: {why}" for name, why in sorted(refused.items())]
-        raise Failure(f"{what}: {'; '.join(told)}")
+        reasons = [why if str(name) in why else f"{name}: {why}" for name, why in sorted(refused.items())]
+        raise Failure(f"{what}: {'; '.join(reasons)}")

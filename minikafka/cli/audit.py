@@ -1,4 +1,4 @@
-"""``minikafka audit LEDGER``: what producers were told against what the logs hold, without a JVM.
+"""``minikafka audit LEDGER``: acknowledgments against what the logs hold, without a JVM.
 
 The ledgers (``Producer(ledger=...)``, ``produce --ledger``, ``consume --ledger``, or any history of
 docs/history-format.md) say what was acknowledged where, what failed, what is unknown, and what was read. The committed
@@ -18,6 +18,8 @@ from pathlib import Path
 import click
 
 from minikafka.addresses import parse_bootstrap
+from minikafka.blocking.brokers import CALL_TIMEOUT_S, Brokers, BrokersUnreachable
+from minikafka.blocking.reading import DataLoss, NotYetCommitted, OffsetRange, RangeReader, ReadingLimits
 from minikafka.check import (
     Checker,
     Expectations,
@@ -46,10 +48,6 @@ from minikafka.cli.tables import Decorated, output_option, print_json
 from minikafka.errors import CorruptMessage
 from minikafka.log.checkpoint import parse_meta_properties
 from minikafka.log.names import LOG, META_PROPERTIES, offset_name, offsets_in, partition_of
-from minikafka.spark.client import CALL_TIMEOUT_S, Brokers, BrokersUnreachable
-from minikafka.spark.options import parse_source
-from minikafka.spark.plan import OffsetRange
-from minikafka.spark.reading import NotYetCommitted, RangeReader
 from minikafka.types import NodeId, Offset, TopicPartition
 from minikafka.wire.admin import DescribeConfigsRequest, DescribeConfigsResource, DescribeConfigsResponse
 from minikafka.wire.apis import BY_NAME
@@ -58,6 +56,8 @@ from minikafka.wire.records import RecordView, decode_batch
 from minikafka.world.replica_files import batches_of, is_compacted, replica_of
 
 READER = "audit"
+API_TIMEOUT_S = 60.0
+"""Retries of one question to the brokers end after this long."""
 POLICY = "cleanup.policy"
 
 
@@ -104,7 +104,7 @@ Exit code 0: nothing found; 1: something is lost, duplicated, reordered, diverge
 @compared_options("A broker's data directory, or a folder of such; may be given again.")
 @output_option
 def command(ledgers: tuple[Path, ...], bootstrap: str | None, folders: tuple[Path, ...], output: str) -> None:
-    """Compare what producers were told (LEDGER...) with what the logs hold."""
+    """Compare acknowledgments (LEDGER...) with what the logs hold."""
     if bootstrap is None and not folders:
         raise click.UsageError("give -b, or --data-dir, or both")
     began = time.monotonic()
@@ -112,6 +112,11 @@ def command(ledgers: tuple[Path, ...], bootstrap: str | None, folders: tuple[Pat
         audited = audit(ledgers, bootstrap, folders)
     except (HistoryError, BrokersUnreachable, NotYetCommitted, CorruptMessage) as error:
         raise Failure(f"{', '.join(map(str, ledgers))}: {error}") from error
+    except DataLoss as error:
+        raise Failure(
+            f"{error.partition}: records were deleted or cut while they were read ({type(error).__name__}): audit "
+            "again, and stop DeleteRecords or raise the topic's retention if they keep being deleted"
+        ) from error
     seconds = time.monotonic() - began
     show(audited, seconds, output)
     if not audited.verdict.ok:
@@ -121,8 +126,8 @@ def command(ledgers: tuple[Path, ...], bootstrap: str | None, folders: tuple[Pat
 def show(audited: Audited, seconds: float, output: str) -> None:
     """The verdict for people or for programs."""
     if output == "json":
-        told = {"batches": audited.batches, "bytes": audited.size, "compacted": list(audited.compacted)}
-        print_json({**audited.verdict.to_json(), "seconds": round(seconds, 3), "replicas": told})
+        replicas = {"batches": audited.batches, "bytes": audited.size, "compacted": list(audited.compacted)}
+        print_json({**audited.verdict.to_json(), "seconds": round(seconds, 3), "replicas": replicas})
         return
     click.echo(audited.verdict.render())
     for name in audited.compacted:
@@ -272,7 +277,7 @@ class Readers:
 
 
 def operations_of(ledgers: Sequence[Path]) -> Iterator[Operation]:
-    """What the ledgers say, one after the other. Of several, processes are told apart by their file's name too."""
+    """What the ledgers say, one after the other. Of several, processes are distinguished by their file's name too."""
     for index, path in enumerate(ledgers):
         with path.open("rb") as lines:
             for operation in read_history(lines):
@@ -297,8 +302,7 @@ def _told_apart(operation: Operation, name: str, index: int, count: int) -> Oper
 
 def _from_brokers(bootstrap: str, topics: list[str], log_start: dict[TopicPartition, Offset]) -> Iterator[Poll]:
     """Every partition from its log start, which is noted, to its high watermark, as polls."""
-    options = parse_source({"kafka.bootstrap.servers": bootstrap, "subscribe": ",".join(topics)}, streaming=False)
-    brokers = Brokers(parse_bootstrap(bootstrap), api_timeout_s=options.api_timeout_s)
+    brokers = Brokers(parse_bootstrap(bootstrap), api_timeout_s=API_TIMEOUT_S)
     names = [
         TopicPartition(topic, number)
         for topic, known in sorted(brokers.topics(topics).items())
@@ -309,7 +313,7 @@ def _from_brokers(bootstrap: str, topics: list[str], log_start: dict[TopicPartit
     for name in names:
         end, epoch = ends[name]
         wanted = OffsetRange(partition=name, start=starts[name], end=end, epoch=epoch)
-        for batches in RangeReader(brokers, wanted, options).batches():
+        for batches in RangeReader(brokers, wanted, ReadingLimits()).batches():
             records = [each for batch in batches for each in _records(batch) if starts[name] <= each.offset < end]
             yield _poll(name, records, end, batches[-1].next_offset)
 

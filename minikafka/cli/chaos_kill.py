@@ -1,6 +1,6 @@
 """``minikafka chaos kill``: kill a broker now and then, for people who only want that.
 
-Rules for this file: it kills what it was told to kill and nothing else; containers are started again, processes are
+Rules for this file: it kills what it was asked to kill and nothing else; containers are started again, processes are
 their supervisor's business; it judges nothing.
 """
 
@@ -42,7 +42,7 @@ class Victims(Protocol):
         ...
 
     def start(self, victim: str) -> bool:
-        """Start it again; False: that is somebody else's business."""
+        """Start it again; False: that is left to its supervisor."""
         ...
 
 
@@ -81,12 +81,12 @@ class Containers:
     def living(self) -> Sequence[str]:
         """Names, sorted. Failure when no engine answers."""
         try:
-            told = command_output("docker", "ps", "--format", "{{json .Names}}", *self._filters)
+            listed = command_output("docker", "ps", "--format", "{{json .Names}}", *self._filters)
         except WorldError as error:
             raise Failure(
                 f"no containers can be listed: {error}; a broker of `minikafka up` is killed by its number: --pid"
             ) from error
-        return sorted(json.loads(line) for line in told.splitlines())
+        return sorted(json.loads(line) for line in listed.splitlines())
 
     def kill(self, victim: str) -> None:
         """As ``docker kill``."""

@@ -217,10 +217,12 @@ def alter(
     Returns when every broker that can be reached uses them. What cannot be changed so is refused with the reason.
     """
     changes: dict[str, str | ConfigChange | None] = dict(parse_flags(sets, "--set"))
-    told: list[tuple[str, ConfigChange | None]] = [(name, None) for name in deletes]
+    others: list[tuple[str, ConfigChange | None]] = [(name, None) for name in deletes]
     for operation, texts in (("append", appends), ("subtract", subtracts)):
-        told += [(name, ConfigChange(operation, value)) for name, value in parse_flags(texts, f"--{operation}").items()]
-    for name, change in told:
+        others += [
+            (name, ConfigChange(operation, value)) for name, value in parse_flags(texts, f"--{operation}").items()
+        ]
+    for name, change in others:
         if name in changes:
             raise Misuse(f"{name} is named twice")
         changes[name] = change

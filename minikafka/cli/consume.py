@@ -61,6 +61,7 @@ Examples:
   minikafka consume orders --offset -10 --exit-at-end
   minikafka consume orders --offset 2026-11-21T08:00Z --timeout-ms 5000
   minikafka consume orders --group billing --assignor cooperative-sticky --from-beginning -o json
+  minikafka consume orders --isolation-level read_committed --from-beginning --exit-at-end
 
 \b
 Letters of a format (kcat's):
@@ -119,6 +120,12 @@ Exit codes: 0 at --max-records, --exit-at-end or --timeout-ms, 130 after Ctrl-C 
     metavar="MS",
     help="Session timeout of the member.  [10000]",
 )
+@click.option(
+    "--isolation-level",
+    type=click.Choice(["read_uncommitted", "read_committed"]),
+    default="read_uncommitted",
+    help="Records to print: all, or no records of open and aborted transactions.  [read_uncommitted]",
+)
 @click.option("--client-id", default=None, metavar="NAME", help="Client id that tools show for this consumer.")
 @click.option(
     "-f",
@@ -156,6 +163,7 @@ def command(
     assignor: str | None,
     instance_id: str | None,
     session_timeout_ms: int | None,
+    isolation_level: str,
     client_id: str | None,
     format_: str | None,
     raw: bool,  # noqa: FBT001
@@ -187,7 +195,7 @@ def command(
     if membership and group is None:
         raise click.UsageError("--assignor, --instance-id and --session-timeout-ms need a --group")
     ending = Ending(max_records, exit_at_end, timeout_ms)
-    reading = Reading(topic, bootstrap, begin, only, ending, printer, group, membership, client_id)
+    reading = Reading(topic, bootstrap, begin, only, ending, printer, group, membership, client_id, isolation_level)
     if output == "table":
         sys.stdout.buffer.write(_columns(*COLUMNS))
     elif output == "tsv":
@@ -218,7 +226,7 @@ def _columns(partition: str, offset: str, timestamp: str, key: str, value: str) 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """When to stop without being told."""
+    """When to stop by itself."""
 
     max_records: int | None
     at_end: bool
@@ -238,8 +246,9 @@ class Reading:
     printer: Printer
     group: str | None = None
     membership: Mapping[str, Any] = field(default_factory=dict)
-    """What the consumer is told besides the group."""
+    """The consumer's settings besides the group."""
     client_id: str | None = None
+    isolation_level: str = "read_uncommitted"
     printed: int = 0
     last_s: float = 0.0
     """When a record came last, or reading began."""
@@ -255,6 +264,7 @@ class Reading:
             default_api_timeout_ms=ANSWER_TIMEOUT_MS,
             group_id=self.group,
             client_id=self.client_id,
+            isolation_level=self.isolation_level,
             **self.membership,
         )
         read = self._read(consumer) if self.group is None else self._share(consumer)

@@ -32,9 +32,9 @@ from minikafka.cli.spark import print_flights
 from minikafka.cli.tables import console
 from minikafka.client.structs import NewTopic
 from minikafka.errors import WorldError
+from minikafka.hosting.processes import ProcessCluster
 from minikafka.types import TopicPartition
 from minikafka.world.asking import Asker
-from minikafka.world.processes import ProcessCluster
 
 TOPIC = "flights"
 SUMMARY_TOPIC = "flights-delays"
@@ -92,14 +92,14 @@ def command(no_spark: bool, fast: bool, data_dir: Path | None) -> None:  # noqa:
 
 async def _demo(demo: Demo, signals: Signals) -> bool:
     """The whole demo; is the verdict good? Interrupted when it was."""
-    told: list[bool] = []
+    verdicts: list[bool] = []
 
     async def play() -> None:
-        told.append(await demo.run())
+        verdicts.append(await demo.run())
 
     if await first_of(play(), signals.asked.wait()) != 0:
         raise Interrupted("interrupted")
-    return told[0]
+    return verdicts[0]
 
 
 class Demo:
@@ -163,13 +163,13 @@ class Demo:
         loop = asyncio.get_running_loop()
         next_at = loop.time() + READING_INTERVAL_S
 
-        def told(count: int) -> None:
+        def report(count: int) -> None:
             nonlocal next_at
             if loop.time() >= next_at:
                 next_at = loop.time() + READING_INTERVAL_S
                 self.screen.say(f"{count:,} of {self.count:,} read")
 
-        return told
+        return report
 
     async def _create_topic(self, cluster: ProcessCluster) -> None:
         admin = AdminClient(bootstrap_servers=cluster.bootstrap)

@@ -35,7 +35,7 @@ def is_installed() -> bool:
 
 
 async def run_job(
-    bootstrap: str, topic: str, summary_topic: str, folder: Path, told: Callable[[str], None]
+    bootstrap: str, topic: str, summary_topic: str, folder: Path, report: Callable[[str], None]
 ) -> dict[str, Any]:
     """Run ``minikafka spark flights`` in a process of its own; its JSON. JobFailed."""
     command = [sys.executable, "-m", "minikafka", "spark", "flights", "-b", bootstrap, "--topic", topic, "-o", "json"]
@@ -52,7 +52,7 @@ async def run_job(
             text = line.decode(errors="replace").strip()
             # The JVM writes to standard error too; only the job's own lines are shown.
             if text.startswith("flights: "):
-                told(text.removeprefix("flights: "))
+                report(text.removeprefix("flights: "))
                 news.set()
             last = text or last
 
@@ -64,7 +64,7 @@ async def run_job(
                 async with asyncio.timeout(QUIET_INTERVAL_S):
                     await news.wait()
             except TimeoutError:
-                told(f"still at work, {loop.time() - since:.0f} s after the last step")
+                report(f"still at work, {loop.time() - since:.0f} s after the last step")
             else:
                 news.clear()
                 since = loop.time()

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from minikafka.chaos.watch import ClusterState, Watch
 from minikafka.cli.demo_stream import Stream
 from minikafka.errors import WorldError
+from minikafka.hosting.processes import ProcessCluster
 from minikafka.types import NO_NODE, NodeId
-from minikafka.world.processes import ProcessCluster
 
 STEP_TIMEOUT_S = 60.0
 LOOK_INTERVAL_S = 0.01
@@ -116,9 +116,11 @@ class Story:
             failover.writable_s = max(await acknowledging, led_again) - killed_at
         finally:
             acknowledging.cancel()
-        told = "" if failover.controller_s is None else f"another controller after {failover.controller_s:.2f} s, "
+        controller = (
+            "" if failover.controller_s is None else f"another controller after {failover.controller_s:.2f} s, "
+        )
         self.say(
-            f"{told}new leaders after {failover.elected_s:.2f} s,"
+            f"{controller}new leaders after {failover.elected_s:.2f} s,"
             f" all partitions acknowledge again after {failover.writable_s:.2f} s"
         )
         self.failovers.append(failover)

@@ -48,7 +48,7 @@ class Screen:
         self._console.print(Text(f"{time.monotonic() - self._started:7.2f} s  {sentence}"))
 
     def print(self, text: str) -> None:
-        """Text as it is."""
+        """Text without markup."""
         self._console.print(Text(text))
 
     async def show(self, shown: Shown) -> None:

@@ -25,7 +25,7 @@ FDS_LOW = 4096
 """A broker holds a file per segment (three with its indexes) and a connection per client."""
 FDS_USED_HIGH = 0.8
 SKEW_MS_MAX = 1000
-"""Retention and look-ups by time go by clocks; beyond this somebody notices."""
+"""Retention and look-ups by time go by clocks; beyond this they go wrong."""
 
 
 NAMED_MAX = 6
@@ -45,7 +45,7 @@ class Finding:
 
 @dataclass(slots=True)
 class BrokerFacts:
-    """What one broker told, or why it did not."""
+    """What one broker reported, or why it did not."""
 
     node_id: NodeId
     address: Address
@@ -72,7 +72,7 @@ class ClusterFacts:
     brokers: list[BrokerFacts]
     quorum: DescribeQuorumResponse | None = None
     quorum_silent: str = ""
-    """Why nobody told of the quorum."""
+    """Why no broker described the quorum."""
     topics: list[DescribedTopic] = field(default_factory=list)
     topic_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Effective settings by topic."""
@@ -89,8 +89,6 @@ class DirectoryFacts:
     identity: str = ""
     """Why its meta.properties does not fit; empty: it does, or there is none yet."""
     fd_limit: int = -1
-    transactional: tuple[str, ...] = ()
-    """Folders of logs in which batches of transactions were found."""
 
 
 def findings(facts: ClusterFacts) -> Iterator[Finding]:
@@ -176,8 +174,8 @@ def _descriptors(where: str, used: float, limit: float) -> Iterator[Finding]:
 def _versions(facts: ClusterFacts) -> Iterator[Finding]:
     versions = {each.node_id: each.version for each in facts.brokers if each.version}
     if len(set(versions.values())) > 1:
-        told = ", ".join(f"{node} has {version}" for node, version in sorted(versions.items()))
-        yield Finding(WARNING, "versions", "cluster", f"brokers differ: {told}", "bring all to the newest version")
+        who = ", ".join(f"{node} has {version}" for node, version in sorted(versions.items()))
+        yield Finding(WARNING, "versions", "cluster", f"brokers differ: {who}", "bring all to the newest version")
     other = sorted({version for version in versions.values() if version != facts.own_version})
     if other and len(set(versions.values())) == 1:
         yield Finding(
@@ -211,12 +209,12 @@ def _settings(facts: ClusterFacts) -> Iterator[Finding]:
     for name in AGREED:
         values = {each.node_id: each.settings[name] for each in facts.brokers if name in each.settings}
         if len(set(values.values())) > 1:
-            told = ", ".join(f"{node} has {value}" for node, value in sorted(values.items()))
+            who = ", ".join(f"{node} has {value}" for node, value in sorted(values.items()))
             yield Finding(
                 ERROR,
                 "settings",
                 "cluster",
-                f"brokers differ in {name}: {told}",
+                f"brokers differ in {name}: {who}",
                 f"give all the same, or once for all: `minikafka config alter --all-brokers --set {name}=...`",
             )
 
@@ -314,14 +312,5 @@ def directory_findings(facts: DirectoryFacts) -> Iterator[Finding]:
         yield Finding(ERROR, "disk", facts.path, what, "own it, or choose other log.dirs")
     if facts.identity:
         yield Finding(ERROR, "data", facts.path, facts.identity, "see docs/operations.md, data directories")
-    if facts.transactional:
-        named = ", ".join(facts.transactional[:NAMED_MAX]) + (", ..." if len(facts.transactional) > NAMED_MAX else "")
-        yield Finding(
-            WARNING,
-            "data",
-            facts.path,
-            f"logs hold batches of transactions that Kafka wrote: {named}",
-            "read them with read_uncommitted, which gives aborted records as well; read_committed is refused",
-        )
     yield from _free(facts.path, facts.free_bytes)
     yield from _descriptors(facts.path, 0, facts.fd_limit)

@@ -26,7 +26,7 @@ from minikafka.errors import ProtocolError, WorldError, in_words
 from minikafka.log.checkpoint import BadCheckpoint, parse_meta_properties
 from minikafka.log.inspect import METADATA_OF_KAFKA, is_metadata_of_kafka
 from minikafka.log.log_directory import without_identity
-from minikafka.log.names import META_PROPERTIES, TRANSACTIONS, partition_of
+from minikafka.log.names import META_PROPERTIES
 from minikafka.types import METADATA_PARTITION, Address
 from minikafka.wire.messages import (
     ApiVersionsRequest,
@@ -59,14 +59,14 @@ async def gather(bootstrap: str) -> ClusterFacts:
 
 
 async def _registered(http: aiohttp.ClientSession, asker: Asker, metadata: MetadataResponse) -> dict[int, Address]:
-    """Every registered broker, also those that are fenced: clients are told of the others only."""
+    """Every registered broker, also those that are fenced: clients learn of the others only."""
     living = {each.node_id: Address(each.host, each.port) for each in metadata.brokers}
     for address in (*living.values(), *asker.addresses):
-        told = await _get(http, address, "/v1/cluster")
-        if told is None:
+        text = await _get(http, address, "/v1/cluster")
+        if text is None:
             continue
         with contextlib.suppress(ValueError, KeyError, TypeError):
-            brokers = json.loads(told)["brokers"]
+            brokers = json.loads(text)["brokers"]
             return living | {int(each["id"]): Address(str(each["host"]), int(each["port"])) for each in brokers}
     return living
 
@@ -75,11 +75,11 @@ async def _broker(asker: Asker, http: aiohttp.ClientSession, node: int, address:
     facts = BrokerFacts(node, address)
     try:
         before = time.time_ns()
-        told = await asker.ask(address, DescribeReplicasRequest(topics=()), DIAL_TIMEOUT_S)
+        described = await asker.ask(address, DescribeReplicasRequest(topics=()), DIAL_TIMEOUT_S)
         after = time.time_ns()
-        facts.answers_as = told.broker_id
-        if told.wall_ms >= 0:
-            facts.skew_ms = told.wall_ms - (before + after) // 2_000_000
+        facts.answers_as = described.broker_id
+        if described.wall_ms >= 0:
+            facts.skew_ms = described.wall_ms - (before + after) // 2_000_000
             facts.skew_error_ms = (after - before) // 2_000_000
         facts.version = (await asker.ask(address, ApiVersionsRequest(), DIAL_TIMEOUT_S)).broker_version
     except ProtocolError as error:
@@ -98,12 +98,12 @@ async def _broker(asker: Asker, http: aiohttp.ClientSession, node: int, address:
 def _missing(readiness: str) -> str:
     """What ``/readyz`` waits for; empty when it is ready."""
     try:
-        told = json.loads(readiness)
+        status = json.loads(readiness)
     except ValueError:
         return ""
-    if not isinstance(told, dict) or told.get("status") == "ready" or told.get("ready") is True:
+    if not isinstance(status, dict) or status.get("status") == "ready" or status.get("ready") is True:
         return ""
-    return str(told.get("detail") or told.get("message") or told.get("missing") or "")
+    return str(status.get("detail") or status.get("message") or status.get("missing") or "")
 
 
 async def _get(http: aiohttp.ClientSession, address: Address, path: str, *, any_status: bool = False) -> str | None:
@@ -152,9 +152,6 @@ def directory_of(file: Path) -> DirectoryFacts:
         free_bytes=usage.f_bavail * usage.f_frsize,
         identity=_why_not_ours(folder, config.node_id, config.cluster_id),
         fd_limit=limit,
-        transactional=tuple(
-            sorted(each.parent.name for each in folder.glob(f"*/{TRANSACTIONS}") if partition_of(each.parent.name))
-        ),
     )
 
 

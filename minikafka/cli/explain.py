@@ -1,4 +1,4 @@
-"""``minikafka explain``: why this leader, this ISR, this high watermark; why a producer was refused last."""
+"""``minikafka explain``: why this leader, ISR, high watermark and last stable offset; the last refusal."""
 
 from __future__ import annotations
 
@@ -28,30 +28,35 @@ It is what GET /v1/topics/orders/partitions/0/explain answers; events are as old
 @output_option
 @watch_option
 def command(partition: str, bootstrap: str, output: str, watch: bool) -> None:  # noqa: FBT001 - click's form
-    """Say why PARTITION (orders-0) has this leader, this ISR and this high watermark."""
+    """Say why PARTITION (orders-0) has this leader, ISR, high watermark and last stable offset."""
     name = parse_partition(partition)
 
     async def asked() -> dict[str, Any]:
         async with V1(bootstrap) as v1:
             path = f"/v1/topics/{quote(name.topic, safe='')}/partitions/{name.partition}/explain"
-            told: dict[str, Any] = await v1.anybody("GET", path)
-            return told
+            explained: dict[str, Any] = await v1.anybody("GET", path)
+            return explained
 
-    show(asked, lambda told: print_json(told) if output == "json" else print_lines(lines(told)), watch=watch)
+    show(
+        asked,
+        lambda explained: print_json(explained) if output == "json" else print_lines(lines(explained)),
+        watch=watch,
+    )
 
 
-def lines(told: dict[str, Any]) -> Iterator[str]:
+def lines(explained: dict[str, Any]) -> Iterator[str]:
     """An explanation for people: each sentence, and below it what led to it, the oldest first."""
-    yield f"{told['topic']}-{told['partition']}"
-    yield f"leader          {told['leader']['sentence']}"
-    yield from _because(told["leader"]["because"])
-    yield f"isr             {told['isr']['sentence']}"
-    for member in told["isr"]["members"]:
+    yield f"{explained['topic']}-{explained['partition']}"
+    yield f"leader          {explained['leader']['sentence']}"
+    yield from _because(explained["leader"]["because"])
+    yield f"isr             {explained['isr']['sentence']}"
+    for member in explained["isr"]["members"]:
         yield f"                broker {member['id']}: {member['why']}"
-    yield from _because(told["isr"]["because"])
-    yield f"high watermark  {told['high_watermark']['sentence']}"
-    yield from _because(told["high_watermark"]["because"])
-    refusal = told["last_refusal"]
+    yield from _because(explained["isr"]["because"])
+    yield f"high watermark  {explained['high_watermark']['sentence']}"
+    yield from _because(explained["high_watermark"]["because"])
+    yield f"last stable     {explained['last_stable_offset']['sentence']}"
+    refusal = explained["last_refusal"]
     if refusal is not None:
         yield "last refusal"
         yield from _because([refusal])

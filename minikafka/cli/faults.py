@@ -66,24 +66,24 @@ def add(kind: str, link: str, bootstrap: str, output: str, **limits: Any) -> Non
             refusal: Refusal | None = None
             for node, address in (await v1.brokers()).items():
                 try:
-                    told = await v1.of(address, "POST", "/v1/faults", document)
+                    answer = await v1.of(address, "POST", "/v1/faults", document)
                 except Refusal as refused:
                     if [each["pointer"] for each in refused.problem.get("errors", [])] != ["/link"]:
                         raise
                     refusal = refused
                 else:
-                    if told is not None:
-                        return node, told
+                    if answer is not None:
+                        return node, answer
             raise refusal or Failure("no broker can be reached")
 
-    node, told = run(set_it)
+    node, answer = run(set_it)
     if output == "json":
-        print_json({"broker": node, **told})
+        print_json({"broker": node, **answer})
     elif output == "tsv":
-        print_table(COLUMNS, [_row(node, told)], output)
+        print_table(COLUMNS, [_row(node, answer)], output)
     else:
         click.echo(
-            f"Set fault {node}:{told['id']} ({kind} {link}); `minikafka faults heal {node}:{told['id']}` ends it."
+            f"Set fault {node}:{answer['id']} ({kind} {link}); `minikafka faults heal {node}:{answer['id']}` ends it."
         )
 
 
@@ -103,8 +103,8 @@ def list_(bootstrap: str, output: str) -> None:
         async with V1(bootstrap) as v1:
             found = []
             for node, address in (await v1.brokers()).items():
-                told = await v1.of(address, "GET", "/v1/faults")
-                found += [{"broker": node, **each} for each in (told or {"faults": []})["faults"]]
+                answer = await v1.of(address, "GET", "/v1/faults")
+                found += [{"broker": node, **each} for each in (answer or {"faults": []})["faults"]]
             return found
 
     faults = run(ask)
@@ -115,8 +115,8 @@ def list_(bootstrap: str, output: str) -> None:
 
 
 def _row(node: int, fault: dict[str, Any]) -> tuple[object, ...]:
-    told = (fault[name] for name in ("kind", "link", "api", "message", "hits"))
-    return (f"{node}:{fault['id']}", *told, "yes" if fault["active"] else "no")
+    answer = (fault[name] for name in ("kind", "link", "api", "message", "hits"))
+    return (f"{node}:{fault['id']}", *answer, "yes" if fault["active"] else "no")
 
 
 @command.command(

@@ -26,7 +26,7 @@ Examples:
 @bootstrap_option
 @kafka_output_option
 def delete(group: tuple[str, ...], all_groups: bool, bootstrap: str, output: str) -> None:  # noqa: FBT001 - click's flag
-    """Delete groups without members, with all that they committed; the others are told, and stay."""
+    """Delete groups without members, with all that they committed; the others are reported, and stay."""
     check_choice(group, all_groups=all_groups)
 
     async def work(admin: AdminClient) -> tuple[list[str], dict[str, ProtocolError]]:
@@ -82,8 +82,8 @@ def delete_offsets(group: str, topics: tuple[str, ...], bootstrap: str, output: 
 
     partitions = run(lambda: with_admin(bootstrap, work))
     if output == "json":
-        told = [{"topic": topic, "partitions": numbers} for topic, numbers in by_topic(partitions).items()]
-        print_json({"group": group, "deleted": told})
+        deleted = [{"topic": topic, "partitions": numbers} for topic, numbers in by_topic(partitions).items()]
+        print_json({"group": group, "deleted": deleted})
     elif output == "kafka":
         print_lines(kafka_groups.offsets_deleted(group, partitions))
     elif output == "tsv":

@@ -204,7 +204,7 @@ async def new_offsets(
 def _read_csv(path: Path) -> dict[TopicPartition, Offset]:
     """``topic,partition,offset`` a line, as ``--export`` writes it; empty lines are passed over."""
     found: dict[TopicPartition, Offset] = {}
-    # What is no text becomes a line that is no topic,partition,offset, and is told with its number.
+    # What is no text becomes a line that is no topic,partition,offset, and is reported with its number.
     with path.open(encoding="utf-8", errors="replace", newline="") as lines:
         for number, row in enumerate(csv.reader(lines), start=1):
             if not row:

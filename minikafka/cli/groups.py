@@ -134,7 +134,7 @@ def members(
             assigned = {one.member_id: _partitions_of(one) for one in each.members}
             print_lines(kafka_groups.members(each, assigned, verbose=verbose))
     else:
-        columns = (*kafka_groups.MEMBERS, *(("ASSIGNMENT",) if verbose else ()))
+        columns = (*kafka_groups.MEMBERS, "SOFTWARE", *(("ASSIGNMENT",) if verbose else ()))
         print_table(columns, [row for each in found for row in _member_rows(each, verbose=verbose)], output)
 
 
@@ -187,14 +187,14 @@ def _asked(
     return run(lambda: with_admin(bootstrap, ask))
 
 
-def _print_groups(told: list[dict[str, Any]], *, all_groups: bool) -> None:
-    print_json({"groups": told} if all_groups else told[0])
+def _print_groups(groups: list[dict[str, Any]], *, all_groups: bool) -> None:
+    print_json({"groups": groups} if all_groups else groups[0])
 
 
 def _print_notice(group: DescribedGroup, output: str) -> None:
-    told = kafka_groups.notice(group)
-    if told is not None:
-        click.echo(told if output == "kafka" else told.strip(), err=True)
+    notice = kafka_groups.notice(group)
+    if notice is not None:
+        click.echo(notice if output == "kafka" else notice.strip(), err=True)
 
 
 async def _group(admin: AdminClient, name: str) -> DescribedGroup:
@@ -204,7 +204,7 @@ async def _group(admin: AdminClient, name: str) -> DescribedGroup:
 def _member_rows(group: DescribedGroup, *, verbose: bool) -> Iterator[tuple[object, ...]]:
     for each in group.members:
         partitions = _partitions_of(each)
-        row = (group.group_id, each.member_id, each.client_host, each.client_id, len(partitions))
+        row = (group.group_id, each.member_id, each.client_host, each.client_id, len(partitions), each.software or "-")
         shared = ", ".join(f"{topic}({','.join(map(str, part))})" for topic, part in by_topic(partitions).items())
         yield (*row, shared) if verbose else row
 
@@ -312,6 +312,7 @@ def member_json(member: DescribedMember) -> dict[str, Any]:
     return {
         "member_id": member.member_id,
         "client_id": member.client_id,
+        "software": member.software,
         "assignment": [{"topic": topic, "partitions": numbers} for topic, numbers in assigned.items()],
     }
 

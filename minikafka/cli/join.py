@@ -17,10 +17,10 @@ from minikafka.cli.running import Failure, run, run_until_asked
 from minikafka.cli.serve import serve_broker
 from minikafka.cli.settings import broker_settings, parse_flags
 from minikafka.cli.tables import bootstrap_option, config_option
+from minikafka.hosting.cluster_files import join, voters_text
+from minikafka.hosting.process import exec_with_malloc_environment
 from minikafka.types import Address, NodeId
 from minikafka.wire.messages import DescribeQuorumResponse
-from minikafka.world.cluster_files import join, voters_text
-from minikafka.world.process import exec_with_malloc_environment
 
 
 @click.command(

@@ -106,8 +106,8 @@ def members(group: DescribedGroup, assigned: Mapping[str, Sequence[TopicPartitio
 
 
 def _assignment(partitions: Iterable[TopicPartition]) -> str:
-    told = ";".join(f"{topic}:{','.join(map(str, numbers))}" for topic, numbers in by_topic(partitions).items())
-    return told or MISSING
+    text = ";".join(f"{topic}:{','.join(map(str, numbers))}" for topic, numbers in by_topic(partitions).items())
+    return text or MISSING
 
 
 def state(group: DescribedGroup, coordinator: str) -> Iterator[str]:

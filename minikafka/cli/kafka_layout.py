@@ -213,10 +213,10 @@ def leaders_elected(election: str, answers: Mapping[TopicPartition, ProtocolErro
 # ---- kafka-metadata-quorum -------------------------------------------------------------------------------------------
 
 
-def quorum_status(told: DescribeQuorumResponse) -> Iterator[str]:
+def quorum_status(quorum: DescribeQuorumResponse) -> Iterator[str]:
     """``describe --status``."""
-    leader = next((each for each in told.voters if each.replica_id == told.leader_id), None)
-    last = min(told.voters, key=lambda each: each.log_end_offset, default=None)
+    leader = next((each for each in quorum.voters if each.replica_id == quorum.leader_id), None)
+    last = min(quorum.voters, key=lambda each: each.log_end_offset, default=None)
     lag = leader.log_end_offset - last.log_end_offset if leader and last else 0
     if last is leader or last is None or leader is None:
         lag_time_ms = 0
@@ -224,18 +224,18 @@ def quorum_status(told: DescribeQuorumResponse) -> Iterator[str]:
         lag_time_ms = -1
     else:
         lag_time_ms = last.last_caught_up_ms_ago - max(0, leader.last_caught_up_ms_ago)
-    yield f"ClusterId:              {told.cluster_id}"
-    yield f"LeaderId:               {told.leader_id}"
-    yield f"LeaderEpoch:            {told.leader_epoch}"
-    yield f"HighWatermark:          {told.high_watermark}"
+    yield f"ClusterId:              {quorum.cluster_id}"
+    yield f"LeaderId:               {quorum.leader_id}"
+    yield f"LeaderEpoch:            {quorum.leader_epoch}"
+    yield f"HighWatermark:          {quorum.high_watermark}"
     yield f"MaxFollowerLag:         {lag}"
     yield f"MaxFollowerLagTimeMs:   {lag_time_ms}"
-    yield f"CurrentVoters:          {_members(told, told.voters)}"
-    yield f"CurrentObservers:       {_members(told, told.observers)}"
+    yield f"CurrentVoters:          {_members(quorum, quorum.voters)}"
+    yield f"CurrentObservers:       {_members(quorum, quorum.observers)}"
 
 
-def _members(told: DescribeQuorumResponse, members: Iterable[QuorumReplica]) -> str:
-    where = {each.node_id: f"PLAINTEXT://{each.host}:{each.port}" for each in told.endpoints}
+def _members(quorum: DescribeQuorumResponse, members: Iterable[QuorumReplica]) -> str:
+    where = {each.node_id: f"PLAINTEXT://{each.host}:{each.port}" for each in quorum.endpoints}
     shown = [
         f'{{"id": {each.replica_id}'
         + (f', "endpoints": ["{where[each.replica_id]}"]' if each.replica_id in where else "")
@@ -256,13 +256,13 @@ QUORUM_COLUMNS = (
 )
 
 
-def quorum_replication(told: DescribeQuorumResponse, *, now_ms: int) -> Iterator[str]:
+def quorum_replication(quorum: DescribeQuorumResponse, *, now_ms: int) -> Iterator[str]:
     """``describe --replication``: the leader, the other voters, the observers; every cell is followed by a tab."""
-    leader = [each for each in told.voters if each.replica_id == told.leader_id]
-    followers = [each for each in told.voters if each.replica_id != told.leader_id]
-    end = leader[0].log_end_offset if leader else told.high_watermark
+    leader = [each for each in quorum.voters if each.replica_id == quorum.leader_id]
+    followers = [each for each in quorum.voters if each.replica_id != quorum.leader_id]
+    end = leader[0].log_end_offset if leader else quorum.high_watermark
     rows: list[tuple[str, ...]] = [QUORUM_COLUMNS]
-    for status, members in (("Leader", leader), ("Follower", followers), ("Observer", told.observers)):
+    for status, members in (("Leader", leader), ("Follower", followers), ("Observer", quorum.observers)):
         rows.extend(_quorum_row(each, status, end, now_ms) for each in members)
     widths = [max(len(row[column]) for row in rows) for column in range(len(QUORUM_COLUMNS))]
     for row in rows:

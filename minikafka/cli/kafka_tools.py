@@ -21,7 +21,9 @@ TOOLS: Final[Mapping[str, str]] = {
     "consumer": "consume",
     "consumer-groups": "groups",
     "group": "groups",
+    "transactions": "transactions",
     "configs": "config",
+    "acls": "acls",
     "get-offsets": "offsets",
     "delete-records": "topics delete-records",
     "reassign-partitions": "reassign",
@@ -41,7 +43,9 @@ VALUES: Final = frozenset(
     --state --to-offset --to-datetime --by-duration --shift-by --from-file --entity-type --entity-name --add-config
     --delete-config --reassignment-json-file --topics-to-move-json-file --broker-list --election-type
     --path-to-json-file --time --files --property --formatter-property --reader-property
-    --offset-json-file --command-config -b -t -p -o""".split()
+    --allow-principal --deny-principal --allow-host --deny-host --operation --principal --transactional-id
+    --resource-pattern-type --offset-json-file --command-config --start-offset --producer-id --broker-id
+    --max-transaction-timeout --running-longer-than-ms -b -t -p -o""".split()
 )
 """Options of Kafka's tools that take a value; all others are flags."""
 
@@ -134,6 +138,20 @@ def _elect(given: Given) -> list[str] | None:
     return [kinds[0].lower(), *places, *files, *(["--all"] if given.take("--all-topic-partitions") else [])]
 
 
+def _acls(given: Given) -> list[str] | None:
+    verb = given.verb({"add": "add", "list": "list", "remove": "remove"})
+    given.take("--force")
+    return None if verb is None else [verb]
+
+
+def _transactions(given: Given) -> list[str] | None:
+    verb = given.verb({each: each for each in ("list", "describe", "describe-producers", "find-hanging", "abort")})
+    if verb in ("describe-producers", "abort"):
+        places = zip(given.take("--topic"), given.take("--partition"), strict=False)
+        return [verb, *(f"{topic}-{partition}" for topic, partition in places)]
+    return None if verb is None else [verb, *given.take("--transactional-id")]
+
+
 def _offsets(given: Given) -> list[str] | None:
     return given.take("--topic") or None
 
@@ -151,6 +169,8 @@ FORMS: Final[Mapping[str, Callable[[Given], list[str] | None]]] = {
     "config": _config,
     "reassign": _reassign,
     "elect": _elect,
+    "acls": _acls,
+    "transactions": _transactions,
     "offsets": _offsets,
     "log": _log,
 }
@@ -169,7 +189,6 @@ SENTENCES: Final[Mapping[str, str]] = {
     "--request-required-acks": "use --acks all, --acks 1 or --acks 0",
     "--compression-codec": "compression is the topic's setting compression.type, or the Python producer's",
     "--command-config": "there is no authentication, so there is nothing to configure; leave it out",
-    "--isolation-level": "there are no transactions; leave it out",
     "--skip-message-on-error": "records are printed as bytes, so that none is an error; leave it out",
     "--sync": "each record is acknowledged on its own anyway; leave it out",
 }

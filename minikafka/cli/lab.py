@@ -71,7 +71,7 @@ def list_(output: str) -> None:
         else:
             print_table(("scenario", "story"), [(name, _with_sources(text, see)) for name, see, text in rows])
         return
-    told = [
+    documents = [
         {
             "scenario": each.name,
             "aliases": [short_name(each.name)],
@@ -81,7 +81,7 @@ def list_(output: str) -> None:
         }
         for each in scenarios
     ]
-    told.append(
+    documents.append(
         {
             "scenario": rebalance.NAME,
             "aliases": [],
@@ -90,7 +90,7 @@ def list_(output: str) -> None:
             "runs": [{"assignor": name} for name in ASSIGNORS],
         }
     )
-    print_json({"scenarios": told})
+    print_json({"scenarios": documents})
 
 
 def _with_sources(text: str, sources: Iterable[str]) -> str:
@@ -164,16 +164,16 @@ def _run_rebalance(options: Mapping[str, str], output: str) -> None:
         print_json(rebalance_text.as_json(played))
         return
     _print_folded(f"# {rebalance.NAME}: {rebalance.STORY}", "# ")
-    told = "# played with " + " ".join(f"{key}={value}" for key, value in played.options.items())
+    summary = "# played with " + " ".join(f"{key}={value}" for key, value in played.options.items())
     rows = rebalance_text.timeline_rows(played)
     lines, terminal = table.aligned(rows, free=1), console()
-    if max(map(len, (*lines, told))) > terminal.width:
-        _print_folded(told, "# ")
+    if max(map(len, (*lines, summary))) > terminal.width:
+        _print_folded(summary, "# ")
         state = rows[0].index("state")  # its changes are among the sentences
         _print_stacked(terminal, [(*row[:state], *row[state + 1 :]) for row in rows])
         click.echo()
     else:
-        click.echo("\n".join([told, *lines]) + "\n")
+        click.echo("\n".join([summary, *lines]) + "\n")
     click.echo("\n".join(table.aligned(rebalance_text.stop_rows(played), free=0)))
 
 
@@ -222,13 +222,13 @@ def _check(scenario: Scenario, played: Run) -> None:
 
 
 def _show(scenario: Scenario, played: Run, options: Mapping[str, str]) -> None:
-    told = " ".join(f"{key}={value}" for key, value in options.items())
+    summary = " ".join(f"{key}={value}" for key, value in options.items())
     others = [" ".join(f"{key}={value}" for key, value in each.options) for each in scenario.expected]
-    others = [each for each in others if each != told and each]
+    others = [each for each in others if each != summary and each]
     _print_folded(f"# {short_name(scenario.name)}: {story(scenario)}".rstrip(": "), "# ")
-    if told or others:
+    if summary or others:
         _print_folded(
-            f"# played with {told or 'its own options'}" + (f"; also {'; '.join(others)}" if others else ""), "# "
+            f"# played with {summary or 'its own options'}" + (f"; also {'; '.join(others)}" if others else ""), "# "
         )
     if not sys.stdout.isatty():
         click.echo(table.rendered(played, why=True), nl=False)

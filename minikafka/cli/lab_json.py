@@ -72,7 +72,7 @@ def _step(step: Step, truncation: str) -> dict[str, Any]:
     return {
         "step": step.number,
         "what": step.what,
-        "told": list(step.told),
+        "told": list(step.lines),
         "changes": [
             {**asdict(change), "because": RULES[change.rule], "cause": step.what}
             for change in changes_of(step, truncation)

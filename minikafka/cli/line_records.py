@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from minikafka.errors import InvalidRecord
 from minikafka.rest import json_text
-from minikafka.rest.problems import Fault
 from minikafka.rest.records import record_in
+from minikafka.web.problems import Fault
 from minikafka.wire.records import Headers
 
 OLD_PLACE = ("topic", "partition", "offset")

@@ -81,16 +81,16 @@ def _rows(disk: ReadDisk, name: str, *, records: bool) -> Iterator[Row]:
 
 def _plain(row: Row) -> dict[str, Any]:
     """A row as JSON has it: bytes as text where they are UTF-8, else in base64."""
-    told: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for name, value in row.items():
         if name in ("key", "value"):
-            told |= text_or_base64(name, None if value is None else bytes(value))
+            fields |= text_or_base64(name, None if value is None else bytes(value))
         elif name == "headers":
             shown = [(header, text_or_base64("value", content)) for header, content in value]
-            told[name] = [[header, each.get("value", each)] for header, each in shown]
+            fields[name] = [[header, each.get("value", each)] for header, each in shown]
         else:
-            told[name] = value
-    return told
+            fields[name] = value
+    return fields
 
 
 def _json_line(row: Row) -> str:
@@ -126,8 +126,8 @@ def verify(directory: Path, output: str) -> None:
     """
     findings = list(_findings(directory.absolute()))
     if output == "json":
-        told = [{"path": each.path, "position": each.position, "what": each.what} for each in findings]
-        print_json({"ok": not findings, "findings": told})
+        rows = [{"path": each.path, "position": each.position, "what": each.what} for each in findings]
+        print_json({"ok": not findings, "findings": rows})
     else:
         for each in findings:
             click.echo(str(each))

@@ -166,10 +166,10 @@ class Tally:
 
     def refused(self, error: BaseException) -> None:
         """A record got an error instead of a place."""
-        told = error if isinstance(error, ProtocolError) else None
-        if told is not None and told.outcome != UNKNOWN:
+        refusal = error if isinstance(error, ProtocolError) else None
+        if refusal is not None and refusal.outcome != UNKNOWN:
             self.failed += 1
-        self.errors[f"{told.name}: {told.message}" if told is not None else repr(error)] += 1
+        self.errors[f"{refusal.name}: {refusal.message}" if refusal is not None else repr(error)] += 1
 
     def answered(self, future: asyncio.Future[Any]) -> None:
         """A send's future is done."""
@@ -270,7 +270,7 @@ async def _report_created(asked: Sending) -> None:
 
 
 async def _hint(tally: Tally) -> None:
-    """Whoever pressed Ctrl-C while brokers are silent learns why nothing happens."""
+    """Ctrl-C while brokers are silent: say why nothing happens."""
     await asyncio.sleep(HINT_AFTER_S)
     count = tally.summary()["unknown"]
     click.echo(f"minikafka: waiting for the answers to {many(count, 'record')}; Ctrl-C again gives them up", err=True)

@@ -49,42 +49,50 @@ def describe(status: bool, replication: bool, bootstrap: str, output: str, watch
         raise Misuse("-o tsv prints one table: say --status or --replication")
     show(
         lambda: with_admin(bootstrap, lambda admin: admin.describe_quorum()),
-        lambda told: _draw(told, output, status=status or not replication, replication=replication or not status),
+        lambda quorum: _draw(quorum, output, status=status or not replication, replication=replication or not status),
         watch=watch,
     )
 
 
-def _draw(told: DescribeQuorumResponse, output: str, *, status: bool, replication: bool) -> None:
+def _draw(quorum: DescribeQuorumResponse, output: str, *, status: bool, replication: bool) -> None:
     if output == "json":
-        print_json(to_json(told))
+        print_json(to_json(quorum))
         return
     if status and output == "kafka":
-        print_lines(kafka_layout.quorum_status(told))
+        print_lines(kafka_layout.quorum_status(quorum))
     elif status:
-        lag = _max_follower_lag(told)
+        lag = _max_follower_lag(quorum)
         print_table(
             ("ClusterId", "LeaderId", "LeaderEpoch", "HighWatermark", "MaxFollowerLag"),
-            [(told.cluster_id, told.leader_id, told.leader_epoch, told.high_watermark, "-" if lag is None else lag)],
+            [
+                (
+                    quorum.cluster_id,
+                    quorum.leader_id,
+                    quorum.leader_epoch,
+                    quorum.high_watermark,
+                    "-" if lag is None else lag,
+                )
+            ],
             output,
         )
     if status and replication:
         click.echo()
     if replication and output == "kafka":
-        print_lines(kafka_layout.quorum_replication(told, now_ms=time.time_ns() // 1_000_000))
+        print_lines(kafka_layout.quorum_replication(quorum, now_ms=time.time_ns() // 1_000_000))
     elif replication:
-        print_table(REPLICA_COLUMNS, [_row(each) for each in (*told.voters, *told.observers)], output)
+        print_table(REPLICA_COLUMNS, [_row(each) for each in (*quorum.voters, *quorum.observers)], output)
 
 
-def to_json(told: DescribeQuorumResponse) -> dict[str, Any]:
+def to_json(quorum: DescribeQuorumResponse) -> dict[str, Any]:
     """The contract of ``quorum describe -o json``; -1 is *nobody*, and *not known* for offsets and times."""
     return {
-        "cluster_id": told.cluster_id,
-        "leader_id": told.leader_id,
-        "leader_epoch": told.leader_epoch,
-        "high_watermark": told.high_watermark,
-        "max_follower_lag": _max_follower_lag(told),
-        "voters": [_replica(each) for each in told.voters],
-        "observers": [_replica(each) for each in told.observers],
+        "cluster_id": quorum.cluster_id,
+        "leader_id": quorum.leader_id,
+        "leader_epoch": quorum.leader_epoch,
+        "high_watermark": quorum.high_watermark,
+        "max_follower_lag": _max_follower_lag(quorum),
+        "voters": [_replica(each) for each in quorum.voters],
+        "observers": [_replica(each) for each in quorum.observers],
     }
 
 
@@ -99,9 +107,11 @@ def _replica(each: QuorumReplica) -> dict[str, Any]:
     }
 
 
-def _max_follower_lag(told: DescribeQuorumResponse) -> int | None:
+def _max_follower_lag(quorum: DescribeQuorumResponse) -> int | None:
     """None where no follower's progress is known."""
-    return max((each.lag for each in told.voters if each.replica_id != told.leader_id and each.lag >= 0), default=None)
+    return max(
+        (each.lag for each in quorum.voters if each.replica_id != quorum.leader_id and each.lag >= 0), default=None
+    )
 
 
 def _row(each: QuorumReplica) -> tuple[object, ...]:

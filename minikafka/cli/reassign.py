@@ -244,7 +244,7 @@ def status(moves: tuple[str, ...], bootstrap: str, output: str, watch: bool) -> 
     wanted = _wanted(moves) if moves else None
     show(
         lambda: _status(bootstrap, None if wanted is None else list(wanted)),
-        lambda told: _draw_status(told, wanted, output),
+        lambda status: _draw_status(status, wanted, output),
         watch=watch,
     )
 
@@ -260,8 +260,8 @@ async def _status(bootstrap: str, names: Sequence[TopicPartition] | None) -> _St
     return progress, _assignments(described)
 
 
-def _draw_status(told: _Status, wanted: dict[TopicPartition, tuple[NodeId, ...]] | None, output: str) -> None:
-    progress, current = told
+def _draw_status(status: _Status, wanted: dict[TopicPartition, tuple[NodeId, ...]] | None, output: str) -> None:
+    progress, current = status
     ongoing = {each.name: each.moving for each in progress}
     others = [name for name in wanted or {} if name not in ongoing and current.get(name) != (wanted or {})[name]]
     if output == "json":
@@ -412,8 +412,8 @@ def _wanted(moves: Sequence[str]) -> dict[TopicPartition, tuple[NodeId, ...]]:
 
 def _moves_in(text: str) -> list[tuple[TopicPartition, tuple[NodeId, ...]]]:
     if "=" in text and not Path(text).exists():
-        name, _, told = text.partition("=")
-        return [(parse_partition(name), _nodes(told, name))]
+        name, _, nodes = text.partition("=")
+        return [(parse_partition(name), _nodes(nodes, name))]
     path = Path(text)
     moves = []
     for entry in read_json(path, "partitions"):

@@ -5,7 +5,6 @@ Rules for this file: commands are imported when they are asked for (a broker mus
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import logging
 import shlex
@@ -14,7 +13,10 @@ from typing import Any
 import click
 
 from minikafka import __version__, compiled
+from minikafka.cli.deferred import PACKAGES, defer
 from minikafka.cli.running import Commands, fill_standard_streams
+from minikafka.spelling import nearest
+from minikafka.wire.garbage import without_collection
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("minikafka.cli.up", "Start a cluster of several brokers on this machine."),
@@ -25,11 +27,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "consume": ("minikafka.cli.consume", "Print a topic's records."),
     "offsets": ("minikafka.cli.offsets", "Show where partitions begin and end."),
     "config": ("minikafka.cli.config", "Look at settings and where they come from; alter them at run time."),
+    "acls": ("minikafka.cli.acls", "List, add and remove access control lists."),
     "reassign": ("minikafka.cli.reassign", "Move partitions to other brokers while they are in use."),
     "explain": ("minikafka.cli.explain", "Say why a partition has this leader, this ISR, this high watermark."),
+    "connections": ("minikafka.cli.connections", "List the clients and brokers that are connected to each broker."),
     "elect": ("minikafka.cli.elect", "Elect preferred leaders, or any where none is in sync."),
     "doctor": ("minikafka.cli.doctor", "Look for what is wrong with a cluster; say what to do."),
     "groups": ("minikafka.cli.groups", "Look at consumer groups; move and delete their offsets."),
+    "transactions": ("minikafka.cli.transactions", "List and describe transactions; abort hanging ones."),
     "quorum": ("minikafka.cli.quorum", "Look at the metadata quorum."),
     "log": ("minikafka.cli.log", "Read and check log files, without a broker."),
     "audit": ("minikafka.cli.audit", "Compare a producer's ledger with what the logs hold."),
@@ -61,7 +66,9 @@ class LazyCommands(Commands):
         cmd_name = ALIASES.get(cmd_name, cmd_name)
         if cmd_name not in COMMANDS:
             return None
-        command = importlib.import_module(COMMANDS[cmd_name][0]).command
+        # Modules and classes are no garbage: collections while they load took a seventh of the time.
+        with without_collection():
+            command = importlib.import_module(COMMANDS[cmd_name][0]).command
         return command if isinstance(command, click.Command) else None
 
     def resolve_command(
@@ -77,7 +84,7 @@ class LazyCommands(Commands):
                 words = [*tool.split(), *args[1:]]
                 line = kafka_tools.translated(words, self._subcommands(ctx, words[0]))
                 ctx.fail(f"No such command {name!r}; here it is: {line or shlex.join(['minikafka', *words])}")
-            near = difflib.get_close_matches(name, COMMANDS, n=1)
+            near = nearest(name, COMMANDS)
             ctx.fail(f"No such command {name!r}." + (f" Did you mean {near[0]!r}?" if near else ""))
         return super().resolve_command(ctx, args)
 
@@ -133,4 +140,5 @@ def root(ctx: click.Context) -> None:
 def main(arguments: list[str] | None = None) -> Any:
     """Run the command line; ends in SystemExit."""
     fill_standard_streams()
+    defer(*PACKAGES)
     return root(args=arguments, prog_name="minikafka")

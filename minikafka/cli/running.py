@@ -40,9 +40,9 @@ Result = TypeVar("Result")
 FAILED = 1
 MISUSED = 2
 INTERRUPTED = 130
-"""128 and the number of SIGINT: what a shell tells of whoever ended by Ctrl-C."""
+"""128 and the number of SIGINT: what a shell reports of a command that ended by Ctrl-C."""
 
-# A person waits at the other end: a cluster that has not answered by then is told to be silent.
+# A person waits at the other end: a cluster that has not answered by then is reported as silent.
 ANSWER_TIMEOUT_MS = 15_000
 CONNECT_TIMEOUT_S = 3.0
 
@@ -57,7 +57,7 @@ NEXT_STEPS: tuple[tuple[type[Exception], str], ...] = (
     (TopicAlreadyExists, "choose another name, or delete it first"),
     (GroupIdNotFound, "`minikafka groups list` shows the groups"),
 )
-"""What to do next, by class of error; the first that fits is told."""
+"""What to do next, by class of error; the first that fits is printed."""
 
 
 def fill_standard_streams() -> None:
@@ -221,17 +221,17 @@ async def somebody_listens(bootstrap: str) -> None:
 
     InvalidConfig for a malformed ``bootstrap``.
     """
-    told = ""
+    reason = ""
     for address in parse_bootstrap(bootstrap):
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 _, writer = await asyncio.open_connection(address.host, address.port)
         except OSError as error:
-            told = f"{address}: {error.strerror or 'no answer'}"
+            reason = f"{address}: {error.strerror or 'no answer'}"
             continue
         writer.close()
         return
-    raise Failure(f"no broker can be reached ({told}); check -b, and that a cluster runs there (`minikafka up`)")
+    raise Failure(f"no broker can be reached ({reason}); check -b, and that a cluster runs there (`minikafka up`)")
 
 
 async def first_of(*works: Coroutine[Any, Any, object]) -> int:

@@ -18,9 +18,10 @@ from minikafka.cli.running import Failure, Signals, first_of, run_until_asked
 from minikafka.cli.settings import BrokerSettings, broker_settings
 from minikafka.cli.tables import config_option, print_json
 from minikafka.config import BrokerConfig, table
+from minikafka.hosting.local_broker import LocalBroker, load_doors, load_kafka_door
+from minikafka.hosting.process import calm_collector, exec_with_malloc_environment
+from minikafka.wire.garbage import without_collection
 from minikafka.world.lives import own_process
-from minikafka.world.local_broker import LocalBroker, load_doors, load_kafka_door
-from minikafka.world.process import calm_collector, exec_with_malloc_environment
 
 
 @click.command(
@@ -66,7 +67,8 @@ async def serve_broker(settings: BrokerSettings, file: Path, signals: Signals, *
     """Run the broker until a signal, or its own end, which is a Failure."""
     if parent_fd is not None:
         _stop_with_parent(parent_fd, signals)
-    load_doors()
+    with without_collection():
+        load_doors()
     calm_collector()
     config = settings.config
     node = LocalBroker(config, origins=settings.origins, lives=own_process(config.node_id))

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import javaproperties
+from javaproperties.reading import InvalidUEscapeError, KeyValue, parse
 
 from minikafka.config import (
     KNOWN_TO_KAFKA_ONLY,
@@ -31,12 +31,12 @@ def read_properties(path: Path) -> dict[str, str]:
     Raises InvalidConfig when a name stands there twice: Java would silently take the last one.
     """
     try:
-        entries = list(javaproperties.parse(path.read_text(encoding="iso-8859-1")))
-    except (OSError, javaproperties.InvalidUEscapeError) as error:
+        entries = list(parse(path.read_text(encoding="iso-8859-1")))
+    except (OSError, InvalidUEscapeError) as error:
         raise InvalidConfig(f"{path}: cannot be read: {in_words(error)}") from error
     settings: dict[str, str] = {}
     for entry in entries:
-        if isinstance(entry, javaproperties.KeyValue):
+        if isinstance(entry, KeyValue):
             if entry.key in settings:
                 raise InvalidConfig(f"{path}: {entry.key} stands there twice; keep one of the lines", setting=entry.key)
             settings[entry.key] = entry.value
@@ -62,7 +62,7 @@ DEFAULT_ORIGIN = "default"
 
 @dataclass(frozen=True, slots=True)
 class BrokerSettings:
-    """One broker's checked settings, what should be told about them, and where each that was given comes from."""
+    """One broker's checked settings, the remarks about them, and where each that was given comes from."""
 
     config: BrokerConfig
     notices: tuple[str, ...]

@@ -91,12 +91,12 @@ def _progress() -> Iterator[Callable[[str], None]]:
         with console(stderr=True).status("booting") as status:
             yield status.update
         return
-    told = 0
+    reported = 0
 
     def tell(text: str) -> None:
-        nonlocal told
-        told += 1
-        if told % SEEDS_A_LINE == 0:
+        nonlocal reported
+        reported += 1
+        if reported % SEEDS_A_LINE == 0:
             click.echo(text, err=True)
 
     yield tell
@@ -121,7 +121,7 @@ def to_json(settings: Mapping[str, str], result: Search) -> dict[str, Any]:
 
 
 def _how_far(settings: Mapping[str, str], result: Search) -> str:
-    """What was under way when somebody pressed Ctrl-C."""
+    """What was under way at Ctrl-C."""
     if result.found is not None:
         return "interrupted while a story shorter than this one was looked for"
     if result.losing is not None:

@@ -85,22 +85,22 @@ def sentence_of(text: str) -> str:
     ours = [line for line in raised if line.startswith("minikafka.")]
     if ours or raised:
         # Of a chain the last; its name is part of the sentence.
-        path, told = (ours or raised)[-1].split(": ", 1)
+        path, sentence = (ours or raised)[-1].split(": ", 1)
         name = path.rsplit(".", 1)[-1]
-        told = told if told.startswith(name) else f"{name}: {told}"
+        sentence = sentence if sentence.startswith(name) else f"{name}: {sentence}"
     else:
-        told = lines[0].strip() if lines else "Spark failed"
-    return told[:SENTENCE_LENGTH_MAX]
+        sentence = lines[0].strip() if lines else "Spark failed"
+    return sentence[:SENTENCE_LENGTH_MAX]
 
 
 def tell(job: str) -> Callable[[int, int], None]:
     """Progress on standard error."""
     began = time.monotonic()
 
-    def told(batch: int, rows: int) -> None:
+    def report(batch: int, rows: int) -> None:
         click.echo(f"{job}: batch {batch} done, {rows:,} rows in {time.monotonic() - began:.1f} s", err=True)
 
-    return told
+    return report
 
 
 @command.command(
@@ -134,7 +134,7 @@ def flights_command(
             into=_url(into),
             checkpoint=_url(checkpoint),
             summary_topic=summary_topic,
-            told=tell("flights"),
+            report=tell("flights"),
             step=step,
         )
     if output == "json":
@@ -203,7 +203,7 @@ def archive_command(
             topic=topic,
             into=_url(into),
             checkpoint=_url(checkpoint),
-            told=tell("archive"),
+            report=tell("archive"),
             follow=follow,
         )
     print_json({"rows": rows})
@@ -225,7 +225,7 @@ without a JVM: minikafka audit.""",
 def audit_command(
     ledgers: tuple[Path, ...], bootstrap: str | None, folders: tuple[Path, ...], master: str, output: str
 ) -> None:
-    """Compare what producers were told (LEDGER...) with what the logs hold, at scale."""
+    """Compare acknowledgments (LEDGER...) with what the logs hold, at scale."""
     if bootstrap is None and not folders:
         raise click.UsageError("give -b, or --data-dir, or both")
     replicas: Replicas = []
@@ -243,21 +243,21 @@ def audit_command(
             audited = audit(session, ledgers=ledgers, bootstrap=bootstrap, replicas=replicas)
         except BadLedger as error:
             raise Failure(str(error)) from error
-    told = {**audited.to_json(), "seconds": round(time.monotonic() - began, 3)}
+    document = {**audited.to_json(), "seconds": round(time.monotonic() - began, 3)}
     if output == "json":
-        print_json(told)
+        print_json(document)
     else:
         click.echo(f"verdict: {'ok, nothing found' if audited.ok else 'NOT OK'}")
         click.echo(f"  sends {audited.sends}, {audited.records:,} records read, {audited.held:,} held by replicas")
-        for kind, found in told["findings"].items():
+        for kind, found in document["findings"].items():
             click.echo(f"  {kind} {found['count']:,}: {found['meaning']}")
         for finding in audited.findings:
             click.echo(f"    {finding.place()}: {finding.sentence()}")
-        click.echo(f"{told['seconds']:.1f} s")
+        click.echo(f"{document['seconds']:.1f} s")
     if not audited.ok:
         raise click.exceptions.Exit(FAILED)
 
 
 def _url(folder: str) -> str:
-    """A path of this machine as it is; anything with a scheme (s3a://) is Spark's affair."""
+    """A path of this machine, unchanged; anything with a scheme (s3a://) is Spark's affair."""
     return folder if "://" in folder else str(Path(folder).absolute())

@@ -33,6 +33,7 @@ from minikafka.client.structs import ConfigResource, NewTopic
 from minikafka.errors import TopicAlreadyExists, UnknownTopicOrPartition
 from minikafka.groups.records import OFFSETS_TOPIC
 from minikafka.replication.high_watermark import effective_min_isr
+from minikafka.transactions.records import TRANSACTIONS_TOPIC
 from minikafka.types import NO_NODE, NodeId, TopicPartition
 from minikafka.wire.admin import DescribedConfig
 from minikafka.wire.messages import DescribedPartition, DescribedTopic
@@ -47,9 +48,9 @@ PARTITION_COLUMNS = (
     "PartitionEpoch",
     "ControllerEpoch",
 )
-INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC})
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
 
-exclude_internal_option = click.option("--exclude-internal", is_flag=True, help="Leave out __consumer_offsets.")
+exclude_internal_option = click.option("--exclude-internal", is_flag=True, help="Leave out internal topics.")
 
 TOPIC_COLUMNS = ("Topic", "TopicId", "PartitionCount", "ReplicationFactor", "Configs")
 MOVING_COLUMNS = ("Adding", "Removing")

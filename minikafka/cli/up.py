@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 import sys
+import webbrowser
 from pathlib import Path
 from typing import Protocol
 
@@ -20,8 +21,8 @@ import click
 from minikafka.cli.running import Failure, Signals, own_name, run_until_asked
 from minikafka.cli.settings import parse_flags
 from minikafka.cli.tables import config_option, many, print_json, print_table
-from minikafka.world.cluster_files import KAFKA_PORT
-from minikafka.world.processes import READY_TIMEOUT_S, BrokerProcess, ProcessCluster, Ready
+from minikafka.hosting.cluster_files import KAFKA_PORT
+from minikafka.hosting.processes import READY_TIMEOUT_S, BrokerProcess, ProcessCluster, Ready
 
 
 @click.command(
@@ -61,9 +62,16 @@ The log of a broker is DIR/broker-N/broker.log."""
     default=None,
     help="A table for people, or one JSON object a line.  [default: table on a terminal, else json]",
 )
+@click.option("--open", "opens", is_flag=True, help="Open the console in a browser when the brokers are ready.")
 @config_option
 def command(
-    brokers: int | None, data_dir: Path, base_port: int | None, output: str | None, config: tuple[str, ...]
+    brokers: int | None,
+    data_dir: Path,
+    base_port: int | None,
+    output: str | None,
+    config: tuple[str, ...],
+    *,
+    opens: bool,
 ) -> None:
     """Start a cluster of brokers on this machine, in the foreground.
 
@@ -82,7 +90,7 @@ def command(
             config=settings,
         )
         report = TextReport(cluster, data_dir) if on_terminal else JsonReport(cluster, data_dir)
-        await _up(cluster, report, signals)
+        await _up(cluster, report, signals, opens=opens)
 
     run_until_asked(work)
 
@@ -168,7 +176,7 @@ class TextReport:
         name = own_name()
         at = "" if address.port == KAFKA_PORT else f" -b {address}"
         click.echo(
-            f"\nThe cluster is ready. API documentation: http://{address}/docs\n"
+            f"\nThe cluster is ready. Console: http://{address}/  API documentation: http://{address}/docs\n"
             f"For any Kafka client: bootstrap.servers={self._cluster.bootstrap_servers}\n\n"
             "Try in another terminal:\n"
             f"  {name} topics create orders --partitions 3 --replication-factor {min(3, len(brokers))}{at}\n"
@@ -191,7 +199,14 @@ class TextReport:
         click.echo(f"Stopped. To start this cluster again: {own_name()} up --data-dir {folder}")
 
 
-async def _up(cluster: ProcessCluster, report: Report, signals: Signals) -> None:
+def open_console(cluster: ProcessCluster) -> None:
+    """Open the console in the default browser, or say that there is none."""
+    url = f"http://{next(iter(cluster.brokers.values())).files.address}/"
+    if not webbrowser.open(url):
+        click.echo(f"No browser was found. Open {url} yourself.", err=True)
+
+
+async def _up(cluster: ProcessCluster, report: Report, signals: Signals, *, opens: bool) -> None:
     deaths: list[BrokerProcess] = []
     watching: list[asyncio.Task[None]] = []
 
@@ -212,6 +227,9 @@ async def _up(cluster: ProcessCluster, report: Report, signals: Signals) -> None
         await asyncio.gather(*(until_ready(broker) for broker in cluster.brokers.values()))
         if not signals.asked.is_set():
             report.all_ready()
+            if opens:
+                # A browser that runs in the terminal returns when the user leaves it.
+                await asyncio.to_thread(open_console, cluster)
 
     try:
         report.starting()

@@ -61,14 +61,14 @@ class V1:
         except (aiohttp.ClientConnectionError, TimeoutError):
             return None
         try:
-            told = json.loads(text)
+            answer = json.loads(text)
         except ValueError:
             raise Failure(f"{address} is no minikafka broker: it answered {method} {path} with {text[:60]!r}") from None
         if status >= 400:
-            raise Refusal(status, told if isinstance(told, dict) else {})
-        return told
+            raise Refusal(status, answer if isinstance(answer, dict) else {})
+        return answer
 
     async def brokers(self) -> dict[int, Address]:
         """Where every registered broker listens."""
-        told = await self.anybody("GET", "/v1/brokers")
-        return {each["id"]: Address(each["host"], each["port"]) for each in told["brokers"]}
+        answer = await self.anybody("GET", "/v1/brokers")
+        return {each["id"]: Address(each["host"], each["port"]) for each in answer["brokers"]}

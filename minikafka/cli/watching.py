@@ -16,7 +16,7 @@ import click
 from minikafka.cli.running import run
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-Told = TypeVar("Told")
+Shown = TypeVar("Shown")
 
 EVERY_S = 2.0
 CLEAR = "\x1b[H\x1b[2J"
@@ -30,10 +30,10 @@ def watch_option(function: Decorated) -> Decorated:
     )
 
 
-def show(ask: Callable[[], Awaitable[Told]], draw: Callable[[Told], None], *, watch: bool) -> None:
+def show(ask: Callable[[], Awaitable[Shown]], draw: Callable[[Shown], None], *, watch: bool) -> None:
     """Ask and draw once, or until it is interrupted."""
 
-    async def once() -> Told:
+    async def once() -> Shown:
         return await ask()
 
     if not watch:
@@ -43,10 +43,10 @@ def show(ask: Callable[[], Awaitable[Told]], draw: Callable[[Told], None], *, wa
     async def again_and_again() -> None:
         try:
             while True:
-                told = await ask()
+                answer = await ask()
                 if sys.stdout.isatty():
                     click.echo(CLEAR, nl=False)
-                draw(told)
+                draw(answer)
                 sys.stdout.flush()
                 await asyncio.sleep(EVERY_S)
         except asyncio.CancelledError:

@@ -18,7 +18,7 @@ Rules for this file:
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Generic
 
 from minikafka.client.batches import (
@@ -68,6 +68,7 @@ class Accumulator(Generic[Sink]):
         delivery_timeout_s: float,
         compression: str = "none",
         idempotent: bool = True,
+        transactional: bool = False,
         calls_per_node_max: int = 5,
     ) -> None:
         self._batch_size = batch_size
@@ -76,6 +77,11 @@ class Accumulator(Generic[Sink]):
         self._delivery_timeout_s = delivery_timeout_s
         self._compression = compression
         self._idempotent = idempotent
+        self._transactional = transactional
+        """A batch that may be missing dooms its transaction: no epoch begins but with the next transaction."""
+        self.has_sent = False
+        """An attempt was made with the present identity."""
+        self._dropping: ProtocolError | None = None
         self._calls_per_node_max = calls_per_node_max
         self._active: dict[PartitionQueue[Sink], None] = {}
         """Queues with batches, by when they got their first."""
@@ -87,7 +93,7 @@ class Accumulator(Generic[Sink]):
         self.size = 0
         """Bytes held, for buffer.memory."""
         self.urgent = 0
-        """While positive (flush, stop, somebody waits for memory) batches do not linger."""
+        """While positive (flush, stop, a sender waits for memory) batches do not linger."""
 
     # ---------------------------------------------------------------------------------------- filling
 
@@ -179,7 +185,7 @@ class Accumulator(Generic[Sink]):
 
     def _open(self, queue: PartitionQueue[Sink], now: float) -> Batch[Sink]:
         self._number += 1
-        batch = Batch(queue, BatchBuilder(compression=self._compression), number=self._number, created_at=now)
+        batch = Batch(queue, self._builder(), number=self._number, created_at=now)
         batch.deadline = now + self._delivery_timeout_s
         self._unfinished[self._number] = 1
         self.size += batch.size
@@ -187,6 +193,9 @@ class Accumulator(Generic[Sink]):
         queue.open = batch
         self._active[queue] = None
         return batch
+
+    def _builder(self) -> BatchBuilder:
+        return BatchBuilder(compression=self._compression, transactional=self._transactional)
 
     def _discard_empty(self, batch: Batch[Sink]) -> None:
         """A batch that was opened for what could not be added: nobody would ask for it to be sent."""
@@ -256,6 +265,7 @@ class Accumulator(Generic[Sink]):
         if queue.open is head:
             queue.open = None
         self._stamp(head)
+        self.has_sent = True
         head.attempts += 1
         queue.in_flight = head
         call.batches.append(head)
@@ -330,7 +340,7 @@ class Accumulator(Generic[Sink]):
         """
         self._landed(batch)
         batch.last_error = error
-        certain = proves_absence(error, batch, idempotent=self._idempotent)
+        certain = proves_absence(error, batch, idempotent=self._idempotent and not self._transactional)
         if error.outcome != "not_written":
             batch.maybe_written = batch.once_unknown = True
         elif certain:
@@ -338,7 +348,8 @@ class Accumulator(Generic[Sink]):
         if batch.reported:
             self._remove(batch, fate=fate_of(batch))
             return None
-        if isinstance(error, MessageTooLarge | RecordListTooLarge) and batch.record_count > 1:
+        splits = not self._transactional or not batch.maybe_written
+        if isinstance(error, MessageTooLarge | RecordListTooLarge) and batch.record_count > 1 and splits:
             queue = batch.queue
             queue.size_max = min(queue.size_max, batch.size // 2)
             if batch.maybe_written:
@@ -351,20 +362,20 @@ class Accumulator(Generic[Sink]):
             # The broker's log lacks what came before: go on in a new epoch, whose sequences start at 0 (KIP-360).
             self._begin_epoch(batch.queue)
             batch.base_sequence = -1
-        if (error.retriable or certain) and now < batch.deadline:
+        if (error.retriable or certain) and now < batch.deadline and self._dropping is None:
             batch.stale_leader = error.stale_metadata
             batch.retry_at = now + pause_s
             return None
         batch.reported = True
-        if error.retriable:
-            told = self._timed_out(batch, in_flight=False)
+        if error.retriable and self._dropping is None:
+            failure = self._timed_out(batch, in_flight=False)
         else:
             outcome = UNKNOWN if batch.once_unknown else error.outcome
-            told = type(error)(f"{batch.topic_partition}: {error.message}", outcome=outcome, **error.facts)
+            failure = type(error)(f"{batch.topic_partition}: {error.message}", outcome=outcome, **error.facts)
         self._remove(batch, fate=fate_of(batch))
         if isinstance(error, InvalidProducerEpoch | ProducerFenced):
             self._begin_epoch(batch.queue)
-        return Failure(batch, told)
+        return Failure(batch, failure)
 
     def leader_changed(self, queue: PartitionQueue[Sink]) -> None:
         """Another leader is known for this partition: what waited for it is tried at once."""
@@ -396,7 +407,7 @@ class Accumulator(Generic[Sink]):
             batch.queue.next_sequence = batch.base_sequence
 
     def _begin_epoch(self, queue: PartitionQueue[Sink]) -> None:
-        if not self._idempotent or queue.identity is None:
+        if not self._idempotent or queue.identity is None or self._transactional:
             return
         if self.identity is not None:
             spent = self.identity.epoch >= PRODUCER_EPOCH_MAX
@@ -435,7 +446,7 @@ class Accumulator(Generic[Sink]):
         self.size += sum(part.size for part in parts) - batch.size
 
     def _part(self, batch: Batch[Sink], records: list[RecordView], start: int, end: int, size: int) -> Batch[Sink]:
-        builder = BatchBuilder(compression=self._compression)
+        builder = self._builder()
         part = Batch(batch.queue, builder, number=batch.number, created_at=batch.created_at)
         part.deadline, part.size, part.once_unknown = batch.deadline, size, batch.once_unknown
         for record in records[start:end]:
@@ -445,6 +456,31 @@ class Accumulator(Generic[Sink]):
             if first < beyond:
                 part.waiters.append((sink, first - start, beyond - first, timestamp))
         return part
+
+    # ---------------------------------------------------------------------------------------- transactions
+
+    def begin_identity(self, identity: Identity, queues: Iterable[PartitionQueue[Sink]]) -> None:
+        """All batches from now on are of ``identity``, and begin with sequence 0 in each partition."""
+        invariant(not self._unfinished, "a producer's identity changed while its batches were under way")
+        self.identity = identity
+        self.has_sent = False
+        self._dropping = None
+        for queue in queues:
+            queue.identity = None
+
+    def drop_unsent(self, error: ProtocolError) -> list[Failure[Sink]]:
+        """Fail every batch that is not in flight; those that are get no further attempt."""
+        self._dropping = error
+        failures = []
+        for queue in list(self._active):
+            while queue.batches and queue.batches[-1] is not queue.in_flight:
+                batch = queue.batches.pop()
+                if queue.open is batch:
+                    queue.open = None
+                outcome: Outcome = "unknown" if batch.once_unknown else "not_written"
+                failures.append(Failure(batch, type(error)(error.message, outcome=outcome, **error.facts)))
+                self._finished(batch)
+        return failures
 
     # ---------------------------------------------------------------------------------------- state
 
@@ -459,7 +495,7 @@ class Accumulator(Generic[Sink]):
         return next(iter(self._unfinished), None)
 
     def abandon(self) -> list[Batch[Sink]]:
-        """Forget everything, for a producer that ends; the batches whose waiters were not told."""
+        """Forget everything, for a producer that ends; the batches whose waiters have no answer yet."""
         left = [batch for queue in self._active for batch in queue.batches if not batch.reported]
         self._active.clear()
         self._unfinished.clear()

@@ -14,16 +14,16 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
-from minikafka.client.caller import Backoff, Caller, error_in
+from minikafka.client.caller import Backoff, Caller
 from minikafka.client.cluster_view import Leader
-from minikafka.client.coordinator import Coordinator
+from minikafka.client.coordinator import GROUP_KEY, Coordinator
 from minikafka.client.group_operations import GroupOperations
 from minikafka.client.leaders import Leaders, as_dict, named
 from minikafka.client.metadata import Metadata
 from minikafka.client.operations import Operations
 from minikafka.client.settings import AdminConfig
 from minikafka.client.structs import NewTopic
-from minikafka.client.tasks import Step, in_turn
+from minikafka.client.transaction_operations import TransactionOperations
 from minikafka.errors import (
     WRITTEN,
     BrokerNotAvailable,
@@ -38,12 +38,13 @@ from minikafka.errors import (
 )
 from minikafka.invariant import invariant
 from minikafka.ports import World
+from minikafka.tasks import Step, in_turn
 from minikafka.types import NO_NODE, NO_OFFSET, NodeId, Offset, TopicPartition
 from minikafka.wire import messages as m
-from minikafka.wire.outcomes import EarlierAttempts
+from minikafka.wire.outcomes import EarlierAttempts, error_in
 
 
-class AdminClient(Operations, GroupOperations):
+class AdminClient(Operations, GroupOperations, TransactionOperations):
     """Manages a cluster. Use ``async with``, or ``start`` and ``close``.
 
     This is the form with the world given; ``minikafka.AdminClient(bootstrap_servers=...)`` makes its own.
@@ -299,7 +300,7 @@ class AdminClient(Operations, GroupOperations):
             raise _not_yet_seen(topics, f": {error.message}") from error
 
     async def _answer_about(self, topics: Sequence[str]) -> m.MetadataResponse | None:
-        """Whoever answers; None: for a moment nobody does, which is no word on what was changed."""
+        """A broker that responds; None: no broker does now, which says nothing about what was changed."""
         try:
             return await self._metadata().ask_once(tuple(topics))
         except NetworkException:
@@ -339,11 +340,11 @@ class AdminClient(Operations, GroupOperations):
                 continue
             patience = min(deadline, world.clock.now() + self.config.request_timeout_ms / 1000)
             try:
-                told: m.MetadataResponse = await caller.call(node, request, deadline=patience)
+                response: m.MetadataResponse = await caller.call(node, request, deadline=patience)
             except ProtocolError as error:
                 good = good and isinstance(error, NetworkException) and each.node_id not in _leaders_in(answer)
                 continue
-            good = good and met(told) and told.metadata_offset >= offset
+            good = good and met(response) and response.metadata_offset >= offset
         return good
 
     # ------------------------------------------------------------------------------------------------------ calling
@@ -440,9 +441,9 @@ class AdminClient(Operations, GroupOperations):
             raise InvalidRequest(f"the admin client {'was closed' if self._closed else 'is not started'}")
         return self._parts
 
-    def _coordinator(self, group: str) -> Coordinator:
+    def _coordinator(self, group: str, *, key_type: int = GROUP_KEY) -> Coordinator:
         world, metadata, *_ = self._started()
-        return Coordinator(group, self.config, world, metadata)
+        return Coordinator(group, self.config, world, metadata, key_type=key_type)
 
     async def _living(self, deadline: float) -> list[NodeId]:  # noqa: ARG002 - one question, bounded by itself
         response = await self._metadata().ask_once(())
@@ -453,6 +454,9 @@ class AdminClient(Operations, GroupOperations):
 
     def _leaders(self) -> Leaders:
         return self._started()[2]
+
+    def _wall_ms(self) -> int:
+        return self._started()[0].clock.wall_ms()
 
     def _timeout_ms(self, timeout_ms: int | None) -> int:
         return min(timeout_ms or self.config.request_timeout_ms, self.config.request_timeout_ms)

@@ -23,10 +23,18 @@ class AppendedRecord(NamedTuple):
 class BatchToSend:
     """Records for one partition; full at ``size_max`` bytes, uncompressed."""
 
-    def __init__(self, *, compression: str, size_max: int, wall_ms: int, rows: list[Row] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        compression: str,
+        size_max: int,
+        wall_ms: int,
+        rows: list[Row] | None = None,
+        transactional: bool = False,
+    ) -> None:
         self.rows = rows
         """What it holds, for a ledger; None: there is none."""
-        self.builder = BatchBuilder(compression=compression, size_limit=size_max)
+        self.builder = BatchBuilder(compression=compression, size_limit=size_max, transactional=transactional)
         self.first_timestamp = wall_ms
         self._wall_ms = wall_ms
         self._closed = False

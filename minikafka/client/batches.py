@@ -87,7 +87,7 @@ class Batch(Generic[Sink]):
         """The last attempt showed that the leader is another one: ask for metadata until it is known."""
         self.last_error: ProtocolError | None = None
         self.reported = False
-        """Its waiters have been told; if it is still in flight its answer only settles the sequence."""
+        """Its waiters have their answer; if it is still in flight its answer only settles the sequence."""
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -134,7 +134,7 @@ class Call(Generic[Sink]):
 
 
 class Failure(NamedTuple, Generic[Sink]):
-    """A batch whose waiters must be told."""
+    """A batch whose waiters must be answered."""
 
     batch: Batch[Sink]
     error: ProtocolError

@@ -18,17 +18,14 @@ from minikafka.errors import (
     BrokerNotAvailable,
     NetworkException,
     OutcomeUnknown,
-    ProtocolError,
     RequestRefused,
     Unreachable,
-    error_of,
 )
 from minikafka.ports import World
+from minikafka.rpc import call
 from minikafka.types import Address
 from minikafka.wire.apis import BY_REQUEST
-from minikafka.wire.codec import decode_response, encode_request
-from minikafka.wire.messages import Failed
-from minikafka.wire.outcomes import outcome_in
+from minikafka.wire.outcomes import error_in
 
 JITTER = 0.2
 PARTITIONS_MAX = 2_000
@@ -59,13 +56,6 @@ class Backoff:
         return pause * self._random.uniform(1 - JITTER, 1 + JITTER)
 
 
-def error_in(answer: Failed) -> ProtocolError | None:
-    """The error that a response, or one partition's result in it, carries."""
-    if answer.error_code == 0:
-        return None
-    return error_of(answer.error_code, answer.error_message, outcome=outcome_in(answer))
-
-
 class Caller:
     """Sends typed requests through the Network port."""
 
@@ -89,17 +79,13 @@ class Caller:
         """As :meth:`call`, but a refusal is returned: for answers that tell more than their error."""
         api = BY_REQUEST[type(request)].name
         try:
-            body = await self._world.network.call(peer, api, encode_request(request), deadline=deadline)
+            response = await call(self._world.network, peer, request, deadline)
         except Unreachable as error:
             raise NetworkException(f"{api} to {peer}: no connection: {error}", outcome=NOT_WRITTEN) from error
         except RequestRefused as error:
             raise NetworkException(f"{api} to {peer}: refused: {error}", outcome=NOT_WRITTEN) from error
         except OutcomeUnknown as error:
             raise NetworkException(f"{api} to {peer}: no answer: {error}", outcome=UNKNOWN) from error
-        try:
-            response = decode_response(api, body)
-        except ProtocolError as error:
-            raise NetworkException(f"{api} to {peer}: {error.message}", outcome=UNKNOWN) from error
         refusal = error_in(response)
         if isinstance(refusal, BrokerNotAvailable):
             # It is stopping or starting: for a client that is as good as nobody listening.

@@ -4,8 +4,8 @@ Rules for this file:
 
 1. No I/O and no clock: answers go in, with ``now``.
 2. Never back to older metadata: an answer that reflects less of the metadata log than one seen before is refused, and
-   within a topic a partition's leader epoch never falls (a refused produce may have told of a newer one).
-3. A topic that was deleted and created anew has another topic id: then everything known of it is forgotten.
+   within a topic a partition's leader epoch never falls (a refused produce may have named a newer one).
+3. A topic that was deleted and created again has another topic id: then everything known of it is forgotten.
 """
 
 from __future__ import annotations
@@ -120,17 +120,17 @@ class ClusterView:
         return [TopicPartition(name, index) for index in range(len(topic.leaders))] if topic is not None else []
 
     def learn_leader(
-        self, partition: TopicPartition, told: CurrentLeader | None, endpoints: Iterable[NodeEndpoint] = ()
+        self, partition: TopicPartition, leader: CurrentLeader | None, endpoints: Iterable[NodeEndpoint] = ()
     ) -> bool:
         """Take a broker's hint that came with a refusal; True when it was newer than what is known."""
         for each in endpoints:
             self.brokers[each.node_id] = Address(each.host, each.port)
         topic = self.topics.get(partition.topic)
-        if told is None or topic is None or not 0 <= partition.partition < len(topic.leaders):
+        if leader is None or topic is None or not 0 <= partition.partition < len(topic.leaders):
             return False
-        if told.leader_epoch <= topic.leaders[partition.partition].epoch:
+        if leader.leader_epoch <= topic.leaders[partition.partition].epoch:
             return False
-        topic.leaders[partition.partition] = Leader(told.leader_id, told.leader_epoch)
+        topic.leaders[partition.partition] = Leader(leader.leader_id, leader.leader_epoch)
         return True
 
     def leader(self, topic: str, partition: int) -> Leader:

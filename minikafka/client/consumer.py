@@ -27,17 +27,19 @@ from minikafka.client.poll_gate import PollGate
 from minikafka.client.positions import EARLIEST, LATEST, NEVER, Positions
 from minikafka.client.settings import ConsumerConfig
 from minikafka.client.structs import (
+    CommitFailed,
     ConsumerRebalanceListener,
     ConsumerRecord,
+    GroupMetadata,
     OffsetAndMetadata,
     OffsetAndTimestamp,
     WakeUp,
 )
 from minikafka.client.subscription import Subscription
-from minikafka.client.tasks import Step, Tasks, in_turn
 from minikafka.errors import InvalidGroupId, InvalidRequest, ProtocolError, RequestTimedOut
 from minikafka.invariant import invariant
 from minikafka.ports import World
+from minikafka.tasks import Step, Tasks, in_turn
 from minikafka.types import Offset, TopicPartition
 from minikafka.wire import messages as m
 
@@ -165,7 +167,8 @@ class Consumer:
     ) -> None:
         """Read these topics, or all whose whole name matches ``pattern``; instead of an earlier subscription.
 
-        With a ``group_id`` the group shares their partitions, and ``listener`` is told what comes and goes (S31).
+        With a ``group_id`` the group shares their partitions, and ``listener`` is called with what comes and goes
+        (S31).
         """
         self._subscription.choose(topics, pattern, listener)
         self._subscription_changed()
@@ -223,7 +226,7 @@ class Consumer:
     # ------------------------------------------------------------------------------------------------------- group
 
     def _enter_group(self, group: str, world: World, metadata: Metadata) -> None:
-        """With a group there is somebody to commit to, whether this consumer becomes a member or not."""
+        """With a group offsets can be committed, whether this consumer becomes a member or not."""
         self._coordinator = Coordinator(group, self.config, world, metadata)
         self._offsets = GroupOffsets(self.config, world, self._coordinator, self._positions, Membership)
 
@@ -280,7 +283,7 @@ class Consumer:
     async def _begin_where_committed(self, partitions: list[TopicPartition]) -> None:
         """Partitions assigned by hand begin where the group has committed, else by auto_offset_reset (S35).
 
-        It is looked up until the coordinator answers; whoever asks for records meanwhile is told why there are none.
+        It is looked up until the coordinator answers; a request for records meanwhile fails with the reason.
         """
         while True:
             if await self._look_up_committed(partitions):
@@ -315,7 +318,7 @@ class Consumer:
 
         Returns when the group's coordinator has them committed. Raises CommitFailed when the group has gone on without
         this member, RequestTimedOut (outcome *unknown*: it may be committed) after default_api_timeout_ms. A listener
-        that is told of the end (``stop``, ``unsubscribe``) commits for the member that goes, where that stood.
+        that receives the end (``stop``, ``unsubscribe``) commits for the member that goes, where that stood.
         """
         leaving = LEAVING.get()
         if leaving is not None and leaving.gives_up(self._positions):
@@ -346,8 +349,23 @@ class Consumer:
         self._tell()
         return {partition: found[partition].offset if partition in found else None for partition in chosen}
 
+    def group_metadata(self) -> GroupMetadata:
+        """For ``Producer.send_offsets_to_transaction``: this member, in its present generation of the group.
+
+        Raises CommitFailed while it is not a member, for its partitions may be another's.
+        """
+        group = self.config.group_id
+        if group is None:
+            raise InvalidRequest("this consumer has no group: give it a group_id")
+        if self._member is None:
+            return GroupMetadata(group)
+        membership = self._member.membership()
+        if membership is None:
+            raise CommitFailed(f"this consumer is not a member of group {group} at present: abort the transaction")
+        return GroupMetadata(group, membership.generation, membership.member_id, membership.instance_id)
+
     async def committed(self, partition: TopicPartition) -> Offset | None:
-        """What the group has committed for a partition, whoever did; None: nothing."""
+        """What the group has committed for a partition, by any member; None: nothing."""
         self._running()
         found = await self._in_group().committed([TopicPartition(*partition)])
         return found[TopicPartition(*partition)].offset if found else None
@@ -575,7 +593,7 @@ class Consumer:
 
     # ------------------------------------------------------------------------------------------------------ helpers
 
-    def _task_failed(self, error: BaseException) -> None:
+    def _task_failed(self, _task: str, error: BaseException) -> None:
         self._broken = error
         self._tell()
 

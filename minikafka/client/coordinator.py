@@ -1,4 +1,4 @@
-"""Whoever coordinates a group: found, asked, and found again when it moved (S32).
+"""The coordinator of a group: found, asked, and found again when it moved (S32).
 
 Rules for this file: a request is sent again only on errors that say "not here, not yet" and when no answer came. All
 that is asked through it may be sent twice: joining and syncing by a member id, heartbeats, leaving, and committing the
@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-from minikafka.client.caller import Backoff, Caller, error_in
+from minikafka.client.caller import Backoff, Caller
 from minikafka.client.metadata import Metadata
 from minikafka.client.settings import ClientConfig
 from minikafka.errors import (
@@ -28,7 +28,10 @@ from minikafka.errors import (
 from minikafka.ports import World
 from minikafka.types import NO_NODE, Address, NodeId
 from minikafka.wire.group_messages import FindCoordinatorRequest, FindCoordinatorResponse
-from minikafka.wire.outcomes import EarlierAttempts
+from minikafka.wire.outcomes import EarlierAttempts, error_in
+
+GROUP_KEY, TRANSACTION_KEY = 0, 1
+"""What FindCoordinator looks up."""
 
 LOOK_AGAIN = (NotCoordinator, CoordinatorNotAvailable, CoordinatorLoadInProgress, NetworkException)
 
@@ -43,10 +46,14 @@ ErrorOf = Callable[[Any], ProtocolError | None]
 
 
 class Coordinator:
-    """The coordinator of one group."""
+    """The coordinator of one group, or of one transactional id."""
 
-    def __init__(self, group: str, config: ClientConfig, world: World, metadata: Metadata) -> None:
+    def __init__(
+        self, group: str, config: ClientConfig, world: World, metadata: Metadata, *, key_type: int = GROUP_KEY
+    ) -> None:
         self.group = group
+        self._key_type = key_type
+        self._named = f"group {group}" if key_type == GROUP_KEY else f"transactional id {group}"
         self._config = config
         self._world = world
         self._metadata = metadata
@@ -83,7 +90,7 @@ class Coordinator:
             pause_s = self._backoff.pause_s(attempts)
             if self._world.clock.now() + pause_s >= deadline:
                 raise RequestTimedOut(
-                    f"group {self.group}: no coordinator answered in time: {error.message}",
+                    f"{self._named}: no coordinator answered in time: {error.message}",
                     outcome=earlier.outcome(error),
                     last=error.name,
                 )
@@ -99,7 +106,7 @@ class Coordinator:
                 attempts += 1
                 pause_s = self._backoff.pause_s(attempts)
                 if self._world.clock.now() + pause_s >= deadline:
-                    raise RequestTimedOut(f"group {self.group}: no coordinator is known: {error.message}") from error
+                    raise RequestTimedOut(f"{self._named}: no coordinator is known: {error.message}") from error
                 await asyncio.sleep(pause_s)
             else:
                 return self._node
@@ -113,7 +120,7 @@ class Coordinator:
             await asyncio.wait((answer, successor), return_when=asyncio.FIRST_COMPLETED)
             if answer.done():
                 return answer.result()
-            message = f"{address} did not answer, and {successor.result()} coordinates group {self.group} now"
+            message = f"{address} did not answer, and {successor.result()} coordinates {self._named} now"
             raise NetworkException(message, outcome=UNKNOWN)
         finally:
             answer.cancel()
@@ -134,14 +141,14 @@ class Coordinator:
 
     async def _find(self, deadline: float) -> Address:
         """Ask one broker after the other. CoordinatorNotAvailable when none knows it yet."""
-        last: ProtocolError = CoordinatorNotAvailable(f"group {self.group}: no broker is known")
+        last: ProtocolError = CoordinatorNotAvailable(f"{self._named}: no broker is known")
         # One that is silent must not take a member's whole session.
         patience_ms = min(self._config.request_timeout_ms, FIND_PATIENCE_MS * 2 ** min(self._rounds, 10))
         for address in self._metadata.any_addresses():
             until = min(deadline, self._world.clock.now() + patience_ms / 1000)
             try:
                 response: FindCoordinatorResponse = await self._caller.call(
-                    address, FindCoordinatorRequest(keys=(self.group,)), deadline=until
+                    address, FindCoordinatorRequest(keys=(self.group,), key_type=self._key_type), deadline=until
                 )
             except NetworkException as error:
                 last = error

@@ -10,17 +10,18 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from minikafka.client.caller import Backoff, error_in, in_parts
+from minikafka.client.caller import Backoff, in_parts
 from minikafka.client.cluster_view import Leader, Update
 from minikafka.client.metadata import Metadata
 from minikafka.client.partition_state import PartitionState
 from minikafka.client.positions import EARLIEST, NEVER, Positions
 from minikafka.client.settings import ConsumerConfig
-from minikafka.client.tasks import Tasks
 from minikafka.errors import NetworkException, OffsetNotAvailable, ProtocolError, UnknownServerError
 from minikafka.ports import World
+from minikafka.tasks import Tasks
 from minikafka.types import NO_NODE, NodeId, TopicPartition
 from minikafka.wire import messages as m
+from minikafka.wire.outcomes import error_in
 
 FETCHES_PER_NODE_MAX = 2
 
@@ -45,7 +46,7 @@ class Fetcher:
         self.wake = self._wake.set
         """Look again: positions changed, or records were taken."""
         self._changed: asyncio.Future[None] | None = None
-        self._tasks = Tasks(self._break)
+        self._tasks = Tasks(lambda _task, error: self._break(error))
         self._fetches_of: dict[NodeId, int] = {}
         metadata.listeners.append(self._on_metadata)
 
@@ -132,7 +133,10 @@ class Fetcher:
         """Ask about states; those with a good answer. The others are failed here."""
         deadline = self._world.clock.now() + (self._config.request_timeout_ms + wait_ms) / 1000
         try:
-            response = await self._metadata.call(node, request, deadline=deadline)
+            partitions = [state.partition for state, _ in asked]
+            response = await self._metadata.call_leader(
+                node, request, partitions, deadline=deadline, wait_s=wait_ms / 1000
+            )
         except ProtocolError as error:
             for state, version in asked:
                 self._failed(state, version, error, None)

@@ -2,14 +2,14 @@
 
 ::
 
-    outside --join--> joined --sync--> assigned --told to, or the leader sees new partitions--> join ...
+    outside --join--> joined --sync--> assigned --asked to, or the leader sees new partitions--> join ...
        ^------------- thrown out (UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION, poll too late) --------------'
 
 - Eager assignors: everything is given up before joining. Cooperative ones (KIP-429): partitions are kept while joining,
   what is another's is given up afterwards, and then it joins once more.
 - Nothing is taken away while the application works on records (``poll_gate.py``).
 - Heartbeats go on by themselves. An application that does not ask for records for max_poll_interval_ms has its member
-  leave. Whoever was thrown out, or left like that, joins again with the next call: until then nothing that the
+  leave. A member that was expelled, or left like that, joins again with the next call: until then nothing that the
   application works on can be committed.
 
 Errors that no joining again can help end the consumer: its next call raises them.
@@ -24,7 +24,6 @@ from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any
 
-from minikafka.client.caller import error_in
 from minikafka.client.cluster_view import Update
 from minikafka.client.coordinator import Coordinator
 from minikafka.client.group_offsets import GroupOffsets, Membership
@@ -33,7 +32,6 @@ from minikafka.client.poll_gate import PollGate
 from minikafka.client.positions import Positions
 from minikafka.client.settings import ConsumerConfig
 from minikafka.client.structs import ConsumerRebalanceListener
-from minikafka.client.tasks import in_turn
 from minikafka.errors import (
     IllegalGeneration,
     MemberIdRequired,
@@ -46,6 +44,7 @@ from minikafka.errors import (
 from minikafka.groups.assignors import COOPERATIVE, Assignor, GroupMember
 from minikafka.groups.protocol import PROTOCOL_TYPE, Assignment, Subscription
 from minikafka.ports import World
+from minikafka.tasks import in_turn
 from minikafka.types import Epoch, Offset, TopicPartition
 from minikafka.wire.group_messages import (
     NO_GENERATION,
@@ -60,6 +59,7 @@ from minikafka.wire.group_messages import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from minikafka.wire.outcomes import error_in
 
 JOIN_GRACE_MS = 5_000
 """A join is answered when the rebalance ends, at the latest after the rebalance timeout, and a little."""
@@ -68,7 +68,7 @@ LEAVE_WAIT_S = 2.0
 Partitions = tuple[TopicPartition, ...]
 
 LEAVING: ContextVar[Member | None] = ContextVar("leaving", default=None)
-"""The member whose listener is told that it is over, for what that calls: the last moment for a commit."""
+"""The member whose listener hears that it is over, for what that calls: the last moment for a commit."""
 
 
 class Member:
@@ -114,7 +114,7 @@ class Member:
         self._is_joining = False
         self._awaits_poll = False
         """It joins when the application asks for records, not before: what that works on may be another's by now, and
-        would be committed in the name of a member that has the partition anew."""
+        would be committed in the name of a member that has the partition again."""
         self._was_owned: tuple[Partitions, int] = ((), NO_GENERATION)
         """What an eager member had, for assignors that remember."""
         self._dealt: dict[str, int] = {}
@@ -147,7 +147,7 @@ class Member:
             task.cancel()
         if self._on_metadata in self._metadata.listeners:
             self._metadata.listeners.remove(self._on_metadata)
-        listener = self._listener()  # whoever subscribes next has one of its own
+        listener = self._listener()  # the next subscription has one of its own
         self._listener = lambda: listener
         self.reached = self._positions.consumed()
         self._gate.release()
@@ -167,7 +167,7 @@ class Member:
         await in_turn(self._give_up_all, self._say_goodbye)
 
     def gives_up(self, positions: Positions) -> bool:
-        """Is it this consumer's member, and is its listener told now that it is over?"""
+        """Is it this consumer's member, and does its listener hear now that it is over?"""
         return self._is_giving_up and positions is self._positions
 
     async def _give_up_all(self) -> None:
@@ -245,7 +245,7 @@ class Member:
                 self._was_owned = self.owned, self.generation
                 await self._give_up(self.owned)
             elif self._is_cooperative:
-                # It goes on reading what it has; what it must give up it is told by the assignment.
+                # It goes on reading what it has; what it must give up is in the assignment.
                 self._gate.release()
                 self._tell()
             self._is_joining = True

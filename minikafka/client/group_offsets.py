@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from minikafka.client.caller import error_in, in_parts
+from minikafka.client.caller import in_parts
 from minikafka.client.coordinator import LOOK_AGAIN, Coordinator
 from minikafka.client.positions import Positions
 from minikafka.client.settings import ConsumerConfig
@@ -26,6 +26,7 @@ from minikafka.errors import (
     ProtocolError,
     RebalanceInProgress,
     UnknownMemberId,
+    UnstableOffsetCommit,
 )
 from minikafka.ports import World
 from minikafka.types import NO_EPOCH, NO_OFFSET, Epoch, Offset, TopicPartition
@@ -39,7 +40,7 @@ from minikafka.wire.group_messages import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
-from minikafka.wire.outcomes import outcome_of_all
+from minikafka.wire.outcomes import error_in, outcome_of_all
 
 OUT_OF_THE_GROUP = (IllegalGeneration, UnknownMemberId, RebalanceInProgress, FencedInstanceId)
 
@@ -90,18 +91,28 @@ class GroupOffsets:
         found: dict[TopicPartition, FetchedOffset] = {}
         for part in in_parts(partitions):
             asked = tuple(GroupPartition(topic=topic, partition=number) for topic, number in part)
-            request = OffsetFetchRequest(group_id=self._coordinator.group, partitions=asked)
-            response: OffsetFetchResponse = await self._coordinator.ask(request, deadline=self._deadline())
-            refusal = error_in(response)
-            if refusal is not None:
-                raise refusal
-            for each in response.partitions:
+            for each in await self._stable(asked):
                 wrong = error_in(each)
                 if wrong is not None:
                     raise wrong
                 if each.offset != NO_OFFSET:
                     found[TopicPartition(each.topic, each.partition)] = each
         return found
+
+    async def _stable(self, asked: tuple[GroupPartition, ...]) -> tuple[FetchedOffset, ...]:
+        """The answers for partitions; those of open transactions are awaited (KIP-447)."""
+        request = OffsetFetchRequest(group_id=self._coordinator.group, partitions=asked, require_stable=True)
+        deadline = self._deadline()
+        while True:
+            response: OffsetFetchResponse = await self._coordinator.ask(request, deadline=deadline)
+            refusal = error_in(response)
+            if refusal is not None:
+                raise refusal
+            pause_s = self._config.retry_backoff_ms / 1000
+            is_unstable = any(each.error_code == UnstableOffsetCommit.code for each in response.partitions)
+            if not is_unstable or self._world.clock.now() + pause_s >= deadline:
+                return response.partitions
+            await asyncio.sleep(pause_s)
 
     # ---- committing ----
 
@@ -180,7 +191,7 @@ class GroupOffsets:
             self._auto = asyncio.get_running_loop().create_task(self.commit_processed(), name="auto-commit")
 
     async def commit_processed(self) -> None:
-        """Commit what is done with and not yet committed. A failure is told as an event: it is read again, no more."""
+        """Commit what is done with and not yet committed. A failure is an event: it is read again, no more."""
         await self._by_itself(self._positions.processed())
 
     async def commit_positions(self) -> None:

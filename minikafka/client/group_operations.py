@@ -11,8 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from minikafka.client.caller import error_in
-from minikafka.client.coordinator import LOOK_AGAIN, Coordinator
+from minikafka.client.coordinator import GROUP_KEY, LOOK_AGAIN, TRANSACTION_KEY, Coordinator
 from minikafka.client.leaders import as_dict
 from minikafka.client.structs import OffsetAndMetadata, OffsetsPartlyChanged
 from minikafka.errors import (
@@ -30,6 +29,7 @@ from minikafka.groups.protocol import Subscription, by_topic
 from minikafka.types import NO_OFFSET, NodeId, Offset, TopicPartition
 from minikafka.wire import group_messages as g
 from minikafka.wire.messages import DescribedTopic
+from minikafka.wire.outcomes import error_in
 
 LOADING_PAUSE_MS = 100
 """Until a coordinator that still reads its log is asked again."""
@@ -69,7 +69,7 @@ class GroupOperations(ABC):
     async def describe_consumer_groups(
         self,
         group_ids: Sequence[str],
-        group_coordinator_id: NodeId | None = None,  # noqa: ARG002 - aiokafka's; it is always found anew here
+        group_coordinator_id: NodeId | None = None,  # noqa: ARG002 - aiokafka's; it is always looked up here
         include_authorized_operations: bool = False,  # noqa: FBT001, FBT002 - aiokafka's signature
     ) -> list[g.DescribedGroup]:
         """State, generation and members of each. Raises GroupIdNotFound for the first that does not exist."""
@@ -87,11 +87,13 @@ class GroupOperations(ABC):
             found.extend(response.groups)
         return found
 
-    async def find_coordinator(self, group_id: str, coordinator_type: int = 0) -> NodeId:
-        """Who coordinates the group (S32); ``coordinator_type`` 0 is a group, and there is no other."""
-        if coordinator_type != 0:
-            raise InvalidRequest(f"coordinator_type={coordinator_type}: transactions have no coordinator here")
-        return await self._coordinator(group_id).locate(self._deadline(None))
+    async def find_coordinator(self, group_id: str, coordinator_type: int = GROUP_KEY) -> NodeId:
+        """Return the broker that coordinates a group (S32), or with ``coordinator_type=1`` a transactional id."""
+        if coordinator_type not in (GROUP_KEY, TRANSACTION_KEY):
+            raise InvalidRequest(
+                f"coordinator_type={coordinator_type}: 0 (a group) or 1 (a transactional id) is needed"
+            )
+        return await self._coordinator(group_id, key_type=coordinator_type).locate(self._deadline(None))
 
     async def list_consumer_group_offsets(
         self,
@@ -138,7 +140,7 @@ class GroupOperations(ABC):
         """Forget what a group has committed for these, of topics that no member reads.
 
         Raises GroupSubscribedToTopic when a member reads one of the topics: nothing is forgotten then.
-        OffsetsPartlyChanged says of each what became of it, should somebody begin to read just then.
+        OffsetsPartlyChanged says of each what became of it, should a member begin to read just then.
         """
         wanted = as_dict(partitions)
         await self._check_unread(group_id, wanted)
@@ -206,7 +208,7 @@ class GroupOperations(ABC):
     async def describe_topics(self, topics: Sequence[str] | None = None) -> list[DescribedTopic]: ...
 
     @abstractmethod
-    def _coordinator(self, group: str) -> Coordinator: ...
+    def _coordinator(self, group: str, *, key_type: int = GROUP_KEY) -> Coordinator: ...
 
     @abstractmethod
     async def _living(self, deadline: float) -> list[NodeId]: ...
@@ -231,13 +233,13 @@ def _raise_refused(group: str, what: str, outcomes: Sequence[g.PartitionOutcome]
     if not refused:
         return
     first = next(iter(refused.values()))
-    told = "; ".join(f"{partition}: {error.name}: {error.message}" for partition, error in refused.items())
+    reasons = "; ".join(f"{partition}: {error.name}: {error.message}" for partition, error in refused.items())
     if done:
         raise OffsetsPartlyChanged(
-            f"group {group}: {what}: {', '.join(map(str, done))}; not {what}: {told}", done=done, refused=refused
+            f"group {group}: {what}: {', '.join(map(str, done))}; not {what}: {reasons}", done=done, refused=refused
         )
     unknown = any(error.outcome == UNKNOWN for error in refused.values())
-    message = first.message if len(refused) == 1 else told
+    message = first.message if len(refused) == 1 else reasons
     raise type(first)(message, outcome=UNKNOWN if unknown else first.outcome, **first.facts)
 
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from minikafka.client.caller import Backoff, error_in, in_parts
+from minikafka.client.caller import Backoff, in_parts
 from minikafka.client.cluster_view import Leader
 from minikafka.client.metadata import Metadata
 from minikafka.client.settings import ClientConfig
@@ -20,6 +20,7 @@ from minikafka.errors import (
 )
 from minikafka.ports import World
 from minikafka.types import NO_NODE, TopicPartition
+from minikafka.wire.outcomes import error_in
 
 Item = TypeVar("Item")
 MakeRequest = Callable[[list[tuple[TopicPartition, Item, Leader]]], Any]
@@ -40,9 +41,14 @@ class Leaders:
         self._backoff = Backoff(world.random, base_ms=config.retry_backoff_ms, max_ms=config.retry_backoff_max_ms)
 
     async def ask(
-        self, items: Mapping[TopicPartition, Item], make: MakeRequest[Item], *, deadline: float
+        self,
+        items: Mapping[TopicPartition, Item],
+        make: MakeRequest[Item],
+        *,
+        deadline: float,
+        results: str = "partitions",
     ) -> dict[TopicPartition, Any]:
-        """One successful answer per partition.
+        """One successful answer per partition. ``results``: the member of the response that lists them.
 
         Raises the first error that a retry cannot help, RequestTimedOut at ``deadline``. Its outcome is unknown once
         any attempt's was: a later refusal says nothing of an earlier one.
@@ -54,7 +60,7 @@ class Leaders:
             self._metadata.follow(topic)
         while True:
             missing = {partition: item for partition, item in items.items() if partition not in answers}
-            errors = await self._round(missing, make, answers, deadline)
+            errors = await self._round(missing, make, answers, deadline, results)
             if not errors:
                 return {partition: answers[partition] for partition in items}
             unsure |= dict.fromkeys(partition for partition, error in errors.items() if error.outcome == UNKNOWN)
@@ -80,6 +86,7 @@ class Leaders:
         make: MakeRequest[Item],
         answers: dict[TopicPartition, Any],
         deadline: float,
+        results: str,
     ) -> dict[TopicPartition, ProtocolError]:
         """Ask each leader once, all at the same time; what went wrong by partition."""
         view = self._metadata.view
@@ -92,7 +99,7 @@ class Leaders:
             else:
                 groups.setdefault(leader.node, []).append((partition, item, leader))
         calls = [
-            self._ask_node(node, part, make, answers, errors, deadline)
+            self._ask_node(node, part, make, answers, errors, deadline, results)
             for node, group in groups.items()
             for part in in_parts(group)
         ]
@@ -107,6 +114,7 @@ class Leaders:
         answers: dict[TopicPartition, Any],
         errors: dict[TopicPartition, ProtocolError],
         deadline: float,
+        results: str,
     ) -> None:
         patience = min(deadline, self._world.clock.now() + self._config.request_timeout_ms / 1000)
         try:
@@ -114,7 +122,7 @@ class Leaders:
         except ProtocolError as error:
             errors.update((partition, error) for partition, _, _ in group)
             return
-        found = {TopicPartition(each.topic, each.partition): each for each in response.partitions}
+        found = {TopicPartition(each.topic, each.partition): each for each in getattr(response, results)}
         for partition, _, _ in group:
             answer = found.get(partition)
             refusal = error_in(answer) if answer is not None else UnknownServerError("the answer says nothing of it")

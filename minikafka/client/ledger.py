@@ -1,4 +1,4 @@
-"""The ledger of a producer: what it sent, and what it was told of each record (docs/history-format.md).
+"""The ledger of a producer: what it sent, and the outcome of each record (docs/history-format.md).
 
 Rules for this file:
 
@@ -93,13 +93,13 @@ class AckLedger:
         if error is not None:
             self._fail(ops, error)
         elif self._answers:
-            told = future.result()
+            result = future.result()
             offsets = (
-                told.offsets
-                if isinstance(told, SentRecords)
-                else [told.offset + index if told.offset >= 0 else -1 for index in range(len(ops))]
+                result.offsets
+                if isinstance(result, SentRecords)
+                else [result.offset + index if result.offset >= 0 else -1 for index in range(len(ops))]
             )
-            self._acknowledge(ops, TopicPartition(told.topic, told.partition), offsets)
+            self._acknowledge(ops, TopicPartition(result.topic, result.partition), offsets)
         self._flush_soon()
 
     def _acknowledge(self, ops: Sequence[int], where: TopicPartition, offsets: Sequence[Offset]) -> None:

@@ -1,15 +1,16 @@
-"""Keeps a client's view of the cluster fresh: asks when told that it is stale, and at metadata.max.age.ms (S27).
+"""Keeps a client's view of the cluster fresh: asks when it is stale, and at metadata.max.age.ms (S27).
 
-One request at a time. Nodes are asked in random order, bootstrap servers last, each for two seconds at most: a
-stopped process (SIGSTOP) accepts connections and never answers. Whoever asks again because the answer told nothing new
-(a partition without a leader, say) waits longer each time, as Kafka's clients do since KIP-580, but never long: once
-there is a leader it should be found soon. A topic that nobody asked about before does not wait, as in Kafka's clients.
+One request at a time. Nodes are asked in random order, bootstrap servers last, each for half a second, or for up to two
+seconds if none answers: a stopped process (SIGSTOP) accepts connections and never answers. Repeated requests whose
+responses say nothing new (a partition without a leader, say) wait longer each time, as in Kafka since KIP-580,
+but never long: once there is a leader it should be found soon. A topic that was not requested before does not wait, as
+in Kafka's clients.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from typing import Any
 
@@ -19,6 +20,7 @@ from minikafka.client.connection_failures import ConnectionFailures, cause_of
 from minikafka.client.settings import ClientConfig
 from minikafka.errors import (
     NOT_WRITTEN,
+    UNKNOWN,
     BrokerNotAvailable,
     InconsistentClusterId,
     NetworkException,
@@ -29,11 +31,56 @@ from minikafka.ports import World
 from minikafka.types import NO_NODE, Address, NodeId, TopicPartition
 from minikafka.wire.messages import MetadataRequest, MetadataResponse
 
+ASK_FIRST_S = 0.5
+"""How long the first round waits for each node; a round in which no node answers makes the next one wait longer."""
 ASK_TIMEOUT_S = 2.0
+OVERDUE_S = 0.5
+"""A leader that holds a request for longer than it may, and this on top, may be frozen or cut off."""
 NEWS_PAUSE_SHARE = 5
-"""What part of ``retry_backoff_max_ms`` lies at most between two answers of which the first told nothing new."""
+"""What part of ``retry_backoff_max_ms`` lies at most between two answers of which the first had nothing new."""
 
 Listener = Callable[[Update], None]
+
+
+class _LeaderCall:
+    """A request to a leader: given up if it is overdue and the metadata names another leader.
+
+    A leader that is frozen or cut off does not respond, and the request timeout is longer than the election of its
+    successor takes. While a request is overdue, metadata is requested every OVERDUE_S.
+    """
+
+    __slots__ = ("_metadata", "_partitions", "_scope", "_timer", "is_given_up", "node")
+
+    def __init__(self, metadata: Metadata, node: NodeId, partitions: Collection[TopicPartition]) -> None:
+        self.is_given_up = False
+        self._metadata = metadata
+        self.node = node
+        self._partitions = partitions
+
+    async def run(self, calling: Awaitable[Any], wait_s: float) -> Any:
+        """Await ``calling``; TimeoutError if it was given up."""
+        self._timer = asyncio.get_running_loop().call_later(wait_s + OVERDUE_S, self._overdue)
+        try:
+            async with asyncio.timeout(None) as self._scope:
+                return await calling
+        finally:
+            self._timer.cancel()
+            self._metadata.overdue.pop(self, None)
+
+    def _overdue(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(OVERDUE_S, self._overdue)
+        self._metadata.overdue[self] = None
+        self._metadata.refresh_soon()
+        self.check()
+
+    def check(self) -> None:
+        """Give up the request if another node leads one of its partitions by now."""
+        view = self._metadata.view
+        leaders = [view.leader(*each).node for each in self._partitions]
+        if not self.is_given_up and any(each not in (NO_NODE, self.node) for each in leaders):
+            self.is_given_up = True
+            self._scope.reschedule(asyncio.get_running_loop().time())
 
 
 class Metadata:
@@ -52,16 +99,20 @@ class Metadata:
         self._topics: dict[str, None] = {}
         self._wanted = asyncio.Event()
         self._is_new = asyncio.Event()
-        """Somebody follows a topic that the last request did not name."""
+        """A caller follows a topic that the last request did not name."""
         self._asked = 0
         """Questions so far."""
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         """Who waits for the answer to a question after this one."""
         self._task: asyncio.Task[None] | None = None
         self._in_vain = 0
-        """How often in a row somebody wanted to know more, and nobody could tell."""
+        """How often in a row more was asked for, and no broker knew."""
         self._backoff = Backoff(world.random, base_ms=config.retry_backoff_ms, max_ms=config.retry_backoff_max_ms)
+        self._unanswered = 0
+        """Rounds over all nodes in a row in which none answered."""
         self._failures = ConnectionFailures()
+        self.overdue: dict[_LeaderCall, None] = {}
+        """Requests that leaders should have answered by now."""
 
     async def start(self, deadline: float) -> None:
         """Ask until a first broker answers. NetworkException at ``deadline`` when none did."""
@@ -128,9 +179,9 @@ class Metadata:
             if entry in self._waiting:
                 self._waiting.remove(entry)
 
-    def learn_leader(self, partition: TopicPartition, told: object, endpoints: object = ()) -> bool:
+    def learn_leader(self, partition: TopicPartition, leader: object, endpoints: object = ()) -> bool:
         """A refusal named the leader: take it over, or else ask. True when it was news."""
-        news = self.view.learn_leader(partition, told, endpoints)  # type: ignore[arg-type]
+        news = self.view.learn_leader(partition, leader, endpoints)  # type: ignore[arg-type]
         if news:
             self._tell(Update(accepted=True, changed=(partition,)))
         else:
@@ -150,10 +201,43 @@ class Metadata:
             raise NetworkException(f"node {node} is not in the metadata", outcome=NOT_WRITTEN)
         return await self._caller.call(address, request, deadline=deadline)
 
+    async def call_leader(
+        self,
+        node: NodeId,
+        request: Any,
+        partitions: Collection[TopicPartition],
+        *,
+        deadline: float,
+        wait_s: float = 0.0,
+    ) -> Any:
+        """As :meth:`call`, for requests that may be repeated at another node.
+
+        Args:
+            node: The leader of all ``partitions``.
+            request: The request.
+            partitions: What it asks for. If it is overdue and one of them has another leader, NetworkException
+                (unknown) is raised before ``deadline``.
+            deadline: When the request fails in any case.
+            wait_s: How long the leader may hold the request.
+        """
+        call = _LeaderCall(self, node, partitions)
+        try:
+            return await call.run(self.call(node, request, deadline=deadline), wait_s)
+        except TimeoutError:
+            raise NetworkException(
+                f"node {node} does not answer, and another node leads now", outcome=UNKNOWN
+            ) from None
+
     def any_addresses(self) -> list[Address]:
-        """All known addresses in random order, those of the bootstrap list that are not in the view last."""
-        known = [self.view.brokers[node] for node in sorted(self.view.brokers)]
-        self._world.random.shuffle(known)
+        """All known addresses in random order: those with overdue requests behind the others, and those of the
+        bootstrap list that are not in the view last.
+        """
+        nodes = sorted(self.view.brokers)
+        self._world.random.shuffle(nodes)
+        if self.overdue:
+            silent = {call.node for call in self.overdue}
+            nodes.sort(key=silent.__contains__)
+        known = [self.view.brokers[node] for node in nodes]
         return known + [address for address in self._config.bootstrap if address not in known]
 
     def controller_first(self) -> list[Address]:
@@ -201,14 +285,15 @@ class Metadata:
         return await self.ask_once(tuple(self._topics))
 
     async def ask_once(self, topics: tuple[str, ...] | None) -> MetadataResponse:
-        """One answer about ``topics`` (None: all) from whoever answers first; the view takes it over."""
+        """One answer about ``topics`` (None: all) from the broker that answers first; the view takes it over."""
         request = MetadataRequest(topics=topics, allow_auto_topic_creation=self._auto_create)
         last: ProtocolError | None = None
         self._asked += 1
         asked = self._asked
+        longest_s = min(ASK_TIMEOUT_S, self._config.request_timeout_ms / 1000)
+        patience_s = min(longest_s, ASK_FIRST_S * 2.0 ** min(self._unanswered, 10))
         for address in self.any_addresses():
             now = self._world.clock.now()
-            patience_s = min(ASK_TIMEOUT_S, self._config.request_timeout_ms / 1000)
             try:
                 response: MetadataResponse = await self._caller.call(address, request, deadline=now + patience_s)
                 update = self.view.update(response, self._world.clock.now(), all_topics=topics is None)
@@ -219,6 +304,7 @@ class Metadata:
                 last = error
                 continue
             self._failures.answered(address)
+            self._unanswered = 0
             if update.accepted:
                 if update.changed:
                     self._in_vain = 0
@@ -226,9 +312,12 @@ class Metadata:
                 self._tell(update)
                 return response
             last = BrokerNotAvailable(f"{address} knows less of the cluster than this client")
+        self._unanswered += 1
         raise NetworkException(f"no broker gave metadata; last: {last.name if last else ''} {last}")
 
     def _tell(self, update: Update) -> None:
+        for call in list(self.overdue):
+            call.check()
         for listener in self.listeners:
             listener(update)
 

@@ -11,13 +11,23 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from minikafka.addresses import is_number
-from minikafka.client.caller import error_in
 from minikafka.client.leaders import as_dict
 from minikafka.client.structs import ConfigChange, ConfigResource, NewPartitions, Reassignment
 from minikafka.errors import InvalidPartitions, InvalidRequest, ProtocolError
 from minikafka.types import NodeId, Offset, TopicPartition
 from minikafka.wire import admin as a
 from minikafka.wire import messages as m
+from minikafka.wire.acls import (
+    Acl,
+    AclFilter,
+    CreateAclsRequest,
+    CreateAclsResponse,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+    DescribeAclsRequest,
+    DescribeAclsResponse,
+)
+from minikafka.wire.outcomes import error_in
 
 KINDS = {"topic": a.TOPIC, "broker": a.BROKER}
 """Kinds of resources by name; the numbers are accepted too."""
@@ -180,6 +190,40 @@ class Operations(ABC):
             for each in response.partitions
         }
 
+    # ---- access control ----
+
+    async def describe_acls(self, acl_filter: AclFilter, timeout_ms: int | None = None) -> list[Acl]:
+        """Return the ACLs that the filter matches. Raises SecurityDisabled if the brokers have no authorizer."""
+        response: DescribeAclsResponse = await self._ask_anyone(
+            DescribeAclsRequest(filter=acl_filter), self._deadline(timeout_ms)
+        )
+        return list(response.acls)
+
+    async def create_acls(self, acls: Sequence[Acl], timeout_ms: int | None = None, *, wait: bool = True) -> None:
+        """Create ACLs; one that exists stays. The first error is raised.
+
+        ``wait``: return when every broker that can be reached uses them.
+        """
+        deadline = self._deadline(timeout_ms)
+        response: CreateAclsResponse = await self._change(CreateAclsRequest(creations=tuple(acls)), deadline)
+        _raise_first_of_acls(response.results)
+        if wait:
+            await self._wait_for_brokers(response.metadata_offset, deadline, lambda _: True, ())
+
+    async def delete_acls(
+        self, acl_filters: Sequence[AclFilter], timeout_ms: int | None = None, *, wait: bool = True
+    ) -> list[Acl]:
+        """Delete all ACLs that one of the filters matches and return them. The first error is raised.
+
+        If a response is lost, the request is sent again, and what the first attempt deleted is not returned.
+        """
+        deadline = self._deadline(timeout_ms)
+        response: DeleteAclsResponse = await self._change(DeleteAclsRequest(filters=tuple(acl_filters)), deadline)
+        _raise_first_of_acls(response.filter_results)
+        if wait:
+            await self._wait_for_brokers(response.metadata_offset, deadline, lambda _: True, ())
+        return list(dict.fromkeys(acl for each in response.filter_results for acl in each.matching_acls))
+
     # ---- the admin client's part ----
 
     @abstractmethod
@@ -269,6 +313,13 @@ def _enlarged(name: str, asked: NewPartitions) -> a.NewPartitions:
         if assignments is None
         else tuple(a.NewPartitionReplicas(broker_ids=tuple(each)) for each in assignments),
     )
+
+
+def _raise_first_of_acls(results: Sequence[m.Failed]) -> None:
+    for each in results:
+        error = error_in(each)
+        if error is not None:
+            raise error
 
 
 def _raise_first(

@@ -6,11 +6,11 @@ librdkafka's ``batch.size`` and kafka-python's ``batch_size`` are one entry.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 from minikafka.errors import InvalidConfig
+from minikafka.spelling import did_you_mean
 
 CALLED_HERE: Final[Mapping[str, str]] = {
     # kafka-python and Java
@@ -71,8 +71,7 @@ def unknown(name: str, known: Collection[str]) -> InvalidConfig:
     elif plain.startswith(("ssl_", "sasl_")):
         hint = f"; {_NO_SECURITY}"
     else:
-        near = difflib.get_close_matches(plain, sorted(known), n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        hint = did_you_mean(plain, known)
     return InvalidConfig(f"unknown parameter {name}{hint}", setting=name)
 
 

@@ -2,7 +2,8 @@
 
 A call of ``getone`` or ``getmany`` says that everything handed out before is done with. So a rebalance waits for the
 next such call (for at most max.poll.interval.ms, else the group goes on without this member), and between the moment
-when it goes ahead and its end nothing is handed out. Without faults a record is then read once, whoever commits when.
+when it goes ahead and its end nothing is handed out. Without faults a record is then read once, however commits
+interleave.
 
 Rules for this file: one task asks for records. What :meth:`enter` does, it does at once: no turn of the loop lies
 between the application's call and the decision to hold.

@@ -4,8 +4,8 @@ Rules for this file:
 
 1. No asyncio, no clock, no I/O: what to fetch, reset or validate goes out; answers come in with the version of the
    state that they were asked for. A seek makes a new version, so whatever is under way for the old one is ignored.
-2. Records go to the application in offset order, from the position on; gaps are normal; control batches are passed
-   over. The position moves only when records are handed out (or a gap is passed).
+2. Records go to the application in offset order, from the position on; gaps are normal; control batches, and batches
+   of aborted transactions, are passed over. The position moves only when records are handed out (or a gap is passed).
 3. A batch is opened when its records are wanted. What cannot be read is an error at its place: everything before it is
    delivered first, the position stays in front of it, and a seek leads past it.
 4. After a change of leader epoch nothing is fetched before the new leader confirmed the last fetched epoch.
@@ -25,6 +25,7 @@ from minikafka.client.settings import Deserializer
 from minikafka.client.structs import ConsumerRecord, LogTruncation, NoOffsetForPartition
 from minikafka.errors import CorruptMessage, OffsetOutOfRange, ProtocolError
 from minikafka.types import NO_EPOCH, NO_NODE, NO_OFFSET, Epoch, NodeId, Offset, TopicPartition
+from minikafka.wire.aborted import filter_of
 from minikafka.wire.batch import RecordBatch, split, verify
 from minikafka.wire.messages import EpochAnswer, FetchedPartition, ListedOffset
 from minikafka.wire.records import RecordView, records_of
@@ -265,7 +266,7 @@ class Positions:
         elif answer.end_offset < state.position:
             self._truncated(state, answer.end_offset, answer.leader_epoch)
         elif answer.end_offset < state.fetch_offset:
-            # Only records that nobody has seen are gone: fetch them anew.
+            # Only records that nobody has seen are gone: fetch them again.
             state.drop_buffered()
             self._unready(state)
             state.fetch_offset = state.position
@@ -295,7 +296,7 @@ class Positions:
             return False
         state.busy = False
         if state.fetch_offset != offset:
-            return False  # a batch before it could not be read: it is fetched anew from there
+            return False  # a batch before it could not be read: it is fetched again from there
         state.high_watermark = answer.high_watermark
         state.last_stable_offset = answer.last_stable_offset
         state.log_start_offset = answer.log_start_offset
@@ -310,11 +311,22 @@ class Positions:
             state.error = self._corrupt(state, error, offset, None)
             self._make_ready(state)
             return True
+        aborted = filter_of(answer.aborted_transactions)
         for batch in batches:
-            if batch.next_offset > state.fetch_offset:
-                state.batches.append(batch)
-                state.buffered_size += batch.size
-                state.fetch_offset, state.fetch_epoch = batch.next_offset, batch.leader_epoch
+            if batch.next_offset <= state.fetch_offset:
+                continue
+            kept = batch
+            if aborted is not None:
+                try:
+                    # What the position passes over is a batch without records.
+                    kept = batch._replace(record_count=0) if aborted.skips(batch) else batch
+                except CorruptMessage as error:
+                    state.error = self._corrupt(state, error, batch.base_offset, batch.next_offset)
+                    self._make_ready(state)
+                    return True
+            state.batches.append(kept)
+            state.buffered_size += batch.size
+            state.fetch_offset, state.fetch_epoch = batch.next_offset, batch.leader_epoch
         if state.batches:
             self._make_ready(state)
         return bool(state.batches)
@@ -425,7 +437,7 @@ class Positions:
         try:
             if self._check_crcs:
                 verify(batch.data)
-            state.unmade = iter(()) if batch.is_control else records_of(batch)
+            state.unmade = iter(()) if batch.is_control or not batch.record_count else records_of(batch)
         except ProtocolError as error:
             state.drop_buffered()
             state.fetch_offset = state.position if state.position is not None else batch.base_offset

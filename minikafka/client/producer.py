@@ -11,8 +11,8 @@ Idempotence is on by default: a retry neither duplicates nor reorders. Without i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, asynccontextmanager
 from itertools import accumulate
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self, cast, overload
@@ -27,11 +27,12 @@ from minikafka.client.partitioner import KeyHashes, choose_sticky
 from minikafka.client.sendable import UNFIT, check_rows, unfit
 from minikafka.client.sender import Part, Queue, Sender, Unwatched, Waiting
 from minikafka.client.settings import Partitioner, ProducerConfig
-from minikafka.client.structs import RecordMetadata, SentRecords
-from minikafka.client.tasks import Step, in_turn
+from minikafka.client.structs import GroupMetadata, OffsetAndMetadata, RecordMetadata, SentRecords
+from minikafka.client.transactions import State, Transactions, offsets_of
 from minikafka.config import KIB
 from minikafka.errors import (
     NOT_WRITTEN,
+    InvalidConfig,
     InvalidRequest,
     LeaderNotAvailable,
     MessageTooLarge,
@@ -41,6 +42,8 @@ from minikafka.errors import (
 )
 from minikafka.invariant import invariant
 from minikafka.ports import World
+from minikafka.tasks import Step, in_turn
+from minikafka.types import Offset, TopicPartition
 from minikafka.wire.batch import HEADER_SIZE
 from minikafka.wire.records import Headers, PlainRows, Row, Rows
 
@@ -49,6 +52,9 @@ NO_HEADERS_LISTED: Headers = []
 
 STICKY_SIZE = 16 * KIB
 """Bytes without a key that go to one partition before another one is chosen: Kafka's default batch.size (KIP-794)."""
+
+UNENDED = (State.OPEN, State.DOOMED, State.ABORTING)
+"""``stop`` aborts such a transaction."""
 
 LEDGER_PROCESS = "producer"
 """A producer's name in its ledger, unless it has a ``client_id``."""
@@ -82,7 +88,12 @@ class Producer:
         self.config = config
         self._world_source = world
         self._ledger_source = ledger
+        if ledger is not None and config.transactional_id is not None:
+            raise InvalidConfig(
+                "a ledger does not know of transactions: leave out ledger or transactional_id", setting="ledger"
+            )
         self._ledger: AckLedger | None = None
+        self._transactions: Transactions | None = None
         self._resources = AsyncExitStack()
         self._world: World | None = None
         self._metadata: Metadata | None = None
@@ -94,6 +105,7 @@ class Producer:
             delivery_timeout_s=config.delivery_timeout_ms / 1000,
             compression=config.compression_type or "none",
             idempotent=config.idempotent,
+            transactional=config.transactional_id is not None,
             calls_per_node_max=config.max_in_flight_requests_per_connection,
         )
         self._unwatched = Unwatched()
@@ -126,7 +138,17 @@ class Producer:
             self._metadata = Metadata(self.config, world, caller, auto_create=self.config.allow_auto_create_topics)
             await self._metadata.start(world.clock.now() + self.config.default_api_timeout_ms / 1000)
             self._sender = Sender(self.config, world, self._accumulator, self._metadata, caller)
-            self._topics = self._sender.topics
+            if self.config.transactional_id is None:
+                self._topics = self._sender.topics
+            else:
+                self._transactions = Transactions(
+                    self.config,
+                    world,
+                    self._metadata,
+                    self._sender,
+                    self._accumulator,
+                    on_doomed=self._close_topics,
+                )
             if self._ledger_source is not None:
                 self._ledger = AckLedger(
                     self._resources.enter_context(self._ledger_source),
@@ -137,6 +159,8 @@ class Producer:
                     idempotent=self.config.idempotent,
                 )
             self._sender.start()
+            if self._transactions is not None:
+                await self._transactions.initialize()
         except BaseException:
             await self._close()
             raise
@@ -155,7 +179,9 @@ class Producer:
         self._stopping = True
         self._topics = {}
         try:
-            if self._sender is not None:
+            if self._transactions is not None and self._transactions.state in UNENDED:
+                await self._transactions.abort()
+            elif self._sender is not None:
                 await self._sender.flushed()
         finally:
             await self._close()
@@ -333,6 +359,7 @@ class Producer:
             compression=self.config.compression_type or "none",
             size_max=self.config.max_batch_size,
             wall_ms=self._running_world().clock.wall_ms(),
+            transactional=self._transactions is not None,
             rows=None if self._ledger is None else [],
         )
 
@@ -368,7 +395,82 @@ class Producer:
 
     async def partitions_for(self, topic: str) -> frozenset[int]:
         """The topic's partitions."""
-        return frozenset(range(len(await self._admitted(topic, 0))))
+        self._running()
+        return frozenset(range(len(await self._known(topic, 1, self._now() + self.config.max_block_ms / 1000))))
+
+    # ---------------------------------------------------------------------------------------- transactions
+
+    def transaction(self) -> AbstractAsyncContextManager[None]:
+        """``async with producer.transaction():`` commits at the end of the block; an exception in it aborts.
+
+        Raises as :meth:`commit_transaction` does; a transaction that could not be committed has been aborted then,
+        unless the outcome is unknown.
+        """
+        return self._transaction()
+
+    @asynccontextmanager
+    async def _transaction(self) -> AsyncIterator[None]:
+        await self.begin_transaction()
+        try:
+            yield
+            await self.commit_transaction()
+        except BaseException:
+            if self._transactional().state in (State.OPEN, State.DOOMED):
+                await self.abort_transaction()
+            raise
+
+    async def begin_transaction(self) -> None:
+        """Begin a transaction: records are sent, and offsets committed, within one only."""
+        self._transactional().begin()
+        self._topics = self._running().topics
+
+    async def commit_transaction(self) -> None:
+        """Wait until every record is acknowledged, and commit the transaction.
+
+        Readers with ``isolation_level="read_committed"`` see its records a moment later, partition by partition.
+
+        Raises:
+            TransactionAbortable: A record or offsets failed, and nothing was committed: abort the transaction.
+            ProducerFenced: Another producer has this transactional id, or the transaction timed out; nothing was
+                committed.
+            RequestTimedOut: The outcome is unknown: call this method again.
+        """
+        transactions = self._transactional()
+        self._close_topics()
+        await transactions.commit()
+
+    async def abort_transaction(self) -> None:
+        """Abort the transaction: no reader with ``isolation_level="read_committed"`` will see its records."""
+        transactions = self._transactional()
+        self._close_topics()
+        await transactions.abort()
+
+    async def send_offsets_to_transaction(
+        self, offsets: Mapping[TopicPartition, Offset | OffsetAndMetadata], group_id: str | GroupMetadata
+    ) -> None:
+        """Commit what a group has consumed as part of the transaction: it counts if and only if that is committed.
+
+        Args:
+            offsets: The next offset to read of each partition, as ``Consumer.position`` returns it.
+            group_id: ``consumer.group_metadata()``: a consumer that has lost its partitions is fenced. A group's name
+                alone does not fence.
+
+        Raises:
+            IllegalGeneration: The group has gone on without this consumer: abort the transaction.
+            ProtocolError: The offsets were not committed, or the outcome is unknown: abort the transaction.
+        """
+        of_group = GroupMetadata(group_id) if isinstance(group_id, str) else group_id
+        await self._transactional().send_offsets(offsets_of(offsets), of_group)
+
+    def _close_topics(self) -> None:
+        """Let each ``send`` take its slow path, which refuses it."""
+        self._topics = {}
+
+    def _transactional(self) -> Transactions:
+        self._running()
+        if self._transactions is None:
+            raise InvalidRequest("this producer has no transactions: give it a transactional_id")
+        return self._transactions
 
     # ---------------------------------------------------------------------------------------- partition
 
@@ -508,10 +610,13 @@ class Producer:
     async def _admitted(self, topic: str, size: int) -> list[Queue]:
         """The topic's queues, once metadata knows the topic and the buffer has room for ``size`` more bytes."""
         sender = self._running()
+        number = None if self._transactions is None else self._transactions.check_open()
         deadline = self._now() + self.config.max_block_ms / 1000
         queues = await self._known(topic, 1, deadline)
         await sender.space_for(size, deadline)
         self._running()
+        if self._transactions is not None and self._transactions.check_open() != number:
+            raise InvalidRequest("the transaction ended while this record waited to be buffered: it was not sent")
         return queues
 
     async def _with_partition(self, topic: str, partition: int) -> list[Queue]:

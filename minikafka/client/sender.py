@@ -13,12 +13,11 @@ from typing import TypeAlias
 
 from minikafka.client.accumulator import Accumulator
 from minikafka.client.batches import NEVER, Batch, Call, Identity, PartitionQueue, is_success
-from minikafka.client.caller import Backoff, Caller, error_in
+from minikafka.client.caller import Backoff, Caller
 from minikafka.client.cluster_view import Update
 from minikafka.client.metadata import Metadata
 from minikafka.client.settings import ProducerConfig
 from minikafka.client.structs import RecordMetadata, SentRecords
-from minikafka.client.tasks import Tasks
 from minikafka.errors import (
     NOT_WRITTEN,
     UNKNOWN,
@@ -29,7 +28,9 @@ from minikafka.errors import (
     UnknownServerError,
 )
 from minikafka.ports import World
+from minikafka.tasks import Tasks
 from minikafka.types import NO_EPOCH, NO_NODE, Epoch, NodeId, TopicPartition
+from minikafka.wire.markers import TRANSACTION_V2
 from minikafka.wire.messages import (
     InitProducerIdRequest,
     InitProducerIdResponse,
@@ -38,6 +39,7 @@ from minikafka.wire.messages import (
     ProduceRequest,
     ProduceResponse,
 )
+from minikafka.wire.outcomes import error_in
 
 # A broker answers a produce at timeout_ms with what it knows; only a call later than this has an unknown outcome.
 ANSWER_GRACE_S = 1.0
@@ -81,7 +83,7 @@ class Part:
 
 
 class Unwatched:
-    """All records that were sent without a future: how many of them failed, and how, until somebody asks."""
+    """All records that were sent without a future: how many of them failed, and how, until it is asked for."""
 
     __slots__ = ("_count", "_first", "_outcomes")
 
@@ -114,10 +116,10 @@ class Unwatched:
             return
         self._first, self._count, self._outcomes = None, 0, set()
         outcome = first.outcome if len(outcomes) == 1 else UNKNOWN
-        told = (
+        message = (
             f"{first.message} ({count} of the records that were sent without a future failed; this is the first error)"
         )
-        raise type(first)(told, outcome=outcome, **first.facts)
+        raise type(first)(message, outcome=outcome, **first.facts)
 
 
 Waiting: TypeAlias = "asyncio.Future[RecordMetadata] | Part | Unwatched"
@@ -177,6 +179,8 @@ class Sender:
         """The leader epoch of each partition's last acknowledgement."""
         self.broken: BaseException | None = None
         """Why the producer ended by itself: a bug, or metadata of another cluster."""
+        self.on_failure: Callable[[ProtocolError], None] = lambda _: None
+        """Called with the error of each batch that failed for good, before its waiters."""
         self._config = config
         self._world = world
         self._accumulator = accumulator
@@ -186,7 +190,7 @@ class Sender:
         self._wake = asyncio.Event()
         self.wake: Callable[[], None] = self._wake.set
         """Look again: something was added, or is urgent."""
-        self._tasks = Tasks(self._break)
+        self._tasks = Tasks(lambda _task, error: self._break(error))
         self._main: asyncio.Task[None] | None = None
         self._identity_task: asyncio.Task[None] | None = None
         self._flushes: list[tuple[int, asyncio.Future[None]]] = []
@@ -197,7 +201,7 @@ class Sender:
         self._main = self._tasks.spawn(self._run(), "producer-sender")
 
     async def stop(self) -> None:
-        """Cancel what is in flight and tell whoever still waits."""
+        """Cancel what is in flight and answer all who still wait."""
         try:
             await self._tasks.end()
         finally:
@@ -247,8 +251,18 @@ class Sender:
             self.check()
 
     def fail(self, error: BaseException) -> None:
-        """End the producer: nothing more is sent, everybody is told why."""
+        """End the producer: nothing more is sent, every waiter gets the reason."""
         self._break(error)
+
+    def begin_identity(self, identity: Identity) -> None:
+        """The next transaction begins, with an epoch of its own."""
+        self._accumulator.begin_identity(identity, self._queues.values())
+
+    def drop_unsent(self, error: ProtocolError) -> None:
+        """Fail what is not in flight."""
+        for failure in self._accumulator.drop_unsent(error):
+            refuse(failure.batch, failure.error)
+        self.wake()
 
     def check(self) -> None:
         """Raise what ended the producer, if anything did."""
@@ -314,6 +328,8 @@ class Sender:
             acks=config.required_acks,
             timeout_ms=config.request_timeout_ms,
             client_id=config.client_id,
+            transactional_id=config.transactional_id,
+            transaction_version=0 if config.transactional_id is None else TRANSACTION_V2,
             partitions=tuple(
                 ProducePartition(topic=each.queue.topic, partition=each.queue.partition, records=(each.data or b"",))
                 for each in call.batches
@@ -327,7 +343,13 @@ class Sender:
         endpoints: object = ()
         try:
             deadline = clock.now() + config.request_timeout_ms / 1000 + ANSWER_GRACE_S
-            response: ProduceResponse = await self._metadata.call(call.node, request, deadline=deadline)
+            response: ProduceResponse
+            if self._config.idempotent:
+                # A copy that the former leader may have replicated is recognized by its sequence.
+                partitions = [each.topic_partition for each in call.batches]
+                response = await self._metadata.call_leader(call.node, request, partitions, deadline=deadline)
+            else:
+                response = await self._metadata.call(call.node, request, deadline=deadline)
             answers = {(each.topic, each.partition): each for each in response.partitions}
             endpoints = response.node_endpoints
         except ProtocolError as error:
@@ -359,8 +381,8 @@ class Sender:
             self._accumulator.succeeded(batch)
             return
         if error.stale_metadata or isinstance(error, NetworkException):
-            told = answer.current_leader if answer is not None else None
-            self._metadata.learn_leader(batch.topic_partition, told, endpoints)
+            leader = answer.current_leader if answer is not None else None
+            self._metadata.learn_leader(batch.topic_partition, leader, endpoints)
         if self._config.required_acks == 0 and error.outcome != NOT_WRITTEN:
             # Nobody waits for it, and sending it again might write it twice.
             self._accumulator.succeeded(batch)
@@ -390,6 +412,7 @@ class Sender:
             error=error.name,
             outcome=error.outcome,
         )
+        self.on_failure(error)
         refuse(batch, error)
 
     async def _init_producer_id(self) -> None:
@@ -414,7 +437,7 @@ class Sender:
             self._identity_task = None
             self.wake()
 
-    # ---------------------------------------------------------------------------------------- who is told
+    # ---------------------------------------------------------------------------------------- waiters
 
     def _on_metadata(self, update: Update) -> None:
         if self._metadata.failed is not None:

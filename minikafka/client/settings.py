@@ -1,4 +1,4 @@
-"""What a producer, a consumer and an admin client may be told, with aiokafka's names and Kafka's meaning.
+"""Settings of a producer, a consumer and an admin client, with aiokafka's names and Kafka's meaning.
 
 Rules for this file: data and checks only; every limit has a reason; a wrong value raises InvalidConfig with the
 setting's name. Names of aiokafka that mean nothing here (``sasl_...``) are taken with aiokafka's default value only.
@@ -37,7 +37,6 @@ NOT_USED_HERE: dict[str, tuple[Any, ...]] = {
     "security_protocol": ("PLAINTEXT",),
     "ssl_context": (None,),
     "connections_max_idle_ms": (540_000,),
-    "transaction_timeout_ms": (60_000,),
     "sasl_mechanism": ("PLAIN",),
     "sasl_plain_password": (None,),
     "sasl_plain_username": (None,),
@@ -90,7 +89,7 @@ class ClientConfig:
     retry_backoff_max_ms: int = 1_000
     """Pauses between attempts double from the first to the second, with jitter."""
     metadata_max_age_ms: int = 300_000
-    """Metadata is asked for anew after this long without any error (S27)."""
+    """Metadata is requested again after this long without any error (S27)."""
     default_api_timeout_ms: int = 60_000
     """Bound of the calls that are not records: offsets, topics, positions."""
 
@@ -137,6 +136,10 @@ class ProducerConfig(ClientConfig):
     key_serializer: Serializer | None = None
     value_serializer: Serializer | None = None
     transactional_id: str | None = None
+    """Send records in transactions. Of all producers with the same id only the latest one may write."""
+    transaction_timeout_ms: int = 60_000
+    """The coordinator aborts a transaction that stays open for longer; brokers limit it by
+    ``transaction.max.timeout.ms``."""
     allow_auto_create_topics: bool = True
     """May metadata requests create a missing topic, if the brokers' auto.create.topics.enable says so too?"""
 
@@ -150,10 +153,15 @@ class ProducerConfig(ClientConfig):
             raise UnsupportedCompressionType(
                 f"compression_type={self.compression_type!r}: one of {', '.join(CODEC_NAMES)} is needed"
             )
-        if self.transactional_id is not None:
-            raise InvalidConfig("transactional_id: transactions are not implemented", setting="transactional_id")
+        if self.transactional_id == "":
+            raise InvalidConfig("transactional_id is empty; leave it out or give a name", setting="transactional_id")
+        if self.transactional_id is not None and not self.idempotent:
+            raise InvalidConfig(
+                f"transactional_id={self.transactional_id!r} needs acks='all' and idempotence",
+                setting="transactional_id",
+            )
         _at_least(self, 0, "linger_ms", "max_block_ms")
-        _at_least(self, 1, "max_batch_size", "buffer_memory", "delivery_timeout_ms")
+        _at_least(self, 1, "max_batch_size", "buffer_memory", "delivery_timeout_ms", "transaction_timeout_ms")
         _at_least(self, 1, "max_in_flight_requests_per_connection")
         # Room for the 61 bytes of a batch's header and a record of some use.
         _at_least(self, 128, "max_request_size")

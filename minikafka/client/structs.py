@@ -88,8 +88,18 @@ class OffsetAndMetadata(NamedTuple):
     metadata: str = ""
 
 
+class GroupMetadata(NamedTuple):
+    """For which member of a group a producer commits offsets (``Consumer.group_metadata``)."""
+
+    group_id: str
+    generation_id: int = -1
+    """-1 with an empty ``member_id``: no member, and nothing fences an outdated consumer."""
+    member_id: str = ""
+    group_instance_id: str | None = None
+
+
 class ConsumerRebalanceListener:
-    """Told when partitions come and go (S31); override what is needed, plainly or with ``async def``.
+    """Called when partitions come and go (S31); override what is needed, plainly or with ``async def``.
 
     The consumer hands out nothing while it is called; ``seek`` and ``commit`` may be used.
     """

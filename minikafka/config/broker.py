@@ -7,12 +7,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from minikafka.addresses import parse_host_names, parse_listeners, parse_origins, parse_voters
+from minikafka.addresses import (
+    TLS_PROTOCOLS,
+    parse_host_names,
+    parse_listeners,
+    parse_origins,
+    parse_protocols,
+    parse_voters,
+)
 from minikafka.config.names import BROKER_NAME_OF
-from minikafka.config.setting import DAY_MS, GIB, INT_MAX, LONG_MAX, MIB, kept_setting, setting
+from minikafka.config.setting import DAY_MS, GIB, INT_MAX, LONG_MAX, MIB, NO_EFFECT, kept_setting, setting
 from minikafka.config.topic import COMPRESSION_TYPES, GZIP_LEVELS, KEEP_CODEC, LZ4_LEVELS, ZSTD_LEVELS, TopicConfig
 from minikafka.errors import InvalidConfig
 from minikafka.types import Address, Listener, NodeId
+
+STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+"""The only authorizer that there is, by the name that it has in Kafka."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,16 +46,55 @@ class BrokerConfig:
         "where to listen: NAME://host:port,...; port 0: any free one",
     )
     advertised_listeners: str = setting(
-        "advertised.listeners", "", "what clients of each listener are told, by its name; empty: the listeners"
+        "advertised.listeners",
+        "",
+        "Addresses that clients of each listener receive, by listener name (empty: the listeners).",
     )
     controller_listener_names: str = setting(
-        "controller.listener.names", "", "listeners that clients are told nothing of"
+        "controller.listener.names", "", "Names of listeners that clients do not learn of."
     )
     inter_broker_listener_name: str = setting(
         "inter.broker.listener.name", "", "where brokers find each other; empty: the first listener for clients"
     )
     listener_security_protocol_map: str = setting(
-        "listener.security.protocol.map", "", "NAME:PROTOCOL, comma separated; PLAINTEXT is the only protocol"
+        "listener.security.protocol.map",
+        "",
+        "NAME:PROTOCOL, comma separated; protocols are PLAINTEXT, HTTP, SSL and HTTPS (default: SSL and HTTPS for "
+        "listeners of that name, PLAINTEXT for all others)",
+    )
+    ssl_keystore_type: str = setting("ssl.keystore.type", "PEM", NO_EFFECT, one_of=("PEM",))
+    ssl_keystore_location: str = setting(
+        "ssl.keystore.location",
+        "",
+        "PEM file with the unencrypted private key and the certificate chain of the broker.",
+    )
+    ssl_truststore_type: str = setting("ssl.truststore.type", "PEM", NO_EFFECT, one_of=("PEM",))
+    ssl_truststore_location: str = setting(
+        "ssl.truststore.location", "", "PEM file with the CA certificates that sign the certificates of clients."
+    )
+    ssl_client_auth: str = setting(
+        "ssl.client.auth",
+        "none",
+        "Whether TLS listeners ask clients for a certificate (requested) and reject clients without one (required).",
+        one_of=("none", "requested", "required"),
+    )
+    ssl_enabled_protocols: str = setting(
+        "ssl.enabled.protocols",
+        "TLSv1.2,TLSv1.3",
+        "TLS versions of the listeners.",
+        one_of=("TLSv1.2,TLSv1.3", "TLSv1.3,TLSv1.2", "TLSv1.2", "TLSv1.3"),
+    )
+    authorizer_class_name: str = setting(
+        "authorizer.class.name",
+        "",
+        "Authorizer that checks the requests of clients against ACLs (default: none, everything is allowed).",
+        one_of=("", STANDARD_AUTHORIZER),
+    )
+    super_users: str = setting(
+        "super.users", "", "Principals that may do everything, as Type:name, separated by semicolons."
+    )
+    allow_everyone_if_no_acl_found: bool = setting(
+        "allow.everyone.if.no.acl.found", False, "Allow every operation on a resource to which no ACL applies."
     )
     log_dirs: str = setting("log.dirs", "./minikafka-data", "the data directory")
     broker_rack: str = setting("broker.rack", "", "kept for clients to see")
@@ -101,6 +150,72 @@ class BrokerConfig:
     group_min_session_timeout_ms: int = setting("group.min.session.timeout.ms", 6000, "of members", low=1)
     group_max_session_timeout_ms: int = setting("group.max.session.timeout.ms", 1_800_000, "of members", low=1)
     group_max_size: int = setting("group.max.size", INT_MAX, "members of one group", low=1)
+    group_consumer_session_timeout_ms: int = setting(
+        "group.consumer.session.timeout.ms",
+        45_000,
+        "A member of the consumer protocol that does not heartbeat for this long is removed from its group",
+        low=1,
+    )
+    group_consumer_heartbeat_interval_ms: int = setting(
+        "group.consumer.heartbeat.interval.ms",
+        5000,
+        "Interval at which members of the consumer protocol heartbeat",
+        low=1,
+    )
+    group_consumer_max_size: int = setting(
+        "group.consumer.max.size", INT_MAX, "Maximum number of members of a group of the consumer protocol", low=1
+    )
+
+    transaction_state_log_num_partitions: int = setting(
+        "transaction.state.log.num.partitions", 50, "Number of partitions of __transaction_state.", low=1
+    )
+    transaction_state_log_replication_factor: int = setting(
+        "transaction.state.log.replication.factor",
+        3,
+        "Replication factor of __transaction_state; at most the number of brokers.",
+        low=1,
+    )
+    transaction_state_log_min_isr: int = setting(
+        "transaction.state.log.min.isr",
+        2,
+        "min.insync.replicas of __transaction_state; at most its replication factor.",
+        low=1,
+    )
+    transaction_state_log_segment_bytes: int = setting(
+        "transaction.state.log.segment.bytes", 100 * MIB, "segment.bytes of __transaction_state.", low=14, high=INT_MAX
+    )
+    transaction_max_timeout_ms: int = setting(
+        "transaction.max.timeout.ms", 900_000, "Highest transaction.timeout.ms that a producer may request.", low=1
+    )
+    transaction_partition_verification_enable: bool = setting(
+        "transaction.partition.verification.enable",
+        True,
+        "Append a transactional batch only after the transaction's coordinator has confirmed its partition.",
+    )
+    transactional_id_expiration_ms: int = setting(
+        "transactional.id.expiration.ms",
+        604_800_000,
+        "A transactional id without transactions for this long is forgotten.",
+        low=1,
+    )
+    transaction_timeout_check_interval_ms: int = setting(
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
+        10_000,
+        "Interval between checks for transactions that have exceeded their timeout.",
+        low=1,
+    )
+    transaction_expiration_check_interval_ms: int = setting(
+        "transaction.remove.expired.transaction.cleanup.interval.ms",
+        3_600_000,
+        "Interval between checks for transactional ids that have expired.",
+        low=1,
+    )
+    transaction_commit_timeout_ms: int = setting(
+        "mk.transaction.commit.timeout.ms",
+        10_000,
+        "A record of the transaction coordinator that takes longer to commit is answered as unknown.",
+        low=1,
+    )
 
     broker_heartbeat_interval_ms: int = setting("broker.heartbeat.interval.ms", 2000, "to the controller", low=1)
     broker_session_timeout_ms: int = setting("broker.session.timeout.ms", 9000, "silent for this long: fenced", low=1)
@@ -289,9 +404,15 @@ class BrokerConfig:
 
     @property
     def client_listeners(self) -> tuple[Listener, ...]:
-        """Those that clients and brokers are told of."""
+        """Listeners that clients and brokers learn of."""
         hidden = _names(self.controller_listener_names)
         return tuple(each for each in self.all_listeners if each.name not in hidden)
+
+    @property
+    def tls_listeners(self) -> tuple[str, ...]:
+        """Names of the listeners that use TLS."""
+        protocols = parse_protocols(self.listener_security_protocol_map)
+        return tuple(each.name for each in self.all_listeners if protocols.get(each.name, each.name) in TLS_PROTOCOLS)
 
     @property
     def inter_broker_listener(self) -> Listener:
@@ -313,18 +434,31 @@ class BrokerConfig:
 
     @property
     def all_advertised(self) -> dict[str, Address]:
-        """What was said that clients are told, by the listener's name."""
+        """Configured advertised addresses, by listener name."""
         return {each.name: each.address for each in parse_listeners(self.advertised_listeners, "advertised.listeners")}
 
     @property
     def advertised(self) -> Address | None:
-        """The address that brokers are told, or None: where we listen."""
+        """The address that brokers use, or None for the listening address."""
         return self.all_advertised.get(self.inter_broker_listener.name)
 
     @property
     def voters(self) -> dict[NodeId, Address]:
         """The quorum's voters by node id, sorted; this node alone when the setting is empty."""
         return parse_voters(self.controller_quorum_voters) or {self.node_id: self.advertised or self.listener}
+
+    @property
+    def super_principals(self) -> frozenset[str]:
+        """``super.users``; InvalidConfig names an entry that is not a principal."""
+        names = [each.strip() for each in self.super_users.split(";") if each.strip()]
+        for name in names:
+            kind, colon, user = name.partition(":")
+            if not (kind and colon and user):
+                raise InvalidConfig(
+                    f"super.users={self.super_users!r}: {name!r} is not a principal; use Type:name, such as User:admin",
+                    setting="super.users",
+                )
+        return frozenset(names)
 
     @property
     def allowed_hosts(self) -> frozenset[str]:

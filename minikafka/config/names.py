@@ -65,7 +65,7 @@ whenever they are used. All others are read-only: a restart changes them.
 
 KNOWN_TO_KAFKA_ONLY = frozenset(
     """
-    advertised.host.name authorizer.class.name background.threads broker.id broker.id.generation.enable
+    advertised.host.name background.threads broker.id broker.id.generation.enable
     controller.quorum.append.linger.ms controller.quorum.bootstrap.servers
     inter.broker.protocol.version
     leader.imbalance.per.broker.percentage log.dir log.flush.scheduler.interval.ms
@@ -76,8 +76,7 @@ KNOWN_TO_KAFKA_ONLY = frozenset(
     metadata.max.idle.interval.ms metadata.max.retention.bytes num.io.threads num.network.threads
     num.recovery.threads.per.data.dir num.replica.fetchers queued.max.requests replica.selector.class
     replica.socket.receive.buffer.bytes request.timeout.ms security.inter.broker.protocol socket.receive.buffer.bytes
-    socket.send.buffer.bytes transaction.state.log.min.isr transaction.state.log.num.partitions
-    transaction.state.log.replication.factor zookeeper.connect
+    socket.send.buffer.bytes zookeeper.connect
     """.split()
 )
 """Names that Kafka's files often carry and that mean nothing here: one notice each, no error."""

@@ -6,17 +6,18 @@ unknown name is an error that suggests the nearest one; a name that Kafka knows 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from minikafka.addresses import PLAINTEXT, is_loopback
+from minikafka.addresses import is_loopback
 from minikafka.config.broker import BrokerConfig, table
 from minikafka.config.names import KNOWN_TO_KAFKA_ONLY
 from minikafka.config.setting import parsed_value
 from minikafka.config.topic import TopicConfig
 from minikafka.errors import InvalidConfig
+from minikafka.spelling import did_you_mean
+from minikafka.types import ANONYMOUS
 
 # No setting's name is half as long; comparing a longer one takes long.
 NAME_SHOWN_MAX = 100
@@ -24,7 +25,7 @@ NAME_SHOWN_MAX = 100
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """A checked configuration and what should be told about it."""
+    """A checked configuration and the remarks about it."""
 
     config: BrokerConfig
     notices: tuple[str, ...]
@@ -34,9 +35,8 @@ def unknown_setting(name: str, known: Iterable[str]) -> InvalidConfig:
     """The error for a name that is not among ``known``; it suggests the nearest one."""
     name = name if len(name) <= NAME_SHOWN_MAX else name[:NAME_SHOWN_MAX] + "..."
     # A look for very near names alone takes a tenth of the time, and one request may hold hundreds of unknown names.
-    looks = (difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff) for cutoff in (0.8, 0.5))
-    near = next(filter(None, looks), [])
-    hint = f"; did you mean {near[0]}?" if near else "; `minikafka serve --list-settings` lists all"
+    names, otherwise = list(known), "`minikafka serve --list-settings` lists all"
+    hint = did_you_mean(name, names, cutoff=0.8) or did_you_mean(name, names, cutoff=0.5, otherwise=otherwise)
     return InvalidConfig(f"unknown setting {name}{hint}", setting=name)
 
 
@@ -67,6 +67,7 @@ def parse_broker(settings: Mapping[str, str], *, base: BrokerConfig | None = Non
 def check(config: BrokerConfig) -> None:
     """What must hold between settings; raises InvalidConfig."""
     _check_listeners(config)
+    _check_authorizer(config)
     config.topic_defaults().check()
     _ = config.allowed_hosts, config.allowed_origins
     if config.broker_session_timeout_ms <= config.broker_heartbeat_interval_ms:
@@ -103,13 +104,58 @@ def _check_listeners(config: BrokerConfig) -> None:
                 f"advertised.listeners names {name}, which is no listener for clients: {', '.join(sorted(known))} are",
                 setting="advertised.listeners",
             )
-    for pair in filter(None, map(str.strip, config.listener_security_protocol_map.split(","))):
-        name, colon, protocol = pair.partition(":")
-        if not colon or protocol.strip().upper() != PLAINTEXT:
+    _check_tls(config)
+
+
+def _check_authorizer(config: BrokerConfig) -> None:
+    supers = config.super_principals
+    if not config.authorizer_class_name:
+        return
+    if not supers and not config.allow_everyone_if_no_acl_found:
+        raise InvalidConfig(
+            "authorizer.class.name is set, but super.users is empty, so nobody could create the first ACL; set "
+            "super.users to the principals of administrators, such as User:admin",
+            setting="super.users",
+        )
+    if ANONYMOUS in supers and not config.insecure:
+        raise InvalidConfig(
+            f"super.users contains {ANONYMOUS}, so every client without credentials could do everything; remove it, or "
+            "set mk.insecure=true if the network is yours",
+            setting="super.users",
+        )
+    if {each.name for each in config.client_listeners} == {config.inter_broker_listener.name}:
+        raise InvalidConfig(
+            f"authorizer.class.name is set, but clients can only use {config.inter_broker_listener}, the listener of "
+            "brokers, where nothing is checked; add a listener for clients and set inter.broker.listener.name",
+            setting="inter.broker.listener.name",
+        )
+
+
+def _check_tls(config: BrokerConfig) -> None:
+    encrypted = config.tls_listeners
+    if not encrypted:
+        return
+    # Brokers and controllers call each other in plain text, so they need a listener that is.
+    clients_only = {each.name for each in config.client_listeners} - {config.inter_broker_listener.name}
+    for name in encrypted:
+        if name not in clients_only:
             raise InvalidConfig(
-                f"listener.security.protocol.map={pair!r}: NAME:{PLAINTEXT} is needed, there is no TLS and no SASL",
-                setting="listener.security.protocol.map",
+                f"listener {name} uses TLS, but brokers and controllers call each other without TLS; add "
+                "a PLAINTEXT listener and set inter.broker.listener.name to its name",
+                setting="inter.broker.listener.name",
             )
+    if not config.ssl_keystore_location:
+        raise InvalidConfig(
+            f"listener {encrypted[0]} uses TLS, but ssl.keystore.location is empty; set it to a PEM file with the "
+            "broker's private key and certificate chain",
+            setting="ssl.keystore.location",
+        )
+    if config.ssl_client_auth != "none" and not config.ssl_truststore_location:
+        raise InvalidConfig(
+            f"ssl.client.auth={config.ssl_client_auth}, but ssl.truststore.location is empty; set it to a PEM file "
+            "with the CA certificates that sign the certificates of clients",
+            setting="ssl.truststore.location",
+        )
 
 
 def parse_topic(settings: Mapping[str, str], *, base: TopicConfig | None = None) -> TopicConfig:

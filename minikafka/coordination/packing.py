@@ -1,10 +1,10 @@
 """Kafka's primitive types: big-endian numbers; texts, bytes and arrays behind their length, -1 for null.
 
 A flexible version (KIP-482) has other lengths (unsigned varints of the length plus one, 0 for null) and tagged fields
-at the end of each structure. Flexible versions are only read.
+at the end of each structure.
 
-Used by the two formats that other tools read from our topics: the records of ``__consumer_offsets`` and the consumer
-protocol's subscription and assignment.
+Used by the formats that other tools read from our topics: the records of ``__consumer_offsets`` and
+``__transaction_state``, and the consumer protocol's subscription and assignment.
 
 Rules for this file: whatever bytes come, the only error is ValueError, and it says where.
 """
@@ -12,10 +12,11 @@ Rules for this file: whatever bytes come, the only error is ValueError, and it s
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TypeVar
 
-_INT16, _INT32, _INT64 = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">q")
+_INT8, _INT16, _INT32, _INT64 = struct.Struct(">b"), struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">q")
 T = TypeVar("T")
 
 
@@ -24,10 +25,16 @@ class Packer:
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
+        self.is_flexible = False
+        """Set behind the version: lengths are those of KIP-482 from there on."""
 
     def packed(self) -> bytes:
         """All that was added."""
         return b"".join(self._parts)
+
+    def int8(self, value: int) -> Packer:
+        self._parts.append(_INT8.pack(value))
+        return self
 
     def int16(self, value: int) -> Packer:
         self._parts.append(_INT16.pack(value))
@@ -44,20 +51,40 @@ class Packer:
     def text(self, value: str | None) -> Packer:
         """UTF-8 behind an int16; None is length -1."""
         raw = b"" if value is None else value.encode()
-        return self.int16(-1 if value is None else len(raw)).raw(raw)
+        return self._length(-1 if value is None else len(raw), self.int16).raw(raw)
 
     def data(self, value: bytes | None) -> Packer:
         """Bytes behind an int32; None is length -1."""
-        return self.int32(-1 if value is None else len(value)).raw(value or b"")
+        return self._length(-1 if value is None else len(value), self.int32).raw(value or b"")
+
+    def _varint(self, value: int) -> Packer:
+        while value >= 0x80:
+            self._parts.append(bytes((value & 0x7F | 0x80,)))
+            value >>= 7
+        return self.raw(bytes((value,)))
+
+    def _length(self, value: int, fixed: Callable[[int], Packer]) -> Packer:
+        return self._varint(value + 1) if self.is_flexible else fixed(value)
+
+    def tags(self, fields: Mapping[int, bytes] = MappingProxyType({})) -> Packer:
+        """The tagged fields that end a structure of a flexible version; any other version has none."""
+        if not self.is_flexible:
+            return self
+        self._varint(len(fields))
+        for tag, value in sorted(fields.items()):
+            self._varint(tag)
+            self._varint(len(value))
+            self.raw(value)
+        return self
 
     def raw(self, value: bytes) -> Packer:
         self._parts.append(value)
         return self
 
-    def array(self, items: Sequence[T], add: Callable[[T], object]) -> Packer:
-        """A count, and ``add`` for each item."""
-        self.int32(len(items))
-        for item in items:
+    def array(self, items: Sequence[T] | None, add: Callable[[T], object]) -> Packer:
+        """A count, and ``add`` for each item; None is length -1."""
+        self._length(-1 if items is None else len(items), self.int32)
+        for item in items or ():
             add(item)
         return self
 
@@ -82,6 +109,9 @@ class Unpacker:
         taken = self._packed[self._at : self._at + size]
         self._at += size
         return taken
+
+    def int8(self) -> int:
+        return int(_INT8.unpack(self._take(1, "int8"))[0])
 
     def int16(self) -> int:
         return int(_INT16.unpack(self._take(2, "int16"))[0])
@@ -139,8 +169,17 @@ class Unpacker:
         return None if size == -1 else self._take(size, "bytes")
 
     def array(self, read: Callable[[], T]) -> tuple[T, ...]:
+        """An array that may not be null."""
+        items = self.array_or_none(read)
+        if items is None:
+            raise ValueError(f"a null array before {self._at}")
+        return items
+
+    def array_or_none(self, read: Callable[[], T]) -> tuple[T, ...] | None:
         """A count, then as many; each item takes at least a byte, so a count beyond what is left is refused."""
         count = self._length(self.int32)
+        if count == -1:
+            return None
         if not 0 <= count <= self.left:
             raise ValueError(f"{count} items announced before {self._at}: {self.left} bytes are left")
         return tuple(read() for _ in range(count))
@@ -148,5 +187,5 @@ class Unpacker:
 
 def versions(key: bytes | None, value: bytes | None) -> str:
     """The versions that a record's key and value begin with, for a message."""
-    told = ["none" if part is None else str(int.from_bytes(part[:2], signed=True)) for part in (key, value)]
-    return f"key {told[0]}, value {told[1]}"
+    versions = ["none" if part is None else str(int.from_bytes(part[:2], signed=True)) for part in (key, value)]
+    return f"key {versions[0]}, value {versions[1]}"

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from minikafka.coordination.step import Step, Write
 from minikafka.errors import ProtocolError
+from minikafka.types import NO_OFFSET, NO_PRODUCER, Offset
 
 
 class Coordinator(Protocol):
@@ -21,11 +22,19 @@ class Coordinator(Protocol):
         """The kind of the event that reports records of newer versions."""
         ...
 
-    def replay(self, key: bytes, value: bytes | None) -> bool:
+    def replay(
+        self, key: bytes, value: bytes | None, *, offset: Offset = NO_OFFSET, producer_id: int = NO_PRODUCER
+    ) -> bool:
         """Apply one record of the log, first to last; the last of each key counts.
+
+        ``producer_id``: whose transaction the record belongs to, if any.
 
         Returns False for a version that a later release wrote. Raises ValueError: no coordinator wrote this.
         """
+        ...
+
+    def transaction_ended(self, producer_id: int, *, is_commit: bool) -> None:
+        """A marker of a producer is committed, after the records of its transaction."""
         ...
 
     def packed(self, record: Any) -> tuple[bytes, bytes | None]:

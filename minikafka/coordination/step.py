@@ -1,7 +1,7 @@
 """One step of a coordinator: what a rule wants done, handed to the driver (DESIGN D1, D5).
 
 A step collects answers for parked requests and writes to the coordinator's partition. A write is appended at once, in
-order; what it changes comes into force when it is committed, and only then may anybody read it or be told of it.
+order; what it changes comes into force when it is committed, and only then may a client read it or receive it.
 
 Rules for this file: data. A ticket may be answered twice (first "unknown", later the truth): the driver gives the
 first answer and drops the second.
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from minikafka.errors import (
     UNKNOWN,
@@ -25,9 +25,20 @@ from minikafka.errors import (
     RequestTimedOut,
     UnknownTopicOrPartition,
 )
+from minikafka.log.verification import VerificationGuard
+from minikafka.types import NO_OFFSET, Offset
 
 Ticket: TypeAlias = int
 """Names a request that waits for its answer."""
+
+
+class InTransaction(NamedTuple):
+    """The transaction that a write belongs to: its records count when the transaction commits."""
+
+    producer_id: int
+    producer_epoch: int
+    guard: VerificationGuard | None
+    """None: the write needs no verification."""
 
 
 @dataclass(slots=True)
@@ -42,6 +53,9 @@ class Write:
     """Of the coordinator's own type; its ``packed`` gives their bytes."""
     committed: Callable[[Step], None]
     refused: Callable[[ProtocolError, Step], None]
+    transaction: InTransaction | None = None
+    base_offset: Offset = NO_OFFSET
+    """Of the first record, set when the batch is appended."""
 
 
 @dataclass(slots=True)
@@ -64,11 +78,11 @@ _MOVED = (NotLeaderOrFollower, KafkaStorageError)
 
 
 def as_coordinator(error: ProtocolError) -> ProtocolError:
-    """What a member is told when the log of ``__consumer_offsets`` refused: Kafka's mapping, outcome kept."""
+    """The error that a client receives when the coordinator's log refused: Kafka's mapping, outcome kept."""
     if isinstance(error, _UNAVAILABLE):
-        return CoordinatorNotAvailable(f"the group's log: {error.message}", outcome=error.outcome)
+        return CoordinatorNotAvailable(f"the coordinator's log: {error.message}", outcome=error.outcome)
     if isinstance(error, _MOVED):
-        return NotCoordinator(f"the group's log: {error.message}", outcome=error.outcome)
+        return NotCoordinator(f"the coordinator's log: {error.message}", outcome=error.outcome)
     return error
 
 

@@ -1,4 +1,4 @@
-"""What members of a group are told: the answers of JoinGroup and SyncGroup, made from where the group stands.
+"""The answers of JoinGroup and SyncGroup, made from the group's state.
 
 Rule for this file: it reads the group and changes nothing.
 """
@@ -11,7 +11,7 @@ from minikafka.wire.group_messages import JoinedMember, JoinGroupResponse, SyncG
 
 
 def joined(group: Group, member: Member, *, skip_assignment: bool = False) -> JoinGroupResponse:
-    """The generation; only its leader is told who the members are."""
+    """The generation; only its leader receives the list of members."""
     protocol = group.protocol or ""
     leads = group.leader == member.member_id and (group.state is State.COMPLETING or skip_assignment)
     return JoinGroupResponse(

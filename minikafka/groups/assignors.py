@@ -63,7 +63,7 @@ def in_order(members: Sequence[GroupMember]) -> list[GroupMember]:
 
 
 def all_partitions(partitions: Mapping[str, int], members: Sequence[GroupMember]) -> list[TopicPartition]:
-    """Of every existing topic that somebody subscribes to, sorted by topic and number."""
+    """Of every existing topic that a member subscribes to, sorted by topic and number."""
     topics = {topic for member in members for topic in member.subscription.topics}
     return [TopicPartition(topic, each) for topic in sorted(topics) for each in range(partitions.get(topic, 0))]
 

@@ -8,6 +8,8 @@ out by their next request.
   answered and can be read when they are committed.
 - Committed offsets are what members and tools may rely on; nobody reads a pending one.
 - A group without members and offsets is deleted when its last offset expires.
+- Groups of the consumer protocol (KIP-848) are in ``consumer/groups.py``; the classic group of the same name is then
+  empty and stands for the group's offsets. A group changes its protocol only while it has no members.
 
 Rules for this file: synchronous; each call fills the step and returns. A request that is refused raises ProtocolError.
 """
@@ -19,28 +21,40 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from minikafka.coordination.step import Step, Ticket, Write, as_coordinator, is_unknown
+from minikafka.coordination.step import InTransaction, Step, Ticket, Write, as_coordinator, is_unknown
 from minikafka.errors import (
     CoordinatorNotAvailable,
     GroupIdNotFound,
     GroupSubscribedToTopic,
     IllegalGeneration,
+    InconsistentGroupProtocol,
     NonEmptyGroup,
     NotCoordinator,
     ProtocolError,
     RebalanceInProgress,
     UnknownMemberId,
+    UnstableOffsetCommit,
 )
+from minikafka.groups.answers import failed_join
+from minikafka.groups.consumer import records as consumer_records
+from minikafka.groups.consumer.group import JOIN, Draft, Topics
+from minikafka.groups.consumer.groups import ConsumerGroups
+from minikafka.groups.consumer.heartbeat import check_committer, check_member
+from minikafka.groups.consumer.records import ConsumerRecord
 from minikafka.groups.group import Group, State
 from minikafka.groups.limits import check_commit, check_group_id, metadata_refusal
 from minikafka.groups.offsets import CommittedOffsets
 from minikafka.groups.rebalance import Rebalance
 from minikafka.groups.records import CommittedOffset, GroupRecord, GroupsRecord, OffsetRecord, packed, unpacked
 from minikafka.groups.settings import GroupSettings
+from minikafka.groups.transactional import Placed
+from minikafka.log.verification import VerificationGuard
 from minikafka.ports import Events
-from minikafka.types import TopicPartition
+from minikafka.types import NO_OFFSET, NO_PRODUCER, Offset, TopicPartition
 from minikafka.wire.group_messages import (
+    ConsumerGroupHeartbeatRequest,
     DeletedGroup,
+    DescribedConsumerGroup,
     DescribedGroup,
     DescribedMember,
     FetchedOffset,
@@ -60,6 +74,7 @@ from minikafka.wire.group_messages import (
     PartitionOutcome,
     SyncGroupRequest,
 )
+from minikafka.wire.transaction_messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 
 
 class Standing(NamedTuple):
@@ -71,12 +86,21 @@ class Standing(NamedTuple):
     committed: Mapping[TopicPartition, CommittedOffset]
 
 
+CLASSIC, CONSUMER = "classic", "consumer"
+"""Types of groups, as ListGroups names them."""
+
+
+def packed_any(record: GroupsRecord | ConsumerRecord) -> tuple[bytes, bytes | None]:
+    """Key and value of a record of either protocol."""
+    return consumer_records.packed(record) if isinstance(record, ConsumerRecord) else packed(record)
+
+
 class GroupCoordinator:
     """All groups of one partition: a ``coordination.rule.Coordinator``."""
 
     kind = "group"
     skipped_event = "group_records_skipped"
-    packed = staticmethod(packed)
+    packed = staticmethod(packed_any)
 
     def __init__(
         self,
@@ -85,6 +109,7 @@ class GroupCoordinator:
         new_member_id: Callable[[str], str],
         events: Events,
         topic_exists: Callable[[str], bool] = lambda _: True,
+        topics: Callable[[], Topics] = dict,
     ) -> None:
         self._settings = settings
         self._events = events
@@ -92,6 +117,8 @@ class GroupCoordinator:
         self._gone_unloaded: dict[str, None] = {}
         """Topics that were deleted while the log was being read; another of the same name may be there by now."""
         self._rebalance = Rebalance(settings, new_member_id=new_member_id, events=events)
+        self._consumers = ConsumerGroups(settings, topics=topics, events=events)
+        self._topics = topics
         self._groups: dict[str, Group] = {}
         self._offsets = CommittedOffsets()
         self._agenda: list[tuple[float, str]] = []
@@ -100,34 +127,52 @@ class GroupCoordinator:
 
     # ------------------------------------------------------------------------------------------------- its life
 
-    def replay(self, key: bytes, value: bytes | None) -> bool:
+    def replay(
+        self, key: bytes, value: bytes | None, *, offset: Offset = NO_OFFSET, producer_id: int = NO_PRODUCER
+    ) -> bool:
         """One record of the log, first to last; the last of each key counts. False: a version of a later release."""
+        consumer_record = consumer_records.unpacked(key, value)
+        if consumer_record is not None:
+            self._consumers.replay(consumer_record)
+            return True
         record = unpacked(key, value)
         if record is None:
             return False
         if isinstance(record, OffsetRecord):
-            self._offsets.apply(record)
+            if producer_id == NO_PRODUCER:
+                self._offsets.apply(record, offset)
+            else:
+                self._offsets.transactional.add(producer_id, Placed(record, offset))
         elif record.value is None:
             self._groups.pop(record.group, None)
         else:
             self._groups[record.group] = Group.of(record.group, record.value)
         return True
 
+    def transaction_ended(self, producer_id: int, *, is_commit: bool) -> None:
+        """The marker of a transaction is committed: its offsets count from now on, or are forgotten."""
+        for name in self._offsets.transaction_ended(producer_id, is_commit=is_commit):
+            group = self._groups.get(name)
+            if group is not None:
+                self._forget_if_nothing(group)
+
     def loaded(self, step: Step) -> None:
         """The log was read to its end: sessions begin now."""
-        for name in sorted(self._offsets.groups() - self._groups.keys()):
+        self._consumers.loaded(step)
+        names = self._offsets.groups() | {each.group.group_id for each in self._consumers.all()}
+        for name in sorted(names - self._groups.keys()):
             self._groups[name] = Group(name)
         for group in self._groups.values():
             group.started(step.now)
             self._plan(group)
-        # Nobody coordinated when these went, or whoever did was not heard to the end.
+        # Nobody coordinated when these went, or the coordinator did not finish its answers.
         self.topics_deleted([*self._gone_unloaded, *self._missing_topics()], step)
         self._gone_unloaded.clear()
         self._expiry_at = step.now + self._settings.expiry_interval_ms / 1000
         self._events("group_coordinator_loaded", groups=len(self._groups))
 
     def resign(self, step: Step) -> None:
-        """This broker leads the partition no more: everyone who waits is told to look for the new coordinator."""
+        """This broker no longer leads the partition: every waiting member is sent to the new coordinator."""
         error = NotCoordinator("the group has another coordinator now")
         for group in self._groups.values():
             self._rebalance.resign(group, error, step)
@@ -135,6 +180,9 @@ class GroupCoordinator:
     def committed(self, write: Write, step: Step) -> None:
         """The records of ``write`` are committed: they count."""
         write.committed(step)
+        name = write.records[0].group
+        if GroupRecord(group=name, value=None) in write.records and self._consumers.get(name) is not None:
+            self._groups[name] = Group(name)  # the classic group became one of the consumer protocol
         self._touched(self._groups.get(write.records[0].group), step)
 
     def refused(self, write: Write, error: ProtocolError, step: Step) -> None:
@@ -165,18 +213,27 @@ class GroupCoordinator:
             return
         while group.next_deadline() <= step.now:
             self._rebalance.tick(group, step)
+        held = self._consumers.get(group.group_id)
+        while held is not None and held.next_deadline() <= step.now:
+            self._consumers.tick(held, step)
         self._plan(group)
         self._forget_if_nothing(group)
 
     def _plan(self, group: Group) -> None:
         deadline = group.next_deadline()
+        held = self._consumers.get(group.group_id)
+        if held is not None:
+            deadline = min(deadline, held.next_deadline())
         if deadline < self._planned.get(group.group_id, math.inf):
             self._planned[group.group_id] = deadline
             heapq.heappush(self._agenda, (deadline, group.group_id))
 
     def _forget_if_nothing(self, group: Group) -> None:
         """A group that never came to anything (a join that was not repeated) leaves no trace."""
+        if self._consumers.get(group.group_id) is not None:
+            return
         is_trace = group.generation or group.members or group.pending or group.state is not State.EMPTY
+        is_trace = is_trace or self._offsets.transactional.is_open(group.group_id)
         if not is_trace and not self._offsets.known(group.group_id):
             self._groups.pop(group.group_id, None)
 
@@ -185,6 +242,10 @@ class GroupCoordinator:
     def join(self, ticket: Ticket, request: JoinGroupRequest, step: Step) -> None:
         """JoinGroup: parked until the join phase ends."""
         check_group_id(request.group_id)
+        if self._consumers.get(request.group_id) is not None:
+            self._rebalance.check_join(request)
+            self._join_consumer_group(ticket, request, step)
+            return
         group = self._groups.get(request.group_id)
         if group is None:
             self._rebalance.check_join(request)
@@ -196,16 +257,60 @@ class GroupCoordinator:
         finally:
             self._touched(group, step)
 
+    def _join_consumer_group(self, ticket: Ticket, request: JoinGroupRequest, step: Step) -> None:
+        """An empty group of the consumer protocol becomes a classic one; any other one refuses classic members."""
+        self._member_group(request.group_id)
+        held = self._consumers.get(request.group_id)
+        if held is None or held.group.members or held.is_writing:
+            raise InconsistentGroupProtocol(
+                f"group {request.group_id} uses the consumer protocol: set group.protocol=consumer, or stop its members"
+            )
+        draft = Draft(held.group)
+        draft.delete_all()
+
+        def done(error: ProtocolError | None, then: Step) -> None:
+            if error is None and held.waiting:
+                error = CoordinatorNotAvailable(f"group {request.group_id} has a new member of the consumer protocol")
+            if error is not None:
+                then.answer(ticket, failed_join(error))
+                return
+            self._consumers.forget(request.group_id)
+            try:
+                self.join(ticket, request, then)
+            except ProtocolError as refusal:
+                then.answer(ticket, failed_join(refusal))
+
+        self._consumers.write(held, draft, done, step)
+
+    def consumer_heartbeat(self, ticket: Ticket, request: ConsumerGroupHeartbeatRequest, step: Step) -> None:
+        """ConsumerGroupHeartbeat: answered when what it changes is committed. Raises what is refused at once."""
+        check_group_id(request.group_id)
+        classic = self._groups.get(request.group_id)
+        converts: tuple[GroupRecord, ...] = ()
+        if classic is not None and classic.state is State.DEAD:
+            raise CoordinatorNotAvailable(f"group {request.group_id} is being deleted")
+        if classic is not None and self._consumers.get(request.group_id) is None and request.member_epoch == JOIN:
+            if classic.state is not State.EMPTY or classic.pending:
+                raise GroupIdNotFound(
+                    f"group {request.group_id} has members of the classic protocol: stop them, or set "
+                    "group.protocol=classic"
+                )
+            if classic.generation:
+                converts = (GroupRecord(group=request.group_id, value=None),)
+        self._consumers.heartbeat(ticket, request, step, converts=converts)
+        if self._consumers.get(request.group_id) is not None:
+            self._touched(self._groups.setdefault(request.group_id, Group(request.group_id)), step)
+
     def sync(self, ticket: Ticket, request: SyncGroupRequest, step: Step) -> None:
         """SyncGroup: parked until the leader's assignment is committed."""
         group = self._member_group(request.group_id)
         self._rebalance.sync(group, ticket, request, step)
         self._touched(group, step)
 
-    def heartbeat(self, request: HeartbeatRequest, step: Step) -> HeartbeatResponse:
+    def heartbeat(self, request: HeartbeatRequest, step: Step, software: str = "") -> HeartbeatResponse:
         """Heartbeat."""
         group = self._member_group(request.group_id)
-        return self._rebalance.heartbeat(group, request, step)
+        return self._rebalance.heartbeat(group, request, step, software)
 
     def leave(self, request: LeaveGroupRequest, step: Step) -> LeaveGroupResponse:
         """LeaveGroup."""
@@ -218,7 +323,7 @@ class GroupCoordinator:
         check_group_id(name)
         group = self._groups.get(name)
         if group is None:
-            raise UnknownMemberId(f"there is no group {name}: join anew")
+            raise UnknownMemberId(f"there is no group {name}: join again")
         if group.state is State.DEAD:
             raise CoordinatorNotAvailable(f"group {name} is being deleted")
         return group
@@ -229,6 +334,32 @@ class GroupCoordinator:
         """OffsetCommit: answered when the records are committed. Raises what is refused as a whole."""
         check_group_id(request.group_id)
         self._check_committer(request, step)
+        self._commit(ticket, request, step, OffsetCommitResponse, None)
+
+    def commit_in_transaction(
+        self, ticket: Ticket, request: TxnOffsetCommitRequest, step: Step, guard: VerificationGuard | None
+    ) -> None:
+        """TxnOffsetCommit: answered when the records are committed; they count when the transaction commits.
+
+        Args:
+            ticket: Names the request.
+            request: The request; a member's is fenced by its generation (KIP-447), one without a member is not.
+            step: What is to be done.
+            guard: The proof that the producer's transaction contains this coordinator's partition; None: not needed.
+        """
+        check_group_id(request.group_id)
+        self._check_transactional_committer(request)
+        transaction = InTransaction(request.producer_id, request.producer_epoch, guard)
+        self._commit(ticket, request, step, TxnOffsetCommitResponse, transaction)
+
+    def _commit(
+        self,
+        ticket: Ticket,
+        request: OffsetCommitRequest | TxnOffsetCommitRequest,
+        step: Step,
+        response_of: type[OffsetCommitResponse | TxnOffsetCommitResponse],
+        transaction: InTransaction | None,
+    ) -> None:
         refused = {}
         for each in request.partitions:
             check_commit(each)
@@ -255,29 +386,57 @@ class GroupCoordinator:
             for each in request.partitions:
                 why = refused.get((each.topic, each.partition), error)
                 results.append(_outcome(TopicPartition(each.topic, each.partition), why))
-            then.answer(ticket, OffsetCommitResponse(partitions=tuple(results)))
+            then.answer(ticket, response_of(partitions=tuple(results)))
 
         if not records:
             answer(None, step)
             return
         self._groups.setdefault(request.group_id, Group(request.group_id))
-        self._write_offsets(records, answer, step)
+        self._write_offsets(records, answer, step, transaction=transaction)
+
+    def _check_transactional_committer(self, request: TxnOffsetCommitRequest) -> None:
+        """Raise unless the request's member may commit; a rebalance does not keep it from that, as in Kafka."""
+        is_member = request.generation_id >= 0 or request.member_id or request.group_instance_id is not None
+        group = self._groups.get(request.group_id)
+        if group is None:
+            if request.generation_id >= 0:
+                raise IllegalGeneration(f"there is no group {request.group_id}: join again")
+            return
+        if group.state is State.DEAD:
+            raise CoordinatorNotAvailable(f"group {request.group_id} is being deleted")
+        if not is_member:
+            return
+        held = self._consumers.get(request.group_id)
+        if held is not None:
+            check_committer(held.group, request, self._topics())
+            return
+        self._rebalance.member_of(group, request.member_id, request.group_instance_id)
+        if request.generation_id != group.generation:
+            raise IllegalGeneration(
+                f"group {group.group_id} is in generation {group.generation}, not {request.generation_id}: "
+                "nothing was committed; abort the transaction and join again"
+            )
 
     def _check_committer(self, request: OffsetCommitRequest, step: Step) -> None:
         group = self._groups.get(request.group_id)
         if group is None:
             if request.generation_id >= 0:
-                raise IllegalGeneration(f"there is no group {request.group_id}: join anew")
+                raise IllegalGeneration(f"there is no group {request.group_id}: join again")
             return
         if group.state is State.DEAD:
             raise CoordinatorNotAvailable(f"group {request.group_id} is being deleted")
-        if request.generation_id < 0 and not request.member_id and request.group_instance_id is None:
-            if group.state is not State.EMPTY:
-                raise UnknownMemberId(
-                    f"group {group.group_id} is {group.state.value}: only its members may commit, "
-                    "by hand it goes while it is empty"
-                )
+        held = self._consumers.get(request.group_id)
+        if held is not None:
+            check_committer(held.group, request, self._topics())
             return
+        if request.generation_id < 0 and group.state is State.EMPTY:
+            # An administrator, or a consumer that assigns its partitions itself; librdkafka's names a member id.
+            return
+        if request.generation_id < 0 and not request.member_id and request.group_instance_id is None:
+            raise UnknownMemberId(
+                f"group {group.group_id} is {group.state.value}: only its members may commit, "
+                "by hand it goes while it is empty"
+            )
         member = self._rebalance.member_of(group, request.member_id, request.group_instance_id)
         if request.generation_id != group.generation:
             raise IllegalGeneration(
@@ -296,35 +455,59 @@ class GroupCoordinator:
         answer: Callable[[ProtocolError | None, Step], None],
         step: Step,
         *,
-        then_group: GroupRecord | None = None,
+        also: tuple[ConsumerRecord | GroupRecord, ...] = (),
+        transaction: InTransaction | None = None,
     ) -> None:
-        self._offsets.begun(records)
+        offsets = self._offsets
+        pending = offsets if transaction is None else offsets.transactional
+        pending.begun(records)
 
         def committed(then: Step) -> None:
-            self._offsets.ended(records)
-            for record in records:
-                self._offsets.apply(record)
+            pending.ended(records)
+            for offset, record in enumerate(records, write.base_offset):
+                if transaction is None:
+                    offsets.apply(record, offset)
+                else:
+                    offsets.transactional.add(transaction.producer_id, Placed(record, offset))
             answer(None, then)
 
         def refused(error: ProtocolError, then: Step) -> None:
             if not is_unknown(error):
-                self._offsets.ended(records)
+                pending.ended(records)
             answer(as_coordinator(error), then)
 
-        all_records: tuple[GroupsRecord, ...] = records if then_group is None else (*records, then_group)
-        step.writes.append(Write(all_records, committed, refused))
+        write = Write((*records, *also), committed, refused, transaction)
+        step.writes.append(write)
 
     def fetch_offsets(self, request: OffsetFetchRequest) -> OffsetFetchResponse:
-        """OffsetFetch: what is committed; -1 where nothing is."""
+        """OffsetFetch: what is committed; -1 where nothing is.
+
+        With ``require_stable``, partitions that an open transaction may still change have an error (KIP-447).
+        """
         check_group_id(request.group_id)
+        held = self._consumers.get(request.group_id)
+        if held is not None and request.member_epoch >= 0:
+            check_member(held.group, request.member_id or "", request.member_epoch)
         committed = self._offsets.of(request.group_id)
+        unstable = self._offsets.transactional.partitions(request.group_id) if request.require_stable else frozenset()
         if request.partitions is None:
-            asked = sorted(committed)
+            asked = sorted(committed.keys() | unstable)
         else:
             asked = [TopicPartition(each.topic, each.partition) for each in request.partitions]
         found = []
         for partition in asked:
             value = committed.get(partition)
+            if partition in unstable:
+                error = UnstableOffsetCommit(f"an open transaction commits an offset of {partition}: retry")
+                found.append(
+                    FetchedOffset(
+                        topic=partition.topic,
+                        partition=partition.partition,
+                        error_code=error.code,
+                        error_message=error.message,
+                    )
+                )
+                continue
             found.append(
                 FetchedOffset(topic=partition.topic, partition=partition.partition)
                 if value is None
@@ -343,7 +526,8 @@ class GroupCoordinator:
         """OffsetDelete: of topics that no member reads. Raises what is refused as a whole."""
         check_group_id(request.group_id)
         group = self._existing(request.group_id)
-        reads: frozenset[str] | None = frozenset()
+        held = self._consumers.get(request.group_id)
+        reads: frozenset[str] | None = frozenset() if held is None else held.group.topics()
         if group.members:
             reads = group.topics()
             if reads is None:
@@ -375,10 +559,15 @@ class GroupCoordinator:
         self.topics_deleted(self._missing_topics(), step)  # those whose tombstones were refused
         for group in list(self._groups.values()):
             gone = self._offsets.expired(group, step.wall_ms, self._settings.offsets_retention_ms)
-            is_over = group.state is State.EMPTY and set(gone) == set(self._offsets.known(group.group_id))
+            held = self._consumers.get(group.group_id)
+            if held is not None:
+                gone = [each for each in gone if each.topic not in held.group.topics()]
+            is_empty = held is None or not (held.group.members or held.is_writing)
+            is_over = is_empty and group.state is State.EMPTY and set(gone) == set(self._offsets.known(group.group_id))
+            is_over = is_over and not self._offsets.transactional.is_open(group.group_id)
             is_old = step.wall_ms - group.state_timestamp_ms >= self._settings.offsets_retention_ms
-            with_group = is_over and not group.pending  # somebody who was given a member id is about to join
-            if gone or (with_group and is_old and group.generation):
+            with_group = is_over and not group.pending  # a member that received a member id is about to join
+            if gone or (with_group and is_old and (group.generation or held is not None)):
                 self._events("group_offsets_expired", group=group.group_id, partitions=[str(each) for each in gone])
                 self._erase(group, gone, step, with_group=with_group)
 
@@ -401,26 +590,48 @@ class GroupCoordinator:
     # ------------------------------------------------------------------------------------------------- groups
 
     def list_groups(self, request: ListGroupsRequest) -> tuple[ListedGroup, ...]:
-        """Sorted by name; ``states`` in any case of letters."""
-        wanted = {each.lower() for each in request.states}
+        """Sorted by name; ``states`` and ``types`` in any case of letters."""
+        states, types = ({each.lower() for each in wanted} for wanted in (request.states, request.types))
+        listed = [self._listed(group) for _, group in sorted(self._groups.items())]
         return tuple(
-            ListedGroup(group_id=name, protocol_type=group.protocol_type, state=group.state.value)
-            for name, group in sorted(self._groups.items())
-            if not wanted or group.state.value.lower() in wanted
+            each
+            for each in listed
+            if (not states or each.state.lower() in states) and (not types or each.group_type in types)
         )
+
+    def _listed(self, group: Group) -> ListedGroup:
+        name, held = group.group_id, self._consumers.get(group.group_id)
+        if held is None:
+            return ListedGroup(
+                group_id=name, protocol_type=group.protocol_type, state=group.state.value, group_type=CLASSIC
+            )
+        state = group.state if group.state is State.DEAD else held.group.state
+        return ListedGroup(group_id=name, protocol_type="consumer", state=state.value, group_type=CONSUMER)
 
     def standings(self) -> list[Standing]:
         """Every group, by name."""
         return [
-            Standing(name, group.state, len(group.members), self._offsets.of(name))
+            Standing(name, State(self._listed(group).state), self._size(group), self._offsets.of(name))
             for name, group in sorted(self._groups.items())
         ]
 
-    def describe(self, name: str) -> DescribedGroup:
-        """A group as it is; one that does not exist is Dead and not found, as in Kafka."""
+    def _size(self, group: Group) -> int:
+        held = self._consumers.get(group.group_id)
+        return len(group.members) if held is None else len(held.group.members)
+
+    def describe(self, name: str, *, of_any_protocol: bool = False) -> DescribedGroup:
+        """Describe a group; one that does not exist is Dead and not found, as in Kafka.
+
+        ``of_any_protocol``: a group of the consumer protocol is described in the same form. Kafka's clients ask for
+        those with ConsumerGroupDescribe.
+        """
+        held = self._consumers.get(name)
+        if of_any_protocol and held is not None and not held.group.is_nothing:
+            return self._consumers.describe_as_classic(held.group)
         group = self._groups.get(name)
-        if group is None:
-            error = GroupIdNotFound(f"there is no group {name}")
+        if group is None or self._consumers.get(name) is not None:
+            why = "there is no group" if group is None else "DescribeGroups is for classic groups; this is none:"
+            error = GroupIdNotFound(f"{why} {name}")
             return DescribedGroup(
                 group_id=name, state=State.DEAD.value, error_code=error.code, error_message=error.message
             )
@@ -439,6 +650,7 @@ class GroupCoordinator:
                     group_instance_id=each.instance_id,
                     client_id=each.client_id,
                     client_host=each.client_host,
+                    software=each.software,
                     metadata=each.metadata(protocol),
                     assignment=each.assignment if stable else b"",
                 )
@@ -446,11 +658,24 @@ class GroupCoordinator:
             ),
         )
 
+    def describe_consumer(self, name: str) -> DescribedConsumerGroup:
+        """Describe a group of the consumer protocol; GROUP_ID_NOT_FOUND if there is none."""
+        held = self._consumers.get(name)
+        if held is None:
+            error = GroupIdNotFound(f"there is no group {name} of the consumer protocol")
+            return DescribedConsumerGroup(
+                group_id=name, state=State.DEAD.value, error_code=error.code, error_message=error.message
+            )
+        return self._consumers.describe(held.group)
+
     def delete_group(self, ticket: Ticket, name: str, step: Step) -> None:
         """DeleteGroups, one of them: only without members. The answer is a :class:`DeletedGroup`."""
         group = self._existing(name)
-        if group.state is not State.EMPTY or group.pending:
-            raise NonEmptyGroup(f"group {name} is {group.state.value} and has {len(group.members)} members")
+        held = self._consumers.get(name)
+        if held is not None and held.is_writing:
+            raise CoordinatorNotAvailable(f"group {name} waits for records that are not yet committed: try again")
+        if group.state is not State.EMPTY or group.pending or self._size(group):
+            raise NonEmptyGroup(f"group {name} is {self._listed(group).state} and has {self._size(group)} members")
 
         def answer(error: ProtocolError | None, then: Step) -> None:
             then.answer(ticket, _deleted(name, error))
@@ -477,20 +702,27 @@ class GroupCoordinator:
         """Tombstones for offsets, and for the group: from now on it is Dead, and gone when they are committed."""
         name = group.group_id
         records = tuple(OffsetRecord(group=name, partition=each, value=None) for each in partitions)
+        also: tuple[ConsumerRecord | GroupRecord, ...] = ()
         if with_group:
             group.state = State.DEAD
+            held = self._consumers.get(name)
+            if held is not None:
+                draft = Draft(held.group)
+                draft.delete_all()
+                also = tuple(draft.records)
+            also = (*also, GroupRecord(group=name, value=None))
 
         def ended(error: ProtocolError | None, then: Step) -> None:
             if with_group and error is None:
                 self._groups.pop(name, None)
+                self._consumers.forget(name)
                 self._events("group_deleted", group=name)
             elif with_group and error is not None and not is_unknown(error):
                 group.state = State.EMPTY
             if answer is not None:
                 answer(error, then)
 
-        tombstone = GroupRecord(group=name, value=None) if with_group else None
-        self._write_offsets(records, ended, step, then_group=tombstone)
+        self._write_offsets(records, ended, step, also=also)
 
 
 def _outcome(partition: TopicPartition, error: ProtocolError | None) -> PartitionOutcome:

@@ -31,6 +31,10 @@ class State(enum.Enum):
     PREPARING = "PreparingRebalance"
     COMPLETING = "CompletingRebalance"
     STABLE = "Stable"
+    ASSIGNING = "Assigning"
+    """Consumer protocol: the target assignment is older than the group epoch."""
+    RECONCILING = "Reconciling"
+    """Consumer protocol: members are on their way to the target assignment."""
     DEAD = "Dead"
 
 
@@ -42,6 +46,9 @@ class Member:
     instance_id: str | None = None
     client_id: str
     client_host: str
+    software: str = ""
+    """Name and version of its library (KIP-511). Kafka's record of a group has no place for it: a new coordinator
+    learns it from the next heartbeat."""
     session_timeout_ms: int
     rebalance_timeout_ms: int
     protocols: tuple[GroupProtocol, ...]
@@ -87,7 +94,7 @@ class Group:
     """Wall clock of the last change of state; offsets expire by it while the group is empty."""
 
     join_ends_at: float = math.inf
-    """Preparing: when the join phase ends, whoever is missing."""
+    """Preparing: when the join phase ends, even if members are missing."""
     is_initial: bool = False
     """The join phase of an empty group: it always lasts its delay, and longer while members keep coming (KIP-134)."""
     initial_ms_left: float = 0.0
@@ -116,7 +123,7 @@ class Group:
         return min(times)
 
     def topics(self) -> frozenset[str] | None:
-        """What the members read; None: that cannot be told, so nothing may be concluded from it."""
+        """What the members read; None: unknown, so nothing may be concluded from it."""
         if self.protocol_type != PROTOCOL_TYPE or self.protocol is None:
             return None
         topics: set[str] = set()
@@ -176,7 +183,7 @@ class Group:
             self.leader = next(iter(self.members), None)
 
     def rename(self, old_id: str, new_id: str) -> Member:
-        """A static member came back under another id: everything else stays as it is, its place in the order too."""
+        """A static member came back under another id: everything else stays unchanged, its place in the order too."""
         self.members = {(new_id if key == old_id else key): member for key, member in self.members.items()}
         member = self.members[new_id]
         member.member_id = new_id
@@ -244,6 +251,6 @@ class Group:
         return group
 
     def started(self, now: float) -> None:
-        """A new coordinator took over: every member's session begins anew, for nobody could be heard meanwhile."""
+        """Restart every member's session under a new coordinator: no heartbeat could arrive meanwhile."""
         for member in self.members.values():
             member.expires_at = now + member.session_timeout_ms / 1000

@@ -50,6 +50,7 @@ def check_join(request: JoinGroupRequest, *, session_ms_min: int, session_ms_max
         raise InconsistentGroupProtocol("a protocol type and at least one assignor are needed")
     names = [("protocol_type", request.protocol_type), ("client_id", request.client_id)]
     names += [("client_host", request.client_host), ("group_instance_id", request.group_instance_id or "")]
+    names += [("software", request.software)]
     names += [("protocols.name", each.name) for each in request.protocols]
     for member, text in names:
         if len(text.encode()) > NAME_BYTES_MAX:

@@ -1,6 +1,6 @@
 """What the groups of one coordinator have committed (S34).
 
-A commit counts once its record is committed: until then it is *pending*, and nobody is told of it.
+A commit counts once its record is committed: until then it is *pending*, and no member receives it.
 
 Rules for this file: it never goes back by itself, and what a group commits is stored as it says; who may commit is
 ``coordinator.py``'s question. Expiry is by wall clock (KIP-211).
@@ -13,7 +13,8 @@ from collections.abc import Mapping
 
 from minikafka.groups.group import Group, State
 from minikafka.groups.records import CommittedOffset, OffsetRecord
-from minikafka.types import TopicPartition
+from minikafka.groups.transactional import Placed, TransactionalOffsets
+from minikafka.types import NO_OFFSET, Offset, TopicPartition
 
 
 class CommittedOffsets:
@@ -22,6 +23,9 @@ class CommittedOffsets:
     def __init__(self) -> None:
         self._committed: dict[str, dict[TopicPartition, CommittedOffset]] = {}
         self._pending: dict[str, Counter[TopicPartition]] = {}
+        self._placed: dict[tuple[str, TopicPartition], Offset] = {}
+        """Where the record of a committed offset stands in the log."""
+        self.transactional = TransactionalOffsets()
 
     def of(self, group: str) -> Mapping[TopicPartition, CommittedOffset]:
         """What is committed for good."""
@@ -29,14 +33,16 @@ class CommittedOffsets:
 
     def groups(self) -> frozenset[str]:
         """Those that have committed anything, or are about to."""
-        return frozenset(self._committed) | frozenset(self._pending)
+        return frozenset(self._committed) | frozenset(self._pending) | self.transactional.groups()
 
     def known(self, group: str) -> list[TopicPartition]:
         """All partitions with an offset that is committed or may become so, sorted."""
-        return sorted(self.of(group).keys() | self._pending.get(group, Counter()).keys())
+        pending = self._pending.get(group, Counter()).keys() | self.transactional.partitions(group)
+        return sorted(self.of(group).keys() | pending)
 
     def is_pending(self, group: str, partition: TopicPartition) -> bool:
-        return self._pending.get(group, Counter())[partition] > 0
+        in_flight = self._pending.get(group, Counter())[partition] > 0
+        return in_flight or self.transactional.is_pending(group, partition)
 
     # ---- changes ----
 
@@ -55,15 +61,31 @@ class CommittedOffsets:
             if not pending:
                 del self._pending[record.group]
 
-    def apply(self, record: OffsetRecord) -> None:
-        """It is committed: it counts."""
+    def apply(self, record: OffsetRecord, offset: Offset = NO_OFFSET) -> None:
+        """The record, which stands at ``offset``, is committed: it counts."""
         if record.value is not None:
             self._committed.setdefault(record.group, {})[record.partition] = record.value
+            self._placed[record.group, record.partition] = offset
             return
+        self._placed.pop((record.group, record.partition), None)
+        self.transactional.forget(record.group, record.partition)
         committed = self._committed.get(record.group, {})
         committed.pop(record.partition, None)
         if not committed:
             self._committed.pop(record.group, None)
+
+    def transaction_ended(self, producer_id: int, *, is_commit: bool) -> list[str]:
+        """A marker is committed: the transaction's offsets count, or are forgotten. The groups that took part."""
+        ended = self.transactional.end(producer_id)
+        if is_commit:
+            for placed in (each for found in ended.values() for each in found):
+                self._apply_unless_older(placed)
+        return list(ended)
+
+    def _apply_unless_older(self, placed: Placed) -> None:
+        record = placed.record
+        if placed.offset > self._placed.get((record.group, record.partition), NO_OFFSET):
+            self.apply(record, placed.offset)
 
     # ---- expiry ----
 

@@ -2,7 +2,7 @@
 
 - The join phase ends when every known member has joined, or when its time is up: who is missing is dropped then (static
   members stay). The first one of an empty group always waits for its delay, so that members that start together meet.
-- A generation begins when a join phase ends. Only the leader is told who the members are; its SyncGroup brings the
+- A generation begins when a join phase ends. Only the leader receives the list of members; its SyncGroup brings the
   assignments, which are in force once their record is committed.
 - A member that is parked here is alive; any other must be heard within its session.
 - Every refusal is an error of Kafka's; a zombie's request (old generation, replaced instance) changes nothing.
@@ -125,6 +125,7 @@ class Rebalance:
                 instance_id=request.group_instance_id,
                 client_id=request.client_id,
                 client_host=request.client_host,
+                software=request.software,
                 session_timeout_ms=request.session_timeout_ms,
                 rebalance_timeout_ms=request.rebalance_timeout_ms,
                 protocols=request.protocols,
@@ -340,10 +341,11 @@ class Rebalance:
 
     # ------------------------------------------------------------------------------------------------- heartbeat, leave
 
-    def heartbeat(self, group: Group, request: HeartbeatRequest, step: Step) -> HeartbeatResponse:
-        """The member lives. While members are to join again it is told so, and lives all the same."""
+    def heartbeat(self, group: Group, request: HeartbeatRequest, step: Step, software: str = "") -> HeartbeatResponse:
+        """Extend the member's session. While members are to join again the answer says so."""
         member = self.member_of(group, request.member_id, request.group_instance_id)
         _check_generation(group, request.generation_id)
+        member.software = member.software or software
         if group.state not in (State.PREPARING, State.COMPLETING, State.STABLE):
             raise UnknownMemberId(f"group {group.group_id} is {group.state.value}")
         self._heard(member, step)
@@ -418,7 +420,7 @@ class Rebalance:
         if instance_id is not None:
             current = group.static.get(instance_id)
             if current is None:
-                raise UnknownMemberId(f"group {group.group_id} has no instance {instance_id}: join anew")
+                raise UnknownMemberId(f"group {group.group_id} has no instance {instance_id}: join again")
             if current != member_id:
                 raise FencedInstanceId(
                     f"instance {instance_id} of group {group.group_id} is another member now: stop this one, or give "
@@ -426,7 +428,7 @@ class Rebalance:
                 )
         member = group.members.get(member_id)
         if member is None:
-            raise UnknownMemberId(f"group {group.group_id} has no member {member_id!r}: join anew")
+            raise UnknownMemberId(f"group {group.group_id} has no member {member_id!r}: join again")
         return member
 
     def _heard(self, member: Member, step: Step) -> None:
@@ -437,7 +439,7 @@ class Rebalance:
         self._heard(group.members[member_id], step)
 
     def resign(self, group: Group, error: ProtocolError, step: Step) -> None:
-        """This broker coordinates the group no more: everyone who waits is told."""
+        """This broker no longer coordinates the group: answer every waiting member."""
         for member in group.members.values():
             self._let_go(member, error, step)
 
@@ -481,6 +483,7 @@ def _take_word(member: Member, request: JoinGroupRequest | Member) -> None:
     member.session_timeout_ms = request.session_timeout_ms
     member.rebalance_timeout_ms = request.rebalance_timeout_ms
     member.client_id, member.client_host = request.client_id, request.client_host
+    member.software = request.software
 
 
 def _metadata(request: JoinGroupRequest, protocol: str) -> bytes | None:

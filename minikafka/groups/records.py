@@ -32,7 +32,7 @@ class CommittedOffset:
 
     offset: Offset
     leader_epoch: Epoch = NO_EPOCH
-    """Of the last record that was consumed; -1: not told."""
+    """Leader epoch of the last consumed record, or -1 if unknown."""
     metadata: str = ""
     timestamp_ms: int
     """Wall clock of the coordinator at the commit."""

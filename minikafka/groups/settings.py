@@ -17,3 +17,9 @@ class GroupSettings:
     offsets_retention_ms: int = 7 * 86_400_000
     expiry_interval_ms: int = 600_000
     """How often offsets are looked at for their age."""
+    consumer_session_timeout_ms: int = 45_000
+    """Of members of the consumer protocol (KIP-848); the coordinator sets it, not the client."""
+    consumer_heartbeat_interval_ms: int = 5_000
+    consumer_group_size_max: int = 2**31 - 1
+    consumer_assignors: tuple[str, ...] = ("uniform", "range")
+    """The first is the default."""

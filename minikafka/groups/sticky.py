@@ -7,7 +7,7 @@ not improve the balance.
 Whose partition it was: a member's own word, of the newest generation; two claims of one generation are both dropped.
 
 Rules for this file: as for ``assignors.py``, but members are dealt to by member id alone, as in Kafka. Cooperative
-withholds in this round what another member still owns; whoever is to have it gets it in the next, once the owner has
+withholds in this round what another member still owns; its new owner gets it in the next, once the owner has
 given it up.
 """
 
@@ -48,7 +48,7 @@ class StickyAssignor:
 
 @dataclass(frozen=True, slots=True)
 class CooperativeStickyAssignor:
-    """Members keep their partitions while they join, and give up only what goes to somebody else."""
+    """Members keep their partitions while they join, and give up only what another member gets."""
 
     name: str = field(default="cooperative-sticky", init=False)
     rebalance: str = field(default=COOPERATIVE, init=False)
@@ -211,7 +211,7 @@ class _Unequal:
     def _move_one(self, load: Assigned) -> bool:
         """Move one partition from a member to one that has at least two fewer; each such move evens the loads out."""
         for giver in sorted(self._order, key=lambda member: (-len(load[member]), self._rank[member])):
-            # What was dealt just now is moved before what somebody owned.
+            # What was dealt just now is moved before what a member owned.
             old = set(self._kept[giver])
             for partition in sorted(load[giver], key=lambda each: (each in old, each)):
                 taker = self._least(load, partition.topic)

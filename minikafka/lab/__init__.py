@@ -5,7 +5,7 @@ arrives, is answered or lost, who dies, and what time it is. Does not know: an e
 
 Rules for this package:
 
-1. No rule of the product is written anew here. What the lab adds is the postman: it carries requests between replicas.
+1. No rule of the product is written again here. What the lab adds is the postman: it carries requests between replicas.
 2. The same scenario gives the same text, always.
 3. A group's rebalance is made of heartbeats, timeouts and rounds: ``rebalance.py`` plays it in the simulator, with the
    production brokers and consumers, and knows the loop that the rest of the lab does without.

@@ -7,12 +7,12 @@ answered with the nearest that does. A path names anybody's own file.
 
 from __future__ import annotations
 
-import difflib
 import re
 from pathlib import Path
 
 from minikafka.lab.command import ScenarioError
 from minikafka.lab.scenario import Scenario, library, read
+from minikafka.spelling import nearest
 
 _NUMBER = re.compile(r"^s\d+_")
 
@@ -43,24 +43,24 @@ def find(name: str) -> Scenario:
         return read(path)
     spelled = {each: short_name(each) for each in known}
     spelled |= {short: short for short in spelled.values()}
-    near = difflib.get_close_matches(wanted, spelled, n=3, cutoff=0.5) or by_last
+    near = nearest(wanted, spelled, count=3, cutoff=0.5) or by_last
     if not near:
         near = [each for each in known if wanted in each]
-    told = (
+    hint = (
         f"; did you mean {' or '.join(dict.fromkeys(spelled[each] for each in near))}?"
         if near
         else "; `minikafka lab list` shows all"
     )
-    raise ScenarioError(f"there is no scenario {name}, and no such file{told}")
+    raise ScenarioError(f"there is no scenario {name}, and no such file{hint}")
 
 
 def story(scenario: Scenario) -> str:
     """The first sentence of the comment on top, without the number that it may begin with."""
     text = re.sub(r"^(S\d|KIP-|KAFKA-)[^:]*: ", "", _comment(scenario).partition("\n")[0])
     sentence = re.match(r".+?\.(?=\s|$)", text)
-    told = (sentence.group() if sentence else text).rstrip(":.")
+    summary = (sentence.group() if sentence else text).rstrip(":.")
     # A setting keeps its small letters.
-    return told if "=" in told.partition(" ")[0] else told[:1].upper() + told[1:]
+    return summary if "=" in summary.partition(" ")[0] else summary[:1].upper() + summary[1:]
 
 
 def references(scenario: Scenario) -> list[str]:

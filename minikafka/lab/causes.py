@@ -1,6 +1,6 @@
 """Why each value of a step changed: which rule, on which event (DESIGN D9).
 
-Rules for this file: a change is read off the step's two views, its rule off the events that the rules told meanwhile;
+Rules for this file: a change is read off the step's two views, its rule off the events of the rules meanwhile;
 ``RULES`` has each rule as a sentence, under the number that the requirements give it.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from minikafka.lab.played import Step, Told, View
+from minikafka.lab.played import NodeEvent, Step, View
 from minikafka.types import NO_OFFSET, Offset
 
 RULES: Final[Mapping[str, str]] = {
@@ -56,7 +56,7 @@ class Change:
     rule: str
     """A key of :data:`RULES`."""
     event: str | None
-    """The kind of event that told of it, if one did."""
+    """The kind of event that reported it, if one did."""
 
 
 def changes_of(step: Step, truncation: str) -> list[Change]:
@@ -76,8 +76,8 @@ class _Replica:
         self._name = name
         self._truncation = truncation
         self._before, self._after = step.before[name], step.after[name]
-        self._kinds = [told.kind for told in step.events if told.replica == name]
-        self._events: tuple[Told, ...] = step.events
+        self._kinds = [event.kind for event in step.events if event.replica == name]
+        self._events: tuple[NodeEvent, ...] = step.events
         self._started = self._before.role == "down"
 
     def changes(self) -> Iterator[Change]:
@@ -171,9 +171,9 @@ def _known(end: Offset | None) -> int | None:
 
 def reasons(changes: list[Change], replica: str) -> str:
     """One replica's changes with their rules, short: ``LEO S6, HW S7``."""
-    told = dict.fromkeys(
+    rules = dict.fromkeys(
         f"{LABELS[each.field]} {each.rule}" for each in changes if each.replica == replica and each.field != "role"
     )
-    if not told:
-        told = dict.fromkeys(each.rule for each in changes if each.replica == replica)
-    return ", ".join(told)
+    if not rules:
+        rules = dict.fromkeys(each.rule for each in changes if each.replica == replica)
+    return ", ".join(rules)

@@ -1,6 +1,6 @@
 """One line of a scenario, taken apart: a verb, words, and options of the form ``name=value``.
 
-Rule for this file: it knows no verb; whoever plays a verb says which words and options it takes.
+Rule for this file: it knows no verb; the module that plays a verb says which words and options it takes.
 """
 
 from __future__ import annotations

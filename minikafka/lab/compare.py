@@ -36,13 +36,13 @@ class Pair:
         one, other = self.left, self.right
         if one is None or other is None:
             return True
-        return (one.what, one.told, _shown(one)) != (other.what, other.told, _shown(other))
+        return (one.what, one.lines, _shown(one)) != (other.what, other.lines, _shown(other))
 
     @property
     def what(self) -> str:
         """What happened; both, where that differs."""
-        told = [each.what for each in (self.left, self.right) if each is not None]
-        return " / ".join(dict.fromkeys(told))
+        titles = [each.what for each in (self.left, self.right) if each is not None]
+        return " / ".join(dict.fromkeys(titles))
 
     @property
     def number(self) -> str:
@@ -92,12 +92,12 @@ def head(left: str, right: str) -> tuple[str, ...]:
 def rows_of(comparison: Comparison) -> Iterator[tuple[str, ...]]:
     """The lines of all steps, one cell for each column of :func:`head`."""
     for pair in comparison.pairs:
-        both = tuple(step.told if step is not None else () for step in (pair.left, pair.right))
+        both = tuple(step.lines if step is not None else () for step in (pair.left, pair.right))
         shared = [each for each in both[0] if each in both[1]]
         lines = [("", *_states(name, pair)) for name in _changed(pair)] or [("", "", "", "")]
         lines[0] = (pair.what, *lines[0][1:])
         lines += [(f"  {each}", "", "", "") for each in shared]
-        only = [[f"  {each}" for each in told if each not in shared] for told in both]
+        only = [[f"  {each}" for each in lines if each not in shared] for lines in both]
         lines += [("", "", one, other) for one, other in zip_longest(*only, fillvalue="")]
         mark, number = comparison.mark(pair), pair.number
         for line in lines:
@@ -113,10 +113,10 @@ def lines_of(pair: Pair) -> Iterator[str]:
             yield f"{name} {left}"
         else:
             yield from (f"{side}: {name} {state}" for side, state in zip(SIDES, (left, right), strict=True))
-    both = [step.told if step is not None else () for step in (pair.left, pair.right)]
+    both = [step.lines if step is not None else () for step in (pair.left, pair.right)]
     yield from (each for each in both[0] if each in both[1])
-    for side, told, other in zip(SIDES, both, reversed(both), strict=True):
-        yield from (f"{side}: {each}" for each in told if each not in other)
+    for side, lines, other in zip(SIDES, both, reversed(both), strict=True):
+        yield from (f"{side}: {each}" for each in lines if each not in other)
 
 
 def _shown(step: Step) -> list[tuple[str, ...]]:

@@ -152,12 +152,12 @@ class QuorumControl:
             num_partitions=-1,
             replication_factor=-1,
             assignments=(ReplicaAssignment(partition=0, broker_ids=replicas),),
-            configs=_told(config),
+            configs=_as_text(config),
         )
         request = CreateTopicsRequest(topics=(topic,))
         created = self._commit(self._controller.create_topics(self._image, request, iter([TOPIC_ID])), request)
         invariant(
-            created.topics[0].error_code == 0, "the lab's topic can be made", told=created.topics[0].error_message
+            created.topics[0].error_code == 0, "the lab's topic can be made", error=created.topics[0].error_message
         )
 
     def _commit(self, decision: Decision[R], request: object = None) -> R:
@@ -231,7 +231,7 @@ class QuorumControl:
             return _refused(error)
 
 
-def _told(config: TopicConfig) -> dict[str, str]:
+def _as_text(config: TopicConfig) -> dict[str, str]:
     """Only what differs from the defaults: the rest the topic inherits."""
     ordinary = to_settings(TopicConfig())
     return {name: text for name, text in to_settings(config).items() if text != ordinary.get(name)}

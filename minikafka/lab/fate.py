@@ -1,4 +1,4 @@
-"""What becomes of records that somebody relies on, step by step: when one was lost, and when two replicas parted.
+"""What becomes of records that a client relies on, step by step: when one was lost, and when two replicas parted.
 
 A record is *lost* from the step on at which the leader serves without it, and *gone* from the step on at which no disk
 holds it. Two replicas have *diverged* from the step on at which they count different records of an offset as
@@ -18,12 +18,12 @@ from minikafka.types import Epoch, Offset
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostRecord:
-    """A record that somebody relied on, and that the leader does not have."""
+    """A record that a client relied on, and that the leader does not have."""
 
     value: str
     offset: Offset
     why: str
-    """Why somebody relied on it."""
+    """Why a client relied on it."""
     step: int
     """From this step on the leader serves without it."""
     gone_step: int | None

@@ -12,7 +12,7 @@ from minikafka.errors import InvalidConfig
 from minikafka.lab.command import Command
 from minikafka.lab.control import Control, QuorumControl, ScriptedControl
 from minikafka.lab.node import Node, Settings
-from minikafka.lab.played import Told
+from minikafka.lab.played import NodeEvent
 from minikafka.lab.sentences import sentence
 from minikafka.lab.stage import Stage
 from minikafka.lab.truncation import TRUNCATIONS
@@ -24,8 +24,8 @@ OWN_OPTIONS = {"brokers", "replica.lag.time.max.ms", "replica.fetch.wait.max.ms"
 """Options of ``cluster`` that are no settings of the topic; others are taken out before the topic's are read."""
 
 
-def built(options: dict[str, str], command: Command, told: list[str], events: list[Told]) -> Stage:
-    """The stage; what its nodes tell goes to ``told`` as sentences and to ``events``. Raises ScenarioError."""
+def built(options: dict[str, str], command: Command, lines: list[str], events: list[NodeEvent]) -> Stage:
+    """The stage; what its nodes tell goes to ``lines`` as sentences and to ``events``. Raises ScenarioError."""
     brokers = Command(command.line, command.verb, (), options).number("brokers", 0)
     names = options.pop("names", ",".join(map(str, range(1, brokers + 1)))).split(",")
     if brokers < 1 or len(names) != brokers or command.words:
@@ -44,12 +44,12 @@ def built(options: dict[str, str], command: Command, told: list[str], events: li
         ScriptedControl(replicas) if controlled == "script" else QuorumControl(replicas, settings.topic, elr=elr)
     )
     nodes = [
-        Node(node, names[node - 1], settings, _sink(names[node - 1], names, told, events)) for node in sorted(replicas)
+        Node(node, names[node - 1], settings, _sink(names[node - 1], names, lines, events)) for node in sorted(replicas)
     ]
     epochs = control.news().broker_epochs
     for node in nodes:
         node.broker_epoch = epochs[node.id]
-    return Stage(nodes, control, told)
+    return Stage(nodes, control, lines)
 
 
 def _settings(options: dict[str, str], command: Command) -> Settings:
@@ -67,16 +67,16 @@ def _settings(options: dict[str, str], command: Command) -> Settings:
     return Settings(topic=topic, lag_time_max_s=lag_s, fetch_wait_max_s=wait_s, truncation=TRUNCATIONS[truncation]())
 
 
-def _sink(name: str, names: Sequence[str], told: list[str], events: list[Told]) -> Callable[..., None]:
+def _sink(name: str, names: Sequence[str], lines: list[str], events: list[NodeEvent]) -> Callable[..., None]:
     """Where the rules of the node called ``name`` tell their events."""
 
     def name_of(node: NodeId) -> str:
         return names[node - 1] if 1 <= node <= len(names) else "nobody"
 
     def sink(kind: str, /, **facts: object) -> None:
-        events.append(Told(name, kind, facts))
+        events.append(NodeEvent(name, kind, facts))
         text = sentence(kind, facts, name_of)
         if text:
-            told.append(f"{name}: {text}")
+            lines.append(f"{name}: {text}")
 
     return sink

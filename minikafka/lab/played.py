@@ -31,7 +31,7 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class NodeEvent:
     """An event of a rule, and of whose replica."""
 
     replica: str
@@ -47,8 +47,8 @@ class Step:
     line: int
     """Of the command in the scenario; steps that follow from it by themselves have the same."""
     what: str
-    told: tuple[str, ...]
-    events: tuple[Told, ...]
+    lines: tuple[str, ...]
+    events: tuple[NodeEvent, ...]
     before: Mapping[str, View]
     after: Mapping[str, View]
 
@@ -69,7 +69,7 @@ class Run:
 
 
 def views_of(stage: Stage) -> dict[str, View]:
-    """Every replica by its name, as it is now."""
+    """Every replica's present state, by its name."""
     return {node.name: _view(stage, node) for node in stage.nodes.values()}
 
 

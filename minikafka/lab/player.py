@@ -11,7 +11,7 @@ from minikafka.lab.command import Command, ScenarioError, parsed
 from minikafka.lab.control import News
 from minikafka.lab.fate import Fates
 from minikafka.lab.opening import built
-from minikafka.lab.played import Run, Step, Told, View, views_of
+from minikafka.lab.played import NodeEvent, Run, Step, View, views_of
 from minikafka.lab.verbs import Verbs
 
 # A command's own consequences (parked fetches, proposals) end soon, or there is a bug in the scenario or in the lab.
@@ -33,18 +33,18 @@ class Player:
     """Plays one scenario."""
 
     def __init__(self, options: Mapping[str, str], command: Command) -> None:
-        self._told: list[str] = []
-        self._events: list[Told] = []
+        self._lines: list[str] = []
+        self._events: list[NodeEvent] = []
         self._line = command.line
         self._run = Run(options)
-        self.stage = built(dict(options), command, self._told, self._events)
+        self.stage = built(dict(options), command, self._lines, self._events)
         self._verbs = Verbs(self.stage)
         self._fates = Fates(self.stage)
         self._seen: Mapping[str, View] = {}
         for node in self.stage.nodes.values():
             node.start()
         self.stage.spread()
-        self._record("all start: empty logs", with_told=False)
+        self._record("all start: empty logs", with_lines=False)
 
     def play(self, command: Command) -> None:
         """One line, and what follows from it by itself."""
@@ -68,13 +68,13 @@ class Player:
 
     # ---- recording ---------------------------------------------------------------------------------------------------
 
-    def _record(self, what: str, *, with_told: bool = True) -> None:
+    def _record(self, what: str, *, with_lines: bool = True) -> None:
         now = views_of(self.stage)
         step = Step(
             number=len(self._run.steps),
             line=self._line,
             what=what,
-            told=tuple(self._told) if with_told else (),
+            lines=tuple(self._lines) if with_lines else (),
             events=tuple(self._events),
             before=self._seen,
             after=now,
@@ -82,7 +82,7 @@ class Player:
         self._run.steps.append(step)
         self._fates.look(step.number)
         self._seen = now
-        self._told.clear()
+        self._lines.clear()
         self._events.clear()
 
     def _say_state_if_new(self, old: News) -> None:

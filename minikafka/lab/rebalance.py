@@ -4,7 +4,7 @@ Played in the simulator, with the production brokers and consumers, in virtual t
 other stories of the lab carry single requests over the rules, but a group's story is made of heartbeats, timeouts and
 rounds, which are the drivers'.
 
-Rules for this file: it tells what members and the coordinator told, in their order. A partition *stands still* from the
+Rules for this file: it reports the events of members and coordinator in order. A partition *stands still* from the
 moment its member gives it up, or dies, until a member has it again; what nobody had before does not stand still.
 """
 
@@ -123,7 +123,7 @@ def play(options: Mapping[str, str]) -> Story:
 
 @dataclass(eq=False)
 class _Member(ConsumerRebalanceListener):
-    """One consumer on a machine of its own, and what its listener was told."""
+    """One consumer on a machine of its own, and what its listener received."""
 
     stage: _Stage
     name: str

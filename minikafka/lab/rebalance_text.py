@@ -1,4 +1,4 @@
-"""How the rebalance is told: its timeline, what stood still, two assignors side by side; as rows and as JSON.
+"""How the rebalance is shown: its timeline, what stood still, two assignors side by side; as rows and as JSON.
 
 Rule for this file: a cell says what changed; times are virtual seconds since the members started.
 """

@@ -11,7 +11,7 @@
     step  what happened ...
 
 Each ``----`` begins one expected run; the words after it override options of ``cluster``. The library's files stand
-in ``scenarios/`` beside this one; ``python -m minikafka.lab rewrite`` writes the expectations anew: review the diff.
+in ``scenarios/`` beside this one; ``python -m minikafka.lab rewrite`` rewrites the expectations: review the diff.
 """
 
 from __future__ import annotations

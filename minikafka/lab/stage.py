@@ -57,7 +57,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Promised:
-    """A record that somebody may rely on, and why."""
+    """A record that a client may rely on, and why."""
 
     value: str
     offset: Offset
@@ -65,13 +65,13 @@ class Promised:
 
 
 class Stage:
-    """The nodes, what is on its way between them, and what producers and consumers were told."""
+    """The nodes, what is on its way between them, and the results that producers and consumers received."""
 
-    def __init__(self, nodes: Sequence[Node], control: Control, told: list[str]) -> None:
+    def __init__(self, nodes: Sequence[Node], control: Control, lines: list[str]) -> None:
         self.nodes = {node.id: node for node in nodes}
         self.control = control
         self.now = 0.0
-        self.told = told
+        self.lines = lines
         """Sentences of the present step; the player empties it."""
         self.fetches: dict[NodeId, Fetch] = {}
         self.waiting: list[Waiting] = []
@@ -86,7 +86,7 @@ class Stage:
         return ",".join(map(self.name, nodes)) or "-"
 
     def say(self, sentence: str) -> None:
-        self.told.append(sentence)
+        self.lines.append(sentence)
 
     def say_error(self, who: str, error: ProtocolError) -> None:
         self.say(f"{who}: {error.name}")
@@ -150,7 +150,7 @@ class Stage:
     # ---- producers and consumers -------------------------------------------------------------------------------------
 
     def produce(self, node: Node, values: Sequence[str], *, acks: int, believing: Epoch, timeout_s: float) -> None:
-        """One batch; what the producer is told is said."""
+        """Produce one batch and report the producer's result."""
         who = f"producer of {' '.join(values)}"
         try:
             role = node.seat.as_leader(believing)
@@ -169,7 +169,7 @@ class Stage:
             return
         if acks:
             self._promise(values, appended.base_offset, "acknowledged with acks=1")
-        self.say(f"{who}: {'acknowledged' if acks else 'not told anything'}")
+        self.say(f"{who}: {'acknowledged' if acks else 'no response'}")
 
     def _promise(self, values: Sequence[str], base_offset: Offset, why: str) -> None:
         self.promised += [Promised(value, offset, why) for offset, value in enumerate(values, start=base_offset)]

@@ -97,13 +97,13 @@ def rows_of(run: Run, *, why: bool = False) -> Iterator[tuple[str, ...]]:
 
 
 def _rows(step: Step) -> Iterator[tuple[str, ...]]:
-    told = [f"  {each}" for each in step.told]
+    lines = [f"  {each}" for each in step.lines]
     replicas = [cells(name, step.before.get(name, ABSENT), step.after[name]) for name in step.changed()]
-    beside = told[: max(0, len(replicas) - 1)]
+    beside = lines[: max(0, len(replicas) - 1)]
     if any(len(each) > SENTENCE_LENGTH_MAX for each in beside):
-        told = [*[""] * len(beside), *told]
+        lines = [*[""] * len(beside), *lines]
     number = str(step.number)
-    for sentence, values in zip_longest([step.what, *told], replicas):
+    for sentence, values in zip_longest([step.what, *lines], replicas):
         yield (number, sentence or "", *(values or ("",) * (len(HEAD) - 2)))
         number = ""
 

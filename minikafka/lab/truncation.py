@@ -19,11 +19,11 @@ class TruncateByHighWatermark:
     def on_follow(self, log: PartitionLog, high_watermark: Offset) -> Offset:
         return min(high_watermark, log.end_offset)
 
-    def last_fetched_epoch(self, log: PartitionLog) -> Epoch:  # noqa: ARG002 - the point is that it is not told
+    def last_fetched_epoch(self, log: PartitionLog) -> Epoch:  # noqa: ARG002 - the point is that it does not use the log
         return NO_EPOCH
 
     def on_diverging(self, log: PartitionLog, leaders: EpochEnd) -> Offset:
-        """Unreachable in practice: a fetch without an epoch is never told that it diverges."""
+        """Unreachable in practice: a fetch without an epoch never gets a diverging epoch."""
         return min(leaders.end_offset, log.end_offset)
 
 

@@ -8,7 +8,7 @@
                                       first command of a scenario; every broker starts with an empty log, the first
                                       of the replicas leads in epoch 0, all are in the ISR
     produce N V.. [acks=all|1|0] [believing=EPOCH] [timeout=30s]
-                                      one batch with these values (acks=all unless told otherwise)
+                                      one batch with these values (acks=all by default)
     fetch N.. [answer=lost]           each follower asks, is answered at once, obeys
     poll N                            as fetch, but with nothing to return it is parked (S12)
     catch-up                          every follower fetches until nothing changes any more
@@ -23,7 +23,7 @@
     cut N / heal N                    no peer and no controller is reached
     deaf N / hear N                   metadata and controller's answers do not arrive / arrive
     expire N                          its session ends
-    elect N [isr=N,N]                 the script elects (ISR: the living of the old one, unless told otherwise);
+    elect N [isr=N,N]                 the script elects (ISR: by default the live members of the old one);
                                       a quorum ends the sessions of the dead and decides itself
     checkpoint N.. / sync N..         the high watermark to disk / the log to disk
     log N..                           say what the log holds
@@ -166,7 +166,7 @@ class Verbs:
                         self.stage.handle(fetch, wait=False)
                         self.stage.deliver(fetch)
             if before == views_of(self.stage):
-                self.stage.told[:] = [each for each in self.stage.told if " gets no records" not in each]
+                self.stage.lines[:] = [each for each in self.stage.lines if " gets no records" not in each]
                 return "all followers fetch until nothing changes"
         raise command.fail("they never catch up")
 

@@ -1,7 +1,7 @@
 """Kafka's small text files, to the byte (KAFKA-FACTS 1.2).
 
 Rules for this file: pure text in, values out, and back; a malformed text raises :class:`BadCheckpoint`, which says
-where. Who writes them and when they are durable is told in ``partition_log.py`` and ``log_directory.py``.
+where. Who writes them and when they are durable is in ``partition_log.py`` and ``log_directory.py``.
 
 ::
 
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeVar
 
-import javaproperties
+from javaproperties.reading import loads
 
 from minikafka.addresses import is_number
 from minikafka.log.names import topic_id_bytes
@@ -145,7 +145,7 @@ def format_meta_properties(meta: MetaProperties) -> bytes:
 def parse_meta_properties(data: bytes) -> MetaProperties:
     """Raises BadCheckpoint. A directory that Kafka wrote has no format version of ours: it counts as 1."""
     try:
-        found = {str(k): str(v) for k, v in javaproperties.loads(data.decode("latin-1")).items()}
+        found = {str(k): str(v) for k, v in loads(data.decode("latin-1")).items()}
         if found.get("version") != "1":
             raise BadCheckpoint(f"version={found.get('version', 'none')}, this program understands version=1")
         return MetaProperties(

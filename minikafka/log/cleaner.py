@@ -1,4 +1,4 @@
-"""One round of compaction over one log: map the keys of its dirty part, write every segment anew without what they
+"""One round of compaction over one log: map the keys of its dirty part, rewrite every segment without what they
 replace (KAFKA-FACTS 1.5).
 
 Rules for this file:
@@ -6,7 +6,7 @@ Rules for this file:
 1. What stays is decided in ``compaction.py``, how files change places in ``swap.py``; this reads, writes and waits.
 2. It gives the loop its turn after every few batches, and then looks whether the segments are still there: retention, a
    cut or the end of the log may have come first. What was swapped in by then stands, the rest waits for the next round.
-3. Every batch is checked against its checksum before it is believed: damage is not written anew under a good one.
+3. Every batch is checked against its checksum before it is believed: damage is not rewritten under a good one.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Cleaner:
         pause: Pause,
         on_swap: Callable[[Segment], None],
     ) -> None:
-        """``on_swap`` is told of each new segment at the moment when it takes its place in the log."""
+        """``on_swap`` is called with each new segment at the moment when it takes its place in the log."""
         self._on_swap = on_swap
         self._disk = disk
         self._folder = folder
@@ -152,6 +152,7 @@ class Cleaner:
         """Fill ``swap.cleaned``; False: it would be just what is there."""
         is_new = len(swap.sources.segments) > 1
         for segment in swap.sources.segments:
+            swap.cleaned.transactions.entries += segment.transactions.entries
             dropped: RecordBatch | None = None
             for batch in _batches(segment):
                 data = self._rewritten(batch, offsets, dirty)

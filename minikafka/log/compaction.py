@@ -3,7 +3,7 @@
 Rules for this file:
 
 1. A log is *clean* below its first dirty offset, where the last round of cleaning stopped, and *dirty* above it. Dirty
-   records are cleaned by whole segments, never the active one, nothing above the high watermark or younger than
+   records are cleaned by whole segments, never the active one, nothing above the last stable offset or younger than
    ``min.compaction.lag.ms``. Differs from Kafka: nothing that is not yet synced here, for a record goes because a later
    one replaces it, and a power cut must not take that one too.
 2. Of each key the record with the largest offset stays; offsets never change.
@@ -95,10 +95,10 @@ def stays(record: RecordSlice, batch: RecordBatch, offsets: OffsetMap, *, now_ms
 
 
 def is_opaque(batch: RecordBatch) -> bool:
-    """Is it a batch that stays as it is, and replaces nothing?
+    """Is it a batch that stays unchanged, and replaces nothing?
 
-    Such are those of a transaction or of control records, whose meaning stands in other batches (there are none in logs
-    that minikafka wrote), and those with so many records that one batch would hold up everything else.
+    Such are those of a transaction or of control records, whose meaning stands in other batches, and those with so many
+    records that one batch would hold up everything else.
     """
     return batch.is_control or batch.is_transactional or batch.record_count > RECORD_COUNT_MAX
 
@@ -150,7 +150,7 @@ def dirty_range(
     """What may be cleaned of ``segments``, oldest first, the last one active.
 
     ``checkpoint``: where the last round stopped, None when there was none; one outside the log counts as none (it was
-    begun anew, or its start has moved on). ``committed_end``: nothing at or above it may be cleaned.
+    restarted, or its start has moved on). ``committed_end``: nothing at or above it may be cleaned.
     """
     end = segments[-1].end_offset
     first_dirty = checkpoint if checkpoint is not None and start_offset <= checkpoint <= end else start_offset

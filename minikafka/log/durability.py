@@ -3,7 +3,7 @@
 Rules for this file:
 
 1. A sync promises what stood in the log when it was called. What is appended meanwhile is not covered; what is cut
-   meanwhile is taken off the promise, so that a region written anew is never reported as synced without a new sync.
+   meanwhile is taken off the promise, so that a region written again is never reported as synced without a new sync.
 2. A file is never closed while a sync may still hold it.
 3. The order inside a sync: the log start offset's checkpoint, segment files, small files, folders. Only after all of
    them did the end move. (A segment goes only after the checkpoint says that the log starts behind it, else a power
@@ -83,16 +83,12 @@ class Durability:
         self._start_changes += 1
 
     def abandon(self, end: Offset) -> None:
-        """The folder may be gone: syncs in flight touch no name any more, and whoever waits for ``end`` waits no more.
+        """The folder may be gone: syncs in flight touch no name any more, and a wait for ``end`` ends.
 
         (Its role ended before the log did, so that nothing is acknowledged by this.)
         """
         self._abandoned = True
         self.synced_end = end
-
-    def is_idle(self, segments: Sequence[Segment]) -> bool:
-        """Has nothing been written since the log was opened?"""
-        return not self._changes and not any(segment.is_dirty for segment in segments)
 
     def is_synced(self, path: str) -> bool:
         """Is a small file's present content durable?"""
@@ -112,7 +108,7 @@ class Durability:
             claim.end = min(claim.end, end)
 
     def withdraw(self) -> None:
-        """The log begins anew: nothing is promised before the next sync."""
+        """The log restarts: nothing is promised before the next sync."""
         self.cut(0)
 
     @property
@@ -121,7 +117,7 @@ class Durability:
         return self._save_start is not None and self._start_saved_changes == self._start_changes
 
     async def save_start(self) -> None:
-        """Make the log start offset durable as it is now; syncs in flight each wait for it themselves."""
+        """Make the current log start offset durable; syncs in flight each wait for it themselves."""
         changes = self._start_changes
         if self._start_saved_changes < changes and self._save_start is not None:
             await self._save_start()

@@ -23,13 +23,15 @@ class EpochCheckpoint:
         self._epochs = epochs
         self._durability = durability
         self._health = health
+        self.is_late = False
+        """The file lacks the latest epoch."""
 
     @property
     def is_right(self) -> bool:
         """Does the file say what is known?
 
-        A file that is right is not written anew: torn by the next power cut it could not be told from the batches, of
-        which compaction may have taken the first of an epoch.
+        A file that is right is not rewritten: torn by the next power cut it could not be distinguished from the
+        batches, of which compaction may have taken the first of an epoch.
         """
         return self._disk.exists(self._path) and self._disk.read_file(self._path) == format_epochs(self._epochs.entries)
 
@@ -39,8 +41,15 @@ class EpochCheckpoint:
             self._disk.replace_file(self._path, format_epochs(self._epochs.entries))
         except (DiskFull, DiskFailed) as error:
             raise self._health.failed("epoch checkpoint", error) from error
+        self.is_late = False
         self._durability.replaced(self._path)
 
+    def save_with_records(self) -> None:
+        """The latest epoch has no record yet, and a log that is opened drops such an epoch: its file can wait. A broker
+        that becomes the leader of thousands of partitions would write as many files, one after the other.
+        """
+        self.is_late = True
+
     def must_be_synced(self) -> None:
-        """Right as it is, it may stand in the page cache only, since a process was killed; the next sync covers it."""
+        """It is right, but may be in the page cache only, since a process was killed; the next sync covers it."""
         self._durability.replaced(self._path)

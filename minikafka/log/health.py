@@ -1,6 +1,6 @@
 """Whether one log still takes appends and can be read, and why not (KAFKA-10778).
 
-Rules for this file: the first failure stays the reason; nothing makes a log well again but being opened anew.
+Rules for this file: the first failure stays the reason; nothing makes a log well again but opening it again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class LogHealth:
             raise KafkaStorageError(f"{self._partition}: {self.failure}")
 
     def check_readable(self) -> None:
-        """KafkaStorageError once it is out of service: opening a file by its old name might make the folder anew."""
+        """KafkaStorageError once it is out of service: opening a file by its old name might create the folder again."""
         if self.is_closed:
             raise KafkaStorageError(f"{self._partition}: {self.failure}")
 

@@ -25,6 +25,7 @@ from minikafka.log.names import (
     REPLICATION_OFFSET_CHECKPOINT,
     SNAPSHOT,
     TIME_INDEX,
+    TRANSACTION_INDEX,
     offset_name,
     offset_of,
     offsets_in,
@@ -33,9 +34,11 @@ from minikafka.log.names import (
 from minikafka.log.producer_state import BadSnapshot, parse_snapshot
 from minikafka.log.scan import Damage, scan
 from minikafka.log.segment import RELATIVE_MAX
+from minikafka.log.transaction_index import BadTransactionIndex, parse_transaction_index
 from minikafka.ports import Disk
 from minikafka.types import METADATA_PARTITION, NO_EPOCH, Epoch, Offset, TopicPartition
 from minikafka.wire.batch import CODEC_NAMES, RecordBatch
+from minikafka.wire.markers import marker_of
 from minikafka.wire.records import control_type_of, decode_batch
 
 Row = dict[str, Any]
@@ -59,13 +62,19 @@ class Finding:
 
 
 def dump(disk: Disk, path: str, *, records: bool = False) -> Iterator[Row]:
-    """Rows of one file, chosen by its name: ``.log``, ``.index``, ``.timeindex``, ``.snapshot`` or a text checkpoint.
+    """Rows of one file, chosen by its name: ``.log``, ``.index``, ``.timeindex``, ``.txnindex``, ``.snapshot``
+    or a text checkpoint.
 
     Of a ``.log`` one row per batch, with ``records`` also one per record. Damage is a row with the key ``error``.
     FileNotFoundError when there is no such file; ValueError for a name that it does not know.
     """
     name = path.rpartition("/")[2]
-    for suffix, rows in ((INDEX, _dump_index), (TIME_INDEX, _dump_time_index), (SNAPSHOT, _dump_snapshot)):
+    for suffix, rows in (
+        (INDEX, _dump_index),
+        (TIME_INDEX, _dump_time_index),
+        (TRANSACTION_INDEX, _dump_transaction_index),
+        (SNAPSHOT, _dump_snapshot),
+    ):
         base = offset_of(name, suffix)
         if base is not None:
             return rows(base, disk.read_file(path))
@@ -135,6 +144,10 @@ def _record_rows(batch: RecordBatch) -> Iterator[Row]:
         }
         if batch.is_control:
             row["controlType"] = control_type_of(record)
+            marker = marker_of(batch)
+            if marker is not None:
+                row["endTxnMarker"] = "COMMIT" if marker.is_commit else "ABORT"
+                row["coordinatorEpoch"] = marker.coordinator_epoch
         yield row
 
 
@@ -146,6 +159,20 @@ def _dump_index(base: Offset, data: bytes) -> Iterator[Row]:
 def _dump_time_index(base: Offset, data: bytes) -> Iterator[Row]:
     for timestamp, offset in TimeIndex.layout.iter_unpack(data[: len(data) // 12 * 12]):
         yield {"timestamp": timestamp, "offset": base + offset}
+
+
+def _dump_transaction_index(_: Offset, data: bytes) -> Iterator[Row]:
+    try:
+        for entry in parse_transaction_index(data):
+            yield {
+                "version": 0,
+                "producerId": entry.producer_id,
+                "firstOffset": entry.first_offset,
+                "lastOffset": entry.last_offset,
+                "lastStableOffset": entry.last_stable_offset,
+            }
+    except BadTransactionIndex as error:
+        yield {"error": str(error)}
 
 
 def _dump_snapshot(_: Offset, data: bytes) -> Iterator[Row]:
@@ -228,7 +255,7 @@ def is_metadata_of_kafka(disk: Disk) -> bool:
                 if not batch.is_control:
                     return any((record.value or b"")[:1] == _KAFKA_FRAME_VERSION for record in decode_batch(batch))
         except (Damage, ProtocolError):
-            return False  # what is damaged is told elsewhere
+            return False  # damage is reported elsewhere
         finally:
             file.close()
     return False
@@ -262,7 +289,6 @@ class _LogVerifier:
             return
         self.first_offset = self.end_offset = bases[0]
         epoch = NO_EPOCH
-        transactions = False
         for base in bases:
             path = self._path(base, LOG)
             if base < self.end_offset or (base > self.end_offset and not self.has_gaps(bases)):
@@ -273,15 +299,6 @@ class _LogVerifier:
             damage = self._read(path, base, epoch, batches)
             if damage is not None:
                 yield damage
-            first = next((each.base_offset for each in batches.values() if each.is_of_transaction), None)
-            if first is not None and not transactions and self.folder != str(METADATA_PARTITION):
-                transactions = True
-                yield Finding(
-                    path=self.folder,
-                    position=None,
-                    what=f"holds batches of transactions, from offset {first} on: all of them are read, aborted ones "
-                    "as well, and read_committed is refused",
-                )
             for batch in batches.values():
                 self.epochs.assign(batch.leader_epoch, batch.base_offset)
                 self.end_offset, epoch = batch.next_offset, batch.leader_epoch
@@ -328,6 +345,25 @@ class _LogVerifier:
                 yield from check(path, base, self.disk.read_file(path), batches)
             elif not is_last:
                 yield Finding(path=path, position=None, what="is missing")
+        path = self._path(base, TRANSACTION_INDEX)
+        if self.disk.exists(path):
+            yield from self._check_transaction_index(path, self.disk.read_file(path), batches)
+
+    @staticmethod
+    def _check_transaction_index(path: str, data: bytes, batches: dict[int, RecordBatch]) -> Iterator[Finding]:
+        try:
+            entries = parse_transaction_index(data)
+        except BadTransactionIndex as error:
+            yield Finding(path=path, position=None, what=str(error))
+            return
+        markers = {batch.base_offset: batch.producer_id for batch in batches.values() if batch.is_control}
+        for number, entry in enumerate(entries):
+            if markers.get(entry.last_offset) != entry.producer_id:
+                yield Finding(
+                    path=path,
+                    position=number * 34,
+                    what=f"no marker of producer {entry.producer_id} stands at {entry.last_offset}",
+                )
 
     @staticmethod
     def _check_index(path: str, base: Offset, data: bytes, batches: dict[int, RecordBatch]) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""What opening a log gives: what was found on disk, and a report of what was dropped or made anew.
+"""What opening a log gives: what was found on disk, and a report of what was dropped or rebuilt.
 
 Rule for this file: it is data; ``recovery.py`` fills it in.
 """
@@ -28,7 +28,7 @@ class Dropped:
 
 
 class MisfitLog(Exception):
-    """A log that must be set aside as it is: its batches are sound, but no leader of this cluster wrote them so."""
+    """A log that must be set aside unchanged: its batches are sound, but no leader of this cluster wrote them so."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,11 +54,9 @@ class LoadedLog:
     start_offset: Offset
     trusted_end: Offset
     """Everything below was surely synced. After an unclean stop: the base of the first segment that was walked, for
-    that one may have been cut below the recovery point and written anew, which a kill -9 does not undo."""
+    that one may have been cut below the recovery point and written again, which a kill -9 does not undo."""
     restarted_at: Offset | None
     """The log begins where only a ``.start`` file says that it does."""
     has_gaps: bool
     """Compaction has left offsets out, here or where it was copied from: a file says so."""
-    has_transactions: bool
-    """Batches of transactions were found in it, which only Kafka can have written: a file says so."""
     report: RecoveryReport

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Iterable
 
 from minikafka.types import Offset, TopicId, TopicPartition
 
 LOG = ".log"
 INDEX = ".index"
 TIME_INDEX = ".timeindex"
+TRANSACTION_INDEX = ".txnindex"
 SNAPSHOT = ".snapshot"
 RESTARTED = ".start"
-"""Our own: an empty file named after the offset at which a log deliberately began anew (see ``recovery.py``)."""
+"""Our own: an empty file named after the offset at which a log was deliberately restarted (see ``recovery.py``)."""
 DELETED = ".deleted"
 CLEANED = ".cleaned"
 SWAP = ".swap"
@@ -26,9 +28,6 @@ GAPS = "mk.gaps"
 """Our own: an empty file that tells that compaction has left offsets out of this log, or of the one it was copied from
 (``cleanup.policy`` may have changed since, and is not known yet when logs are opened).
 """
-
-TRANSACTIONS = "mk.transactions"
-"""Our own: an empty file that tells that batches of transactions, or markers of them, were found in this log."""
 
 META_PROPERTIES = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
@@ -61,7 +60,7 @@ def offset_of(name: str, suffix: str) -> Offset | None:
     return int(stem)
 
 
-def offsets_in(names: list[str], suffix: str) -> list[Offset]:
+def offsets_in(names: Iterable[str], suffix: str) -> list[Offset]:
     """Base offsets of all files with ``suffix``, ascending."""
     found = (offset_of(name, suffix) for name in names)
     return sorted(offset for offset in found if offset is not None)
@@ -85,7 +84,7 @@ def is_deleted_folder(folder: str) -> bool:
 def retired_folder(partition: TopicPartition, topic_id: TopicId, suffix: str) -> str:
     """``<topic>-<p>.<32 hex>-delete`` (or ``-stray``), the topic cut so that the name fits.
 
-    The hex is the topic's id: the topic may be made anew under the same name, its id never comes back.
+    The hex is the topic's id: the topic may be created again under the same name, its id never comes back.
     """
     tail = f"-{partition.partition}.{topic_id_bytes(topic_id).hex()}{suffix}"
     return partition.topic[: FOLDER_NAME_SIZE_MAX - len(tail)] + tail

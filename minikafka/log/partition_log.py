@@ -30,16 +30,17 @@ from minikafka.log.epoch_checkpoint import EpochCheckpoint
 from minikafka.log.health import LogHealth
 from minikafka.log.limits import check_limits, uses_append_time
 from minikafka.log.loaded import LoadedLog
-from minikafka.log.names import GAPS, LOG, PARTITION_METADATA, TRANSACTIONS
+from minikafka.log.names import GAPS, LOG, PARTITION_METADATA
 from minikafka.log.recovery import load, may_have_gaps
 from minikafka.log.retention import SegmentAge, expired_count
 from minikafka.log.segment import Segment
 from minikafka.log.segment_store import SegmentStore
 from minikafka.log.swap import settle
 from minikafka.log.tail import COPIED_SIZE_MAX, LogSlice, MemoryTail
+from minikafka.log.transactions import AbortedTransaction
+from minikafka.log.verification import VerificationGuard
 from minikafka.ports import Buffer, Buffers, Disk, Events, no_events
 from minikafka.types import (
-    METADATA_TOPIC,
     NO_EPOCH,
     NO_OFFSET,
     NO_TOPIC_ID,
@@ -49,7 +50,15 @@ from minikafka.types import (
     TopicId,
     TopicPartition,
 )
-from minikafka.wire.batch import NO_TIMESTAMP, RecordBatch, stamped, stamped_log_append_time, verify
+from minikafka.wire.batch import (
+    CONTROL_BIT,
+    NO_TIMESTAMP,
+    RecordBatch,
+    stamped,
+    stamped_log_append_time,
+    verify,
+)
+from minikafka.wire.markers import EndTransaction, marker_of
 
 __all__ = ["AppendInfo", "LogSlice", "PartitionLog"]
 
@@ -92,10 +101,6 @@ class PartitionLog:
         self.report = loaded.report
         self.has_gaps = loaded.has_gaps
         """Compaction has left offsets out, here or where it was copied from."""
-        self.has_transactions = loaded.has_transactions and partition.topic != METADATA_TOPIC
-        """It holds batches of transactions, which Kafka wrote; which of them were committed is not known here."""
-        self.transactions_known_from = loaded.segments[-1].next_offset
-        """Batches from here on were appended since the log was opened: ``has_transactions`` tells all about them."""
         self.clean_end: Offset | None = None
         """Where the last round of compaction stopped; None: there was none in this log."""
         self.tail = MemoryTail(tail_size_max)
@@ -120,6 +125,7 @@ class PartitionLog:
         clean: bool = False,
         recovery_point: Offset | None = 0,
         start_offset: Offset = 0,
+        high_watermark: Offset | None = None,
         topic_id: TopicId | None = None,
         events: Events = no_events,
         save_start: Callable[[], Awaitable[None]] | None = None,
@@ -127,8 +133,9 @@ class PartitionLog:
     ) -> PartitionLog:
         """Open or create the log in folder ``<topic>-<partition>``; see ``recovery.py`` for what is believed.
 
-        ``topic_id`` is written to partition.metadata of a new log, before its first record. Raises MisfitLog, and
-        DiskFailed.
+        ``high_watermark`` is the checkpointed one: transactions that ended at or above it may still be undone; None:
+        there are no such. ``topic_id`` is written to partition.metadata of a new log, before its first record. Raises
+        MisfitLog, and DiskFailed.
         """
         folder = str(partition)
         is_new = not disk.exists(folder)
@@ -136,7 +143,15 @@ class PartitionLog:
         known = topic_id_of(disk, partition)
         if known == NO_TOPIC_ID and topic_id is not None:
             disk.replace_file(path, format_partition_metadata(topic_id))
-        loaded = load(disk, folder, config, clean=clean, recovery_point=recovery_point, start_offset=start_offset)
+        loaded = load(
+            disk,
+            folder,
+            config,
+            clean=clean,
+            recovery_point=recovery_point,
+            start_offset=start_offset,
+            high_watermark=high_watermark,
+        )
         point = recovery_point or 0
         synced_end = loaded.trusted_end if clean else min(point, loaded.trusted_end)
         durability = Durability(disk, folder, synced_end=synced_end, save_start=save_start)
@@ -167,8 +182,6 @@ class PartitionLog:
             self._durability.start_moved()
         if self.has_gaps and not self._disk.exists(f"{self._folder}/{GAPS}"):
             self._mark_gaps()
-        if self.has_transactions and not self._disk.exists(f"{self._folder}/{TRANSACTIONS}"):
-            self._mark(TRANSACTIONS)
         if not self.report.clean:
             self._durability.folder_changed()
             if not self._epoch_checkpoint.is_right:
@@ -200,8 +213,6 @@ class PartitionLog:
                 reason=dropped.reason,
                 below_recovery_point=dropped.below_recovery_point,
             )
-        if self.has_transactions:
-            self._tell_transactions()
         if not is_new:
             self._events(
                 "log_opened",
@@ -274,23 +285,35 @@ class PartitionLog:
 
     # ------------------------------------------------------------------------------------- appending
 
-    def append_as_leader(self, batch: RecordBatch, *, leader_epoch: Epoch, wall_ms: int) -> AppendInfo:
-        """Stamp and append a client's batch (already through ``verify_client``).
+    def append_as_leader(
+        self,
+        batch: RecordBatch,
+        *,
+        leader_epoch: Epoch,
+        wall_ms: int,
+        marker: EndTransaction | None = None,
+        guard: VerificationGuard | None = None,
+    ) -> AppendInfo:
+        """Stamp and append a client's batch (already through ``verify_client``), or the batch of ``marker``.
 
-        ``wall_ms``: milliseconds since 1970, for LogAppendTime and the bounds of timestamps. Raises MessageTooLarge,
-        RecordListTooLarge, InvalidTimestamp, OutOfOrderSequenceNumber, InvalidProducerEpoch; KafkaStorageError once
-        the log has failed.
+        ``wall_ms``: milliseconds since 1970, for LogAppendTime and the bounds of timestamps. ``guard``: that of a
+        transactional batch (``verification.py``). Raises MessageTooLarge,
+        RecordListTooLarge, InvalidTimestamp, OutOfOrderSequenceNumber, InvalidProducerEpoch, InvalidTxnState;
+        TransactionCoordinatorFenced for a marker; KafkaStorageError once the log has failed.
         """
         config = self.config
         self._health.check_writable()
         if leader_epoch < self.last_epoch:
             raise InvariantViolation(f"leader epochs never fall along a log (epoch={leader_epoch} log={self})")
-        # First: a batch that is in the log already is no larger than the limits were then.
-        duplicate = self.producers.check(batch)
-        if duplicate is not None:
-            append_time = duplicate.timestamp if uses_append_time(config) else NO_TIMESTAMP
-            return AppendInfo(duplicate.base_offset, duplicate.last_offset, append_time, duplicate=True)
-        check_limits(batch, config, wall_ms=wall_ms, log=self._folder)
+        if marker is None:
+            # First: a batch that is in the log already is no larger than the limits were then.
+            duplicate = self.producers.check(batch, guard)
+            if duplicate is not None:
+                append_time = duplicate.timestamp if uses_append_time(config) else NO_TIMESTAMP
+                return AppendInfo(duplicate.base_offset, duplicate.last_offset, append_time, duplicate=True)
+            check_limits(batch, config, wall_ms=wall_ms, log=self._folder)
+        else:
+            self.producers.check_marker(marker)
         base_offset = self.end_offset
         max_timestamp, append_time = batch.max_timestamp, NO_TIMESTAMP
         stored: Buffers
@@ -308,9 +331,16 @@ class PartitionLog:
         if self._store.must_roll(config, size=size, last_offset=last_offset, max_timestamp=max_timestamp):
             self._roll(base_offset)
         self._write(data, size=size, last_offset=last_offset, max_timestamp=max_timestamp, offset_of_max=last_offset)
-        if self.epochs.assign(leader_epoch, base_offset):
+        if self.epochs.assign(leader_epoch, base_offset) or self._epoch_checkpoint.is_late:
             self._epoch_checkpoint.save()
-        self.producers.note(batch, base_offset=base_offset, timestamp=max_timestamp)
+        aborted = self.producers.note(
+            batch,
+            base_offset=base_offset,
+            timestamp=max_timestamp,
+            transaction_version=0 if marker is None else marker.transaction_version,
+        )
+        if aborted is not None:
+            self._store.note_aborted(aborted)
         self.tail.append(base_offset=base_offset, next_offset=last_offset + 1, buffers=data, size=size)
         return AppendInfo(base_offset, last_offset, append_time)
 
@@ -327,8 +357,8 @@ class PartitionLog:
                 raise CorruptMessage(f"{self._folder}: batch at {batch.base_offset}, the log goes on at {expected}")
             if batch.base_offset > expected or batch.record_count <= batch.last_offset_delta:
                 self.note_gaps()
-            if batch.is_of_transaction:
-                self.note_transactions()
+            if batch.attributes & CONTROL_BIT:
+                marker_of(batch)  # one that cannot be read is refused before anything is written
             expected = batch.next_offset
         pending: list[RecordBatch] = []
         pending_size = 0
@@ -361,32 +391,10 @@ class PartitionLog:
             raise self._health.failed("marker of gaps", error) from error
 
     def _mark_gaps(self) -> None:
-        self._mark(GAPS)
-        self.has_gaps = True
-
-    def note_transactions(self) -> None:
-        """Batches of transactions were found; a file and an event say so, once."""
-        if self.has_transactions or self.partition.topic == METADATA_TOPIC:
-            return
-        try:
-            self._mark(TRANSACTIONS)
-        except (DiskFull, DiskFailed) as error:
-            raise self._health.failed("marker of transactions", error) from error
-        self.has_transactions = True
-        self._tell_transactions()
-
-    def _mark(self, name: str) -> None:
-        path = f"{self._folder}/{name}"
+        path = f"{self._folder}/{GAPS}"
         self._disk.replace_file(path, b"")
         self._durability.replaced(path)
-
-    def _tell_transactions(self) -> None:
-        self._events(
-            "transactional_data_found",
-            partition=str(self.partition),
-            why="Kafka wrote batches of transactions: all of them are read, aborted ones as well; "
-            "isolation level read_committed is refused",
-        )
+        self.has_gaps = True
 
     def _write_set(self, batches: list[RecordBatch], size: int) -> None:
         is_first = self.end_offset == self._start_offset
@@ -398,10 +406,12 @@ class PartitionLog:
             max_timestamp=newest.newest_timestamp,
             offset_of_max=newest.last_offset,
         )
-        changed = False
+        changed = self._epoch_checkpoint.is_late
         for batch in batches:
             changed |= self.epochs.assign(batch.leader_epoch, batch.base_offset)
-            self.producers.note(batch, base_offset=batch.base_offset, timestamp=batch.max_timestamp)
+            aborted = self.producers.note(batch, base_offset=batch.base_offset, timestamp=batch.max_timestamp)
+            if aborted is not None:
+                self._store.note_aborted(aborted)
         if is_first and batches[0].leader_epoch != NO_EPOCH:
             changed |= self.epochs.begin_at(self._start_offset)
         if changed:
@@ -469,6 +479,18 @@ class PartitionLog:
             return held
         return self._reader.read(offset, end=end, max_bytes=max_bytes, min_one_batch=min_one_batch, as_region=as_region)
 
+    def stable_end(self, high_watermark: Offset) -> Offset:
+        """The last stable offset: below it every transaction has ended and its marker is committed (KIP-98).
+
+        A transaction whose first records were deleted begins at the log's start.
+        """
+        stable_end = self.producers.transactions.stable_end(high_watermark)
+        return stable_end if stable_end >= self._start_offset else min(self._start_offset, high_watermark)
+
+    def aborted_transactions(self, offset: Offset, end_offset: Offset) -> list[AbortedTransaction]:
+        """Return the aborted transactions with records in ``[offset, end_offset)``, maybe more."""
+        return self._store.aborted_transactions(offset, end_offset)
+
     def batch_at_or_after(self, timestamp: int, start_offset: Offset, end_offset: Offset) -> RecordBatch | None:
         """The first batch with offsets in ``[start_offset, end_offset)`` and a record at or after ``timestamp`` (ms).
 
@@ -496,8 +518,12 @@ class PartitionLog:
         """A new leader's epoch begins, even without records (KAFKA-7415)."""
         invariant(start_offset <= self.end_offset, "an epoch begins within the log", start=start_offset, log=self)
         self._health.check_writable()
+        is_next = epoch > self.epochs.latest and start_offset == self.end_offset
         if self.epochs.assign(epoch, start_offset):
-            self._epoch_checkpoint.save()
+            if is_next:
+                self._epoch_checkpoint.save_with_records()
+            else:
+                self._epoch_checkpoint.save()
 
     # ------------------------------------------------------------------------------------- cutting
 
@@ -597,7 +623,7 @@ class PartitionLog:
         await self._durability.save_start()
         self._health.check_writable()
         renamed = []
-        # Meanwhile the log may have been cut or begun anew: only what is still its oldest part goes.
+        # Meanwhile the log may have been cut or restarted: only what is still its oldest part goes.
         while held[0] in doomed and len(held) > 1 and held[1].base_offset <= end:
             renamed += self._store.delete_oldest()
         self._events("segments_deleted", partition=str(self.partition), count=len(doomed), start=self._start_offset)
@@ -612,7 +638,7 @@ class PartitionLog:
             self.config,
             checkpoint=self.clean_end,
             start_offset=self._start_offset,
-            committed_end=min(high_watermark, self.synced_end),
+            committed_end=min(self.stable_end(high_watermark), self.synced_end),
             now_ms=now_ms,
         )
 
@@ -667,6 +693,11 @@ class PartitionLog:
 
     # ------------------------------------------------------------------------------------- durability
 
+    @property
+    def is_closed(self) -> bool:
+        """A closed log is neither read nor written; :meth:`sync` does nothing."""
+        return self._health.is_closed
+
     async def sync(self) -> None:
         """Make durable what stands in the log now, then move ``synced_end`` (D6).
 
@@ -707,8 +738,8 @@ class PartitionLog:
         When compaction may have been interrupted, :meth:`settle` comes before it.
         """
         self._health.check_writable()
-        if self.report.clean and self._durability.is_idle(self._store.segments):
-            return  # as it was found
+        if self.report.clean and self._store.is_as_found:
+            return  # whatever else has changed, such as the leader epochs, was written at once
         try:
             self._store.leave_swap()
             self._store.save_indexes(self._store.active)

@@ -1,11 +1,15 @@
-"""What idempotent producers wrote last: duplicates are answered, gaps are refused (KIP-98, KAFKA-FACTS 6).
+"""What idempotent and transactional producers wrote last: duplicates are answered, gaps and old epochs are refused.
+
+KIP-98, KIP-890, KAFKA-FACTS 6.
 
 Rules for this file:
 
 1. The duplicate test comes before the sequence test. A duplicate is a success with the old offsets.
 2. The log itself replicates this state: a follower, and recovery, take each batch in without judging it.
 3. Expiry counts from when this process first saw a producer's last batch, not from record timestamps: events of the
-   past are still being sent today.
+   past are still being sent today. A producer with an open transaction never expires. One of which only a marker is
+   known stays as long as any other: its epoch keeps older incarnations out (KAFKA-9144).
+4. State changes after the append, never before it (KAFKA-6683).
 """
 
 from __future__ import annotations
@@ -18,9 +22,24 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from minikafka.errors import InvalidProducerEpoch, OutOfOrderSequenceNumber
-from minikafka.types import NO_OFFSET, Offset
-from minikafka.wire.batch import NO_SEQUENCE, SEQUENCE_COUNT, RecordBatch
+from minikafka.errors import (
+    InvalidProducerEpoch,
+    InvalidTxnState,
+    OutOfOrderSequenceNumber,
+    TransactionCoordinatorFenced,
+)
+from minikafka.log.transactions import AbortedTransaction, OpenTransactions
+from minikafka.log.verification import OPEN_TRANSACTION, VerificationGuard
+from minikafka.types import NO_EPOCH, NO_OFFSET, Epoch, Offset
+from minikafka.wire.batch import (
+    CONTROL_BIT,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    SEQUENCE_COUNT,
+    TRANSACTIONAL_BIT,
+    RecordBatch,
+)
+from minikafka.wire.markers import TRANSACTION_V2, EndTransaction, marker_of
 
 WINDOW_COUNT = 5
 """Batches remembered per producer: as many as a Kafka client may have in flight."""
@@ -29,7 +48,6 @@ SNAPSHOT_VERSION = 1
 _SNAPSHOT_HEAD = struct.Struct(">hI")
 _SNAPSHOT_COUNT = struct.Struct(">i")
 _SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
-_NO_COORDINATOR_EPOCH = -1
 
 
 class BadSnapshot(Exception):
@@ -54,13 +72,18 @@ class _Written(NamedTuple):
 
 
 class ProducerEntry(NamedTuple):
-    """A producer's newest batch in the log."""
+    """A producer's newest batch in the log, and its open transaction."""
 
     producer_id: int
     producer_epoch: int
     last_sequence: int
+    """-1: since its last marker, or without sequences, it has written nothing."""
     last_offset: Offset
     last_timestamp: int
+    coordinator_epoch: Epoch
+    """Of its last marker; -1: there was none."""
+    current_txn_start_offset: Offset
+    """-1: no transaction is open."""
 
 
 @dataclass(slots=True)
@@ -69,87 +92,239 @@ class _Producer:
     window: deque[_Written] = field(default_factory=lambda: deque(maxlen=WINDOW_COUNT))
     seen_ms: int | None = None
     """When expiry first looked at it after its last batch."""
+    last_timestamp: int = NO_TIMESTAMP
+    coordinator_epoch: Epoch = NO_EPOCH
+    transaction_start: Offset = NO_OFFSET
+    """First offset of its open transaction; -1: none is open."""
 
 
 class ProducerState:
     """The producers of one log."""
 
-    __slots__ = ("_producers",)
+    __slots__ = ("_guards", "_producers", "transactions")
 
     def __init__(self) -> None:
         self._producers: dict[int, _Producer] = {}
+        self._guards: dict[int, dict[int, VerificationGuard]] = {}
+        """By producer id and epoch: a batch with a wrong epoch does not disturb the right one."""
+        self.transactions = OpenTransactions()
 
     def __len__(self) -> int:
         return len(self._producers)
 
-    def check(self, batch: RecordBatch) -> Duplicate | None:
-        """May a leader append it? Raises InvalidProducerEpoch or OutOfOrderSequenceNumber; None: yes.
+    @property
+    def has_seen_markers(self) -> bool:
+        """True if a transaction of a known producer has ended in this log."""
+        return any(producer.coordinator_epoch != NO_EPOCH for producer in self._producers.values())
+
+    def begin_verification(self, batch: RecordBatch, *, begins_at_zero: bool = False) -> VerificationGuard:
+        """The guard with which a client's transactional batch may be appended, once its coordinator has confirmed it.
+
+        Args:
+            batch: The batch.
+            begins_at_zero: The sequences of each transaction begin at 0 (transaction version 2).
+
+        Returns:
+            OPEN_TRANSACTION: there is nothing to verify, because the producer's transaction is open, or the batch is
+            a duplicate.
+
+        Raises:
+            InvalidProducerEpoch: A newer incarnation of the producer has written or was fenced here.
+        """
+        known = self._producers.get(batch.producer_id)
+        if known is not None and _duplicate_of(batch, known) is not None:
+            return OPEN_TRANSACTION
+        guard = self.guard_of(batch.producer_id, batch.producer_epoch, begins_at_zero=begins_at_zero)
+        if guard is not OPEN_TRANSACTION:
+            guard.lowest_sequence = min(guard.lowest_sequence, batch.base_sequence)
+        return guard
+
+    def guard_of(self, producer_id: int, epoch: int, *, begins_at_zero: bool = False) -> VerificationGuard:
+        """As :meth:`begin_verification`, for a batch without sequences. Raises InvalidProducerEpoch."""
+        known = self._producers.get(producer_id)
+        if known is not None and known.epoch > epoch:
+            raise _old_epoch(producer_id, epoch, known.epoch)
+        if known is not None and known.epoch == epoch and known.transaction_start != NO_OFFSET:
+            return OPEN_TRANSACTION
+        guards = self._guards.setdefault(producer_id, {})
+        guard = guards.get(epoch)
+        if guard is None:
+            guard = guards[epoch] = VerificationGuard(begins_at_zero=begins_at_zero)
+        guard.seen_ms = None
+        return guard
+
+    def check(self, batch: RecordBatch, guard: VerificationGuard | None = None) -> Duplicate | None:
+        """Decide whether a leader may append a batch of data; None: it may.
 
         A producer that is not known (never seen, or expired) may begin with any sequence.
+
+        Args:
+            batch: The batch.
+            guard: From :meth:`begin_verification`. None: the batch needs no verification.
+
+        Raises:
+            InvalidProducerEpoch: A newer incarnation of the producer has written or was fenced here.
+            OutOfOrderSequenceNumber: A batch before this one is missing.
+            InvalidTxnState: The producer has a transaction open, and the batch is not part of it; or the batch is
+                transactional, and the transaction that was verified has ended.
         """
-        if not batch.has_producer or batch.is_control:
+        if not batch.has_producer or batch.attributes & CONTROL_BIT:
             return None
         known = self._producers.get(batch.producer_id)
+        if known is not None:
+            duplicate = _duplicate_of(batch, known)
+            if duplicate is not None:
+                return duplicate
+        # After the epoch, before the sequence (KIP-890, KAFKA-19690).
+        if guard is not None and (known is None or known.transaction_start == NO_OFFSET):
+            self._check_guard(batch, guard, is_known=known is not None)
         if known is None:
             return None
-        first, last = batch.base_sequence, batch.last_sequence
-        if batch.producer_epoch == known.epoch:
-            for written in known.window:
-                if written.first_sequence == first and written.last_sequence == last:
-                    return Duplicate(written.base_offset, written.last_offset, written.timestamp)
-        if batch.producer_epoch < known.epoch:
-            raise InvalidProducerEpoch(
-                f"producer {batch.producer_id}: epoch {batch.producer_epoch} is older than {known.epoch}"
-            )
-        if batch.producer_epoch > known.epoch:
-            if first != 0:
-                raise OutOfOrderSequenceNumber(
-                    f"producer {batch.producer_id}: epoch {batch.producer_epoch} begins with sequence {first}, not 0"
-                )
-            return None
-        expected = (known.window[-1].last_sequence + 1) % SEQUENCE_COUNT if known.window else first
-        if first != expected:
-            raise OutOfOrderSequenceNumber(
-                f"producer {batch.producer_id} epoch {known.epoch}: sequence {first}, expected {expected}",
-                expected=expected,
-                sequence=first,
+        if batch.base_sequence != NO_SEQUENCE:
+            _check_sequence(batch, known)
+        if known.transaction_start != NO_OFFSET and not batch.is_transactional:
+            raise InvalidTxnState(
+                f"producer {batch.producer_id} epoch {known.epoch}: its transaction is open since offset "
+                f"{known.transaction_start}, and this batch is not part of it; commit or abort the transaction first"
             )
         return None
 
-    def note(self, batch: RecordBatch, *, base_offset: Offset, timestamp: int) -> None:
-        """A batch was appended at ``base_offset``; ``timestamp`` is its largest as stored."""
-        if batch.producer_id < 0 or batch.is_control or batch.base_sequence == NO_SEQUENCE:
-            return
-        known = self._producers.get(batch.producer_id)
-        if known is None or known.epoch != batch.producer_epoch:
-            known = _Producer(batch.producer_epoch)
-            self._producers[batch.producer_id] = known
-        known.window.append(
-            _Written(
-                batch.base_sequence,
-                batch.last_sequence,
-                base_offset,
-                base_offset + batch.last_offset_delta,
-                timestamp,
+    def _check_guard(self, batch: RecordBatch, guard: VerificationGuard, *, is_known: bool) -> None:
+        if self._guards.get(batch.producer_id, {}).get(batch.producer_epoch) is not guard:
+            raise InvalidTxnState(
+                f"producer {batch.producer_id} epoch {batch.producer_epoch}: its transaction ended before this batch "
+                "could be appended; abort the transaction"
             )
-        )
+        lowest = 0 if guard.begins_at_zero and not is_known else guard.lowest_sequence
+        if batch.base_sequence > lowest:
+            raise OutOfOrderSequenceNumber(
+                f"producer {batch.producer_id} epoch {batch.producer_epoch}: the transaction begins with sequence "
+                f"{batch.base_sequence}, {lowest} is missing"
+            )
+
+    def check_marker(self, marker: EndTransaction) -> None:
+        """Decide whether a leader may append a marker. Without an open transaction it may: the marker then fences.
+
+        Raises:
+            InvalidProducerEpoch: The transaction that this marker would end belongs to a newer incarnation.
+            TransactionCoordinatorFenced: A newer coordinator has written a marker of this producer.
+        """
+        known = self._producers.get(marker.producer_id)
+        if known is None:
+            return
+        is_old = marker.producer_epoch < known.epoch
+        if marker.transaction_version >= TRANSACTION_V2 and marker.producer_epoch == known.epoch:
+            # The marker's epoch is above that of the data that it ends. With an open transaction of the same epoch this
+            # is a late copy of an earlier marker; without one it is a retry, and harmless (KAFKA-19446, KAFKA-19999).
+            is_old = known.transaction_start != NO_OFFSET
+        if is_old:
+            raise InvalidProducerEpoch(
+                f"producer {marker.producer_id}: the marker has epoch {marker.producer_epoch}, the producer is at "
+                f"{known.epoch}"
+            )
+        if marker.coordinator_epoch < known.coordinator_epoch:
+            raise TransactionCoordinatorFenced(
+                f"producer {marker.producer_id}: coordinator epoch {marker.coordinator_epoch} is older than "
+                f"{known.coordinator_epoch}"
+            )
+
+    def note(
+        self, batch: RecordBatch, *, base_offset: Offset, timestamp: int, transaction_version: int = 0
+    ) -> AbortedTransaction | None:
+        """Take over a batch that was appended at ``base_offset``; nothing is refused.
+
+        Args:
+            batch: ``data`` of a control batch must be the whole batch; of others, the header is enough.
+            base_offset: The offset of its first record in the log.
+            timestamp: Its largest timestamp as stored.
+            transaction_version: Of a marker, on the leader that appends it.
+
+        Returns:
+            The transaction that it aborts, for the transaction index.
+        """
+        producer_id, attributes = batch.producer_id, batch.attributes
+        if producer_id < 0:
+            return None
+        if attributes & CONTROL_BIT:
+            return self._note_marker(batch, base_offset, timestamp, transaction_version)
+        is_transactional = attributes & TRANSACTIONAL_BIT
+        if batch.base_sequence == NO_SEQUENCE and not is_transactional:
+            return None
+        known = self._producers.get(producer_id)
+        if known is None or known.epoch != batch.producer_epoch:
+            known = self._known(producer_id, batch.producer_epoch)
+        if batch.base_sequence != NO_SEQUENCE:
+            known.window.append(
+                _Written(
+                    batch.base_sequence,
+                    batch.last_sequence,
+                    base_offset,
+                    base_offset + batch.last_offset_delta,
+                    timestamp,
+                )
+            )
         known.seen_ms = None
+        known.last_timestamp = timestamp
+        if is_transactional and known.transaction_start == NO_OFFSET:
+            self._guards.pop(producer_id, None)
+            known.transaction_start = base_offset
+            self.transactions.begin(base_offset, producer_id)
+        return None
+
+    def _note_marker(
+        self, batch: RecordBatch, base_offset: Offset, timestamp: int, transaction_version: int
+    ) -> AbortedTransaction | None:
+        marker = marker_of(batch)
+        if marker is None:
+            return None
+        # With version 2 the marker's epoch is that of the next transaction, whose first batch may be here already.
+        ended = marker.producer_epoch - (transaction_version >= TRANSACTION_V2)
+        guards = self._guards.pop(marker.producer_id, {})
+        if left := {epoch: guard for epoch, guard in guards.items() if epoch > ended}:
+            self._guards[marker.producer_id] = left
+        known = self._known(marker.producer_id, marker.producer_epoch)
+        known.coordinator_epoch = marker.coordinator_epoch
+        known.seen_ms = None
+        known.last_timestamp = timestamp
+        start = known.transaction_start
+        if start == NO_OFFSET:
+            return None
+        known.transaction_start = NO_OFFSET
+        stable_end = self.transactions.end(start, base_offset)
+        return None if marker.is_commit else AbortedTransaction(marker.producer_id, start, base_offset, stable_end)
+
+    def _known(self, producer_id: int, epoch: int) -> _Producer:
+        """The producer, in this epoch: a new one begins without a window."""
+        known = self._producers.get(producer_id)
+        if known is None:
+            known = self._producers[producer_id] = _Producer(epoch)
+        elif known.epoch != epoch:
+            known.epoch = epoch
+            known.window.clear()
+        return known
 
     def clear(self) -> None:
         """Forget all."""
         self._producers.clear()
+        self._guards.clear()
+        self.transactions.clear()
 
     def expire(self, *, now_ms: int, idle_max_ms: int) -> int:
         """Forget producers idle for longer; ``now_ms`` on any clock that is always the same one. How many went."""
-        expired = []
-        for producer_id, producer in self._producers.items():
-            if producer.seen_ms is None or producer.seen_ms > now_ms:
-                producer.seen_ms = now_ms
-            elif now_ms - producer.seen_ms >= idle_max_ms:
-                expired.append(producer_id)
-        for producer_id in expired:
+        idle = [
+            producer_id
+            for producer_id, producer in self._producers.items()
+            if producer.transaction_start == NO_OFFSET and _is_idle(producer, now_ms, idle_max_ms)
+        ]
+        for producer_id in idle:
             del self._producers[producer_id]
-        return len(expired)
+        for producer_id, guards in list(self._guards.items()):
+            left = {epoch: each for epoch, each in guards.items() if not _is_idle(each, now_ms, idle_max_ms)}
+            if left:
+                self._guards[producer_id] = left
+            else:
+                del self._guards[producer_id]
+        return len(idle)
 
     def last_sequences(self) -> dict[int, tuple[int, int]]:
         """producer id -> (epoch, last sequence): for `describe` and for tests."""
@@ -160,11 +335,18 @@ class ProducerState:
         }
 
     def active(self) -> list[ProducerEntry]:
-        """The newest batch of each producer, by producer id."""
+        """The newest batch of each producer and its open transaction, by producer id."""
         return [
-            ProducerEntry(producer_id, producer.epoch, last.last_sequence, last.last_offset, last.timestamp)
+            ProducerEntry(
+                producer_id,
+                producer.epoch,
+                producer.window[-1].last_sequence if producer.window else NO_SEQUENCE,
+                producer.window[-1].last_offset if producer.window else NO_OFFSET,
+                producer.last_timestamp,
+                producer.coordinator_epoch,
+                producer.transaction_start,
+            )
             for producer_id, producer in sorted(self._producers.items())
-            for last in list(producer.window)[-1:]
         ]
 
     def last_batch(self, producer_id: int) -> tuple[int, int, Offset] | None:
@@ -186,33 +368,94 @@ class ProducerState:
     # ------------------------------------------------------------------------------------- the snapshot file
 
     def to_snapshot(self) -> bytes:
-        """``.snapshot``: int16 version, uint32 CRC-32C of the rest, int32 count, the last batch of each producer."""
-        entries = [
-            _SNAPSHOT_ENTRY.pack(
-                producer_id,
-                producer.epoch,
-                last.last_sequence,
-                last.last_offset,
-                last.last_offset - last.base_offset,
-                last.timestamp,
-                _NO_COORDINATOR_EPOCH,
-                NO_OFFSET,
+        """``.snapshot``: int16 version, uint32 CRC-32C of the rest, int32 count, the last batch of each producer.
+
+        A producer without a window, of which only a marker is known, has sequence and offset -1.
+        """
+        entries = []
+        for producer_id, producer in sorted(self._producers.items()):
+            last = producer.window[-1] if producer.window else _NOTHING_WRITTEN
+            entries.append(
+                _SNAPSHOT_ENTRY.pack(
+                    producer_id,
+                    producer.epoch,
+                    last.last_sequence,
+                    last.last_offset,
+                    last.last_offset - last.base_offset,
+                    producer.last_timestamp,
+                    producer.coordinator_epoch,
+                    producer.transaction_start,
+                )
             )
-            for producer_id, producer in sorted(self._producers.items())
-            for last in list(producer.window)[-1:]
-        ]
         body = _SNAPSHOT_COUNT.pack(len(entries)) + b"".join(entries)
         return _SNAPSHOT_HEAD.pack(SNAPSHOT_VERSION, crc32c(body)) + body
 
     def load_snapshot(self, data: bytes) -> None:
-        """Replace all state by a snapshot's: a window of one batch per producer. BadSnapshot."""
-        self._producers.clear()
+        """Replace all state by a snapshot's: a window of one batch per producer, or none. BadSnapshot."""
+        self.clear()
+        begun = []
         for entry in parse_snapshot(data):
-            first = (entry.last_sequence - entry.offset_delta) % SEQUENCE_COUNT
-            base = entry.last_offset - entry.offset_delta
-            producer = _Producer(entry.epoch)
-            producer.window.append(_Written(first, entry.last_sequence, base, entry.last_offset, entry.timestamp))
+            producer = _Producer(
+                entry.epoch,
+                last_timestamp=entry.timestamp,
+                coordinator_epoch=entry.coordinator_epoch,
+                transaction_start=max(entry.current_transaction_first_offset, NO_OFFSET),
+            )
+            if entry.last_sequence >= 0:
+                first = (entry.last_sequence - entry.offset_delta) % SEQUENCE_COUNT
+                base = entry.last_offset - entry.offset_delta
+                producer.window.append(_Written(first, entry.last_sequence, base, entry.last_offset, entry.timestamp))
+            if producer.transaction_start != NO_OFFSET:
+                begun.append((producer.transaction_start, entry.producer_id))
             self._producers[entry.producer_id] = producer
+        for start, producer_id in sorted(begun):
+            self.transactions.begin(start, producer_id)
+
+
+_NOTHING_WRITTEN = _Written(NO_SEQUENCE, NO_SEQUENCE, NO_OFFSET, NO_OFFSET, NO_TIMESTAMP)
+
+
+def _is_idle(state: _Producer | VerificationGuard, now_ms: int, idle_max_ms: int) -> bool:
+    """Return True if ``state`` has not changed for that long; the first look begins the wait."""
+    if state.seen_ms is None or state.seen_ms > now_ms:
+        state.seen_ms = now_ms
+        return False
+    return now_ms - state.seen_ms >= idle_max_ms
+
+
+def _duplicate_of(batch: RecordBatch, known: _Producer) -> Duplicate | None:
+    """Return where ``batch`` already stands, if it does. Raises InvalidProducerEpoch."""
+    if batch.producer_epoch < known.epoch:
+        raise _old_epoch(batch.producer_id, batch.producer_epoch, known.epoch)
+    if batch.producer_epoch == known.epoch:
+        first, last = batch.base_sequence, batch.last_sequence
+        for written in known.window:
+            if written.first_sequence == first and written.last_sequence == last:
+                return Duplicate(written.base_offset, written.last_offset, written.timestamp)
+    return None
+
+
+def _old_epoch(producer_id: int, epoch: int, newest: int) -> InvalidProducerEpoch:
+    return InvalidProducerEpoch(f"producer {producer_id}: epoch {epoch} is older than {newest}")
+
+
+def _check_sequence(batch: RecordBatch, known: _Producer) -> None:
+    """Raise OutOfOrderSequenceNumber if a batch before this one is missing."""
+    first = batch.base_sequence
+    if batch.producer_epoch > known.epoch:
+        if first != 0 and known.epoch != NO_EPOCH:
+            raise OutOfOrderSequenceNumber(
+                f"producer {batch.producer_id}: epoch {batch.producer_epoch} begins with sequence {first}, not 0"
+            )
+        return
+    # Without a window a marker has begun this epoch: nothing was written in it, so it begins with 0.
+    expected = (known.window[-1].last_sequence + 1) % SEQUENCE_COUNT if known.window else 0
+    if first != expected:
+        raise OutOfOrderSequenceNumber(
+            f"producer {batch.producer_id} epoch {known.epoch}: sequence {first}, expected {expected}",
+            expected=expected,
+            sequence=first,
+        )
 
 
 class SnapshotEntry(NamedTuple):

@@ -4,11 +4,11 @@ Rules for this file:
 
 1. After a clean stop the files are believed. After any other stop every segment from the one that holds the recovery
    point on is walked batch by batch (``scan.py``). The file is cut at the first batch that does not fit, later
-   segments are dropped, indexes and epochs are made anew from the batches.
+   segments are dropped, indexes and epochs are rebuilt from the batches.
 2. Segments must follow one another without a hole. A hole or a missing beginning means that a name was lost with the
    power: what comes after it is set aside as ``.stray`` files, unless what comes before it was already deleted by
    retention (the leader-epoch checkpoint then begins there, too), or a ``.start`` file says that the log was begun
-   anew there (after a kill -9 the checkpoint may not say so yet).
+   again there (after a kill -9 the checkpoint may not say so yet).
 3. A compacted log has gaps between offsets, and holes between segments. Kafka leaves no marker of that: a log in which
    a gap is found gets one (``mk.gaps``), and has them from then on. Segments that compaction was replacing are
    finished being replaced: a ``.log.swap`` takes its name, a segment below the end of the one before it goes
@@ -41,15 +41,16 @@ from minikafka.log.names import (
     SWAP,
     TEMPORARY,
     TIME_INDEX,
-    TRANSACTIONS,
+    TRANSACTION_INDEX,
     offset_name,
     offset_of,
     offsets_in,
 )
 from minikafka.log.producer_replay import replay_producers
-from minikafka.log.producer_state import BadSnapshot, ProducerState, parse_snapshot
+from minikafka.log.producer_state import ProducerState
 from minikafka.log.scan import Damage, FallingEpoch, Misplaced, scan
 from minikafka.log.segment import RELATIVE_MAX, Segment, headers
+from minikafka.log.transaction_index import BadTransactionIndex
 from minikafka.ports import Disk
 from minikafka.types import NO_EPOCH, NO_OFFSET, Epoch, Offset
 from minikafka.wire.batch import RecordBatch
@@ -74,6 +75,7 @@ class _Loader:
         clean: bool,
         recovery_point: Offset | None,
         start_offset: Offset,
+        high_watermark: Offset | None,
     ) -> None:
         self.disk = disk
         self.folder = folder
@@ -82,20 +84,28 @@ class _Loader:
         self.recovery_point = recovery_point or 0
         self.recovery_point_known = recovery_point is not None
         self.start_offset = start_offset
+        self.high_watermark = high_watermark
         self.report = RecoveryReport(clean=clean)
         self.epochs = EpochCache()
         self.segments: list[Segment] = []
         self.restarted_at: Offset | None = None
         self.trusted_end = 0
-        self.has_gaps = disk.exists(f"{folder}/{GAPS}")
+        self._names: dict[str, None] | None = None
+        """Files in the folder; None: not known, or changed since. A folder may hold thousands, and is listed once."""
+        self.has_gaps = GAPS in self.names
         self.gaps = self.has_gaps or may_have_gaps(config)
-        self.has_transactions = disk.exists(f"{folder}/{TRANSACTIONS}")
+        self.unfinished: set[Offset] = set()
+        """Bases of segments whose transaction index was being swapped in."""
+        self.unindexed: list[Segment] = []
+        """Segments that were walked and hold markers: their transaction indexes come from the replay of producers."""
 
     def load(self) -> LoadedLog:
         self._finish_swaps()
         self._remove_leftovers()
-        names = self.disk.names(self.folder)
-        self.segments = [Segment(self.disk, self.folder, base) for base in offsets_in(names, LOG)]
+        self.segments = [Segment(self.disk, self.folder, base) for base in offsets_in(self.names, LOG)]
+        with_transactions = set(offsets_in(self.names, TRANSACTION_INDEX))
+        for segment in self.segments:
+            segment.transactions.has_file = segment.base_offset in with_transactions
         self._check_beginning()
         self._load_epochs()
         self._load_segments()
@@ -122,28 +132,47 @@ class _Loader:
             trusted_end=min(end, end if self.clean else self.trusted_end),
             restarted_at=self.restarted_at,
             has_gaps=self.has_gaps,
-            has_transactions=self.has_transactions,
             report=self.report,
         )
 
     # ------------------------------------------------------------------------------------- files
 
+    @property
+    def names(self) -> dict[str, None]:
+        """Names of the files in the log's folder, in order."""
+        if self._names is None:
+            self._names = dict.fromkeys(self.disk.names(self.folder))
+        return self._names
+
+    def _remove(self, path: str) -> None:
+        self._names = None
+        self.disk.remove(path)
+
+    def _replace(self, source: str, target: str) -> None:
+        self._names = None
+        self.disk.replace(source, target)
+
     def _finish_swaps(self) -> None:
         """What compaction had made durable takes its name; it was synced before it was called so."""
-        for base in offsets_in(self.disk.names(self.folder), LOG + SWAP):
-            for suffix in (INDEX, TIME_INDEX):  # made anew: that of the old file must not stand beside the new one
-                self.disk.remove(f"{self.folder}/{offset_name(base, suffix)}")
+        for base in offsets_in(self.names, LOG + SWAP):
+            # Rebuilt: those of the old file must not stand beside the new one.
+            for suffix in (INDEX, TIME_INDEX, TRANSACTION_INDEX):
+                self._remove(f"{self.folder}/{offset_name(base, suffix)}")
             path = f"{self.folder}/{offset_name(base, LOG)}"
-            self.disk.replace(path + SWAP, path)
+            self._replace(path + SWAP, path)
             self.report.notes.append(f"{path}: a compacted segment takes its place")
 
     def _remove_leftovers(self) -> None:
-        names = self.disk.names(self.folder)
-        bases = frozenset(offsets_in(names, LOG))
+        names = self.names
+        self.unfinished.update(offsets_in(names, TRANSACTION_INDEX + CLEANED))
         for name in names:
-            orphan = next((o for s in (INDEX, TIME_INDEX) if (o := offset_of(name, s)) is not None), None)
-            if name.endswith((DELETED, CLEANED, SWAP, TEMPORARY)) or (orphan is not None and orphan not in bases):
-                self.disk.remove(f"{self.folder}/{name}")
+            stem, dot, suffix = name.rpartition(".")
+            is_index = (
+                dot + suffix in (INDEX, TIME_INDEX, TRANSACTION_INDEX) and offset_of(name, dot + suffix) is not None
+            )
+            is_orphan = is_index and f"{stem}{LOG}" not in names
+            if is_orphan or name.endswith((DELETED, CLEANED, SWAP, TEMPORARY)):
+                self._remove(f"{self.folder}/{name}")
 
     def _drop(self, first: int, reason: str, *, keep: bool = False) -> None:
         """Remove segments from number ``first`` on, or rename their log files (``keep``)."""
@@ -153,9 +182,9 @@ class _Loader:
             kept_as = self._stray_name(segment) if keep and size else ""
             self._dropped(segment, 0, size, reason, end=segment.base_offset, kept_as=kept_as)
             if kept_as:
-                self.disk.replace(segment.path(LOG), kept_as)
+                self._replace(segment.path(LOG), kept_as)
             for path in segment.paths:
-                self.disk.remove(path)
+                self._remove(path)
         del self.segments[first:]
 
     def _stray_name(self, segment: Segment) -> str:
@@ -174,7 +203,7 @@ class _Loader:
                 copy.append((piece,))
                 position += len(piece)
         except DiskFull as error:
-            self.disk.remove(name)
+            self._remove(name)
             raise DiskFailed(f"{name} cannot be written: {error}; free disk space") from error
         finally:
             copy.close()
@@ -204,16 +233,16 @@ class _Loader:
 
     def _check_beginning(self) -> None:
         """Where does the log begin, and are the segments before the first one rightly absent?"""
-        restarts = offsets_in(self.disk.names(self.folder), RESTARTED)
+        restarts = offsets_in(self.names, RESTARTED)
         if not self.clean and self.segments:
             if self.segments[0].base_offset in restarts and self.segments[0].base_offset < self.start_offset:
-                # It was begun anew below the start that the checkpoint knows.
+                # It was restarted below the start that the checkpoint knows.
                 self.start_offset = self.restarted_at = self.segments[0].base_offset
             self._finish_deletion()
             self._check_missing(restarts)
         for offset in restarts:
             if offset != self.restarted_at:
-                self.disk.remove(f"{self.folder}/{offset_name(offset, RESTARTED)}")
+                self._remove(f"{self.folder}/{offset_name(offset, RESTARTED)}")
 
     def _finish_deletion(self) -> None:
         """Segments below the log start may come back, one by one, when the power goes while they are deleted."""
@@ -222,7 +251,7 @@ class _Loader:
             self.report.notes.append(f"{below} segments below the log start {self.start_offset} are deleted")
             for segment in self.segments[:below]:
                 for path in segment.paths:
-                    self.disk.remove(path)
+                    self._remove(path)
             del self.segments[:below]
 
     def _check_missing(self, restarts: list[Offset]) -> None:
@@ -270,7 +299,7 @@ class _Loader:
             if self._is_replaced(segment, number, before):
                 self._close(segment)
                 for path in segment.paths:
-                    self.disk.remove(path)
+                    self._remove(path)
                 self.report.notes.append(f"{segment.path(LOG)}: was replaced by the compacted segment before it")
                 del self.segments[number]
                 first_to_scan -= number < first_to_scan
@@ -341,12 +370,18 @@ class _Loader:
         """Take a synced segment as it stands; False when its indexes cannot be, so that it must be walked."""
         segment.size = segment.file.size()
         is_last = number == len(self.segments) - 1
-        if not all(self.disk.exists(path) for path in segment.index_paths):
+        try:
+            index, time_index = (self.disk.read_file(segment.path(suffix)) for suffix in (INDEX, TIME_INDEX))
+            is_missing = segment.base_offset in self.unfinished
+        except FileNotFoundError:
+            index, time_index, is_missing = b"", b"", True
+        if is_missing:
             self.report.notes.append(f"{segment.path(LOG)}: index missing")
             return False
-        index, time_index = (self.disk.read_file(path) for path in segment.index_paths)
         segment.index = OffsetIndex(segment.base_offset, index)
         segment.time_index = TimeIndex(segment.base_offset, time_index)
+        if segment.transactions.has_file and not self._believe_transactions(segment):
+            return False
         end = None if is_last or self.gaps else self.segments[number + 1].base_offset
         if not (
             segment.index.is_sane(size=segment.size, end_offset=end) and segment.time_index.is_sane(end_offset=end)
@@ -363,6 +398,15 @@ class _Loader:
         segment.synced_writes = segment.writes
         return True
 
+    def _believe_transactions(self, segment: Segment) -> bool:
+        path = segment.path(TRANSACTION_INDEX)
+        try:
+            segment.transactions.load(self.disk.read_file(path), base_offset=segment.base_offset)
+        except BadTransactionIndex as error:
+            self.report.notes.append(f"{path}: {error}")
+            return False
+        return True
+
     def _find_end(self, segment: Segment) -> bool:
         position = segment.index.boundary_before(segment.size)
         try:
@@ -374,9 +418,10 @@ class _Loader:
         return position == segment.size
 
     def _rescan(self, segment: Segment, number: int) -> bool:
-        """Walk all batches, make the indexes anew, cut at damage; True when there was none. Raises MisfitLog."""
+        """Walk all batches, rebuild the indexes, cut at damage; True when there was none. Raises MisfitLog."""
         segment.index.clear()
         segment.time_index.clear()
+        segment.transactions.entries.clear()
         size = segment.file.size()
         segment.size = 0
         segment.next_offset = segment.base_offset
@@ -392,7 +437,8 @@ class _Loader:
                 self.report.checked_count += 1
                 if batch.base_offset > segment.next_offset or batch.record_count <= batch.last_offset_delta:
                     self._note_gaps(segment.next_offset)
-                self.has_transactions |= batch.is_of_transaction
+                if batch.is_control and batch.has_producer and segment not in self.unindexed[-1:]:
+                    self.unindexed.append(segment)
                 segment.note(
                     size=batch.size,
                     last_offset=batch.last_offset,
@@ -456,22 +502,23 @@ class _Loader:
         state = ProducerState()
         bases = {segment.base_offset for segment in self.segments}
         kept: list[Offset] = []
-        for offset in offsets_in(self.disk.names(self.folder), SNAPSHOT):
+        for offset in offsets_in(self.names, SNAPSHOT):
             if offset > end or not (self.clean or (offset in bases and offset <= self.trusted_end)):
-                self.disk.remove(f"{self.folder}/{offset_name(offset, SNAPSHOT)}")
+                self._remove(f"{self.folder}/{offset_name(offset, SNAPSHOT)}")
             else:
                 kept.append(offset)
-        self.has_transactions |= bool(kept) and self._knows_transactions(kept[-1])
-        replay_producers(self.disk, self.folder, self.segments, state, kept, end=end, clean=self.clean)
+        replay_producers(
+            self.disk,
+            self.folder,
+            self.segments,
+            state,
+            kept,
+            end=end,
+            clean=self.clean,
+            high_watermark=end if self.high_watermark is None else max(self.high_watermark, self.start_offset),
+            unindexed=[segment for segment in self.unindexed if segment in self.segments],
+        )
         return state, kept
-
-    def _knows_transactions(self, snapshot: Offset) -> bool:
-        """Return True if a producer in this snapshot had a transaction: after a clean stop no batch is looked at."""
-        try:
-            entries = parse_snapshot(self.disk.read_file(f"{self.folder}/{offset_name(snapshot, SNAPSHOT)}"))
-            return any(each.coordinator_epoch >= 0 or each.current_transaction_first_offset >= 0 for each in entries)
-        except BadSnapshot:
-            return False
 
 
 def load(
@@ -482,10 +529,20 @@ def load(
     clean: bool,
     recovery_point: Offset | None,
     start_offset: Offset,
+    high_watermark: Offset | None = None,
 ) -> LoadedLog:
     """Open the log in ``folder``.
 
-    ``recovery_point`` is the checkpointed one (0: none was ever written for this log; None: the checkpoint itself is
-    lost). Raises MisfitLog, with nothing changed that was sound, and DiskFailed.
+    ``recovery_point`` and ``high_watermark`` are the checkpointed ones. Recovery point 0: none was ever written for
+    this log; None: the checkpoint itself is lost. High watermark None: everything that is there is committed. Raises
+    MisfitLog, with nothing changed that was sound, and DiskFailed.
     """
-    return _Loader(disk, folder, config, clean=clean, recovery_point=recovery_point, start_offset=start_offset).load()
+    return _Loader(
+        disk,
+        folder,
+        config,
+        clean=clean,
+        recovery_point=recovery_point,
+        start_offset=start_offset,
+        high_watermark=high_watermark,
+    ).load()

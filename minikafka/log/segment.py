@@ -1,4 +1,4 @@
-"""One segment: a ``.log`` file of whole batches and its two indexes (KAFKA-FACTS 1.3).
+"""One segment: a ``.log`` file of whole batches, its two indexes and its transaction index (KAFKA-FACTS 1.3).
 
 Rules for this file:
 
@@ -6,7 +6,7 @@ Rules for this file:
    and are never read.
 2. Positions come from an index entry and a walk over batch headers; a read ends at a batch boundary.
 3. The indexes live in memory while the segment is active. They are written when it is sealed; after a crash the last
-   segments are walked again and their indexes made anew.
+   segments are walked again and their indexes rebuilt.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import NamedTuple
 from minikafka.errors import CorruptMessage
 from minikafka.invariant import InvariantViolation
 from minikafka.log.index import OffsetIndex, TimeIndex
-from minikafka.log.names import INDEX, LOG, TIME_INDEX, offset_name
+from minikafka.log.names import INDEX, LOG, TIME_INDEX, TRANSACTION_INDEX, offset_name
+from minikafka.log.transaction_index import TransactionIndex
 from minikafka.ports import Buffers, Disk, File, FileRegion
 from minikafka.types import Offset
 from minikafka.wire.batch import HEADER_SIZE, LENGTH_END, MAGIC, NO_TIMESTAMP, RecordBatch, verify
@@ -81,6 +82,7 @@ class Segment:
         "suffix",
         "synced_writes",
         "time_index",
+        "transactions",
         "writes",
     )
 
@@ -93,6 +95,7 @@ class Segment:
         self._file: File | None = None
         self.index = OffsetIndex(base_offset)
         self.time_index = TimeIndex(base_offset)
+        self.transactions = TransactionIndex()
         self.size = 0
         self.next_offset = base_offset
         self.max_timestamp = NO_TIMESTAMP
@@ -115,13 +118,21 @@ class Segment:
         return self.path(LOG), *self.index_paths
 
     @property
-    def index_paths(self) -> tuple[str, str]:
+    def index_paths(self) -> tuple[str, ...]:
+        """Of the offset index, the time index, and the transaction index unless it is empty and has no file."""
+        if self.transactions.entries or self.transactions.has_file:
+            return self.path(INDEX), self.path(TIME_INDEX), self.path(TRANSACTION_INDEX)
         return self.path(INDEX), self.path(TIME_INDEX)
 
     @property
     def is_dirty(self) -> bool:
         """Does the log file hold changes that no completed sync covered?"""
         return self.writes != self.synced_writes
+
+    @property
+    def is_written(self) -> bool:
+        """Has the log file changed since it was opened or created?"""
+        return self.writes > 1
 
     @property
     def file(self) -> File:
@@ -182,10 +193,16 @@ class Segment:
         self.next_offset = last_offset + 1
 
     def save_indexes(self) -> None:
-        """Write both index files, the last time entry included; durable when its owner syncs them."""
+        """Write the index files, the last time entry included; durable when its owner syncs them."""
         self.time_index.append_if_later(self.max_timestamp, self.offset_of_max_timestamp)
-        for path, index in zip(self.index_paths, (self.index, self.time_index), strict=True):
-            self._disk.replace_file(path, index.to_bytes())
+        self._disk.replace_file(self.path(INDEX), self.index.to_bytes())
+        self._disk.replace_file(self.path(TIME_INDEX), self.time_index.to_bytes())
+        if self.transactions.entries:
+            self._disk.replace_file(self.path(TRANSACTION_INDEX), self.transactions.to_bytes())
+            self.transactions.has_file = True
+        elif self.transactions.has_file:
+            self._disk.remove(self.path(TRANSACTION_INDEX))
+            self.transactions.has_file = False
 
     def truncate(self, offset: Offset) -> None:
         """Keep whole batches below ``offset``."""
@@ -199,6 +216,7 @@ class Segment:
         self.next_offset = self._end_before(position)
         self.index.truncate(end_offset=self.next_offset, size=self.size)
         self.time_index.truncate(end_offset=self.next_offset)
+        self.transactions.truncate(self.next_offset)
         self.bytes_since_index = self.size - self.index.position_before(self.next_offset)
         self._first_timestamp = self._first_timestamp if position else None
         self.reload_max_timestamp()

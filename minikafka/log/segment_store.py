@@ -15,6 +15,7 @@ from minikafka.log.loaded import LoadedLog
 from minikafka.log.names import CLEANED, DELETED, LOG, RESTARTED, SNAPSHOT, SWAP, offset_name
 from minikafka.log.producer_replay import replay_producers
 from minikafka.log.segment import RELATIVE_MAX, Segment
+from minikafka.log.transactions import AbortedTransaction
 from minikafka.ports import Disk
 from minikafka.types import Offset
 from minikafka.wire.batch import NO_TIMESTAMP, RecordBatch
@@ -35,13 +36,23 @@ class SegmentStore:
         """Where a ``.start`` file says that the log begins; None: no such file."""
         self.is_closed = False
         self.cut_count = 0
-        """How often the log was cut or begun anew: who has read it must not act on what may be gone."""
+        """How often the log was cut or restarted: who has read it must not act on what may be gone."""
         self._swap: tuple[Segment, list[Segment]] | None = None
         """A segment that compaction is swapping in, and those that it replaces."""
         self._disk = disk
         self._folder = folder
         self._durability = durability
         self._snapshots = loaded.snapshots
+        self._has_aborted = any(segment.transactions.entries for segment in self.segments)
+        """False: no transaction index has an entry, and no reader needs to look at them."""
+        self._found = self.active
+
+    @property
+    def is_as_found(self) -> bool:
+        """True if nothing was appended, cut or swapped since the log was opened: the files of its active segment, and
+        the newest snapshot, need not be written again.
+        """
+        return self.active is self._found and not self.active.is_written and self._swap is None
 
     @property
     def active(self) -> Segment:
@@ -76,6 +87,20 @@ class SegmentStore:
             else:
                 high = middle - 1
         return low
+
+    def note_aborted(self, aborted: AbortedTransaction) -> None:
+        """The marker of an aborted transaction was appended to the active segment."""
+        self.active.transactions.append(aborted)
+        self._has_aborted = True
+
+    def aborted_transactions(self, offset: Offset, end_offset: Offset) -> list[AbortedTransaction]:
+        """Return the aborted transactions that a reader of ``[offset, end_offset)`` needs, maybe more."""
+        found: list[AbortedTransaction] = []
+        if self._has_aborted:
+            for number in range(self.number_of(offset), len(self.segments)):
+                if self.segments[number].transactions.collect(offset, end_offset, found):
+                    break
+        return found
 
     # ------------------------------------------------------------------------------------- rolling
 
@@ -179,7 +204,10 @@ class SegmentStore:
         self.active.truncate(offset)
         self._durability.cut(self.end_offset)
         self._keep_snapshots([snapshot for snapshot in self._snapshots if snapshot <= self.end_offset])
+        transactions = self.producers.transactions
+        ended = transactions.ended_below(self.end_offset)
         replay_producers(self._disk, self._folder, self.segments, self.producers, self._snapshots, end=self.end_offset)
+        transactions.restore_ended(ended)
 
     def _last_below(self, offset: Offset) -> int:
         """Number of the segment that is the last one once the log is cut at ``offset``."""

@@ -2,10 +2,11 @@
 
 The steps; N is the base offset of the first old segment and of the new one, M of any further old one::
 
-    1  N.log.cleaned and both indexes written, synced; N's old indexes removed; folder synced
+    1  N.log.cleaned and its indexes written, synced; N's old indexes removed; folder synced
     2  N.log.cleaned -> N.log.swap; memory changes over here; folder synced
     3  N.log.swap -> N.log, over the old one; folder synced
-    4  N.index.cleaned -> N.index, N.timeindex.cleaned -> N.timeindex; M's files removed; synced with the next sync
+    4  N.index.cleaned -> N.index, N.timeindex.cleaned -> N.timeindex, N.txnindex.cleaned -> N.txnindex; M's files
+       removed; synced with the next sync
 
 Why so, with a power cut that may keep any part of the names changed since the folder was last synced:
 
@@ -14,7 +15,8 @@ Why so, with a power cut that may keep any part of the names changed since the f
   new. The last batch of the new segment spans what the last old one did, so M lies wholly below the end of the segment
   before it: by that an opening log knows that it was replaced (``recovery.py``).
 - An index never stands beside a log file that it was not made for: the old one is surely gone before 3, the new one
-  comes after it. A missing index is made anew.
+  comes after it. A missing index is rebuilt. A missing transaction index may also be an empty one: while
+  N.txnindex.cleaned is there, none of N's indexes is believed (``recovery.py``).
 
 A cut, a restart or a deletion of the log may come between the steps and cannot wait for a sync. Before the folder sync
 of 2 has returned it undoes 2: the old segments are all there, and they stand for the log again. After that sync it does
@@ -120,15 +122,17 @@ class SegmentSwap:
         cleaned.time_index.append_if_later(cleaned.max_timestamp, cleaned.offset_of_max_timestamp)
         await cleaned.file.sync()
         cleaned.synced_writes = cleaned.writes
-        for path, index in zip(cleaned.index_paths, (cleaned.index, cleaned.time_index), strict=True):
+        indexes = cleaned.index.to_bytes(), cleaned.time_index.to_bytes(), cleaned.transactions.to_bytes()
+        for path, data in zip(cleaned.index_paths, indexes, strict=False):
             if not self.sources.are_unchanged:
                 return
             file = self._disk.open(path + CLEANED)
-            file.append([index.to_bytes()])
+            file.append([data])
             try:
                 await file.sync()
             finally:
                 file.close()
+        cleaned.transactions.has_file = bool(cleaned.transactions.entries)
         if self.sources.are_unchanged:
             self._store.remove_indexes(self.sources.segments[0])
             await self._disk.sync_folder(self._folder)

@@ -1,7 +1,7 @@
 """AlterPartition: a leader asks for another ISR (KIP-497, KAFKA-FACTS 3.5).
 
-The checks stand in Kafka's order, for a leader acts on the kind of the error: told that its metadata is old it waits,
-told that a member is ineligible it proposes anew. A change is made only from the partition epoch that the leader knows
+The checks stand in Kafka's order, for a leader acts on the kind of the error: if its metadata is old it waits,
+if a member is ineligible it proposes again. A change is made only from the partition epoch that the leader knows
 (compare and set), and only with members that are alive in the incarnation that the leader has seen: the log that caught
 up must be the log that joins (KIP-841, KIP-903, KAFKA-14139).
 """

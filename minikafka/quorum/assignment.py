@@ -58,7 +58,7 @@ class Assignment:
         return Assignment(replicas=self.original)
 
     def settled(self, isr: Iterable[NodeId]) -> Assignment:
-        """Complete, if every replica of the target is in ``isr``; else as it is."""
+        """Complete, if every replica of the target is in ``isr``; else unchanged."""
         if self.under_way and frozenset(self.target) <= frozenset(isr):
             return Assignment(replicas=self.target)
         return self

@@ -246,10 +246,10 @@ def _value(resource: _Resource, each: AlterConfig) -> str:
         raise InvalidConfig(f"{each.name} is not a list: nothing can be appended or taken away", setting=each.name)
     default = table(TopicConfig if resource.kind == TOPIC else BrokerConfig)[each.name].default
     before = [text for text in resource.present.get(each.name, default).split(",") if text]
-    told = [text.strip() for text in each.value.split(",") if text.strip()]
+    values = [text.strip() for text in each.value.split(",") if text.strip()]
     if each.operation == APPEND:
-        return ",".join(sorted({*before, *told}))
-    return ",".join(text for text in before if text not in told)
+        return ",".join(sorted({*before, *values}))
+    return ",".join(text for text in before if text not in values)
 
 
 def _replacement(_resource: _Resource, asked: AlterConfigsResource) -> dict[str, str]:

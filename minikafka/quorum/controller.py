@@ -19,7 +19,7 @@ from minikafka.errors import (
     ProtocolError,
     UnknownTopicOrPartition,
 )
-from minikafka.quorum import alter_partition, configs, controller_brokers, controller_topics, reassignments
+from minikafka.quorum import acls, alter_partition, configs, controller_brokers, controller_topics, reassignments
 from minikafka.quorum.decision import ClusterPolicy, Decision
 from minikafka.quorum.elections import Election, change_of, leaders_for_leaderless
 from minikafka.quorum.image import MetadataImage, PartitionImage, TopicImage
@@ -33,6 +33,7 @@ from minikafka.quorum.records import (
 )
 from minikafka.quorum.refusals import Refusal
 from minikafka.types import NO_NODE, NodeId, Offset, TopicId, TopicPartition
+from minikafka.wire.acls import CreateAclsRequest, CreateAclsResponse, DeleteAclsRequest, DeleteAclsResponse
 from minikafka.wire.admin import (
     AlterConfigsRequest,
     AlterConfigsResponse,
@@ -62,7 +63,7 @@ from minikafka.wire.messages import (
 )
 
 PRODUCER_IDS_PER_BLOCK = 1000
-"""Kafka's: a broker asks anew after so many producers; what it did not use of a block is lost, which is harmless."""
+"""Kafka's: a broker requests a new block after so many producers; unused ids of a block are lost, which is harmless."""
 
 # One pass of moving leaders home moves at most so many: each move is a short pause for a partition's clients.
 PREFERRED_ELECTIONS_MAX = 1000
@@ -76,6 +77,8 @@ TELLING_THE_OFFSET = (
     AlterConfigsResponse,
     IncrementalAlterConfigsResponse,
     AlterPartitionReassignmentsResponse,
+    CreateAclsResponse,
+    DeleteAclsResponse,
 )
 """Answers that say where the metadata log ended when the change was applied."""
 
@@ -178,6 +181,18 @@ class Controller:
     def alter_configs(self, image: MetadataImage, request: AlterConfigsRequest) -> Decision[AlterConfigsResponse]:
         """See :func:`configs.alter_configs`."""
         return configs.alter_configs(self.policy, image, request)
+
+    # ---- access control ----
+
+    def create_acls(
+        self, image: MetadataImage, request: CreateAclsRequest, ids: Iterator[TopicId]
+    ) -> Decision[CreateAclsResponse]:
+        """See :func:`acls.create_acls`."""
+        return acls.create_acls(image, request, ids)
+
+    def delete_acls(self, image: MetadataImage, request: DeleteAclsRequest) -> Decision[DeleteAclsResponse]:
+        """See :func:`acls.delete_acls`."""
+        return acls.delete_acls(image, request)
 
     # ---- partitions ----
 

@@ -101,8 +101,8 @@ def register(
         return Decision(records=(registration,), response=response, cause="a new broker registered")
     if present.incarnation_id == request.incarnation_id:
         return Decision(response=BrokerRegistrationResponse(broker_epoch=present.broker_epoch))
-    # The mark of a clean stop is the last thing that a process leaves in its data directory: whoever shows the mark of
-    # the registered incarnation comes after it, however lately that one was heard.
+    # The mark of a clean stop is the last thing that a process leaves in its data directory: a broker that shows the
+    # mark of the registered incarnation comes after it, however lately that one was heard.
     clean = request.previous_broker_epoch == present.broker_epoch
     if session_alive and not clean:
         raise DuplicateBrokerRegistration(
@@ -190,7 +190,7 @@ def heartbeat(
         others_know = lowest_other_offset is None or lowest_other_offset >= shutdown_offset
         if image.leads_any(broker.node_id) or not others_know:
             return _answer(caught_up=caught_up, fenced=False)
-        # A broker that does not want to stop was spoken for by somebody else: its next heartbeat unfences it.
+        # A broker that does not want to stop was impersonated: its next heartbeat unfences it.
         return _answer(
             fence(policy, image, broker),
             "controlled shutdown is complete",

@@ -85,8 +85,8 @@ def create_topics(
             if named[topic.name] > 1:
                 raise InvalidRequest(f"topic {topic.name!r} is named more than once in one request")
             _check_free(image, similar, topic.name)
-            told = dict(sorted(topic.configs.items()))
-            parse_topic(told, base=policy.topic_defaults)
+            configs = dict(sorted(topic.configs.items()))
+            parse_topic(configs, base=policy.topic_defaults)
             placed = tuple(_placed(policy, image, topic, partitions_left))
         except ProtocolError as error:
             answers.append(
@@ -106,7 +106,7 @@ def create_topics(
         )
         if not request.validate_only:
             records.append(TopicRecord(name=topic.name, topic_id=topic_id))
-            records.extend(ConfigRecord(resource_name=topic.name, name=name, value=told[name]) for name in told)
+            records.extend(ConfigRecord(resource_name=topic.name, name=name, value=configs[name]) for name in configs)
             records.extend(_partition(image, topic_id, number, replicas) for number, replicas in enumerate(placed))
     return Decision(
         records=tuple(records), response=CreateTopicsResponse(topics=tuple(answers)), cause="topics were asked for"

@@ -1,4 +1,4 @@
-"""The quorum's rules for one member: elections, replication of the metadata log, and what may be told to whom.
+"""The quorum's rules for one member: elections, replication of the metadata log, and what each requester may receive.
 
 Rules for this file:
 
@@ -105,7 +105,7 @@ class Ready(Generic[R]):
 
 
 class QuorumCore:
-    """One member's view of the quorum. Snapshots are told by :meth:`on_snapshots`, oldest first."""
+    """One member's view of the quorum. Snapshots are reported by :meth:`on_snapshots`, oldest first."""
 
     def __init__(
         self,
@@ -208,7 +208,7 @@ class QuorumCore:
     # ---- time --------------------------------------------------------------------------------------------------------
 
     def stand_now(self, now: float) -> None:
-        """Ask for votes at once, if this member has no leader and waits for its turn, or to ask somebody again: for who
+        """Ask for votes at once, if this member has no leader and waits for its turn, or for its next attempt: for who
         has started all members together, and knows that they can answer.
         """
         role = self.role
@@ -290,7 +290,7 @@ class QuorumCore:
                 self._lead(role, now)
         elif role.canvass.lost and role.backoff_until is None:
             if isinstance(role, Prospective) and role.leader_id not in (NO_NODE, self.me):
-                # A majority still hears the leader, or it would not refuse: follow it again. Whoever asks next finds a
+                # A majority still hears the leader, or it would not refuse: follow it again. The next candidate finds a
                 # follower that has heard nothing yet, and gets its pre-vote.
                 self._follow(role.leader_id, now, because=roles.PRE_VOTES_REFUSED)
             else:
@@ -460,7 +460,7 @@ class QuorumCore:
         if epoch < role.epoch or leader_id in (NO_NODE, self.me) or leader_id not in self.voters:
             return
         if role.leader_id not in (NO_NODE, leader_id):
-            # Two majorities would have elected them: a member has voted twice, or somebody pretends to be a member.
+            # Two majorities would have elected them: a member has voted twice, or a stranger pretends to be a member.
             self.events("quorum_leader_disputed", epoch=epoch, leader=role.leader_id, told=leader_id)
             return
         # A voter that lost sight of a leader of its epoch believes the leader itself, not what others last heard.

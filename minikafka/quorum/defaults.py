@@ -27,8 +27,8 @@ def topic_defaults(image: MetadataImage, node: NodeId, base: TopicConfig) -> Top
     metadata; ``base`` itself without any.
     """
     settings = broker_settings(image, node)
-    told = {TOPIC_NAME_OF[name]: settings[name] for name in settings if name in TOPIC_NAME_OF}
-    return parse_topic(told, base=base) if told else base
+    given = {TOPIC_NAME_OF[name]: settings[name] for name in settings if name in TOPIC_NAME_OF}
+    return parse_topic(given, base=base) if given else base
 
 
 def effective(image: MetadataImage, node: NodeId, base: BrokerConfig) -> BrokerConfig:

@@ -64,7 +64,7 @@ def change_of(
 ) -> PartitionChange | None:
     """What must be recorded so that the partition fits ``image``, or None when nothing must.
 
-    ``image`` already holds what happened to the brokers. ``isr`` is the wanted ISR (None: as it is); ``unclean_stop``
+    ``image`` already holds what happened to the brokers. ``isr`` is the wanted ISR (None: unchanged); ``unclean_stop``
     names a broker that may have lost its unsynced records and thus leaves the ELR; ``was`` is what was registered of it
     before; ``emptied`` names a broker that came back without this replica's folder: it leaves ISR and ELR, and is no
     last known leader that may lead again; ``recovered`` says that an uncleanly elected leader has recovered;
@@ -104,7 +104,7 @@ def change_of(
         elr=_if_new(elr, old.elr),
         last_known_elr=_if_new(last_known, old.last_known_elr),
         last_known_dirs=None if last_known_dirs == old.last_known_dirs else last_known_dirs,
-        recovered=_recovery(old, choice, told=recovered),
+        recovered=_recovery(old, choice, reported=recovered),
         replicas=_if_new(assigned.replicas, old.replicas),
         adding=_if_new(assigned.adding, old.adding),
         removing=_if_new(assigned.removing, old.removing),
@@ -191,10 +191,11 @@ def _needs_new_epoch(partition: PartitionImage, assigned: Assignment) -> bool:
     """Must the leader, also the same one, begin a new epoch with this assignment?
 
     When replicas go: nobody may count or serve them in the old epoch. When a reassignment ends: the number of in-sync
-    replicas that is needed may rise with it, and the leader learns that from the metadata alone. Told of the new ISR by
-    the answer to its proposal, it would go on in between with the old number: 1. [1,2] gains 3, min.insync.replicas=3,
-    and 3 joins the ISR; 2. the answer says {1,2,3}; 3. 3 falls behind, the leader proposes {1,2}: now 3 is an eligible
-    leader replica, for the ISR is too small to commit; 4. the leader still needs two, and commits without 3.
+    replicas that is needed may rise with it, and the leader learns that from the metadata alone. Notified of the new
+    ISR by the answer to its proposal, it would go on in between with the old number: 1. [1,2] gains 3,
+    min.insync.replicas=3, and 3 joins the ISR; 2. the answer says {1,2,3}; 3. 3 falls behind, the leader proposes
+    {1,2}: now 3 is an eligible leader replica, for the ISR is too small to commit; 4. the leader still needs two, and
+    commits without 3.
     """
     has_gone = not frozenset(partition.replicas) <= frozenset(assigned.replicas)
     return has_gone or (partition.assignment.under_way and not assigned.under_way)
@@ -269,7 +270,7 @@ def _elect(
 def _last_known(
     policy: ClusterPolicy, partition: PartitionImage, choice: _Choice, *, holds_nothing: bool
 ) -> tuple[NodeId, ...]:
-    """The last leader of a partition whose ISR ran empty: set once, forgotten when somebody leads again.
+    """The last leader of a partition whose ISR ran empty: set once, forgotten when a replica leads again.
 
     Without ELR the ISR itself names it, except a broker that came back and ``holds_nothing``.
     """
@@ -285,14 +286,14 @@ def _last_known(
 def _dirs_of(
     image: MetadataImage, old: PartitionImage, last_known: tuple[NodeId, ...], was: BrokerImage | None
 ) -> tuple[str, ...]:
-    """The data directory in which the last known leader led, told when it became that."""
+    """The data directory in which the last known leader led, recorded when it became that."""
     if last_known == old.last_known_elr:
         return old.last_known_dirs
     brokers = (was if was is not None and was.node_id == node else image.brokers.get(node) for node in last_known)
     return tuple(each for broker in brokers if broker is not None for each in broker.log_dirs)
 
 
-def _recovery(partition: PartitionImage, choice: _Choice, *, told: bool) -> bool | None:
+def _recovery(partition: PartitionImage, choice: _Choice, *, reported: bool) -> bool | None:
     """KIP-704: an uncleanly elected leader recovers until it says that it has."""
-    after = choice.clean and (partition.recovered or told)
+    after = choice.clean and (partition.recovered or reported)
     return None if after == partition.recovered else after

@@ -81,7 +81,7 @@ def fetch_wait_ms(core: QuorumCore) -> int:
 
 
 def next_fetch(core: QuorumCore) -> FetchAsk | None:
-    """Whom to ask for what; None while there is nobody to ask: somebody will call, or an election is due."""
+    """Whom to ask for what; None while no leader is known: a leader will call, or an election is due."""
     role = core.role
     if isinstance(role, Follower):
         peer, wait_ms = role.leader_id, fetch_wait_ms(core)
@@ -161,7 +161,7 @@ def _step(core: QuorumCore, ask: FetchAsk, response: FetchResponse, now: float) 
         core.observe(answer.current_leader.leader_epoch, answer.current_leader.leader_id, now)
     role = core.role
     if role is not before or not isinstance(role, Follower) or (role.epoch, role.leader_id) != (ask.epoch, ask.peer):
-        # The answer belongs to an epoch that is over here. Whoever leads now is asked at once.
+        # The answer belongs to an epoch that is over here. The present leader is asked at once.
         return Wait(now if isinstance(core.role, Follower) else now + core.retry_backoff_s)
     if answer.error_code:
         core.events("quorum_fetch_refused", code=answer.error_code, leader=ask.peer, epoch=ask.epoch)

@@ -1,7 +1,7 @@
 """The cluster as of one committed offset: immutable, replaced once per committed batch.
 
-State changes only here, by replaying records (DESIGN D5); whoever holds an image may keep it, compare it by identity
-and read it without a lock. A new image shares everything that the batch did not touch: a changed partition copies its
+State changes only here, by replaying records (DESIGN D5); a caller may keep an image, compare it by identity and read
+it without a lock. A new image shares everything that the batch did not touch: a changed partition copies its
 own topic's tuple and the table of topic references, never the other partitions.
 
 Rule for decisions made from an image: go through brokers and topics in sorted order. Two nodes that hold equal images
@@ -20,6 +20,7 @@ from minikafka.quorum.assignment import Assignment
 from minikafka.quorum.records import (
     BROKER_RESOURCE,
     TOPIC_RESOURCE,
+    AccessControlEntry,
     BrokerRegistrationChange,
     ConfigRecord,
     FeatureLevel,
@@ -28,10 +29,13 @@ from minikafka.quorum.records import (
     PartitionRecord,
     ProducerIds,
     RegisterBroker,
+    RemoveAccessControlEntry,
     RemoveTopic,
     TopicRecord,
 )
+from minikafka.security.authorizer import AclIndex
 from minikafka.types import NO_EPOCH, NO_NODE, Address, Epoch, Listener, NodeId, Offset, TopicId, TopicPartition
+from minikafka.wire.acls import Acl
 
 NO_DIR = "-"
 """In ``PartitionImage.last_known_dirs``: the last known leader came back without the partition's folder."""
@@ -164,6 +168,10 @@ class MetadataImage:
     features: Mapping[str, int] = field(default_factory=dict)
     broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Settings given to brokers at run time, by the broker's id as text; "" holds those for all brokers."""
+    acls: Mapping[str, Acl] = field(default_factory=dict)
+    """Access control entries by id."""
+    acl_index: AclIndex = field(default_factory=AclIndex, compare=False, repr=False)
+    """The same entries by the resources that they apply to, with cached decisions: replaced only with ``acls``."""
 
     # ---- reading ----
 
@@ -225,26 +233,27 @@ class MetadataImage:
 
     def records(self) -> list[MetadataRecord]:
         """The state as records, for a snapshot: replayed on an empty image of the same offset they give this one."""
-        told: list[MetadataRecord] = [
+        records: list[MetadataRecord] = [
             FeatureLevel(name=name, level=self.features[name]) for name in sorted(self.features)
         ]
-        told.extend(_registration(self.brokers[node]) for node in sorted(self.brokers))
-        told.extend(
+        records.extend(_registration(self.brokers[node]) for node in sorted(self.brokers))
+        records.extend(
             ConfigRecord(resource_type=BROKER_RESOURCE, resource_name=name, name=setting, value=settings[setting])
             for name, settings in sorted(self.broker_configs.items())
             for setting in sorted(settings)
         )
         for name in sorted(self.topics):
             topic = self.topics[name]
-            told.append(TopicRecord(name=name, topic_id=topic.topic_id))
-            told.extend(
+            records.append(TopicRecord(name=name, topic_id=topic.topic_id))
+            records.extend(
                 ConfigRecord(resource_name=name, name=setting, value=topic.configs[setting])
                 for setting in sorted(topic.configs)
             )
-            told.extend(_whole_partition(topic.topic_id, partition) for partition in topic.partitions)
+            records.extend(_whole_partition(topic.topic_id, partition) for partition in topic.partitions)
         if self.next_producer_id:
-            told.append(ProducerIds(next_producer_id=self.next_producer_id))
-        return told
+            records.append(ProducerIds(next_producer_id=self.next_producer_id))
+        records.extend(acl_record(acl_id, self.acls[acl_id]) for acl_id in sorted(self.acls))
+        return records
 
 
 def changes(
@@ -252,8 +261,8 @@ def changes(
 ) -> Iterator[tuple[TopicPartition, PartitionImage | None, PartitionImage | None]]:
     """Every partition that differs, by identity, with its old and new state, sorted; None: it does not exist.
 
-    A topic that was deleted and created anew under its name between the images is told twice: first as gone, then as
-    new, so that nobody takes the new partition for the old one.
+    A topic that was deleted and created again under its name between the images is reported twice: first as gone, then
+    as new, so that the new partition is not taken for the old one.
     """
     for name in sorted(old.topics.keys() | new.topics.keys()):
         before, after = old.topics.get(name), new.topics.get(name)
@@ -287,6 +296,7 @@ class _Builder:
         self._topic_names: dict[TopicId, str] | None = None
         self._features: dict[str, int] | None = None
         self._broker_configs: dict[str, Mapping[str, str]] | None = None
+        self._acls: dict[str, Acl] | None = None
         self._next_producer_id = base.next_producer_id
         self._partitions: dict[str, list[PartitionImage]] = {}
         """The partitions of the topics that this batch touches, by topic name."""
@@ -306,6 +316,10 @@ class _Builder:
             next_producer_id=self._next_producer_id,
             features=base.features if self._features is None else self._features,
             broker_configs=base.broker_configs if self._broker_configs is None else self._broker_configs,
+            acls=base.acls if self._acls is None else self._acls,
+            acl_index=base.acl_index
+            if self._acls is None
+            else AclIndex(self._acls[acl_id] for acl_id in sorted(self._acls)),
         )
 
     def replay(self, record: MetadataRecord, offset: Offset) -> None:  # one line per kind of record
@@ -331,8 +345,22 @@ class _Builder:
                 if self._features is None:
                     self._features = dict(self._base.features)
                 self._features[record.name] = record.level
+            case AccessControlEntry():
+                acls = self._own_acls()
+                invariant(record.id not in acls, "an id of an access control entry is used twice", record=record)
+                acls[record.id] = _acl_in(record)
+            case RemoveAccessControlEntry():
+                removed = self._own_acls().pop(record.id, None)
+                invariant(removed is not None, "an access control entry that does not exist is removed", record=record)
             case _:
                 assert_never(record)
+
+    # ---- access control entries ----
+
+    def _own_acls(self) -> dict[str, Acl]:
+        if self._acls is None:
+            self._acls = dict(self._base.acls)
+        return self._acls
 
     # ---- brokers ----
 
@@ -460,6 +488,32 @@ class _Builder:
         partitions = self._own_partitions(record.topic_id)
         invariant(0 <= record.partition < len(partitions), "a change of a partition that does not exist", record=record)
         partitions[record.partition] = partitions[record.partition].changed(record, self._epoch)
+
+
+def acl_record(acl_id: str, acl: Acl) -> AccessControlEntry:
+    """The record that creates an entry."""
+    return AccessControlEntry(
+        id=acl_id,
+        resource_type=acl.resource_type,
+        resource_name=acl.resource_name,
+        pattern_type=acl.pattern_type,
+        principal=acl.principal,
+        host=acl.host,
+        operation=acl.operation,
+        permission_type=acl.permission,
+    )
+
+
+def _acl_in(record: AccessControlEntry) -> Acl:
+    return Acl(
+        resource_type=record.resource_type,
+        resource_name=record.resource_name,
+        pattern_type=record.pattern_type,
+        principal=record.principal,
+        host=record.host,
+        operation=record.operation,
+        permission=record.permission_type,
+    )
 
 
 def _with_setting(settings: Mapping[str, str], record: ConfigRecord) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 Soft state of one controller's reign: it is not in the metadata log, and a new controller restarts the clocks. Only its
 predecessor's session is dated from their last contact: the predecessor's silence is why there is a new controller, and
-counting it anew would add the time of an election to the failover (DESIGN, rehearsal).
+counting it again would add the time of an election to the failover (DESIGN, rehearsal).
 
 Rule for this file: a broker is silent at the very moment its deadline comes, so a timer at `next_deadline` suffices.
 """
@@ -79,15 +79,17 @@ class Sessions:
         if session is not None and (session.asked_to_stop_at is None or not wants):
             session.asked_to_stop_at = now if wants else None
 
-    def unheard_since_asked_to_stop(self, node: NodeId) -> frozenset[NodeId]:
-        """Return the brokers that have not been heard since ``node`` first asked to shut down."""
+    def unheard_since_asked_to_stop(self, node: NodeId, brokers: Iterable[NodeId]) -> frozenset[NodeId]:
+        """Return those of ``brokers`` that have not been heard since ``node`` first asked to shut down.
+
+        A broker without a session has not: it may be the former incarnation of the controller's own node.
+        """
         session = self._sessions.get(node)
         since = session.asked_to_stop_at if session is not None else None
         if since is None:
             return frozenset()
-        return frozenset(
-            other for other, each in self._sessions.items() if each.heard_at is None or each.heard_at < since
-        )
+        heard_at = {other: each.heard_at for other, each in self._sessions.items()}
+        return frozenset(other for other in brokers if (at := heard_at.get(other)) is None or at < since)
 
     def shutting_down(self, node: NodeId, offset: Offset) -> None:
         """The broker's leaders were moved by records below ``offset``; the first call counts."""

@@ -1,4 +1,4 @@
-"""Which brokers hold the replicas: of a new topic (S18), and of topics that are to be spread anew."""
+"""Which brokers hold the replicas: of a new topic (S18), and of topics that are to be spread again."""
 
 from __future__ import annotations
 

@@ -150,6 +150,28 @@ class FeatureLevel:
     level: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessControlEntry:
+    """An access control entry was created. Numbers are those of ``wire/acls.py``."""
+
+    id: str
+    """22 characters of URL-safe base64, as a topic's id."""
+    resource_type: int
+    resource_name: str
+    pattern_type: int
+    principal: str
+    host: str
+    operation: int
+    permission_type: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveAccessControlEntry:
+    """An access control entry was deleted."""
+
+    id: str
+
+
 MetadataRecord: TypeAlias = (
     RegisterBroker
     | BrokerRegistrationChange
@@ -160,6 +182,8 @@ MetadataRecord: TypeAlias = (
     | RemoveTopic
     | ProducerIds
     | FeatureLevel
+    | AccessControlEntry
+    | RemoveAccessControlEntry
 )
 
 _KEYS: dict[type[MetadataRecord], int] = {
@@ -172,6 +196,8 @@ _KEYS: dict[type[MetadataRecord], int] = {
     FeatureLevel: 12,
     ProducerIds: 15,
     BrokerRegistrationChange: 17,
+    AccessControlEntry: 18,
+    RemoveAccessControlEntry: 19,
 }
 """Kafka's API keys of its metadata records."""
 
@@ -179,8 +205,8 @@ _KEYS: dict[type[MetadataRecord], int] = {
 def encode(record: MetadataRecord) -> bytes:
     """The value of the log record that carries ``record``."""
     values = {each.name: getattr(record, each.name) for each in fields(record)}
-    told = {name: value for name, value in values.items() if value is not None}
-    packed: bytes = msgpack.packb([_KEYS[type(record)], RECORD_VERSION, told])
+    fields_set = {name: value for name, value in values.items() if value is not None}
+    packed: bytes = msgpack.packb([_KEYS[type(record)], RECORD_VERSION, fields_set])
     return packed
 
 
@@ -192,11 +218,11 @@ def decode(payload: bytes | memoryview) -> MetadataRecord:
         raise CorruptMessage(f"a metadata record is not msgpack: {error}") from error
     if not isinstance(parts, list) or len(parts) != 3 or not isinstance(parts[2], dict):
         raise CorruptMessage("a metadata record is not [key, version, fields]")
-    key, version, told = parts
+    key, version, values = parts
     layout = _LAYOUTS.get(key) if isinstance(key, int) else None
     if layout is None or version != RECORD_VERSION:
         raise UnsupportedVersion(f"metadata record with key {key!r} and version {version!r} is not known to this build")
-    return layout.record(told)
+    return layout.record(values)
 
 
 def _is_id(value: object) -> bool:
@@ -225,9 +251,9 @@ class _Layout:
             choices = get_args(hint) if isinstance(hint, UnionType) else (hint,)
             self.checks[each.name] = tuple(_CHECKS[choice] for choice in choices)
 
-    def record(self, told: dict[str, Any]) -> MetadataRecord:
+    def record(self, fields: dict[str, Any]) -> MetadataRecord:
         values: dict[str, Any] = {}
-        for name, value in told.items():
+        for name, value in fields.items():
             checks = self.checks.get(name)
             if checks is None:
                 raise UnsupportedVersion(f"{self.kind.__name__} has no field {name!r} that this build knows")

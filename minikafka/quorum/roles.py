@@ -332,7 +332,7 @@ class Leader(Role):
         return progress.answers
 
     def hear_from(self, node: NodeId, *, now: float, timeout_s: float) -> None:
-        """A voter follows: it need not be told who leads, and it counts for staying in office."""
+        """A voter follows: it knows the leader, and it counts for staying in office."""
         if node not in self.voters:
             return
         self.begin_at[node] = now + timeout_s / 2

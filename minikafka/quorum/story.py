@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from minikafka.quorum.image import BrokerImage, MetadataImage, PartitionImage, changes
 from minikafka.types import NO_NODE, NodeId, TopicPartition
+from minikafka.wire.acls import Acl, AclOperation, AclPermission, PatternType, ResourceType
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +21,7 @@ class Happening:
     facts: dict[str, object]
 
 
-def told(old: MetadataImage, new: MetadataImage, why: str) -> Iterator[Happening]:
+def happenings(old: MetadataImage, new: MetadataImage, why: str) -> Iterator[Happening]:
     """Every change from ``old`` to ``new``: brokers first, then topics, then partitions, each in order."""
     if old.brokers is not new.brokers:
         for node in sorted(new.brokers):
@@ -31,6 +32,11 @@ def told(old: MetadataImage, new: MetadataImage, why: str) -> Iterator[Happening
             configs = new.broker_configs.get(name, {})
             if configs != old.broker_configs.get(name, {}):
                 yield Happening("configs_altered", {"broker": name or "all", "configs": dict(configs), "why": why})
+    if old.acls is not new.acls:
+        for acl_id in sorted(old.acls.keys() - new.acls.keys()):
+            yield Happening("acl_deleted", {**_acl(old.acls[acl_id]), "why": why})
+        for acl_id in sorted(new.acls.keys() - old.acls.keys()):
+            yield Happening("acl_created", {**_acl(new.acls[acl_id]), "why": why})
     if old.topic_names is not new.topic_names:
         for topic_id in sorted(old.topic_names.keys() - new.topic_names.keys()):
             name = old.topic_names[topic_id]
@@ -44,6 +50,18 @@ def told(old: MetadataImage, new: MetadataImage, why: str) -> Iterator[Happening
         for tp, before, after in changes(old, new):
             if before is not None and after is not None:
                 yield from _partition(tp, before, after, why)
+
+
+def _acl(acl: Acl) -> dict[str, object]:
+    return {
+        "principal": acl.principal,
+        "host": acl.host,
+        "operation": AclOperation(acl.operation).name,
+        "permission": AclPermission(acl.permission).name,
+        "resource_type": ResourceType(acl.resource_type).name,
+        "resource_name": acl.resource_name,
+        "pattern_type": PatternType(acl.pattern_type).name,
+    }
 
 
 def _topics(old: MetadataImage, new: MetadataImage, why: str) -> Iterator[Happening]:

@@ -3,14 +3,14 @@
 Both sides remember the same list. The rules that keep it the same:
 
 1. A request carries the session's id and an epoch that counts its requests. An epoch that is not the expected one, or
-   an id that is not known, is refused, and the fetcher begins anew with a full request: epoch 0.
+   an id that is not known, is refused, and the fetcher begins again with a full request: epoch 0.
 2. Every request asks for, and so acknowledges, *every* partition of the session, from the offset that it named last.
-   Whoever cannot stand by that offset any more (it was cut, it is not synced, it is led elsewhere) is named anew or
+   A partition whose offset no longer holds (it was truncated, is not synced, or has another leader) is named again or
    forgotten in the same request.
-3. Cached is the whole question, with the leader epoch and the last fetched epoch: else whoever was named once would
-   never be fenced again (KAFKA-9338).
-4. A partition that is named is answered, whatever was told before: the fetcher may have thrown that away.
-5. A fetcher that does not know whether its request was counted (no answer, an answer given up) begins anew.
+3. Cached is the whole question, with the leader epoch and the last fetched epoch: else a partition that was named
+   once would never be fenced again (KAFKA-9338).
+4. A partition that is named is answered, whatever was answered before: the fetcher may have thrown that away.
+5. A fetcher that does not know whether its request was counted (no answer, an answer given up) begins again.
 6. A request names at most NAMED_MAX partitions, because requests are bounded. The rest is named in the next request; a
    partition that the leader has cached is forgotten until then (rule 2).
 
@@ -73,23 +73,26 @@ class CachedPartition:
         self.told_high_watermark, self.told_start_offset = told_high_watermark, told_start_offset
 
     def refused(self) -> None:
-        """An error or a divergence was told: ask everything anew."""
+        """The answer had an error or a divergence: send a full request."""
         self.leader = None
         self.told_high_watermark = self.told_start_offset = NO_OFFSET
 
     def has_news(self, high_watermark: Offset, start_offset: Offset) -> bool:
-        """Must the fetcher be told, though there is no data for it?"""
+        """Return True if the fetcher needs an answer although there is no data for it."""
         return high_watermark != self.told_high_watermark or start_offset != self.told_start_offset
 
-    def quiet_leader(self, *, is_follower: bool) -> LeaderReplica | None:
+    def quiet_leader(self, *, is_follower: bool, reads_committed: bool = False) -> LeaderReplica | None:
         """The leader that has nothing to say to the question: it is in order still, nothing is there to read, and the
-        marks are those that were told. None if it may have.
+        marks are those that were sent. None if it may have.
+
+        The last stable offset is no mark of its own: it moves only when the high watermark or the log's start does.
         """
         leader = self.leader
         if leader is None or self.seat is None or self.seat.role is not leader:
             return None
         log = leader.log
-        if self.item.fetch_offset < (log.end_offset if is_follower else leader.high_watermark):
+        end = log.end_offset if is_follower else leader.high_watermark
+        if self.item.fetch_offset < (leader.last_stable_offset if reads_committed else end):
             return None
         if leader.high_watermark != self.told_high_watermark or log.start_offset != self.told_start_offset:
             return None
@@ -314,13 +317,13 @@ class FetcherSession:
         self.epoch = epoch_after(self.epoch)
 
     def lost(self) -> None:
-        """Nobody knows what the leader has cached now: begin anew (and end there what may be left)."""
+        """Nobody knows what the leader has cached now: begin again (and end there what may be left)."""
         self.epoch = FULL_EPOCH
         self._cached = {}
         self._unheard.clear()
 
     def unheard(self, name: TopicPartition) -> None:
-        """What was told of this partition could not be used: ask again as if for the first time."""
+        """The answer for this partition could not be used: request it as if for the first time."""
         if name in self._cached:
             self._cached[name] = None
             self._unheard[name] = None

@@ -139,6 +139,11 @@ class FollowerReplica:
             f"leader={self.leader}>"
         )
 
+    @property
+    def last_stable_offset(self) -> Offset:
+        """As on a leader, by the watermark that is known here."""
+        return self.log.stable_end(self.high_watermark)
+
     def next_fetch(self) -> NextFetch:
         """Ask from the log's end: under sync-before-acknowledge the driver has synced it before, so the offset is the
         acknowledgement (S5).
@@ -169,6 +174,11 @@ class FollowerReplica:
         if answer.has_gaps:
             self.log.note_gaps()
         batches = tuple(batch for buffer in answer.records for batch in split(memoryview(buffer)))
+        inside = batches and batches[0].base_offset < asked <= batches[0].last_offset
+        if inside and self.log.start_offset < asked <= answer.log_start_offset:
+            # The leader's log starts inside this batch, and every record of this replica lies below that start. The
+            # last ones may differ from the batch without a diverging epoch: epochs below the start are forgotten.
+            return RestartAt(asked)
         return Extend(batches, answer.high_watermark, answer.log_start_offset)
 
     def _on_out_of_range(self, answer: FetchedPartition) -> FollowerStep:
@@ -184,7 +194,7 @@ class FollowerReplica:
             return
         first, end = batches[0], self.log.end_offset
         if first.base_offset < end <= first.last_offset and self.log.start_offset == end:
-            # The leader's log starts inside this batch, and this empty log was restarted there (KAFKA-6975).
+            # This empty log was restarted at the leader's log start, which lies inside this batch (KAFKA-6975).
             self.log.restart_at(first.base_offset)
         if first.base_offset < self.log.end_offset:
             raise CorruptMessage(f"{self.partition}: batch at {first.base_offset} is below the log end {end}")
@@ -246,7 +256,7 @@ class FollowerReplica:
 
     def _assign_watermark(self, new: Offset) -> None:
         invariant(new <= self.log.end_offset, "watermark within the log (S2)", new=new, log=self.log)
-        if new != self.high_watermark:
+        if new != self.high_watermark and not self._unheard.counted("follower_hw_changed"):
             self.events(
                 "follower_hw_changed", partition=str(self.partition), epoch=self.epoch, old=self.high_watermark, new=new
             )

@@ -30,10 +30,12 @@ from minikafka.errors import (
 )
 from minikafka.invariant import InvariantViolation, invariant
 from minikafka.log.partition_log import PartitionLog
+from minikafka.log.verification import VerificationGuard
 from minikafka.ports import Events, unheard_by
 from minikafka.replication.high_watermark import Standing, effective_min_isr, high_watermark_after
 from minikafka.types import NO_EPOCH, NO_OFFSET, UNDEFINED_EPOCH_END, Epoch, EpochEnd, NodeId, Offset, TopicPartition
 from minikafka.wire.batch import RecordBatch
+from minikafka.wire.markers import EndTransaction, marker_batch
 
 ACKS_ALL, ACKS_NONE, ACKS_LEADER = -1, 0, 1
 NEVER = float("-inf")
@@ -218,8 +220,32 @@ class LeaderReplica:
         """This replica's acknowledged end: the synced one under sync-before-acknowledge (D6)."""
         return self.log.synced_end if self.config.syncs_before_acknowledging else self.log.end_offset
 
-    def append(self, batch: RecordBatch, *, acks: int, wall_ms: int) -> Appended:
-        """Write a producer's batch (S6). The caller then calls :meth:`advance`.
+    def append_marker(self, marker: EndTransaction, *, wall_ms: int) -> Appended:
+        """Write an end-transaction marker, with acks=all. The caller then calls :meth:`advance`.
+
+        A marker without an open transaction is written, too: it has no effect on readers, but its epochs fence.
+
+        Raises:
+            NotEnoughReplicas: Fewer replicas than ``min.insync.replicas`` are in sync.
+            InvalidProducerEpoch: A newer incarnation of the producer has written here.
+            TransactionCoordinatorFenced: A newer coordinator has written a marker of this producer.
+            KafkaStorageError: The log has failed.
+        """
+        batch = RecordBatch.of(marker_batch(marker, timestamp_ms=wall_ms))
+        return self.append(batch, acks=ACKS_ALL, wall_ms=wall_ms, marker=marker)
+
+    def append(
+        self,
+        batch: RecordBatch,
+        *,
+        acks: int,
+        wall_ms: int,
+        marker: EndTransaction | None = None,
+        guard: VerificationGuard | None = None,
+    ) -> Appended:
+        """Write a producer's batch (S6), or that of ``marker``. The caller then calls :meth:`advance`.
+
+        ``guard``: that of a transactional batch (``log/verification.py``).
 
         Raises InvalidRequiredAcks, NotEnoughReplicas (acks=all only), and what the log raises for a batch that breaks
         its rules; nothing is written in any of these cases.
@@ -235,7 +261,7 @@ class LeaderReplica:
         if self._has_idle:
             self.stir()
         before = self.log.end_offset
-        info = self.log.append_as_leader(batch, leader_epoch=self.epoch, wall_ms=wall_ms)
+        info = self.log.append_as_leader(batch, leader_epoch=self.epoch, wall_ms=wall_ms, marker=marker, guard=guard)
         end = info.last_offset + 1
         if not info.duplicate and (info.base_offset != before or end != self.log.end_offset):
             raise InvariantViolation(f"the log grew by one batch (before={before} appended={info} log={self.log})")
@@ -523,8 +549,13 @@ class LeaderReplica:
     # ---- reading -----------------------------------------------------------------------------------------------------
 
     @property
+    def last_stable_offset(self) -> Offset:
+        """The end of what consumers with ``read_committed`` may read, never above the high watermark."""
+        return self.log.stable_end(self.high_watermark)
+
+    @property
     def knows_its_watermark(self) -> bool:
         """False on a new leader until its watermark has reached its epoch's start: until then "latest" could go back
-        from what the former leader has told (KIP-207).
+        from what the former leader has exposed (KIP-207).
         """
         return self.high_watermark >= self.epoch_start

@@ -64,6 +64,11 @@ class Partition:
         """The watermark of the present role, or the one that the last role left."""
         return self.role.high_watermark if self.role is not None else self._resting_watermark
 
+    @property
+    def last_stable_offset(self) -> Offset:
+        """The end of what consumers with ``read_committed`` may read, by the watermark known here."""
+        return self.log.stable_end(self.high_watermark)
+
     # ---- what the controller says ------------------------------------------------------------------------------------
 
     def apply(self, state: PartitionState, config: TopicConfig, now: float) -> bool:
@@ -137,7 +142,7 @@ class Partition:
         self.role.isr = state.isr
 
     def _standing(self, state: PartitionState) -> dict[str, object]:
-        """Where this replica stands as it takes up a role: whoever reads the events can begin here."""
+        """Where this replica stands as it takes up a role: a reader of the events can begin here."""
         return {
             "partition": str(self.partition),
             "epoch": state.leader_epoch,

@@ -7,7 +7,7 @@ Rules:
 1. The status tells the truth: a failure is never a 200, bad input is never a 500, a traceback never leaves the broker.
 2. What is not understood is refused with the nearest name, never ignored: the caller would believe it had an effect.
 3. Every body, list and wait has a limit, and ``GET /v1/cluster`` says which.
-4. Any broker answers a person: it forwards to the leader, once told where that is, and says who served.
+4. Any broker answers a person: it forwards to the leader, once it knows which that is, and says who served.
 
 Reading order: host, problems, visit, routes; then topics, produce, fetch.
 """

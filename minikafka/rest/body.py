@@ -14,7 +14,6 @@ from aiohttp import web
 from minikafka.config import MIB
 from minikafka.errors import BrokerNotAvailable, RecordListTooLarge
 from minikafka.rest import json_text
-from minikafka.rest.accept import MSGPACK_TYPES
 from minikafka.rest.host import (
     ALWAYS_ADMITTED_SIZE,
     BODY_BYTES_MAX,
@@ -23,8 +22,9 @@ from minikafka.rest.host import (
     Host,
     body_bytes_max,
 )
-from minikafka.rest.problems import RETRY_AFTER_S, Refused, malformed
 from minikafka.rest.turns import Turns
+from minikafka.web.accept import MSGPACK_TYPES
+from minikafka.web.problems import RETRY_AFTER_S, Refused, malformed
 from minikafka.wire.limits import Bounds, TooMuch, check_json, check_msgpack
 
 JSON_TYPE = "application/json"
@@ -52,7 +52,7 @@ async def read_body(http: web.Request, host: Host, admission: Admission) -> byte
     limit = body_bytes_max(host)
     encoding = http.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding != "identity":
-        raise malformed(f"Content-Encoding {encoding[:40]!r} cannot be read; send the body as it is", status=415)
+        raise malformed(f"Content-Encoding {encoding[:40]!r} cannot be read; send the body uncompressed", status=415)
     announced = http.content_length or 0
     if announced > limit:
         raise _too_large(announced, limit)

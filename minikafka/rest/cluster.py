@@ -6,7 +6,7 @@ from typing import Any
 
 from minikafka import __version__, compiled
 from minikafka.errors import BrokerIdNotRegistered, BrokerNotAvailable
-from minikafka.quorum.image import BrokerImage
+from minikafka.quorum.image import BrokerImage, MetadataImage
 from minikafka.rest.host import limits_of
 from minikafka.rest.leaders import leader_members
 from minikafka.rest.model import Model, member
@@ -52,7 +52,7 @@ def _broker_out(broker: BrokerImage) -> dict[str, Any]:
 async def get_brokers(visit: Visit) -> Reply:
     """Every registered broker, and how much it leads and holds."""
     brokers = visit.host.image.brokers
-    return Reply({"brokers": [_load_out(visit, brokers[node]) for node in sorted(brokers)]})
+    return Reply({"brokers": [broker_load(visit.host.image, brokers[node]) for node in sorted(brokers)]})
 
 
 async def get_broker(visit: Visit) -> Reply:
@@ -60,12 +60,13 @@ async def get_broker(visit: Visit) -> Reply:
     broker = visit.host.image.brokers.get(visit[BROKER])
     if broker is None:
         raise BrokerIdNotRegistered(f"no broker {visit[BROKER]} is registered, only {sorted(visit.host.image.brokers)}")
-    return Reply(_load_out(visit, broker))
+    return Reply(broker_load(visit.host.image, broker))
 
 
-def _load_out(visit: Visit, broker: BrokerImage) -> dict[str, Any]:
+def broker_load(image: MetadataImage, broker: BrokerImage) -> dict[str, Any]:
+    """One broker, and how much it leads and holds."""
     node = broker.node_id
-    partitions = [partition for _, partition in visit.host.image.sorted_partitions()]
+    partitions = [partition for _, partition in image.sorted_partitions()]
     return BrokerLoad.out_of(
         broker,
         id=node,

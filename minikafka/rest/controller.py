@@ -59,15 +59,15 @@ async def get_controller(visit: Visit) -> Reply:
     def items(response: DescribeQuorumResponse) -> tuple[DescribeQuorumResponse, ...]:
         return (response,)
 
-    (told,) = await from_controller(visit, DescribeQuorumRequest(), items=items, wait_s=DESCRIBE_WAIT_S)
-    leader = CurrentLeader(leader_id=told.leader_id, leader_epoch=told.leader_epoch)
+    (quorum,) = await from_controller(visit, DescribeQuorumRequest(), items=items, wait_s=DESCRIBE_WAIT_S)
+    leader = CurrentLeader(leader_id=quorum.leader_id, leader_epoch=quorum.leader_epoch)
     return Reply(
         {
-            "cluster_id": told.cluster_id,
+            "cluster_id": quorum.cluster_id,
             "leader": leader_members(visit.host, leader),
-            "high_watermark": told.high_watermark,
-            "voters": [_member_out(each) for each in told.voters],
-            "observers": [_member_out(each) for each in told.observers],
+            "high_watermark": quorum.high_watermark,
+            "voters": [_member_out(each) for each in quorum.voters],
+            "observers": [_member_out(each) for each in quorum.observers],
         }
     )
 
@@ -91,19 +91,19 @@ async def get_controller_log(visit: Visit) -> Reply:
     node = visit[REPLICA] if visit.gives(REPLICA) else visit.host.node_id
     if node != visit.host.node_id and node not in visit.host.image.brokers:
         raise ReplicaNotAvailable(f"broker {node} is not registered")
-    told = await describe_log(visit, METADATA_PARTITION, node, visit[FROM], max_bytes=LOG_BYTES_MAX)
+    log = await describe_log(visit, METADATA_PARTITION, node, visit[FROM], max_bytes=LOG_BYTES_MAX)
     names = dict(visit.host.image.topic_names)
     records: list[dict[str, Any]] = []
-    next_offset = max(visit[FROM], told.log_start_offset)
-    for batch in iterate(b"".join(told.records)):
+    next_offset = max(visit[FROM], log.log_start_offset)
+    for batch in iterate(b"".join(log.records)):
         for record in _records_of(batch):
             if record.offset < next_offset or len(records) == visit[MAX_RECORDS]:
                 continue
-            records.append(_record_out(batch, record, told.high_watermark, names))
+            records.append(_record_out(batch, record, log.high_watermark, names))
             next_offset = record.offset + 1
     return Reply(
         {
-            **log_out(told),
+            **log_out(log),
             "records": records,
             "next_offset": next_offset,
         }
@@ -116,7 +116,7 @@ def _records_of(batch: RecordBatch) -> list[RecordView]:
 
 
 def _record_out(batch: RecordBatch, record: RecordView, high_watermark: int, names: dict[str, str]) -> dict[str, Any]:
-    told: dict[str, Any] = {
+    document: dict[str, Any] = {
         "offset": record.offset,
         "timestamp": record.timestamp,
         "leader_epoch": batch.leader_epoch,
@@ -124,26 +124,26 @@ def _record_out(batch: RecordBatch, record: RecordView, high_watermark: int, nam
     }
     if batch.is_control:
         kind = control_type_of(record)
-        return {**told, "type": CONTROL_NAMES.get(kind, f"Control{kind}"), "fields": {}}
+        return {**document, "type": CONTROL_NAMES.get(kind, f"Control{kind}"), "fields": {}}
     try:
         decoded = decode(record.value or b"")
     except ProtocolError as error:
-        return {**told, "type": "unreadable", "fields": {}, "detail": error.message}
-    return {**told, "type": type(decoded).__name__, "fields": _fields_out(decoded, names)}
+        return {**document, "type": "unreadable", "fields": {}, "detail": error.message}
+    return {**document, "type": type(decoded).__name__, "fields": _fields_out(decoded, names)}
 
 
 def _fields_out(record: MetadataRecord, names: dict[str, str]) -> dict[str, Any]:
     """What the record says; of a partition's change only what changes, with the topic's name where it is known."""
-    told: dict[str, Any] = {}
+    document: dict[str, Any] = {}
     for each in fields(record):
         value = getattr(record, each.name)
         if value is None and isinstance(record, PartitionChange):
             continue
-        told[each.name] = list(value) if isinstance(value, tuple) else value
-    topic_id = told.get("topic_id")
+        document[each.name] = list(value) if isinstance(value, tuple) else value
+    topic_id = document.get("topic_id")
     if topic_id in names:
-        told["topic"] = names[topic_id]
-    return told
+        document["topic"] = names[topic_id]
+    return document
 
 
 # ---- the doors -------------------------------------------------------------------------------------------------------

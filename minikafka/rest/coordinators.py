@@ -1,4 +1,4 @@
-"""Asking the broker that coordinates a group, and the leaders of what it reads.
+"""Asking the broker that coordinates a group or a transactional id, and the leaders of what a group reads.
 
 A request is forwarded once to the coordinator over ``/rpc``, which never forwards. While nobody coordinates the group
 yet (its topic is being created, a partition has no leader, a log is being read) it is found again for some seconds, for
@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
+from minikafka.broker.find_coordinator import GROUP, TRANSACTION
 from minikafka.errors import (
     NOT_WRITTEN,
     CoordinatorLoadInProgress,
@@ -21,24 +22,55 @@ from minikafka.errors import (
     NetworkException,
     NotCoordinator,
     ProtocolError,
+    TransactionalIdNotFound,
 )
 from minikafka.groups.records import OFFSETS_TOPIC
 from minikafka.rest.host import Host
-from minikafka.rest.leaders import ATTEMPTS_MAX, PAUSE_S, ask, failure_of, may_forward, told_by
-from minikafka.rest.problems import Refused
+from minikafka.rest.leaders import ATTEMPTS_MAX, PAUSE_S, ask, may_forward, told_by
 from minikafka.rest.visit import Visit
+from minikafka.transactions.records import TRANSACTIONS_TOPIC
 from minikafka.types import NO_NODE, NodeId, Offset, TopicPartition
+from minikafka.web.problems import Refused
 from minikafka.wire.group_messages import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from minikafka.wire.messages import Failed, ListOffsetsPartition, ListOffsetsRequest, ListOffsetsResponse
-from minikafka.wire.outcomes import EarlierAttempts, outcome_of_all
+from minikafka.wire.outcomes import EarlierAttempts, failure_of, outcome_of_all
 
-# A coordinator is elected within the brokers' session; whoever waits longer is told to come back.
+# A coordinator is elected within the brokers' session; a request that waits longer is asked to come back.
 COORDINATOR_WAIT_S = 5.0
 LOOK_UP_WAIT_S = 1.0
 
 READING_METHODS = ("GET", "HEAD")
 
 LOOK_AGAIN = (NotCoordinator, CoordinatorNotAvailable, CoordinatorLoadInProgress)
+# A coordinator that reads its log is asked again; one that is gone has a successor within the brokers' session.
+LIST_ATTEMPTS_MAX = 20
+LIST_PAUSE_S = 0.25
+LIST_WAIT_S = 1.0
+
+
+class Coordinated(NamedTuple):
+    """What a coordinator is responsible for."""
+
+    key_type: int
+    topic: str
+    """The internal topic whose leaders coordinate."""
+    missing: Callable[[str], ProtocolError]
+    """The error of a name when the topic does not exist: then no such name exists either."""
+
+
+GROUPS = Coordinated(
+    GROUP,
+    OFFSETS_TOPIC,
+    lambda group: GroupIdNotFound(f"group {group} does not exist: no group has committed an offset in this cluster"),
+)
+TRANSACTIONAL_IDS = Coordinated(
+    TRANSACTION,
+    TRANSACTIONS_TOPIC,
+    lambda name: TransactionalIdNotFound(
+        f"there is no transactional id {name}: no producer of this cluster has used transactions"
+    ),
+)
+
 ErrorOf = Callable[[Any], Failed | None]
 """The part of an answer that carries the error of the whole request; None: it carries none."""
 
@@ -56,6 +88,7 @@ async def from_coordinator(
     failed: ErrorOf = whole,
     repeatable: bool = True,
     until: float | None = None,
+    kind: Coordinated = GROUPS,
 ) -> Any:
     """The coordinator's answer; ProtocolError or Refused when the whole request failed.
 
@@ -67,7 +100,7 @@ async def from_coordinator(
     deadline = clock.now() + COORDINATOR_WAIT_S if until is None else until
     while True:
         try:
-            node = await coordinator_of(visit, group)
+            node = await coordinator_of(visit, group, kind)
             left_s = max(deadline - clock.now(), PAUSE_S)
             response = await told_by(visit, node, request, wait_s=left_s, slack_s=0.0 if until else None)
         except LeaderNotAvailable as unreachable:
@@ -92,21 +125,23 @@ async def from_coordinator(
         await asyncio.sleep(PAUSE_S)
 
 
-async def coordinator_of(visit: Visit, group: str) -> NodeId:
-    """Who coordinates the group, as far as this broker knows. CoordinatorNotAvailable: nobody yet; Refused: 421.
+async def coordinator_of(visit: Visit, name: str, kind: Coordinated = GROUPS) -> NodeId:
+    """Return the coordinator as far as this broker knows. CoordinatorNotAvailable: there is none yet; Refused: 421.
 
-    A request that only reads does not create the offsets topic: GroupIdNotFound, for without it there is no group.
+    A request that only reads does not create the internal topic: without it, no such name exists.
     """
     host = visit.host
-    if visit.http.method in READING_METHODS and OFFSETS_TOPIC not in host.image.topics:
-        raise GroupIdNotFound(f"group {group} does not exist: no group has committed an offset in this cluster")
-    response: FindCoordinatorResponse = await host.answer("FindCoordinator", FindCoordinatorRequest(keys=(group,)))
+    if visit.http.method in READING_METHODS and kind.topic not in host.image.topics:
+        raise kind.missing(name)
+    response: FindCoordinatorResponse = await host.answer(
+        "FindCoordinator", FindCoordinatorRequest(keys=(name,), key_type=kind.key_type)
+    )
     found: Coordinator = response.coordinators[0]
     if found.error_code:
         raise failure_of(found)
     if found.node_id != host.node_id and not may_forward(visit):
         raise Refused(
-            NotCoordinator(f"broker {host.node_id} does not coordinate {group}, broker {found.node_id} does"),
+            NotCoordinator(f"broker {host.node_id} does not coordinate {name}, broker {found.node_id} does"),
             coordinator=coordinator_members(host, found.node_id),
         )
     return found.node_id
@@ -116,6 +151,33 @@ def coordinator_members(host: Host, node: NodeId) -> dict[str, Any]:
     """``coordinator`` in answers and problems."""
     address = host.address_of(node)
     return {"id": node, **({"url": f"http://{address}"} if address is not None else {})}
+
+
+async def from_all(visit: Visit, request: Any, what: str) -> dict[NodeId, Any]:
+    """Return every broker's response to a request for what it coordinates; with ``?forward=never`` only this one's.
+
+    Raises CoordinatorNotAvailable if a live broker does not answer: a list without its part would be wrong.
+    """
+    host = visit.host
+    nodes = sorted({host.node_id, *host.image.eligible_brokers()}) if may_forward(visit) else [host.node_id]
+    found = await asyncio.gather(*(_from_one(visit, node, request, what) for node in nodes))
+    return {node: each for node, each in zip(nodes, found, strict=True) if each is not None}
+
+
+async def _from_one(visit: Visit, node: NodeId, request: Any, what: str) -> Any:
+    """One broker's response; None when it is gone, for another broker coordinates then what it did."""
+    for attempt in range(LIST_ATTEMPTS_MAX):
+        try:
+            return await ask(visit, node, request, wait_s=LIST_WAIT_S, slack_s=0.0)
+        except ProtocolError as error:
+            if node != visit.host.node_id and node not in visit.host.image.eligible_brokers():
+                return None
+            if attempt == LIST_ATTEMPTS_MAX - 1:
+                raise CoordinatorNotAvailable(
+                    f"broker {node} cannot list its {what}: {error.message}; a list without them would be wrong"
+                ) from error
+            await asyncio.sleep(LIST_PAUSE_S)
+    return None
 
 
 # ---- the logs that groups read ---------------------------------------------------------------------------------------

@@ -8,10 +8,10 @@ from typing import Any
 from minikafka.rest.docs_page import CONTENT_POLICY, render
 from minikafka.rest.openapi import document, problem_pages
 from minikafka.rest.parameters import Text
-from minikafka.rest.problems import PROBLEM_PAGES, malformed, page_of
 from minikafka.rest.route import Answer, Route
 from minikafka.rest.schema import many, ref, shape, text
 from minikafka.rest.visit import Page, Reply, Visit
+from minikafka.web.problems import PROBLEM_PAGES, malformed, page_of
 
 HTML = "text/html"
 HTML_UTF8 = "text/html; charset=utf-8"

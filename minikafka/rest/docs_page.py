@@ -121,10 +121,10 @@ def takes(schema: dict[str, Any]) -> str:
     """A parameter's schema in words."""
     if "anyOf" in schema:
         return " or ".join(takes(each) for each in schema["anyOf"])
-    told = ", ".join(map(str, schema["enum"])) if "enum" in schema else schema.get("format", schema.get("type", ""))
+    values = ", ".join(map(str, schema["enum"])) if "enum" in schema else schema.get("format", schema.get("type", ""))
     if "minimum" in schema:
-        told = f"{schema['minimum']} to {schema['maximum']}"
-    return f"{told} (default {schema['default']})" if "default" in schema else told
+        values = f"{schema['minimum']} to {schema['maximum']}"
+    return f"{values} (default {schema['default']})" if "default" in schema else values
 
 
 def curl_of(method: str, path: str, operation: dict[str, Any]) -> str:

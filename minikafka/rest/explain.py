@@ -1,4 +1,4 @@
-"""``.../partitions/{p}/explain``: the causes of the present leader, ISR and high watermark, and the last refusal (D9).
+"""``.../partitions/{p}/explain``: causes of the leader, ISR, high watermark and last stable offset; the last refusal.
 
 Each is a sentence and the chain of events that led to it, taken from what the brokers that answer remember.
 """
@@ -14,17 +14,17 @@ from minikafka.rest.leaders import partition_of
 from minikafka.rest.parameters import FORWARD, PARTITION, TOPIC
 from minikafka.rest.partitions import REPLICA_EXAMPLE, asked_views, leader_out, replicas_out
 from minikafka.rest.route import Answer, Route
-from minikafka.rest.schema import flag, many, nodes, nullable, ref, shape, text
+from minikafka.rest.schema import flag, many, nodes, nullable, ref, shape, text, whole
 from minikafka.rest.schemas import LEADER_EXAMPLE
-from minikafka.rest.sentences import why_nobody_leads, why_the_watermark
-from minikafka.rest.views import Event, event_of, last, leaders_view, story_of
+from minikafka.rest.sentences import timestamp_text, why_nobody_leads, why_the_stable_offset, why_the_watermark
+from minikafka.rest.views import Event, Views, event_of, last, leaders_view, story_of
 from minikafka.rest.visit import Reply, Visit
 from minikafka.types import NO_NODE, NodeId
-from minikafka.wire.messages import DescribedReplica
+from minikafka.wire.messages import DescribedReplica, UnstableTransaction
 
 
 async def get_explanation(visit: Visit) -> Reply:
-    """Why this leader, this ISR, this high watermark; and why a producer was refused last.
+    """Why this leader, this ISR, this high watermark, this last stable offset; and why a producer was refused last.
 
     Each ``because`` is a chain of events, the oldest first: what led to the present state, as far as the brokers that
     answer remember it.
@@ -34,15 +34,16 @@ async def get_explanation(visit: Visit) -> Reply:
     image = partition_of(visit.host, name)
     seen = leaders_view(views, image.leader)
     story = story_of(views)
-    told = views.get(image.leader)
-    moved = told.watermark_moved if told is not None else None
+    own = views.get(image.leader)
+    moved = own.watermark_moved if own is not None else None
+    unstable = own.unstable if own is not None else None
     refused = [event_of(node, view.refused) for node, view in sorted(views.items()) if view.refused is not None]
     return Reply(
         {
             "topic": name.topic,
             "partition": name.partition,
             "leader": {
-                "leader": leader_out(visit, image),
+                "leader": leader_out(visit.host, image),
                 "sentence": _why_this_leader(visit, image, story),
                 "because": _out(_leader_chain(story, image)),
             },
@@ -54,7 +55,7 @@ async def get_explanation(visit: Visit) -> Reply:
                 "sentence": _why_this_isr(image),
                 "members": [
                     {"id": each["id"], "in_sync": each["in_sync"], "why": each["why"]}
-                    for each in replicas_out(visit, image, views)
+                    for each in replicas_out(visit.host, image, views)
                 ],
                 "because": _out(_isr_chain(story, image)),
             },
@@ -62,8 +63,13 @@ async def get_explanation(visit: Visit) -> Reply:
                 "high_watermark": seen.high_watermark if seen is not None else None,
                 "log_end_offset": seen.log_end_offset if seen is not None else None,
                 "held_by": _held_by(seen),
-                "sentence": why_the_watermark(seen) if seen is not None else _why_no_watermark(image),
+                "sentence": watermark_sentence(image, views),
                 "because": [event_of(image.leader, moved).out()] if moved is not None else [],
+            },
+            "last_stable_offset": {
+                "last_stable_offset": seen.last_stable_offset if seen is not None else None,
+                "held_by": _unstable_out(unstable),
+                "sentence": why_the_stable_offset(seen, unstable) if seen is not None else _why_no_watermark(image),
             },
             "last_refusal": max(refused, key=lambda event: event.at_ms).out() if refused else None,
             "story": _out(story),
@@ -122,6 +128,23 @@ def _held_by(seen: DescribedReplica | None) -> list[NodeId]:
     ]
 
 
+def _unstable_out(unstable: UnstableTransaction | None) -> dict[str, Any] | None:
+    if unstable is None:
+        return None
+    return {
+        "producer_id": unstable.producer_id,
+        "first_offset": unstable.first_offset,
+        "started_at": timestamp_text(unstable.started_ms),
+        "marker_offset": unstable.marker_offset if unstable.marker_offset >= 0 else None,
+    }
+
+
+def watermark_sentence(image: PartitionImage, views: Views) -> str:
+    """Why the high watermark is where it is, or why it is unknown."""
+    seen = leaders_view(views, image.leader)
+    return why_the_watermark(seen) if seen is not None else _why_no_watermark(image)
+
+
 def _why_no_watermark(image: PartitionImage) -> str:
     if image.leader == NO_NODE:
         return "nobody leads, so the high watermark does not move"
@@ -142,7 +165,7 @@ EVENT_EXAMPLE = {
 }
 _CHAIN = many(ref("Event"), "What led to it, the oldest first.")
 _EXPLANATION = shape(
-    "Why a partition is as it is.",
+    "Why a partition has its present state.",
     topic=ref("TopicName"),
     partition=ref("PartitionNumber"),
     leader=shape(leader=nullable(ref("Leader")), sentence=text(), because=_CHAIN),
@@ -161,6 +184,18 @@ _EXPLANATION = shape(
         held_by=nodes("Whom it waits for."),
         sentence=text(),
         because=_CHAIN,
+    ),
+    last_stable_offset=shape(
+        last_stable_offset=nullable(ref("Offset")),
+        held_by=nullable(
+            shape(
+                producer_id=whole("Its producer id."),
+                first_offset=ref("Offset"),
+                started_at=nullable(text("Timestamp of its first batch; null: retention has deleted that batch.")),
+                marker_offset=nullable(whole("Offset of its marker, not yet committed; null: it is open.")),
+            )
+        ),
+        sentence=text(),
     ),
     last_refusal=nullable(ref("Event")),
     story=many(ref("Event"), "All that is remembered, the oldest first."),
@@ -187,8 +222,13 @@ EXPLANATION_EXAMPLE = {
         "high_watermark": 42,
         "log_end_offset": 42,
         "held_by": [],
-        "sentence": "the high watermark is 42, the log's end: everybody who counts has everything",
+        "sentence": "the high watermark is 42, the log's end: every replica in the ISR has acknowledged all records",
         "because": [],
+    },
+    "last_stable_offset": {
+        "last_stable_offset": 42,
+        "held_by": None,
+        "sentence": "the last stable offset is 42, the high watermark: no transaction is open below it",
     },
     "last_refusal": None,
     "story": [EVENT_EXAMPLE],

@@ -1,8 +1,8 @@
 """``GET /v1/topics/{t}/partitions/{p}/records``: a stateless long poll.
 
 - Ends at ``min_bytes`` or after ``max_wait_ms``, and says which: ``"wait": {"ended": "data" | "timeout", "ms": ...}``.
-- Committed records only (S2, S3). ``next_offset`` is where the next request should start: behind the last record told,
-  or behind records that are none for applications (control batches).
+- Committed records only (S2, S3). ``next_offset`` is where the next request should start: behind the last record shown,
+  or behind records that are none for applications: control batches, with ``read_committed`` also aborted ones.
 - An offset outside the log is 416 with ``log_start_offset`` and ``high_watermark``.
 """
 
@@ -24,7 +24,6 @@ from minikafka.rest.host import (
 )
 from minikafka.rest.leaders import from_leader
 from minikafka.rest.parameters import FORWARD, INT64_MAX, PARTITION, TOPIC, Choice, Integer
-from minikafka.rest.problems import malformed
 from minikafka.rest.records import FORMATS, record_out, unreadable_out
 from minikafka.rest.route import LEADER_PROBLEMS, Answer, Route
 from minikafka.rest.schema import many, one_of, ref, shape, whole
@@ -32,6 +31,8 @@ from minikafka.rest.schemas import RECORD_EXAMPLE
 from minikafka.rest.turns import Turns
 from minikafka.rest.visit import Reply, Visit
 from minikafka.types import Offset, TopicPartition
+from minikafka.web.problems import malformed
+from minikafka.wire.aborted import AbortedFilter, filter_of
 from minikafka.wire.batch import RecordBatch, iterate
 from minikafka.wire.decompression import DECOMPRESSED_BYTES_MAX, decompression_limit
 from minikafka.wire.messages import (
@@ -79,14 +80,15 @@ MAX_RECORDS = Integer(
 )
 ISOLATION_LEVEL = Choice(
     name="isolation",
-    description="Kafka's isolation level. Either way only what is committed is read.",
+    description="Kafka's isolation level. `read_committed` reads up to the last stable offset and leaves out the "
+    "records of aborted transactions; `read_uncommitted` reads up to the high watermark, whatever transactions do.",
     options=tuple(ISOLATION),
     default="read_uncommitted",
 )
 FORMAT = Choice(
     name="format",
-    description="How keys and values are told: `auto` (JSON where it is JSON, else text, else base64), or one of these "
-    "wherever possible. In msgpack `auto` gives the bytes as they are.",
+    description="How keys and values are shown: `auto` (JSON where it is JSON, else text, else base64), or one of "
+    "these wherever possible. In msgpack `auto` gives the bytes as they are.",
     options=FORMATS,
     default="auto",
 )
@@ -114,6 +116,7 @@ async def get_records(visit: Visit) -> Reply:
     records, next_offset = await read_out(
         answer.records,
         offset,
+        aborted=filter_of(answer.aborted_transactions),
         count_max=visit[MAX_RECORDS],
         form=form_of(visit),
         limit=decompressed_max(visit.host, name.topic),
@@ -125,6 +128,7 @@ async def get_records(visit: Visit) -> Reply:
             "records": records,
             "next_offset": next_offset,
             "high_watermark": answer.high_watermark,
+            "last_stable_offset": answer.last_stable_offset,
             "log_start_offset": answer.log_start_offset,
             "log_end_offset": answer.log_end_offset,
             "leader_epoch": leader.leader_epoch,
@@ -151,7 +155,7 @@ def fetch_of(
 
 
 def form_of(visit: Visit) -> str:
-    """How keys and values are told to this client."""
+    """How keys and values are shown to this client."""
     return "bytes" if visit.wants_msgpack and visit[FORMAT] == "auto" else visit[FORMAT]
 
 
@@ -192,13 +196,19 @@ class Room:
 
 
 async def read_out(
-    data: Buffers, offset: Offset, *, count_max: int, form: str, limit: int = DECOMPRESSED_BYTES_MAX
+    data: Buffers,
+    offset: Offset,
+    *,
+    aborted: AbortedFilter | None = None,
+    count_max: int,
+    form: str,
+    limit: int = DECOMPRESSED_BYTES_MAX,
 ) -> tuple[list[dict[str, Any]], Offset]:
     """At most ``count_max`` records from ``offset`` on, as far as there is room, and the offset to go on from.
 
-    Other requests are served in between. ``limit``: what one batch may expand to.
+    Other requests are served in between. ``aborted``: batches to leave out. ``limit``: what one batch may expand to.
     """
-    told: list[dict[str, Any]] = []
+    records: list[dict[str, Any]] = []
     next_offset = offset
     room = Room(count_max)
     for batch in iterate(data[0] if len(data) == 1 else b"".join(data)):
@@ -206,17 +216,18 @@ async def read_out(
             continue
         if room.is_full():
             break
-        if not batch.is_control:
-            told.extend(await _batch_out(batch, offset, room, form, limit))
-            if room.is_full() and told[-1].get("last_offset", told[-1]["offset"]) < batch.last_offset:
-                return told, told[-1]["offset"] + 1
+        is_aborted = aborted is not None and aborted.skips(batch)
+        if not (batch.is_control or is_aborted):
+            records.extend(await _batch_out(batch, offset, room, form, limit))
+            if room.is_full() and records[-1].get("last_offset", records[-1]["offset"]) < batch.last_offset:
+                return records, records[-1]["offset"] + 1
         next_offset = batch.next_offset
-    return told, next_offset
+    return records, next_offset
 
 
 async def _batch_out(batch: RecordBatch, offset: Offset, room: Room, form: str, limit: int) -> list[dict[str, Any]]:
     """The records of one batch that there is room for; one entry stands for a batch that cannot be read."""
-    told: list[dict[str, Any]] = []
+    records: list[dict[str, Any]] = []
     turns = Turns()
     await asyncio.sleep(0)
     try:
@@ -224,7 +235,7 @@ async def _batch_out(batch: RecordBatch, offset: Offset, room: Room, form: str, 
             if record.offset < offset:
                 await turns.after(0)
                 continue
-            told.append(record_out(record, batch.leader_epoch, form))
+            records.append(record_out(record, batch.leader_epoch, form))
             await turns.after(room.take(record))
             if room.is_full():
                 break
@@ -232,7 +243,7 @@ async def _batch_out(batch: RecordBatch, offset: Offset, room: Room, form: str, 
         room.take(None)
         first = max(batch.base_offset, offset)
         return [unreadable_out(first, batch.last_offset, batch.leader_epoch, error.message)]
-    return told
+    return records
 
 
 FETCHED = shape(
@@ -242,6 +253,7 @@ FETCHED = shape(
     records=many(ref("RecordOut")),
     next_offset=whole("Where the next request should begin."),
     high_watermark=ref("Offset"),
+    last_stable_offset=ref("Offset"),
     log_start_offset=ref("Offset"),
     log_end_offset=ref("Offset"),
     leader_epoch=ref("Epoch"),
@@ -277,6 +289,7 @@ ROUTES = (
                     "records": [RECORD_EXAMPLE],
                     "next_offset": 42,
                     "high_watermark": 42,
+                    "last_stable_offset": 42,
                     "log_start_offset": 0,
                     "log_end_offset": 42,
                     "leader_epoch": 3,

@@ -28,14 +28,16 @@ from minikafka.rest.group_parts import (
 )
 from minikafka.rest.host import WAIT_MS_MAX, Host
 from minikafka.rest.leaders import unknown_topic
-from minikafka.rest.members import Members, nearest
+from minikafka.rest.members import Members
 from minikafka.rest.parameters import INT32_MAX, Integer
-from minikafka.rest.problems import Fault, Refused, unacceptable
 from minikafka.rest.visit import Reply, Visit
+from minikafka.spelling import did_you_mean
 from minikafka.types import TopicPartition
+from minikafka.web.problems import Fault, Refused, unacceptable
 from minikafka.wire import group_messages as g
 from minikafka.wire.limits import shown
 from minikafka.wire.messages import EARLIEST, LATEST
+from minikafka.world.connections import identity_of
 
 # Kafka's session.timeout.ms: a person types slower than a program beats, and may ask for more.
 SESSION_MS_DEFAULT = 45_000
@@ -55,7 +57,7 @@ MAX_WAIT_MS = Integer(
 class Wish:
     """What a body says about a member."""
 
-    def __init__(self, document: dict[str, Any], host: Host, client_host: str) -> None:
+    def __init__(self, document: dict[str, Any], host: Host, client_host: str, software: str) -> None:
         faults: list[Fault] = []
         members = Members(document, "", faults)
         self.topics = _topics_in(members)
@@ -63,6 +65,7 @@ class Wish:
         self.instance_id = members.text("group_instance_id") or None
         self.client_id = members.text("client_id") or "http"
         self.client_host = client_host
+        self.software = software
         self.assignors = _assignors_in(members)
         self.session_ms = members.integer("session_timeout_ms", SESSION_MS_DEFAULT, low=-INT32_MAX, high=INT32_MAX)
         self.rebalance_ms = members.integer("rebalance_timeout_ms", REBALANCE_MS_DEFAULT, low=1, high=INT32_MAX)
@@ -90,6 +93,7 @@ class Wish:
             protocols=tuple(self._protocol(each) for each in self.assignors),
             client_id=self.client_id,
             client_host=self.client_host,
+            software=self.software,
         )
 
     def _protocol(self, name: str) -> g.GroupProtocol:
@@ -122,22 +126,26 @@ def _assignors_in(members: Members) -> tuple[str, ...]:
         return ASSIGNORS_DEFAULT
     for each in given:
         if type(each) is not str or each not in ASSIGNORS:
-            members.wrong("assignors", f"one of {known} is needed, not {shown(each)}{nearest(str(each), ASSIGNORS)}")
+            members.wrong(
+                "assignors",
+                f"one of {known} is needed, not {shown(each)}{did_you_mean(str(each), ASSIGNORS, quoted=True)}",
+            )
             return ASSIGNORS_DEFAULT
     return tuple(dict.fromkeys(given))
 
 
 async def post_member(visit: Visit) -> Reply:
-    """Join the group, or join again; answers when the group has shared out the partitions anew.
+    """Join the group, or join again; answers when the group has shared out the partitions again.
 
     The first call has no ``member_id``; the answer has it, and every later call needs it.
     """
     group = visit[GROUP]
     document, note = await document_of(visit)
-    wish = Wish(document, visit.host, f"/{visit.http.remote}" if visit.http.remote else "")
+    _, software = identity_of(visit.http.headers.get("User-Agent", ""))
+    wish = Wish(document, visit.host, f"/{visit.http.remote}" if visit.http.remote else "", software)
     until = visit.host.world.clock.now() + visit[MAX_WAIT_MS] / 1000
     try:
-        # Whoever waits is let go here, also when the coordinator is this broker itself.
+        # Waiting requests end here, also when the coordinator is this broker itself.
         async with asyncio.timeout(visit[MAX_WAIT_MS] / 1000):
             joined, assigned = await _assigned(visit, group, wish, until)
     except (TimeoutError, NetworkException) as late:
@@ -160,7 +168,7 @@ async def post_member(visit: Visit) -> Reply:
 
 
 def _not_yet(group: str, wish: Wish) -> Refused:
-    """Time is up: the coordinator waits for somebody else."""
+    """Time is up: the coordinator waits for another client."""
     again = f"join again with member_id {wish.member_id}" if wish.member_id else "join again"
     error = RebalanceInProgress(
         f"group {group} waits for its other members to join, or for its leader; your place is kept: {again}"
@@ -220,12 +228,12 @@ def _dealt(host: Host, joined: g.JoinGroupResponse) -> tuple[g.MemberAssignment,
     topics = sorted({topic for member in members for topic in member.subscription.topics})
     counts = {topic: partition_count(host, topic) for topic in topics}
     dealt = assignor.assign({topic: count for topic, count in counts.items() if count}, members)
-    told = json.dumps(counts, separators=(",", ":")).encode()
+    user_data = json.dumps(counts, separators=(",", ":")).encode()
     return tuple(
         g.MemberAssignment(
             member_id=member,
             assignment=Assignment(
-                partitions=tuple(partitions), user_data=told if member == joined.member_id else None
+                partitions=tuple(partitions), user_data=user_data if member == joined.member_id else None
             ).packed(),
         )
         for member, partitions in dealt.items()
@@ -267,7 +275,7 @@ def counts_dealt(member: g.DescribedMember | None) -> dict[str, Any]:
     if member is None:
         return {}
     try:
-        told = json.loads(Assignment.unpacked(member.assignment).user_data or b"{}")
+        counts = json.loads(Assignment.unpacked(member.assignment).user_data or b"{}")
     except ValueError:
         return {}
-    return told if isinstance(told, dict) else {}
+    return counts if isinstance(counts, dict) else {}

@@ -56,14 +56,14 @@ from minikafka.rest.group_parts import (
     document_of,
 )
 from minikafka.rest.groups import COORDINATOR_PROBLEMS
-from minikafka.rest.leaders import failure_of
 from minikafka.rest.members import Members
 from minikafka.rest.parameters import FORWARD, INT32_MAX
-from minikafka.rest.problems import Fault, unacceptable
 from minikafka.rest.route import Answer, Route, json_body
 from minikafka.rest.schema import flag, many, nullable, one_of, ref, shape, text, whole
 from minikafka.rest.visit import Reply, Visit
+from minikafka.web.problems import Fault, unacceptable
 from minikafka.wire import group_messages as g
+from minikafka.wire.outcomes import failure_of
 
 # ---- living, committing, leaving -------------------------------------------------------------------------------------
 
@@ -94,7 +94,7 @@ def _standing(members: Members, document: dict[str, Any]) -> tuple[int, str | No
 
 
 async def _check_counts(visit: Visit, group: str, member: str, generation: int) -> None:
-    """The leader that was dealt for by a door is told when topics have more partitions, or are gone (S31)."""
+    """The leader that was dealt for by a door learns when topics have more partitions, or are gone (S31)."""
     response: g.DescribeGroupsResponse = await from_coordinator(
         visit, group, g.DescribeGroupsRequest(groups=(group,)), failed=lambda _: None
     )
@@ -203,7 +203,7 @@ ROUTES = (
                             topic=ref("TopicName"),
                             partition=ref("PartitionNumber"),
                             offset=nullable(whole("What the group has committed; null: nothing.")),
-                            begin=nullable(whole("Where to begin to read; null: it cannot be told now.")),
+                            begin=nullable(whole("Where to begin to read; null: not known now.")),
                         )
                     ),
                     revoked={**PARTITIONS, "description": "Of `owned`: another's. Stop reading them and join again."},

@@ -1,7 +1,7 @@
 """``/v1/groups/{group}/offsets``: what a group has committed; commit by hand, reset, forget.
 
 By hand only while the group has no members (409 otherwise): a member's commit has its own door. What several partitions
-are told differently is 207, each with its own problem; when all failed, the first one's problem is the answer.
+have different outcomes is 207, each with its own problem; when all failed, the first one's problem is the answer.
 """
 
 from __future__ import annotations
@@ -35,18 +35,19 @@ from minikafka.rest.group_parts import (
     partitions_in,
 )
 from minikafka.rest.groups import COORDINATOR_PROBLEMS, committed_of, described, lags_of
-from minikafka.rest.leaders import failure_of, partition_of, unknown_topic
+from minikafka.rest.leaders import partition_of, unknown_topic
 from minikafka.rest.members import Members, pointer
 from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, Integer, Text
-from minikafka.rest.problems import Fault, malformed, problem_of, unacceptable
 from minikafka.rest.records import moment_ms
 from minikafka.rest.route import Answer, Route, json_body
 from minikafka.rest.schema import Schema, flag, many, nullable, one_of, ref, shape, text, whole
 from minikafka.rest.visit import Reply, Visit
 from minikafka.types import Offset, TopicPartition
+from minikafka.web.problems import Fault, malformed, problem_of, unacceptable
 from minikafka.wire import group_messages as g
 from minikafka.wire import messages as m
 from minikafka.wire.limits import shown
+from minikafka.wire.outcomes import failure_of
 
 TOPIC_QUERY = Text(
     name="topic", description="Of this topic; it must be given.", length_max=249, pattern=r"[^/]+", needed="a name"
@@ -138,7 +139,7 @@ async def committed(visit: Visit, request: g.OffsetCommitRequest, note: dict[str
             raise
         raise _has_members(error) from error
     offsets = {(each.topic, each.partition): each.offset for each in request.partitions}
-    told, failures = [], 0
+    entries, failures = [], 0
     for each in response.partitions:
         entry: dict[str, Any] = {"topic": each.topic, "partition": each.partition}
         if each.error_code:
@@ -146,8 +147,8 @@ async def committed(visit: Visit, request: g.OffsetCommitRequest, note: dict[str
             entry["problem"] = problem_of(failure_of(each), topic=each.topic, partition=each.partition)
         else:
             entry["offset"] = offsets[each.topic, each.partition]
-        told.append(entry)
-    return Reply({"group": request.group_id, "offsets": told, **note}, 207 if failures else 200)
+        entries.append(entry)
+    return Reply({"group": request.group_id, "offsets": entries, **note}, 207 if failures else 200)
 
 
 def _worst(response: g.OffsetCommitResponse) -> m.Failed | None:
@@ -167,7 +168,7 @@ def _has_members(error: ProtocolError) -> NonEmptyGroup:
 
 
 async def post_reset(visit: Visit) -> Reply:
-    """Where the group is to go on, as kafka-consumer-groups says it; with ``"dry_run": true`` it is only told.
+    """Where the group is to go on, as kafka-consumer-groups says it; with ``"dry_run": true`` it is only shown.
 
     Exactly one of ``to`` (earliest, latest, current), ``to_offset``, ``shift_by``, ``to_datetime`` and ``by_duration``
     says where. Every offset is brought between the log's start and its end. Only for a group without members.
@@ -359,7 +360,7 @@ ROUTES = (
                         shape(
                             **LAG,
                             metadata=nullable(text("As it was committed.")),
-                            leader_epoch=nullable(whole("Of the last record that was read; -1: not told.")),
+                            leader_epoch=nullable(whole("Of the last record that was read; -1: not known.")),
                             commit_timestamp=nullable(whole("Milliseconds since 1970.")),
                         )
                     ),

@@ -12,10 +12,10 @@ from minikafka.groups.protocol import Assignment, Subscription, by_topic
 from minikafka.rest.body import FORM_NOTE, kind_of, parsed_object, read_body
 from minikafka.rest.members import Members, pointer
 from minikafka.rest.parameters import INT32_MAX, Text
-from minikafka.rest.problems import Fault
 from minikafka.rest.schema import Schema, flag, many, nullable, ref, shape, text, whole
 from minikafka.rest.visit import Visit
 from minikafka.types import TopicPartition
+from minikafka.web.problems import Fault
 from minikafka.wire.group_messages import DescribedMember
 from minikafka.wire.limits import shown
 
@@ -87,7 +87,7 @@ def assigned_to(member: DescribedMember) -> tuple[TopicPartition, ...]:
 
 
 def topics_of(member: DescribedMember) -> list[str]:
-    """What a member subscribes to, if that can be told."""
+    """What a member subscribes to, if that is known."""
     try:
         return sorted(Subscription.unpacked(member.metadata).topics) if member.metadata else []
     except ValueError:

@@ -6,7 +6,6 @@ or its first commit.
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +20,7 @@ from minikafka.errors import (
     ProtocolError,
 )
 from minikafka.groups.group import State
-from minikafka.rest.coordinators import coordinator_members, coordinator_of, from_coordinator, look_up
+from minikafka.rest.coordinators import coordinator_members, coordinator_of, from_all, from_coordinator, look_up
 from minikafka.rest.group_parts import (
     COORDINATOR,
     COORDINATOR_EXAMPLE,
@@ -37,23 +36,17 @@ from minikafka.rest.group_parts import (
     partitions_out,
     topics_of,
 )
-from minikafka.rest.leaders import ask, may_forward
-from minikafka.rest.members import nearest
 from minikafka.rest.parameters import FORWARD, Parsed, Wrong
 from minikafka.rest.route import Answer, Route
 from minikafka.rest.schema import many, nullable, one_of, ref, shape, text, whole
 from minikafka.rest.visit import Reply, Visit
-from minikafka.types import NodeId, Offset, TopicPartition
+from minikafka.spelling import did_you_mean
+from minikafka.types import Offset, TopicPartition
 from minikafka.wire import group_messages as g
 from minikafka.wire.limits import shown
 from minikafka.wire.messages import LATEST
 
 STATES = tuple(each.value for each in State)
-
-# A coordinator that reads its log is asked again; one that is gone has a successor within the brokers' session.
-LIST_ATTEMPTS_MAX = 20
-LIST_PAUSE_S = 0.25
-LIST_WAIT_S = 1.0
 
 COORDINATOR_PROBLEMS: tuple[type[ProtocolError], ...] = (
     CoordinatorLoadInProgress,
@@ -70,7 +63,9 @@ def _read_states(given: str) -> tuple[str, ...]:
     states = []
     for each in given.split(","):
         if each.strip().lower() not in known:
-            raise Wrong(f"{shown(each)}: one or more of {', '.join(STATES)} is needed{nearest(each, STATES)}")
+            raise Wrong(
+                f"{shown(each)}: one or more of {', '.join(STATES)} is needed{did_you_mean(each, STATES, quoted=True)}"
+            )
         states.append(known[each.strip().lower()])
     return tuple(states)
 
@@ -87,11 +82,8 @@ STATE: Parsed[tuple[str, ...]] = Parsed(
 
 async def get_groups(visit: Visit) -> Reply:
     """Every group of every coordinator, in short; with ``?forward=never`` only of this broker."""
-    host = visit.host
-    request = g.ListGroupsRequest(states=visit[STATE])
-    nodes = sorted({host.node_id, *host.image.eligible_brokers()}) if may_forward(visit) else [host.node_id]
-    found = await asyncio.gather(*(_groups_of(visit, node, request) for node in nodes))
-    groups = sorted((each for part in found for each in part), key=lambda group: group.group_id)
+    found = await from_all(visit, g.ListGroupsRequest(states=visit[STATE]), "groups")
+    groups = sorted((each for part in found.values() for each in part.groups), key=lambda group: group.group_id)
     return Reply(
         {
             "groups": [
@@ -99,24 +91,6 @@ async def get_groups(visit: Visit) -> Reply:
             ]
         }
     )
-
-
-async def _groups_of(visit: Visit, node: NodeId, request: g.ListGroupsRequest) -> tuple[g.ListedGroup, ...]:
-    """Of one broker. What it coordinated is another's when it is gone: then it is asked no more."""
-    for attempt in range(LIST_ATTEMPTS_MAX):
-        try:
-            response: g.ListGroupsResponse = await ask(visit, node, request, wait_s=LIST_WAIT_S, slack_s=0.0)
-        except ProtocolError as error:
-            if node != visit.host.node_id and node not in visit.host.image.eligible_brokers():
-                return ()
-            if attempt == LIST_ATTEMPTS_MAX - 1:
-                raise CoordinatorNotAvailable(
-                    f"broker {node} cannot tell of its groups: {error.message}; a list without them would be wrong"
-                ) from error
-            await asyncio.sleep(LIST_PAUSE_S)
-        else:
-            return response.groups
-    return ()
 
 
 # ---- one group -------------------------------------------------------------------------------------------------------
@@ -198,6 +172,7 @@ def _member_out(member: g.DescribedMember) -> dict[str, Any]:
         "group_instance_id": member.group_instance_id,
         "client_id": member.client_id,
         "host": member.client_host,
+        "software": member.software,
         "topics": topics_of(member),
         "assignment": partitions_out(assigned_to(member)),
     }
@@ -242,6 +217,7 @@ _MEMBER = shape(
     group_instance_id=INSTANCE,
     client_id=text(),
     host=text("Where it joined from."),
+    software=text("Name and version of its library; empty if they are not known."),
     topics=many(ref("TopicName"), "What it subscribes to; empty while the group rebalances."),
     assignment=PARTITIONS,
 )
@@ -250,6 +226,7 @@ _MEMBER_EXAMPLE = {
     "group_instance_id": None,
     "client_id": "curl",
     "host": "/127.0.0.1",
+    "software": "curl 8.14.1",
     "topics": ["orders"],
     "assignment": PARTITIONS_EXAMPLE,
 }

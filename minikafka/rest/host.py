@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from minikafka.config import KIB, MIB, BrokerConfig
 from minikafka.ports import World
 from minikafka.quorum.image import MetadataImage
 from minikafka.types import Address, NodeId
+
+if TYPE_CHECKING:
+    from minikafka.broker.access import Access
 
 # Reading JSON holds the loop; what a body may hold beside its bytes is bounded as well (body.py).
 BODY_BYTES_MAX = 8 * MIB
@@ -71,6 +74,11 @@ class Host(Protocol):
 
     def missing(self) -> str:
         """What it still waits for before it is ready, as a sentence."""
+        ...
+
+    @property
+    def access(self) -> Access | None:
+        """What clients may do; None: everything."""
         ...
 
     @property

@@ -145,7 +145,7 @@ def _refused_constant(name: str) -> Any:
     raise NotJson(f"{name} is not JSON")
 
 
-# Looking at each fraction as it is read takes longer than reading it: of more, all values are looked at afterwards.
+# Checking each fraction while it is read takes longer than reading it: of more, all values are checked afterwards.
 _FLOATS_LOOKED_AT = 50_000
 # One of these is in every number that is beyond what a double holds.
 _OF_FRACTIONS = ".eE"

@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from minikafka.broker.peer import call
 from minikafka.errors import (
     NOT_WRITTEN,
     UNKNOWN,
@@ -20,7 +19,6 @@ from minikafka.errors import (
     NetworkException,
     NotController,
     NotLeaderOrFollower,
-    Outcome,
     OutcomeUnknown,
     ProtocolError,
     RequestRefused,
@@ -31,11 +29,13 @@ from minikafka.errors import (
 from minikafka.quorum.image import PartitionImage
 from minikafka.rest.host import FORWARD_SLACK_S, Host
 from minikafka.rest.parameters import FORWARD
-from minikafka.rest.problems import Refused
 from minikafka.rest.visit import Visit
+from minikafka.rpc import call
 from minikafka.types import NO_NODE, NodeId, TopicPartition
+from minikafka.web.problems import Refused
 from minikafka.wire.apis import BY_REQUEST
 from minikafka.wire.messages import CurrentLeader, Failed, MetadataRequest, MetadataResponse
+from minikafka.wire.outcomes import failure_of
 
 # A follower of the metadata log is one fetch behind at most; three tries bridge that, not an election.
 ATTEMPTS_MAX = 3
@@ -63,7 +63,16 @@ async def ask(visit: Visit, node: NodeId, request: Any, *, wait_s: float, slack_
 
 
 async def told_by(visit: Visit, node: NodeId, request: Any, *, wait_s: float, slack_s: float | None = None) -> Any:
-    """As :func:`ask`, but an error that stands in a response is the caller's to read."""
+    """As :func:`ask`, but an error that stands in a response is the caller's to read.
+
+    What the client may not do is not sent, and is denied in the response.
+    """
+    return await visit.answer(
+        BY_REQUEST[type(request)], request, lambda left: _told_by(visit, node, left, wait_s=wait_s, slack_s=slack_s)
+    )
+
+
+async def _told_by(visit: Visit, node: NodeId, request: Any, *, wait_s: float, slack_s: float | None) -> Any:
     host = visit.host
     if node == host.node_id:
         visit.served_by.append(node)
@@ -89,14 +98,6 @@ async def told_by(visit: Visit, node: NodeId, request: Any, *, wait_s: float, sl
     return response
 
 
-def failure_of(answer: Failed) -> ProtocolError:
-    """The error in a response or in one of its parts."""
-    outcome: Outcome = NOT_WRITTEN
-    if answer.outcome in ("not_written", "written", "unknown"):
-        outcome = answer.outcome  # type: ignore[assignment]
-    return error_of(answer.error_code, answer.error_message, outcome=outcome)
-
-
 def partition_of(host: Host, name: TopicPartition) -> PartitionImage:
     """The partition as this broker knows it; UnknownTopicOrPartition in words that help."""
     topic = host.image.topics.get(name.topic)
@@ -115,11 +116,11 @@ def unknown_topic(topic: str) -> ProtocolError:
 
 def leader_members(host: Host, leader: CurrentLeader) -> dict[str, Any]:
     """``leader`` in answers and problems."""
-    told: dict[str, Any] = {"id": leader.leader_id, "epoch": leader.leader_epoch}
+    document: dict[str, Any] = {"id": leader.leader_id, "epoch": leader.leader_epoch}
     address = host.address_of(leader.leader_id) if leader.leader_id != NO_NODE else None
     if address is not None:
-        told["url"] = f"http://{address}"
-    return told
+        document["url"] = f"http://{address}"
+    return document
 
 
 def current_leader(host: Host, name: TopicPartition, hint: CurrentLeader | None = None) -> CurrentLeader:
@@ -149,12 +150,12 @@ def refuse_to_forward(host: Host, name: TopicPartition, leader: CurrentLeader) -
 
 
 def is_stale(error: ProtocolError) -> bool:
-    """Did it fail only because somebody's picture of the cluster is old, with nothing written?"""
+    """Did it fail only because a picture of the cluster is old, with nothing written?"""
     return error.stale_metadata and error.outcome == NOT_WRITTEN
 
 
 def still_moving(name: TopicPartition, error: ProtocolError) -> ProtocolError:
-    """What a person is told when even the newest known leader says it is not: 503, try again."""
+    """The answer when even the newest known leader says it is not: 503, try again."""
     if isinstance(error, NotLeaderOrFollower) and error.outcome == NOT_WRITTEN:
         return LeaderNotAvailable(f"the leader of {name} is changing: {error.message}")
     return error
@@ -256,7 +257,7 @@ async def controller_of(visit: Visit) -> NodeId:
 async def until_known(visit: Visit, metadata_offset: int, *, wait_s: float) -> None:
     """Wait until every live broker has applied the metadata log up to ``metadata_offset``, or ``wait_s`` is over.
 
-    Whoever creates a topic wants to produce to it next, and any broker may be the one that leads it.
+    A client that creates a topic wants to produce to it next, and any broker may be the one that leads it.
     """
     host = visit.host
     deadline = host.world.clock.now() + wait_s

@@ -20,7 +20,6 @@ from minikafka.errors import (
 from minikafka.rest.fetch import FORMAT, Room, decompressed_max, form_of, name_of
 from minikafka.rest.leaders import ask, partition_of
 from minikafka.rest.parameters import INT32_MAX, INT64_MAX, PARTITION, TOPIC, Flag, Integer
-from minikafka.rest.problems import Refused
 from minikafka.rest.records import record_out
 from minikafka.rest.route import Answer, Route
 from minikafka.rest.schema import Schema, flag, many, ref, shape, text, whole
@@ -28,6 +27,7 @@ from minikafka.rest.schemas import RECORD_EXAMPLE
 from minikafka.rest.turns import Turns
 from minikafka.rest.visit import Reply, Visit
 from minikafka.types import NodeId, Offset, TopicPartition
+from minikafka.web.problems import Refused
 from minikafka.wire.batch import CODEC_NAMES, RecordBatch, iterate, verify
 from minikafka.wire.messages import DescribeLogRequest, DescribeLogResponse
 from minikafka.wire.records import control_type_of, records_one_by_one
@@ -65,25 +65,25 @@ LOG_BYTES_MAX = 1024 * 1024
 async def get_log(visit: Visit) -> Reply:
     """The batches in a chosen replica's log, committed or not."""
     name = name_of(visit)
-    told = await _describe(visit, name, max_bytes=LOG_BYTES_MAX)
+    log = await _describe(visit, name, max_bytes=LOG_BYTES_MAX)
     form = form_of(visit)
     batches: list[dict[str, Any]] = []
     room = Room()
-    next_offset = max(visit[FROM], told.log_start_offset)
-    for batch in iterate(b"".join(told.records)):
+    next_offset = max(visit[FROM], log.log_start_offset)
+    for batch in iterate(b"".join(log.records)):
         if len(batches) == visit[MAX_BATCHES] or (visit.gives(TO) and batch.base_offset >= visit[TO]):
             break
-        shown = _batch_out(batch, told.high_watermark)
+        shown = _batch_out(batch, log.high_watermark)
         batches.append(shown)
         if visit[RECORDS]:
             await _add_records(shown, batch, form, room, decompressed_max(visit.host, name.topic))
         next_offset = batch.next_offset
     return Reply(
         {
-            **_head_out(name, told),
-            "synced_end": told.synced_end,
-            "segment_count": told.segment_count,
-            "size_bytes": told.size_bytes,
+            **_head_out(name, log),
+            "synced_end": log.synced_end,
+            "segment_count": log.segment_count,
+            "size_bytes": log.size_bytes,
             "batches": batches,
             "next_offset": next_offset,
         }
@@ -93,14 +93,14 @@ async def get_log(visit: Visit) -> Reply:
 async def get_epochs(visit: Visit) -> Reply:
     """The leader-epoch cache of a chosen replica: which epoch's leader wrote from where to where (S21)."""
     name = name_of(visit)
-    told = await _describe(visit, name, max_bytes=0)
-    ends = [each.start_offset for each in told.epochs[1:]] + [told.log_end_offset]
+    log = await _describe(visit, name, max_bytes=0)
+    ends = [each.start_offset for each in log.epochs[1:]] + [log.log_end_offset]
     return Reply(
         {
-            **_head_out(name, told),
+            **_head_out(name, log),
             "epochs": [
                 {"leader_epoch": each.leader_epoch, "start_offset": each.start_offset, "end_offset": end}
-                for each, end in zip(told.epochs, ends, strict=False)
+                for each, end in zip(log.epochs, ends, strict=False)
             ],
         }
     )
@@ -122,26 +122,26 @@ async def describe_log(
     """One broker's own log from ``offset`` on; -1: from its start."""
     request = DescribeLogRequest(topic=name.topic, partition=name.partition, offset=offset, max_bytes=max_bytes)
     try:
-        told: DescribeLogResponse = await ask(visit, node, request, wait_s=ASK_WAIT_S, slack_s=0.0)
+        log: DescribeLogResponse = await ask(visit, node, request, wait_s=ASK_WAIT_S, slack_s=0.0)
     except OffsetOutOfRange as error:
         raise Refused(error, topic=name.topic, partition=name.partition, replica=node) from None
-    return told
+    return log
 
 
-def log_out(told: DescribeLogResponse) -> dict[str, Any]:
+def log_out(log: DescribeLogResponse) -> dict[str, Any]:
     """Whose log, and where it begins and ends."""
     return {
-        "replica": told.broker_id,
-        "role": told.role,
-        "leader_epoch": told.leader_epoch,
-        "log_start_offset": told.log_start_offset,
-        "high_watermark": told.high_watermark,
-        "log_end_offset": told.log_end_offset,
+        "replica": log.broker_id,
+        "role": log.role,
+        "leader_epoch": log.leader_epoch,
+        "log_start_offset": log.log_start_offset,
+        "high_watermark": log.high_watermark,
+        "log_end_offset": log.log_end_offset,
     }
 
 
-def _head_out(name: TopicPartition, told: DescribeLogResponse) -> dict[str, Any]:
-    return {"topic": name.topic, "partition": name.partition, **log_out(told)}
+def _head_out(name: TopicPartition, log: DescribeLogResponse) -> dict[str, Any]:
+    return {"topic": name.topic, "partition": name.partition, **log_out(log)}
 
 
 def _batch_out(batch: RecordBatch, high_watermark: Offset) -> dict[str, Any]:
@@ -172,15 +172,15 @@ def is_valid(batch: RecordBatch) -> bool:
     return True
 
 
-async def _add_records(told: dict[str, Any], batch: RecordBatch, form: str, room: Room, limit: int) -> None:
+async def _add_records(document: dict[str, Any], batch: RecordBatch, form: str, room: Room, limit: int) -> None:
     """Add the records of a batch, as far as the answer has room for them; ``detail`` says why some are not there."""
     turns = Turns()
     records: list[dict[str, Any]] = []
-    told["records"] = records
+    document["records"] = records
     try:
         for record in records_one_by_one(batch, limit=limit):
             if room.is_full():
-                told["detail"] = "not all records are shown: the answer is full; read them with a fetch"
+                document["detail"] = "not all records are shown: the answer is full; read them with a fetch"
                 return
             out = record_out(record, batch.leader_epoch, form)
             if batch.is_control:
@@ -189,7 +189,7 @@ async def _add_records(told: dict[str, Any], batch: RecordBatch, form: str, room
             await turns.after(room.take(record))
     except CorruptMessage as error:
         records.clear()
-        told["detail"] = f"its records cannot be read: {error.message}"
+        document["detail"] = f"its records cannot be read: {error.message}"
 
 
 # ---- the doors -------------------------------------------------------------------------------------------------------

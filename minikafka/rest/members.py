@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 
-from minikafka.rest.problems import VALIDATION_ERROR_COUNT_MAX, Fault
-from minikafka.wire.limits import nearest as nearest_name
+from minikafka.spelling import did_you_mean
+from minikafka.web.problems import VALIDATION_ERROR_COUNT_MAX, Fault
 from minikafka.wire.limits import shown
 
 _NAME_LENGTH_MAX = 200
 
 
-def nearest(name: str, known: Collection[str]) -> str:
-    """`` ; did you mean ...`` or nothing."""
-    near = nearest_name(name, known)
-    return f"; did you mean {near!r}?" if near else ""
-
-
 def pointer(*parts: str | int) -> str:
-    """A JSON Pointer (RFC 6901); names of members that somebody made up are cut."""
+    """A JSON Pointer (RFC 6901); names of unknown members are cut."""
     return "".join("/" + str(part)[:_NAME_LENGTH_MAX].replace("~", "~0").replace("/", "~1") for part in parts)
 
 
@@ -85,4 +78,4 @@ class Members:
         """Note the members that nobody read."""
         unknown = [name for name in self._members if name not in self._read]
         for name in unknown[:VALIDATION_ERROR_COUNT_MAX]:
-            self.wrong(name, f"no such member here{nearest(name, self._read)}")
+            self.wrong(name, f"no such member here{did_you_mean(name, self._read, quoted=True)}")

@@ -16,9 +16,9 @@ from dataclasses import MISSING
 from typing import Any, ClassVar, Self, dataclass_transform
 
 from minikafka.rest.members import Members
-from minikafka.rest.problems import Fault, unacceptable
 from minikafka.rest.route import Answer
 from minikafka.rest.schema import Schema, many, ref, shape
+from minikafka.web.problems import Fault, unacceptable
 from minikafka.wire.limits import shown
 
 
@@ -78,15 +78,15 @@ class Model:
     @classmethod
     def out_of(cls, source: object, **others: Any) -> dict[str, Any]:
         """Return the JSON object: members by name from ``others``, or else from the attributes of ``source``."""
-        told: dict[str, Any] = {}
+        document: dict[str, Any] = {}
         for name, omits_none, model in cls._plan:
             value = others[name] if name in others else getattr(source, name)
             if value is None and omits_none:
                 continue
             if model is not None:
                 value = [model.out_of(item) for item in value]
-            told[name] = value
-        return told
+            document[name] = value
+        return document
 
     def out(self) -> dict[str, Any]:
         """Return the JSON object."""

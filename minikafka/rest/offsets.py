@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 from minikafka.errors import InvalidRequest, OffsetNotAvailable, OffsetOutOfRange, RequestTimedOut
 from minikafka.rest.body import FORM_NOTE, kind_of, parsed_object, read_body
 from minikafka.rest.fetch import name_of
-from minikafka.rest.leaders import ask, failure_of, from_leader, leader_members
+from minikafka.rest.leaders import ask, from_leader, leader_members
 from minikafka.rest.members import Members
 from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, PARTITION, TOPIC, Integer, Parsed, Wrong
-from minikafka.rest.problems import Fault, Refused, malformed, unacceptable
 from minikafka.rest.records import moment_ms
 from minikafka.rest.route import LEADER_PROBLEMS, Answer, Body, Route, json_body
 from minikafka.rest.schema import nullable, ref, shape, text, whole
@@ -18,6 +17,7 @@ from minikafka.rest.schemas import LEADER_EXAMPLE
 from minikafka.rest.topics import TIMEOUT_MS
 from minikafka.rest.visit import Reply, Visit
 from minikafka.types import TopicPartition
+from minikafka.web.problems import Fault, Refused, malformed, unacceptable
 from minikafka.wire.limits import shown
 from minikafka.wire.messages import (
     EARLIEST,
@@ -41,6 +41,7 @@ from minikafka.wire.messages import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
+from minikafka.wire.outcomes import failure_of
 
 LOOK_UP_WAIT_S = 1.0
 
@@ -123,10 +124,10 @@ async def _own_mark(visit: Visit, name: TopicPartition, word: str) -> Reply:
         return response
 
     request = ExplainPartitionRequest(topic=name.topic, partition=name.partition)
-    told, leader = await from_leader(visit, name, request, pick=pick, wait_s=LOOK_UP_WAIT_S)
-    if told.replica is None:
+    described, leader = await from_leader(visit, name, request, pick=pick, wait_s=LOOK_UP_WAIT_S)
+    if described.replica is None:
         raise OffsetNotAvailable(f"broker {leader.leader_id} has not taken up {name} yet")
-    offset = told.replica.high_watermark if word == "hw" else told.replica.log_end_offset
+    offset = described.replica.high_watermark if word == "hw" else described.replica.log_end_offset
     return _offset_out(visit, name, leader, word, offset, leader.leader_epoch, None)
 
 

@@ -12,18 +12,19 @@ from typing import Any
 
 from minikafka import __version__
 from minikafka.errors import BrokerNotAvailable, InvalidRequest, ProtocolError, RecordListTooLarge
-from minikafka.rest.accept import JSON, MSGPACK
 from minikafka.rest.parameters import Parameter
-from minikafka.rest.problems import PROBLEM_TYPE, Refused, page_of, problem_of, slug_of, status_of, title_of
 from minikafka.rest.route import Answer, Body, ErrorForm, Route
 from minikafka.rest.schema import Schema, ref
 from minikafka.rest.schemas import SCHEMAS
+from minikafka.web.accept import JSON, MSGPACK
+from minikafka.web.problems import PROBLEM_TYPE, Refused, page_of, problem_of, slug_of, status_of, title_of
 
 TAGS = {
     "records": "Produce, read, stream, and find positions.",
     "topics": "Create, show and delete topics.",
     "partitions": "Replicas and why they are in or out of sync; logs, epochs, causes; elections and deletions.",
     "groups": "Consumer groups: members, committed offsets and lag; a person can be a member.",
+    "transactions": "Transactional ids, and the producers of a partition with their open transactions.",
     "proxy": "The produce routes of Confluent REST Proxy, v2 and v3.",
     "cluster": "Brokers, the controller, and its log.",
     "health": "For supervisors and balancers.",
@@ -130,14 +131,14 @@ def words_of(route: Route) -> tuple[str, str]:
 
 def _operation(route: Route, examples: dict[str, Any]) -> dict[str, Any]:
     summary, more = words_of(route)
-    told: dict[str, Any] = {"operationId": operation_id_of(route), "tags": [route.tag], "summary": summary}
+    operation: dict[str, Any] = {"operationId": operation_id_of(route), "tags": [route.tag], "summary": summary}
     if more:
-        told["description"] = more
+        operation["description"] = more
     if route.parameters:
-        told["parameters"] = [_parameter(each) for each in route.parameters]
+        operation["parameters"] = [_parameter(each) for each in route.parameters]
     if route.body is not None:
-        told["requestBody"] = _request_body(route.body)
-    told["responses"] = {
+        operation["requestBody"] = _request_body(route.body)
+    operation["responses"] = {
         **{str(status): _answer(answer) for status, answer in sorted(route.answers.items())},
         **{
             str(status): _problems(status, errors, examples, None if status == GUARDED else route.errors)
@@ -145,7 +146,7 @@ def _operation(route: Route, examples: dict[str, Any]) -> dict[str, Any]:
         },
         "default": {"description": "Any other problem.", "content": _problem_content({}, route.errors)},
     }
-    return told
+    return operation
 
 
 def _parameter(parameter: Parameter[Any]) -> dict[str, Any]:
@@ -153,13 +154,13 @@ def _parameter(parameter: Parameter[Any]) -> dict[str, Any]:
     default = parameter.shown_default()
     if default is not None and parameter.place != "path":
         schema["default"] = default
-    told: dict[str, Any] = {"name": parameter.name, "in": parameter.place, "description": parameter.description}
+    document: dict[str, Any] = {"name": parameter.name, "in": parameter.place, "description": parameter.description}
     if parameter.place == "path":
-        told["required"] = True
-    told["schema"] = schema
+        document["required"] = True
+    document["schema"] = schema
     if parameter.example is not None:
-        told["example"] = parameter.example
-    return told
+        document["example"] = parameter.example
+    return document
 
 
 def _request_body(body: Body) -> dict[str, Any]:
@@ -168,10 +169,10 @@ def _request_body(body: Body) -> dict[str, Any]:
         content[media_type] = {"schema": schema, **({"example": example} if example is not None else {})}
         if media_type == JSON:
             content[MSGPACK] = {"schema": schema}
-    told: dict[str, Any] = {"required": body.required, "content": content}
+    document: dict[str, Any] = {"required": body.required, "content": content}
     if body.description:
-        told["description"] = body.description
-    return told
+        document["description"] = body.description
+    return document
 
 
 def _answer(answer: Answer) -> dict[str, Any]:

@@ -22,18 +22,19 @@ from minikafka.errors import (
 )
 from minikafka.rest.body import FORM_NOTE, kind_of, parsed_object, read_body
 from minikafka.rest.cluster import BROKER
-from minikafka.rest.leaders import ask, failure_of, from_controller, partition_of, unknown_topic, until_known
+from minikafka.rest.leaders import ask, from_controller, partition_of, unknown_topic, until_known
 from minikafka.rest.members import Members
 from minikafka.rest.parameters import FORWARD, PARTITION, TOPIC, Parameter
-from minikafka.rest.problems import Fault, Refused, unacceptable
 from minikafka.rest.route import CONTROLLER_PROBLEMS, Answer, Route, json_body
 from minikafka.rest.schema import flag, many, nodes, ref, shape, table, text, whole
 from minikafka.rest.topics import DRY_RUN, KNOWN_WAIT_S, PARTITION_COUNT_MAX, REPLICA_COUNT_MAX, TIMEOUT_MS
 from minikafka.rest.visit import Handler, Reply, Visit
 from minikafka.types import TopicPartition
+from minikafka.web.problems import Fault, Refused, unacceptable
 from minikafka.wire import admin as a
 from minikafka.wire.limits import shown
 from minikafka.wire.messages import Failed
+from minikafka.wire.outcomes import failure_of
 
 ALL_BROKERS = ""
 
@@ -119,8 +120,8 @@ async def _alter(visit: Visit, kind: int, name: str) -> Reply:
     resource = a.AlterConfigsResource(resource_type=kind, resource_name=name, configs=changes)
     request = a.IncrementalAlterConfigsRequest(resources=(resource,), validate_only=dry_run)
     await _change(visit, request, lambda response: response.responses, dry_run=dry_run)
-    told = {each.name: each.value for each in changes}
-    return Reply({"altered": told, "dry_run": dry_run, **note})
+    altered = {each.name: each.value for each in changes}
+    return Reply({"altered": altered, "dry_run": dry_run, **note})
 
 
 def _changes_in(document: dict[str, Any]) -> tuple[a.AlterConfig, ...]:

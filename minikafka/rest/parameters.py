@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 from minikafka.errors import InvalidRequest, ProtocolError
-from minikafka.rest.members import nearest
-from minikafka.rest.problems import Fault, malformed
+from minikafka.spelling import did_you_mean
+from minikafka.web.problems import Fault, malformed
 from minikafka.wire.limits import shown
 
 Value = TypeVar("Value")
@@ -82,7 +82,7 @@ class Choice(Parameter[str]):
     def read(self, text: str) -> str:
         if text not in self.options:
             options = ", ".join(self.options)
-            raise Wrong(f"{shown(text)}: one of {options} is needed{nearest(text, self.options)}")
+            raise Wrong(f"{shown(text)}: one of {options} is needed{did_you_mean(text, self.options, quoted=True)}")
         return text
 
     def schema(self) -> dict[str, Any]:
@@ -100,7 +100,7 @@ class Flag(Parameter[bool]):
 
     def read(self, text: str) -> bool:
         if text not in ("true", "false"):
-            raise Wrong(f"{shown(text)}: true or false is needed{nearest(text, ('true', 'false'))}")
+            raise Wrong(f"{shown(text)}: true or false is needed{did_you_mean(text, ('true', 'false'), quoted=True)}")
         return text == "true"
 
     def schema(self) -> dict[str, Any]:
@@ -123,10 +123,10 @@ class Text(Parameter[str]):
         return text
 
     def schema(self) -> dict[str, Any]:
-        told: dict[str, Any] = {"type": "string", "maxLength": self.length_max}
+        schema: dict[str, Any] = {"type": "string", "maxLength": self.length_max}
         if self.pattern:
-            told["pattern"] = f"^(?:{self.pattern})$"
-        return told
+            schema["pattern"] = f"^(?:{self.pattern})$"
+        return schema
 
     def shown_default(self) -> Any:
         return self.default or None
@@ -194,7 +194,7 @@ def _strangers(query: Mapping[str, Sequence[str]], known: Collection[str]) -> It
     """A parameter that nobody reads would have no effect, and its sender believes that it has one."""
     for name in query:
         if name not in known:
-            yield {"parameter": name, "detail": f"no such parameter here{nearest(name, known)}"}
+            yield {"parameter": name, "detail": f"no such parameter here{did_you_mean(name, known, quoted=True)}"}
 
 
 # ---- parameters that several routes share ----------------------------------------------------------------------------

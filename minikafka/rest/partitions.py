@@ -20,10 +20,10 @@ from minikafka.errors import (
 from minikafka.quorum.image import PartitionImage
 from minikafka.rest.body import FORM_NOTE, kind_of, parsed_object, read_body
 from minikafka.rest.fetch import name_of
+from minikafka.rest.host import Host
 from minikafka.rest.leaders import (
     controller_of,
     current_leader,
-    failure_of,
     from_controller,
     leader_members,
     may_forward,
@@ -34,7 +34,6 @@ from minikafka.rest.leaders import (
 )
 from minikafka.rest.model import Model, many_of, member
 from minikafka.rest.parameters import FORWARD, PARTITION, TOPIC
-from minikafka.rest.problems import Refused
 from minikafka.rest.route import CONTROLLER_PROBLEMS, LEADER_PROBLEMS, Answer, Route, json_body
 from minikafka.rest.schema import flag, many, nodes, nullable, one_of, ref, shape, text, whole
 from minikafka.rest.schemas import LEADER_EXAMPLE, PartitionState
@@ -43,6 +42,7 @@ from minikafka.rest.topics import KNOWN_WAIT_S, TIMEOUT_MS
 from minikafka.rest.views import Event, Views, leaders_view, story_of, views_of, why_it_left
 from minikafka.rest.visit import Reply, Visit
 from minikafka.types import NO_NODE, NodeId, TopicPartition
+from minikafka.web.problems import Refused
 from minikafka.wire.messages import (
     CurrentLeader,
     DescribedReplica,
@@ -54,6 +54,7 @@ from minikafka.wire.messages import (
     ElectLeadersResponse,
     ForgottenPartition,
 )
+from minikafka.wire.outcomes import failure_of
 
 ELECTION_TYPES = ("preferred", "unclean")
 
@@ -84,16 +85,16 @@ class _Elected(Model):
 
 async def get_partitions(visit: Visit) -> Reply:
     """The partitions of a topic, as the controller has recorded them."""
-    topic = visit[TOPIC]
-    if topic not in visit.host.image.topics:
-        raise unknown_topic(topic)
+    name = visit[TOPIC]
+    if name not in visit.host.image.topics:
+        raise unknown_topic(name)
     described: DescribeTopicsResponse = await visit.host.answer(
-        "DescribeTopicPartitions", DescribeTopicsRequest(topics=(topic,))
+        "DescribeTopicPartitions", DescribeTopicsRequest(topics=(name,))
     )
-    told: DescribedTopic = described.topics[0]
-    if told.error_code:
-        raise failure_of(told)
-    return Reply(_Partitions.out_of(told))
+    topic: DescribedTopic = described.topics[0]
+    if topic.error_code:
+        raise failure_of(topic)
+    return Reply(_Partitions.out_of(topic))
 
 
 # ---- one partition and its replicas ----------------------------------------------------------------------------------
@@ -107,27 +108,31 @@ async def get_partition(visit: Visit) -> Reply:
         refuse_to_forward(visit.host, name, current_leader(visit.host, name))
     views = await asked_views(visit, name, image)
     image = partition_of(visit.host, name)
-    seen = leaders_view(views, image.leader)
-    if seen is not None:
+    if leaders_view(views, image.leader) is not None:
         visit.leaders.append(image.leader)
-    return Reply(
-        {
-            "topic": name.topic,
-            "partition": name.partition,
-            "leader": leader_out(visit, image),
-            "leader_epoch": image.leader_epoch,
-            "partition_epoch": image.partition_epoch,
-            "controller_epoch": image.controller_epoch,
-            "isr": list(image.isr),
-            "elr": list(image.elr),
-            "min_insync_replicas": seen.min_isr if seen is not None else None,
-            "log_start_offset": seen.log_start_offset if seen is not None else None,
-            "high_watermark": seen.high_watermark if seen is not None else None,
-            "log_end_offset": seen.log_end_offset if seen is not None else None,
-            "replicas": replicas_out(visit, image, views),
-            "told_by": sorted(views),
-        }
-    )
+    return Reply(partition_out(visit.host, name, image, views))
+
+
+def partition_out(host: Host, name: TopicPartition, image: PartitionImage, views: Views) -> dict[str, Any]:
+    """One partition: the recorded state, and what the brokers of ``views`` report."""
+    seen = leaders_view(views, image.leader)
+    return {
+        "topic": name.topic,
+        "partition": name.partition,
+        "leader": leader_out(host, image),
+        "leader_epoch": image.leader_epoch,
+        "partition_epoch": image.partition_epoch,
+        "controller_epoch": image.controller_epoch,
+        "isr": list(image.isr),
+        "elr": list(image.elr),
+        "min_insync_replicas": seen.min_isr if seen is not None else None,
+        "log_start_offset": seen.log_start_offset if seen is not None else None,
+        "last_stable_offset": seen.last_stable_offset if seen is not None else None,
+        "high_watermark": seen.high_watermark if seen is not None else None,
+        "log_end_offset": seen.log_end_offset if seen is not None else None,
+        "replicas": replicas_out(host, image, views),
+        "told_by": sorted(views),
+    }
 
 
 async def asked_views(visit: Visit, name: TopicPartition, image: PartitionImage) -> Views:
@@ -138,22 +143,22 @@ async def asked_views(visit: Visit, name: TopicPartition, image: PartitionImage)
     return await views_of(visit, name, [visit.host.node_id, *image.replicas, controller])
 
 
-def leader_out(visit: Visit, image: PartitionImage) -> dict[str, Any] | None:
+def leader_out(host: Host, image: PartitionImage) -> dict[str, Any] | None:
     """Who leads, for people; None: nobody does."""
     if image.leader == NO_NODE:
         return None
-    return leader_members(visit.host, CurrentLeader(leader_id=image.leader, leader_epoch=image.leader_epoch))
+    return leader_members(host, CurrentLeader(leader_id=image.leader, leader_epoch=image.leader_epoch))
 
 
-def replicas_out(visit: Visit, image: PartitionImage, views: Views) -> list[dict[str, Any]]:
+def replicas_out(host: Host, image: PartitionImage, views: Views) -> list[dict[str, Any]]:
     """Each replica: how far it is, and why it is in or out of sync."""
     seen = leaders_view(views, image.leader)
     story = story_of(views)
-    return [_replica_out(visit, node, image, views, seen, story) for node in image.replicas]
+    return [_replica_out(host, node, image, views, seen, story) for node in image.replicas]
 
 
 def _replica_out(
-    visit: Visit,
+    host: Host,
     node: NodeId,
     image: PartitionImage,
     views: Views,
@@ -162,12 +167,13 @@ def _replica_out(
 ) -> dict[str, Any]:
     own = views[node].replica if node in views else None
     in_sync = node in image.isr
-    told: dict[str, Any] = {
+    document: dict[str, Any] = {
         "id": node,
         "role": "leader" if node == image.leader else own.role if own is not None else "unknown",
         "in_sync": in_sync,
-        "why": why_in_or_out(node, visit.host.image, image, seen, "" if in_sync else why_it_left(story, node)),
+        "why": why_in_or_out(node, host.image, image, seen, "" if in_sync else why_it_left(story, node)),
         "leo": own.log_end_offset if own is not None else None,
+        "own_leo": own.log_end_offset if own is not None else None,
         "hw": own.high_watermark if own is not None else None,
         "lag_records": None,
         "lag_ms": None,
@@ -175,11 +181,12 @@ def _replica_out(
         "last_fetch_ms_ago": None,
     }
     if seen is None:
-        return told
+        return document
     if node == image.leader:
         return {
-            **told,
+            **document,
             "leo": seen.log_end_offset,
+            "own_leo": seen.log_end_offset,
             "hw": seen.high_watermark,
             "lag_records": 0,
             "lag_ms": 0,
@@ -187,12 +194,12 @@ def _replica_out(
         }
     remote = next((each for each in seen.remotes if each.broker_id == node), None)
     if remote is None or remote.log_end_offset < 0:
-        return told
+        return document
     # What counts is what the follower has acknowledged, not what it has written since.
     lag = max(0, seen.log_end_offset - remote.log_end_offset)
     caught_up = remote.caught_up_ms_ago if remote.caught_up_ms_ago < NEVER_MS else None
     return {
-        **told,
+        **document,
         "leo": remote.log_end_offset,
         "lag_records": lag,
         "lag_ms": 0 if lag == 0 else caught_up,
@@ -232,7 +239,7 @@ async def post_election(visit: Visit) -> Reply:
             topic=name.topic,
             partition=name.partition,
             type=election,
-            leader=leader_out(visit, image),
+            leader=leader_out(visit.host, image),
             isr=list(image.isr),
             note=FORM_NOTE if kind == "form" else None,
         ).out()
@@ -247,6 +254,7 @@ REPLICA_EXAMPLE = {
     "in_sync": False,
     "why": "broker 3 is fenced: it is down or silent, or has not caught up with the metadata since its start",
     "leo": 40,
+    "own_leo": None,
     "hw": None,
     "lag_records": 2,
     "lag_ms": 12_000,
@@ -260,6 +268,7 @@ _REPLICA = shape(
     in_sync=flag("Is it in the ISR?"),
     why=text("Why it is, or is not, in one sentence."),
     leo=nullable(whole("Its log's end: of a follower, what it has acknowledged to the leader.")),
+    own_leo=nullable(whole("Its log end offset as the replica itself reports it; null while it does not answer.")),
     hw=nullable(whole("Its high watermark by its own word: a follower's lags by one fetch.")),
     lag_records=nullable(whole("How many records it is behind the leader.")),
     lag_ms=nullable(whole("For how long it has been behind.")),
@@ -278,6 +287,7 @@ _PARTITION = shape(
     elr=nodes("Those that may lead though they are not in sync (KIP-966)."),
     min_insync_replicas=nullable(whole("How many must be in sync for `acks=all`.")),
     log_start_offset=nullable(ref("Offset")),
+    last_stable_offset=nullable(ref("Offset")),
     high_watermark=nullable(ref("Offset")),
     log_end_offset=nullable(ref("Offset")),
     replicas=many(_REPLICA),
@@ -294,6 +304,7 @@ PARTITION_EXAMPLE = {
     "elr": [],
     "min_insync_replicas": 2,
     "log_start_offset": 0,
+    "last_stable_offset": 42,
     "high_watermark": 42,
     "log_end_offset": 42,
     "replicas": [REPLICA_EXAMPLE],

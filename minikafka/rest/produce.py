@@ -8,8 +8,8 @@
 - What may have been written is 504, outcome *unknown*: sending again may write twice, unless the request carries the
   headers of an idempotent producer (``Producer-Id``, ``Producer-Epoch``, ``Base-Sequence``; KIP-98). Then a repetition
   is answered with where it was written the first time, and ``"duplicate": true``.
-- A raw body (``application/octet-stream``, ``text/plain``) is one value as it is; ``Kafka-Key`` and ``Kafka-Header-*``
-  are request headers.
+- A raw body (``application/octet-stream``, ``text/plain``) is one value, unchanged; ``Kafka-Key`` and
+  ``Kafka-Header-*`` are request headers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ from minikafka.errors import (
     RequestTimedOut,
 )
 from minikafka.invariant import InvariantViolation
-from minikafka.rest.accept import JSON
 from minikafka.rest.body import FORM_NOTE, RECORD_BOUNDS, check_body, kind_of, parsed, parsed_lines, read_body
 from minikafka.rest.fetch import name_of
 from minikafka.rest.host import TIMEOUT_MS_DEFAULT, TIMEOUT_MS_MAX
@@ -43,7 +42,6 @@ from minikafka.rest.leaders import (
     PAUSE_S,
     ask,
     current_leader,
-    failure_of,
     is_stale,
     leader_members,
     may_forward,
@@ -53,13 +51,15 @@ from minikafka.rest.leaders import (
     unknown_topic,
 )
 from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, PARTITION, TOPIC, Choice, Integer, Text
-from minikafka.rest.problems import Refused, malformed, problem_of, status_of
 from minikafka.rest.records import RecordIn, records_in
 from minikafka.rest.route import LEADER_PROBLEMS, Answer, Body, Route
 from minikafka.rest.schema import Schema, flag, many, ref, shape, text, whole
 from minikafka.rest.visit import Reply, Visit
 from minikafka.types import NO_NODE, NodeId, TopicPartition
+from minikafka.web.accept import JSON
+from minikafka.web.problems import Refused, malformed, problem_of, status_of
 from minikafka.wire.messages import CurrentLeader, ProducedPartition, ProducePartition, ProduceRequest, ProduceResponse
+from minikafka.wire.outcomes import failure_of
 from minikafka.wire.records import BatchBuilder
 
 ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
@@ -280,7 +280,7 @@ def _batch_of(rows: list[RecordIn], producer: dict[str, int]) -> bytearray:
 
 
 async def _send(visit: Visit, parts: list[_Part], producer: dict[str, int], *, acks: int, timeout_ms: int) -> None:
-    """Every part ends with an answer or an error. A stale picture is looked at anew while nothing was written."""
+    """Every part ends with an answer or an error. Metadata is refreshed while nothing was written."""
     forward = may_forward(visit)
     batches = {}
     for part in parts:
@@ -409,31 +409,35 @@ def _refusal(visit: Visit, parts: list[_Part]) -> Refused:
 
 
 def _part_out(visit: Visit, part: _Part, acks: int) -> dict[str, Any]:
-    told: dict[str, Any] = {"partition": part.name.partition, "record_count": len(part.rows), "leader_id": part.leader}
+    document: dict[str, Any] = {
+        "partition": part.name.partition,
+        "record_count": len(part.rows),
+        "leader_id": part.leader,
+    }
     answer = part.answer
     if answer is None:
-        return {**told, "problem": _problem_of(visit, part)}
+        return {**document, "problem": _problem_of(visit, part)}
     if acks == 0:
-        return told
-    told.update(
+        return document
+    document.update(
         base_offset=answer.base_offset,
         log_start_offset=answer.log_start_offset,
         leader_epoch=answer.leader_epoch,
     )
     if answer.duplicate:
-        told["duplicate"] = True
-    return told
+        document["duplicate"] = True
+    return document
 
 
 def _place_out(part: _Part, at: int, acks: int) -> dict[str, Any]:
-    told: dict[str, Any] = {"partition": part.name.partition}
+    document: dict[str, Any] = {"partition": part.name.partition}
     if part.answer is None:
         error = _error_of(part)
-        return {**told, "error": error.name, "outcome": error.outcome}
+        return {**document, "error": error.name, "outcome": error.outcome}
     if acks != 0:
-        told["offset"] = part.answer.base_offset + at
-        told["timestamp"] = _timestamp_of(part.rows[at], part.answer)
-    return told
+        document["offset"] = part.answer.base_offset + at
+        document["timestamp"] = _timestamp_of(part.rows[at], part.answer)
+    return document
 
 
 def _timestamp_of(record: RecordIn, answer: ProducedPartition) -> int:
@@ -483,7 +487,7 @@ PRODUCED_EXAMPLE = {
     "records": [{"partition": 2, "offset": 41, "timestamp": 1_795_000_000_000}],
 }
 RECORD_IN_EXAMPLE = {"key": "ann", "value": {"item": "tea", "count": 2}, "headers": [["source", "web"]]}
-RAW: Schema = {"type": "string", "format": "binary", "description": "The value as it is."}
+RAW: Schema = {"type": "string", "format": "binary", "description": "The value itself."}
 RECORDS_BODY = Body(
     description='One record, a list of records, `{"records": [...]}`, one record a line, or one raw value with its key '
     "in the request header `Kafka-Key` and its headers in `Kafka-Header-NAME`.",

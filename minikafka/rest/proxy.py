@@ -17,13 +17,11 @@ from typing import Any
 
 from minikafka.errors import InvalidRequest, ProtocolError, RecordListTooLarge, UnknownTopicOrPartition
 from minikafka.rest import json_text
-from minikafka.rest.accept import JSON
 from minikafka.rest.body import RECORD_BOUNDS, check_body, kind_of, parsed, read_body
 from minikafka.rest.host import PRODUCE_RECORD_COUNT_MAX
 from minikafka.rest.leaders import partition_of, unknown_topic
 from minikafka.rest.members import Members, pointer
 from minikafka.rest.parameters import FORWARD, INT32_MAX, TOPIC, Text
-from minikafka.rest.problems import VALIDATION_ERROR_COUNT_MAX, Fault, Refused, malformed, status_of, unacceptable
 from minikafka.rest.produce import PROBLEMS, Written, write
 from minikafka.rest.records import RecordIn, base64_in, timestamp_in
 from minikafka.rest.route import Answer, Body, ErrorForm, Route
@@ -31,6 +29,8 @@ from minikafka.rest.schema import anything, many, nullable, one_of, ref, shape, 
 from minikafka.rest.turns import Turns
 from minikafka.rest.visit import Page, Reply, Visit
 from minikafka.types import TopicPartition
+from minikafka.web.accept import JSON
+from minikafka.web.problems import VALIDATION_ERROR_COUNT_MAX, Fault, Refused, malformed, status_of, unacceptable
 from minikafka.wire.limits import shown
 
 V2 = "application/vnd.kafka.v2+json"

@@ -15,12 +15,13 @@ from typing import Any, NamedTuple
 
 from minikafka.config import KIB
 from minikafka.errors import OffsetOutOfRange, ProtocolError
-from minikafka.rest.fetch import decompressed_max, fetch_of, only_partition, read_out
+from minikafka.rest.fetch import ISOLATION, ISOLATION_LEVEL, decompressed_max, fetch_of, only_partition, read_out
 from minikafka.rest.host import FETCH_RECORD_COUNT_MAX
 from minikafka.rest.leaders import from_leader, leader_members
-from minikafka.rest.problems import Refused, problem_of
 from minikafka.rest.visit import Visit
 from minikafka.types import NO_EPOCH, Epoch, Offset, TopicPartition
+from minikafka.web.problems import Refused, problem_of
+from minikafka.wire.aborted import filter_of
 from minikafka.wire.messages import (
     CurrentLeader,
     EpochAnswer,
@@ -41,7 +42,7 @@ POLL_BYTES = 256 * KIB
 PAUSE_S = 1.0
 
 
-class Told(NamedTuple):
+class Change(NamedTuple):
     """One event; ``number`` is a record's offset (of several that cannot be read: the last one's)."""
 
     kind: str
@@ -56,7 +57,8 @@ async def listed_offset(visit: Visit, name: TopicPartition, timestamp: int) -> O
         return response.partitions[0]
 
     wanted = ListOffsetsPartition(topic=name.topic, partition=name.partition, timestamp=timestamp)
-    found, _ = await from_leader(visit, name, ListOffsetsRequest(partitions=(wanted,)), pick=pick, wait_s=PAUSE_S)
+    request = ListOffsetsRequest(isolation_level=ISOLATION[visit[ISOLATION_LEVEL]], partitions=(wanted,))
+    found, _ = await from_leader(visit, name, request, pick=pick, wait_s=PAUSE_S)
     return found.offset
 
 
@@ -74,14 +76,14 @@ class PartitionReader:
         self._leader: CurrentLeader | None = None
         self._high_watermark: Offset = -1
 
-    async def at_once(self) -> list[Told]:
+    async def at_once(self) -> list[Change]:
         """What there is now; raises Refused or ProtocolError when it cannot be read."""
         answer, leader = await self._fetch(wait_ms=0)
-        return await self._told(answer, leader)
+        return await self._changes(answer, leader)
 
-    async def events(self) -> AsyncGenerator[list[Told], None]:
+    async def events(self) -> AsyncGenerator[list[Change], None]:
         """The events of each poll; empty when there was no news. Ends with a problem that no repetition helps."""
-        told_problem = ""
+        last_problem = ""
         while True:
             try:
                 answer, leader = await self._fetch(wait_ms=self._wait_ms)
@@ -90,7 +92,7 @@ class PartitionReader:
                     if cut is not None:
                         yield [self._truncated(cut)]
                         continue
-                told = await self._told(answer, leader)
+                changes = await self._changes(answer, leader)
             except (Refused, ProtocolError) as raised:
                 refused = raised if isinstance(raised, Refused) else Refused(raised)
                 cut = self._end_of_shorter_log(refused)
@@ -98,14 +100,14 @@ class PartitionReader:
                     yield [self._truncated(cut)]
                     continue
                 problem = problem_of(refused.error, status=refused.status, **refused.members)
-                yield [Told("problem", problem)] if problem["detail"] != told_problem else []
-                told_problem = problem["detail"]
+                yield [Change("problem", problem)] if problem["detail"] != last_problem else []
+                last_problem = problem["detail"]
                 if not problem["retriable"]:
                     return
                 await asyncio.sleep(PAUSE_S)
                 continue
-            told_problem = ""
-            yield told
+            last_problem = ""
+            yield changes
 
     async def _fetch(self, *, wait_ms: int) -> tuple[FetchedPartition, CurrentLeader]:
         # They would grow for as long as the stream lives; its headers are out.
@@ -114,26 +116,27 @@ class PartitionReader:
         request = fetch_of(self.visit, self.name, self.next_offset, max_bytes=POLL_BYTES, max_wait_ms=wait_ms)
         return await from_leader(self.visit, self.name, request, pick=only_partition, wait_s=wait_ms / 1000)
 
-    async def _told(self, answer: FetchedPartition, leader: CurrentLeader) -> list[Told]:
+    async def _changes(self, answer: FetchedPartition, leader: CurrentLeader) -> list[Change]:
         """The events of one poll."""
-        events: list[Told] = []
+        events: list[Change] = []
         if leader != self._leader:
             self._leader = leader
-            events.append(Told("leader", leader_members(self.visit.host, leader)))
+            events.append(Change("leader", leader_members(self.visit.host, leader)))
         records, self.next_offset = await read_out(
             answer.records,
             self.next_offset,
+            aborted=filter_of(answer.aborted_transactions),
             count_max=FETCH_RECORD_COUNT_MAX,
             form=self._form,
             limit=decompressed_max(self.visit.host, self.name.topic),
         )
         for record in records:
-            events.append(Told("record", record, record.get("last_offset", record["offset"])))
+            events.append(Change("record", record, record.get("last_offset", record["offset"])))
             self._read_epoch = record["leader_epoch"]
         if answer.high_watermark != self._high_watermark:
             self._high_watermark = answer.high_watermark
             events.append(
-                Told("hw", {"high_watermark": answer.high_watermark, "log_end_offset": answer.log_end_offset})
+                Change("hw", {"high_watermark": answer.high_watermark, "log_end_offset": answer.log_end_offset})
             )
         return events
 
@@ -155,12 +158,12 @@ class PartitionReader:
             return int(end)
         return None
 
-    def _truncated(self, cut: Offset) -> Told:
-        told = {
+    def _truncated(self, cut: Offset) -> Change:
+        document = {
             "from": cut,
             "to": self.next_offset,
             "leader_epoch": self._read_epoch,
             "why": "the leader's log does not hold what was read from here on: it was lost in an unclean election",
         }
         self.next_offset, self._read_epoch, self._high_watermark = cut, NO_EPOCH, -1
-        return Told("truncated", told)
+        return Change("truncated", document)

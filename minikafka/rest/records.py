@@ -20,10 +20,11 @@ from minikafka.config import KIB
 from minikafka.errors import RecordListTooLarge
 from minikafka.rest import json_text
 from minikafka.rest.host import PRODUCE_RECORD_COUNT_MAX
-from minikafka.rest.members import nearest, pointer
-from minikafka.rest.problems import VALIDATION_ERROR_COUNT_MAX, Fault, unacceptable
+from minikafka.rest.members import pointer
 from minikafka.rest.turns import Turns
+from minikafka.spelling import did_you_mean
 from minikafka.types import Epoch
+from minikafka.web.problems import VALIDATION_ERROR_COUNT_MAX, Fault, unacceptable
 from minikafka.wire.limits import Bounds, TooMuch, check_json, shown
 from minikafka.wire.records import Headers, RecordView
 
@@ -60,7 +61,10 @@ async def records_in(document: Any, now_ms: int) -> list[RecordIn]:
         listed, path = document["records"], "/records"
         strangers = [name for name in document if name != "records"][:VALIDATION_ERROR_COUNT_MAX]
         faults.extend(
-            {"pointer": pointer(name), "detail": f"no such member beside records{nearest(name, ('records',))}"}
+            {
+                "pointer": pointer(name),
+                "detail": f"no such member beside records{did_you_mean(name, ('records',), quoted=True)}",
+            }
             for name in strangers
         )
         if type(listed) is not list:
@@ -103,7 +107,8 @@ def record_in(given: Any, path: str, now_ms: int, faults: list[Fault]) -> Record
         return RecordIn(now_ms, None, None, [])
     unknown = [name for name in given if name not in MEMBERS][:VALIDATION_ERROR_COUNT_MAX]
     faults.extend(
-        {"pointer": path + pointer(name), "detail": f"no such member{nearest(name, MEMBERS)}"} for name in unknown
+        {"pointer": path + pointer(name), "detail": f"no such member{did_you_mean(name, MEMBERS, quoted=True)}"}
+        for name in unknown
     )
     if "value" not in given and "value_b64" not in given:
         faults.append({"pointer": path + "/value", "detail": "is missing; null makes a tombstone"})
@@ -205,27 +210,27 @@ def moment_ms(text: str) -> int:
 
 def record_out(record: RecordView, leader_epoch: Epoch, form: str) -> dict[str, Any]:
     """One record for people; ``form`` is one of FORMATS, or ``bytes`` for clients that take msgpack."""
-    told: dict[str, Any] = {
+    document: dict[str, Any] = {
         "offset": record.offset,
         "timestamp": record.timestamp,
         "leader_epoch": leader_epoch,
     }
     # A key is a name: JSON strings and null stay texts in it whatever is asked for values.
-    _bytes_out(told, "key", record.key, "auto" if form == "json" else form)
-    told["encoding"] = _bytes_out(told, "value", record.value, form)
-    told["headers"] = [
+    _bytes_out(document, "key", record.key, "auto" if form == "json" else form)
+    document["encoding"] = _bytes_out(document, "value", record.value, form)
+    document["headers"] = [
         [name, value if form == "bytes" or value is None else _header_out(value)] for name, value in record.headers
     ]
-    return told
+    return document
 
 
-def _bytes_out(told: dict[str, Any], name: str, data: bytes | None, form: str) -> str:
+def _bytes_out(document: dict[str, Any], name: str, data: bytes | None, form: str) -> str:
     """Put the member in and say how it is encoded."""
     if data is None:
-        told[name] = None
+        document[name] = None
         return "null"
     if form == "bytes":
-        told[name] = bytes(data)
+        document[name] = bytes(data)
         return "bytes"
     if form in ("auto", "json"):
         try:
@@ -235,16 +240,16 @@ def _bytes_out(told: dict[str, Any], name: str, data: bytes | None, form: str) -
             pass
         else:
             if form == "json" or not (value is None or type(value) is str):
-                told[name] = value
+                document[name] = value
                 return "json"
     if form != "base64":
         try:
-            told[name] = str(data, "utf-8")
+            document[name] = str(data, "utf-8")
         except UnicodeDecodeError:
             pass
         else:
             return "text"
-    told[name + "_b64"] = base64.b64encode(data).decode()
+    document[name + "_b64"] = base64.b64encode(data).decode()
     return "base64"
 
 
@@ -256,7 +261,7 @@ def _header_out(value: bytes) -> Any:
 
 
 def unreadable_out(first_offset: int, last_offset: int, leader_epoch: Epoch, why: str) -> dict[str, Any]:
-    """Stands for the records of a batch that cannot be opened: a reader is told, and goes on behind it."""
+    """Stands for the records of a batch that cannot be opened: a reader is document, and goes on behind it."""
     return {
         "offset": first_offset,
         "last_offset": last_offset,

@@ -15,12 +15,13 @@ from minikafka import __version__
 from minikafka.config import KIB
 from minikafka.errors import UNKNOWN, ProtocolError, ThrottlingQuotaExceeded, UnknownServerError
 from minikafka.rest import json_text
-from minikafka.rest.accept import JSON, MSGPACK, MSGPACK_TYPES, Accept, unacceptable_type
 from minikafka.rest.host import STREAM_COUNT_MAX, STREAM_WRITE_TIMEOUT_S
 from minikafka.rest.parameters import values_of
-from minikafka.rest.problems import PROBLEM_TYPE, RETRY_AFTER_S, Refused, problem_of
+from minikafka.rest.permissions import check
 from minikafka.rest.route import ErrorForm, Route
 from minikafka.rest.visit import Page, Stream, Visit
+from minikafka.web.accept import JSON, MSGPACK, MSGPACK_TYPES, Accept, unacceptable_type
+from minikafka.web.problems import PROBLEM_TYPE, RETRY_AFTER_S, Refused, problem_of
 
 API_VERSION = "1"
 PIECE_BYTES = 512 * KIB
@@ -39,6 +40,7 @@ class Streams:
 async def respond(route: Route, visit: Visit, streams: Streams) -> web.StreamResponse:
     """What the handler says, or the problem."""
     try:
+        check(route, visit)
         visit.wants_msgpack = _negotiate(visit.accept, route.media_types)
         visit.values = values_of(
             route.parameters,
@@ -55,7 +57,7 @@ async def respond(route: Route, visit: Visit, streams: Streams) -> web.StreamRes
         return refuse(visit, refused, route.errors)
     except ProtocolError as error:
         return refuse(visit, Refused(error), route.errors)
-    except Exception as error:  # noqa: BLE001 - a person gets an answer; the story is told as an event
+    except Exception as error:  # noqa: BLE001 - a person gets an answer; the story is an event
         return _bug(visit, error, route.errors)
     if isinstance(reply, Page):
         return web.Response(
@@ -68,7 +70,7 @@ async def respond(route: Route, visit: Visit, streams: Streams) -> web.StreamRes
 
 
 def refuse(visit: Visit, refused: Refused, form: ErrorForm | None = None) -> web.Response:
-    """The problem. What the client is not to blame for is told as an event too, by the same ``instance``."""
+    """The problem. What the client is not to blame for is an event too, with the same ``instance``."""
     if refused.status >= 500:
         visit.host.world.events(
             "problem_told",
@@ -111,10 +113,10 @@ def _negotiate(accept: Accept, media_types: frozenset[str]) -> bool:
 
 def _headers(visit: Visit, more: Mapping[str, str]) -> dict[str, str]:
     served_by = sorted(dict.fromkeys(visit.served_by)) or [visit.host.node_id]
-    told = {"Server": SERVER, "Mk-Api-Version": API_VERSION, "Mk-Served-By": ",".join(map(str, served_by)), **more}
+    sent = {"Server": SERVER, "Mk-Api-Version": API_VERSION, "Mk-Served-By": ",".join(map(str, served_by)), **more}
     if visit.leaders:
-        told["Mk-Leader"] = ",".join(map(str, sorted(dict.fromkeys(visit.leaders))))
-    return told
+        sent["Mk-Leader"] = ",".join(map(str, sorted(dict.fromkeys(visit.leaders))))
+    return sent
 
 
 def _response(visit: Visit, body: Any, status: int, headers: Mapping[str, str], media_type: str) -> web.Response:
@@ -124,13 +126,13 @@ def _response(visit: Visit, body: Any, status: int, headers: Mapping[str, str], 
 
 
 def _written(visit: Visit, data: bytes, status: int, headers: Mapping[str, str], media_type: str) -> web.Response:
-    told = _headers(visit, headers)
+    sent = _headers(visit, headers)
     if len(data) <= PIECE_BYTES or visit.http.method == "HEAD":
-        response = web.Response(body=data, status=status, headers=told, content_type=media_type, charset=None)
+        response = web.Response(body=data, status=status, headers=sent, content_type=media_type, charset=None)
     else:
-        told = {**told, "Content-Length": str(len(data)), "Content-Type": media_type}
-        response = web.Response(body=_pieces(data), status=status, headers=told)
-    if told.get("Connection") == "close":
+        sent = {**sent, "Content-Length": str(len(data)), "Content-Type": media_type}
+        response = web.Response(body=_pieces(data), status=status, headers=sent)
+    if sent.get("Connection") == "close":
         response.force_close()
     return response
 
@@ -151,8 +153,8 @@ def _bug(visit: Visit, error: Exception, form: ErrorForm | None = None) -> web.R
         error=f"{type(error).__name__}: {error}",
         traceback="".join(traceback.format_exception(error)),
     )
-    told = UnknownServerError("the broker failed; its log has the story", outcome=UNKNOWN)
-    return _problem(visit, Refused(told, status=500), form)
+    failure = UnknownServerError("the broker failed; its log has the story", outcome=UNKNOWN)
+    return _problem(visit, Refused(failure, status=500), form)
 
 
 # ---- streams ---------------------------------------------------------------------------------------------------------
@@ -175,7 +177,8 @@ async def _streamed(visit: Visit, stream: Stream, streams: Streams) -> web.Strea
             # A stream has no length: without keep-alive a proxy or an old client sees its end as well.
             response.force_close()
             await response.prepare(visit.http)
-            await _pump(visit, response, chunks, stream.farewell, streams.ending)
+            if visit.http.method != "HEAD":
+                await _pump(visit, response, chunks, stream.farewell, streams.ending)
         finally:
             streams.count -= 1
     return response

@@ -20,11 +20,11 @@ from minikafka.errors import (
     ProtocolError,
     UnknownTopicOrPartition,
 )
-from minikafka.rest.accept import JSON
 from minikafka.rest.parameters import Parameter
-from minikafka.rest.problems import Refused
 from minikafka.rest.schema import Schema
 from minikafka.rest.visit import Handler
+from minikafka.web.accept import JSON
+from minikafka.web.problems import Refused
 
 LEADER_PROBLEMS: tuple[type[ProtocolError], ...] = (
     UnknownTopicOrPartition,
@@ -56,7 +56,7 @@ class Answer:
     schema: Schema
     example: Any = None
     media_type: str = JSON
-    """``application/json`` can be had as msgpack too; anything else comes as it is."""
+    """``application/json`` can be had as msgpack too; anything else is returned unchanged."""
     also: Mapping[str, tuple[Schema, Any]] = field(default_factory=dict)
     """Other media types that it may be: schema and example."""
 

@@ -1,14 +1,13 @@
 """The table of doors, and how they are mounted on the broker's port.
 
 A door is a :class:`minikafka.rest.route.Route` in the ``ROUTES`` of the module that answers it; the same table serves,
-and is told by ``/openapi.json``. Order of things at start: make a :class:`Doors`, hand it to the network
+and is described by ``/openapi.json``. Order of things at start: make a :class:`Doors`, hand it to the network
 (``HttpNetwork(doors=doors, translate=json_rpc)``), start the broker, then :meth:`Doors.open_to` it. Until then, and
 after :meth:`Doors.close`, every door says 503.
 """
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Awaitable, Callable
 
@@ -17,6 +16,8 @@ from aiohttp import web
 from minikafka.errors import BrokerNotAvailable, InvalidGroupId, InvalidRequest
 from minikafka.rest import (
     cluster,
+    connections,
+    console,
     controller,
     docs,
     explain,
@@ -25,6 +26,7 @@ from minikafka.rest import (
     group_offsets,
     groups,
     json_text,
+    live,
     logs,
     offsets,
     operations,
@@ -39,13 +41,16 @@ from minikafka.rest import (
     testing_waits,
     topic_records,
     topics,
+    transactions,
 )
 from minikafka.rest.body import Admission
 from minikafka.rest.host import Host
-from minikafka.rest.problems import PROBLEM_TYPE, Occurrences, Refused, malformed, problem_of
+from minikafka.rest.live import LiveHub
 from minikafka.rest.respond import Streams, refuse, respond
 from minikafka.rest.route import Route
-from minikafka.rest.visit import Metrics, Visit
+from minikafka.rest.visit import ListConnections, Metrics, Visit
+from minikafka.spelling import did_you_mean
+from minikafka.web.problems import PROBLEM_TYPE, Occurrences, Refused, malformed, problem_of
 from minikafka.world.instruments import Instruments
 
 TESTING_ROUTES = (
@@ -56,7 +61,10 @@ TESTING_ROUTES = (
     *testing_events.ROUTES,
 )
 _DESCRIBED: tuple[Route, ...] = (
+    *console.ROUTES,
     *cluster.ROUTES,
+    *live.ROUTES,
+    *connections.ROUTES,
     *topics.ROUTES,
     *partitions.ROUTES,
     *explain.ROUTES,
@@ -71,6 +79,7 @@ _DESCRIBED: tuple[Route, ...] = (
     *groups.ROUTES,
     *group_offsets.ROUTES,
     *group_members.ROUTES,
+    *transactions.ROUTES,
     *controller.ROUTES,
     *TESTING_ROUTES,
 )
@@ -87,13 +96,21 @@ def is_there(route: Route, host: Host) -> bool:
 class Doors:
     """Mounts the routes on an application; stands before one broker.
 
-    ``instruments`` are for the testing doors, ``metrics`` is what ``/metrics`` answers.
+    ``instruments`` are for the testing doors, ``metrics`` is what ``/metrics`` answers, ``connections`` lists the open
+    connections for ``/v1/connections``.
     """
 
-    def __init__(self, instruments: Instruments | None = None, metrics: Metrics | None = None) -> None:
+    def __init__(
+        self,
+        instruments: Instruments | None = None,
+        metrics: Metrics | None = None,
+        connections: ListConnections | None = None,
+    ) -> None:
         self._instruments = instruments
         self._metrics = metrics
+        self._connections = connections
         self._host: Host | None = None
+        self._live: LiveHub | None = None
         self._admission = Admission()
         self._streams = Streams()
         self._occurrences = Occurrences()
@@ -101,6 +118,7 @@ class Doors:
     def open_to(self, host: Host) -> None:
         """From now on the requests are for this broker, which has been started."""
         self._occurrences = Occurrences(host.node_id, host.world.clock.wall_ms())
+        self._live = LiveHub(host)
         self._host = host
 
     def close(self) -> None:
@@ -125,7 +143,16 @@ class Doors:
         async def on_request(http: web.Request) -> web.StreamResponse:
             if self._host is None:
                 return _closed()
-            visit = Visit(http, self._host, self._admission, self._instruments, self._metrics, self._occurrences)
+            visit = Visit(
+                http,
+                self._host,
+                self._admission,
+                self._instruments,
+                self._metrics,
+                self._occurrences,
+                self._connections,
+                self._live,
+            )
             if route is None or not is_there(route, self._host):
                 return refuse(visit, _nothing_there(http, self._host))
             return await respond(route, visit, self._streams)
@@ -162,5 +189,5 @@ def _nothing_there(http: web.Request, host: Host) -> Refused:
         return malformed(f"{path[:200]} is not served: {proxy.SERVED}", status=404)
     if path.startswith("/v1/groups//"):
         return Refused(InvalidGroupId("the group's name is empty: give it one"))
-    near = difflib.get_close_matches(path[:200], [route.path for route, _ in _PATTERNS if is_there(route, host)], n=1)
-    return malformed(f"there is nothing at {path[:200]}" + (f"; did you mean {near[0]}?" if near else ""), status=404)
+    hint = did_you_mean(path, [route.path for route, _ in _PATTERNS if is_there(route, host)])
+    return malformed(f"there is nothing at {path[:200]}{hint}", status=404)

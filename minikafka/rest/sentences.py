@@ -1,19 +1,22 @@
 """Events and standings as sentences: what happened, and why (DESIGN D9).
 
-A reason is what the rule itself went by. An event without a sentence of its own is told by its name and its facts.
+A reason is what the rule itself went by. An event without a sentence of its own is shown by its name and its facts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
-from minikafka.quorum.image import NO_DIR, MetadataImage, PartitionImage
-from minikafka.types import NO_NODE, NodeId
-from minikafka.wire.messages import DescribedReplica, RemoteReplica
+from minikafka.quorum.image import NO_DIR, BrokerImage, MetadataImage, PartitionImage
+from minikafka.types import NO_NODE, NodeId, TopicPartition
+from minikafka.wire.messages import DescribedReplica, RemoteReplica, UnstableTransaction
 
 Facts = Mapping[str, Any]
 
+_CALENDAR_END_MS = 253_402_300_799_999
+"""The last millisecond of the year 9999."""
 NEVER_MS = 2**31 * 1000
 """A leader's word for *not since I began to lead*."""
 
@@ -26,14 +29,19 @@ def sentence_of(kind: str, facts: Facts) -> str:
     say = _SAY.get(kind)
     if say is not None:
         return say(facts)
-    told = ", ".join(f"{name}={value}" for name, value in facts.items() if name != "partition")
-    return kind.replace("_", " ") + (f": {told}" if told else "")
+    shown = ", ".join(f"{name}={value}" for name, value in facts.items() if name != "partition")
+    return kind.replace("_", " ") + (f": {shown}" if shown else "")
+
+
+_PROTOCOLS = {"kafka": "Kafka protocol", "rpc": "HTTP", "http": "HTTP"}
 
 
 def _producer(facts: Facts) -> str:
-    """The client by its client id and library, as far as they are known."""
+    """The client by its client id, library and protocol, as far as they are known."""
     named = f"producer {facts['client_id']!r}" if facts.get("client_id") else "a producer"
-    return f"{named} ({facts['software']})" if facts.get("software") else named
+    known = [facts[name] for name in ("software",) if facts.get(name)]
+    known += [_PROTOCOLS[facts["protocol"]]] if facts.get("protocol") in _PROTOCOLS else []
+    return f"{named} ({', '.join(known)})" if known else named
 
 
 def _because(facts: Facts) -> str:
@@ -138,12 +146,12 @@ def _why_in(node: NodeId, image: MetadataImage, seen: DescribedReplica | None, r
     if lag <= 0:
         return f"it has everything: its last fetch, {remote.last_fetch_ms_ago} ms ago, asked from the log's end"
     within = remote.caught_up_ms_ago <= seen.lag_time_max_ms
-    told = f"it is {_records(lag)} behind, and had caught up {remote.caught_up_ms_ago} ms ago"
+    lag_text = f"it is {_records(lag)} behind, and had caught up {remote.caught_up_ms_ago} ms ago"
     limit = f"replica.lag.time.max.ms={seen.lag_time_max_ms}"
     if within:
-        return f"{told}: within {limit}"
+        return f"{lag_text}: within {limit}"
     proposed = seen.proposed_isr is not None and node not in seen.proposed_isr
-    return f"{told}, longer than {limit}: the leader " + ("has asked" if proposed else "asks") + " to let it go"
+    return f"{lag_text}, longer than {limit}: the leader " + ("has asked" if proposed else "asks") + " to let it go"
 
 
 def _why_out(node: NodeId, image: MetadataImage, seen: DescribedReplica | None, remote: RemoteReplica | None) -> str:
@@ -175,24 +183,82 @@ def _absence(node: NodeId, image: MetadataImage) -> str:
     return f"broker {node} is shutting down" if broker.in_controlled_shutdown else ""
 
 
+def why_fenced_or_up(broker: BrokerImage) -> str:
+    """The state of a broker in the metadata."""
+    if broker.fenced:
+        return (
+            f"The controller has fenced broker {broker.node_id}: it is down, silent or starting. "
+            "It cannot lead a partition or be in an ISR."
+        )
+    if broker.in_controlled_shutdown:
+        return f"Broker {broker.node_id} is shutting down: the controller moves its leaders to other brokers."
+    return f"Broker {broker.node_id} is registered and sends heartbeats to the controller."
+
+
+def cluster_summary(image: MetadataImage, partitions: Sequence[PartitionImage]) -> str:
+    """The health of a cluster with these partitions."""
+    up = sum(not each.fenced for each in image.brokers.values())
+    offline = sum(each.leader == NO_NODE for each in partitions)
+    under = sum(len(each.isr) < len(each.replicas) for each in partitions)
+    return (
+        f"{up} of {len(image.brokers)} brokers are up. Partitions: {len(partitions)}; without a leader: {offline}; "
+        f"under-replicated: {under}."
+    )
+
+
+def partition_summary(name: TopicPartition, partition: PartitionImage) -> str:
+    """Leader, epoch and ISR of a partition."""
+    leader = "none" if partition.leader == NO_NODE else partition.leader
+    isr, replicas = (",".join(map(str, nodes)) for nodes in (partition.isr, partition.replicas))
+    return f"{name}: leader {leader}, epoch {partition.leader_epoch}, ISR {{{isr}}} of {{{replicas}}}."
+
+
 def why_the_watermark(seen: DescribedReplica) -> str:
     """Why the high watermark stands where it stands, by the rule (S6, S9, S10)."""
     at = f"the high watermark is {seen.high_watermark}"
     if len(seen.isr) < seen.min_isr:
         return f"{at} and does not move: the ISR {list(seen.isr)} is smaller than min.insync.replicas={seen.min_isr}"
     if seen.high_watermark == seen.log_end_offset:
-        return f"{at}, the log's end: everybody who counts has everything"
+        return f"{at}, the log's end: every replica in the ISR has acknowledged all records"
     holding = [each for each in seen.remotes if each.holds_watermark and each.log_end_offset <= seen.high_watermark]
     if holding:
-        who = ", ".join(
-            f"broker {each.broker_id} "
-            + (f"has all below {each.log_end_offset}" if each.log_end_offset >= 0 else "has not fetched")
+        waited_for = ", ".join(
+            f"broker {each.broker_id} ("
+            + (f"acknowledged up to {each.log_end_offset}" if each.log_end_offset >= 0 else "has not fetched yet")
+            + ")"
             for each in holding
         )
-        return f"{at} of {seen.log_end_offset}: {who}, and nothing is committed before it has it"
+        return (
+            f"{at}, the log's end is {seen.log_end_offset}: the leader waits for {waited_for} "
+            f"to acknowledge offset {seen.high_watermark}"
+        )
     if seen.acknowledged_end <= seen.high_watermark:
         return f"{at} of {seen.log_end_offset}: the leader has synced its own log up to {seen.acknowledged_end}"
     return f"{at} of {seen.log_end_offset}: it moves with the next fetch or append"
+
+
+def timestamp_text(timestamp_ms: int) -> str | None:
+    """ISO 8601 in UTC; None for a record's timestamp that no calendar has, which its producer may set."""
+    if not 0 <= timestamp_ms <= _CALENDAR_END_MS:
+        return None
+    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+def why_the_stable_offset(seen: DescribedReplica, unstable: UnstableTransaction | None) -> str:
+    """Why the last stable offset, the end for ``read_committed``, is where it is."""
+    at = f"the last stable offset is {seen.last_stable_offset}"
+    if unstable is None:
+        return f"{at}, the high watermark: no transaction is open below it"
+    transaction = f"{at}: the transaction of producer {unstable.producer_id} began at offset {unstable.first_offset}"
+    started_at = timestamp_text(unstable.started_ms)
+    if started_at is not None:
+        transaction += f" ({started_at})"
+    if unstable.marker_offset < 0:
+        return f"{transaction} and is open"
+    return (
+        f"{transaction}, and its marker at {unstable.marker_offset} is not committed: "
+        f"the high watermark is {seen.high_watermark}"
+    )
 
 
 def _last_leader(node: NodeId, image: MetadataImage, partition: PartitionImage) -> str:

@@ -18,7 +18,7 @@ from minikafka.errors import OffsetOutOfRange, ThrottlingQuotaExceeded
 from minikafka.rest import sse
 from minikafka.rest.fetch import FORMAT, ISOLATION_LEVEL, name_of
 from minikafka.rest.parameters import FORWARD, INT64_MAX, PARTITION, TOPIC, Integer
-from minikafka.rest.reader import PartitionReader, Told, listed_offset
+from minikafka.rest.reader import Change, PartitionReader, listed_offset
 from minikafka.rest.route import LEADER_PROBLEMS, Answer, Route
 from minikafka.rest.schema import text
 from minikafka.rest.visit import Stream, Visit
@@ -64,26 +64,26 @@ async def get_stream(visit: Visit) -> Stream:
     )
 
 
-async def _chunks(reader: PartitionReader, first: list[Told]) -> AsyncGenerator[bytes, None]:
+async def _chunks(reader: PartitionReader, first: list[Change]) -> AsyncGenerator[bytes, None]:
     """What each poll found, some events a chunk; a heartbeat when there is none."""
     yield sse.RETRY
     for chunk in _chunks_of(first):
         yield chunk
-    async for told in reader.events():
-        for chunk in _chunks_of(told):
+    async for changes in reader.events():
+        for chunk in _chunks_of(changes):
             yield chunk
             await asyncio.sleep(0)  # a write that the system takes at once gives nobody a turn
-        if not told:
+        if not changes:
             yield sse.HEARTBEAT
 
 
-def _chunks_of(told: list[Told]) -> Iterator[bytes]:
-    for start in range(0, len(told), EVENTS_AT_ONCE):
-        yield _written(told[start : start + EVENTS_AT_ONCE])
+def _chunks_of(changes: list[Change]) -> Iterator[bytes]:
+    for start in range(0, len(changes), EVENTS_AT_ONCE):
+        yield _written(changes[start : start + EVENTS_AT_ONCE])
 
 
-def _written(told: list[Told]) -> bytes:
-    return b"".join(sse.event(each.kind, each.data, each.number) for each in told)
+def _written(changes: list[Change]) -> bytes:
+    return b"".join(sse.event(each.kind, each.data, each.number) for each in changes)
 
 
 EXAMPLE = (

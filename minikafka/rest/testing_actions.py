@@ -14,14 +14,15 @@ from typing import Any, Final
 from minikafka.errors import BrokerIdNotRegistered, BrokerNotAvailable, InvalidRequest
 from minikafka.rest.body import kind_of, parsed_object, read_body
 from minikafka.rest.cluster import BROKER
-from minikafka.rest.members import Members, nearest
-from minikafka.rest.problems import Fault as Wrong
-from minikafka.rest.problems import unacceptable
+from minikafka.rest.members import Members
 from minikafka.rest.route import Answer, Route, json_body
 from minikafka.rest.schema import flag, many, one_of, ref, shape, whole
 from minikafka.rest.testing_faults import instruments_of
 from minikafka.rest.visit import Reply, Visit
+from minikafka.spelling import did_you_mean
 from minikafka.types import NodeId
+from minikafka.web.problems import Fault as Wrong
+from minikafka.web.problems import unacceptable
 from minikafka.world.faults import FaultSpec, paused, paused_fetching
 from minikafka.world.instruments import Instruments
 from minikafka.world.lives import Lives
@@ -64,7 +65,7 @@ def _word(document: dict[str, Any]) -> str:
     if not wrong and word in ELSEWHERE:
         members.wrong("do", f"{word}: {ELSEWHERE[word]}")
     elif not wrong and word not in ACTIONS:
-        members.wrong("do", f"one of {', '.join(ACTIONS)} is needed{nearest(word, ACTIONS)}")
+        members.wrong("do", f"one of {', '.join(ACTIONS)} is needed{did_you_mean(word, ACTIONS, quoted=True)}")
     if wrong:
         raise unacceptable(wrong)
     return word

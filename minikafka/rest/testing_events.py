@@ -1,4 +1,4 @@
-"""``/v1/events``, for tests: what this broker told of late, as a list, as a journal, or as it happens.
+"""``/v1/events``, for tests: this broker's latest events, as a list, as a journal, or as it happens.
 
 Brokers of one process (``LocalCluster``) share one list; a broker in a process of its own tells of itself. The journal
 is what ``minikafka sim show`` opens. Only there with ``mk.testing.endpoints.enable=true``.
@@ -53,7 +53,7 @@ KIND: Parsed[Collection[str]] = Parsed(
     example="isr_shrunk,leader_elected",
 )
 PARTITION = Text(name="partition", description="Only of this partition.", example="orders-0")
-NODE = Text(name="node", description="Only what this broker told.", pattern="[0-9]{1,10}", needed="a node id")
+NODE = Text(name="node", description="Only events of this broker.", pattern="[0-9]{1,10}", needed="a node id")
 LAST_EVENT_ID = Integer(
     name="Last-Event-ID",
     place="header",
@@ -91,7 +91,7 @@ async def get_stream(visit: Visit) -> Stream:
 
 
 async def _follow(ring: EventRing, start: int, wanted: Wanted) -> AsyncGenerator[bytes, None]:
-    """A reader that is too slow for the ring is told how many events it missed."""
+    """A reader that is too slow for the ring learns how many events it missed."""
     loop = asyncio.get_running_loop()
     told_at = loop.time()
     while True:
@@ -121,7 +121,7 @@ _EVENT = {
         seq=whole("Its number."),
         ts_ms=whole("Milliseconds since 1970."),
         level=text("As in the log."),
-        node=text("The broker that told it."),
+        node=text("The broker that it comes from."),
         event=text("What happened."),
         cause=text("The request or timer that it happened for."),
     ),

@@ -15,11 +15,11 @@ from minikafka.rest.body import kind_of, parsed_object, read_body
 from minikafka.rest.host import WAIT_MS_MAX
 from minikafka.rest.members import Members
 from minikafka.rest.parameters import Integer
-from minikafka.rest.problems import Fault as Wrong
-from minikafka.rest.problems import malformed, unacceptable
 from minikafka.rest.route import Answer, Route, json_body
 from minikafka.rest.schema import Schema, flag, many, nullable, one_of, shape, text, whole
 from minikafka.rest.visit import Reply, Visit
+from minikafka.web.problems import Fault as Wrong
+from minikafka.web.problems import malformed, unacceptable
 from minikafka.wire.limits import shown
 from minikafka.world.faults import (
     APIS,

@@ -18,7 +18,7 @@ SYNC_DELAY_MS_MAX = 60_000
 FAILING_SYNCS_MAX = 1_000_000
 
 CALENDAR_MS_MAX = 366 * 86_400_000
-"""A year: farther off, timestamps would no longer be told from nonsense."""
+"""A year: farther off, timestamps could no longer be distinguished from nonsense."""
 
 
 def _machine(visit: Visit) -> MachineFaults:

@@ -1,4 +1,4 @@
-"""``GET /v1/wait``, for tests: answer when the cluster is as asked for, in place of sleeping (``testing/states.py``).
+"""``GET /v1/wait``, for tests: answer when the cluster is as asked for, in place of sleeping (``world/states.py``).
 
 The metadata is that of the broker that is asked. Only there with ``mk.testing.endpoints.enable=true``.
 """
@@ -10,14 +10,14 @@ from typing import Any
 
 from minikafka.errors import RequestTimedOut
 from minikafka.rest.parameters import INT32_MAX, INT64_MAX, Integer, Parsed, Text, Wrong
-from minikafka.rest.problems import malformed
 from minikafka.rest.route import Answer, Route
 from minikafka.rest.schema import flag, nullable, one_of, ref, shape, table, text, whole
 from minikafka.rest.testing_faults import TIMEOUT_MS, instruments_of
 from minikafka.rest.visit import Reply, Visit
-from minikafka.testing.states import ANY, SomeNode, State, Wish, until
 from minikafka.types import NodeId
+from minikafka.web.problems import malformed
 from minikafka.wire.limits import shown
+from minikafka.world.states import ANY, SomeNode, State, Wish, until
 
 _NODE = re.compile(r"\d{1,10}", re.ASCII)
 _NODES = re.compile(r"\d{1,10}(,\d{1,10})*", re.ASCII)
@@ -146,7 +146,7 @@ async def get_wait(visit: Visit) -> Reply:
 
 
 def _out(state: State, *, waited_ms: int) -> dict[str, Any]:
-    return {**state.told(), "waited_ms": waited_ms}
+    return {**state.as_json(), "waited_ms": waited_ms}
 
 
 ROUTES = (

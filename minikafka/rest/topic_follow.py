@@ -17,13 +17,13 @@ from typing import TypeAlias
 
 from minikafka.errors import InvalidPartitions
 from minikafka.rest import json_text, sse
-from minikafka.rest.accept import unacceptable_type
 from minikafka.rest.fetch import FORMAT
 from minikafka.rest.parameters import INT64_MAX, Parsed, Wrong
-from minikafka.rest.reader import PartitionReader, Told
+from minikafka.rest.reader import Change, PartitionReader
 from minikafka.rest.stream import HEARTBEAT_MS
 from minikafka.rest.visit import Stream, Visit
 from minikafka.types import Offset, TopicPartition
+from minikafka.web.accept import unacceptable_type
 
 PARTITION_COUNT_MAX = 100
 """Each costs a parked fetch and up to a poll's records."""
@@ -48,7 +48,7 @@ def _positions(given: str) -> Positions:
 LAST_EVENT_ID: Parsed[Positions] = Parsed(
     name="Last-Event-ID",
     place="header",
-    description="With `follow`: where each partition goes on, as the last event's `id` told; wins over `from`.",
+    description="With `follow`: where each partition goes on, as the last event's `id` said; wins over `from`.",
     default={},
     default_shown=None,
     reader=_positions,
@@ -83,24 +83,26 @@ def followed(visit: Visit, topic: str, starts: Positions) -> Stream:
     )
 
 
-def _event(told: Told, partition: int, position: str) -> bytes:
-    return sse.event(told.kind, {"partition": partition, **told.data}, position or None)
+def _event(change: Change, partition: int, position: str) -> bytes:
+    return sse.event(change.kind, {"partition": partition, **change.data}, position or None)
 
 
-def _line(told: Told, partition: int, _position: str) -> bytes:
-    data = {"partition": partition, **told.data}
-    return json_text.text_of(data if told.kind == "record" else {told.kind: data})
+def _line(change: Change, partition: int, _position: str) -> bytes:
+    data = {"partition": partition, **change.data}
+    return json_text.text_of(data if change.kind == "record" else {change.kind: data})
 
 
 class _Follower:
     """All readers of one stream; they hand over one poll at a time."""
 
-    def __init__(self, visit: Visit, topic: str, starts: Positions, written: Callable[[Told, int, str], bytes]) -> None:
+    def __init__(
+        self, visit: Visit, topic: str, starts: Positions, written: Callable[[Change, int, str], bytes]
+    ) -> None:
         self._visit = visit
         self._topic = topic
         self._written = written
         self._positions = dict(starts)
-        self._polls: asyncio.Queue[tuple[int, list[Told], Offset]] = asyncio.Queue(maxsize=1)
+        self._polls: asyncio.Queue[tuple[int, list[Change], Offset]] = asyncio.Queue(maxsize=1)
         self._readers: dict[int, asyncio.Task[None]] = {}
 
     async def chunks(self, head: bytes, silence: bytes) -> AsyncGenerator[bytes, None]:
@@ -139,13 +141,13 @@ class _Follower:
         start = self._positions.setdefault(partition, 0)
         visit = self._visit
         reader = PartitionReader(visit, name, start, wait_ms=visit[HEARTBEAT_MS], form=visit[FORMAT])
-        async for told in reader.events():
-            await self._polls.put((partition, told, reader.next_offset))
+        async for changes in reader.events():
+            await self._polls.put((partition, changes, reader.next_offset))
 
-    def _chunk(self, partition: int, told: list[Told], next_offset: Offset) -> bytes:
-        """What is told of one poll: the position stands at its last event, for before it not all was told."""
+    def _chunk(self, partition: int, changes: list[Change], next_offset: Offset) -> bytes:
+        """The events of one poll: the position stands at the last one, for before it the poll is incomplete."""
         self._positions[partition] = next_offset
-        kept = [each for each in told if each.kind in {"record", "problem", "truncated"}]
+        kept = [each for each in changes if each.kind in {"record", "problem", "truncated"}]
         position = ",".join(f"{each}:{offset}" for each, offset in sorted(self._positions.items()))
         last = len(kept) - 1
         return b"".join(

@@ -18,12 +18,10 @@ from minikafka.errors import (
     ThrottlingQuotaExceeded,
 )
 from minikafka.rest import sse
-from minikafka.rest.accept import JSON, MSGPACK_TYPES, unacceptable_type
 from minikafka.rest.fetch import FORMAT, ISOLATION_LEVEL, decompressed_max, fetch_of, form_of, only_partition, read_out
 from minikafka.rest.host import FETCH_RECORD_COUNT_MAX
 from minikafka.rest.leaders import from_leader, unknown_topic
 from minikafka.rest.parameters import FORWARD, INT64_MAX, TOPIC, Flag, Integer, Parsed, Wrong
-from minikafka.rest.problems import Refused, problem_of
 from minikafka.rest.reader import listed_offset
 from minikafka.rest.records import moment_ms
 from minikafka.rest.route import LEADER_PROBLEMS, Answer, Route
@@ -33,6 +31,9 @@ from minikafka.rest.stream import HEARTBEAT_MS
 from minikafka.rest.topic_follow import LAST_EVENT_ID, followed, refuse_too_many
 from minikafka.rest.visit import Reply, Stream, Visit
 from minikafka.types import Offset, TopicPartition
+from minikafka.web.accept import JSON, MSGPACK_TYPES, unacceptable_type
+from minikafka.web.problems import Refused, problem_of
+from minikafka.wire.aborted import filter_of
 from minikafka.wire.limits import shown
 from minikafka.wire.messages import (
     EARLIEST,
@@ -114,7 +115,7 @@ class _Part(NamedTuple):
 async def get_topic_records(visit: Visit) -> Reply | Stream:
     """The records of all partitions, by timestamp; a partition that cannot be read now has its problem in ``next``.
 
-    With ``follow`` they are told as they come, partition by partition, and it does not end.
+    With ``follow`` they are sent as they come, partition by partition, and it does not end.
     """
     topic = visit.host.image.topics.get(visit[TOPIC])
     if topic is None:
@@ -130,14 +131,14 @@ async def get_topic_records(visit: Visit) -> Reply | Stream:
         raise parts[0].refused
     merged = [{"partition": part.partition, **record} for part in parts for record in part.records]
     merged.sort(key=lambda record: (record.get("timestamp", 0), record["partition"], record["offset"]))
-    told = merged[: visit[MAX_RECORDS]]
+    records = merged[: visit[MAX_RECORDS]]
     left = {part.partition: part.next_offset for part in parts}
     for record in reversed(merged[visit[MAX_RECORDS] :]):
         left[record["partition"]] = record["offset"]
     return Reply(
         {
             "topic": topic.name,
-            "records": told,
+            "records": records,
             "next": [_next_out(part, left[part.partition]) for part in parts],
         }
     )
@@ -146,13 +147,13 @@ async def get_topic_records(visit: Visit) -> Reply | Stream:
 async def _follow(visit: Visit, names: list[TopicPartition], gate: asyncio.Semaphore) -> Stream:
     """What is wrong with the request gets a status: the starts are found before the answer begins."""
     refuse_too_many(len(names))
-    told = visit[LAST_EVENT_ID]
+    positions = visit[LAST_EVENT_ID]
 
     async def start_of(name: TopicPartition) -> Offset:
-        if name.partition in told:
-            return told[name.partition]
+        if name.partition in positions:
+            return positions[name.partition]
         async with gate:
-            if told:
+            if positions:
                 # It was added after the reader left.
                 return await listed_offset(visit, name, EARLIEST)
             found = await _start_of(visit, name)
@@ -182,10 +183,10 @@ async def _look(visit: Visit, name: TopicPartition, gate: asyncio.Semaphore) -> 
 
 
 def _next_out(part: _Part, next_offset: Offset) -> dict[str, Any]:
-    told: dict[str, Any] = {"partition": part.partition, "next_offset": next_offset}
+    document: dict[str, Any] = {"partition": part.partition, "next_offset": next_offset}
     if part.refused is not None:
-        told["problem"] = problem_of(part.refused.error, status=part.refused.status, **part.refused.members)
-    return told
+        document["problem"] = problem_of(part.refused.error, status=part.refused.status, **part.refused.members)
+    return document
 
 
 async def _part_of(visit: Visit, name: TopicPartition) -> _Part:
@@ -197,6 +198,7 @@ async def _part_of(visit: Visit, name: TopicPartition) -> _Part:
     records, next_offset = await read_out(
         answer.records,
         offset,
+        aborted=filter_of(answer.aborted_transactions),
         count_max=visit[MAX_RECORDS],
         form=form_of(visit),
         limit=decompressed_max(visit.host, name.topic),

@@ -22,21 +22,17 @@ from minikafka.errors import (
 )
 from minikafka.rest.body import FORM_NOTE, kind_of, parsed_object, read_body
 from minikafka.rest.host import TIMEOUT_MS_DEFAULT, TIMEOUT_MS_MAX
-from minikafka.rest.leaders import (
-    failure_of,
-    from_controller,
-    unknown_topic,
-    until_known,
-)
+from minikafka.rest.leaders import from_controller, unknown_topic, until_known
 from minikafka.rest.members import Members, pointer
 from minikafka.rest.model import Model, many_of, member
 from minikafka.rest.parameters import FORWARD, INT32_MAX, TOPIC, Flag, Integer
-from minikafka.rest.problems import VALIDATION_ERROR_COUNT_MAX, Fault, Refused, unacceptable
 from minikafka.rest.route import CONTROLLER_PROBLEMS, Route, json_body
 from minikafka.rest.schema import flag, many, nodes, nullable, ref, shape, table, text, whole
 from minikafka.rest.schemas import PartitionState
 from minikafka.rest.visit import Reply, Visit
 from minikafka.types import NodeId
+from minikafka.web.problems import VALIDATION_ERROR_COUNT_MAX, Fault, Refused, unacceptable
+from minikafka.wire.apis import BY_NAME
 from minikafka.wire.limits import MAP_MEMBERS_MAX, shown
 from minikafka.wire.messages import (
     CreatedTopic,
@@ -50,6 +46,7 @@ from minikafka.wire.messages import (
     NewTopic,
     ReplicaAssignment,
 )
+from minikafka.wire.outcomes import failure_of
 
 # After this long a creation is answered even if a broker is still behind; that one will say so itself.
 KNOWN_WAIT_S = 3.0
@@ -118,7 +115,11 @@ class _Deleted(Model):
 
 async def get_topics(visit: Visit) -> Reply:
     """Every topic, in short."""
-    described: DescribeTopicsResponse = await visit.host.answer("DescribeTopicPartitions", DescribeTopicsRequest())
+    described: DescribeTopicsResponse = await visit.answer(
+        BY_NAME["DescribeTopicPartitions"],
+        DescribeTopicsRequest(),
+        lambda left: visit.host.answer("DescribeTopicPartitions", left),
+    )
     topics = [
         _TopicInShort(
             topic=each.topic,
@@ -133,16 +134,16 @@ async def get_topics(visit: Visit) -> Reply:
 
 async def get_topic(visit: Visit) -> Reply:
     """One topic with its settings and partitions."""
-    topic = visit[TOPIC]
-    if topic not in visit.host.image.topics:
-        raise unknown_topic(topic)
+    name = visit[TOPIC]
+    if name not in visit.host.image.topics:
+        raise unknown_topic(name)
     described: DescribeTopicsResponse = await visit.host.answer(
-        "DescribeTopicPartitions", DescribeTopicsRequest(topics=(topic,))
+        "DescribeTopicPartitions", DescribeTopicsRequest(topics=(name,))
     )
-    told = described.topics[0]
-    if told.error_code:
-        raise failure_of(told)
-    return Reply(_Topic.out_of(told))
+    topic = described.topics[0]
+    if topic.error_code:
+        raise failure_of(topic)
+    return Reply(_Topic.out_of(topic))
 
 
 # ---- changes ---------------------------------------------------------------------------------------------------------
@@ -167,7 +168,7 @@ async def post_topic(visit: Visit) -> Reply:
         raise Refused(failure_of(created), topic=topic.name)
     if not dry_run:
         await until_known(visit, metadata_offset, wait_s=min(KNOWN_WAIT_S, timeout_ms / 1000))
-    told = _Created(
+    document = _Created(
         topic=created.name,
         topic_id=created.topic_id,
         partition_count=created.num_partitions,
@@ -176,7 +177,7 @@ async def post_topic(visit: Visit) -> Reply:
         dry_run=dry_run,
         note=FORM_NOTE if kind == "form" else None,
     ).out()
-    return Reply(told) if dry_run else Reply(told, 201, {"Location": f"/v1/topics/{created.name}"})
+    return Reply(document) if dry_run else Reply(document, 201, {"Location": f"/v1/topics/{created.name}"})
 
 
 def new_topic(document: dict[str, Any]) -> NewTopic:

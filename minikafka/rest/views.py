@@ -1,6 +1,6 @@
 """What the brokers themselves say of one partition: asked side by side, in bounded time, and never a failure.
 
-A view is ExplainPartition's answer. Whoever is down, stopped or slow is left out: people look here just then.
+A view is ExplainPartition's answer. Brokers that are down, stopped or slow are left out: people look here just then.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from minikafka.rest.visit import Visit
 from minikafka.types import NodeId, TopicPartition
 from minikafka.wire.messages import DescribedReplica, ExplainPartitionRequest, ExplainPartitionResponse, StoryEntry
 
-# A broker that lives answers in milliseconds; who waits longer is told without the one that does not.
+# A broker that lives answers in milliseconds; a longer wait ends without the one that does not.
 PATIENCE_S = 1.0
 
 Views: TypeAlias = dict[NodeId, ExplainPartitionResponse]
@@ -62,20 +62,20 @@ async def views_of(visit: Visit, name: TopicPartition, nodes: Iterable[NodeId]) 
 
     async def view(node: NodeId) -> ExplainPartitionResponse | None:
         try:
-            told: ExplainPartitionResponse = await ask(visit, node, request, wait_s=PATIENCE_S, slack_s=0.0)
+            view: ExplainPartitionResponse = await ask(visit, node, request, wait_s=PATIENCE_S, slack_s=0.0)
         except ProtocolError:
-            # Told in the answer: `told_by` has those that spoke.
+            # Visible in the answer: `told_by` has those that answered.
             return None
-        return told
+        return view
 
     found = await asyncio.gather(*(view(node) for node in asked))
-    return {node: told for node, told in zip(asked, found, strict=True) if told is not None}
+    return {node: view for node, view in zip(asked, found, strict=True) if view is not None}
 
 
 def leaders_view(views: Views, leader: NodeId) -> DescribedReplica | None:
     """What the leader knows; None when it does not answer, or does not lead (yet, or any more)."""
-    told = views.get(leader)
-    replica = told.replica if told is not None else None
+    view = views.get(leader)
+    replica = view.replica if view is not None else None
     return replica if replica is not None and replica.role == "leader" else None
 
 
@@ -85,7 +85,7 @@ def event_of(broker: NodeId, entry: StoryEntry) -> Event:
 
 
 def story_of(views: Views) -> list[Event]:
-    """All that is remembered, oldest first. What the controller recorded is told once, by who knows why."""
+    """All that is remembered, oldest first. What the controller recorded is shown once, with the reason."""
     recorded: dict[tuple[str, int], Event] = {}
     others: list[Event] = []
     for broker in sorted(views):

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from aiohttp import web
 
-from minikafka.rest.accept import Accept
+from minikafka.broker.dispatch import screened_answer, settled
+from minikafka.errors import BrokerNotAvailable
+from minikafka.ports import RequestContext
 from minikafka.rest.body import Admission
 from minikafka.rest.host import Host
 from minikafka.rest.parameters import Parameter
-from minikafka.rest.problems import Occurrences
 from minikafka.types import NodeId
+from minikafka.web.accept import Accept
+from minikafka.web.problems import Occurrences
+from minikafka.wire.apis import Api
+from minikafka.world.connections import OpenConnection
+from minikafka.world.http_server import LISTENER
 from minikafka.world.instruments import Instruments
+
+if TYPE_CHECKING:
+    from minikafka.rest.live import LiveHub
+    from minikafka.security.permissions import Permit
 
 Value = TypeVar("Value")
 
@@ -55,6 +66,12 @@ Metrics: TypeAlias = Callable[[], Awaitable[bytes]]
 """One scrape, as text."""
 
 
+class ListConnections(Protocol):
+    """Lists open connections (``HttpNetwork.connections``)."""
+
+    def __call__(self, *, after: int, limit: int) -> list[OpenConnection]: ...
+
+
 class Visit:
     """One request. ``served_by`` and ``leaders`` fill while it is handled and become headers."""
 
@@ -66,6 +83,8 @@ class Visit:
         instruments: Instruments | None = None,
         metrics: Metrics | None = None,
         occurrences: Occurrences | None = None,
+        connections: ListConnections | None = None,
+        live: LiveHub | None = None,
     ) -> None:
         self.http = http
         self.host = host
@@ -77,6 +96,9 @@ class Visit:
         self._instance: str | None = None
         self.metrics = metrics
         """What this broker counts."""
+        self.connections = connections
+        """Lists the open connections of this broker."""
+        self._live = live
         self.values: dict[str, Any] = {}
         """The declared parameters, read before the handler runs; see :meth:`__getitem__`."""
         self.wants_msgpack = False
@@ -89,6 +111,32 @@ class Visit:
         if self._instance is None:
             self._instance = self._occurrences.next(self.http.rel_url.raw_path)
         return self._instance
+
+    @functools.cached_property
+    def context(self) -> RequestContext:
+        """Who sent the request."""
+        return RequestContext("http", self.http.app[LISTENER], self.http.remote or "")
+
+    @property
+    def live(self) -> LiveHub:
+        """The live streams of this broker."""
+        if self._live is None:
+            raise BrokerNotAvailable("this broker has no live streams")
+        return self._live
+
+    @property
+    def permit(self) -> Permit | None:
+        """What the client may do now; None: everything."""
+        access = self.host.access
+        return None if access is None else access.permit(self.context)
+
+    async def answer(self, api: Api, request: Any, handle: Callable[[Any], Awaitable[Any]]) -> Any:
+        """The response of ``handle`` to what the client may request, with the denied parts added."""
+        access = self.host.access
+        screened = None if access is None else access.screen(api.name, request, self.context)
+        if screened is None:
+            return await handle(request)
+        return await settled(screened_answer(api, screened, handle))
 
     def __getitem__(self, parameter: Parameter[Value]) -> Value:
         """What the request says for a parameter that its route declares."""

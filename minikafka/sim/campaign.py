@@ -4,7 +4,7 @@ Rules for this file:
 
 1. Reports come in the order of the tasks, however many processes run them: a campaign is the same with any ``jobs``.
 2. Ctrl-C goes to the parent alone; it ends the processes and tells what was found so far.
-3. Real time is read here and nowhere below: it is for the pace that is told, and decides nothing.
+3. Real time is read here and nowhere below: it is for the pace that is shown, and decides nothing.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def run_task(task: Task) -> Done:
 
 
 def run_tasks(tasks: Sequence[Task], jobs: int) -> Iterator[Done]:
-    """In the order of the tasks; whoever leaves early, by an exception too, ends the processes."""
+    """In the order of the tasks; leaving early, by an exception too, ends the processes."""
     if jobs == 1:
         yield from map(run_task, tasks)
         return
@@ -137,12 +137,12 @@ class Campaign:
 
     def summary(self) -> str:
         """One line."""
-        told = self.to_json()
+        figures = self.to_json()
         return (
             f"{self.runs} run{'s' * (self.runs != 1)}, {len(self.violations)} failed,"
-            f" {told['seeds_per_second']} a second"
-            f" ({told['seeds_per_core_second']} a second of one core),"
-            f" {told['virtual_over_real']} virtual seconds a second" + (", interrupted" if self.is_cut_short else "")
+            f" {figures['seeds_per_second']} a second"
+            f" ({figures['seeds_per_core_second']} a second of one core),"
+            f" {figures['virtual_over_real']} virtual seconds a second" + (", interrupted" if self.is_cut_short else "")
         )
 
 

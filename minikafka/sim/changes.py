@@ -41,7 +41,7 @@ SENDS_EACH: Final = 8
 """Records for each partition that was added."""
 
 REFUSALS: Final = (ElectionNotNeeded, InvalidPartitions, InvalidReplicaAssignment, NoReassignmentInProgress)
-"""Answers: somebody else was there before, or a broker is not known."""
+"""Answers: another was first, or a broker is not known."""
 
 
 class Changes:
@@ -64,7 +64,7 @@ class Changes:
         }
 
     def begin(self, fault: Fault) -> bool:
-        """Somebody sets out to do it."""
+        """An operator sets out to do it."""
         machine = self._machine()
         world = self._cluster.sim.of(machine)
         self._at_work[machine] = fault
@@ -72,7 +72,7 @@ class Changes:
         return True
 
     def elect_where_nobody_may_lead(self) -> None:
-        """Whoever led last is back with an empty disk: an operator sees that, and lets another replica lead."""
+        """The last leader is back with an empty disk: an operator sees that, and lets another replica lead."""
         targets = {fault.target for fault in self._at_work.values() if fault.kind == ELECT}
         for name in self._cluster.waiting_for_a_lost_disk():
             if str(name) not in targets:

@@ -13,13 +13,13 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, TypeVar
 
 from minikafka.broker.broker import Broker
-from minikafka.broker.peer import call
 from minikafka.config import BrokerConfig, parse_broker
 from minikafka.errors import BY_CODE, ProtocolError, TopicAlreadyExists, WorldError, error_of
 from minikafka.invariant import invariant
 from minikafka.ports import World
 from minikafka.quorum.image import MetadataImage, PartitionImage
 from minikafka.replication.partition import Partition
+from minikafka.rpc import call
 from minikafka.sim.world import SimWorld
 from minikafka.types import NO_NODE, Address, NodeId, TopicPartition
 from minikafka.wire.messages import CreateTopicsRequest, CreateTopicsResponse, NewTopic

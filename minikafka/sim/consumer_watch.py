@@ -36,7 +36,7 @@ WATCHED: Final = frozenset({"Fetch", "ListOffsets", "OffsetForLeaderEpoch"})
 
 @dataclass(slots=True)
 class _Place:
-    """What one consumer has been told about one partition."""
+    """What the answers to one consumer said about one partition."""
 
     next_offset: Offset = NO_OFFSET
     """Behind the last fetched batch; -1 when the position may come from elsewhere."""
@@ -104,20 +104,20 @@ class ConsumerWatch:
     # ---- requests ----------------------------------------------------------------------------------------------------
 
     def _fetch_sent(self, machine: str, place: _Place, asked: Any) -> None:
-        told = f"{machine} fetches {asked.topic}-{asked.partition} from {asked.fetch_offset}"
+        fetch = f"{machine} fetches {asked.topic}-{asked.partition} from {asked.fetch_offset}"
         epoch = asked.current_leader_epoch
         if place.next_offset == asked.fetch_offset and not 0 <= epoch <= place.validated:
-            self._report("fetched_before_validation", f"{told} in epoch {epoch}, validated is {place.validated}")
+            self._report("fetched_before_validation", f"{fetch} in epoch {epoch}, validated is {place.validated}")
         if place.diverges_at != NO_OFFSET and epoch >= place.validated and asked.fetch_offset > place.diverges_at:
-            self._report("fetched_past_divergence", f"{told}, the logs diverge at {place.diverges_at}")
+            self._report("fetched_past_divergence", f"{fetch}, the logs diverge at {place.diverges_at}")
 
     def _reset_sent(self, _machine: str, place: _Place, _asked: Any) -> None:
         place.next_offset = place.diverges_at = NO_OFFSET
 
     def _validation_sent(self, machine: str, place: _Place, asked: Any) -> None:
         if place.next_offset != NO_OFFSET and asked.leader_epoch != place.last_epoch:
-            told = f"{machine} asks about epoch {asked.leader_epoch} of {asked.topic}-{asked.partition}"
-            self._report("validated_with_wrong_epoch", f"{told}, its last batch is of epoch {place.last_epoch}")
+            question = f"{machine} asks about epoch {asked.leader_epoch} of {asked.topic}-{asked.partition}"
+            self._report("validated_with_wrong_epoch", f"{question}, its last batch is of epoch {place.last_epoch}")
 
     # ---- answers -----------------------------------------------------------------------------------------------------
 

@@ -115,7 +115,7 @@ class Crew:
             self.marks[f"fault_{fault.kind}"] += 1
 
     def end(self) -> None:
-        """Everything is put right: whoever stands still goes on."""
+        """Everything is put right: suspended members go on."""
         for undo in self._undo:
             undo()
         for post in self._posts.values():
@@ -140,8 +140,8 @@ class Crew:
         generations = sorted({member.generation for member in members})
         owned = sorted(name for member in members for name in member.owned)
         if len(generations) > 1 or owned != names:
-            told = ", ".join(f"{m.process} g{m.generation} {list(map(str, m.owned))}" for m in members)
-            return f"group {self.group.name} is not whole: {told}"
+            parts = ", ".join(f"{m.process} g{m.generation} {list(map(str, m.owned))}" for m in members)
+            return f"group {self.group.name} is not whole: {parts}"
         for name in names:
             replica = self._cluster.replica(self._cluster.leader_of(name), name)
             if replica is None:
@@ -302,7 +302,7 @@ class Crews:
             crew.end()
 
     def replace_who_is_gone(self) -> None:
-        """Each post has somebody who lives."""
+        """Each post has a live member."""
         for crew in self._crews:
             crew.replace_who_is_gone()
 

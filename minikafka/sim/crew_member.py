@@ -1,8 +1,8 @@
 """A member of a consumer group in a plan: the production consumer, and an application that reads, works and commits.
 
 Rules for this file: the application does what the documentation tells it to: it commits what it has processed and
-owns, and ends when its consumer tells it that somebody else is who it was. What it does with records goes into the book
-and, as far as it reads them, into the history.
+owns, and ends when its consumer tells it that another process has its place. What it does with records goes into the
+book and, as far as it reads them, into the history.
 """
 
 from __future__ import annotations

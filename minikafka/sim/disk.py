@@ -157,7 +157,7 @@ class SimDisk:
         return self._durable_names.get(durable) is self._names.get(path) and self._reachable(durable)
 
     def is_durable(self, path: str) -> bool:
-        """Would a power cut leave the file as it is now?"""
+        """Would a power cut leave the file unchanged?"""
         return not self.inode(path).pending and self.is_named(path)
 
     # ------------------------------------------------------------------------------------- files and names
@@ -247,7 +247,7 @@ class SimDisk:
 
     def remove(self, path: str) -> None:
         if path in self._names:
-            # Its unsynced names go with it: they must not come back in a folder made anew.
+            # Its unsynced names go with it: they must not come back in a new folder of that name.
             for folder in list(tree_below(self._name_changes, path)):
                 del self._name_changes[folder]
             self._change("remove", path)

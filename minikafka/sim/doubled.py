@@ -1,9 +1,9 @@
 """Which records were in requests that a link delivered twice.
 
 A retrying proxy sends a request again by itself. One copy may be written and the other one refused (the disk is full at
-that very moment); whoever hears only the refusal is told *not written*, which is true of the copy that was refused. TCP
-doubles nothing, and no broker can know that its answer is not the one that is heard. So a record that stands though it
-was refused is forgiven to those requests, and to no other.
+that very moment); a client that receives only the refusal reports *not written*, which is true of the copy that was
+refused. TCP doubles nothing, and no broker can know that its answer is not the one that is heard. So a record that
+stands though it was refused is forgiven to those requests, and to no other.
 
 Rule for this file: it names records, whatever became of them; what is allowed to them is said in ``losses.py``.
 """

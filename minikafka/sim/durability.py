@@ -69,21 +69,21 @@ class Inode:
     def lose_power(self, random: Random) -> str:
         """Keep a drawn number of the unsynced changes in order; the next one may be torn. Tells what became of it."""
         kept = random.randint(0, len(self.pending))
-        told = "disk_writes_lost" if kept < len(self.pending) else "disk_file_survived"
+        event = "disk_writes_lost" if kept < len(self.pending) else "disk_file_survived"
         for write in self.pending[:kept]:
             write.apply(self.durable)
         if kept < len(self.pending) and (torn := self.pending[kept].data) and random.random() < 0.5:
             part = torn[: random.randint(0, len(torn) - 1)]
-            told = "disk_write_torn"
+            event = "disk_write_torn"
             if random.random() < 0.25:
                 # The size and a later sector reached the platter, an earlier sector did not.
                 holes = min(len(part), SECTOR_SIZE * random.randint(1, 4))
                 part = bytes(holes) + part[holes:]
-                told = "disk_sectors_zeroed"
+                event = "disk_sectors_zeroed"
             self.durable += part
         self.pending.clear()
         self.content = bytearray(self.durable)
-        return told
+        return event
 
 
 class Folder:

@@ -17,13 +17,14 @@ from minikafka.sim.group_plans import MEMBER_FAULTS, drawn_failovers, drawn_grou
 from minikafka.sim.kafka_plans import with_kafka_clients
 from minikafka.sim.message_plans import contested_votes, isr_churn, late_fetches, snapshot_starts
 from minikafka.sim.plan import VOTERS, Fault, Operation, Plan, PlannedTopic
+from minikafka.sim.transactor_plans import with_transactors
 from minikafka.sim.whom import ELR, FOLLOWER, ISR, LEADER, MATE
 
 LOOSE: Final = "loose"
 """The producer with acks=0 or acks=1, where a plan has one."""
 
 RISKY, SCRATCH = "risky", "scratch"
-"""A topic whose leaders are elected uncleanly, and one that is deleted and created anew."""
+"""A topic whose leaders are elected uncleanly, and one that is deleted and created again."""
 
 RISKY_TOPIC: Final = PlannedTopic(
     name=RISKY,
@@ -101,7 +102,7 @@ def short_logs(plan: Plan, random: Random) -> Plan:
 
 
 def topic_lives(plan: Plan, random: Random) -> Plan:
-    """A topic that is deleted and created anew under its name."""
+    """A topic that is deleted and created again under its name."""
     lives = Fault(
         at_s=round(random.uniform(0.2, 2.0), 3),
         kind="topic_lives",
@@ -139,7 +140,7 @@ QUIET_S: Final = 3.5
 
 
 def rotten_bits(plan: Plan, random: Random) -> Plan:
-    """A bit rots on a disk; somebody reads from the start, and another broker may lose what it has not synced."""
+    """A bit rots on a disk; a consumer reads from the start, and another broker may lose what it has not synced."""
     at_s = round(random.uniform(0.4, 0.7) * plan.duration_s, 3)
     calm = [
         fault
@@ -163,7 +164,7 @@ def rotten_bits(plan: Plan, random: Random) -> Plan:
 
 
 def files_only(plan: Plan, _random: Random) -> Plan:
-    """No batches are kept in memory: whoever reads reads from the disk."""
+    """No batches are kept in memory: each read comes from the disk."""
     return plan.with_(settings={**plan.settings, "mk.memory.tails.bytes": "0"})
 
 
@@ -302,7 +303,7 @@ def compacted_topic(plan: Plan, random: Random) -> Plan:
 
     def keyed(operation: Operation) -> Operation:
         key = drawn_key(random, keys)
-        # Tombstones have no value that tells whose they are, and what a loose producer doubles must be told.
+        # Tombstones have no value that tells whose they are, and what a loose producer doubles must be distinguishable.
         return replace(operation, key=key.removeprefix(TOMBSTONE) if operation.client == LOOSE else key)
 
     if plan.groups or any(fault.kind == "rot" for fault in plan.faults):
@@ -318,6 +319,13 @@ def compacted_topic(plan: Plan, random: Random) -> Plan:
 def kafka_clients(plan: Plan, random: Random) -> Plan:
     """Clients of Kafka's protocol, over torn, reset and half-open connections."""
     return with_kafka_clients(plan, random)
+
+
+def transactors(plan: Plan, random: Random) -> Plan:
+    """Transactional producers, beside everything but damaged disks: a rotten log stops its partition for long."""
+    if any(fault.kind == "rot" for fault in plan.faults) or any(group.is_calm for group in plan.groups):
+        return plan
+    return with_transactors(plan, random)
 
 
 def refused_connections(plan: Plan, _random: Random) -> Plan:
@@ -348,5 +356,6 @@ EXTRAS: Final = (
     (0.1, elr_power_cut),
     (0.25, kafka_clients),
     (0.25, refused_connections),
+    (0.2, transactors),
 )
 """How often each is drawn."""

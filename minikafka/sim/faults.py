@@ -1,7 +1,8 @@
 """The faults of a plan at work: who is hit, what is done, and how it is put right.
 
-Targets are resolved when a fault happens, in the words of ``whom.py`` (``leader:orders-0`` is whoever leads then). The
-fault budget of ``plan.py`` is kept here: what would exceed it is carried out as something milder, and told so.
+Targets are resolved when a fault happens, in the words of ``whom.py`` (``leader:orders-0`` is the leader of that
+moment). The fault budget of ``plan.py`` is kept here: what would exceed it is carried out as something milder, and
+reported as that.
 
 Rules for this file: what a fault did is undone for the node that it hit; a restart never disturbs a node that lives; at
 the end of the safety phase everything is put right at once.
@@ -39,7 +40,7 @@ RESTART_S = 0.05
 """How soon a supervisor starts a process again that died as a message was held."""
 
 STOP_S_MAX = 4.0
-"""The longest controlled shutdown of a plan's settings, and some room."""
+"""The longest controlled shutdown of a plan's settings at pace 1, and some room."""
 
 SHAPES = {
     "slow_link": "bytes_per_s",
@@ -124,8 +125,8 @@ class Faults:
     def explains(self, event: Event) -> bool:
         """Did a broker stop because of what a fault did to its disk?"""
         why = str(event.facts["why"])
-        told = any(words in why for words in ("disk failed", "sync failed", "no space"))
-        return told and any(node_name(node) == event.node for node in self._disks_failed)
+        is_disk_failure = any(words in why for words in ("disk failed", "sync failed", "no space"))
+        return is_disk_failure and any(node_name(node) == event.node for node in self._disks_failed)
 
     def _resolve(self, target: str) -> tuple[NodeId, ...]:
         """Brokers; of a link, those at its ends."""
@@ -324,7 +325,7 @@ class Faults:
                     cluster.crash(node)
                 cluster.restart(node)
 
-        self._at(cluster.sim.loop.time() + max(fault.lasts_s, STOP_S_MAX), start_again)
+        self._at(cluster.sim.loop.time() + max(fault.lasts_s, STOP_S_MAX * self._plan.pace), start_again)
 
     def _jump_clock(self, fault: Fault, nodes: tuple[NodeId, ...]) -> None:
         for node in nodes:
@@ -353,7 +354,7 @@ class Faults:
         self._restart_later(fault, nodes)
 
     def _disk_full(self, fault: Fault, nodes: tuple[NodeId, ...]) -> None:
-        """No room for anything more; whoever stopped for it is started when there is room again."""
+        """No room for anything more; brokers that stopped for it are started when there is room again."""
         if self._is_spared(fault, nodes, "disk_full_spared"):
             return
         disks = [self._cluster.sim.disk(node_name(node)) for node in nodes]
@@ -400,7 +401,7 @@ class Faults:
         self._later(fault, heal)
 
     def _cut_link(self, source: str, target: str) -> Callable[[], None]:
-        """Lose everything between a broker and whoever is no broker, one way; the result undoes it."""
+        """Lose everything between a broker and all clients, one way; the result undoes it."""
         network = self._cluster.sim.network
         brokers = frozenset(map(node_name, self._cluster.nodes))
         network.tell("link_cut", source, target=target)

@@ -1,7 +1,7 @@
-"""What consumer groups say on the wire, and what their log holds, told to the book that judges it (check/groups.py).
+"""What consumer groups say on the wire, and what their log holds, passed to the book that judges it (check/groups.py).
 
 Requests and answers between members and coordinators are read as they are sent; ``__consumer_offsets`` is read as far
-as any watermark passes it, which is before anybody can be told of it.
+as any watermark passes it, which is before any client can receive it.
 
 Rules for this file: it only looks; what a damaged disk shows is not believed.
 """
@@ -124,10 +124,10 @@ class GroupWatch(OfPartition):
                 self._on_answer[message.api](message.call, asked, answer, message.source)
 
     def _request(self, message: Message) -> None:
-        told = self._on_request.get(message.api)
+        note = self._on_request.get(message.api)
         if message.call in self._asked:
-            if told is not None:
-                told(message.call, self._asked[message.call].request)
+            if note is not None:
+                note(message.call, self._asked[message.call].request)
             return
         request = decode_request(BY_NAME[message.api], message.body)
         # Whether a heartbeat is granted is for its broker to know; the others have the log to go by.
@@ -135,8 +135,8 @@ class GroupWatch(OfPartition):
         group = request.group_id
         owed = self.book.owed(group) if message.api == "OffsetFetch" else {}
         self._asked[message.call] = _Asked(request, self.book.fence(group, broker), owed)
-        if told is not None:
-            told(message.call, request)
+        if note is not None:
+            note(message.call, request)
 
     def _commit_sent(self, call: int, request: OffsetCommitRequest) -> None:
         offsets = {TopicPartition(each.topic, each.partition): each.offset for each in request.partitions}

@@ -85,8 +85,8 @@ class Held:
         """How, as a sentence; empty: it does not. A kill in the midst of a compaction may end it, or undo it."""
         found = self._of(log)
         same = latest(found) == latest(self._rows) if self._is_compacted else found == self._rows
-        told = f"{list(map(str, found))}, before the kill {list(map(str, self._rows))}"
-        return "" if same else told
+        difference = f"{list(map(str, found))}, before the kill {list(map(str, self._rows))}"
+        return "" if same else difference
 
 
 def stored_batches(log: PartitionLog, start: Offset, end: Offset) -> list[RecordBatch]:

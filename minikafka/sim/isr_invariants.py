@@ -4,7 +4,7 @@ A proposal is *open* from the moment the leader makes it until the controller ha
 partition epoch that it replaces is over. An open proposal may be committed at any time: a request or its response can
 be lost or late. The leader must therefore count every member of every open proposal (KIP-497).
 
-Rule for this file: it only looks. It looks when an ISR event was told and when the metadata has changed, never else.
+Rule for this file: it only looks. It looks when an ISR event happened and when the metadata has changed, never else.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class IsrChanges(OfPartition):
         self._open: dict[tuple[str, Epoch], list[_Proposal]] = {}
 
     def on_event(self, event: Event) -> None:
-        """Note a proposal as soon as it is told: the replica may be gone when the step is over."""
+        """Note a proposal at its event: the replica may be gone when the step is over."""
         key = (str(event.facts["partition"]), number_of(event, "epoch"))
         if event.kind == "became_leader":
             self._open.pop(key, None)  # a topic that was deleted and created again begins its epochs again

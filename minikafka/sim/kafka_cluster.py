@@ -1,6 +1,6 @@
 """What a Kafka client of the simulator knows of the cluster: leaders, their epochs, topic ids, and its connections.
 
-Rules for this file: metadata is asked for when something failed, never by the clock, so that a client that is told
+Rules for this file: metadata is asked for when something failed, never by the clock, so that a client that learns
 nothing stays with what it knows.
 """
 

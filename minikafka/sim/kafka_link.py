@@ -162,8 +162,8 @@ class KafkaLink:
         for name in VERSIONS:
             first, last = offered.get(api_named(name).key, (0, -1))
             if message["error_code"] or not first <= self.version(name) <= last:
-                told = f"ApiVersions offers {name} {first} to {last}, error {message['error_code']}"
-                self._wrong("refused_by_the_protocol", told)
+                wrong = f"ApiVersions offers {name} {first} to {last}, error {message['error_code']}"
+                self._wrong("refused_by_the_protocol", wrong)
 
     def _wrong(self, name: str, what: str) -> None:
         self._report(name, f"{self._client_id.decode()} at {self.address}: {what}")

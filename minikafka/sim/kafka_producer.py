@@ -41,6 +41,14 @@ SURELY_NOT_WRITTEN: Final = frozenset({10, 19, 45, 100})
 
 RETRIED: Final = frozenset({*STALE, 7, 19, 20})
 
+DEFAULTS_MS: Final = {
+    "request_timeout_ms": 30_000,
+    "delivery_timeout_ms": 120_000,
+    "retry_backoff_ms": 100,
+    "retry_backoff_max_ms": 1_000,
+}
+"""Kafka's, for plans without these settings: cutting a plan down leaves them out."""
+
 RECORDS_MAX = 3
 """Of one batch."""
 
@@ -90,7 +98,7 @@ class _Queue:
 
 
 class Fate:
-    """What became of one record that is told to the history at the end: its topic may be another one by then."""
+    """The outcome of one record, for the history's end: its topic may be another one by then."""
 
     def __init__(self, topic: str, value: str) -> None:
         self.topic = topic
@@ -126,10 +134,11 @@ class KafkaSender:
         """Of records for ``mortal`` topics: those that are deleted and created again. They outlive this process."""
         self._acks = int(settings.get("acks", -1))
         self._in_flight_max = int(settings.get("in_flight", 5))
-        self._request_s = int(settings["request_timeout_ms"]) / 1000
-        self._delivery_s = int(settings["delivery_timeout_ms"]) / 1000
-        self._backoff_s = int(settings["retry_backoff_ms"]) / 1000
-        self._backoff_max_s = int(settings["retry_backoff_max_ms"]) / 1000
+        times_s = {name: int(settings.get(name, default)) / 1000 for name, default in DEFAULTS_MS.items()}
+        self._request_s = times_s["request_timeout_ms"]
+        self._delivery_s = times_s["delivery_timeout_ms"]
+        self._backoff_s = times_s["retry_backoff_ms"]
+        self._backoff_max_s = times_s["retry_backoff_max_ms"]
         self._recorder = recorder
         self._report = report
         self._start_s = start_s
@@ -374,8 +383,10 @@ class KafkaSender:
             return
         if code == OUT_OF_ORDER and queue.sent[0] is batch:
             if self._is_idempotent and batch.attempts == 1 and batch.sequence and queue.acknowledged_on is link:
-                told = f"{self.machine}: {queue.name} sequence {batch.sequence} is refused behind an acknowledged batch"
-                self._report("pipelined_append_out_of_order", told)
+                sentence = (
+                    f"{self.machine}: {queue.name} sequence {batch.sequence} is refused behind an acknowledged batch"
+                )
+                self._report("pipelined_append_out_of_order", sentence)
             self._give_up(queue, _named(code))
             return
         if part is None or code in STALE:

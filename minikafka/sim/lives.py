@@ -1,8 +1,8 @@
-"""A topic that is created, sent to, deleted and created anew under its name, by one client that does both.
+"""A topic that is created, sent to, deleted and created again under its name, by one client that does both.
 
-What the last life must hold is told to the history at the end: its own records with their outcomes, and of former lives
-only those whose outcome is unknown, for such a request may arrive late. Whatever else comes back from a former life is
-a record that nobody sent.
+What the last life must hold is written to the history at the end: its own records with their outcomes, and of former
+lives only those whose outcome is unknown, for such a request may arrive late. Whatever else comes back from a former
+life is a record that nobody sent.
 
 Rules for this file: the client knows when a life begins and ends: it sends only between the answers to its creation and
 its deletion request, and waits for every outcome before it deletes.

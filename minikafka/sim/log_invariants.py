@@ -42,12 +42,12 @@ def disorder(log: PartitionLog) -> str:
     begun: dict[Epoch, Offset] = {}
     for batch in batches:
         begun.setdefault(batch.leader_epoch, max(batch.base_offset, log.start_offset))
-    told = [(epoch, start) for epoch, start in log.epochs.entries if start < log.end_offset]
+    entries = [(epoch, start) for epoch, start in log.epochs.entries if start < log.end_offset]
     beyond = [start for _, start in log.epochs.entries if start > log.end_offset]
     if log.has_gaps:  # of the first epoch only later batches may be left, or none
-        begun = {epoch: begun.get(epoch, start) for epoch, start in told[:1]} | begun
-        told[:1] = [(epoch, max(start, begun[epoch])) for epoch, start in told[:1]]
-    if beyond or told != list(begun.items()):
+        begun = {epoch: begun.get(epoch, start) for epoch, start in entries[:1]} | begun
+        entries[:1] = [(epoch, max(start, begun[epoch])) for epoch, start in entries[:1]]
+    if beyond or entries != list(begun.items()):
         return f"it knows {log.epochs!r}, its batches say {begun}, its end is {log.end_offset}"
     return ""
 

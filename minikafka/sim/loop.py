@@ -13,7 +13,7 @@ Rules for this file:
    Tasks and futures hash to their birth number, so that sets of them (``asyncio.wait``, ``TaskGroup``) iterate equally.
 2. The trace names who ran by birth number and function name; ``repr`` shows addresses and is banned.
 3. A dead incarnation never runs again. Its tasks stay referenced until :meth:`SimLoop.close`, or the garbage collector
-   would run their ``finally`` blocks in somebody's midst.
+   would run their ``finally`` blocks in the midst of another's.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Escaped(Exception):
 
 
 class Deadlock(Exception):
-    """Nothing is ready and no timer is set, yet somebody waits."""
+    """Nothing is ready and no timer is set, yet a task waits."""
 
 
 class Livelock(Exception):
@@ -107,11 +107,11 @@ class SimLoop(_Base):  # type: ignore[misc]
         self.trace = Trace(keep_lines=keep_trace_lines)
         self.failures: list[Failure] = []
         self.after_step: list[Callable[[], None]] = []
-        """Called after each step that told an event: the place for invariants."""
-        self.told = False
-        """The step under way has told something."""
+        """Called after each step with an event: the place for invariants."""
+        self.has_event = False
+        """The step under way has reported an event."""
         self.alarmed = False
-        """Something failed, or somebody has seen what should not be: :meth:`run_until_alarm` ends with this turn."""
+        """Something failed, or a check has failed: :meth:`run_until_alarm` ends with this turn."""
         self.world = Incarnation("", 0)
         """The simulation itself; it never dies."""
         self.incarnations: dict[str, Incarnation] = {}
@@ -258,13 +258,13 @@ class SimLoop(_Base):  # type: ignore[misc]
             handle.context.run(callback, *handle.args)
         except (SystemExit, KeyboardInterrupt):
             raise
-        except BaseException as error:  # noqa: BLE001 - as asyncio does: told, and the loop goes on
-            told = {"message": f"Exception in callback {label}", "exception": error}
-            handle.context.run(self.call_exception_handler, told)
+        except BaseException as error:  # noqa: BLE001 - as asyncio does: context, and the loop goes on
+            context = {"message": f"Exception in callback {label}", "exception": error}
+            handle.context.run(self.call_exception_handler, context)
         if task is not None and task.done():
             task.home.tasks.pop(task.birth, None)
-        if self.told:
-            self.told = False
+        if self.has_event:
+            self.has_event = False
             for check in self.after_step:
                 check()
 
@@ -322,7 +322,7 @@ class SimLoop(_Base):  # type: ignore[misc]
     # ------------------------------------------------------------------------------------- the end
 
     def lost_tasks(self) -> list[Failure]:
-        """Tasks of living nodes that wait for something nobody can ever set: collected, and told as failures.
+        """Tasks of living nodes that wait for something that can never be set: collected, and reported as failures.
 
         Call it at the end of a run; the tasks it finds are gone afterwards.
         """
@@ -338,8 +338,10 @@ class SimLoop(_Base):  # type: ignore[misc]
         gc.collect()
         if self.failures:
             first = self.failures[0]
-            told = "; ".join(f"t={f.time:.3f} {f.node or 'world'}: {f.message} {f.error!r}" for f in self.failures[:5])
-            raise SimulationFailed(f"{len(self.failures)} failures: {told}") from first.error
+            sentences = "; ".join(
+                f"t={f.time:.3f} {f.node or 'world'}: {f.message} {f.error!r}" for f in self.failures[:5]
+            )
+            raise SimulationFailed(f"{len(self.failures)} failures: {sentences}") from first.error
 
     def close(self) -> None:
         """Throw away every unfinished task, the dead ones' too. What their ``finally`` does reaches nothing."""

@@ -2,15 +2,15 @@
 
 - Records sent with acks=0 or acks=1 may be lost, doubled and reordered; never those of other producers beside them.
   Of a doubled one the copy that was acknowledged may be the one that is lost, or deleted before anybody read it: the
-  other one stands where nobody was told.
+  other one stands where none was acknowledged.
 - A topic with ``unclean.leader.election.enable`` may lose what was acknowledged before such an election, or while the
   former leader had not heard of it; its replicas must still become equal, so ``diverged`` is never allowed. A second
   such election may bring back what the first one lost, beside its retry: between two places of a record there were two.
-- A record that is deleted (retention, DeleteRecords) before its producer was told of it may be written once more: a
+- A record that is deleted (retention, DeleteRecords) before its producer was answered may be written once more: a
   replica that begins its log behind it has never heard of that producer, and takes its retry for a first send when it
   leads. Kafka's does so too (KIP-360: an unknown producer's sequence is believed). So between two places of a record
   some replica has begun its log.
-- A record whose request a link delivered twice may stand though its producer was told *not written*: one copy was
+- A record whose request a link delivered twice may stand though its producer reported *not written*: one copy was
   written, and the other one's refusal was heard first (``doubled.py``).
 
 Rule for this file: whatever is not allowed here is a violation.
@@ -50,10 +50,10 @@ OF_UNCLEAN_PARTITIONS: Final = frozenset(
         NonmonotonicSend,
     }
 )
-"""What an unclean election may do to those who were told of, or had read, what is gone: others stand in its place."""
+"""What an unclean election may do to clients of the lost records: others stand in their place."""
 
 KAFKAS_MS: Final = {"broker.session.timeout.ms": 9_000, "request_timeout_ms": 30_000}
-"""Defaults of what says how long after an election somebody may be told what its former leader wrote."""
+"""Defaults of what says how long after an election a client may receive what its former leader wrote."""
 
 UNCLEAN_SETTING: Final = "unclean.leader.election.enable"
 
@@ -74,7 +74,7 @@ class Losses:
         self._begun_anew_at = begun_anew_at
         """Where replicas began their logs behind what was deleted."""
         self._time_of = time_of
-        """When a line of the history was told."""
+        """When a line of the history was written."""
         self._doubled = doubled
         """The values of records whose produce request arrived twice."""
         clients = {**plan.clients, **plan.kafka}
@@ -113,18 +113,18 @@ class Losses:
     ) -> bool:
         if isinstance(finding, Duplicate):
             # It may have been read at a place where it was lost since. Where it stands twice, the leader that wrote it
-            # again had it already: its producer had been told by the one between that its sequence is not known.
+            # again had it already: the one between had answered its producer that its sequence is not known.
             epochs = self._standing.get(name, {}).get(finding.value, [])
             return all(sum(one < epoch <= next_one for epoch in elections) >= 2 for one, next_one in pairwise(epochs))
         if type(finding) not in OF_UNCLEAN_PARTITIONS:
             return False
-        told = [self._time_of(line) for line in finding.lines] or [0.0]
+        times = [self._time_of(line) for line in finding.lines] or [0.0]
         first, last = min(elections.values()), max(elections.values()) + self._heard_late_s
         if isinstance(finding, LostWrite | Unseen):
-            return max(told) <= last  # when it was acknowledged
+            return max(times) <= last  # when it was acknowledged
         if isinstance(finding, NonmonotonicPoll):
-            return min(told) >= first  # when somebody was sent back
-        return min(told) <= last
+            return min(times) >= first  # when a client was sent back
+        return min(times) <= last
 
     def _is_of_a_deletion(self, name: TopicPartition, finding: Duplicate) -> bool:
         offsets = sorted(offset for _, offset in finding.places)

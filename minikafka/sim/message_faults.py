@@ -8,8 +8,8 @@
 ``double_messages``     for its time, each request arrives again up to ``value`` seconds later
 ``hold_message``        the next one alone is held for ``lasts_s``; its sender is killed ``value`` seconds after it has
                         sent it and restarted at once (0: it lives); the message is delivered all the same
-``kill_granting_voter`` for ``value`` votes: whoever grants one is killed when its response has left; restarted after
-                        ``lasts_s``
+``kill_granting_voter`` for ``value`` votes: the voter that grants one is killed when its response has left; restarted
+                        after ``lasts_s``
 ======================= ================================================================================================
 
 ``Fault.message`` says which messages: ``Vote``, ``AlterPartition request``, ``Fetch answer``. Fetches of the metadata

@@ -70,7 +70,7 @@ class OneVotePerEpoch:
         """A request for a vote, or the response to one, was sent."""
         if message.kind == "request":
             request = self._asked[message.call] = decode_request(self._vote, message.body)
-            if not request.pre_vote:  # whoever asks has voted for itself
+            if not request.pre_vote:  # a candidate has voted for itself
                 self._note(request.candidate_id, request.candidate_epoch, request.candidate_id, report)
             return
         request = self._asked.get(message.call)
@@ -94,7 +94,7 @@ class Progress:
         self._cuts: Counter[tuple[object, ...]] = Counter()
 
     def on_event(self, event: Event, report: Report) -> None:
-        """A broker told something."""
+        """A broker reported an event."""
         if event.kind in PROGRESS:
             self._responses.pop(event.node, None)
         elif event.kind in CUTS:
@@ -114,8 +114,8 @@ class Progress:
         if responses[message.source] >= FETCHES_MAX:
             responses[message.source] = 0
             if not _is_refused(message.body):
-                told = f"{FETCHES_MAX} responses of {message.source} to fetches of {message.target} without progress"
-                report(self.name, f"{told}; the latest: {decode_response('Fetch', message.body)!r}"[:500])
+                loop = f"{FETCHES_MAX} responses of {message.source} to fetches of {message.target} without progress"
+                report(self.name, f"{loop}; the latest: {decode_response('Fetch', message.body)!r}"[:500])
 
 
 def _is_refused(body: bytes) -> bool:

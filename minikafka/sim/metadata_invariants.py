@@ -76,7 +76,7 @@ def _is_elected_uncleanly(before: PartitionImage | None, after: PartitionImage) 
 
 
 class Replayed:
-    """The whole metadata log, replayed batch by batch as it is committed: what every image must equal."""
+    """The whole metadata log, replayed batch by batch on commit: what every image must equal."""
 
     def __init__(self) -> None:
         self.end: Offset = 0
@@ -108,7 +108,7 @@ class AppliedEqual:
         """What each has applied last."""
         self._replayed = replayed or Replayed()
         self._known: dict[Offset, tuple[str, MetadataImage]] = {}
-        """Images that the replay has not reached, by whoever showed them first."""
+        """Images that the replay has not reached, by the node that showed them first."""
 
     def look(self, node: NodeId, image: MetadataImage, report: Report) -> None:
         """``node`` has applied ``image``."""
@@ -122,8 +122,10 @@ class AppliedEqual:
         if known is image or _state(known) == _state(image):
             return
         wrong = [name for name in STATE if getattr(known, name) != getattr(image, name)]
-        told = "; ".join(f"{name} {getattr(image, name)}, but {getattr(known, name)} by {first}" for name in wrong)
-        report("metadata_differs", f"at {image.offset} {me} knows {told}")
+        differences = "; ".join(
+            f"{name} {getattr(image, name)}, but {getattr(known, name)} by {first}" for name in wrong
+        )
+        report("metadata_differs", f"at {image.offset} {me} knows {differences}")
 
 
 class QuorumHolds:
@@ -134,7 +136,7 @@ class QuorumHolds:
         self._leaders: dict[Epoch, str] = {}
         self._committed: dict[Offset, Batch] = {}
         self._committed_in: dict[Epoch, Offset] = {}
-        """How far the metadata was committed when somebody in this epoch said so."""
+        """How far the metadata was committed when a node in this epoch said so."""
         self._ends: dict[str, Offset] = {}
 
     def on_event(self, event: Event, life: str, broker: Broker, report: Report) -> None:
@@ -157,8 +159,8 @@ class QuorumHolds:
             own: tuple[int, int] = broker.quorum.core.log_end
             candidates: tuple[int, int] = event.facts["log"]  # type: ignore[assignment]
             if candidates < own:
-                told = f"{life} voted for {event.facts['candidate']} in epoch {event.facts['epoch']}"
-                report("vote_for_a_log_behind", f"{told}: its log ends at {candidates}, the voter's at {tuple(own)}")
+                vote = f"{life} voted for {event.facts['candidate']} in epoch {event.facts['epoch']}"
+                report("vote_for_a_log_behind", f"{vote}: its log ends at {candidates}, the voter's at {tuple(own)}")
 
     def _commit(self, life: str, broker: Broker, new: Offset, report: Report) -> None:
         for stored in stored_batches(broker.quorum.log, self._ends.get(life, 0), new):

@@ -66,7 +66,7 @@ class _Call:
     copies: int = 0
     """How many copies of its request were sent."""
     arrivals: int = 0
-    """How many of them somebody was given."""
+    """How many of them were used."""
 
     def fail(self, error: Exception) -> None:
         if not self.answer.done():
@@ -153,11 +153,11 @@ class SimNetwork:
         self.request_rules: list[Rule] = []
         """Those about messages of one API, which also decide about the requests inside a stream."""
         self.observers: list[Callable[[Message, Verdict], None]] = []
-        """Told of each message as it is sent, with what will become of it."""
+        """Called with each message when it is sent, and with what will become of it."""
         self.answered: list[Callable[[Message], None]] = []
         """Observers of each response that its caller receives: the first to arrive, before the deadline."""
         self.tell: Callable[..., None] = _untold
-        """(kind, node, facts): told of what is done to links."""
+        """(kind, node, facts): called with what is done to links."""
         self.marks: Counter[str] = Counter()
         """What profiles did to messages: proof that they did."""
         self.doubled: list[Message] = []
@@ -288,7 +288,7 @@ class SimNetwork:
 
     def _request(self, call: _Call, body: bytes) -> None:
         message = Message(call.number, "request", call.source, call.peer.host, call.api, body)
-        # A request travels on a connection to whoever listens now; a successor does not inherit it.
+        # A request travels on a connection to the process that listens now; a successor does not inherit it.
         listener = self._listeners.get(call.peer)
         bound = listener if listener is not None and listener.listens() else None
 
@@ -410,7 +410,7 @@ class SimNetwork:
     # ------------------------------------------------------------------------------------- streams
 
     def connect(self, client: Incarnation, address: Address, peer: Peer) -> Stream:
-        """A stream to whoever listens at ``address`` now. A refusal reaches the client as a lost connection."""
+        """A stream to the process that listens at ``address`` now. A refused client sees a lost connection."""
         self._calls += 1
         stream = self._streams[self._calls] = Stream(
             self,
@@ -616,7 +616,7 @@ class NodeNetwork:
         self._incarnation = incarnation
 
     async def call(self, peer: Address, api: str, body: Buffers, *, deadline: float) -> bytes:
-        """Send and await the answer; Unreachable or OutcomeUnknown as told at the top of this module."""
+        """Send and await the answer; Unreachable or OutcomeUnknown as the top of this module says."""
         if not self._incarnation.alive:
             raise OutcomeUnknown(f"{self._incarnation} is dead")
         return await self._network.call(self._incarnation, peer, api, body, deadline)

@@ -33,6 +33,7 @@ def slower(plan: Plan, by: float = PACE) -> Plan:
         client_settings=_longer(plan.client_settings, by),
         clients={name: _longer(settings, by) for name, settings in plan.clients.items()},
         kafka={name: _longer(settings, by) for name, settings in plan.kafka.items()},
+        transactors={name: _longer(settings, by) for name, settings in plan.transactors.items()},
         topics=tuple(replace(topic, configs=_longer(topic.configs, by)) for topic in plan.topics),
         faults=tuple(_longer_fault(each, by) for each in plan.faults),
         groups=tuple(replace(each, settings=_longer(each.settings, by)) for each in plan.groups),

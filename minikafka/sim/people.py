@@ -5,7 +5,7 @@
 ``kill_reader c1``   the same; ``value`` 0: the next one goes on where it stood, 1: from the start of the log
 ``pause_reader g1``  SIGSTOP for ``lasts_s``: it comes back to a log that has changed
 ``delete_records``   of a partition, ``value`` of what is committed; 1: up to the watermark, as ``-1`` says it
-``topic_lives``      a topic is created, sent to, deleted and created anew (``lives.py``), ``value`` times, with
+``topic_lives``      a topic is created, sent to, deleted and created again (``lives.py``), ``value`` times, with
                      ``lasts_s`` of rest before and after each deletion
 ``reassign`` ...     what is changed in a running cluster (``changes.py``)
 ===================  ==================================================================================================
@@ -118,7 +118,7 @@ class People:
         return "; ".join(filter(None, [*waiting, *living, self.changes.missing()]))
 
     def end(self) -> None:
-        """Everything is put right: whoever is dead comes back at once, with what it has left to send."""
+        """Everything is put right: a dead client comes back at once, with what it has left to send."""
         for reader in self.readers:
             self._cluster.sim.resume(reader.machine)
         for sender in list(self.senders):

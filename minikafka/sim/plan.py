@@ -104,6 +104,8 @@ class Plan:
     kafka: Mapping[str, Mapping[str, int | str]] = field(default_factory=dict)
     """Clients of Kafka's protocol by machine, with their settings beside those: ``{"k1": {"acks": -1, "in_flight": 5,
     "produce": 13}, "kr1": {"reads": 1, "fetch": 12}}``; versions of APIs are Kafka's. Operations say what they send."""
+    transactors: Mapping[str, Mapping[str, int | str]] = field(default_factory=dict)
+    """Transactional producers by machine, which is their transactional id too, with settings of their own."""
     skew_s: Mapping[str, float] = field(default_factory=dict)
     """How far the calendars of nodes are ahead."""
     consumers: int = 0

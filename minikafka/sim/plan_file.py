@@ -5,7 +5,6 @@ Rule for this file: it refuses what no run could carry out, and draws nothing.
 
 from __future__ import annotations
 
-import difflib
 from itertools import chain
 from pathlib import Path
 
@@ -14,7 +13,9 @@ from minikafka.sim.extras import PEOPLE_FAULTS
 from minikafka.sim.faults import Faults
 from minikafka.sim.group_plans import MEMBER_FAULTS
 from minikafka.sim.plan import Fault, Plan
+from minikafka.sim.transactor_plans import TRANSACTOR_FAULTS
 from minikafka.sim.whom import CLIENT_END, View, links_of, nodes_of, with_any_client
+from minikafka.spelling import did_you_mean
 
 
 def read_plan(path: Path) -> Plan:
@@ -29,10 +30,9 @@ def read_plan(path: Path) -> Plan:
 
 
 def _check(fault: Fault, view: View) -> None:
-    known = (*Faults.BEGIN, *PEOPLE_FAULTS, *MEMBER_FAULTS)
+    known = (*Faults.BEGIN, *PEOPLE_FAULTS, *MEMBER_FAULTS, *TRANSACTOR_FAULTS)
     if fault.kind not in known:
-        near = difflib.get_close_matches(fault.kind, known, n=1)
-        raise ValueError(f"there is no such kind of fault{f'; did you mean {near[0]}?' if near else ''}")
+        raise ValueError(f"there is no such kind of fault{did_you_mean(fault.kind, known)}")
     if fault.kind in Faults.BEGIN:
         is_link = ">" in fault.target
         ends = (

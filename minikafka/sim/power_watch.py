@@ -120,8 +120,8 @@ class PowerWatch:
                 path = f"{name}/{offset_name(segment.base_offset, LOG)}"
                 unsynced = _first_unsynced(disk, path)
                 if unsynced is not None and log.start_offset <= unsynced < log.synced_end:
-                    told = f"{path} of broker {node} is durable below {unsynced}, synced end is {log.synced_end}"
-                    self._report(NOT_DURABLE, told)
+                    ends = f"{path} of broker {node} is durable below {unsynced}, synced end is {log.synced_end}"
+                    self._report(NOT_DURABLE, ends)
 
     def _look_at_marker(self, node: NodeId, disk: SimDisk, logs: LogDirectory) -> None:
         if disk.failed_in is not None:
@@ -155,8 +155,8 @@ class PowerWatch:
         found = [row for row in _rows(log, is_compacted=promise.is_compacted) if start <= row.base_offset < promise.end]
         same = latest(found) == latest(held) if promise.is_compacted else found[: len(held)] == held
         if log.end_offset < promise.end or not same:
-            told = f"{log!r} holds {list(map(str, found))}"
-            self._report(LESS_FOUND, f"{name} of broker {node}: {told}, promised were {list(map(str, held))}")
+            found_text = f"{log!r} holds {list(map(str, found))}"
+            self._report(LESS_FOUND, f"{name} of broker {node}: {found_text}, promised were {list(map(str, held))}")
 
 
 def _promise(log: PartitionLog) -> _Promise:

@@ -74,7 +74,7 @@ class Rot:
         self._is_current = is_current
         """Does the controller know a broker as who it is now? Until then an ISR may name its former life."""
         self._on_repair = on_repair
-        """Told whose replica has lost records now: until all is whole again that counts as a lost disk."""
+        """Called with the broker that has lost records now: until all is whole again that counts as a lost disk."""
         self._random = Random(f"{cluster.sim.seed}/rot")
 
     @property
@@ -101,7 +101,7 @@ class Rot:
         """Begin or resume the repair of whatever is rotten now: all faults end here, and with them its timers.
 
         A repair that is under way looks again a moment later: a leader that has just been resumed may be found silent
-        and fenced, and then the rotten replica is needed as it is.
+        and fenced, and then the rotten replica is needed, rotten or not.
         """
         for node, name in list(self.rotten):
             if node in self.under_repair:
@@ -152,7 +152,7 @@ class Rot:
     # ---- the operator ------------------------------------------------------------------------------------------------
 
     def _repair(self, node: NodeId, name: TopicPartition) -> None:
-        """As soon as every partition of the broker has somebody else in its ISR."""
+        """As soon as every partition of the broker has another member in its ISR."""
         cluster = self._cluster
         if (node, name) not in self.rotten or node in self.under_repair:
             return
@@ -174,7 +174,7 @@ class Rot:
             return
         del self.under_repair[node]
         if not self._can_be_spared(node):
-            # Others have left the ISR meanwhile: it is needed as it is.
+            # Others have left the ISR meanwhile: it is needed, rotten or not.
             cluster.restart(node)
             self._again(lambda: self._repair(node, name))
             return
@@ -199,7 +199,7 @@ class Rot:
 
 
 def _batches(disk: SimDisk, path: str) -> Iterator[_Place]:
-    """The whole batches of a file, as far as it is durable and as it is read."""
+    """The whole batches of a file, up to its durable end, in the form that reads return."""
     durable, content = disk.durable_bytes(path), disk.content_bytes(path)
     position = 0
     try:

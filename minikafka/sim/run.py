@@ -40,12 +40,18 @@ from minikafka.sim.people import People
 from minikafka.sim.plan import Fault, Plan
 from minikafka.sim.power_watch import PowerWatch
 from minikafka.sim.report import Report
+from minikafka.sim.transactor_plans import LEDGER, TRANSACTOR_FAULTS
+from minikafka.sim.transactors import Transactors
 from minikafka.sim.verdicts import LinkProfile
 from minikafka.sim.watch import LOSSES, Watch
 from minikafka.sim.world import SimWorld
+from minikafka.transactions.records import TRANSACTIONS_TOPIC
 from minikafka.types import NodeId, Offset, TopicPartition
 from minikafka.wire.batch import RecordBatch, split
 from minikafka.wire.records import decode_batch
+
+OWN_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, LEDGER})
+"""Topics whose records are no part of the history of producers and readers."""
 
 CONVERGE_S = 60.0
 """Virtual seconds for everything to become whole once no fault is left; the longest back-off and session fit twice."""
@@ -126,6 +132,9 @@ class Run:
         watch_kafka_sessions(self.sim, self.watch.report)
         self._consumers = ConsumerWatch(self.sim, People.consumers_of(plan), self.watch.report)
         self.crews = Crews(plan, self.cluster, self.watch, self._recorder, self.schedule.at, self.report.faults.append)
+        self.transactors = Transactors(
+            plan, self.cluster, self.schedule.at, self.report.faults.append, self.watch.report
+        )
         self._held: dict[TopicPartition, list[tuple[Offset, str]]] = {}
         """What the partitions of users' topics hold at the end."""
         self._events_seen = 0
@@ -175,9 +184,15 @@ class Run:
     def _safety(self) -> None:
         start = self.sim.loop.time()
         self.sim.network.profile = LinkProfile(**self.plan.link)
-        names = [TopicPartition(topic.name, number) for topic in self.plan.topics for number in range(topic.partitions)]
+        names = [
+            TopicPartition(topic.name, number)
+            for topic in self.plan.topics
+            for number in range(topic.partitions)
+            if topic.name != LEDGER
+        ]
         self.people.start(names)
         self.crews.start()
+        self.transactors.start()
         for fault in self.plan.faults:
             self.schedule.at(start + fault.at_s, partial(self._begin_of(fault), fault))
         self._play(start + self.plan.duration_s)
@@ -185,6 +200,8 @@ class Run:
     def _begin_of(self, fault: Fault) -> Callable[[Fault], None]:
         if fault.kind in MEMBER_FAULTS:
             return self.crews.begin
+        if fault.kind in TRANSACTOR_FAULTS:
+            return self.transactors.begin
         return self.people.begin if fault.kind in PEOPLE_FAULTS else self.faults.begin
 
     def _play(self, end_s: float) -> None:
@@ -204,8 +221,8 @@ class Run:
     def _check(self) -> None:
         """End the run if something is broken."""
         for failure in self.sim.loop.failures:
-            told = f"{failure.node or 'world'}: {failure.message} {failure.error!r}"
-            self.watch.report(failure_name(failure.error), told)
+            sentence = f"{failure.node or 'world'}: {failure.message} {failure.error!r}"
+            self.watch.report(failure_name(failure.error), sentence)
         self.sim.loop.failures.clear()
         self.sim.loop.alarmed = False
         for event in self.sim.journal[self._events_seen :]:
@@ -230,12 +247,13 @@ class Run:
         self.faults.end_all()
         self.people.end()
         self.crews.end()
+        self.transactors.end()
         self.sim.network.profile = LinkProfile(delay_mean_s=self.plan.link.get("delay_mean_s", 0.001))
         self._until(self._converged, CONVERGE_S, "not_converged", self._missing)
 
     def _converged(self) -> bool:
-        """As an operator would, start whoever has ended by itself (a log that failed stays failed till then), and let
-        somebody lead where nobody may by himself.
+        """As an operator would, start each broker that has ended by itself (a log that failed stays failed till then),
+        and elect a leader where no replica may lead by itself.
         """
         for node in self.cluster.nodes:
             self.faults.restart_if_stopped(node)
@@ -243,7 +261,7 @@ class Run:
         self.crews.replace_who_is_gone()
         if self.faults.rot.rotten or self.people.missing() or not self.cluster.is_settled():
             return False
-        return self._late_start() is None and not self.crews.missing()
+        return self._late_start() is None and not self.crews.missing() and not self.transactors.missing()
 
     def _late_start(self) -> str | None:
         """A replica that still begins before its leader does (KAFKA-FACTS 1.5), as a sentence."""
@@ -257,14 +275,14 @@ class Run:
 
     def _missing(self) -> str:
         rotten = [f"{name} on broker {node} is rotten" for node, name in self.faults.rot.rotten]
-        people = [self.people.missing(), self.crews.missing()]
+        people = [self.people.missing(), self.crews.missing(), self.transactors.missing()]
         return "; ".join(filter(None, [self.cluster.missing(), *people, self._late_start(), *rotten]))
 
     # ---- validations -------------------------------------------------------------------------------------------------
 
     def _validate(self) -> None:
         names = self.cluster.partition_names()
-        of_users = [name for name in names if name.topic != OFFSETS_TOPIC]
+        of_users = [name for name in names if name.topic not in OWN_TOPICS]
         if of_users:
             reader = self.people.read_with("final", of_users, in_haste=True)
             ends = {name: self._high_watermark(name) for name in of_users}
@@ -281,19 +299,27 @@ class Run:
         self.people.tell_fates()
         for name in names:
             self._compare(name)
-        wrong = [told for name in names for told in self._look_at_logs(name)]
-        # Whoever began at a log's start missed nothing, though a leader after it may begin earlier.
+        wrong = [report for name in names for report in self._look_at_logs(name)]
+        # A reader that began at a log's start missed nothing, though a leader after it may begin earlier.
         self.crews.judge(
             {
                 name: [row for row in rows if row[0] >= self.watch.deleted_below(name)]
                 for name, rows in self._held.items()
             }
         )
+        self._judge_transactions()
         self._recover()
         self.checker_verdict(complete=True)
-        for told in wrong:  # behind what it made somebody see
-            self.watch.report(*told)
+        for report in wrong:  # behind what it made readers see
+            self.watch.report(*report)
         self._check()
+
+    def _judge_transactions(self) -> None:
+        places = self.transactors.places
+        leaders = {name: self.cluster.replica(self.cluster.leader_of(name), name) for name in places}
+        self.transactors.judge(
+            {name: list(_raw_batches(leader.log)) for name, leader in leaders.items() if leader is not None}
+        )
 
     def _high_watermark(self, name: TopicPartition) -> int:
         replica = self.cluster.replica(self.cluster.leader_of(name), name)
@@ -319,7 +345,7 @@ class Run:
                     missed=self.watch.copied.tombstones(node_name(node), name),
                 )
             )
-            if name.topic == OFFSETS_TOPIC:
+            if name.topic in OWN_TOPICS:
                 continue
             rows = [
                 (record.offset, batch.leader_epoch, value_id(record.value))
@@ -395,19 +421,19 @@ class Run:
         )
         self._recorder.expect(promised)
         for finding in self.checker.verdict().findings:
-            told = f"{finding.place()}: {finding.sentence()}"
+            sentence = f"{finding.place()}: {finding.sentence()}"
             if self.losses.allows(finding):
-                self.report.named.append(f"{finding.kind}: {told}")
+                self.report.named.append(f"{finding.kind}: {sentence}")
                 self.report.marks[f"named_{finding.kind}"] += 1
             else:
-                self.watch.report(finding.kind, told)
+                self.watch.report(finding.kind, sentence)
 
     def _sum_up(self) -> None:
         report, loop = self.report, self.sim.loop
         report.violations = self.watch.violations
         report.virtual_s, report.steps, report.trace = loop.time(), loop.steps, loop.trace.hexdigest()
         report.marks += self.sim.marks + self.sim.network.marks + self.faults.marks + self.people.marks
-        report.marks += self.crews.marks
+        report.marks += self.crews.marks + self.transactors.marks
         for node in self.cluster.nodes:
             report.marks += self.sim.disk(node_name(node)).marks
         if not report.ok:
@@ -455,7 +481,7 @@ def event_failure_name(why: str) -> str:
 
 
 def slug(sentence: str) -> str:
-    """``one leader per epoch (told=2 ...)`` as ``one_leader_per_epoch``."""
+    """``one leader per epoch (seen=2 ...)`` as ``one_leader_per_epoch``."""
     words = sentence.split(" (", maxsplit=1)[0]
     return "_".join("".join(c if c.isalnum() else " " for c in words.lower()).split())
 

@@ -10,7 +10,6 @@ minute; the faults keep within the budget of ``plan.py``; the same seed and sett
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -28,6 +27,7 @@ from minikafka.sim.run import Run
 from minikafka.sim.shrink import Shrinker
 from minikafka.sim.story import NotedFaults, story_of
 from minikafka.sim.whom import LEADER
+from minikafka.spelling import did_you_mean
 
 TOPIC: Final = "orders"
 BROKERS: Final = 3
@@ -124,10 +124,8 @@ def asked_for(settings: Mapping[str, str]) -> Asked:
         if name in PRODUCER_NAMES:
             producer[PRODUCER_NAMES[name]] = _value(text)
         elif name not in broker:
-            near = difflib.get_close_matches(name, [*known, *PRODUCER_NAMES], n=1)
-            raise InvalidConfig(
-                f"unknown setting {name}" + (f"; did you mean {near[0]}?" if near else ""), setting=name
-            )
+            hint = did_you_mean(name, [*known, *PRODUCER_NAMES])
+            raise InvalidConfig(f"unknown setting {name}{hint}", setting=name)
     parse_broker(broker)
     if ProducerConfig(**{**QUICK_CLIENT, **producer}).required_acks == 0:  # type: ignore[arg-type]
         raise InvalidConfig("acks=0: nothing is acknowledged, so no acknowledged record can be lost", setting="acks")
@@ -185,7 +183,7 @@ def _operations(random: Random) -> tuple[Operation, ...]:
 
 
 def _faults(random: Random, operations: Sequence[Operation]) -> tuple[Fault, ...]:
-    """Most of them within milliseconds of a send, and most at whoever leads then."""
+    """Most of them within milliseconds of a send, and most at the leader of that moment."""
     faults = []
     for _ in range(FAULTS):
         kind = random.choices(list(KINDS), list(KINDS.values()))[0]
@@ -275,7 +273,7 @@ Progress = Callable[[str], None]
 def search(result: Search, *, seeds: int, start: int = 0, progress: Progress = lambda _: None) -> Search:
     """Try seeds one by one until one loses an acknowledged record; cut it down, and a few more if it stays long.
 
-    The shortest story is kept. ``result`` is filled in as it goes: whoever interrupts the search still knows what was
+    The shortest story is kept. ``result`` is filled in as it goes: an interrupted search still shows what was
     tried.
     """
     end = start + seeds
@@ -302,7 +300,7 @@ def search(result: Search, *, seeds: int, start: int = 0, progress: Progress = l
 
 
 def cut_down(plan: Plan, asked: Asked, progress: Progress = lambda _: None) -> Found:
-    """The smallest plan found that still loses a record, told."""
+    """The smallest plan found that still loses a record, as a story."""
     runs = 0
 
     def fails(candidate: Plan) -> str | None:

@@ -17,10 +17,15 @@ from minikafka.invariant import invariant
 from minikafka.sim.extras import with_extras
 from minikafka.sim.pace import slower
 from minikafka.sim.plan import FSYNC, PAGE_CACHE, VOTERS, Fault, Operation, Plan, PlannedTopic
+from minikafka.sim.transactor_plans import with_transactors
 from minikafka.sim.whom import CONTROLLER, LEADER
 
 OPERATIONS: Final = 200
 FAULTS: Final = 10
+
+OPERATIONS_BESIDE: Final = 60
+FAULTS_BESIDE: Final = 6
+"""Of plans that are about transactional producers."""
 
 NODE_FAULTS: Final = (
     "crash",
@@ -57,6 +62,12 @@ def plan_of(
 def plain_plan_of(seed: int) -> Plan:
     """Three brokers, 200 sends, ten faults and nothing else: what issue 3 names its pace for."""
     return slower(_drawn_plan(seed, OPERATIONS, FAULTS, (), None, brokers=VOTERS))
+
+
+def transactor_plan_of(seed: int) -> Plan:
+    """Transactional producers in every plan: a family of its own, which hunts for bugs of transactions."""
+    plan = _drawn_plan(seed, OPERATIONS_BESIDE, FAULTS_BESIDE, (), None)
+    return slower(with_transactors(plan, Random(f"{seed}/plan/transactors")))
 
 
 def _drawn_plan(

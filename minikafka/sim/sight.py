@@ -1,4 +1,4 @@
-"""What an invariant over replicas is shown: one replica, after a step that told something about it.
+"""What an invariant over replicas sees: one replica, after a step with an event about it.
 
 Rule for this file: it names what there is to see and says nothing about what is right.
 """
@@ -39,7 +39,7 @@ Key: TypeAlias = tuple[TopicPartition, TopicId]
 
 
 class Sight:
-    """One replica after a step that told something about it."""
+    """One replica after a step with an event about it."""
 
     __slots__ = (
         "brokers",
@@ -66,7 +66,7 @@ class Sight:
         self.time = event.time
         self.name = partition.partition
         self.key = (partition.partition, partition.topic_id)
-        """A topic that was deleted and created anew is another one: its epochs and offsets begin again."""
+        """A topic that was deleted and created again is another one: its epochs and offsets begin again."""
         self.partition = partition
         self.leader = partition.role if isinstance(partition.role, LeaderReplica) else None
         """Its role, if it leads."""
@@ -87,7 +87,7 @@ class Sight:
 
 
 def life_of(event: Event) -> str:
-    """Node and incarnation of whoever told it."""
+    """Node and incarnation that the event came from."""
     return f"{event.node}#{event.incarnation}"
 
 
@@ -98,7 +98,7 @@ def number_of(event: Event, fact: str) -> int:
 
 
 class OfPartition(ABC):
-    """An invariant over one replica, looked at after each step that told something about it."""
+    """An invariant over one replica, checked after each step with an event about it."""
 
     name: ClassVar[str]
 

@@ -1,4 +1,4 @@
-"""A run that lost a record, told in numbered sentences: what was done to it, sent, elected and cut.
+"""A run that lost a record, in numbered sentences: what was done to it, sent, elected and cut.
 
 Rules for this file: it reads plan and journal, and says only what the loss needs; one sentence is one step of the
 story, in the order of time. Offsets and epochs are those of the partition that lost the record.
@@ -72,10 +72,10 @@ def story_of(
     first = lost[0]
     name = f"{first.topic}-{first.partition}"
     events = [event for event in journal if event.facts.get("partition") == name]
-    told = [(each.time, _fault(each)) for each in happened]
-    told += _sends(plan, lost, name, events)
-    told += _changes(name, events, first.offset)
-    return [f"t={time:.3f} s: {sentence}" for time, sentence in sorted(told, key=lambda step: step[0])]
+    steps = [(each.time, _fault(each)) for each in happened]
+    steps += _sends(plan, lost, name, events)
+    steps += _changes(name, events, first.offset)
+    return [f"t={time:.3f} s: {sentence}" for time, sentence in sorted(steps, key=lambda step: step[0])]
 
 
 # ---- faults ----------------------------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ def _listed(values: Sequence[str]) -> str:
 
 
 def _changes(name: str, events: Sequence[Event], offset: Offset) -> Iterator[tuple[float, str]]:
-    """The election of somebody who lacks the record, and the cuts that took it from those who had it."""
+    """The election of a replica that lacks the record, and the cuts that took it from those that had it."""
     appended = next((event.time for event in events if event.kind == "batch_appended" and _covers(event, offset)), None)
     if appended is None:
         return
@@ -183,8 +183,8 @@ def _changes(name: str, events: Sequence[Event], offset: Offset) -> Iterator[tup
         )
         reason = f" ({why})" if why else ""
         epoch, end = elected.facts["epoch"], elected.facts["leo"]
-        told = f"broker {_node(elected)} becomes leader of {name} in epoch {epoch}{reason}; its log ends at {end}"
-        yield elected.time, told
+        sentence = f"broker {_node(elected)} becomes leader of {name} in epoch {epoch}{reason}; its log ends at {end}"
+        yield elected.time, sentence
     cuts = [e for e in later if e.kind == "tail_truncated" and _number(e, "new") <= offset < _number(e, "old")]
     if cuts:
         nodes = sorted({_node(event) for event in cuts})

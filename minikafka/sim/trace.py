@@ -1,6 +1,6 @@
 """What a run did, as a hash: equal runs have equal traces.
 
-Rule for this file: it is told lines and makes none; they name who ran by birth number and function name, never by an
+Rule for this file: it receives lines and makes none; they name who ran by birth number and function name, never by an
 address.
 """
 

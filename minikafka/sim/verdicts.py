@@ -1,6 +1,6 @@
 """What may become of a message between two nodes, and rules that decide it.
 
-A rule is asked about each message as it is sent; None means "no opinion". :func:`matching` makes the usual ones::
+A rule is asked about each message when it is sent; None means "no opinion". :func:`matching` makes the usual ones::
 
     network.rule(matching(Drop(), api="Fetch", kind="answer", source="n1", target="n2", count=3))
 """

@@ -96,7 +96,7 @@ class Watch:
         self._sent = SentMessages([node_name(node) for node in cluster.nodes], self.report)
         self._nodes = {node_name(node): node for node in cluster.nodes}
         self._names: dict[str, TopicPartition] = {}
-        self._told: list[Event] = []
+        self._new: list[Event] = []
         self._begun_anew: dict[str, dict[Offset, None]] = {}
         self._deleted_below: dict[str, Offset] = {}
         cluster.sim.observers.append(self._on_event)
@@ -128,7 +128,7 @@ class Watch:
             self._look_at_fencing(event)
         self._sent.progress.on_event(event, self.report)
         if "partition" in event.facts or event.kind in QUORUM_EVENTS or event.kind in IMAGE_EVENTS:
-            self._told.append(event)
+            self._new.append(event)
             if event.kind in PROPOSAL_EVENTS:
                 self._isr.on_event(event)
             if event.kind == "log_restarted":
@@ -175,9 +175,9 @@ class Watch:
             self.report(name, what)
 
     def _after_step(self) -> None:
-        if not self._told:
+        if not self._new:
             return
-        told, self._told = self._told, []
+        events, self._new = self._new, []
         brokers = self.cluster.present()
         newest: MetadataImage | None = None
         for node, broker in brokers.items():
@@ -189,7 +189,7 @@ class Watch:
             if newest is None or image.offset > newest.offset:
                 newest = image
         sights: dict[tuple[NodeId, TopicPartition], Sight] = {}
-        for event in told:
+        for event in events:
             node = self._nodes[event.node]
             if event.kind in QUORUM_EVENTS:
                 self._quorum.on_event(event, life_of(event), self.cluster.brokers[node], self.report)

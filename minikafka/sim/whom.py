@@ -13,8 +13,8 @@
 =================== ====================================================================================================
 
 A link is ``A>B``, one way; each end is one of these, or ``others`` (every broker that is not at the other end), or
-``client`` (whoever is no broker); the simulator also knows ``client:k1``, one client by its machine, which is its
-client id.
+``client`` (every node that is no broker); the simulator also knows ``client:k1``, one client by its machine, which is
+its client id.
 
 Rule for this file: who does not exist now (no leader) is nobody, and no error.
 """
@@ -46,7 +46,7 @@ End: TypeAlias = NodeId
 """One end of a link: a broker, or CLIENT_END."""
 
 CLIENT_END: Final[End] = 0
-"""Whoever is no broker; no broker has this id."""
+"""Every node that is no broker; no broker has this id."""
 
 
 class Standing(NamedTuple):

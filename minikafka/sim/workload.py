@@ -1,4 +1,4 @@
-"""Clients at work in a simulation: the production producer and consumer, and readers of ours; all they are told goes
+"""Clients at work in a simulation: the production producer and consumer, and readers of ours; all answers go
 into a history.
 
 Three outcomes of a send: ok, failed (surely not written), unknown; acks=0 is never more than unknown. A reader polls
@@ -15,7 +15,6 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from minikafka.broker.peer import call
 from minikafka.check import Recorder, value_id
 from minikafka.client.consumer import Consumer
 from minikafka.client.producer import Producer
@@ -30,6 +29,7 @@ from minikafka.errors import (
     WorldError,
 )
 from minikafka.ports import World
+from minikafka.rpc import call
 from minikafka.sim.compaction_plans import TOMBSTONE
 from minikafka.sim.plan import Operation
 from minikafka.sim.world import SimWorld
@@ -128,9 +128,9 @@ class SendingClient:
                 self._recorder.unknown(op, "acks=0")
                 self.unanswered -= 1
             elif error is None:
-                told = future.result()
-                offset = told.offset if told.offset >= 0 else None
-                self._recorder.acknowledged(op, partition=told.partition, offset=offset)
+                metadata = future.result()
+                offset = metadata.offset if metadata.offset >= 0 else None
+                self._recorder.acknowledged(op, partition=metadata.partition, offset=offset)
                 self.unanswered -= 1
             elif isinstance(error, ProtocolError):
                 self._failed(op, error)
@@ -333,7 +333,7 @@ class ConsumingClient:
                 )
 
     def _note_reset(self, name: TopicPartition, first: Offset, consumer: Consumer) -> None:
-        """It went forward by itself, to the log start that the leader told it."""
+        """It went forward by itself, to the log start that the leader reported."""
         start = consumer._positions.states[name].log_start_offset or 0
         if self.positions.get(name, 0) < min(first, start):
             self._recorder.seek(self.name, name.topic, name.partition, min(first, start))

@@ -1,4 +1,4 @@
-"""One simulation: a seed, a loop, a network, a disk per node, and everything that was told.
+"""One simulation: a seed, a loop, a network, a disk per node, and every event.
 
 ``SimWorld.of(node)`` builds the ports for a new incarnation of a node; ``SimWorld.spawn(node, coro)`` runs code on it.
 Whatever serves or starts tasks must be spawned, else it would belong to nobody and survive the node::
@@ -39,7 +39,7 @@ OFFLOAD_MAX_S = 0.1
 
 
 class Event(NamedTuple):
-    """Something a rule told."""
+    """An event of a rule."""
 
     time: float
     """Virtual seconds."""
@@ -50,8 +50,13 @@ class Event(NamedTuple):
     cause: str
 
     def __str__(self) -> str:
-        told = " ".join([f"{name}={canonical(value)}" for name, value in self.facts.items()])
-        return f"{self.time:.6f} {self.node}#{self.incarnation} {self.kind} {told}" + (
+        facts = " ".join(
+            [
+                f"{name}={value!r}" if type(value) in _SHOWN_AS_THEY_ARE else f"{name}={canonical(value)}"
+                for name, value in self.facts.items()
+            ]
+        )
+        return f"{self.time:.6f} {self.node}#{self.incarnation} {self.kind} {facts}" + (
             f" <- {self.cause}" if self.cause else ""
         )
 
@@ -61,8 +66,6 @@ _SHOWN_AS_THEY_ARE = frozenset({str, bytes, bool, int, float, type(None)})
 
 def canonical(value: object) -> str:
     """A text that is the same in every run: sets are sorted, and objects are never shown by address."""
-    if type(value) in _SHOWN_AS_THEY_ARE:
-        return repr(value)
     if isinstance(value, (set, frozenset)):
         return "{" + ", ".join(sorted(canonical(item) for item in value)) + "}"
     if isinstance(value, Mapping):
@@ -106,11 +109,11 @@ class SimWorld:
         self.network = SimNetwork(seed, self.loop)
         self.network.tell = self.tell
         self.journal: list[Event] = []
-        """Every event told, in order."""
+        """Every event, in order."""
         self.marks: Counter[str] = Counter()
-        """How often each kind of event was told: proof that rare paths were taken."""
+        """How often each kind of event happened: proof that rare paths were taken."""
         self.observers: list[Callable[[Event], None]] = []
-        """Called with each event as it is told; an exception from here goes to the teller."""
+        """Called with each event as it happens; an exception from here goes to the rule that reported it."""
         self._offload_times = Random(f"{seed}/offload")
         self._disks: dict[str, SimDisk] = {}
         self._clocks: dict[str, SimClock] = {}
@@ -236,6 +239,6 @@ class SimWorld:
         self.journal.append(event)
         self.marks[event.kind] += 1
         self.loop.trace.fresh.append(str(event))
-        self.loop.told = True
+        self.loop.has_event = True
         for observer in self.observers:
             observer(event)

@@ -1,15 +1,13 @@
 """minikafka as a source and a sink of Spark: ``format("minikafka")``, with the options of Spark's own Kafka connector.
 
-What this floor knows: Spark's Python Data Source API, Arrow, and brokers as seen over the wire through a synchronous
-client. What it does not know: asyncio, the asynchronous clients, brokers from inside.
+What this floor knows: Spark's Python Data Source API, Arrow, and brokers as seen over the wire through the synchronous
+caller of ``minikafka/blocking/``. What it does not know: asyncio, the asynchronous clients, brokers from inside.
 
 ::
 
     options.py   every option, parsed and judged          pure
     offsets.py   the offset that Spark checkpoints        pure
-    plan.py      ranges, limits, what was lost            pure
-    client.py    brokers, synchronously                   http.client
-    reading.py   one range of one partition, to its end   client + rules above
+    plan.py      which task reads what, what was lost     pure
     decode.py    record batches to Arrow                  pyarrow
     source.py    the readers                              pyspark
     sink.py      the writers                              pyspark

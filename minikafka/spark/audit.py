@@ -68,15 +68,20 @@ class Audit:
         self.findings: list[Finding] = []
         self.totals: dict[str, int] = {}
         answers = lines.where("type in ('ok', 'failed', 'unknown')").select(
-            "file", "op", f.col("type").alias("outcome"), f.col("partition").alias("told"), "offset", "error"
+            "file",
+            "op",
+            f.col("type").alias("outcome"),
+            f.col("partition").alias("acknowledged_partition"),
+            "offset",
+            "error",
         )
         # Joined again and again.
         self._sends = self._cache(
             lines.where("type = 'send'")
             .select("file", "op", "process", "topic", "partition", "key", "value", "sequence")
             .join(answers, ["file", "op"], "left")
-            .withColumn("partition", f.coalesce("told", "partition"))
-            .drop("told")
+            .withColumn("partition", f.coalesce("acknowledged_partition", "partition"))
+            .drop("acknowledged_partition")
         )
         self._idempotent = lines.where("type = 'expect' and not idempotent").isEmpty()
 
@@ -185,9 +190,9 @@ class Audit:
         if not polls.isEmpty():
             disputed = disputed.union(_several(polls.union(read)))
         disputed = self._cache(disputed.distinct())
-        told = answers.select(*PLACE, "value", f.concat(f.lit("the answer to "), "process").alias("who"))
+        acknowledged = answers.select(*PLACE, "value", f.concat(f.lit("the answer to "), "process").alias("who"))
         claims = (
-            told.union(polls)
+            acknowledged.union(polls)
             .union(read)
             .join(f.broadcast(disputed.limit(EXAMPLES_MAX)), PLACE)
             .groupBy(*PLACE, "value")
@@ -226,7 +231,7 @@ class Audit:
     def _read_above_hw(self, data: DataFrame) -> None:
         """Above the watermark that came with it, or above today's: then it was above that of its time too."""
         polls = self._cache(self._polls())
-        told = polls.where("offset >= high_watermark")
+        above = polls.where("offset >= high_watermark")
         ends = data.groupBy(*WHERE).agg((f.max("offset") + 1).alias("end"))
         beyond = (
             polls.where("high_watermark is null or offset < high_watermark")
@@ -237,7 +242,7 @@ class Audit:
             .groupBy("process", *WHERE, "high_watermark")
             .agg(f.max("offset").alias("offset"), f.max_by("value", "offset").alias("value"))
         )
-        self._keep(ReadAboveHw, told.unionByName(beyond), evidence.above)
+        self._keep(ReadAboveHw, above.unionByName(beyond), evidence.above)
 
     def compare(self, replicas: Replicas) -> int:
         """Hold the replicas' records against each other, below the high watermarks; rows looked at."""

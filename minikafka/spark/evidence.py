@@ -108,11 +108,11 @@ def diverged(row: Any) -> Finding:
     """A place with what each replica has there."""
     held = {each.node: (each.epoch, each.value) for each in row.holdings}
     owing = sorted({each.node for each in row.owing} | held.keys())
-    told = {node: held.get(node, (NO_EPOCH, MISSING)) for node in owing}
-    usual = Counter(told.values()).most_common(1)[0][0]
-    strays = [node for node in owing if told[node] != usual]
+    holdings = {node: held.get(node, (NO_EPOCH, MISSING)) for node in owing}
+    usual = Counter(holdings.values()).most_common(1)[0][0]
+    strays = [node for node in owing if holdings[node] != usual]
     return Diverged(
         **_place(row),
-        holdings=tuple((node, *told[node]) for node in owing),
+        holdings=tuple((node, *holdings[node]) for node in owing),
         detail=f"replica {', '.join(map(str, strays))} differs from the others",
     )

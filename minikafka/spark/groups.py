@@ -1,13 +1,13 @@
-"""A consumer group beside a query: where it begins (``startingOffsets=committed``) and what is told of it.
+"""A consumer group beside a query: where it begins (``startingOffsets=committed``) and which offsets it commits.
 
-With ``commitGroup=G`` the offsets of finished batches are committed to the group G, so that whoever watches lag sees
+With ``commitGroup=G`` the offsets of finished batches are committed to the group G, so that lag monitors see
 the job. The checkpoint stays the only memory of the query: what is committed decides nothing but where a *new* query
 begins.
 
 Rules for this file:
 
 1. A batch is committed when Spark says that it is done, never before.
-2. A query commits as somebody without membership: a group that has members, or has another query, is not fought over.
+2. A query commits without being a member: a group that has members, or has another query, is not fought over.
    A group with members is refused by name (:class:`CommitRefused`).
 3. A coordinator that does not answer in COMMIT_TIMEOUT_S is no reason to stop: the next batch commits all again.
 """
@@ -18,11 +18,12 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from minikafka.blocking.brokers import CALL_TIMEOUT_S, Brokers, BrokersUnreachable, call
 from minikafka.errors import ProtocolError, UnknownTopicOrPartition
-from minikafka.spark.client import CALL_TIMEOUT_S, Brokers, BrokersUnreachable, call, failure_in
 from minikafka.spark.offsets import Position
 from minikafka.types import Address, TopicPartition
 from minikafka.wire import group_messages as g
+from minikafka.wire.outcomes import error_in
 
 LOGGER = logging.getLogger("minikafka.spark")
 
@@ -42,7 +43,7 @@ class CommitRefused(Exception):
 
 
 class Group:
-    """One group's offsets, asked for and told synchronously."""
+    """One group's offsets, fetched and committed synchronously."""
 
     def __init__(self, brokers: Brokers, name: str) -> None:
         self.name = name
@@ -91,7 +92,7 @@ class Group:
             try:
                 response = call(self._coordinator, request, timeout_s=patience_s)
                 for each in response.partitions:
-                    error = failure_in(each)
+                    error = error_in(each)
                     # A topic that is gone has no place to tell of.
                     if error is not None and not isinstance(error, UnknownTopicOrPartition):
                         raise error
@@ -107,7 +108,7 @@ class Group:
         response: g.FindCoordinatorResponse = self._brokers.ask_any(
             g.FindCoordinatorRequest(keys=(self.name,)),
             timeout_s=timeout_s,
-            failure=lambda answer: failure_in(answer.coordinators[0]),
+            failure=lambda answer: error_in(answer.coordinators[0]),
         )
         found = response.coordinators[0]
         return Address(found.host, found.port)

@@ -34,7 +34,7 @@ class NoJava(Exception):
 
 
 def java_home(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """What JAVA_HOME should be; None: it is well as it is. NoJava."""
+    """What JAVA_HOME should be; None: it needs no change. Raises NoJava."""
     tried = []
     home = environment.get("JAVA_HOME")
     if home:
@@ -66,12 +66,12 @@ def java_home(environment: Mapping[str, str] = os.environ) -> Path | None:
 def _version(java: Path) -> int:
     """The major version that it tells; 0 when it does not run."""
     try:
-        told = subprocess.run(  # noqa: S603 - a path that the user's environment names
+        version = subprocess.run(  # noqa: S603 - a path that the user's environment names
             [str(java), "-version"], capture_output=True, text=True, timeout=ASK_TIMEOUT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return 0
-    found = re.search(r'version "(\d+)(?:\.(\d+))?', told.stderr)
+    found = re.search(r'version "(\d+)(?:\.(\d+))?', version.stderr)
     if found is None:
         return 0
     major = int(found[1])
@@ -90,7 +90,7 @@ def wrapper_home(java: Path) -> Path:
     folder.mkdir(mode=0o700, exist_ok=True)
     owner = folder.lstat()
     if not stat.S_ISDIR(owner.st_mode) or owner.st_uid != os.getuid():
-        raise NoJava(f"{folder} belongs to somebody else: set JAVA_HOME")
+        raise NoJava(f"{folder} belongs to another user: set JAVA_HOME")
     if not script.exists() or script.read_text(encoding="utf-8") != text:
         script.parent.mkdir(exist_ok=True)
         # Replaced at once: another process may be starting it.

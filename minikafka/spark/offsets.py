@@ -9,7 +9,7 @@ Without the members that begin with ``$`` (no topic's name may) it is the JSON o
 1. Ends are exclusive. The epoch is the leader's when the offset was committed: where that epoch ends in a later
    leader's log tells whether the records below the offset are still the same ones (KIP-101).
 2. Keys are sorted, because Spark compares offsets as texts; if nothing is new, the reader returns what it was given.
-3. ``$start`` stands in the end of batch 0 only. Spark does not keep the start of batch 0 and asks for it anew when the
+3. ``$start`` stands in the end of batch 0 only. Spark does not keep the start of batch 0 and asks for it again when the
    batch is replayed: ``latest`` would then be somewhere else, and what came between would be lost.
 4. ``$lost`` (kind -> partition -> records) stands in the end of a batch before which records were lost and that was
    allowed: so the query's progress shows it, and the checkpoint keeps it.

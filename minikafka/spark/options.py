@@ -8,7 +8,6 @@ connector refuses because it owns them are refused here too.
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -16,7 +15,9 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 from minikafka.addresses import parse_bootstrap
+from minikafka.blocking.reading import FETCH_SIZE, POLL_TIMEOUT_MS
 from minikafka.errors import InvalidConfig
+from minikafka.spelling import did_you_mean, nearest
 from minikafka.types import Address, Offset, TopicPartition
 
 Value = TypeVar("Value")
@@ -26,12 +27,9 @@ EARLIEST_OFFSET, LATEST_OFFSET = -2, -1
 """In offsets given as JSON."""
 
 DEFAULT_API_TIMEOUT_MS = 60_000
-POLL_TIMEOUT_MS = 120_000
 RETRY_COUNT = 3
 RETRY_INTERVAL_MS = 1_000
 MAX_TRIGGER_DELAY_MS = 15 * 60_000
-FETCH_SIZE = 1024 * 1024
-"""Bytes per fetch; docs/performance.md tells what larger ones cost."""
 
 OWNED = {
     "kafka.auto.offset.reset": "use startingOffsets",
@@ -144,7 +142,7 @@ Place: TypeAlias = ByWord | ByOffset | ByTimestamp | ByGroup
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """What a reader was told; times in seconds, sizes in bytes."""
+    """A reader's options; times in seconds, sizes in bytes."""
 
     bootstrap: tuple[Address, ...]
     selection: Selection
@@ -165,12 +163,12 @@ class SourceOptions:
     fetch_size: int
     push_filters: bool
     commit_group: str | None = None
-    """The group that is told of finished batches."""
+    """The group to which offsets of finished batches are committed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """What a writer was told; times in seconds, sizes in bytes."""
+    """A writer's options; times in seconds, sizes in bytes."""
 
     bootstrap: tuple[Address, ...]
     topic: str | None
@@ -192,8 +190,8 @@ class _Given:
                 raise OptionError(f"option {name} cannot be set: {OWNED[name]}")
             if name in known or name in ALSO_PASSED or name.startswith("kafka."):
                 continue
-            near = difflib.get_close_matches(name, list(known), n=1)
-            raise OptionError(f"unknown option {name}" + (f"; did you mean {known[near[0]]}?" if near else ""))
+            near = [known[each] for each in nearest(name, known)]
+            raise OptionError(f"unknown option {name}{did_you_mean(near[0], near) if near else ''}")
 
     def text(self, name: str) -> str | None:
         value = self._values.get(name.lower())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from minikafka.spark.client import Brokers, Topic
+from minikafka.blocking.brokers import Brokers, Topic
 from minikafka.spark.groups import Group, NothingCommitted
 from minikafka.spark.offsets import Position, StreamOffset
 from minikafka.spark.options import (

@@ -1,6 +1,6 @@
 """Which task reads what, and what the logs have lost since the checkpoint was written. Pure.
 
-The four ways to lose records that a query had not read, or had read but the log no longer has, are told apart: each is
+The four ways to lose records that a query had not read, or had read but the log no longer has, differ: each is
 an error of its own when failOnDataLoss=true, otherwise a count and a place to go on from.
 """
 
@@ -10,47 +10,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from minikafka.blocking.reading import (
+    DataLoss,
+    LogTruncated,
+    OffsetRange,
+    PartitionVanished,
+    RetentionPassedPosition,
+    TopicRecreated,
+)
 from minikafka.spark.offsets import Position
-from minikafka.types import NO_EPOCH, NO_OFFSET, Epoch, Offset, TopicId, TopicPartition
-
-
-class DataLoss(Exception):
-    """Records are gone. With the option failOnDataLoss=false the query goes on and reports them."""
-
-    def __init__(self, partition: TopicPartition, message: str) -> None:
-        super().__init__(f"{type(self).__name__}: {partition}: {message} (failOnDataLoss=false goes on and reports it)")
-        self.partition = partition
-
-
-class LogTruncated(DataLoss):
-    """A leader was elected that never had what this query read: its log parts from ours below the position."""
-
-
-class RetentionPassedPosition(DataLoss):
-    """Retention or DeleteRecords removed records before they were read."""
-
-
-class TopicRecreated(DataLoss):
-    """The topic was deleted and made anew: its offsets mean other records."""
-
-
-class PartitionVanished(DataLoss):
-    """The topic or the partition no longer exists."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetRange:
-    """What one task reads: ``start`` to ``end`` (exclusive) of one partition, as it stood at leader epoch ``epoch``."""
-
-    partition: TopicPartition
-    start: Offset
-    end: Offset
-    epoch: Epoch = NO_EPOCH
-    topic_id: TopicId | None = None
-
-    @property
-    def size(self) -> int:
-        return self.end - self.start
+from minikafka.types import NO_EPOCH, NO_OFFSET, Offset, TopicId, TopicPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +54,7 @@ def resume(
         return Resumed(offset=position.offset, loss=PartitionVanished(partition, "it no longer exists"))
     if topic_id is not None and facts.topic_id is not None and topic_id != facts.topic_id:
         recreated = TopicRecreated(
-            partition, f"the topic has the id {facts.topic_id}, the checkpoint is of {topic_id}: it was made anew"
+            partition, f"the topic has the id {facts.topic_id}, the checkpoint is of {topic_id}: it was re-created"
         )
         return Resumed(offset=facts.log_start, loss=recreated)
     if position.epoch != NO_EPOCH and NO_OFFSET < facts.epoch_end < position.offset:
@@ -148,9 +117,9 @@ def wrong_partitions(given: Iterable[TopicPartition], actual: Iterable[TopicPart
     if named == there:
         return ""
     lacking, surplus = sorted(there - named), sorted(named - there)
-    told = []
+    faults = []
     if lacking:
-        told.append(f"{', '.join(map(str, lacking))} lack an offset")
+        faults.append(f"{', '.join(map(str, lacking))} lack an offset")
     if surplus:
-        told.append(f"{', '.join(map(str, surplus))} do not exist")
-    return f"offsets must be given for every partition and no other: {'; '.join(told)}"
+        faults.append(f"{', '.join(map(str, surplus))} do not exist")
+    return f"offsets must be given for every partition and no other: {'; '.join(faults)}"

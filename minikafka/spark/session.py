@@ -25,7 +25,7 @@ class NoSpark(Exception):
 
 
 class NoPackage(Exception):
-    """The Python that Spark is told to use has no minikafka."""
+    """The Python that Spark is configured to use has no minikafka."""
 
 
 def prepare_environment(master: str) -> None:

@@ -27,13 +27,14 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from minikafka.blocking.brokers import Brokers, call
 from minikafka.client.partitioner import partition_of_key
 from minikafka.errors import InvalidProducerEpoch, NetworkException, OutOfOrderSequenceNumber, ProtocolError
-from minikafka.spark.client import Brokers, call, failure_in
 from minikafka.spark.options import OptionError, SinkOptions
 from minikafka.spark.travel import Travels
 from minikafka.types import TopicPartition
 from minikafka.wire import messages as m
+from minikafka.wire.outcomes import error_in
 from minikafka.wire.records import BatchBuilder, Row
 
 PRODUCE_TIMEOUT_S = 30.0
@@ -216,7 +217,7 @@ class TaskWriter:
         for group in groups.values():
             for answer in self._brokers.produce(group, timeout_s=PRODUCE_TIMEOUT_S):
                 place = TopicPartition(answer.topic, answer.partition)
-                error = failure_in(answer)
+                error = error_in(answer)
                 if error is None:
                     self._done(self._partitions[place])
                 else:
@@ -273,15 +274,15 @@ class TaskWriter:
             response: m.DescribeProducersResponse = call(
                 self._brokers.leader(place).address, m.DescribeProducersRequest(partitions=(item,))
             )
-            error = failure_in(response.partitions[0])
+            error = error_in(response.partitions[0])
             if error is not None:
                 raise error
             return response.partitions[0]
 
-        told = self._brokers.retrying(f"asking what was written to {place}", ask)
-        if told.producer_epoch > self._identity.epoch:
+        state = self._brokers.retrying(f"asking what was written to {place}", ask)
+        if state.producer_epoch > self._identity.epoch:
             raise InvalidProducerEpoch(f"{place}: a later batch of this query was written already")
-        return told.last_sequence + 1 if told.producer_epoch == self._identity.epoch else 0
+        return state.last_sequence + 1 if state.producer_epoch == self._identity.epoch else 0
 
 
 def _bytes(value: Any) -> bytes | None:

@@ -34,15 +34,15 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
+from minikafka.blocking.brokers import Brokers
+from minikafka.blocking.reading import OffsetRange, RangeReader
 from minikafka.spark import plan
-from minikafka.spark.client import Brokers
 from minikafka.spark.decode import schema_text, to_arrow
 from minikafka.spark.groups import Group
 from minikafka.spark.offsets import Position, StreamOffset, from_json, limited, new_records
 from minikafka.spark.options import ByGroup, ByOffset, OptionError, SourceOptions, parse_sink, parse_source
 from minikafka.spark.places import Present, present, present_or_fail, resolve
-from minikafka.spark.plan import OffsetRange, PartitionFacts
-from minikafka.spark.reading import RangeReader
+from minikafka.spark.plan import PartitionFacts
 from minikafka.spark.sink import BatchWriter, StreamWriter, check_columns
 from minikafka.spark.travel import Travels
 from minikafka.types import NO_EPOCH, NO_OFFSET, Offset, TopicPartition
@@ -275,7 +275,7 @@ class StreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow)
         latest = self._ends(found)
         self._latest = latest
         if self._target is not None:
-            # What Trigger.AvailableNow promised to read; a topic made anew may end before it.
+            # What Trigger.AvailableNow promised to read; a re-created topic may end before it.
             latest = {
                 name: min(latest[name], target, key=lambda each: each.offset)
                 for name, target in self._target.items()
@@ -444,7 +444,7 @@ class StreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow)
         return self._brokers
 
     def commit(self, end: dict[str, Any]) -> None:
-        """A batch is done: its group is told, if there is one. The query itself lives by Spark's checkpoint."""
+        """Commit a finished batch's offsets to the group, if any. Spark's checkpoint keeps the query's place."""
         positions = from_json(end).positions
         if self._options.commit_group is None or positions == self._committed:
             return
@@ -460,11 +460,11 @@ class StreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
 def _counted(losses: list[plan.Resumed]) -> dict[str, dict[str, int]]:
     """Kind -> partition -> records that are gone (0: nobody can tell)."""
-    told: dict[str, dict[str, int]] = {}
+    counts: dict[str, dict[str, int]] = {}
     for each in losses:
         if each.loss is not None:
-            told.setdefault(type(each.loss).__name__, {})[str(each.loss.partition)] = each.lost_count
-    return told
+            counts.setdefault(type(each.loss).__name__, {})[str(each.loss.partition)] = each.lost_count
+    return counts
 
 
 def _only_epochs_differ(begin: StreamOffset, end: StreamOffset) -> bool:

@@ -19,12 +19,12 @@ from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypedDict, TypeVar, Unpack
 
 from minikafka.errors import RequestTimedOut
-from minikafka.testing import states
-from minikafka.testing.states import ANY, SomeNode, State, Wish
 from minikafka.types import Epoch, NodeId, Offset
+from minikafka.world import states
 from minikafka.world.event_ring import Line, Wanted
 from minikafka.world.faults import REORDER_MS, Fault, FaultSpec, MessageKind, paused, paused_fetching
 from minikafka.world.instruments import Instruments
+from minikafka.world.states import ANY, SomeNode, State, Wish
 
 Result = TypeVar("Result")
 Handle = TypeVar("Handle", bound="FaultInHand")
@@ -204,7 +204,7 @@ class ClusterFaults(Generic[Handle]):
 
 
 class ClusterWaits:
-    """``cluster.wait``: each returns as soon as it is so. RequestTimedOut after ``timeout_s``, with what was seen."""
+    """``cluster.wait``: each returns once its state holds. RequestTimedOut after ``timeout_s``, with what was seen."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -302,7 +302,7 @@ class ClusterWaits:
 
 
 class ClusterEvents:
-    """``cluster.events``: what the brokers told, oldest first; all of them, in the order in which they told it."""
+    """``cluster.events``: events of all brokers, oldest first, in the order in which they happened."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -333,7 +333,7 @@ class ClusterEvents:
         ring = self._stage.instruments.ring
         wanted = Wanted(kinds, partition, "" if node is None else str(node))
 
-        async def told() -> Line:
+        async def event() -> Line:
             start, seen = since, 0
             deadline = asyncio.get_running_loop().time() + timeout_s
             while True:
@@ -348,12 +348,12 @@ class ClusterEvents:
                 if left_s <= 0 or (ring.end == end and not await ring.until_news(end, left_s)):
                     which = f"{' or '.join(kinds) or 'event'} with {facts}" if facts else " or ".join(kinds) or "event"
                     raise RequestTimedOut(
-                        f"after {timeout_s:g} s no {which} {f'of {partition} ' if partition else ''}was told"
+                        f"after {timeout_s:g} s no {which} {f'of {partition} ' if partition else ''}happened"
                         + (f", only {seen} with other facts" if seen else ""),
                         seen=seen,
                     )
 
-        return await self._stage.on_loop(told)
+        return await self._stage.on_loop(event)
 
     def write(self, path: str | Path, *, since: int = 0) -> int:
         """Write a journal, which ``minikafka sim show`` opens; how many events it has."""

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 if TYPE_CHECKING:
-    from minikafka.world.local_cluster import LocalCluster
+    from minikafka.testing.local_cluster import LocalCluster
 
 BROKERS: Final = 3
 
@@ -150,8 +150,8 @@ def minikafka_topic(request: pytest.FixtureRequest) -> str:
 def _started(
     request: pytest.FixtureRequest, temporary: pytest.TempPathFactory, brokers: int, settings: Mapping[str, str]
 ) -> Iterator[LocalCluster]:
-    # Only now: whoever asks for no broker must not pay for one.
-    from minikafka.world.local_cluster import LocalCluster  # noqa: PLC0415
+    # Only now: a test without brokers must not pay for one.
+    from minikafka.testing.local_cluster import LocalCluster  # noqa: PLC0415
 
     asked: dict[str, Any] = {}
     if request.scope == "function":
@@ -197,7 +197,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    """A failed test keeps what its brokers told."""
+    """A failed test keeps its brokers' events."""
     outcome: Any = yield
     report: pytest.TestReport = outcome.get_result()
     bench = item.config.stash[_BENCH]
@@ -207,8 +207,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
         name = _NOT_IN_A_NAME.sub("-", item.nodeid)[-TOPIC_NAME_MAX:].strip("-.")
         path = bench.journals / f"{name}.{each.fixture}.jsonl"
         count = each.cluster.events.write(path, since=each.begins_at)
-        told = f"{path}\n{count} events of this test; to see them: minikafka sim show '{path}' --html run.html"
-        report.sections.append((f"brokers' journal ({each.fixture})", told))
+        advice = f"{path}\n{count} events of this test; to see them: minikafka sim show '{path}' --html run.html"
+        report.sections.append((f"brokers' journal ({each.fixture})", advice))
 
 
 @pytest.hookimpl(hookwrapper=True)

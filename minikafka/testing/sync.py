@@ -29,7 +29,7 @@ from minikafka.types import NodeId, Offset, TopicPartition
 from minikafka.world.clients import AdminClient, Consumer, Producer
 
 if TYPE_CHECKING:
-    from minikafka.world.local_cluster import LocalCluster
+    from minikafka.testing.local_cluster import LocalCluster
 
 CLOSE_S: Final = 1.0
 """What records without an answer get: their brokers may be dead, and a producer would try for two minutes."""

@@ -31,7 +31,7 @@ class Entry:
     at_s: float
     """Virtual seconds; of real brokers, seconds since the first entry."""
     node: str
-    """Who told it: ``n2`` in a simulation, ``2`` of a real broker, a client's name; empty: the run itself."""
+    """Who reported it: ``n2`` in a simulation, ``2`` of a real broker, a client's name; empty: the run itself."""
     kind: str
     facts: Mapping[str, object] = field(default_factory=dict)
     cause: str = ""

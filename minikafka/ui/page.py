@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from minikafka.types import NodeId
 from minikafka.ui.journal import Entry, Journal
-from minikafka.ui.sentences import SAY, Told, told
+from minikafka.ui.sentences import SAY, Sentence, sentence_of
 from minikafka.ui.states import Decided, Replica, Run, Story
 from minikafka.world.events import plain
 
@@ -40,7 +40,7 @@ class Step:
     number: int
     """From 1 within the window."""
     entry: Entry
-    told: Told
+    sentence: Sentence
     changed: Mapping[NodeId, Replica | None]
     """The replicas that it changed, as they are after it; None: gone."""
     decided: Decided | None
@@ -138,7 +138,7 @@ class _Builder:
             Step(
                 number=len(self.steps) + 1,
                 entry=entry,
-                told=told(entry, self.partition, draws_effects=not self.journal.has_messages),
+                sentence=sentence_of(entry, self.partition, draws_effects=not self.journal.has_messages),
                 changed={node: story.replicas.get(node) for node in changed},
                 decided=story.decided if story.decided != decided else None,
             )
@@ -192,7 +192,7 @@ class _Builder:
             before = {n: r for n, r in before.items() if step.changed.get(n, r) is not None}
             decided = step.decided or decided
         kept = [
-            Step(number=n, entry=s.entry, told=s.told, changed=s.changed, decided=s.decided)
+            Step(number=n, entry=s.entry, sentence=s.sentence, changed=s.changed, decided=s.decided)
             for n, s in enumerate(self.steps[-count:], 1)
         ]
         return before, decided, kept
@@ -278,7 +278,7 @@ def _steps_to_json(before: Mapping[NodeId, Replica], steps: Sequence[Step]) -> I
 
 
 def _step_to_json(step: Step, standing: Mapping[NodeId, Replica | None]) -> dict[str, Any]:
-    entry, words = step.entry, step.told
+    entry, words = step.entry, step.sentence
     facts = {name: _short(value) for name, value in entry.facts.items() if name not in {"partition", "parts"}}
     row: dict[str, Any] = {"t": round(entry.at_s, 6), "n": entry.node, "k": entry.kind, "w": words.what, "f": facts}
     if words.why:

@@ -1,4 +1,4 @@
-"""Listening to a simulation: every event that is told, and every message that concerns a partition.
+"""Listening to a simulation: every event, and every message that concerns a partition.
 
 Rules for this file: it only listens; messages are decoded here and nowhere on the way, so a campaign pays nothing.
 """

@@ -1,7 +1,7 @@
 """Each event as a sentence, with why it happened (DESIGN D9), how grave it is, and the arrow that it draws.
 
 Rules for this file: a reason is what the rule itself went by, taken from the event's facts; an event without a sentence
-of its own is told by its name and facts, so that nothing is hidden for want of words.
+of its own is shown by its name and facts, so that nothing is hidden for want of words.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Arrow:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Sentence:
     """An event in words."""
 
     what: str
@@ -38,13 +38,13 @@ class Told:
     arrow: Arrow | None = None
 
 
-def told(entry: Entry, partition: str, *, draws_effects: bool) -> Told:
+def sentence_of(entry: Entry, partition: str, *, draws_effects: bool) -> Sentence:
     """The event in words. ``draws_effects``: messages were not recorded, so what they brought about draws the arrow."""
     if entry.kind == "message_sent":
         return _message(entry.facts, partition)
     say = SAY.get(entry.kind)
-    what = say(entry.facts, entry) if say is not None else Told(_plainly(entry))
-    return what if draws_effects or what.arrow is None else Told(what.what, what.why, what.tone)
+    what = say(entry.facts, entry) if say is not None else Sentence(_plainly(entry))
+    return what if draws_effects or what.arrow is None else Sentence(what.what, what.why, what.tone)
 
 
 def names(nodes: Iterable[object]) -> str:
@@ -76,69 +76,71 @@ def _plainly(entry: Entry) -> str:
 # ---- replication -----------------------------------------------------------------------------------------------------
 
 
-def _appended(facts: Facts, entry: Entry) -> Told:
+def _appended(facts: Facts, entry: Entry) -> Sentence:
     base, end = facts["base"], facts["end"]
     where = offsets(base, end)
     if "leader" in facts:
         what = f"appends {where} of epoch {facts['epoch']}, as the leader has it"
         arrow = Arrow(str(facts["leader"]), entry.node, where, "arrived")
-        return Told(what, f"leader {facts['leader']} answered its fetch", arrow=arrow)
-    return Told(
+        return Sentence(what, f"leader {facts['leader']} answered its fetch", arrow=arrow)
+    return Sentence(
         f"appends {where} in epoch {facts['epoch']}",
         "a producer's batch",
         arrow=Arrow("a producer", entry.node, counted(end - base), "arrived"),
     )
 
 
-def _fetched(facts: Facts, entry: Entry) -> Told:
+def _fetched(facts: Facts, entry: Entry) -> Sentence:
     replica, offset = facts["replica"], facts["offset"]
-    return Told(
+    return Sentence(
         f"learns that replica {replica} has all below {offset}",
         f"replica {replica} asks from offset {offset}: a fetch is the acknowledgement",
         arrow=Arrow(str(replica), entry.node, f"fetch from {offset}", "arrived"),
     )
 
 
-def _hw_advanced(facts: Facts, _: Entry) -> Told:
+def _hw_advanced(facts: Facts, _: Entry) -> Sentence:
     ends = ", ".join(f"{node} at {end}" for node, end in facts["remotes"].items() if int(node) in facts["isr"])
     why = f"every member of the ISR {names(facts['isr'])} has all below {facts['new']}" + (f" ({ends})" if ends else "")
-    return Told(f"high watermark {facts['old']} → {facts['new']}: committed", why, "good")
+    return Sentence(f"high watermark {facts['old']} → {facts['new']}: committed", why, "good")
 
 
-def _follower_hw(facts: Facts, _: Entry) -> Told:
+def _follower_hw(facts: Facts, _: Entry) -> Sentence:
     back = facts["new"] < facts["old"]
     why = "the log was cut below it" if back else "the leader's answer carried it: one round behind the leader"
-    return Told(f"high watermark {facts['old']} → {facts['new']}", why, "warn" if back else "")
+    return Sentence(f"high watermark {facts['old']} → {facts['new']}", why, "warn" if back else "")
 
 
-def _truncated(facts: Facts, _: Entry) -> Told:
+def _truncated(facts: Facts, _: Entry) -> Sentence:
     what = f"cuts its log {facts['old']} → {facts['new']}"
     why = "its log and the leader's part there, by leader epoch"
     if facts.get("below_high_watermark"):
-        return Told(f"{what}, below its high watermark", why, "bad")
-    return Told(what, why, "warn")
+        return Sentence(f"{what}, below its high watermark", why, "bad")
+    return Sentence(what, why, "warn")
 
 
-def _became_leader(facts: Facts, _: Entry) -> Told:
-    return Told(
+def _became_leader(facts: Facts, _: Entry) -> Sentence:
+    return Sentence(
         f"leads epoch {facts['epoch']}, which begins at offset {facts['leo']}",
         f"the controller's record names it, with the ISR {names(facts['isr'])}",
         "good",
     )
 
 
-def _became_follower(facts: Facts, _: Entry) -> Told:
-    return Told(
+def _became_follower(facts: Facts, _: Entry) -> Sentence:
+    return Sentence(
         f"follows broker {facts['leader']} in epoch {facts['epoch']}",
         "the controller's record names that leader; its own log counts from its last epoch on",
     )
 
 
-def _leaderless(facts: Facts, _: Entry) -> Told:
-    return Told(f"has no leader in epoch {facts['epoch']}", "no member of the ISR is alive, by the controller", "bad")
+def _leaderless(facts: Facts, _: Entry) -> Sentence:
+    return Sentence(
+        f"has no leader in epoch {facts['epoch']}", "no member of the ISR is alive, by the controller", "bad"
+    )
 
 
-def _isr_proposed(facts: Facts, _: Entry) -> Told:
+def _isr_proposed(facts: Facts, _: Entry) -> Sentence:
     old, new = set(facts["old"]), set(facts["new"])
     gone, come = sorted(old - new), sorted(new - old)
     why = []
@@ -146,41 +148,43 @@ def _isr_proposed(facts: Facts, _: Entry) -> Told:
         why.append(f"{names(gone)} has not caught up for replica.lag.time.max.ms")
     if come:
         why.append(f"{names(come)} has reached the high watermark and the start of this epoch")
-    return Told(f"asks for the ISR {names(facts['new'])}, it is {names(facts['old'])}", "; ".join(why) or "recovered")
+    return Sentence(
+        f"asks for the ISR {names(facts['new'])}, it is {names(facts['old'])}", "; ".join(why) or "recovered"
+    )
 
 
-def _isr_moved(word: str, tone: Tone) -> Callable[[Facts, Entry], Told]:
-    def say(facts: Facts, _: Entry) -> Told:
+def _isr_moved(word: str, tone: Tone) -> Callable[[Facts, Entry], Sentence]:
+    def say(facts: Facts, _: Entry) -> Sentence:
         by_controller = "leader_epoch" in facts
         what = f"ISR {word}: {names(facts['old'])} → {names(facts['new'])}"
         if by_controller:
-            return Told(f"controller: {what}", str(facts.get("why", "")), tone)
-        return Told(what, "the controller has recorded it", tone)
+            return Sentence(f"controller: {what}", str(facts.get("why", "")), tone)
+        return Sentence(what, "the controller has recorded it", tone)
 
     return say
 
 
-def _elected(facts: Facts, _: Entry) -> Told:
+def _elected(facts: Facts, _: Entry) -> Sentence:
     clean = bool(facts.get("clean", True))
     what = f"controller: broker {facts['leader']} leads epoch {facts['leader_epoch']}, ISR {names(facts['isr'])}"
     if not clean:
-        return Told(f"{what}: an unclean election", str(facts.get("why", "")), "bad")
-    return Told(what, str(facts.get("why", "")))
+        return Sentence(f"{what}: an unclean election", str(facts.get("why", "")), "bad")
+    return Sentence(what, str(facts.get("why", "")))
 
 
-def _leader_lost(facts: Facts, _: Entry) -> Told:
-    return Told(f"controller: nobody leads from epoch {facts['leader_epoch']} on", str(facts.get("why", "")), "bad")
+def _leader_lost(facts: Facts, _: Entry) -> Sentence:
+    return Sentence(f"controller: nobody leads from epoch {facts['leader_epoch']} on", str(facts.get("why", "")), "bad")
 
 
 # ---- processes, links ------------------------------------------------------------------------------------------------
 
 
-def _fixed(what: str, why: str = "", tone: Tone = "") -> Callable[[Facts, Entry], Told]:
-    return lambda facts, _: Told(what, str(facts.get("why", why)), tone)
+def _fixed(what: str, why: str = "", tone: Tone = "") -> Callable[[Facts, Entry], Sentence]:
+    return lambda facts, _: Sentence(what, str(facts.get("why", why)), tone)
 
 
-def _with(template: str, tone: Tone = "", why: str = "") -> Callable[[Facts, Entry], Told]:
-    def say(facts: Facts, _: Entry) -> Told:
+def _with(template: str, tone: Tone = "", why: str = "") -> Callable[[Facts, Entry], Sentence]:
+    def say(facts: Facts, _: Entry) -> Sentence:
         # As a list is written in {..}: a journal that was read back has lists where the run had tuples.
         known = {
             name: names(value) if isinstance(value, (list, tuple)) else value
@@ -188,7 +192,7 @@ def _with(template: str, tone: Tone = "", why: str = "") -> Callable[[Facts, Ent
             if name != "why"
         }
         reason = why or str(facts.get("why", ""))
-        return Told(template.format_map(_Facts(known)), reason, tone)
+        return Sentence(template.format_map(_Facts(known)), reason, tone)
 
     return say
 
@@ -200,26 +204,26 @@ class _Facts(dict[str, Any]):
         return "?"
 
 
-def _links_healed(_: Facts, entry: Entry) -> Told:
+def _links_healed(_: Facts, entry: Entry) -> Sentence:
     where = f" of {entry.node}" if entry.node else ""
-    return Told(f"cut links{where} work again")
+    return Sentence(f"cut links{where} work again")
 
 
-def _log_opened(facts: Facts, _: Entry) -> Told:
+def _log_opened(facts: Facts, _: Entry) -> Sentence:
     what = f"opens its log: offsets {facts['start']} to {facts['end']}"
-    return Told(what, "it was closed in good order" if facts.get("clean") else "after a kill: the tail was checked")
+    return Sentence(what, "it was closed in good order" if facts.get("clean") else "after a kill: the tail was checked")
 
 
-def _produce_failed(facts: Facts, _: Entry) -> Told:
+def _produce_failed(facts: Facts, _: Entry) -> Sentence:
     final = bool(facts.get("final"))
-    return Told(
+    return Sentence(
         f"a producer is refused: {facts.get('error')}, outcome {facts.get('outcome')}",
         "it gives up" if final else "it tries again",
         "bad" if final else "warn",
     )
 
 
-SAY: Final[Mapping[str, Callable[[Facts, Entry], Told]]] = {
+SAY: Final[Mapping[str, Callable[[Facts, Entry], Sentence]]] = {
     "batch_appended": _appended,
     "follower_fetched": _fetched,
     "hw_advanced": _hw_advanced,
@@ -295,7 +299,7 @@ SAY: Final[Mapping[str, Callable[[Facts, Entry], Told]]] = {
 FATE_WORDS: Final = {"lost": "lost on the way", "reset": "the connection broke", "held": "held back on the way"}
 
 
-def _message(facts: Facts, partition: str) -> Told:
+def _message(facts: Facts, partition: str) -> Sentence:
     part: Facts = facts["parts"].get(partition, {})
     api, fate = str(facts["api"]), str(facts["fate"])
     source, target = str(facts["source"]), str(facts["target"])
@@ -303,10 +307,10 @@ def _message(facts: Facts, partition: str) -> Told:
     verb = "→" if facts["what"] == "request" else "answers"
     lead = f"{called(source)} {verb} {called(target)}: {label}"
     if fate != "sent":
-        return Told(f"{lead}, {FATE_WORDS[fate]}", "a fault on the link", "bad", Arrow(source, target, label, fate))
+        return Sentence(f"{lead}, {FATE_WORDS[fate]}", "a fault on the link", "bad", Arrow(source, target, label, fate))
     tone: Tone = "warn" if "error" in part or "diverging" in part else ""
     why = f"{called(target)} asked, in {api} call {facts['call']}" if facts["what"] == "answer" else ""
-    return Told(lead, why, tone, Arrow(source, target, label, fate))
+    return Sentence(lead, why, tone, Arrow(source, target, label, fate))
 
 
 def _request_label(api: str, part: Facts) -> str:

@@ -29,7 +29,7 @@ class Run:
     base: Offset
     end: Offset
     epoch: Epoch
-    """NO_EPOCH: not told."""
+    """NO_EPOCH: unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class Decided:
 
 
 def cut(runs: Sequence[Run], start: Offset, end: Offset) -> tuple[Run, ...]:
-    """What of ``runs`` lies in ``[start, end)``; an offset that no run covers is of an epoch that was not told."""
+    """What of ``runs`` lies in ``[start, end)``; an offset that no run covers is of an unknown epoch."""
     kept = [
         replace(run, base=max(run.base, start), end=min(run.end, end))
         for run in runs
@@ -107,9 +107,9 @@ class Story:
         node = entry.broker
         if node is None:
             return ()
-        told = str(entry.facts.get("partition", ""))
-        if told:
-            if told != self.partition:
+        name = str(entry.facts.get("partition", ""))
+        if name:
+            if name != self.partition:
                 return ()
             change = OF_REPLICA.get(entry.kind)
             if entry.kind in BY_CONTROLLER and "leader_epoch" in entry.facts:
@@ -309,4 +309,4 @@ OF_REPLICA: Final[Mapping[str, Callable[[Replica, Facts], Replica]]] = {
     "role_given_up": lambda before, _: _resting(before, before.process),
     "replica_failed": lambda before, _: _resting(before, OFFLINE),
 }
-"""Kind of event -> what it makes of the replica that told it."""
+"""Kind of event -> what it makes of the replica that reported it."""

@@ -45,7 +45,7 @@ def rendered(replay: Replay) -> str:
 
 
 def _rows(step: Step) -> Iterator[tuple[str, ...]]:
-    entry, words = step.entry, step.told
+    entry, words = step.entry, step.sentence
     lead = (str(step.number), f"{entry.at_s:.3f} s", called(entry.node) if entry.node else "the run", words.what)
     changed = [
         (f"broker {node}", *(values(replica) if replica is not None else ("gone", "", "", "", "", "", "")))

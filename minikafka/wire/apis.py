@@ -9,9 +9,11 @@ import sys
 from dataclasses import dataclass
 from typing import Any, Final
 
+from minikafka.wire import acls as c
 from minikafka.wire import admin as a
 from minikafka.wire import group_messages as g
 from minikafka.wire import messages as m
+from minikafka.wire import transaction_messages as t
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,14 @@ APIS: tuple[Api, ...] = (
     Api("DeleteRecords", 21, m.DeleteRecordsRequest, m.DeleteRecordsResponse, changes=True),
     Api("InitProducerId", 22, m.InitProducerIdRequest, m.InitProducerIdResponse, **_SMALL),
     Api("OffsetForLeaderEpoch", 23, m.OffsetForLeaderEpochRequest, m.OffsetForLeaderEpochResponse),
+    Api("AddPartitionsToTxn", 24, t.AddPartitionsToTxnRequest, t.AddPartitionsToTxnResponse, changes=True),
+    Api("AddOffsetsToTxn", 25, t.AddOffsetsToTxnRequest, t.AddOffsetsToTxnResponse, changes=True, **_SMALL),
+    Api("EndTxn", 26, t.EndTxnRequest, t.EndTxnResponse, changes=True, **_SMALL),
+    Api("WriteTxnMarkers", 27, t.WriteTxnMarkersRequest, t.WriteTxnMarkersResponse, changes=True),
+    Api("TxnOffsetCommit", 28, t.TxnOffsetCommitRequest, t.TxnOffsetCommitResponse, changes=True),
+    Api("DescribeAcls", 29, c.DescribeAclsRequest, c.DescribeAclsResponse, **_SMALL),
+    Api("CreateAcls", 30, c.CreateAclsRequest, c.CreateAclsResponse, changes=True),
+    Api("DeleteAcls", 31, c.DeleteAclsRequest, c.DeleteAclsResponse, changes=True),
     Api("DescribeConfigs", 32, a.DescribeConfigsRequest, a.DescribeConfigsResponse, list_max=200),
     Api("AlterConfigs", 33, a.AlterConfigsRequest, a.AlterConfigsResponse, changes=True),
     Api("DescribeLogDirs", 35, a.DescribeLogDirsRequest, a.DescribeLogDirsResponse),
@@ -87,7 +97,11 @@ APIS: tuple[Api, ...] = (
     Api("DescribeProducers", 61, m.DescribeProducersRequest, m.DescribeProducersResponse),
     Api("BrokerRegistration", 62, m.BrokerRegistrationRequest, m.BrokerRegistrationResponse),
     Api("BrokerHeartbeat", 63, m.BrokerHeartbeatRequest, m.BrokerHeartbeatResponse, list_max=10_000),
+    Api("DescribeTransactions", 65, t.DescribeTransactionsRequest, t.DescribeTransactionsResponse),
+    Api("ListTransactions", 66, t.ListTransactionsRequest, t.ListTransactionsResponse, **_SMALL),
     Api("AllocateProducerIds", 67, m.AllocateProducerIdsRequest, m.AllocateProducerIdsResponse, **_SMALL),
+    Api("ConsumerGroupHeartbeat", 68, g.ConsumerGroupHeartbeatRequest, g.ConsumerGroupHeartbeatResponse),
+    Api("ConsumerGroupDescribe", 69, g.ConsumerGroupDescribeRequest, g.ConsumerGroupDescribeResponse),
     Api("DescribeTopicPartitions", 75, m.DescribeTopicsRequest, m.DescribeTopicsResponse),
     Api("DescribeReplicas", 1000, m.DescribeReplicasRequest, m.DescribeReplicasResponse),
     Api("DescribeLog", 1001, m.DescribeLogRequest, m.DescribeLogResponse, carries_records=True, **_SMALL),

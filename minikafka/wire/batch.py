@@ -134,11 +134,6 @@ class RecordBatch(NamedTuple):
         return bool(self.attributes & CONTROL_BIT)
 
     @property
-    def is_of_transaction(self) -> bool:
-        """Return True for data of a transaction and for control batches; our own logs of topics have neither."""
-        return bool(self.attributes & (TRANSACTIONAL_BIT | CONTROL_BIT))
-
-    @property
     def has_producer(self) -> bool:
         """Was it sent by an idempotent producer?"""
         return self.producer_id != NO_PRODUCER
@@ -185,7 +180,7 @@ def verify(data: Buffer) -> RecordBatch:
 
 
 def _check_counts(batch: RecordBatch) -> None:
-    """What no sound batch has, whoever wrote it: compaction may remove records but never adds any."""
+    """What no sound batch has: compaction may remove records but never adds any."""
     if batch.base_offset < 0:
         raise InvalidRecord(f"baseOffset: {batch.base_offset} is negative")
     if batch.last_offset_delta < 0:
@@ -200,13 +195,14 @@ def _check_counts(batch: RecordBatch) -> None:
         raise InvalidRecord(f"baseSequence: {batch.base_sequence} is below -1")
 
 
-def verify_client(data: Buffer) -> RecordBatch:
+def verify_client(data: Buffer, transactional: bool = False) -> RecordBatch:  # noqa: FBT001, FBT002 - hot
     """Check what a producer sent for one partition: :func:`verify`, and what only a client must obey.
 
     Exactly one batch, base offset 0, offsets without gaps, no more records than the body can hold, no bit but those of
     a known codec, CreateTime, timestamps in order, and a base sequence if there is a producer id (KAFKA-FACTS 2);
     without one the sequence means nothing, and aiokafka sends 0. The records are not read: that is
-    :mod:`minikafka.wire.validate`. Raises CorruptMessage, InvalidRecord, InvalidTimestamp or
+    :mod:`minikafka.wire.validate`. The transactional bit is accepted if ``transactional``: the request named a
+    transactional id, and so the batch has a producer id. Raises CorruptMessage, InvalidRecord, InvalidTimestamp or
     UnsupportedCompressionType.
     """
     size = len(data)
@@ -225,7 +221,7 @@ def verify_client(data: Buffer) -> RecordBatch:
             f" {batch.last_offset_delta + 1} offsets"
         )
     if batch.attributes:
-        _check_attributes(batch)
+        _check_attributes(batch, transactional=transactional)
     if not batch.codec and batch.record_count * RECORD_SIZE_MIN > size - HEADER_SIZE:
         raise InvalidRecord(f"recordCount: {batch.record_count} records do not fit {size - HEADER_SIZE} bytes")
     if batch.base_timestamp < NO_TIMESTAMP:
@@ -240,11 +236,15 @@ def verify_client(data: Buffer) -> RecordBatch:
     return batch
 
 
-def _check_attributes(batch: RecordBatch) -> None:
+def _check_attributes(batch: RecordBatch, *, transactional: bool) -> None:
     """What a producer may not claim there."""
-    for bit, what in ((CONTROL_BIT, "control"), (TRANSACTIONAL_BIT, "transactional"), (DELETE_HORIZON_BIT, "horizon")):
+    for bit, what in ((CONTROL_BIT, "control"), (DELETE_HORIZON_BIT, "horizon")):
         if batch.attributes & bit:
             raise InvalidRecord(f"attributes: a producer may not set the {what} bit here")
+    if batch.is_transactional and not transactional:
+        raise InvalidRecord("attributes: the transactional bit is set, but the request names no transactional id")
+    if batch.is_transactional and not batch.has_producer:
+        raise InvalidRecord("attributes: the transactional bit is set, but the batch has no producer id")
     if batch.attributes & _UNUSED_BITS:
         raise InvalidRecord(f"attributes: bits {batch.attributes & _UNUSED_BITS:#06x} have no meaning")
     if batch.codec >= len(CODEC_NAMES):
@@ -300,7 +300,7 @@ def stamped_log_append_time(
 ) -> Buffers:
     """As :func:`stamped` for ``message.timestamp.type=LogAppendTime``: every record reads as ``timestamp_ms``.
 
-    Only the type bit and maxTimestamp change, the record deltas stay; the checksum is computed anew.
+    Only the type bit and maxTimestamp change, the record deltas stay; the checksum is computed again.
     """
     head = with_fields(
         batch,

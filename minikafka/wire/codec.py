@@ -40,6 +40,7 @@ from minikafka.errors import (
     UnsupportedVersion,
 )
 from minikafka.ports import Buffers
+from minikafka.spelling import did_you_mean
 from minikafka.wire.apis import BY_NAME, BY_REQUEST, Api
 from minikafka.wire.garbage import without_collection
 from minikafka.wire.limits import (
@@ -50,7 +51,6 @@ from minikafka.wire.limits import (
     bounds_of_json,
     check_json,
     check_msgpack,
-    nearest,
     shown,
 )
 
@@ -63,6 +63,8 @@ UNREAD_STATUSES = (403, 413, 415)
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 _SIZE = struct.Struct(">I")
+# Kept: a new one for each message costs as much as packing a small message.
+_pack = msgpack.Packer().pack
 SIZE_SIZE = _SIZE.size
 Message = TypeVar("Message")
 Encode = Callable[[Any, list[Any]], Any]
@@ -233,16 +235,17 @@ class _Layout:
         hints = typing.get_type_hints(kind)
         pairs = {each.name: _pair_of(hints[each.name]) for each in dataclasses.fields(kind)}
         self.decoders = {name: decode for name, (_, decode) in pairs.items()}
-        self._encoders = {name: encode for name, (encode, _) in pairs.items() if encode is not _encode_as_is}
+        self._encoders = tuple(encode if encode is not _encode_as_is else None for encode, _ in pairs.values())
+        """None: the value stays unchanged."""
         self._names = tuple(pairs)
         self._defaults = tuple(_default_of(each) for each in dataclasses.fields(kind))
         self._values = _getter(self._names)
 
     def encode(self, message: Any, out: list[Any]) -> dict[str, Any]:
         members = {}
-        for name, default, value in zip(self._names, self._defaults, self._values(message), strict=True):
+        # All four have one entry for each field; `strict` would be checked for each message.
+        for name, default, encode, value in zip(self._names, self._defaults, self._encoders, self._values(message)):  # noqa: B905
             if value is not default and value != default:
-                encode = self._encoders.get(name)
                 members[name] = value if encode is None else encode(value, out)
         return members
 
@@ -277,8 +280,8 @@ class _Layout:
 
     def _unknown(self, name: Any) -> _Bad:
         """For a member that no field has: its sender would believe that it had an effect."""
-        near = nearest(name, self.decoders) if type(name) is str else ""
-        return _Bad(f"unknown member {shown(name)}" + (f"; did you mean {near!r}?" if near else ""))
+        hint = did_you_mean(name, self.decoders, quoted=True) if type(name) is str else ""
+        return _Bad(f"unknown member {shown(name)}{hint}")
 
 
 def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
@@ -296,21 +299,18 @@ _LAYOUTS: dict[type, _Layout] = {}
 
 
 def _layout(kind: type) -> _Layout:
-    if kind not in _LAYOUTS:
-        _LAYOUTS[kind] = _Layout(kind)
-    return _LAYOUTS[kind]
-
-
-_REQUESTS = {api.name: _layout(api.request) for api in BY_NAME.values()}
-_RESPONSES = {api.name: _layout(api.response) for api in BY_NAME.values()}
+    """The layout of a message class, made on its first use: a broker uses a few of them."""
+    layout = _LAYOUTS.get(kind)
+    if layout is None:
+        layout = _LAYOUTS[kind] = _Layout(kind)
+    return layout
 
 
 def find_api(name: str) -> Api:
     """The API called ``name``; raises InvalidRequest with the nearest name."""
     api = BY_NAME.get(name)
     if api is None:
-        near = nearest(name, BY_NAME)
-        raise InvalidRequest(f"no API is called {shown(name)}" + (f"; did you mean {near}?" if near else ""))
+        raise InvalidRequest(f"no API is called {shown(name)}{did_you_mean(name, BY_NAME)}")
     return api
 
 
@@ -318,7 +318,7 @@ def encode_request(request: object) -> Buffers:
     """The body of a request: head, then its record buffers untouched."""
     api = BY_REQUEST[type(request)]
     out: list[Any] = [b""]
-    members = _REQUESTS[api.name].encode(request, out)
+    members = _layout(api.request).encode(request, out)
     members["v"] = api.max_version
     return _framed(members, out)
 
@@ -330,7 +330,7 @@ def encode_response(response: object) -> Buffers:
 
 
 def _framed(members: dict[str, Any], out: list[Any]) -> Buffers:
-    head: bytes = msgpack.packb(members)
+    head: bytes = _pack(members)
     out[0] = _SIZE.pack(len(head)) + head
     return out
 
@@ -372,7 +372,7 @@ def _request_from(api: Api, members: dict[str, Any], raw: _Raw) -> Any:
         raise UnsupportedVersion(
             f"{api.name} version {shown(version)}: this broker speaks {api.min_version} to {api.max_version}"
         )
-    layout = _REQUESTS[api.name]
+    layout = _layout(api.request)
     try:
         request = layout.decode(members, raw)
         if raw.at != len(raw.view):
@@ -388,7 +388,7 @@ def decode_response(api_name: str, body: bytes | bytearray | memoryview) -> Any:
     end = _head_end(api_name, view)
     members = _unpacked(api_name, view[SIZE_SIZE:end])
     try:
-        return _RESPONSES[api_name].decode(members, _Raw(view, end))
+        return _layout(BY_NAME[api_name].response).decode(members, _Raw(view, end))
     except _Bad as bad:
         raise InvalidRequest(f"response to {api_name}{bad.path}: {bad.text}") from None
 
@@ -461,9 +461,9 @@ def http_failure(status: int, body: bytes | bytearray | memoryview) -> RequestRe
         problem = None
     said = problem if type(problem) is dict else {}
     detail = said.get("detail")
-    told = f"HTTP {status}: {detail if type(detail) is str else repr(start[:REFUSAL_SHOWN_MAX])}"
+    reason = f"HTTP {status}: {detail if type(detail) is str else repr(start[:REFUSAL_SHOWN_MAX])}"
     is_unread = status in UNREAD_STATUSES or said.get("outcome") == NOT_WRITTEN
-    return RequestRefused(told) if is_unread else OutcomeUnknown(told)
+    return RequestRefused(reason) if is_unread else OutcomeUnknown(reason)
 
 
 def error_response(api: Api, error: ProtocolError) -> Any:

@@ -51,7 +51,7 @@ def decompression_limit(max_message_bytes: int) -> int:
 
 
 def decompressed(batch: RecordBatch, limit: int = DECOMPRESSED_BYTES_MAX) -> Buffer:
-    """Return the bytes of the records of ``batch``; an uncompressed body is returned as it is, without a copy.
+    """Return the bytes of the records of ``batch``; an uncompressed body is returned without a copy.
 
     Raises:
         CorruptMessage: the codec cannot read the body, the body expands to more than ``limit`` bytes, or the header

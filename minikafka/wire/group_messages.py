@@ -6,7 +6,7 @@ topics: one entry per partition.
 
 from __future__ import annotations
 
-from minikafka.types import NO_EPOCH, NO_NODE, NO_OFFSET, Epoch, NodeId, Offset
+from minikafka.types import NO_EPOCH, NO_NODE, NO_OFFSET, Epoch, NodeId, Offset, TopicId
 from minikafka.wire.messages import Failed, message
 
 NO_GENERATION = -1
@@ -17,9 +17,11 @@ NO_GENERATION = -1
 
 @message
 class FindCoordinatorRequest:
-    """Who coordinates these groups? (S32)."""
+    """Find the coordinators of groups or transactional ids (S32)."""
 
     keys: tuple[str, ...]
+    key_type: int = 0
+    """0: groups, 1: transactional ids."""
 
 
 @message
@@ -64,6 +66,8 @@ class JoinGroupRequest:
     protocols: tuple[GroupProtocol, ...]
     client_id: str = ""
     client_host: str = ""
+    software: str = ""
+    """Name and version of the client's library; empty: that of the connection."""
     reason: str = ""
     needs_member_id: bool = True
     """False: clients before KIP-394, which do not know MEMBER_ID_REQUIRED, join at once."""
@@ -87,7 +91,7 @@ class JoinGroupResponse(Failed):
     protocol_name: str | None = None
     leader: str = ""
     skip_assignment: bool = False
-    """A static member came back: its leader must not assign anew (KIP-814)."""
+    """A static member came back: its leader must not assign again (KIP-814)."""
     member_id: str = ""
     members: tuple[JoinedMember, ...] = ()
 
@@ -186,6 +190,8 @@ class OffsetCommitRequest:
     generation_id: int = NO_GENERATION
     member_id: str = ""
     group_instance_id: str | None = None
+    knows_member_epochs: bool = True
+    """False: an old client, whose ``generation_id`` cannot be the epoch of a member of the consumer protocol."""
     partitions: tuple[CommitPartition, ...]
 
 
@@ -213,6 +219,11 @@ class OffsetFetchRequest:
     group_id: str
     partitions: tuple[GroupPartition, ...] | None = None
     """None: all that the group has committed."""
+    require_stable: bool = False
+    """Partitions that an open transaction may still change have the error UNSTABLE_OFFSET_COMMIT (KIP-447)."""
+    member_id: str | None = None
+    member_epoch: int = -1
+    """Of a member of the consumer protocol, which is fenced by it; -1: the request is for no member."""
 
 
 @message
@@ -245,6 +256,98 @@ class OffsetDeleteResponse(Failed):
     partitions: tuple[PartitionOutcome, ...] = ()
 
 
+# ---- the consumer protocol (KIP-848) ---------------------------------------------------------------------------------
+
+
+@message
+class TopicIdPartitions:
+    """Partitions of the topic with this id."""
+
+    topic_id: TopicId
+    partitions: tuple[int, ...]
+
+
+@message
+class ConsumerGroupHeartbeatRequest:
+    """A member joins, lives, reports what it owns, and leaves by this one request. None and -1: unchanged."""
+
+    group_id: str
+    member_id: str = ""
+    """Made by the client, once per process; empty only with ``makes_member_id``."""
+    member_epoch: int
+    """0 joins, -1 leaves, -2 leaves for a restart (static members); otherwise the epoch of the last response."""
+    instance_id: str | None = None
+    rack_id: str | None = None
+    rebalance_timeout_ms: int = -1
+    subscribed_topic_names: tuple[str, ...] | None = None
+    subscribed_topic_regex: str | None = None
+    hidden_topics: tuple[str, ...] = ()
+    """Names that the client may not describe: no regular expression matches them for it. The broker sets this."""
+    server_assignor: str | None = None
+    topic_partitions: tuple[TopicIdPartitions, ...] | None = None
+    """All partitions that the member owns."""
+    client_id: str = ""
+    client_host: str = ""
+    makes_member_id: bool = False
+    """The coordinator makes the member id (version 0 of Kafka's request)."""
+
+
+@message
+class ConsumerGroupHeartbeatResponse(Failed):
+    """``assignment``: all that the member may use from now on; None: unchanged."""
+
+    member_id: str = ""
+    member_epoch: int = 0
+    heartbeat_interval_ms: int = 0
+    assignment: tuple[TopicIdPartitions, ...] | None = None
+
+
+@message
+class ConsumerGroupDescribeRequest:
+    groups: tuple[str, ...]
+
+
+@message
+class NamedTopicPartitions:
+    """Partitions of one topic; the name is empty if the topic is gone."""
+
+    topic_id: TopicId
+    topic: str = ""
+    partitions: tuple[int, ...]
+
+
+@message
+class ConsumerMember:
+    member_id: str
+    instance_id: str | None = None
+    rack_id: str | None = None
+    member_epoch: int
+    client_id: str = ""
+    client_host: str = ""
+    subscribed_topic_names: tuple[str, ...] = ()
+    subscribed_topic_regex: str | None = None
+    assignment: tuple[NamedTopicPartitions, ...] = ()
+    """What the member may own now."""
+    target_assignment: tuple[NamedTopicPartitions, ...] = ()
+    """What it will own once all members have reconciled."""
+    is_classic: bool = False
+
+
+@message
+class DescribedConsumerGroup(Failed):
+    group_id: str
+    state: str = ""
+    group_epoch: int = 0
+    assignment_epoch: int = 0
+    assignor: str = ""
+    members: tuple[ConsumerMember, ...] = ()
+
+
+@message
+class ConsumerGroupDescribeResponse(Failed):
+    groups: tuple[DescribedConsumerGroup, ...] = ()
+
+
 # ---- groups ----------------------------------------------------------------------------------------------------------
 
 
@@ -254,6 +357,8 @@ class ListGroupsRequest:
 
     states: tuple[str, ...] = ()
     """Empty: any."""
+    types: tuple[str, ...] = ()
+    """``classic`` and ``consumer``; empty: any."""
 
 
 @message
@@ -261,6 +366,7 @@ class ListedGroup:
     group_id: str
     protocol_type: str = ""
     state: str
+    group_type: str = "classic"
 
 
 @message
@@ -279,6 +385,8 @@ class DescribedMember:
     group_instance_id: str | None = None
     client_id: str = ""
     client_host: str = ""
+    software: str = ""
+    """Empty if the client does not send it, and after a change of the coordinator until the member's next heartbeat."""
     metadata: bytes = b""
     assignment: bytes = b""
 

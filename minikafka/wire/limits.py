@@ -7,15 +7,13 @@ Rules for this file:
 2. The usual case costs one pass over the document in C: one with few bytes that can begin a list or a map holds few of
    them. Only where text or bytes contain many such bytes does :func:`_count` read it token by token, and it stops at
    the limit.
-3. No value of a request is passed to ``repr`` or ``difflib`` in full: :func:`shown` and :func:`nearest` cut first.
+3. No value of a request is passed to ``repr`` or ``difflib`` in full: :func:`shown` and ``spelling.nearest`` cut first.
 """
 
 from __future__ import annotations
 
-import difflib
 import functools
 import reprlib
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -34,7 +32,6 @@ _JSON_PER_MSGPACK = 2
 """JSON takes up to twice the bytes of the same msgpack head."""
 
 SHOWN_LENGTH_MAX = 60
-_NAME_LENGTH_MAX = 80
 _INT_BITS_MAX = 256
 
 
@@ -73,11 +70,6 @@ def shown(value: object) -> str:
     """A value as text, short enough for a sentence."""
     text = _SHORT.repr(value)
     return text if len(text) <= SHOWN_LENGTH_MAX else text[: SHOWN_LENGTH_MAX - 3] + "..."
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The known name that ``name`` may have meant; empty if there is none."""
-    return next(iter(difflib.get_close_matches(name[:_NAME_LENGTH_MAX], sorted(known), n=1)), "")
 
 
 # ---- documents -------------------------------------------------------------------------------------------------------

@@ -9,8 +9,8 @@ how they become bytes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TypeVar, dataclass_transform
+from dataclasses import dataclass, field, fields, make_dataclass
+from typing import Any, TypeVar, dataclass_transform
 
 from minikafka.ports import Buffers
 from minikafka.types import Epoch, NodeId, Offset, TopicId
@@ -25,8 +25,42 @@ Kind = TypeVar("Kind")
 def message(kind: type[Kind]) -> type[Kind]:
     """A dataclass that mypy keeps frozen: at run time that would make each message three times as dear to build, and
     every call builds four and more.
+
+    Only ``__init__`` is generated, for the first message of its kind. Messages are compared, hashed and shown by three
+    functions that all share: each generated function of each of 190 messages costs every process time and memory at
+    its start, and a broker uses a quarter of them.
     """
-    return dataclass(slots=True, kw_only=True, unsafe_hash=True)(kind)
+    kind.__doc__ = kind.__doc__ or kind.__name__  # or dataclass() would format the signature
+    made = dataclass(slots=True, kw_only=True, init=False, eq=False, repr=False)(kind)
+    made.__init__ = _first_init  # type: ignore[method-assign]
+    made.__eq__, made.__hash__, made.__repr__ = _equals, _hashed, _shown  # type: ignore[assignment, method-assign]
+    return made
+
+
+def _first_init(self: Any, **values: object) -> None:
+    """Generate the ``__init__`` of a class, which takes the place of this one, and call it."""
+    kind = type(self)
+    members = [(each.name, each.type, each) for each in fields(kind)]
+    init = vars(make_dataclass(kind.__name__, members, kw_only=True, eq=False, repr=False))["__init__"]
+    kind.__init__ = init
+    init(self, **values)
+
+
+def _values(each: Any) -> tuple[object, ...]:
+    return tuple([getattr(each, name) for name in each.__dataclass_fields__])
+
+
+def _equals(one: object, other: object) -> bool:
+    return _values(one) == _values(other) if type(one) is type(other) else NotImplemented
+
+
+def _hashed(each: object) -> int:
+    return _values(each).__hash__()  # as a dataclass does; nothing iterates over a set of messages
+
+
+def _shown(each: object) -> str:
+    members = zip(each.__dataclass_fields__, _values(each), strict=True)  # type: ignore[attr-defined]
+    return f"{type(each).__qualname__}({', '.join([f'{name}={value!r}' for name, value in members])})"
 
 
 @message
@@ -48,7 +82,7 @@ class NodeEndpoint:
 
 @message
 class CurrentLeader:
-    """Told with NOT_LEADER_OR_FOLLOWER and epoch errors, so that a client need not ask again."""
+    """Sent with NOT_LEADER_OR_FOLLOWER and epoch errors, so that a client need not ask again."""
 
     leader_id: NodeId
     leader_epoch: Epoch
@@ -76,6 +110,10 @@ class ProduceRequest:
     acks: int = -1
     timeout_ms: int = 30_000
     client_id: str | None = None
+    transactional_id: str | None = None
+    """Set if batches of the request may be part of a transaction."""
+    transaction_version: int = 0
+    """2: the partitions are added to the producer's transaction (KIP-890); before, they must have been."""
     partitions: tuple[ProducePartition, ...]
 
 
@@ -152,11 +190,21 @@ class FetchRequest:
 
 
 @message
+class AbortedTransaction:
+    """Batches of this producer from ``first_offset`` up to its next ABORT marker are of an aborted transaction."""
+
+    producer_id: int
+    first_offset: Offset
+
+
+@message
 class FetchedPartition(Failed):
     topic: str
     partition: int
     high_watermark: Offset = -1
     last_stable_offset: Offset = -1
+    aborted_transactions: tuple[AbortedTransaction, ...] | None = None
+    """With ``read_committed``: whose batches among ``records`` readers leave out. None with ``read_uncommitted``."""
     log_start_offset: Offset = -1
     log_end_offset: Offset = -1
     diverging_epoch: EpochEndOffset | None = None
@@ -444,8 +492,10 @@ class ElectLeadersResponse(Failed):
 @message
 class InitProducerIdRequest:
     transactional_id: str | None = None
-    """Refused by name until transactions exist (S3)."""
+    """None: an idempotent producer without transactions, which any broker serves."""
+    transaction_timeout_ms: int = 60_000
     producer_id: int = -1
+    """With ``producer_epoch``: what the producer has had, if it goes on (KIP-360)."""
     producer_epoch: int = -1
 
 
@@ -475,6 +525,10 @@ class ActiveProducer:
     last_sequence: int
     last_offset: Offset
     last_timestamp: int
+    coordinator_epoch: Epoch = -1
+    """Of the last marker of its transactions; -1: there was none."""
+    current_txn_start_offset: Offset = -1
+    """First offset of its open transaction; -1: none is open."""
 
 
 @message
@@ -520,7 +574,7 @@ class BrokerRegistrationRequest:
     port: int
     rack: str | None = None
     listeners: str = ""
-    """``NAME://host:port,...`` as clients of other listeners are told; empty: all are told ``host`` and ``port``."""
+    """``NAME://host:port,...`` as clients of other listeners receive them; empty: all receive ``host`` and ``port``."""
     previous_broker_epoch: int = -1
     """From the clean-shutdown marker; anything but the last epoch means an unclean stop (KIP-966)."""
     current_metadata_offset: Offset = -1
@@ -559,8 +613,8 @@ class BrokerHeartbeatResponse(Failed):
     is_fenced: bool = True
     should_shut_down: bool = False
     metadata_offset: Offset = -1
-    """What the controller had applied when it answered (our own addition): whoever was away long enough to be replaced
-    is back when it knows as much."""
+    """What the controller had applied when it answered (our own addition): a broker that was away long enough to be
+    replaced is back when it knows as much."""
 
 
 @message
@@ -727,6 +781,18 @@ class RemoteReplica:
 
 
 @message
+class UnstableTransaction:
+    """The transaction that holds the last stable offset of a partition below its high watermark."""
+
+    producer_id: int
+    first_offset: Offset
+    marker_offset: Offset = -1
+    """Offset of its marker, which is not yet committed; -1: the transaction is open."""
+    started_ms: int = -1
+    """Timestamp of its first batch, milliseconds since 1970; -1: retention has deleted that batch."""
+
+
+@message
 class DescribedReplica:
     topic: str
     partition: int
@@ -748,6 +814,7 @@ class DescribedReplica:
     lag_time_max_ms: int = -1
     failure: str = ""
     """Why the replica is offline."""
+    last_stable_offset: Offset = -1
 
 
 @message
@@ -819,6 +886,8 @@ class ExplainPartitionResponse(Failed):
     """None: the broker has none."""
     story: tuple[StoryEntry, ...] = ()
     """Oldest first."""
+    unstable: UnstableTransaction | None = None
+    """None: the last stable offset is the high watermark, or the broker is not the leader."""
     watermark_moved: StoryEntry | None = None
     """The last time that the high watermark moved."""
     refused: StoryEntry | None = None

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
-from minikafka.errors import NOT_WRITTEN, UNKNOWN, WRITTEN, Outcome, ProtocolError
+from minikafka.errors import NOT_WRITTEN, UNKNOWN, WRITTEN, Outcome, ProtocolError, error_of
 from minikafka.wire.apis import BY_REQUEST
 from minikafka.wire.messages import Failed
 
@@ -18,7 +18,17 @@ Answer = TypeVar("Answer", bound=Failed)
 
 def outcome_in(answer: Failed) -> Outcome:
     """Return the outcome that a failed answer states, ignoring its parts; without a statement it did not write."""
-    return answer.outcome or NOT_WRITTEN  # type: ignore[return-value]
+    return answer.outcome if answer.outcome in {WRITTEN, UNKNOWN} else NOT_WRITTEN
+
+
+def failure_of(answer: Failed) -> ProtocolError:
+    """Return the error of a response, or of one part of it, that has failed."""
+    return error_of(answer.error_code, answer.error_message, outcome=outcome_in(answer))
+
+
+def error_in(answer: Failed) -> ProtocolError | None:
+    """Return the error that a response, or one part of it, carries; None if it succeeded."""
+    return failure_of(answer) if answer.error_code else None
 
 
 def outcome_of_all(answer: Failed) -> Outcome:

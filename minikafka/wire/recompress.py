@@ -2,7 +2,7 @@
 
 Rules for this file:
 
-1. A batch that has the topic's codec already stays as it is, whatever its level.
+1. A batch that has the topic's codec already stays unchanged, whatever its level.
 2. Only the codec changes: the records' bytes, offset deltas, timestamps, producer, epoch, and sequence stay. The
    checksum is computed again.
 3. Decompression is bounded (``decompression.py``).
@@ -22,7 +22,7 @@ _SIZE_MAX = 16 * 1024
 
 
 def target_codec(batch: RecordBatch, config: TopicConfig) -> int | None:
-    """Return the codec with which ``batch`` must be compressed again; None if it stays as it is."""
+    """Return the codec with which ``batch`` must be compressed again; None if it stays unchanged."""
     if config.compression_type == KEEP_CODEC:
         return None
     codec = 0 if config.compression_type == NO_CODEC else CODEC_NAMES.index(config.compression_type)

@@ -47,7 +47,7 @@ from minikafka.wire.decompression import DECOMPRESSED_BYTES_MAX, check_record_co
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 """Record headers in order; a name may come twice."""
 
-# Control record types of KRaft; 0 and 1 end transactions, which there are none of.
+# Control record types of KRaft; 0 and 1 end transactions (markers.py).
 CONTROL_LEADER_CHANGE = 2
 CONTROL_SNAPSHOT_HEADER = 3
 CONTROL_SNAPSHOT_FOOTER = 4
@@ -216,8 +216,8 @@ class BatchBuilder:
         first = count = self.record_count
         if isinstance(rows, PlainRows):
             values = rows.values[start:end]
-            for told in map(append, number(count), repeat(rows.timestamp), repeat(None), values, repeat([])):
-                if told is None:
+            for size in map(append, number(count), repeat(rows.timestamp), repeat(None), values, repeat([])):
+                if size is None:
                     break
                 count += 1
         else:
@@ -257,6 +257,7 @@ def build_batch(
     producer_id: int = NO_PRODUCER,
     producer_epoch: int = -1,
     base_sequence: int = NO_SEQUENCE,
+    transactional: bool = False,
     base_offset: Offset = 0,
     leader_epoch: Epoch = NO_EPOCH,
 ) -> bytes:
@@ -266,6 +267,7 @@ def build_batch(
         producer_id=producer_id,
         producer_epoch=producer_epoch,
         base_sequence=base_sequence,
+        transactional=transactional,
     )
     for record in records:
         builder.append(record.timestamp, record.key, record.value, record.headers)

@@ -4,7 +4,7 @@ Rules for this file:
 
 1. Offsets never change: base offset, last offset delta, leader epoch, producer and sequence are the old batch's, so a
    batch spans what it spanned when it was written.
-2. A record's bytes are copied, not made anew; only its timestamp delta changes when the base timestamp does.
+2. A record's bytes are copied, not rebuilt; only its timestamp delta changes when the base timestamp does.
 3. A batch with a *delete horizon* (attribute bit 6) has it as its base timestamp: from that time on its tombstones may
    go (KIP-534). Readers add the delta to whatever the base is, so the records' timestamps stay.
 4. A batch without records is a header of 61 bytes: it keeps a producer's last sequence, or the end of the log.

@@ -8,10 +8,11 @@ Rules for this file:
 
 1. The compiled codec's walk decides (about 110 ns a record), and only it reports faults. Most of that is the codec's
    own time: a walk in Python over the same bytes takes several times as long.
-2. Records of equal layout, as most producers of fixed-size values send them, are accepted faster: :func:`_is_uniform`
-   compares the bytes that frame them, column by column (10 to 20 ns a record). What it cannot see as equal it leaves
-   to the codec.
-3. The walk returns to the interpreter every few thousand records, so that another thread can run.
+2. Two faster checks accept sound records, and leave all others to the codec. Where the rules are compiled it is
+   :mod:`minikafka.wire.frames` (4 ns a record). Elsewhere it is :func:`_is_uniform`, for records of equal layout, as
+   most producers of fixed-size values send them: it compares the bytes that frame them, column by column (10 to 20 ns
+   a record).
+3. Each walk returns to the interpreter every few thousand records, so that another thread can run.
 4. The garbage collector does not run during the walk. The costliest body of 1 MB is one record with half a million
    empty headers: 39 ms with the collector off, 50 ms with it on.
 """
@@ -31,6 +32,7 @@ from aiokafka.record.util import decode_varint
 
 from minikafka.errors import CorruptMessage, InvalidRecord
 from minikafka.ports import Buffer
+from minikafka.wire import frames
 from minikafka.wire.batch import HEADER_SIZE, RecordBatch
 from minikafka.wire.decompression import DECOMPRESSED_BYTES_MIN, plain_batch
 from minikafka.wire.garbage import without_collection
@@ -38,6 +40,8 @@ from minikafka.wire.garbage import without_collection
 _DAMAGE = (KafkaError, struct.error, ValueError, OverflowError, MemoryError)
 """What the codec raises for records that it cannot read; a ValueError is bad UTF-8 in a header's key, too."""
 _CHUNK = 4096
+_FRAMES = 65_536
+"""As ``_CHUNK``, for the compiled walk: 0.4 ms."""
 _UNIFORM_COUNT_MIN = 32
 """Below this the codec is as fast."""
 _SMALL_SIZE_MAX = 4096
@@ -71,12 +75,27 @@ def check_records(batch: RecordBatch, limit: int) -> None:
         InvalidRecord: the message names the record.
     """
     count = batch.record_count
+    if frames.IS_COMPILED:
+        data = _plain(batch, limit)
+        if not are_framed(data if isinstance(data, bytes) else bytes(data), count):
+            _walk(batch, data)
+        return
     is_small = count < _UNIFORM_COUNT_MIN and not batch.codec and len(batch.data) <= _SMALL_SIZE_MAX
     if is_small and _are_few_sound(batch.data, count):
         return
     data = _plain(batch, limit)
     if count < _UNIFORM_COUNT_MIN or not _is_uniform(data, count):
         _walk(batch, data)
+
+
+def are_framed(data: bytes, count: int) -> bool:
+    """Return True if the records are surely sound: :mod:`minikafka.wire.frames` has walked over all of them."""
+    position = HEADER_SIZE
+    for number in range(0, count, _FRAMES):
+        position = frames.walk(data, position, number, min(number + _FRAMES, count))
+        if position == frames.UNSURE:
+            return False
+    return position == len(data)
 
 
 def keyless_records(batch: RecordBatch, limit: int) -> list[int]:
@@ -153,7 +172,7 @@ def _walk(batch: RecordBatch, data: Buffer, *, keys: bool = False) -> list[int]:
 
 
 def _deltas(start: int, end: int) -> list[int]:
-    """The numbers from ``start`` on; making them anew takes as long as a sixth of the walk."""
+    """The numbers from ``start`` on; building them again takes as long as a sixth of the walk."""
     return _kept_deltas()[start:end] if end <= _DELTAS_KEPT else list(range(start, end))
 
 

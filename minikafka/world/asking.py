@@ -1,6 +1,6 @@
 """One question to one broker, or to whichever answers: what the command line asks beside the clients' own calls.
 
-Rules for this file: it retries nothing but the next bootstrap server, and it waits only as long as it was told.
+Rules for this file: it retries nothing but the next bootstrap server, and it waits no longer than its caller allows.
 """
 
 from __future__ import annotations

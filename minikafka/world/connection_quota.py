@@ -1,12 +1,13 @@
 """How many connections a broker holds, in all and of one address (Kafka's max.connections, max.connections.per.ip).
 
-A connection beyond a limit is closed as it is accepted. As in Kafka the brokers' own listener is exempt from
+A connection beyond a limit is closed when accepted. As in Kafka the brokers' own listener is exempt from
 ``max.connections``, if clients have another one: strangers cannot cut brokers off from each other. Synchronous.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 from minikafka.broker.event_limiter import EventLimiter
 from minikafka.config import INT_MAX
@@ -19,14 +20,22 @@ class ConnectionQuota:
     """The connections of all listeners of one broker."""
 
     def __init__(
-        self, *, limit: int = INT_MAX, limit_per_ip: int = INT_MAX, events: EventLimiter | None = None
+        self,
+        *,
+        limit: int = INT_MAX,
+        limit_per_ip: int = INT_MAX,
+        events: EventLimiter | None = None,
+        on_closed: Callable[[], None] = lambda: None,
     ) -> None:
         self._limits = {MAX_CONNECTIONS: limit, MAX_CONNECTIONS_PER_IP: limit_per_ip}
         self._events = events
+        self._on_closed = on_closed
         self._ips: dict[object, str] = {}
         self._by_ip: Counter[str] = Counter()
         self.listeners: set[str] = set()
         """Names; the brokers' own is the empty one."""
+        self.accepted = 0
+        """Connections accepted since the start."""
         self.refused = dict.fromkeys(self._limits, 0)
         """By the setting that refused them."""
 
@@ -64,3 +73,4 @@ class ConnectionQuota:
         self._by_ip[ip] -= 1
         if not self._by_ip[ip]:
             del self._by_ip[ip]
+        self._on_closed()

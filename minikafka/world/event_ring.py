@@ -1,7 +1,7 @@
 """The last events of one process, in memory: what ``/v1/events`` shows, what tests wait for and keep when they fail.
 
 Every event counts, also those that the structured log leaves out; brokers that share a ring share its numbers. A row
-becomes a journal's line only when somebody reads it: to keep one costs a tuple.
+becomes a journal's line only when a reader asks for it: to keep one costs a tuple.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Line: TypeAlias = dict[str, object]
 
 
 class Row(NamedTuple):
-    """One event as it was told."""
+    """One event."""
 
     seq: int
     wall_ns: int

@@ -57,7 +57,6 @@ LEVELS: dict[str, int] = {
     "torn_tail_dropped": WARNING,
     "segment_set_aside": WARNING,
     "log_set_aside": WARNING,
-    "transactional_data_found": WARNING,
     "group_records_skipped": WARNING,
     "log_uncleanable": ERROR,
     "compaction_put_off": WARNING,
@@ -136,8 +135,8 @@ def as_text(entry: Mapping[str, object]) -> str:
     at = datetime.fromtimestamp(int(str(at_ms)) / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     if str(facts.get("node_")) == facts["node"]:
         del facts["node_"]
-    told = " ".join(f"{name}={_word(value)}" for name, value in facts.items() if value != "")
-    line = f"{at} {str(level).upper():<7} {kind} {told}".rstrip() + "\n"
+    text = " ".join(f"{name}={_word(value)}" for name, value in facts.items() if value != "")
+    line = f"{at} {str(level).upper():<7} {kind} {text}".rstrip() + "\n"
     return line + "".join(f"    {each if each.isprintable() else ascii(each)}\n" for each in traceback.splitlines())
 
 
@@ -180,7 +179,7 @@ class EventLog:
         self._journal: TextIOWrapper | None = None
         if journal_path:
             Path(journal_path).parent.mkdir(parents=True, exist_ok=True)
-            # Line by line: what was told before a kill -9 is in the file.
+            # Line by line: what was logged before a kill -9 is in the file.
             self._journal = Path(journal_path).open("a", encoding="utf-8", buffering=1)  # noqa: SIM115 - close() closes it
         self._decide_unheard()
 

@@ -21,13 +21,12 @@ the seed of the run (``mk.seed``) and its own number, so that the same faults se
 
 Rules for this file: faults act in the order in which they were added; a message that was delayed, held or duplicated
 meets the next one. A healed fault lets everything go at once. All of it happens on one event loop. What was set and how
-it ended is told, with the seeds, so that a journal has all that is needed to do it again.
+it ended is an event, with the seeds, so that a journal has all that is needed to do it again.
 """
 
 from __future__ import annotations
 
 import asyncio
-import difflib
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, fields
@@ -37,6 +36,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 from minikafka.errors import BY_NAME as ERRORS
 from minikafka.errors import NOT_WRITTEN, UNKNOWN, InvalidRequest, ProtocolError
 from minikafka.ports import Events
+from minikafka.spelling import did_you_mean
 from minikafka.types import NodeId
 from minikafka.wire.apis import BY_NAME
 
@@ -178,9 +178,9 @@ class FaultSpec:
                 raise InvalidRequest(f"error belongs to kind 'error', not to {self.kind!r}", field="error")
             return
         if self.error not in ERRORS:
-            near = difflib.get_close_matches(str(self.error).upper(), ERRORS, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else "Kafka's name of an error, such as 'NOT_CONTROLLER'"
-            raise InvalidRequest(f"error={str(self.error)[:40]!r}: {hint}", field="error")
+            otherwise = "Kafka's name of an error is needed, such as 'NOT_CONTROLLER'"
+            hint = did_you_mean(str(self.error).upper(), ERRORS, quoted=True, otherwise=otherwise)
+            raise InvalidRequest(f"error={str(self.error)[:40]!r}{hint}", field="error")
         if self.api == EVERY_API:
             raise InvalidRequest("kind 'error' needs an api: no error code suits all of them", field="api")
         if self.api in _WITHOUT_ERRORS:
@@ -209,8 +209,7 @@ _KINDS_WITH: Final[dict[str, tuple[FaultKind, ...]]] = {"delay_ms": ("delay", "r
 def _one_of(name: str, value: str | None, allowed: tuple[str | None, ...]) -> None:
     if value not in allowed:
         words = [each for each in allowed if each is not None]
-        near = difflib.get_close_matches(str(value), words, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else f": one of {', '.join(words)} is needed"
+        hint = did_you_mean(str(value), words, quoted=True, otherwise=f"one of {', '.join(words)} is needed")
         raise InvalidRequest(f"{name}={str(value)[:40]!r}{hint}", field=name)
 
 
@@ -281,7 +280,7 @@ class Fault:
         return self.hits
 
     def heal(self) -> None:
-        """It strikes no more; what it holds back goes on its way, and who waits for hits is told."""
+        """It strikes no more; what it holds back goes on its way, and waiters for hits end."""
         self.healed.set()
         self._struck.set()
         for waiting in self.late.values():
@@ -350,8 +349,8 @@ class Faults:
 
     def _tell_set(self, fault: Fault) -> None:
         asked = {each.name: getattr(fault.spec, each.name) for each in fields(fault.spec)}
-        told = {("what" if name == "kind" else name): value for name, value in asked.items() if value is not None}
-        self._tell("fault_set", fault=fault.number, **{**told, "seed": fault.seed})
+        settings = {("what" if name == "kind" else name): value for name, value in asked.items() if value is not None}
+        self._tell("fault_set", fault=fault.number, **{**settings, "seed": fault.seed})
 
     def _tell(self, kind: str, **facts: object) -> None:
         for tell in list(self.nodes.values())[:1]:

@@ -8,14 +8,18 @@ everything else that goes wrong, the deadline and every other status but 200 inc
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from ssl import SSLContext
 
 from minikafka.config import MIB
 from minikafka.errors import OutcomeUnknown, Unreachable
 from minikafka.ports import Buffers, Handler, OpenSession
-from minikafka.rest.gate import Gate
 from minikafka.types import Address
+from minikafka.web.gate import Gate
 from minikafka.wire.codec import http_failure
 from minikafka.world.connection_quota import ConnectionQuota
+from minikafka.world.connections import OpenConnection, user_agent
 from minikafka.world.http_client import HttpClient
 from minikafka.world.http_server import NODE_HEADER, Doors, HttpServer, Translate
 from minikafka.world.link_faults import LinkEnd
@@ -33,8 +37,10 @@ class HttpNetwork:
     """One process's end of the network: any number of servers, one pool of client connections.
 
     ``doors`` mounts other routes on every server; ``translate`` lets ``/rpc`` take JSON. Both may be set later, before
-    :meth:`serve`. ``gate`` says who may ask; without one, whoever uses an address or a name of loopback. ``quota``
-    limits the connections of all servers together. ``links`` is where faults strike, in tests. Sizes are in bytes.
+    :meth:`serve`. ``gate`` says who may ask; without one, every client that uses an address or a name of loopback.
+    ``quota`` limits the connections of all servers together. ``tls`` has the context of each listener
+    that uses TLS, by name. ``links`` is where faults strike, in tests. ``client_id``
+    is how calls name their sender to the peers. Sizes are in bytes.
     """
 
     def __init__(
@@ -44,20 +50,25 @@ class HttpNetwork:
         translate: Translate | None = None,
         gate: Gate | None = None,
         quota: ConnectionQuota | None = None,
+        tls: Mapping[str, SSLContext] | None = None,
         request_max_bytes: int = 100 * MIB,
         queued_max_bytes: int = 64 * MIB,
         idle_timeout_s: float = SERVER_IDLE_S,
         links: LinkEnd | None = None,
+        client_id: str = "",
     ) -> None:
         self.doors = doors
         self.translate = translate
         self._gate = gate
         self.quota = quota if quota is not None else ConnectionQuota()
+        self._tls = tls or {}
         self._request_max_bytes = request_max_bytes
         self._queued_max_bytes = queued_max_bytes
         self._idle_timeout_s = idle_timeout_s
         self._links = links
-        headers = {NODE_HEADER: links.node} if links is not None else None
+        headers = {"User-Agent": user_agent(client_id)}
+        if links is not None:
+            headers[NODE_HEADER] = links.node
         self._client = HttpClient(connect_timeout_s=CONNECT_TIMEOUT_S, idle_s=CLIENT_IDLE_S, headers=headers)
         self._servers: list[HttpServer] = []
 
@@ -99,6 +110,7 @@ class HttpNetwork:
             interpose=self._links.serve if self._links is not None else None,
             gate=self._gate,
             quota=self.quota,
+            tls=self._tls.get(listener),
             request_max_bytes=self._request_max_bytes,
             queued_max_bytes=self._queued_max_bytes,
             idle_timeout_s=self._idle_timeout_s,
@@ -106,6 +118,17 @@ class HttpNetwork:
         await server.listen(address)
         self._servers.append(server)
         return server
+
+    def connections(self, *, after: int, limit: int) -> list[OpenConnection]:
+        """Return what is known about the open connections of all servers, the oldest first.
+
+        Args:
+            after: Leave out connections with this number or a smaller one.
+            limit: Number of connections to return at most.
+        """
+        found = [(each.record.number, server, each) for server in self._servers for each in server.connections]
+        listed = sorted((each for each in found if each[0] > after), key=lambda each: each[0])[:limit]
+        return [replace(each.describe(), listener=server.listener_name) for _, server, each in listed]
 
     @property
     def servers(self) -> tuple[HttpServer, ...]:

@@ -5,8 +5,9 @@ are this file's general server.
 
 Rules for this file:
 
-1. Bytes are admitted before a body is read, or, of one without a length, as they come: beyond
-   ``queued.max.request.bytes`` the answer is 503 with Retry-After.
+1. A body is refused before it is read if it would not fit now, and its bytes are counted as they arrive: beyond
+   ``queued.max.request.bytes`` the answer is 503 with Retry-After. An announcement alone holds nothing. Each refusal
+   closes the Kafka connections that hold room for a frame and are too slow to send it.
    Small bodies always pass and are not counted: a follower's fetch frees the memory that parked produce requests hold.
 2. An answer's buffers are handed to the transport as they are, never joined.
 3. A handler is never cancelled by its client or by :meth:`HttpServer.close`.
@@ -21,12 +22,15 @@ import socket
 import time
 from asyncio import Transport
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from email.utils import formatdate
 from functools import partial
+from ssl import SSLContext
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
 
-from aiohttp import HttpVersion11, web
+from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
+from aiohttp.http import HttpVersion11
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.streams import StreamReader
 from aiohttp.web_protocol import RequestHandler
@@ -41,13 +45,24 @@ from minikafka.errors import (
     UnknownServerError,
 )
 from minikafka.ports import Buffers, FrameSession, Handler, OpenSession, RequestContext
-from minikafka.rest.accept import MSGPACK_TYPES
-from minikafka.rest.gate import PREFLIGHT_ANSWER, Asked, Gate
-from minikafka.rest.problems import PROBLEM_TYPE, problem_of
 from minikafka.types import Address
+from minikafka.web.accept import MSGPACK_TYPES
+from minikafka.web.gate import PREFLIGHT_ANSWER, Asked, Gate
+from minikafka.web.problems import PROBLEM_TYPE, problem_of
 from minikafka.wire.apis import BY_NAME, MSGPACK, RPC_PATH, request_bytes_max
 from minikafka.wire.codec import encode_json, encode_response, error_response
 from minikafka.world.connection_quota import ConnectionQuota
+from minikafka.world.connections import (
+    HTTP,
+    KAFKA,
+    NAME_LENGTH_MAX,
+    RPC,
+    ConnectionRecord,
+    OpenConnection,
+    agent_in,
+    identity_of,
+    peer_of,
+)
 from minikafka.world.faults import client_source
 from minikafka.world.rpc_connection import Answer, HangUp, Head, RpcConnection, answer_head, write_answer
 
@@ -85,7 +100,8 @@ Served = TypeVar("Served")
 
 class Interpose(Protocol):
     """Stands between requests and their handler, which is bound to one request; ``source`` is NODE_HEADER's value, or
-    names a client, and ``refuse`` makes the response that carries an error. May raise NotAnswered.
+    names a client, ``refuse`` makes the response that carries an error, and ``client`` has protocol and software. May
+    raise NotAnswered.
     """
 
     async def __call__(
@@ -95,6 +111,7 @@ class Interpose(Protocol):
         body: bytes,
         handle: Callable[[], Awaitable[Served]],
         refuse: Callable[[ProtocolError], Served],
+        client: Mapping[str, str],
     ) -> Served: ...
 
 
@@ -120,7 +137,7 @@ HURRY_S = 1.0
 # A body that is not complete after this long comes from a client that is gone or hostile.
 BODY_TIMEOUT_S = 30.0
 
-# A connection whose first request has not begun by then is closed: whoever connects has something to ask.
+# A connection whose first request has not begun by then is closed: a client connects to send a request.
 FIRST_REQUEST_TIMEOUT_S = 30.0
 
 # Clients call a broker by few names.
@@ -131,6 +148,10 @@ DETAIL_LENGTH_MAX = 200
 
 # How long a closing server lets running handlers answer before it closes their connections.
 CLOSE_GRACE_S = 1.0
+
+# asyncio's default of a minute lets a client that never completes its handshake hold a connection for that long.
+HANDSHAKE_TIMEOUT_S = 10.0
+SHUTDOWN_TIMEOUT_S = 5.0
 
 # What is left of a refused body is read and dropped for this long, so that the client can read the refusal.
 LINGER_S = 1.0
@@ -144,6 +165,8 @@ class RpcAnswer(web.StreamResponse):
         self._buffers = buffers
         self._type = content_type
         self._date = date
+        self.size = 0
+        """Bytes written, head included."""
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
         """Write everything; a client that has left is ignored."""
@@ -154,6 +177,7 @@ class RpcAnswer(web.StreamResponse):
         size = sum(map(len, self._buffers))
         more = "".join(f"{name}: {value}\r\n" for name, value in self.headers.items()).encode()
         head = answer_head(self._type, size, self._date, keeps_alive=bool(self._keep_alive), more=more)
+        self.size = len(head) + size
         write_answer(transport, head, self._buffers, size)
         return None
 
@@ -235,6 +259,7 @@ class HttpServer:
         interpose: Interpose | None = None,
         gate: Gate | None = None,
         quota: ConnectionQuota | None = None,
+        tls: SSLContext | None = None,
         request_max_bytes: int,
         queued_max_bytes: int,
         idle_timeout_s: float,
@@ -244,6 +269,10 @@ class HttpServer:
         self._sessions = sessions
         self._interpose = interpose
         self._gate = gate or Gate()
+        self._tls = tls
+        """Without it the port is in plain text."""
+        if tls is not None:
+            self._gate = replace(self._gate, scheme="https")
         self._quota = quota if quota is not None else ConnectionQuota()
         self._quota.listeners.add(listener)
         self._hosts: set[bytes] = set()
@@ -271,7 +300,7 @@ class HttpServer:
         self._closing = False
         self._date = (0, b"")
         self._listener: asyncio.Server | None = None
-        self._routes = _OtherRoutes(doors, request_max_bytes, self._share) if doors is not None else None
+        self._routes = _OtherRoutes(doors, request_max_bytes, self._share, listener) if doors is not None else None
         self._server = _Connections(
             self._on_request,
             self._tell_closed,
@@ -291,11 +320,25 @@ class HttpServer:
         if address.host == LOOPBACK:
             # No name to look up, which the loop would do on a thread.
             bound = socket.create_server((address.host, address.port), backlog=BACKLOG)
-            self._listener = await loop.create_server(self._connection, sock=bound, backlog=BACKLOG)
+            self._listener = await loop.create_server(
+                self._connection, sock=bound, backlog=BACKLOG, **self._tls_options
+            )
         else:
-            self._listener = await loop.create_server(self._connection, address.host, address.port, backlog=BACKLOG)
+            self._listener = await loop.create_server(
+                self._connection, address.host, address.port, backlog=BACKLOG, **self._tls_options
+            )
         name = self._listener.sockets[0].getsockname()
         self._address = Address(address.host, name[1])
+
+    @property
+    def _tls_options(self) -> dict[str, Any]:
+        if self._tls is None:
+            return {}
+        return {
+            "ssl": self._tls,
+            "ssl_handshake_timeout": HANDSHAKE_TIMEOUT_S,
+            "ssl_shutdown_timeout": SHUTDOWN_TIMEOUT_S,
+        }
 
     @property
     def address(self) -> Address:
@@ -312,12 +355,22 @@ class HttpServer:
         """Connections open now."""
         return len(self._server.transports) + len(self._plain) + len(self._frames)
 
+    @property
+    def listener_name(self) -> str:
+        """Empty: the brokers' own listener."""
+        return self._listener_name
+
+    @property
+    def connections(self) -> list[RpcConnection | KafkaConnection | _Connection]:
+        """Connections open now."""
+        return [*self._plain, *self._frames, *self._server.open]
+
     async def close(self) -> None:
         """Stop accepting, close idle connections now, and busy ones after their answer or CLOSE_GRACE_S."""
         self._stop_listening()
         if self._routes is not None:
             await self._routes.shutdown()  # streams end themselves, with a last word
-        await asyncio.sleep(0)  # a connection that is being accepted now is closed as it is made
+        await asyncio.sleep(0)  # a connection that is being accepted now is closed at once
         for connection in self._server.connections:
             if connection in self._busy:
                 connection.close()  # after the answer that is under way
@@ -500,7 +553,9 @@ class HttpServer:
                     self._handling.add(handling)
                 try:
                     refuse = partial(error_response, BY_NAME[api])
-                    return await interpose(client_source(client_id), api, b"", handle, refuse)
+                    # The closure must not refer to the session, which refers to it.
+                    client = {"protocol": KAFKA, "software": connection.describe().software}
+                    return await interpose(client_source(client_id), api, b"", handle, refuse, client)
                 except NotAnswered as silence:
                     if silence.hang_up:
                         connection.abort()
@@ -540,13 +595,15 @@ class HttpServer:
         """Now, for the header."""
         return self._http_date()
 
-    def general_protocol(self) -> asyncio.Protocol | None:
+    def general_protocol(self, record: ConnectionRecord) -> asyncio.Protocol | None:
         """For a connection that is more than plain requests; None for one that came too late."""
-        return None if self._closing else self._server()
+        return None if self._closing else self._server(record)
 
     def opened(self, connection: RpcConnection, transport: asyncio.Transport) -> None:
         """A connection was accepted. While the server closes, or beyond a limit, it is closed at once."""
         self._plain[connection] = transport
+        self._quota.accepted += 1
+        connection.record.number = self._quota.accepted
         remote = connection.remote or ""
         if self._closing or not self._quota.admits(remote, self._listener_name):
             transport.abort()
@@ -577,20 +634,23 @@ class HttpServer:
 
     def rpc_answer(self, caller: RpcConnection, head: Head, body: bytes | bytearray) -> Answer | Awaitable[Buffers]:
         """What the handler answers to a plain request, or what ``awaited`` makes it of."""
-        body = cast("bytes", body)  # whoever reads a body takes slices of it: nobody else holds this one
+        body = cast("bytes", body)  # its reader takes slices of it, and no other code holds it
         context = caller.context
         if context is None:
-            context = caller.context = self._context_of("rpc", caller.remote, sends_files=True)
+            _, software = identity_of(agent_in(head.fields))
+            context = caller.context = self._context_of("rpc", caller.remote, software=software, sends_files=True)
         if self._interpose is not None:
             found = _NODE.search(head.fields)
             source = found[1].decode("latin-1").strip() if found else ""
             handle = partial(_answered, self._handler, head.api, body, context)
-            return self._interpose(source, head.api, body, handle, partial(_refused, MSGPACK, head.api))
+            client = {"protocol": RPC, "software": context.software}
+            return self._interpose(source, head.api, body, handle, partial(_refused, MSGPACK, head.api), client)
         try:
             answer = self._handler(head.api, body, context)
-        except Exception as error:  # noqa: BLE001 - a handler never raises: whoever runs this loop decides what stops
+        except Exception as error:  # noqa: BLE001 - a handler never raises: the owner of this loop decides what stops
             return self._failed(head.api, error)
-        return answer if isinstance(answer, Awaitable) else Answer(answer)
+        # A list, as the codec returns it, is cheaper to tell from an awaitable than the reverse.
+        return Answer(answer) if type(answer) is list or not isinstance(answer, Awaitable) else answer
 
     async def awaited(self, api: str, answer: Awaitable[Buffers]) -> Answer | None:
         """The answer once it is there; None: nothing at all. Raises HangUp."""
@@ -605,11 +665,15 @@ class HttpServer:
 
     def _failed(self, api: str, error: Exception) -> Answer:
         self._tell_bug(RPC_PATH + api, error)
-        told = json.dumps(problem_of(UnknownServerError(SEE_LOG, outcome=UNKNOWN), status=500)).encode() + b"\n"
-        return Answer((told,), PROBLEM_TYPE, b"500 Internal Server Error", keeps_alive=False)
+        text = json.dumps(problem_of(UnknownServerError(SEE_LOG, outcome=UNKNOWN), status=500)).encode() + b"\n"
+        return Answer((text,), PROBLEM_TYPE, b"500 Internal Server Error", keeps_alive=False)
 
-    def _context_of(self, protocol: str, remote: str | None, *, sends_files: bool = False) -> RequestContext:
-        return RequestContext(protocol, self._listener_name, remote or "", sends_files=sends_files)
+    def _context_of(
+        self, protocol: str, remote: str | None, *, software: str = "", sends_files: bool = False
+    ) -> RequestContext:
+        # Under TLS the kernel cannot send a file: its bytes must be encrypted first.
+        sends_files = sends_files and self._tls is None
+        return RequestContext(protocol, self._listener_name, remote or "", software=software, sends_files=sends_files)
 
     def _tell_bug(self, path: str, error: Exception) -> None:
         context = {"message": f"handler of {path} raised", "exception": error}
@@ -636,7 +700,7 @@ class HttpServer:
     async def _on_request(self, request: web.BaseRequest) -> web.StreamResponse:
         connection = request.protocol
         if isinstance(connection, _Connection):
-            connection.asked()
+            connection.began(request)
         self._busy.add(connection)
         handling = asyncio.current_task()
         if handling is not None:
@@ -679,19 +743,18 @@ class HttpServer:
                 return self._refuse(415, InvalidRequest("this server's /rpc speaks msgpack"))
             handler, content_type = self._json_handler, JSON
         elif given not in MSGPACK_TYPES:
-            told = f"Content-Type {given[:80]!r} cannot be read here, only {JSON} and {MSGPACK}"
-            return self._refuse(415, InvalidRequest(told), {"accepted": [JSON, MSGPACK]})
+            reason = f"Content-Type {given[:80]!r} cannot be read here, only {JSON} and {MSGPACK}"
+            return self._refuse(415, InvalidRequest(reason), {"accepted": [JSON, MSGPACK]})
         length = request.content_length
         size_max = min(self._request_max_bytes, request_bytes_max(path[len(RPC_PATH) :]))
         if length is not None and length > size_max:
             return self._too_large(length, size_max)
         if not self._admits(length or 0):
             return self._busy_now()
-        held = _counted(length or 0)
-        self._queued_bytes += held
+        held = 0
 
         def grown(size: int) -> None:
-            """So much of the body has come. More than was announced: a chunked one is admitted as it comes."""
+            """Count the ``size`` bytes received so far: a client that announces a body and stalls holds only these."""
             nonlocal held
             if size > size_max:
                 raise BodyTooLarge(size)
@@ -712,15 +775,18 @@ class HttpServer:
                 async with asyncio.timeout(BODY_TIMEOUT_S):
                     body = await read_whole(content, grown)
             api = path[len(RPC_PATH) :]
-            context = self._context_of("rpc", request.remote)
+            _, software = identity_of(request.headers.get("User-Agent", ""))
+            context = self._context_of("rpc", request.remote, software=software)
             if self._interpose is None:
                 buffers = await _answered(handler, api, body, context)
             else:
                 source = request.headers.get(NODE_HEADER, "")
                 handle = partial(_answered, handler, api, body, context)
-                buffers = await self._interpose(source, api, body, handle, partial(_refused, content_type, api))
-        except NotAnswered as told:
-            return Silence(hang_up=told.hang_up)
+                refuse = partial(_refused, content_type, api)
+                client = {"protocol": HTTP, "software": software}
+                buffers = await self._interpose(source, api, body, handle, refuse, client)
+        except NotAnswered as silence:
+            return Silence(hang_up=silence.hang_up)
         except BodyTooLarge as error:
             return self._too_large(error.size, size_max)
         except NoRoom:
@@ -729,7 +795,7 @@ class HttpServer:
             return self._refuse(408, InvalidRequest(f"the body was not complete after {BODY_TIMEOUT_S:g} s"))
         except ConnectionError:
             return Silence(hang_up=True)  # the client left before its body was complete
-        except Exception as error:  # noqa: BLE001 - a handler never raises: whoever runs this loop decides what stops
+        except Exception as error:  # noqa: BLE001 - a handler never raises: the owner of this loop decides what stops
             self._tell_bug(path, error)
             return self._refuse(500, UnknownServerError(SEE_LOG, outcome=UNKNOWN))
         finally:
@@ -748,6 +814,8 @@ class HttpServer:
         return self._refuse(413, RecordListTooLarge(f"{size} bytes; {limit}"))
 
     def _busy_now(self) -> web.Response:
+        for connection in list(self._frames):
+            connection.hurry()
         detail = (
             f"{self._queued_bytes} bytes of requests are held; queued.max.request.bytes is {self._queued_max_bytes}"
         )
@@ -767,13 +835,18 @@ class HttpServer:
         return self._date[1]
 
 
+LISTENER = web.AppKey("listener", str)
+"""Name of the listener at which an application serves, as in contexts of requests."""
+
+
 class _OtherRoutes:
     """The application of the other routes. It is put together when their first request comes: a broker that only other
     brokers and clients talk to never pays for it.
     """
 
-    def __init__(self, doors: Doors, request_max_bytes: int, share: Share) -> None:
+    def __init__(self, doors: Doors, request_max_bytes: int, share: Share, listener: str) -> None:
         self._doors = doors
+        self._listener = listener
         self._share = share
         self._request_max_bytes = request_max_bytes
         self._opening = asyncio.Lock()
@@ -796,6 +869,7 @@ class _OtherRoutes:
 
     async def _open(self) -> Callable[..., web.BaseRequest]:
         application = web.Application(client_max_size=self._request_max_bytes)
+        application[LISTENER] = self._listener
         self._doors(application)
         application.on_response_prepare.append(self._share)
         runner = self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0)
@@ -831,7 +905,7 @@ class NoRoom(Exception):
 
 
 async def read_whole(content: StreamReader, grown: Callable[[int], None]) -> bytes:
-    """The rest of a body, joined once; ``grown`` is told its size after each part, and may raise."""
+    """The rest of a body, joined once; ``grown`` receives its size after each part, and may raise."""
     chunks: list[bytes] = []
     size = 0
     while not content.at_eof():
@@ -849,11 +923,58 @@ class _Connection(RequestHandler):
     """
 
     _first_request_timer: asyncio.TimerHandle | None = None
+    record: ConnectionRecord
+    _pending: web.BaseRequest | None = None
+    """The request that is being answered."""
+    _last: tuple[str, str] | None = None
+    """Method with path, and User-Agent, of the last request."""
+    _active_at = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Somebody is there; they have FIRST_REQUEST_TIMEOUT_S to send the head of a request, byte by byte or not."""
+        """A client has connected; it has FIRST_REQUEST_TIMEOUT_S to send the head of a request, byte by byte or not."""
         super().connection_made(transport)
-        self._first_request_timer = asyncio.get_running_loop().call_later(FIRST_REQUEST_TIMEOUT_S, self.force_close)
+        loop = asyncio.get_running_loop()
+        self._active_at = loop.time()
+        self._first_request_timer = loop.call_later(FIRST_REQUEST_TIMEOUT_S, self.force_close)
+
+    def data_received(self, data: bytes) -> None:
+        """Count what arrived."""
+        self.record.received += len(data)
+        super().data_received(data)
+
+    def began(self, request: web.BaseRequest) -> None:
+        """A whole head has come."""
+        self.asked()
+        self.record.requests += 1
+        self._pending = request
+        self._last = f"{request.method} {request.path}"[:NAME_LENGTH_MAX], request.headers.get("User-Agent", "")
+        self._active_at = asyncio.get_running_loop().time()
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        """Count what was sent."""
+        try:
+            return await super().finish_response(request, resp, start_time)
+        finally:
+            self._pending = None
+            self._active_at = asyncio.get_running_loop().time()
+            self.record.sent += resp.size if isinstance(resp, RpcAnswer) else request.writer.output_size
+
+    def describe(self) -> OpenConnection:
+        """Return what is known about the connection now."""
+        last, agent = self._last or (None, "")
+        client_id, software = identity_of(agent)
+        return OpenConnection(
+            record=self.record,
+            protocol=None if last is None else HTTP,
+            remote="" if self.transport is None else peer_of(self.transport.get_extra_info("peername")),
+            idle_s=asyncio.get_running_loop().time() - self._active_at,
+            client_id=client_id,
+            software=software,
+            last_request=last,
+            pending_request=None if self._pending is None else last,
+        )
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """They are gone."""
@@ -902,8 +1023,16 @@ class _Connections(web.Server):
         self._tell_closed = tell_closed
         self._quota = quota
 
-    def __call__(self) -> RequestHandler:
-        return _Connection(self, loop=asyncio.get_running_loop(), **self._connection_options)
+    def __call__(self, record: ConnectionRecord | None = None) -> RequestHandler:
+        loop = asyncio.get_running_loop()
+        connection = _Connection(self, loop=loop, **self._connection_options)
+        connection.record = record or ConnectionRecord(loop.time())
+        return connection
+
+    @property
+    def open(self) -> list[_Connection]:
+        """Connections open now."""
+        return [each for each in self._by_connection if isinstance(each, _Connection)]
 
     def connection_made(self, handler: RequestHandler, transport: Transport) -> None:
         super().connection_made(handler, transport)

@@ -24,8 +24,9 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar, cast
 
 from minikafka.errors import InvalidRequest
-from minikafka.ports import Buffer, Buffers, FrameSession
+from minikafka.ports import Buffer, Buffers, FrameSession, SessionState
 from minikafka.wire.kafka.frames import READ_SIZE, FrameReader
+from minikafka.world.connections import KAFKA, ConnectionRecord, OpenConnection, peer_of
 from minikafka.world.outgoing import Outgoing
 
 _Read = TypeVar("_Read")
@@ -86,6 +87,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.gone = asyncio.Event()
         """The connection is lost."""
         self._loop = asyncio.get_running_loop()
+        self.record = ConnectionRecord(self._loop.time())
         self._reader = FrameReader(host.request_max_bytes)
         self._transport: asyncio.Transport | None = None
         self._session: FrameSession | None = None
@@ -107,6 +109,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._is_paused_by_session = False
         self._waits_for_room = False
         self._is_closing = False
+        self._is_lost = False
         self._heard_at = self._loop.time()
         self._frame_since = 0.0
         """When the frame that is being received began."""
@@ -152,12 +155,24 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._host.release_frames(self._held - kept)
         self._held = kept
         self._host.kafka_closed(self)
+        self._is_lost = True
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Give the session up once it has every frame of a connection that is lost.
+
+        The session and its pending requests refer to the connection. Without this reference they are in no cycle, and
+        the buffer for reading is freed with the last of them: full garbage collections are rare (``calm_collector``).
+        """
+        if self._is_lost and not self._frames:
+            self._session = None
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the reader knows the place
         return self._reader.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
         self._heard_at = self._loop.time()
+        self.record.received += nbytes
         self._take(self._reader.filled, nbytes)
 
     def take_over(self, data: bytes) -> None:
@@ -178,6 +193,21 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if self._session is not None:
             self._session.room(has_room=True)
 
+    def describe(self) -> OpenConnection:
+        """Return what is known about the connection now."""
+        seen = self._session.describe() if self._session is not None else SessionState()
+        return OpenConnection(
+            record=self.record,
+            protocol=KAFKA,
+            remote="" if self._transport is None else peer_of(self._transport.get_extra_info("peername")),
+            idle_s=self._loop.time() - self._heard_at,
+            client_id=seen.client_id,
+            software=seen.software,
+            last_request=seen.last_request,
+            api_version=seen.api_version,
+            pending_request=seen.pending_request,
+        )
+
     # ---- frames ------------------------------------------------------------------------------------------------------
 
     def _take(self, read: Callable[[_Read], list[memoryview]], what: _Read) -> None:
@@ -189,6 +219,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             return
         if frames:
             self._has_asked = True
+            self.record.requests += len(frames)
             self._frames.extend(frames)
             if not self._delivers:
                 self._deliver()
@@ -213,6 +244,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if self._frames or self._has_backlog:
             self._has_backlog = bool(self._frames)
             self._set_reading()
+        self._let_go()
 
     def _deliver_soon(self) -> None:
         if self._frames and not self._delivers:
@@ -296,8 +328,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if transport is None or outgoing is None or transport.is_closing():
             return
         if len(out) == 1 and not outgoing.waiting:
+            self.record.sent += len(out[0])
             transport.write(out[0])
         else:
+            self.record.sent += sum(map(len, out))
             outgoing.write(out)
         self._heard_at = self._loop.time()
         if not self.is_busy:

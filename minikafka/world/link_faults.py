@@ -2,7 +2,7 @@
 
 A message meets its faults once: at its sender if the sender is a broker of this process (a caller's end), else where
 it arrives (a server's end: clients, brokers of other processes). A broker says who it is in the header
-``Mk-Node-Id``; whoever does not is a client.
+``Mk-Node-Id``; every other sender is a client.
 
 Rules for this file: a message under way goes on although its sender gave up (``asyncio.shield``), but nothing that is
 held back outlives its sender's process: :meth:`LinkEnd.close`.
@@ -11,7 +11,7 @@ held back outlives its sender's process: :meth:`LinkEnd.close`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol, Self, TypeVar
 
 from minikafka.errors import OutcomeUnknown, ProtocolError, Unreachable, WorldError
@@ -174,24 +174,28 @@ class LinkEnd:
         body: bytes,
         handle: Callable[[], Awaitable[Served]],
         refuse: Callable[[ProtocolError], Served],
+        client: Mapping[str, str],
     ) -> Served:
         """Handle a request that came in from ``source`` (empty: a client); NotAnswered when no answer shall go out.
 
-        ``refuse`` makes the response that carries an error.
+        ``refuse`` makes the response that carries an error. ``client`` has facts about the client's connection,
+        such as its software, for the events of faults that strike it.
         """
         if source in self.faults.nodes:
             return await handle()
+        is_client = not source or source.startswith(CLIENT)
+        about = {name: value for name, value in client.items() if value and is_client}
         source, called, journey = source or CLIENT, "", _Journey([])
         try:
             if self.faults.active:
                 called = _api_of(api, (body,))
-                journey = await self._travel(source, self.node, called, "request")
+                journey = await self._travel(source, self.node, called, "request", **about)
             with journey:
                 answer = refuse(journey.error) if journey.error is not None else await handle()
             for _ in range(journey.again):
                 await handle()
             if self.faults.active:
-                with await self._travel(self.node, source, called or _api_of(api, (body,)), "answer") as back:
+                with await self._travel(self.node, source, called or _api_of(api, (body,)), "answer", **about) as back:
                     return refuse(back.error) if back.error is not None else answer
         except _Stopped as stopped:
             raise NotAnswered(str(stopped), hang_up=stopped.breaks) from None
@@ -199,15 +203,14 @@ class LinkEnd:
 
     # ---- on the way --------------------------------------------------------------------------------------------------
 
-    async def _travel(self, source: str, target: str, api: str, message: MessageKind) -> _Journey:
-        """Meet every fault of this message. Raises _Stopped."""
+    async def _travel(self, source: str, target: str, api: str, message: MessageKind, **about: str) -> _Journey:
+        """Meet every fault of this message. Raises _Stopped. ``about`` are further facts for the events."""
         way = source, target, message
         journey = _Journey(self.faults.overtaken(way, api))
         for fault in self.faults.on(source, target, api, message):
             spec = fault.spec
-            self._events(
-                "fault_hit", fault=fault.number, what=spec.kind, api=api, message=message, source=source, target=target
-            )
+            hit = {"what": spec.kind, "api": api, "message": message, "source": source, "target": target}
+            self._events("fault_hit", fault=fault.number, **hit, **about)
             if spec.kind in {"cut", "drop"}:
                 raise _Stopped(fault)
             if spec.kind == "error":

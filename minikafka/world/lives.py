@@ -61,7 +61,7 @@ def own_process(node: NodeId) -> Lives:
 
     async def start(_node: NodeId) -> None:
         raise InvalidRequest(
-            f"broker {node} runs; it is a process of its own, and when it is down whoever started it starts it again",
+            f"broker {node} runs as a process of its own; when it is down, the program that started it starts it again",
             field="do",
         )
 

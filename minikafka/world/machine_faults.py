@@ -10,6 +10,10 @@ import errno
 import os
 import time
 from dataclasses import dataclass
+from threading import Lock
+
+_COUNTING = Lock()
+"""Several threads sync, and count."""
 
 
 @dataclass(slots=True)
@@ -34,11 +38,15 @@ class MachineFaults:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def before_sync(self) -> None:
-        """On the disk's thread: wait as long as a slow disk; OSError (EIO) when this sync fails."""
-        if self.sync_delay_ms:
-            self.struck += 1
-            time.sleep(self.sync_delay_ms / 1000)
-        if self.failing_syncs:
-            self.failing_syncs -= 1
-            self.struck += 1
+        """On a thread of the disk: wait as long as a slow disk; OSError (EIO) when this sync fails."""
+        delay_s = self.sync_delay_ms / 1000
+        if delay_s:
+            with _COUNTING:
+                self.struck += 1
+            time.sleep(delay_s)
+        with _COUNTING:
+            fails = self.failing_syncs > 0
+            self.failing_syncs -= fails
+            self.struck += fails
+        if fails:
             raise OSError(errno.EIO, os.strerror(errno.EIO))

@@ -4,7 +4,8 @@ Rules for this file:
 
 1. Nothing here decides what must be durable; it only says, by returning from ``sync``, that it is.
 2. A write is all or nothing: what was written of a failed one is cut off again.
-3. Syncs run on threads, one for the quorum's log and one for all else: a slow data disk never delays a vote.
+3. Syncs run on threads. The quorum's log has one of its own: a slow data disk never delays a vote. Other files share a
+   few: file systems write what several threads wait for in one go. Names are made durable on one more, in order.
 4. After :meth:`OsDisk.fence` nothing of this incarnation reaches the files any more.
 """
 
@@ -26,6 +27,8 @@ from minikafka.types import METADATA_PARTITION
 from minikafka.world.machine_faults import MachineFaults
 
 LOCK_NAME = ".lock"
+FILE_THREADS = 4
+"""Threads that sync files of partitions."""
 TEMPORARY = ".tmp"
 
 # writev takes this many buffers at most (IOV_MAX of Linux).
@@ -43,6 +46,10 @@ def _fail(error: OSError, what: str) -> NoReturn:
     if error.errno in FULL:
         raise DiskFull(f"{what}: {in_words(error)}") from error
     raise DiskFailed(f"{what}: {in_words(error)}") from error
+
+
+def _is_of_quorum(path: str) -> bool:
+    return f"{path}/".startswith(f"{METADATA_PARTITION}/")
 
 
 class _Descriptor:
@@ -122,7 +129,7 @@ class OsFile:
 
     def append(self, data: Buffers) -> None:
         """One gathered write; DiskFull leaves the file as it was, DiskFailed means that the log must stop."""
-        self._check()
+        self._open_descriptor()
         wanted = sum(map(len, data))
         try:
             if self._disk.faults is not None:
@@ -153,7 +160,7 @@ class OsFile:
 
     def read(self, position: int, size: int) -> bytes:
         """At most ``size`` bytes; fewer only at the end of the file."""
-        self._check()
+        self._open_descriptor()
         try:
             data = os.pread(self._descriptor, size, position)
             while len(data) < min(size, self._size - position):
@@ -167,7 +174,7 @@ class OsFile:
 
     def region(self, position: int, size: int) -> OsRegion | None:
         """The same bytes, to be sent from the file; None where the system cannot, or the file does not have them."""
-        self._check()
+        self._open_descriptor()
         if self._owned is None or position + size > self._size or not CAN_SEND_FILES:
             return None
         return OsRegion(self._path, self._owned, position, size)
@@ -178,7 +185,7 @@ class OsFile:
 
     def truncate(self, size: int) -> None:
         """Cut the file to ``size``; larger sizes change nothing."""
-        self._check()
+        self._open_descriptor()
         if size < self._size:
             try:
                 os.ftruncate(self._descriptor, size)
@@ -187,11 +194,11 @@ class OsFile:
             self._size = size
 
     async def sync(self) -> None:
-        """Fdatasync on the disk's thread; DiskFailed."""
-        self._check()
+        """Fdatasync on a thread of the disk; DiskFailed."""
+        owned = self._open_descriptor()
         if not self._disk.syncs:
             return
-        future = self._disk.submit(self._path, self._disk.sync_file, self._owned)
+        future = self._disk.submit_sync(self._path, owned)
         try:
             await asyncio.wrap_future(future)
         except OSError as error:
@@ -202,11 +209,12 @@ class OsFile:
         self._disk.forget(self)
         self._owned = None
 
-    def _check(self) -> None:
+    def _open_descriptor(self) -> _Descriptor:
         if self._owned is None:
             raise DiskFailed(f"{self._path} is closed")
         if self._disk.fenced:
             raise DiskFailed(f"{self._path}: this incarnation is dead")
+        return self._owned
 
 
 class OsDisk:
@@ -236,15 +244,22 @@ class OsDisk:
         os.makedirs(self._root, self._folder_mode, exist_ok=True)
 
     def submit(self, path: str, function: Any, *arguments: Any) -> Future[Any]:
-        """Run a blocking call on the thread that syncs ``path``; its calls run one after the other."""
-        lane = "quorum" if f"{path}/".startswith(f"{METADATA_PARTITION}/") else "data"
-        thread = self._threads.get(lane)
-        if thread is None:
-            thread = self._threads[lane] = ThreadPoolExecutor(1, thread_name_prefix=f"sync-{lane}")
-        return thread.submit(function, *arguments)
+        """Run a blocking call on the thread that makes names in ``path`` durable; its calls run one after the other."""
+        return self._lane("quorum" if _is_of_quorum(path) else "data", 1).submit(function, *arguments)
 
-    def sync_file(self, descriptor: _Descriptor) -> None:
-        """Runs on the disk's thread; OSError."""
+    def submit_sync(self, path: str, descriptor: _Descriptor) -> Future[None]:
+        """Sync a file on a thread, beside syncs of other files."""
+        lane = self._lane("quorum", 1) if _is_of_quorum(path) else self._lane("files", FILE_THREADS)
+        return lane.submit(self._sync_file, descriptor)
+
+    def _lane(self, name: str, threads: int) -> ThreadPoolExecutor:
+        lane = self._threads.get(name)
+        if lane is None:
+            lane = self._threads[name] = ThreadPoolExecutor(threads, thread_name_prefix=f"sync-{name}")
+        return lane
+
+    def _sync_file(self, descriptor: _Descriptor) -> None:
+        """Runs on a thread; OSError."""
         self._before_sync()
         os.fdatasync(descriptor.number)
 
@@ -438,7 +453,7 @@ class OsDisk:
     def fence(self) -> None:
         """Let nothing of this incarnation reach the files any more, and give the directory to the next one.
 
-        Whoever had files open will not close them: the process lives on.
+        Code that had files open will not close them: the process lives on.
         """
         self.fenced = True
         for file in list(self._files):

@@ -19,16 +19,18 @@ from minikafka.broker.event_limiter import EventLimiter
 from minikafka.config import BrokerConfig
 from minikafka.errors import DiskFailed
 from minikafka.ports import Disk, World
-from minikafka.rest.gate import Gate
+from minikafka.web.gate import Gate
 from minikafka.world.clock import SystemClock
 from minikafka.world.connection_quota import ConnectionQuota
 from minikafka.world.events import INFO, EventLog, as_json, as_text
+from minikafka.world.freed_memory import FreedMemory
 from minikafka.world.http import HttpNetwork
 from minikafka.world.http_server import Doors, Translate
 from minikafka.world.instruments import Instruments
 from minikafka.world.link_faults import LinkEnd
 from minikafka.world.machine_faults import MachineFaults
 from minikafka.world.os_disk import OsDisk
+from minikafka.world.tls import server_context
 
 LEVEL_NAMES = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 """The values of ``mk.log.level``."""
@@ -111,9 +113,11 @@ def real_world(
         return RealWorld(data_dir=data_dir, network=HttpNetwork(), events=EventLog(stream=log_stream, level=level))
     options: dict[str, Any] = {
         "gate": Gate.of(config),
+        "tls": dict.fromkeys(config.tls_listeners, server_context(config)) if config.tls_listeners else {},
         "request_max_bytes": config.socket_request_max_bytes,
         "queued_max_bytes": config.queued_max_request_bytes,
         "idle_timeout_s": config.connections_max_idle_ms / 1000,
+        "client_id": f"broker-{config.node_id}",
     }
     events = EventLog(
         node=str(config.node_id),
@@ -127,6 +131,7 @@ def real_world(
         limit=config.max_connections,
         limit_per_ip=config.max_connections_per_ip,
         events=EventLimiter(events, clock.now),
+        on_closed=FreedMemory().connection_closed,
     )
     links = None
     if instruments is not None:

@@ -30,7 +30,7 @@ BATCHES_PER_LINE = 1_000
 
 
 def batches_of(data_dir: Path, partition: TopicPartition) -> Iterator[LogBatch]:
-    """All batches of a replica in log order, segment by segment. CorruptMessage where none can be told apart."""
+    """All batches of a replica in log order, segment by segment. CorruptMessage where no batch can be recognized."""
     folder = data_dir / str(partition)
     for base in offsets_in([entry.name for entry in folder.iterdir()], LOG):
         path = folder / offset_name(base, LOG)
@@ -71,7 +71,7 @@ def is_compacted(data_dir: Path, partition: TopicPartition) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """:func:`batches_of`, as often as it is gone over."""
+    """:func:`batches_of`, once per iteration."""
 
     data_dir: Path
     partition: TopicPartition
@@ -101,13 +101,13 @@ def _row(batch: LogBatch) -> tuple[Offset, Offset, int, str]:
 def _chunks(
     rows: Iterable[tuple[Offset, Offset, int, str]], size: int
 ) -> Iterator[list[tuple[Offset, Offset, int, str]]]:
-    """Lists of at most ``size``; one empty list when there are no rows, so that an empty replica is told as well."""
+    """Lists of at most ``size``; one empty list without rows, so that an empty replica is reported as well."""
     chunk: list[tuple[Offset, Offset, int, str]] = []
-    told = False
+    any_yielded = False
     for row in rows:
         chunk.append(row)
         if len(chunk) == size:
             yield chunk
-            chunk, told = [], True
-    if chunk or not told:
+            chunk, any_yielded = [], True
+    if chunk or not any_yielded:
         yield chunk

@@ -5,7 +5,7 @@ this project send needs little of it: here a request is one match of its head, a
 its place. Rules for this file:
 
 1. It answers only what it surely understands: a well-formed head with one Content-Length, one Host that is known and
-   nothing unusual (what a browser says of a page is: rest/gate.py), a body that is admitted and comes soon. Everything
+   nothing unusual (what a browser says of a page is: web/gate.py), a body that is admitted and comes soon. Everything
    else is *handed over*: the general server gets the connection with every byte that was not answered yet, and keeps
    it. No refusal is written here.
 2. One request at a time: the next is looked at when the answer is written and the socket takes more.
@@ -25,6 +25,7 @@ from minikafka.config import KIB, MIB
 from minikafka.ports import Buffers, RequestContext
 from minikafka.wire.apis import MSGPACK
 from minikafka.wire.kafka import FIRST_BYTE_MAX
+from minikafka.world.connections import RPC, ConnectionRecord, OpenConnection, agent_in, identity_of, peer_of
 from minikafka.world.outgoing import Outgoing
 
 if TYPE_CHECKING:
@@ -115,13 +116,22 @@ def answer_head(
     content_type: str, size: int, date: bytes, *, keeps_alive: bool, status: bytes = b"200 OK", more: bytes = b""
 ) -> bytes:
     """The head of an answer of ``size`` bytes; ``more`` are header lines with their ends."""
-    return b"HTTP/1.1 %b\r\nContent-Type: %b\r\nContent-Length: %d\r\nDate: %b\r\n%b%b\r\n" % (
-        status,
-        content_type.encode(),
-        size,
-        date,
-        b"" if keeps_alive else b"Connection: close\r\n",
-        more,
+    start, end = _around_length(content_type, date, keeps_alive, status)
+    return b"%b%d%b%b\r\n" % (start, size, end, more)
+
+
+@lru_cache(8)
+def _around_length(
+    content_type: str,
+    date: bytes,
+    keeps_alive: bool,  # noqa: FBT001 - a cached function's key
+    status: bytes,
+) -> tuple[bytes, bytes]:
+    """What stands before and behind the body's size: the same for all responses of a second."""
+    connection = b"" if keeps_alive else b"Connection: close\r\n"
+    return (
+        b"HTTP/1.1 %b\r\nContent-Type: %b\r\nContent-Length: " % (status, content_type.encode()),
+        b"\r\nDate: %b\r\n%b" % (date, connection),
     )
 
 
@@ -179,7 +189,7 @@ class Host(Protocol):
         """The end of a connection that speaks Kafka's protocol; None: that is not spoken here."""
         ...
 
-    def general_protocol(self) -> asyncio.Protocol | None:
+    def general_protocol(self, record: ConnectionRecord) -> asyncio.Protocol | None:
         """The general server's end of a connection; None: it closes, and takes nobody in any more."""
         ...
 
@@ -212,6 +222,9 @@ class RpcConnection(asyncio.BufferedProtocol):
         self.context: RequestContext | None = None
         """Of its requests; the server makes it for the first."""
         self._loop = asyncio.get_running_loop()
+        self.record = ConnectionRecord(self._loop.time())
+        self._last: Head | None = None
+        """Of the last request."""
         self._transport: asyncio.Transport | None = None
         self._read = memoryview(bytearray(READ_SIZE))
         self._read_size = 0
@@ -250,6 +263,7 @@ class RpcConnection(asyncio.BufferedProtocol):
         return self._read[self._read_size :]
 
     def buffer_updated(self, nbytes: int) -> None:
+        self.record.received += nbytes
         if self._body is not None:
             self._body_size += nbytes
             if self._body_size == len(self._body):
@@ -331,8 +345,11 @@ class RpcConnection(asyncio.BufferedProtocol):
         self._body, self._head, self._held = None, None, 0
         if head is None:
             return
+        self._last = head
+        self.record.requests += 1
         answer = self._host.rpc_answer(self, head, body)
-        if isinstance(answer, Awaitable):
+        if not isinstance(answer, Answer):
+            self._quiet_since = self._loop.time()
             self._handling = self._loop.create_task(self._handle(head, held, answer))
             self._handling.add_done_callback(partial(_close_unused, answer))
             self._host.began(self, self._handling)
@@ -369,13 +386,14 @@ class RpcConnection(asyncio.BufferedProtocol):
         if not (head.keeps_alive and answer.keeps_alive):
             self._closes = True
         size = sum(map(len, answer.buffers))
-        told = answer_head(
+        head_bytes = answer_head(
             answer.content_type, size, self._host.http_date(), keeps_alive=not self._closes, status=answer.status
         )
+        self.record.sent += len(head_bytes) + size
         if size < JOINED_SIZE or self._outgoing is None:
-            write_answer(transport, told, answer.buffers, size)
+            write_answer(transport, head_bytes, answer.buffers, size)
         else:
-            self._outgoing.write((told, *answer.buffers))
+            self._outgoing.write((head_bytes, *answer.buffers))
 
     def _go_on(self) -> None:
         """Look at what came meanwhile."""
@@ -394,6 +412,21 @@ class RpcConnection(asyncio.BufferedProtocol):
         """The address of the other end; None when it has left."""
         name = None if self._transport is None else self._transport.get_extra_info("peername")
         return str(name[0]) if name else None
+
+    def describe(self) -> OpenConnection:
+        """Return what is known about the connection now."""
+        last = self._last
+        client_id, software = identity_of(agent_in(last.fields)) if last is not None else ("", "")
+        return OpenConnection(
+            record=self.record,
+            protocol=None if last is None else RPC,
+            remote="" if self._transport is None else peer_of(self._transport.get_extra_info("peername")),
+            idle_s=self._loop.time() - self._quiet_since,
+            client_id=client_id,
+            software=software,
+            last_request=None if last is None else last.api,
+            pending_request=None if last is None or self._handling is None else last.api,
+        )
 
     def close(self) -> None:
         """After the answer that is under way."""
@@ -445,6 +478,7 @@ class RpcConnection(asyncio.BufferedProtocol):
         self._let_go()
         self._host.closed(self)
         transport.pause_reading()
+        protocol.record = self.record
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
         transport.resume_reading()
@@ -460,12 +494,13 @@ class RpcConnection(asyncio.BufferedProtocol):
             unread = bytes(self._read[: self._read_size])
         else:
             unread = self._head_bytes + bytes(memoryview(self._body)[: self._body_size])
-        protocol = self._host.general_protocol()
+        protocol = self._host.general_protocol(self.record)
         if protocol is None:
             transport.abort()
             return
         self._let_go()
         self._host.closed(self)
+        self.record.received -= len(unread)  # the general server counts them
         # Between the two, since uvloop reads into buffers or as chunks by what protocol it found when reading began.
         transport.pause_reading()
         transport.set_protocol(protocol)

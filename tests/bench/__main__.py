@@ -22,8 +22,10 @@ from typing import Any
 
 import uvloop
 
-from minikafka.world.process import exec_with_malloc_environment
+from minikafka import compiled
+from minikafka.hosting.process import exec_with_malloc_environment
 from tests.bench import (
+    compiled_rows,
     failover_rows,
     group_rows,
     kafka_rows,
@@ -48,6 +50,7 @@ def plan(*, quick: bool) -> dict[str, Callable[[], Awaitable[list[Row]]]]:
         "acks1": lambda: rows.produce_rows(1, acks=1, floor=0.40, rounds=rounds, megabytes=megabytes),
         "acksall": lambda: rows.produce_rows(3, acks=-1, floor=0.15, rounds=rounds, megabytes=megabytes),
         "validation": lambda: rows.validation_rows(rounds=rounds, megabytes=megabytes),
+        "compiled": lambda: compiled_rows.compiled_rows(rounds=rounds, requests=6_000 if quick else 20_000),
         "fetch": lambda: rows.fetch_rows(floor=0.60, rounds=rounds, count=megabytes * 2),
         "latency": lambda: latency_rows.latency_rows(ceiling=6.0, rounds=rounds, count=150 if quick else 500),
         "load": lambda: latency_rows.load_rows(rounds=rounds, count=150 if quick else 500),
@@ -106,6 +109,7 @@ def run(*, only: str, quick: bool) -> dict[str, Any]:
             "versions": {
                 "Python": platform.python_version(),
                 **{name: importlib.metadata.version(name) for name in PACKAGES},
+                "rules": compiled.build(),
             },
             "rows": [row.as_json() for row in done],
         }

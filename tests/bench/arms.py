@@ -13,11 +13,11 @@ from pathlib import Path
 import aiohttp
 
 from minikafka import AdminClient, NewTopic
-from minikafka.broker.peer import call
+from minikafka.hosting.processes import ProcessCluster
 from minikafka.ports import Network
+from minikafka.rpc import call
 from minikafka.types import Address
 from minikafka.wire.messages import FetchPartition, FetchRequest, MetadataRequest, ProducePartition, ProduceRequest
-from minikafka.world.processes import ProcessCluster
 from tests.bench.loads import PARTITIONS
 
 DEADLINE_S = 30.0

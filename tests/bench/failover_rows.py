@@ -15,8 +15,8 @@ import psutil
 
 from minikafka import AdminClient, NewTopic, Producer
 from minikafka.config import BrokerConfig
+from minikafka.hosting.processes import ProcessCluster
 from minikafka.types import NodeId, TopicPartition
-from minikafka.world.processes import ProcessCluster
 from minikafka.world.real import real_world
 from tests.bench.arms import Ours, cluster
 from tests.bench.measure import CpuMeter, Row

@@ -32,7 +32,7 @@ async def bare() -> None:
 
 def cluster() -> None:
     """Three brokers that have elected a controller, registered and been let in: each has answered the others."""
-    from minikafka.world.local_cluster import LocalCluster
+    from minikafka.testing.local_cluster import LocalCluster
 
     with LocalCluster(3):
         tell()

@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator
 
 from minikafka import Consumer
-from minikafka.broker.peer import call
+from minikafka.rpc import call
 from minikafka.types import Address, TopicPartition
 from minikafka.wire.codec import encode_request
 from minikafka.wire.group_messages import CommitPartition, FindCoordinatorRequest, OffsetCommitRequest

@@ -17,9 +17,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from minikafka.hosting.cluster_files import LOOPBACK, Ports
 from minikafka.spark.java import NoJava, java_home
 from minikafka.types import Address
-from minikafka.world.cluster_files import LOOPBACK, Ports
 from tests.bench import kafka_jars
 from tests.bench.kafka_jars import NoKafka
 

@@ -129,18 +129,30 @@ class Pair:
     ours: float
     bare: float
     ratio: float
+    quartiles: tuple[float, float] = (0.0, 0.0)
+    """Half of the rounds' ratios are between these two."""
 
 
 async def in_turn(
     ours: Callable[[], Awaitable[float]], bare: Callable[[], Awaitable[float]], *, rounds: int, warm_up: int = 1
 ) -> Pair:
-    """Measure both ``rounds`` times, one after the other, after ``warm_up`` rounds that do not count."""
-    for _ in range(warm_up):
-        await ours()
-        await bare()
-    figures = [(await ours(), await bare()) for _ in range(rounds)]
+    """Measure both ``rounds`` times, one after the other, after ``warm_up`` rounds that do not count.
+
+    Each side comes first in every other round: what the first leaves behind is a burden for both.
+    """
+    figures = []
+    for number in range(warm_up + rounds):
+        if number % 2:
+            second = await bare()
+            figures.append((await ours(), second))
+        else:
+            figures.append((await ours(), await bare()))
+    del figures[:warm_up]
+    ratios = [each[0] / each[1] for each in figures]
+    low, _, high = statistics.quantiles(ratios, n=4, method="inclusive") if rounds > 1 else ratios * 3
     return Pair(
         statistics.median(each[0] for each in figures),
         statistics.median(each[1] for each in figures),
-        statistics.median(each[0] / each[1] for each in figures),
+        statistics.median(ratios),
+        (low, high),
     )

@@ -24,11 +24,11 @@ from pathlib import Path
 import psutil
 
 from minikafka import AdminClient, NewTopic
+from minikafka.hosting.processes import ProcessCluster
 from minikafka.log.log_directory import LogDirectory, read_identity
 from minikafka.wire.batch import RecordBatch
 from minikafka.wire.records import BatchBuilder
 from minikafka.world.os_disk import OsDisk
-from minikafka.world.processes import ProcessCluster
 from tests.bench.measure import CpuMeter
 
 BROKERS = 3
@@ -221,6 +221,12 @@ async def _fill(folder: Path, segments: int) -> int:
             if number:
                 log.roll()
             log.append_as_leader(batch, leader_epoch=max(log.last_epoch, 0), wall_ms=wall_ms)
+        # Sealed segments of all logs together have more files than a process may open.
+        await log.sync()
+        for segment in log._store.segments[:-1]:
+            file = segment.take_file()
+            if file is not None:
+                file.close()
     count = sum(log.segment_count for log in chosen)
     ends = {log.partition: log.end_offset for log in logs.logs.values()}
     await logs.close(broker_epoch=epoch, high_watermarks=ends)

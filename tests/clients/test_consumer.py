@@ -252,6 +252,28 @@ def test_the_leader_moves():
     play(story)
 
 
+def test_a_frozen_leader_is_left_once_another_one_is_elected():
+    """SIGSTOP: the fetch in flight is given up when metadata names the successor, not at the request timeout."""
+
+    async def story():
+        cluster = FakeCluster()
+        (partition,) = cluster.topic("t")
+        await fill(cluster, "t", 3)
+        async with consumer(cluster, "t") as reading:
+            for expected in range(3):
+                assert (await reading.getone()).offset == expected
+            await asyncio.sleep(2.0)
+            cluster.stopped.add(1)
+            await asyncio.sleep(4.0)
+            partition.elect(2)
+            await fill(cluster, "t", 1)
+            elected = cluster.now()
+            assert (await reading.getone()).offset == 3
+            assert cluster.now() - elected < 1.5
+
+    play(story)
+
+
 def test_an_unclean_election_is_noticed():
     """KIP-320: records that were read are gone: with none an error with both offsets, else back to the common end."""
 

@@ -151,6 +151,49 @@ def test_the_leader_dies_and_another_is_elected_later():
     play(story)
 
 
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_a_frozen_leader_is_left_once_another_one_is_elected(idempotent: bool):
+    """SIGSTOP: connections stay open and nothing answers. An idempotent producer sends to the successor within a second
+    of its election; another one waits for the timeout, since the frozen broker may have the records.
+    """
+
+    async def story():
+        async with one_partition(enable_idempotence=idempotent) as (cluster, partition, sending):
+            await sending.send_and_wait("t", b"0")
+            began = cluster.now()
+            cluster.stopped.add(1)
+            future = await sending.send("t", b"1")
+            await asyncio.sleep(4.0)
+            partition.elect(3)
+            elected = cluster.now()
+            assert (await future).offset == 1
+            if idempotent:
+                assert cluster.now() - elected < 1.0
+                refreshes = len(cluster.named("Metadata"))
+                assert refreshes < 30
+            else:
+                assert cluster.now() - began > 30.0
+        assert partition.values() == [b"0", b"1"]
+        assert cluster.overlaps == 0
+
+    play(story)
+
+
+def test_a_slow_leader_is_waited_for():
+    """Overdue alone is no reason to give up: metadata still names the leader, which answers after ten seconds."""
+
+    async def story():
+        async with one_partition() as (cluster, partition, sending):
+            await sending.send_and_wait("t", b"0")
+            cluster.latency_s = 5.0
+            future = await sending.send("t", b"1")
+            assert (await future).offset == 1
+            assert len(cluster.named("Produce")) == 2
+        assert partition.values() == [b"0", b"1"]
+
+    play(story)
+
+
 def test_a_partition_without_a_leader_waits_until_the_delivery_timeout():
     """Outcome: never sent is not_written, and other partitions are not held up."""
 
@@ -707,7 +750,8 @@ def test_the_producer_ends_loudly_in_another_cluster():
     [
         ({"acks": 2}, "acks=2"),
         ({"acks": 1, "enable_idempotence": True}, "needs acks='all'"),
-        ({"transactional_id": "x"}, "transactions are not implemented"),
+        ({"transactional_id": "x", "acks": 1}, "transactional_id='x' needs acks='all'"),
+        ({"transactional_id": ""}, "transactional_id is empty"),
         ({"linger_ms": -1}, "linger_ms"),
         ({"bootstrap_servers": "nowhere"}, "not host:port"),
         ({"retry_backoff_max_ms": 10}, "retry_backoff_max_ms"),

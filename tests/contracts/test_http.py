@@ -14,13 +14,14 @@ from aiohttp import web
 from minikafka.client.caller import Caller
 from minikafka.errors import NOT_WRITTEN, NetworkException, OutcomeUnknown, RequestRefused
 from minikafka.ports import Handler, RequestContext, World
-from minikafka.rest import gate as gate_rule
-from minikafka.rest.gate import Gate
 from minikafka.types import Address
+from minikafka.web import gate as gate_rule
+from minikafka.web.gate import Gate
 from minikafka.wire.messages import MetadataRequest
 from minikafka.world import http_server
 from minikafka.world.http import HttpNetwork
 from minikafka.world.http_server import HttpServer
+from minikafka.world.rpc_connection import BODY_SIZE_MAX
 
 ANY = Address("127.0.0.1", 0)
 PATIENCE_S = 60
@@ -120,18 +121,14 @@ async def test_a_body_over_the_limit_is_refused_before_it_is_read():
         assert await wire.ended()
 
 
-@pytest.mark.parametrize("api, answer", [("Metadata", 413), ("Produce", None)])
-async def test_an_announced_length_costs_nothing(api: str, answer: int | None):
+@pytest.mark.parametrize("api, status", [("Metadata", 413), ("Produce", 100)])
+async def test_an_announced_length_costs_nothing(api: str, status: int):
     """100 MiB that were only announced were filled with zeros, 60 ms; only Produce may carry as much."""
     async with serving() as (_, server), wire_to(server) as wire:
         tracemalloc.start()
         try:
-            wire.send(f"POST /rpc/{api} HTTP/1.1\nHost: localhost\nContent-Length: 104857600")
-            if answer is None:
-                while not server.queued_bytes:  # noqa: ASYNC110 - the server has no event for it
-                    await asyncio.sleep(0.01)
-            else:
-                assert (await wire.answer())[0] == answer
+            wire.send(f"POST /rpc/{api} HTTP/1.1\nHost: localhost\nExpect: 100-continue\nContent-Length: 104857600")
+            assert (await wire.answer())[0] == status
             assert tracemalloc.get_traced_memory()[1] < 10_000_000
         finally:
             tracemalloc.stop()
@@ -232,6 +229,22 @@ async def test_a_chunked_body_is_admitted_as_it_comes():
         await held(server, 0)
         deadline = asyncio.get_running_loop().time() + PATIENCE_S
         assert await network.call(server.address, "Produce", [b"small"], deadline=deadline) == b"small"
+
+
+async def test_an_announced_body_holds_only_what_has_arrived():
+    """A client that announced a large body and then stalled had every other large body refused for 30 seconds."""
+    part, size = http_server.ALWAYS_ADMITTED_SIZE + 1, BODY_SIZE_MAX + 1
+    async with serving(queued_max_bytes=size) as (network, server), wire_to(server) as slow:
+        slow.send(f"POST /rpc/Produce HTTP/1.1\nHost: localhost\nContent-Length: {size}", bytes(2 * part))
+        async with asyncio.timeout(PATIENCE_S):
+            while server.queued_bytes < 2 * part:  # noqa: ASYNC110 - another task's state, no event to wait for
+                await asyncio.sleep(0.001)
+        assert server.queued_bytes == 2 * part
+        deadline = asyncio.get_running_loop().time() + PATIENCE_S
+        assert await network.call(server.address, "Produce", [bytes(part)], deadline=deadline) == bytes(part)
+        slow.writer.write(bytes(size - 2 * part))
+        assert (await slow.answer())[0] == 200
+        assert server.queued_bytes == 0
 
 
 async def test_a_single_body_larger_than_the_queue_is_still_admitted():

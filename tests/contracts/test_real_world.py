@@ -14,10 +14,10 @@ import pytest
 
 from minikafka.config import BrokerConfig
 from minikafka.errors import DiskFailed, OutcomeUnknown
+from minikafka.hosting.process import broker_environment, malloc_environment
 from minikafka.ports import CAUSE, HOT_EVENTS
 from minikafka.types import Address
 from minikafka.world.events import DEBUG, INFO, LEVELS, WARNING, EventLog, as_text
-from minikafka.world.process import broker_environment, malloc_environment
 from minikafka.world.real import real_world
 from tests.tidy.sources import product
 
@@ -167,7 +167,7 @@ def test_a_process_starts_itself_again_with_the_environment_once():
     """Same pid, so that a supervisor does not notice."""
     code = (
         "import os, sys\n"
-        "from minikafka.world.process import exec_with_malloc_environment\n"
+        "from minikafka.hosting.process import exec_with_malloc_environment\n"
         "print(os.getpid(), os.environ.get('MALLOC_TRIM_THRESHOLD_'), flush=True)\n"
         "exec_with_malloc_environment(['-c', sys.argv[1], sys.argv[1]])\n"
     )

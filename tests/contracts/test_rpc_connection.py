@@ -173,7 +173,7 @@ def test_a_handler_learns_who_asks_on_plain_connections_and_on_others(play):
 
 
 def test_a_page_is_looked_at_by_the_general_server_whatever_came_before(play):
-    """The gate (rest/gate.py): no origin and no unknown name is let in on a connection that is known."""
+    """The gate (web/gate.py): no origin and no unknown name is let in on a connection that is known."""
 
     async def story(server, echo, reader, writer):
         writer.write(PLAIN % (3, b"one"))

@@ -48,9 +48,10 @@ def why_not_compiled() -> str | None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect what needs a browser, kcat or the compiled rules, if there are none."""
+    """Deselect what needs a browser, kcat, openssl or the compiled rules, if there are none."""
     leave_out(config, items, "browser", why_not)
     leave_out(config, items, "kcat", lambda: None if shutil.which("kcat") else "no kcat here (apt install kcat)")
+    leave_out(config, items, "openssl", lambda: None if shutil.which("openssl") else "no openssl (apt install openssl)")
     leave_out(config, items, "compiled", why_not_compiled)
 
 

@@ -31,8 +31,8 @@ from minikafka import AdminClient, Consumer, Producer
 from minikafka.client.structs import CommitFailed, NewTopic
 from minikafka.errors import NetworkException, ProtocolError, RequestTimedOut
 from minikafka.groups.records import OFFSETS_TOPIC, OffsetRecord, unpacked
+from minikafka.hosting.processes import ProcessCluster
 from minikafka.types import TopicPartition
-from minikafka.world.processes import ProcessCluster
 
 TOPIC, GROUP = "events", "storm"
 PARTITIONS, MEMBERS = 12, 8

@@ -20,9 +20,9 @@ from minikafka.chaos.watch import ClusterState, Watch
 from minikafka.check import Recorder, Verdict
 from minikafka.client.structs import NewTopic
 from minikafka.errors import NOT_WRITTEN, ProtocolError
+from minikafka.hosting.processes import ProcessCluster
 from minikafka.types import NO_NODE, NodeId, TopicPartition
 from minikafka.world.asking import Asker
-from minikafka.world.processes import ProcessCluster
 
 TOPIC = "events"
 PARTITIONS = 3

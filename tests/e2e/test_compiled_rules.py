@@ -29,6 +29,7 @@ FILES = (
     "tests/rules/test_replication_leader.py",
     "tests/rules/test_replication_partition.py",
     "tests/rules/test_replication_rounds.py",
+    "tests/rules/test_validate.py",
     "tests/e2e/test_local_cluster.py::test_people_find_a_door",
     "tests/e2e/test_processes.py::test_the_tour",
 )

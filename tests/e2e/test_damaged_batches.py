@@ -17,12 +17,12 @@ import pytest
 
 from minikafka import Consumer
 from minikafka.errors import BY_CODE, CorruptMessage
+from minikafka.testing.local_cluster import LocalCluster
 from minikafka.types import TopicPartition
 from minikafka.wire.batch import CHECKED_START, HEADER_SIZE, LENGTH_END, RECORD_SIZE_MIN, checksum
 from minikafka.wire.codec import decode_response, encode_request
 from minikafka.wire.messages import ProducedPartition, ProducePartition, ProduceRequest, ProduceResponse
 from minikafka.wire.records import BatchBuilder
-from minikafka.world.local_cluster import LocalCluster
 
 pytestmark = pytest.mark.e2e
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from minikafka import AdminClient, NewTopic, Producer
-from minikafka.world.processes import ProcessCluster
+from minikafka.hosting.processes import ProcessCluster
 
 pytestmark = pytest.mark.e2e
 

@@ -191,5 +191,6 @@ def test_explain_names_the_client_whose_record_was_refused():
             refusal = json.loads(answer.read())["last_refusal"]
         assert refusal["facts"]["client_id"] == "billing"
         assert refusal["facts"]["software"].startswith("confluent-kafka-python ")
-        who = f"producer 'billing' ({refusal['facts']['software']})"
+        assert refusal["facts"]["protocol"] == "kafka"
+        who = f"producer 'billing' ({refusal['facts']['software']}, Kafka protocol)"
         assert refusal["sentence"].startswith(f"{who} was answered MESSAGE_TOO_LARGE (not_written): small-0: ")

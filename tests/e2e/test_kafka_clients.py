@@ -5,8 +5,12 @@ Each produces, consumes, joins groups, commits and administers over Kafka's bina
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import threading
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -391,3 +395,116 @@ def test_large_fetches_beyond_the_memory_tail_are_sent_from_the_file(monkeypatch
         sent.clear()
         assert [each.value for each in cluster.sync.consume("files", len(values))] == values
         assert sum(sent) > sum(map(len, values))
+
+
+def test_librdkafka_commits_and_aborts_transactions(cluster: LocalCluster):
+    """Over several partitions and brokers; a second producer with the same id fences the first."""
+    topic = created(cluster, "librdkafka-transactions")
+    settings = {"bootstrap.servers": cluster.bootstrap, "transactional.id": "librdkafka", **QUIET}
+    first = Producer(settings)
+    first.init_transactions(PATIENCE_S)
+    for number in range(4):
+        first.begin_transaction()
+        for partition in range(3):
+            first.produce(topic, b"%d-%d" % (number, partition), partition=partition)
+        if number % 2:
+            # An abort drops what is not sent yet.
+            assert first.flush(PATIENCE_S) == 0
+            first.abort_transaction(PATIENCE_S)
+        else:
+            first.commit_transaction(PATIENCE_S)
+    first.begin_transaction()
+    first.produce(topic, b"fenced", partition=0)
+    assert first.flush(PATIENCE_S) == 0
+    second = Producer(settings)
+    second.init_transactions(PATIENCE_S)
+    with pytest.raises(KafkaException) as fenced:
+        first.commit_transaction(PATIENCE_S)
+    assert fenced.value.args[0].fatal()
+    second.begin_transaction()
+    second.produce(topic, b"last", partition=0)
+    second.commit_transaction(PATIENCE_S)
+    found = read(cluster, topic, 14, **{"isolation.level": "read_uncommitted"})
+    expected = [b"%d-%d" % (number, partition) for number in range(4) for partition in range(3)]
+    assert sorted(each.value() for each in found) == sorted([*expected, b"fenced", b"last"])
+    committed = [b"%d-%d" % (number, partition) for number in (0, 2) for partition in range(3)]
+    found = read(cluster, topic, 7, **{"isolation.level": "read_committed", "group.id": f"committed-of-{topic}"})
+    assert sorted(each.value() for each in found) == sorted([*committed, b"last"])
+
+
+def test_consume_and_explain_show_an_open_transaction(cluster: LocalCluster):
+    """The command line reads up to it with read_committed, and explain names it until it has ended."""
+    topic = created(cluster, "open-transaction", partitions=1)
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "transactional.id": "open", **QUIET})
+    producer.init_transactions(PATIENCE_S)
+    producer.begin_transaction()
+    producer.produce(topic, b"first")
+    producer.commit_transaction(PATIENCE_S)
+    producer.begin_transaction()
+    producer.produce(topic, b"open")
+    assert producer.flush(PATIENCE_S) == 0
+
+    def explained() -> dict[str, Any]:
+        path = f"http://{cluster.bootstrap_servers.split(',')[0]}/v1/topics/{topic}/partitions/0/explain"
+        with urllib.request.urlopen(path, timeout=30) as answer:
+            return json.loads(answer.read())["last_stable_offset"]  # type: ignore[no-any-return]
+
+    def consumed(level: str) -> list[str]:
+        command = [sys.executable, "-m", "minikafka", "consume", topic, "-b", cluster.bootstrap, "--from-beginning"]
+        command += ["--exit-at-end", "--isolation-level", level]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.splitlines()
+
+    held = explained()
+    assert (held["last_stable_offset"], held["held_by"]["first_offset"], held["held_by"]["marker_offset"]) == (
+        2,
+        2,
+        None,
+    )
+    assert held["held_by"]["started_at"].startswith("20")
+    assert held["sentence"].endswith(f"({held['held_by']['started_at']}) and is open")
+    assert consumed("read_committed") == ["first"]
+    assert consumed("read_uncommitted") == ["first", "open"]
+    producer.abort_transaction(PATIENCE_S)
+    deadline = time.monotonic() + PATIENCE_S
+    while (held := explained())["held_by"] is not None:
+        assert time.monotonic() < deadline, held
+        time.sleep(0.05)
+    assert held["last_stable_offset"] == 4
+    assert consumed("read_committed") == ["first"]
+
+
+async def test_aiokafka_commits_and_aborts_transactions(cluster: LocalCluster):
+    """It sends version 0 of every request of transactions."""
+    topic = created(cluster, "aiokafka-transactions")
+    async with AIOKafkaProducer(bootstrap_servers=cluster.bootstrap, transactional_id="aiokafka") as producer:
+        async with producer.transaction():
+            await producer.send(topic, b"kept", partition=0)
+        with pytest.raises(LookupError):
+            async with producer.transaction():
+                await producer.send_and_wait(topic, b"dropped", partition=0)
+                raise LookupError
+        async with producer.transaction():
+            await producer.send(topic, b"kept too", partition=0)
+    found = read(cluster, topic, 3, **{"isolation.level": "read_uncommitted"})
+    assert [each.value() for each in found] == [b"kept", b"dropped", b"kept too"]
+    found = read(cluster, topic, 2, **{"isolation.level": "read_committed", "group.id": f"committed-of-{topic}"})
+    assert [each.value() for each in found] == [b"kept", b"kept too"]
+
+
+def test_kafka_python_commits_and_aborts_transactions(cluster: LocalCluster):
+    """As documented by its authors."""
+    topic = created(cluster, "kafka-python-transactions")
+    producer = KafkaProducer(bootstrap_servers=cluster.bootstrap, transactional_id="kafka-python")
+    producer.init_transactions()
+    for value, commit in ((b"kept", True), (b"dropped", False), (b"kept too", True)):
+        producer.begin_transaction()
+        producer.send(topic, value, partition=0).get(PATIENCE_S)
+        if commit:
+            producer.commit_transaction()
+        else:
+            producer.abort_transaction()
+    producer.close()
+    found = read(cluster, topic, 3, **{"isolation.level": "read_uncommitted"})
+    assert [each.value() for each in found] == [b"kept", b"dropped", b"kept too"]
+    found = read(cluster, topic, 2, **{"isolation.level": "read_committed", "group.id": f"committed-of-{topic}"})
+    assert [each.value() for each in found] == [b"kept", b"kept too"]

@@ -8,6 +8,7 @@ import contextlib
 import pytest
 
 from minikafka.errors import BY_CODE, NotLeaderOrFollower
+from minikafka.hosting.processes import ProcessCluster
 from minikafka.ports import Buffers
 from minikafka.types import Address
 from minikafka.wire.batch import split
@@ -22,7 +23,6 @@ from minikafka.wire.messages import (
 )
 from minikafka.wire.records import Record, build_batch, decode_batch
 from minikafka.world.asking import Asker
-from minikafka.world.processes import ProcessCluster
 from tests.e2e.haste import SHORT_SESSIONS
 from tests.e2e.kill_loop import SETTINGS, TOPIC, create_topic, kill_loop
 

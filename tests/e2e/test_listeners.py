@@ -11,7 +11,7 @@ import pytest
 
 from minikafka import Consumer, Producer
 from minikafka.config import parse_broker
-from minikafka.world.local_broker import LocalBroker
+from minikafka.hosting.local_broker import LocalBroker
 
 
 @pytest.fixture

@@ -18,8 +18,11 @@ from types import SimpleNamespace
 import pytest
 
 from minikafka.errors import BrokerNotAvailable, InvalidConfig, NetworkException, RequestTimedOut
+from minikafka.hosting import temporary
+from minikafka.hosting.temporary import TemporaryFolder
 from minikafka.ports import Buffers
 from minikafka.testing import sync
+from minikafka.testing.local_cluster import LocalCluster
 from minikafka.types import Address, TopicPartition
 from minikafka.wire.messages import (
     CreateTopicsRequest,
@@ -31,11 +34,8 @@ from minikafka.wire.messages import (
     ProduceRequest,
 )
 from minikafka.wire.records import Record, build_batch
-from minikafka.world import temporary
 from minikafka.world.asking import Asker
 from minikafka.world.clients import Producer
-from minikafka.world.local_cluster import LocalCluster
-from minikafka.world.temporary import TemporaryFolder
 from tests.e2e.haste import SHORT_SESSIONS
 
 pytestmark = pytest.mark.e2e
@@ -408,7 +408,7 @@ def test_temporary_files_are_in_memory_where_there_is_room(
 def test_what_a_killed_process_left_in_memory_is_removed_by_the_next(tmp_path: Path):
     """kill -9 cleans nothing up, and these files are memory. Who lives keeps his, and what is not ours stays."""
     program = (
-        "import pathlib, sys, time; from minikafka.world import temporary;"
+        "import pathlib, sys, time; from minikafka.hosting import temporary;"
         "temporary.MEMORY, temporary.ROOM_MIN = pathlib.Path(sys.argv[1]), 0;"
         "print(temporary.TemporaryFolder().path, flush=True); time.sleep(600)"
     )

@@ -17,7 +17,7 @@ from confluent_kafka import Producer as ConfluentProducer
 from prometheus_client.parser import text_string_to_metric_families
 
 from minikafka import AdminClient, Consumer, NewTopic, Producer, TopicPartition
-from minikafka.world.local_cluster import LocalCluster
+from minikafka.testing.local_cluster import LocalCluster
 from tests.e2e.haste import SHORT_SESSIONS
 from tests.tidy.sources import ROOT
 

@@ -22,7 +22,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from minikafka.rest.routes import ROUTES
-from minikafka.world.local_cluster import LocalCluster
+from minikafka.testing.local_cluster import LocalCluster
 from minikafka.world.machine_faults import MachineFaults
 
 pytestmark = pytest.mark.e2e
@@ -38,12 +38,13 @@ NAMES = {
     "broker": [1, 1, 9],
     "group": ["billing", "billing", "audit", "nöpe/%"],
     "member": ["ghost", "ghöst/%"],
+    "transactional_id": ["payments-1", "nöpe/%"],
 }
 """Most requests hit something that exists."""
 
 CHECKS = [status_code_conformance, response_schema_conformance, content_type_conformance]
 
-ENDLESS = {"/v1/topics/{topic}/partitions/{partition}/stream", "/v1/events/stream"}
+ENDLESS = {"/v1/live", "/v1/topics/{topic}/partitions/{partition}/stream", "/v1/events/stream"}
 """Have no end; tests/e2e/test_rest_inside.py and test_testing_doors.py read them."""
 
 ACTIONS = "/v1/brokers/{broker}/actions"

@@ -19,7 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 from minikafka.cli.root import root
-from minikafka.world.local_cluster import LocalCluster
+from minikafka.testing.local_cluster import LocalCluster
 from tests.e2e.haste import SHORT_SESSIONS
 
 pytestmark = pytest.mark.e2e

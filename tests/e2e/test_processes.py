@@ -157,7 +157,7 @@ def test_describe_as_the_contract_has_it_and_a_restart_on_the_same_files(tmp_pat
 
 
 def test_no_broker_survives_its_parent(tmp_path):
-    """Rule of world/processes.py: kill -9 of `up` leaves nothing behind."""
+    """Rule of hosting/processes.py: kill -9 of `up` leaves nothing behind."""
     with Up(tmp_path, "--brokers", "2") as up:
         children = [psutil.Process(each["pid"]) for each in up.brokers.values()]
         up.process.kill()

@@ -15,6 +15,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from minikafka import Producer
 from minikafka.sim.seeds import plan_of
+from minikafka.testing.local_cluster import LocalCluster
 from minikafka.types import Address, TopicPartition
 from minikafka.ui import table
 from minikafka.ui.journal import Entry, Journal, read_journals
@@ -23,7 +24,6 @@ from minikafka.ui.record import RecordedRun
 from minikafka.ui.states import Replica
 from minikafka.wire.messages import CreateTopicsRequest, DescribeQuorumRequest, NewTopic
 from minikafka.world.asking import Asker
-from minikafka.world.local_cluster import LocalCluster
 from tests.e2e.conftest import EXPECT_TIMEOUT_MS
 from tests.e2e.haste import SHORT_SESSIONS
 
@@ -176,21 +176,21 @@ def test_failures_are_red_and_one_key_away(page: Page, simulated: tuple[Replay, 
     replay, path = simulated
     opened(page, path)
     page.keyboard.press("Home")
-    failures = [step for step in replay.steps if step.told.tone == "bad"]
+    failures = [step for step in replay.steps if step.sentence.tone == "bad"]
     assert failures
     for step in failures[:4]:
         page.keyboard.press("f")
         assert page.evaluate("document.body.dataset.step") == str(step.number)
-        expect(page.locator("#what")).to_have_text(step.told.what)
+        expect(page.locator("#what")).to_have_text(step.sentence.what)
         expect(page.locator("#now")).to_have_class("now bad")
-        expect(page.locator("#why")).to_contain_text(step.told.why)
+        expect(page.locator("#why")).to_contain_text(step.sentence.why)
     assert page.evaluate("getComputedStyle(document.getElementById('what')).color") == "rgb(179, 38, 30)"
-    arrow = next(step for step in replay.steps if step.told.arrow)
+    arrow = next(step for step in replay.steps if step.sentence.arrow)
     page.locator("#scrubber").fill(str(arrow.number))
     assert page.locator("#arrows path").count() >= 2
-    assert "".join(page.locator("#arrows text").all_text_contents()).replace(" ", "") == arrow.told.arrow.label.replace(
+    assert "".join(page.locator("#arrows text").all_text_contents()).replace(
         " ", ""
-    )  # type: ignore[union-attr]
+    ) == arrow.sentence.arrow.label.replace(" ", "")  # type: ignore[union-attr]
 
 
 def test_messages_can_be_passed_over(page: Page, simulated: tuple[Replay, Path]):
@@ -202,7 +202,7 @@ def test_messages_can_be_passed_over(page: Page, simulated: tuple[Replay, Path])
     for _ in range(30):
         page.keyboard.press("ArrowRight")
         step = replay.steps[int(page.evaluate("document.body.dataset.step")) - 1]
-        assert step.entry.kind != "message_sent" or step.told.tone == "bad"
+        assert step.entry.kind != "message_sent" or step.sentence.tone == "bad"
 
 
 def test_it_reads_in_light_and_in_dark(page: Page, simulated: tuple[Replay, Path]):
@@ -261,7 +261,7 @@ def test_a_run_that_passed_says_what_its_red_steps_are(page: Page, simulated: tu
     """A seed that passed had "41 failures": red steps are injected faults, and what came of them."""
     replay, path = simulated
     opened(page, path)
-    bad = [step.entry.kind for step in replay.steps if step.told.tone == "bad"]
+    bad = [step.entry.kind for step in replay.steps if step.sentence.tone == "bad"]
     faults = sum(kind == "message_sent" or kind.startswith(("node_", "link_")) for kind in bad)
     assert 0 < faults < len(bad)
     expect(page.locator("#verdict")).to_have_text(
@@ -369,6 +369,6 @@ def test_a_journal_of_real_brokers_opens_on_the_same_page(page: Page, tmp_path: 
     assert {node: (row["epoch"], row["leo"], row["hw"]) for node, row in shown.items()} == run.direct
     assert {row["leo"] for row in shown.values()} == {"9"}
     assert sorted(row["role"] for row in shown.values()) == ["follower", "follower", "leader"]
-    assert any(step.told.arrow for step in replay.steps)
+    assert any(step.sentence.arrow for step in replay.steps)
     page.locator(".notes summary").click()
     expect(page.locator("#notes")).to_contain_text("Real brokers record what a message brought about")

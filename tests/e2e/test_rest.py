@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from minikafka.world.local_cluster import LocalCluster
+from minikafka.testing.local_cluster import LocalCluster
 from tests.e2e.haste import SHORT_SESSIONS
 from tests.tidy.sources import ROOT
 
@@ -42,10 +42,10 @@ async def create(http: aiohttp.ClientSession, url: str, name: str, **members: An
         return told
 
 
-def commands_of_the_readme() -> list[list[str]]:
+def commands_of_the_tour() -> list[list[str]]:
     """The curl commands of the tour, as a shell would split them."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    found = re.findall(r"^\$ (curl .*?(?:\\\n.*?)*)$", readme, flags=re.MULTILINE)
+    tour = (ROOT / "docs/tour.md").read_text(encoding="utf-8")
+    found = re.findall(r"^\$ (curl .*?(?:\\\n.*?)*)$", tour, flags=re.MULTILINE)
     return [shlex.split(each.replace("\\\n", " "), comments=True) for each in found]
 
 
@@ -71,9 +71,9 @@ def run_curl(arguments: list[str], base: str) -> tuple[int, Any]:
             return error.code, json.loads(error.read())
 
 
-def test_the_readmes_commands_with_curl_work_as_they_stand(cluster):
+def test_the_tours_commands_with_curl_work_as_they_stand(cluster):
     """A newcomer's first three commands, literally, in order, without a pause; and a member with curl alone."""
-    create_topic, produce, fetch, join = commands_of_the_readme()
+    create_topic, produce, fetch, join = commands_of_the_tour()
     base = urls_of(cluster)[0]
     status, topic = run_curl(create_topic, base)
     assert (status, topic["topic"], topic["partition_count"]) == (201, "orders", 3)

@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 
 from minikafka.ports import Buffers
 from minikafka.rest.routes import ROUTES
+from minikafka.testing.local_cluster import LocalCluster
 from minikafka.wire.apis import APIS
-from minikafka.world.local_cluster import LocalCluster
 
 # Beyond every wait that a generated request can ask for, far below a person's patience.
 PATIENCE_S = 60

@@ -18,8 +18,8 @@ import pytest
 from minikafka import Consumer
 from minikafka.client.group_member import Member
 from minikafka.rest.routes import ROUTES
+from minikafka.testing.local_cluster import LocalCluster
 from minikafka.wire.group_messages import MemberAssignment
-from minikafka.world.local_cluster import LocalCluster
 from tests.e2e.test_rest_operations import Person
 
 PATIENCE_S = 60
@@ -108,7 +108,7 @@ async def test_a_person_is_a_member_from_join_to_leave(person: Person):
     assert (await person("DELETE", member))["left"]
     assert (await person("GET", group))["state"] == "Empty"
     refused = await person("POST", f"{member}/heartbeat", {"generation": 1}, expect=404)
-    assert (refused["error"], "join anew" in refused["detail"]) == ("UNKNOWN_MEMBER_ID", True)
+    assert (refused["error"], "join again" in refused["detail"]) == ("UNKNOWN_MEMBER_ID", True)
     assert (await person("DELETE", group)) == {"group": "story", "deleted": True}
     assert (await person("GET", group, expect=404))["error"] == "GROUP_ID_NOT_FOUND"
     await person("DELETE", group, expect=404)
@@ -302,7 +302,7 @@ BAD_JOINS = [
     ({"session_timeout_ms": 9_999_999}, 422, "INVALID_SESSION_TIMEOUT", "group.max.session.timeout.ms"),
     ({"assignors": ["rnage"]}, 422, "INVALID_REQUEST", "did you mean 'range'?"),
     ({"assignors": ["sticky"]}, 409, "INCONSISTENT_GROUP_PROTOCOL", "offer range"),
-    ({"member_id": "ghost"}, 404, "UNKNOWN_MEMBER_ID", "join anew"),
+    ({"member_id": "ghost"}, 404, "UNKNOWN_MEMBER_ID", "join again"),
     ({"client_id": "x" * 40_000}, 400, "INVALID_REQUEST", "client_id has 40000 bytes"),
     ({"topic": "x"}, 422, "INVALID_REQUEST", "did you mean 'topics'?"),
 ]

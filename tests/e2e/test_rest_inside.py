@@ -16,7 +16,7 @@ import msgpack
 import pytest
 
 from minikafka.rest import topic_follow
-from minikafka.world.local_cluster import LocalCluster
+from minikafka.testing.local_cluster import LocalCluster
 from tests.e2e.haste import SHORT_SESSIONS
 from tests.rest.conform import check_answer
 
@@ -94,7 +94,7 @@ async def test_a_dead_leader_is_explained(cluster, person):
         assert [each["event"] for each in told["leader"]["because"]] == ["leader_elected", "became_leader"]
         assert told["isr"]["because"][0]["facts"]["old"] == [1, 2, 3]
         assert dead not in told["isr"]["isr"]
-        assert "everybody who counts has everything" in told["high_watermark"]["sentence"]
+        assert "every replica in the ISR has acknowledged all records" in told["high_watermark"]["sentence"]
     finally:
         await asyncio.to_thread(cluster.restart, dead)
     await person.until(path, lambda told: len(told["isr"]) == 3, at=alive)

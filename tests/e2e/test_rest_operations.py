@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 
 from minikafka.replication.leader import LeaderReplica
-from minikafka.world.local_cluster import LocalCluster
+from minikafka.testing.local_cluster import LocalCluster
 from tests.rest.conform import check_answer
 
 PATIENCE_S = 60

@@ -14,11 +14,11 @@ from typing import Any
 import aiohttp
 import pytest
 
+from minikafka.hosting.processes import ProcessCluster
 from minikafka.rest.host import WAIT_MS_MAX
 from minikafka.rest.routes import TESTING_ROUTES
+from minikafka.testing.local_cluster import LocalCluster
 from minikafka.ui.journal import read_journals
-from minikafka.world.local_cluster import LocalCluster
-from minikafka.world.processes import ProcessCluster
 from tests.e2e.haste import SHORT_LAGS
 from tests.rest.conform import check
 

@@ -22,14 +22,14 @@ TIMEOUT_S = 180
 class Terminal:
     """One ``minikafka up`` on a terminal of its own. Use it as a context manager."""
 
-    def __init__(self, folder: Path, *arguments: str) -> None:
+    def __init__(self, folder: Path, *arguments: str, browser: str = "") -> None:
         self._screen, terminal = pty.openpty()
         self.process = subprocess.Popen(
             [sys.executable, "-m", "minikafka", "up", "--data-dir", str(folder), *arguments],
             stdin=terminal,
             stdout=terminal,
             stderr=terminal,
-            env={**os.environ, "TERM": "xterm", "NO_COLOR": "1", "COLUMNS": "400"},
+            env={**os.environ, "TERM": "xterm", "NO_COLOR": "1", "COLUMNS": "400", "BROWSER": browser},
         )
         os.close(terminal)
         self.text = ""
@@ -100,4 +100,18 @@ def test_json_lines_are_printed_on_a_terminal_on_request(tmp_path):
         assert up.until('{"ready":true').startswith('{"broker":1,')
         up.process.send_signal(signal.SIGTERM)
         assert up.until('"stopped"').endswith('{"stopped":true}\n')
+        assert up.process.wait(TIMEOUT_S) == 0
+
+
+def test_open_opens_the_console_in_a_browser(tmp_path):
+    """``--open`` runs the default browser with the address of the first broker, once the brokers are ready."""
+    browser = tmp_path / "browser"
+    browser.write_text('#!/bin/sh\necho "opened $1"\n')
+    browser.chmod(0o755)
+    with Terminal(tmp_path / "data", "--brokers", "1", "--base-port", "0", "--open", browser=f"{browser} %s") as up:
+        console = re.search(r"Console: (http://\S+/)", up.until("Press Ctrl-C"))
+        assert console is not None
+        up.until(f"opened {console[1]}\n")
+        up.process.send_signal(signal.SIGINT)
+        up.until("Stopped.")
         assert up.process.wait(TIMEOUT_S) == 0

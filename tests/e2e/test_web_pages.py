@@ -1,4 +1,4 @@
-"""A real browser on the machine of a real broker: pages elsewhere get nothing and change nothing (rest/gate.py)."""
+"""A real browser on the machine of a real broker: pages elsewhere get nothing and change nothing (web/gate.py)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from minikafka.world.local_cluster import LocalCluster
+from minikafka.testing.local_cluster import LocalCluster
 from tests.e2e.conftest import EXPECT_TIMEOUT_MS, FLAGS, LAUNCH_TIMEOUT_MS, chromium_path
 
 pytestmark = [pytest.mark.e2e, pytest.mark.browser]

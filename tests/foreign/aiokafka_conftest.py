@@ -13,6 +13,8 @@ import pytest
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add --bootstrap: host:port of the brokers, separated by commas."""
     parser.addoption("--bootstrap", required=True)
+    parser.addoption("--tls-bootstrap", required=True, help="the same for the listener that uses TLS")
+    parser.addoption("--certificates", required=True, type=Path, help="folder with ca.pem, client.crt and client.key")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -33,9 +35,11 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 @pytest.fixture(scope="session")
-def ssl_folder() -> Path:
-    """Where the suite's container would put certificates: there are none."""
-    return Path(__file__).with_name("ssl_cert")
+def ssl_folder(request: pytest.FixtureRequest) -> Path:
+    """Certificates by the names of the suite's own."""
+    folder = request.config.getoption("--certificates")
+    (folder / "ca.crt").write_bytes((folder / "ca.pem").read_bytes())
+    return folder
 
 
 @pytest.fixture(scope="class")
@@ -52,7 +56,7 @@ def setup_test_class(request: pytest.FixtureRequest, loop: asyncio.AbstractEvent
     request.cls.loop = loop
     request.cls.kafka_host = host
     request.cls.kafka_port = int(port)
-    request.cls.kafka_ssl_port = int(port)
+    request.cls.kafka_ssl_port = int(request.config.getoption("--tls-bootstrap").rpartition(":")[2])
     request.cls.ssl_folder = ssl_folder
     request.cls.hosts = hosts[:1]
     request.cls.kafka_version = "4.3.1"

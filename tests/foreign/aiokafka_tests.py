@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.bench.kafka_jars import cache_folder
 from tests.foreign.kafka_tools import run_pytest
-from tests.foreign.suites import NotAtHand, Suite, Verdicts, environment_with
+from tests.foreign.suites import Addresses, NotAtHand, Suite, Verdicts, environment_with
 
 VERSION = "0.14.0"
 CONFTEST = Path(__file__).with_name("aiokafka_conftest.py")
@@ -18,15 +18,9 @@ REQUIREMENTS = (f"aiokafka=={VERSION}", "pytest==9.0.2", "pytest-asyncio==1.3.0"
 FILES = (
     *("test_admin.py", "test_client.py", "test_conn.py", "test_consumer.py", "test_coordinator.py", "test_fetcher.py"),
     *("test_pep492.py", "test_producer.py", "test_rack_awareness.py", "test_sender.py"),
+    *("test_transactional_consumer.py", "test_transactional_producer.py"),
 )
-"""The files with tests of a broker, but for those of SASL and of transactions."""
-
-TLS = "connects by TLS, which brokers do not offer"
-EXCEPTIONS = {
-    "test_consumer.py::TestConsumerIntegration::test_ssl_consume": TLS,
-    "test_producer.py::TestKafkaProducerIntegration::test_producer_ssl": TLS,
-    "test_sender.py::TestSender::test_sender_maybe_wait_for_pid_on_failure": "looks up a coordinator of transactions",
-}
+"""The files with tests of a broker, but for those of SASL."""
 
 
 def suite(checkout: Path | None) -> Suite:
@@ -37,15 +31,18 @@ def suite(checkout: Path | None) -> Suite:
             raise NotAtHand("its tests are in no package registry; --aiokafka names a checkout")
         if not (checkout / "tests" / "_testutil.py").exists():
             raise NotAtHand(f"{checkout} has no tests/_testutil.py")
+        if shutil.which("openssl") is None:
+            raise NotAtHand("no openssl, for the tests that connect by TLS")
         return environment_with(REQUIREMENTS, cache_folder() / f"aiokafka-{VERSION}", logs)
 
-    def run(python: Path, bootstrap: str, logs: Path) -> Verdicts:
+    def run(python: Path, brokers: Addresses, logs: Path) -> Verdicts:
         assert checkout is not None
         shutil.copytree(checkout / "tests", logs / "tests")
         shutil.copy(CONFTEST, logs / "tests" / "conftest.py")
-        command = [python, "-m", "pytest", f"--bootstrap={bootstrap}", "-o", "asyncio_mode=auto"]
+        command = [python, "-m", "pytest", f"--bootstrap={brokers.bootstrap}", f"--tls-bootstrap={brokers.clients}"]
+        command += [f"--certificates={logs / 'tls'}", "-o", "asyncio_mode=auto"]
         return run_pytest([*command, *(Path("tests") / name for name in FILES)], cwd=logs, log=logs / "pytest.log")
 
     # As in the suite's own container: one broker with node id 0, and these settings. Tests rely on all of it.
     settings = {"num.partitions": "2", "group.initial.rebalance.delay.ms": "0"}
-    return Suite("aiokafka", VERSION, prepare, run, node_ids=[0], settings=settings, exceptions=EXCEPTIONS)
+    return Suite("aiokafka", VERSION, prepare, run, node_ids=[0], settings=settings, clients="SSL")

@@ -7,14 +7,13 @@ import os
 import shutil
 from pathlib import Path
 
-from tests.foreign.suites import NotAtHand, Suite, Verdict, Verdicts, build, run_logged
+from tests.foreign.suites import Addresses, NotAtHand, Suite, Verdict, Verdicts, build, run_logged
 from tests.foreign.toolchains import GO
 
 VERSION = "1.22.2"
 TIMEOUT_S = 1800.0
 PACKAGE = f"github.com/twmb/franz-go@v{VERSION}"
 
-EXCEPTIONS = {"TestTxnEtl": "needs transactions (not run)"}
 ACTIONS = {"pass": Verdict.PASSED, "skip": Verdict.SKIPPED, "fail": Verdict.FAILED}
 
 
@@ -43,14 +42,14 @@ def verdicts_of(events: str) -> Verdicts:
     return verdicts
 
 
-def run(sources: Path, bootstrap: str, logs: Path) -> Verdicts:
-    """Run all tests but the exceptions, with replication factor 3 and 2,000 records where the default is 500,000."""
-    environment = {**os.environ, "KGO_SEEDS": bootstrap, "KGO_TEST_RF": "3", "KGO_TEST_RECORDS": "2000"}
+def run(sources: Path, brokers: Addresses, logs: Path) -> Verdicts:
+    """Run all tests, with replication factor 3 and 2,000 records where the default is 500,000."""
+    environment = {**os.environ, "KGO_SEEDS": brokers.bootstrap, "KGO_TEST_RF": "3", "KGO_TEST_RECORDS": "2000"}
     command = ["go", "tool", "test2json", logs / "kgo.test", "-test.v=test2json"]
-    command += [f"-test.timeout={TIMEOUT_S:.0f}s", f"-test.skip=^({'|'.join(EXCEPTIONS)})$"]
+    command += [f"-test.timeout={TIMEOUT_S:.0f}s"]
     run_logged(command, cwd=sources, log=logs / "events.json", env=environment, timeout_s=TIMEOUT_S + 60.0)
     lines = (logs / "events.json").read_text(encoding="utf-8", errors="replace").splitlines()
     return verdicts_of("\n".join(line for line in lines if line.startswith("{")))
 
 
-SUITE = Suite("franz-go", VERSION, prepare, run, exceptions=EXCEPTIONS)
+SUITE = Suite("franz-go", VERSION, prepare, run)

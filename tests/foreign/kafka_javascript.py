@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.bench.kafka_jars import cache_folder
 from tests.foreign.kafka_tools import HERE, run_pytest
-from tests.foreign.suites import NotAtHand, Suite, Verdicts, build
+from tests.foreign.suites import Addresses, NotAtHand, Suite, Verdicts, build
 from tests.foreign.toolchains import CONFLUENT_VERSION, needs_node
 from tests.tidy.sources import ROOT
 
@@ -47,7 +47,7 @@ def prepare(logs: Path) -> Path:
     return ROOT
 
 
-def run(root: Path, _: str, logs: Path) -> Verdicts:
+def run(root: Path, _: Addresses, logs: Path) -> Verdicts:
     """Run the scenarios, which start brokers of their own."""
     command = [sys.executable, "-m", "pytest", HERE / "test_go_and_node.py", "-k", "confluent"]
     return run_pytest(command, cwd=root, log=logs / "pytest.log")

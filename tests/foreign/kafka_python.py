@@ -6,24 +6,19 @@ import hashlib
 import tarfile
 from pathlib import Path
 
+from minikafka.config.broker import STANDARD_AUTHORIZER
 from tests.bench.kafka_jars import cache_folder
 from tests.foreign.kafka_tools import run_pytest
-from tests.foreign.suites import NotAtHand, Suite, Verdicts, build, environment_with
+from tests.foreign.suites import Addresses, NotAtHand, Suite, Verdicts, build, environment_with
 
 VERSION = "3.0.12"
 SHA256 = "4ccda3616b9aa5c353d74a97f2770d6cd1b950890d77ab0e8890e09a48eeed65"
-REQUIREMENTS = (f"kafka-python=={VERSION}", "pytest", "pytest-mock", "pytest-timeout")
+CODECS = ("lz4", "python-snappy", "zstandard")
+REQUIREMENTS = (f"kafka-python=={VERSION}", "pytest", "pytest-mock", "pytest-timeout", *CODECS)
 FILES = ("test_admin_integration.py", "test_consumer_integration.py", "test_producer_integration.py")
 
-TRANSACTIONS = "needs transactions"
 EXCEPTIONS = {
-    "test_admin_integration.py::test_create_describe_delete_acls": "needs access control lists",
     "test_admin_integration.py::test_alter_replica_log_dirs": "needs AlterReplicaLogDirs; a broker has one log directory",
-    "test_admin_integration.py::test_describe_configs_broker_resource_returns_configs": (
-        "expects a broker whose file sets advertised.listeners"
-    ),
-    "test_producer_integration.py::test_transactional_producer_messages": TRANSACTIONS,
-    "test_producer_integration.py::test_transactional_producer_offsets": TRANSACTIONS,
 }
 SERVICE = """
 class ExternalService:
@@ -37,7 +32,7 @@ class SpawnedService:
 
 def prepare(logs: Path) -> Path:
     """Fetch the sources and install the client once; returns the client's Python."""
-    folder = cache_folder() / f"kafka-python-{VERSION}"
+    folder = cache_folder() / f"kafka-python-{VERSION}-codecs"
     python = environment_with(REQUIREMENTS, folder, logs)
     archive = folder / f"kafka_python-{VERSION}.tar.gz"
     if not archive.exists():
@@ -55,9 +50,9 @@ def prepare(logs: Path) -> Path:
     return python
 
 
-def run(python: Path, bootstrap: str, logs: Path) -> Verdicts:
+def run(python: Path, brokers: Addresses, logs: Path) -> Verdicts:
     """Run the tests of a broker, without those of SASL and TLS."""
-    first = bootstrap.partition(",")[0]
+    first = brokers.clients.partition(",")[0]
     variables = {"KAFKA_URI": f"kafka://{first}", "KAFKA_VERSION": "4.3.0", "KAFKA_ROOT": str(logs)}
     paths = (Path("test") / "integration" / name for name in FILES)
     root = logs / f"kafka_python-{VERSION}"
@@ -69,5 +64,17 @@ SETTINGS = {
     "num.partitions": "4",
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "1000",
+    "authorizer.class.name": STANDARD_AUTHORIZER,
+    "super.users": "User:admin",
+    "allow.everyone.if.no.acl.found": "true",
 }
-SUITE = Suite("kafka-python", VERSION, prepare, run, node_ids=[0], settings=SETTINGS, exceptions=EXCEPTIONS)
+SUITE = Suite(
+    "kafka-python",
+    VERSION,
+    prepare,
+    run,
+    node_ids=[0],
+    settings=SETTINGS,
+    clients="PLAINTEXT",
+    exceptions=EXCEPTIONS,
+)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.bench import kafka_jars, kafka_processes
 from tests.bench.kafka_jars import Jar, NoKafka
-from tests.foreign.suites import NotAtHand, Suite, Verdict, Verdicts, run_logged
+from tests.foreign.suites import Addresses, NotAtHand, Suite, Verdict, Verdicts, run_logged
 from tests.tidy.sources import ROOT
 
 HERE = Path(__file__).parent
@@ -64,7 +64,7 @@ def suite_of(version: str) -> Suite:
             raise NotAtHand(str(missing)) from missing
         return ROOT
 
-    def run(root: Path, _: str, logs: Path) -> Verdicts:
+    def run(root: Path, _: Addresses, logs: Path) -> Verdicts:
         command = [sys.executable, "-m", "pytest", HERE / "test_kafka_tools.py", "-k", version]
         return run_pytest(command, cwd=root, log=logs / "pytest.log")
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 
 class NotAtHand(Exception):
@@ -28,6 +28,15 @@ Verdicts = dict[str, Verdict]
 
 
 @dataclass(frozen=True)
+class Addresses:
+    """Where a suite finds the brokers: ``host:port``, with commas; empty if there are none."""
+
+    bootstrap: str = ""
+    clients: str = ""
+    """The listener that the suite's ``clients`` asks for."""
+
+
+@dataclass(frozen=True)
 class Suite:
     """A test suite of another project."""
 
@@ -35,12 +44,16 @@ class Suite:
     version: str
     prepare: Callable[[Path], Path]
     """Fetches and builds the suite, with the given folder for logs; returns where it is. NotAtHand if that is impossible."""
-    run: Callable[[Path, str, Path], Verdicts]
+    run: Callable[[Path, Addresses, Path], Verdicts]
     """Runs the suite: what ``prepare`` returned, the brokers' addresses, the folder for logs."""
     node_ids: Sequence[int] = (1, 2, 3)
     """The brokers' node ids; empty if the suite starts brokers by itself."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """Settings of the brokers."""
+    clients: Literal["", "PLAINTEXT", "SSL"] = ""
+    """Protocol of the listener CLIENTS, which brokers then have beside their own; authorizers check only that one.
+    For SSL the certificates are in the folder `tls` of the logs.
+    """
     exceptions: Mapping[str, str] = field(default_factory=dict)
     """Tests that are known to fail, or are not run, with the reason."""
 
@@ -53,6 +66,9 @@ class Report:
     verdicts: Verdicts
     left_out: str | None = None
     """Why the suite did not run."""
+    error: str | None = None
+    """What ended the suite before it had results."""
+    duration_s: float = 0.0
 
     def names(self, verdict: Verdict) -> list[str]:
         """Tests with this result."""
@@ -61,7 +77,7 @@ class Report:
     @property
     def excepted(self) -> list[str]:
         """Named exceptions that failed or were not run."""
-        if self.left_out is not None:
+        if self.left_out is not None or self.error is not None:
             return []
         return sorted(
             name for name in self.suite.exceptions if self.verdicts.get(name, Verdict.FAILED) is Verdict.FAILED
@@ -78,16 +94,36 @@ class Report:
         return [name for name in self.names(Verdict.PASSED) if name in self.suite.exceptions]
 
     @property
+    def why_none_passed(self) -> str | None:
+        """Why a suite that was not left out has no passed test; None if one passed."""
+        if self.left_out is not None or self.names(Verdict.PASSED):
+            return None
+        return self.error or "no test passed"
+
+    @property
     def is_good(self) -> bool:
         """True if the suite was left out, or ran and only named exceptions failed."""
-        return self.left_out is not None or (bool(self.names(Verdict.PASSED)) and not self.failed)
+        return self.why_none_passed is None and not self.failed
+
+    @property
+    def summary(self) -> str:
+        """The counts in one line."""
+        if self.left_out is not None:
+            return f"left out: {self.left_out}"
+        if self.error is not None:
+            return f"FAILED: {self.error}"
+        passed, skipped = len(self.names(Verdict.PASSED)), len(self.names(Verdict.SKIPPED))
+        return f"{passed} passed, {skipped} skipped, {len(self.excepted)} exceptions, {len(self.failed)} failed"
 
     def as_json(self) -> dict[str, Any]:
         """A row of `-o json`."""
         return {
             "suite": self.suite.name,
             "version": self.suite.version,
+            "good": self.is_good,
             "left_out": self.left_out,
+            "error": self.why_none_passed,
+            "duration_s": round(self.duration_s, 1),
             "passed": len(self.names(Verdict.PASSED)),
             "skipped": len(self.names(Verdict.SKIPPED)),
             "exceptions": {name: self.suite.exceptions[name] for name in self.excepted},
@@ -98,7 +134,7 @@ class Report:
 
 def table(reports: Sequence[Report]) -> str:
     """The reports as a table, with the names of exceptions and failures below."""
-    header = ("suite", "version", "passed", "skipped", "exceptions", "failed")
+    header = ("suite", "version", "passed", "skipped", "exceptions", "failed", "seconds")
     rows = [header]
     notes = []
     for report in reports:
@@ -108,7 +144,9 @@ def table(reports: Sequence[Report]) -> str:
             notes.append(f"{suite.name} is left out: {report.left_out}")
             continue
         counts = (report.names(Verdict.PASSED), report.names(Verdict.SKIPPED), report.excepted, report.failed)
-        rows.append((suite.name, suite.version, *(str(len(names)) for names in counts)))
+        rows.append((suite.name, suite.version, *(str(len(names)) for names in counts), f"{report.duration_s:.0f}"))
+        if report.why_none_passed is not None:
+            notes.append(f"{suite.name} FAILED: {report.why_none_passed}")
         notes += [f"{suite.name} exception: {name}: {suite.exceptions[name]}" for name in report.excepted]
         notes += [f"{suite.name} exception that passes, to be removed: {name}" for name in report.stale]
         notes += [f"{suite.name} FAILED: {name}" for name in report.failed]

@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
 from minikafka import LocalCluster
+from tests.e2e.hanging import PRODUCER_ID, leave_hanging
 from tests.foreign.kafka_tools import NEWEST, OLDEST, java
 
 pytestmark = [pytest.mark.java, pytest.mark.e2e]
@@ -26,6 +28,7 @@ OTHERS = {
     "org.apache.kafka.tools.ConsoleProducer": "kafka.tools.ConsoleProducer",
     "org.apache.kafka.tools.BrokerApiVersionsCommand": "kafka.admin.BrokerApiVersionsCommand",
     "org.apache.kafka.tools.AclCommand": "kafka.admin.AclCommand",
+    "org.apache.kafka.tools.DumpLogSegments": "kafka.tools.DumpLogSegments",
 }
 """Main classes of 3.9 that have other names."""
 
@@ -227,3 +230,86 @@ def test_verifiable_clients(cluster: LocalCluster, run: Run, topic: str, version
     else:
         measured = run(latency, cluster.bootstrap, *named[1::2], bootstrap=False)
     assert "Avg latency: " in measured
+
+
+@pytest.mark.every_tool
+@for_foreign
+@pytest.mark.usefixtures("version")
+def test_transactions(run: Run, tmp_path: Path):
+    """kafka-transactions lists and describes an open transaction, and finds and aborts a hanging one only."""
+    settings = {"min.insync.replicas": "1", "transaction.state.log.replication.factor": "1"}
+    settings |= {"transaction.state.log.min.isr": "1", "transaction.partition.verification.enable": "false"}
+    main = "org.apache.kafka.tools.TransactionsCommand"
+    with LocalCluster(brokers=1, config=settings, data_dir=tmp_path / "data") as cluster:
+
+        def rows(*arguments: str) -> list[list[str]]:
+            output = run(main, "--bootstrap-server", cluster.bootstrap, *arguments, bootstrap=False)
+            return [line.split() for line in output.splitlines()[1:]]
+
+        for topic in ("orders", "broken"):
+            cluster.sync.create_topic(topic, partitions=1, replicas=1)
+        producer = Producer({"bootstrap.servers": cluster.bootstrap, "transactional.id": "running", "log_level": 0})
+        producer.init_transactions(PATIENCE_S)
+        producer.begin_transaction()
+        producer.produce("orders", b"value")
+        assert producer.flush(PATIENCE_S) == 0
+        leave_hanging(cluster.bootstrap, "broken")
+        [[name, coordinator, producer_id, state]] = rows("list")
+        assert (name, coordinator, state) == ("running", "1", "Ongoing")
+        [described] = rows("describe", "--transactional-id", "running")
+        assert described[:5] == ["1", "running", producer_id, "0", "Ongoing"]
+        assert described[-1] == "orders-0"
+        place = ("--topic", "broken", "--partition", "0")
+        assert [row[0] for row in rows("describe-producers", *place)] == [str(PRODUCER_ID)]
+        # Both transactions are open for longer than no time at all; one of them hangs.
+        everywhere = ("find-hanging", "--broker-id", "1", "--max-transaction-timeout")
+        assert [row[:2] for row in rows(*everywhere, "0")] == [["broken", "0"]]
+        [hanging] = rows(*everywhere, "15")
+        assert hanging[:6] == ["broken", "0", str(PRODUCER_ID), "0", "-1", "0"]
+        rows("abort", *place, "--start-offset", "0")
+        assert rows(*everywhere, "0") == []
+        producer.commit_transaction(PATIENCE_S)
+        # The commit is answered before its markers are written.
+        assert [row[3] for row in rows("list")] in (["PrepareCommit"], ["CompleteCommit"])
+    [folder] = (tmp_path / "data").rglob("broken-0")
+    dump = ("org.apache.kafka.tools.DumpLogSegments", "--files", str(folder / "00000000000000000000.log"))
+    assert "endTxnMarker: ABORT" in run(*dump, "--print-data-log", "--deep-iteration", bootstrap=False)
+
+
+@pytest.mark.every_tool
+@for_foreign
+def test_logs_with_transactions_are_dumped(run: Run, version: str, tmp_path: Path):
+    """DumpLogSegments reads markers, the transaction index and __transaction_state of a data directory of minikafka."""
+    settings = {"min.insync.replicas": "1", "offsets.topic.replication.factor": "1"}
+    settings |= {"transaction.state.log.replication.factor": "1", "transaction.state.log.min.isr": "1"}
+    with LocalCluster(brokers=1, config=settings, data_dir=tmp_path / "data") as cluster:
+        cluster.sync.create_topic("orders", partitions=1, replicas=1)
+        producer = Producer({"bootstrap.servers": cluster.bootstrap, "transactional.id": "dumped", "log_level": 0})
+        producer.init_transactions(PATIENCE_S)
+        for value, commit in ((b"kept", True), (b"dropped", False)):
+            producer.begin_transaction()
+            producer.produce("orders", value)
+            assert producer.flush(PATIENCE_S) == 0
+            if commit:
+                producer.commit_transaction(PATIENCE_S)
+            else:
+                producer.abort_transaction(PATIENCE_S)
+    dump = ("org.apache.kafka.tools.DumpLogSegments", "--files")
+
+    def dumped(path: Path, *options: str) -> str:
+        return run(*dump, str(path), *options, bootstrap=False)
+
+    [folder] = (tmp_path / "data").rglob("orders-0")
+    batches = dumped(folder / "00000000000000000000.log", "--print-data-log", "--deep-iteration")
+    assert batches.count("isTransactional: true isControl: false") == 2
+    assert batches.count("isTransactional: true isControl: true") == 2
+    assert batches.index("endTxnMarker: COMMIT") < batches.index("endTxnMarker: ABORT")
+    index = dumped(folder / "00000000000000000000.txnindex")
+    assert "firstOffset: 2 lastOffset: 3 lastStableOffset: 4" in index
+    state = "".join(
+        dumped(path, "--transaction-log-decoder", "--print-data-log")
+        for path in sorted((tmp_path / "data").rglob("__transaction_state-*/*.log"))
+        if path.stat().st_size
+    )
+    # Kafka 4 prints the record as JSON, in which 5 is CompleteAbort.
+    assert ('"transactionStatus":5' if version == NEWEST else "state=CompleteAbort") in state

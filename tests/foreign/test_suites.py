@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
+from minikafka.hosting.cluster_files import lay_out
+from minikafka.types import Address, NodeId
 from tests.foreign import franz_go, kafka_tools, librdkafka
+from tests.foreign.__main__ import main, with_clients
 from tests.foreign.__main__ import run as run_suite
 from tests.foreign.suites import NotAtHand, Report, Suite, Verdict, build, run_logged, table
 
@@ -37,19 +41,25 @@ def test_an_exception_that_passes_is_reported():
 
 
 def test_a_suite_in_which_nothing_passed_is_a_failure():
-    """A suite that could not even start has no failed tests."""
-    assert not Report(suite_with(), {}).is_good
+    """A suite that could not even start has no failed tests; the table says that none passed."""
+    report = Report(suite_with(), {})
+    assert not report.is_good
+    assert "some FAILED: no test passed" in table([report])
 
 
 def test_the_table_has_counts_and_names():
     """One row for each suite, then the names of exceptions and failures, and why a suite was left out."""
-    ran = Report(suite_with(known="because"), {"a": PASSED, "b": PASSED, "c": SKIPPED, "known": FAILED, "bad": FAILED})
+    ran = Report(
+        suite_with(known="because"),
+        {"a": PASSED, "b": PASSED, "c": SKIPPED, "known": FAILED, "bad": FAILED},
+        duration_s=7.2,
+    )
     out = Report(Suite("other", "2", lambda logs: logs, lambda *_: {}), {}, left_out="no go")
     lines = table([ran, out]).splitlines()
     assert [line.split() for line in lines[:3]] == [
-        ["suite", "version", "passed", "skipped", "exceptions", "failed"],
-        ["some", "1.0", "2", "1", "1", "1"],
-        ["other", "2", "-", "-", "-", "-"],
+        ["suite", "version", "passed", "skipped", "exceptions", "failed", "seconds"],
+        ["some", "1.0", "2", "1", "1", "1", "7"],
+        ["other", "2", "-", "-", "-", "-", "-"],
     ]
     assert lines[4:] == ["some exception: known: because", "some FAILED: bad", "other is left out: no go"]
 
@@ -60,7 +70,10 @@ def test_a_report_as_json():
     assert json.loads(json.dumps(row)) == {
         "suite": "some",
         "version": "1.0",
+        "good": True,
         "left_out": None,
+        "error": None,
+        "duration_s": 0.0,
         "passed": 1,
         "skipped": 0,
         "exceptions": {"known": "because"},
@@ -77,6 +90,77 @@ async def test_a_suite_without_its_toolchain_is_left_out(tmp_path: Path):
 
     report = await run_suite(Suite("some", "1.0", prepare, lambda *_: {}), tmp_path / "logs")
     assert (report.left_out, report.is_good) == ("no compiler", True)
+
+
+@pytest.mark.parametrize(("protocol", "uses_tls"), [("PLAINTEXT", False), ("SSL", True)])
+def test_a_suite_gets_a_listener_of_its_own(tmp_path: Path, protocol: Literal["PLAINTEXT", "SSL"], uses_tls: bool):
+    """Brokers advertise both listeners and use the first one among themselves; certificates are configured for SSL only."""
+    node, own, clients = NodeId(1), Address("127.0.0.1", 9092), Address("127.0.0.1", 9093)
+    [broker] = lay_out(tmp_path, {node: own}, config={}).brokers
+    suite = Suite("some", "1.0", lambda logs: logs, lambda *_: {}, clients=protocol)
+    config = with_clients(broker, clients, suite, tmp_path / "tls").config()
+    listeners = {"PLAINTEXT": own, "CLIENTS": clients}
+    assert {each.name: each.address for each in config.client_listeners} == config.all_advertised == listeners
+    assert (config.inter_broker_listener.name, bool(config.tls_listeners)) == ("PLAINTEXT", uses_tls)
+
+
+def broken(_: Path) -> Path:
+    """A `prepare` with a bug."""
+    raise ValueError("no such archive")
+
+
+def interrupted(_: Path) -> Path:
+    """A `prepare` during which the user presses Ctrl-C."""
+    raise KeyboardInterrupt
+
+
+def passing(name: str) -> Suite:
+    """A suite whose one test passes."""
+    return Suite(name, "1.0", lambda logs: logs, lambda *_: {"a": PASSED}, node_ids=[])
+
+
+def test_a_suite_that_ends_with_an_error_does_not_stop_the_next_ones(capsys: pytest.CaptureFixture[str]):
+    """The run goes on, the table has all suites, and the exit code is 1."""
+    suites = [Suite("first", "1.0", broken, lambda *_: {}), passing("second")]
+    assert main([], suites) == 1
+    printed = capsys.readouterr()
+    assert "first FAILED: ValueError: no such archive" in printed.out
+    assert [line.split()[0] for line in printed.out.splitlines()[:3]] == ["suite", "first", "second"]
+    assert "second 1.0 ... 1 passed, 0 skipped, 0 exceptions, 0 failed" in printed.err
+
+
+def test_exit_code_and_json_of_a_run(capsys: pytest.CaptureFixture[str]):
+    """0 if all is good; a suite that is left out changes nothing; `-o json` prints one object for each suite."""
+
+    def missing(_: Path) -> Path:
+        raise NotAtHand("no compiler")
+
+    suites = [Suite("absent", "1.0", missing, lambda *_: {}), passing("present")]
+    assert main(["-o", "json"], suites) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["suite"], row["good"], row["left_out"], row["passed"]) for row in rows] == [
+        ("absent", True, "no compiler", 0),
+        ("present", True, None, 1),
+    ]
+    assert main(["--only", "present", "-o", "json"], suites) == 0
+    assert [row["suite"] for row in json.loads(capsys.readouterr().out)] == ["present"]
+
+
+def test_an_interrupted_run_prints_the_suites_that_have_run(capsys: pytest.CaptureFixture[str]):
+    """Hours of results are not lost to Ctrl-C; the exit code is that of an interrupted program."""
+    suites = [passing("first"), Suite("second", "1.0", interrupted, lambda *_: {}), passing("third")]
+    assert main([], suites) == 130
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["suite", "first"]
+
+
+def test_preparation_alone_runs_no_tests(capsys: pytest.CaptureFixture[str]):
+    """`--prepare` fetches and builds; each suite is ready or says what it lacks."""
+
+    def fails(*_: object) -> dict[str, Verdict]:
+        raise AssertionError("the suite was run")
+
+    assert main(["--prepare"], [Suite("some", "1.0", lambda logs: logs, fails, node_ids=[])]) == 0
+    assert capsys.readouterr().out == "some 1.0: ready\n"
 
 
 def test_a_failed_build_says_why(tmp_path: Path):

@@ -27,9 +27,9 @@ from pathlib import Path
 from typing import Any
 
 from minikafka.config import parse_broker
+from minikafka.hosting.local_broker import LocalBroker, load_doors, load_kafka_door
+from minikafka.hosting.process import calm_collector
 from minikafka.ports import CAUSE
-from minikafka.world.local_broker import LocalBroker, load_doors, load_kafka_door
-from minikafka.world.process import calm_collector
 
 HOLD = struct.Struct("dQ")
 """The longest hold in seconds of CPU since the file was last zeroed, and how many callbacks ran."""

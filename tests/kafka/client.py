@@ -73,7 +73,7 @@ def wrapped(message: Any) -> Any:
 def errors_in(message: Any) -> set[int]:
     """Every error code of an answer."""
     if isinstance(message, dict):
-        own = {value for name, value in message.items() if name == "error_code"}
+        own = {value for name, value in message.items() if name in ("error_code", "partition_error_code")}
         return own.union(*(errors_in(value) for value in message.values()))
     if isinstance(message, list):
         return set().union(*map(errors_in, message))

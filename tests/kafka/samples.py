@@ -70,6 +70,15 @@ def requests(topic_id: bytes) -> dict[str, Message]:
             "protocols": [{"name": "range", "metadata": b"\0\1\0\0\0\1\0\1t\xff\xff\xff\xff"}],
         },
         "Heartbeat": {"group_id": "g", "generation_id": 1, "member_id": "nobody"},
+        "ConsumerGroupHeartbeat": {
+            "group_id": f"consumer-{fresh}",
+            "member_id": "m",
+            "member_epoch": 0,
+            "rebalance_timeout_ms": 10_000,
+            "subscribed_topic_names": ["t"],
+            "topic_partitions": [],
+        },
+        "ConsumerGroupDescribe": {"group_ids": ["none"], "include_authorized_operations": True},
         "LeaveGroup": {"group_id": "g", "member_id": "nobody", "members": [{"member_id": "nobody"}]},
         "SyncGroup": {"group_id": "g", "generation_id": 1, "member_id": "nobody", "assignments": []},
         "DescribeGroups": {"groups": ["g", "none"], "include_authorized_operations": True},
@@ -115,6 +124,36 @@ def requests(topic_id: bytes) -> dict[str, Message]:
         "DescribeCluster": {"include_cluster_authorized_operations": True},
         "DescribeTopicPartitions": {"topics": [{"name": "t"}], "response_partition_limit": 1, "cursor": None},
         "DescribeProducers": {"topics": [{"name": "t", "partition_indexes": [0]}]},
+        "AddPartitionsToTxn": {
+            "v3_and_below_transactional_id": "tx",
+            "v3_and_below_producer_id": 1,
+            "v3_and_below_producer_epoch": 0,
+            "v3_and_below_topics": [{"name": "t", "partitions": [0, 1]}],
+        },
+        "AddOffsetsToTxn": {"transactional_id": "tx", "producer_id": 1, "producer_epoch": 0, "group_id": "g"},
+        "TxnOffsetCommit": {
+            "transactional_id": "tx",
+            "group_id": "of-transactions",
+            "producer_id": 1,
+            "producer_epoch": 0,
+            "topics": [
+                {"name": "t", "partitions": [{"partition_index": 0, "committed_offset": 1, "committed_metadata": None}]}
+            ],
+        },
+        "EndTxn": {"transactional_id": "tx", "producer_id": 1, "producer_epoch": 0, "committed": True},
+        "DescribeTransactions": {"transactional_ids": ["tx"]},
+        "ListTransactions": {"state_filters": ["Ongoing", "Lost"], "producer_id_filters": [], "duration_filter": -1},
+        "WriteTxnMarkers": {
+            "markers": [
+                {
+                    "producer_id": 9_000_000,
+                    "producer_epoch": 0,
+                    "transaction_result": True,
+                    "topics": [{"name": "t", "partition_indexes": [1]}],
+                    "coordinator_epoch": 0,
+                }
+            ]
+        },
         "DescribeAcls": acl_filter,
         "CreateAcls": {"creations": [acl]},
         "DeleteAcls": {"filters": [acl_filter]},

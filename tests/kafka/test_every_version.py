@@ -21,6 +21,7 @@ VERSIONS = [(offer.name, version) for offer in OFFERS.values() for version in ra
 INVALID_RECORD = 87
 OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC, NOT_FOUND, UNKNOWN_TOPIC_ID = 1, 3, 69, 100
 UNSUPPORTED_VERSION, SECURITY_DISABLED = 35, 54
+INVALID_PRODUCER_EPOCH, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, TRANSACTIONAL_ID_NOT_FOUND = 47, 49, 90, 105
 TOPIC, BROKER, CLIENT_METRICS = 2, 4, 16
 ONE_END = 2
 """Number of records in the topic ``one``; the first is the newest."""
@@ -39,6 +40,7 @@ def cluster() -> Iterator[LocalCluster]:
         # Whoever asks for a coordinator has the topic of offsets created.
         asyncio.run(asked(made, "FindCoordinator", 4))
         asyncio.run(asked(made, "OffsetCommit", 8))
+        asyncio.run(asked(made, "FindCoordinator", 4, lambda message: message.update(key_type=1)))
         yield made
 
 
@@ -61,7 +63,13 @@ EXPECTED: dict[str, set[int]] = {
     "SyncGroup": {25},
     "DeleteGroups": {NOT_FOUND},
     "OffsetDelete": {NOT_FOUND},
+    "ConsumerGroupDescribe": {NOT_FOUND},
     "AlterPartitionReassignments": {85},
+    "AddPartitionsToTxn": {INVALID_PRODUCER_ID_MAPPING},
+    "AddOffsetsToTxn": {INVALID_PRODUCER_ID_MAPPING},
+    "EndTxn": {INVALID_PRODUCER_ID_MAPPING},
+    "TxnOffsetCommit": {INVALID_PRODUCER_ID_MAPPING},
+    "DescribeTransactions": {TRANSACTIONAL_ID_NOT_FOUND},
     "DescribeAcls": {SECURITY_DISABLED},
     "CreateAcls": {SECURITY_DISABLED},
     "DeleteAcls": {SECURITY_DISABLED},
@@ -273,10 +281,50 @@ async def test_joining_before_kip_394(cluster: LocalCluster):
     assert answer["member_id"].startswith("raw-")
 
 
-async def test_a_transactional_id_is_refused_for_good(cluster: LocalCluster):
+async def test_unknown_kinds_of_coordinators_are_refused_for_good(cluster: LocalCluster):
     """A retriable error would make clients ask for ever."""
-    answer = await asked(cluster, "FindCoordinator", 4, lambda message: message.update(key_type=1))
-    assert answer["coordinators"][0]["error_code"] == 53
+    answer = await asked(cluster, "FindCoordinator", 4, lambda message: message.update(key_type=2))
+    assert answer["coordinators"][0]["error_code"] == 42
+
+
+async def test_fenced_producers_receive_the_code_that_their_version_knows(cluster: LocalCluster):
+    """KIP-588: PRODUCER_FENCED from InitProducerId 4 and version 2 of the others on, INVALID_PRODUCER_EPOCH before."""
+    given = await asked(cluster, "InitProducerId", 0, lambda message: message.update(transactional_id="fenced"))
+    old = {"producer_id": given["producer_id"], "producer_epoch": given["producer_epoch"]}
+    await asked(cluster, "InitProducerId", 0, lambda message: message.update(transactional_id="fenced"))
+    flat = {**old, "transactional_id": "fenced"}
+    nested = {f"v3_and_below_{name}": value for name, value in flat.items()}
+    first_with_its_own_code = {"InitProducerId": 4, "AddPartitionsToTxn": 2, "AddOffsetsToTxn": 2, "EndTxn": 2}
+    for name, first in first_with_its_own_code.items():
+        changed = nested if name == "AddPartitionsToTxn" else flat
+        stale = {**changed, "producer_epoch": 9} if name == "InitProducerId" else changed
+        for version, code in ((first - 1, INVALID_PRODUCER_EPOCH), (first, PRODUCER_FENCED)):
+            answer = await asked(cluster, name, version, lambda message, stale=stale: message.update(stale))
+            assert errors_in(answer) - {0} == {code}, (name, version, answer)
+
+
+async def test_transaction_over_the_oldest_and_the_newest_versions(cluster: LocalCluster):
+    """Begun, described and committed; version 5 of EndTxn returns the epoch of the next transaction."""
+    named = {"transactional_id": "whole"}
+    given = await asked(cluster, "InitProducerId", 5, lambda message: message.update(named))
+    flat = {**named, "producer_id": given["producer_id"], "producer_epoch": given["producer_epoch"]}
+    nested = {f"v3_and_below_{name}": value for name, value in flat.items()}
+    added = await asked(cluster, "AddPartitionsToTxn", 0, lambda message: message.update(nested))
+    assert errors_in(added) == {0}
+    assert errors_in(await asked(cluster, "AddOffsetsToTxn", 0, lambda message: message.update(flat))) == {0}
+    offsets = {**flat, "group_id": "g"}
+    for version in (0, 5):
+        committed = await asked(cluster, "TxnOffsetCommit", version, lambda message: message.update(offsets))
+        assert errors_in(committed) == {0}
+    of_whole = {"transactional_ids": ["whole"]}
+    described = await asked(cluster, "DescribeTransactions", 0, lambda message: message.update(of_whole))
+    (state,) = described["transaction_states"]
+    assert (state["transaction_state"], state["transaction_timeout_ms"]) == ("Ongoing", 1000)
+    assert {each["topic"]: each["partitions"] for each in state["topics"]}["t"] == [0, 1]
+    listed = await asked(cluster, "ListTransactions", 1)
+    assert listed["unknown_state_filters"] == ["Lost"]
+    ended = await asked(cluster, "EndTxn", 5, lambda message: message.update({**flat, "committed": True}))
+    assert (ended["producer_id"], ended["producer_epoch"]) == (given["producer_id"], given["producer_epoch"] + 1)
 
 
 async def test_pipelined_requests_are_answered_in_order(cluster: LocalCluster):

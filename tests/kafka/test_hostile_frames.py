@@ -7,6 +7,7 @@ The seed is fixed and a fresh one is added; a failure prints the one that replay
 from __future__ import annotations
 
 import asyncio
+import gc
 import io
 import json
 import os
@@ -15,6 +16,7 @@ import resource
 import secrets
 import socket
 import struct
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +26,10 @@ from typing import Any
 import pytest
 
 from minikafka import LocalCluster
+from minikafka.broker.kafka_session import KafkaSession
+from minikafka.wire.kafka.frames import FrameReader
 from minikafka.wire.kafka.offer import OFFERS
+from minikafka.world.kafka_connection import KafkaConnection
 from tests.kafka.client import RawClient, errors_in
 from tests.kafka.test_every_version import address, requests
 
@@ -169,6 +174,35 @@ async def test_whoever_has_room_and_does_not_send_is_closed_when_others_wait():
     assert "queued.max.request.bytes" in log.getvalue()
 
 
+async def test_refused_http_request_closes_a_kafka_connection_that_stalls_mid_frame():
+    """An HTTP request does not wait for room: its 503 closes the slow connection, and a retry succeeds."""
+    settings = {"socket.request.max.bytes": str(1 << 20), "queued.max.request.bytes": str(1 << 20)}
+    with LocalCluster(brokers=1, config=settings) as made:
+        reader, writer = await asyncio.open_connection(*address(made))
+        writer.write(struct.pack(">i", 1_000_000) + struct.pack(">hhih", 0, 9, 1, 0) + bytes(20_000))
+        while not await asyncio.to_thread(queued_bytes, made):  # noqa: ASYNC110 - another thread's state, no event to wait for
+            await asyncio.sleep(0.01)
+        body = json.dumps({"topics": many_topics(), "allow_auto_topic_creation": False}).encode()
+        host, port = address(made)
+        head = {"Content-Type": "application/json"}
+        request = urllib.request.Request(f"http://{host}:{port}/rpc/Metadata", data=body, headers=head)
+        statuses = []
+        while statuses[-1:] != [200]:
+            statuses.append(await asyncio.to_thread(status_of, request))
+            await asyncio.sleep(0.1)
+        assert set(statuses) == {503, 200}
+        assert await asyncio.wait_for(reader.read(), 60) == b""
+        writer.close()
+
+
+def status_of(request: urllib.request.Request) -> int:
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
 async def test_a_frame_larger_than_the_queue_is_admitted_beside_small_requests():
     """A parked fetch of 26 bytes counted as well, so that a frame beyond the limit was never read in a cluster."""
     settings = {"queued.max.request.bytes": "100000"}
@@ -252,6 +286,39 @@ async def test_thousands_of_connections_cost_little_memory(cluster: LocalCluster
     finally:
         for each in sockets:
             each.close()
+
+
+async def test_closed_connections_are_freed_without_a_garbage_collection(cluster: LocalCluster):
+    """Each one has a buffer of 16 KiB, and a broker begins a full collection after two million objects only. Their
+    clients left after a response, in the middle of a frame, with a Fetch that waits, and after an unknown API.
+    """
+
+    def held() -> list[object]:
+        kinds = (KafkaConnection, KafkaSession, FrameReader)
+        return [each for each in gc.get_objects() if isinstance(each, kinds) and id(each) not in before]
+
+    part = {"partition": 0, "current_leader_epoch": -1, "fetch_offset": 0, "log_start_offset": -1}
+    topics = [{"topic": "t", "partitions": [{**part, "partition_max_bytes": 1000}]}]
+    fetch = {"replica_id": -1, "max_wait_ms": 200, "min_bytes": 1_000_000, "max_bytes": 1 << 20, "topics": topics}
+    endings = [b"", struct.pack(">i", 1 << 20) + b"half of it", struct.pack(">ihhi", 8, 999, 0, 1)]
+    gc.collect()
+    gc.disable()
+    try:
+        before = {id(each) for each in gc.get_objects()}
+        for _ in range(5):
+            for ending in [*endings, None]:
+                client = await RawClient.at(*address(cluster))
+                assert errors_in(await client.call("Metadata", 9, {"topics": None})) == {0}
+                last = client.request("Fetch", 4, fetch) if ending is None else ending
+                client.writer.write(last)
+                await client.close()
+        for _ in range(600):
+            if not held():
+                break
+            await asyncio.sleep(0.1)
+        assert not held()
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from minikafka.errors import NotController, ReplicaNotAvailable
+from minikafka.errors import NotController, ReplicaNotAvailable, TopicAuthorizationFailed
 from minikafka.types import Address
 from minikafka.wire.apis import BY_NAME
 from minikafka.wire.codec import error_response
@@ -14,6 +14,7 @@ from minikafka.wire.kafka.codec import Message, decode, encode
 from minikafka.wire.kafka.offer import OFFERS
 from minikafka.wire.kafka.schema import api_named
 from minikafka.wire.kafka.translate.common import Exchange, id_text
+from minikafka.wire.messages import DeletedTopic, DeleteTopicsResponse, MetadataResponse, MetadataTopic
 from tests.kafka.client import errors_in, fitted
 from tests.kafka.samples import requests
 
@@ -24,12 +25,7 @@ WITHOUT_FIELD = {("ElectLeaders", 0), ("DescribeLogDirs", 1), ("DescribeLogDirs"
 from Kafka.
 """
 
-VERSIONS = [
-    (offer.name, version)
-    for offer in OFFERS.values()
-    for version in range(offer.first, offer.last + 1)
-    if not offer.name.endswith("Acls")
-]
+VERSIONS = [(offer.name, version) for offer in OFFERS.values() for version in range(offer.first, offer.last + 1)]
 
 
 class Directory:
@@ -67,6 +63,17 @@ def refused(name: str, version: int, error: Any, message: Message | None = None)
     return decode(name, "response", version, memoryview(b"".join(encode(name, "response", version, response))), 0)
 
 
+def answered(name: str, version: int, message: Message, response: Any) -> Message:
+    """The message for a response of ours."""
+    (offer,) = (each for each in OFFERS.values() if each.name == name)
+    asked = {**requests(TOPIC_ID)[name], **message}
+    body = b"".join(encode(name, "request", version, fitted(api_named(name).request, asked)))
+    read = decode(name, "request", version, memoryview(body), 0)
+    exchange = Exchange(version, Directory())
+    offer.request(read, exchange)
+    return offer.response(read, response, exchange)
+
+
 @pytest.mark.parametrize("name, version", VERSIONS, ids=str)
 def test_every_version_has_a_place_for_the_error_of_a_request(name: str, version: int):
     """At the top, or repeated for every topic, partition, group or resource of the request."""
@@ -81,6 +88,23 @@ def test_refused_metadata_still_names_the_brokers(version: int, topics: Any):
     answer = refused("Metadata", version, ReplicaNotAvailable("none"), {"topics": topics if version or topics else []})
     assert [(each["node_id"], each["host"], each["port"]) for each in answer["brokers"]] == [(1, "host", 9092)]
     assert [(each["name"], each["error_code"]) for each in answer["topics"]] == [("t", ReplicaNotAvailable.code)]
+
+
+@pytest.mark.parametrize("by_id", [True, False])
+def test_a_denied_topic_does_not_show_the_name_of_its_id(*, by_id: bool):
+    """In Metadata and DeleteTopics. A client that names the topic gets the name back."""
+    named = {"name": None if by_id else "t", "topic_id": TOPIC_ID if by_id else bytes(16)}
+    denied = {"error_code": TopicAuthorizationFailed.code, "error_message": "t is denied"}
+    found = answered("Metadata", 13, {"topics": [named]}, MetadataResponse(topics=(MetadataTopic(name="t", **denied),)))
+    deleted = answered(
+        "DeleteTopics", 6, {"topics": [named]}, DeleteTopicsResponse(topics=(DeletedTopic(name="t", **denied),))
+    )
+    for each in (*found["topics"], *deleted["responses"]):
+        assert each["error_code"] == TopicAuthorizationFailed.code
+        assert (each["name"], each["topic_id"] == TOPIC_ID) == (
+            (None, True) if by_id else ("t", each["topic_id"] == TOPIC_ID)
+        )
+        assert "t is denied" not in str(each) or not by_id
 
 
 def test_an_election_of_named_partitions_refused_in_version_0():

@@ -239,7 +239,7 @@ async def test_acks_0_closes_the_connection_on_an_unknown_topic_id(others: int):
 
 async def test_an_api_that_is_not_offered_closes_the_connection():
     """With the API's name in the log."""
-    for name, version in (("EndTxn", 1), ("Produce", 2)):
+    for name, version in (("UnregisterBroker", 0), ("Produce", 2)):
         line = Line()
         api = api_named(name)
         line.session.received(memoryview(struct.pack(">hhih", api.key, version, 1, 0) + b"\0" * 40))
@@ -277,7 +277,9 @@ async def test_api_versions(version: int):
     assert answer["error_code"] == 0
     assert offered[0] == (0, 13), "librdkafka before 2.11.1 stops compressing without version 0 (KAFKA-18659)"
     assert offered[18] == (0, 4)
-    assert 26 not in offered, "EndTxn is not offered"
+    assert 64 not in offered, "UnregisterBroker is not offered"
+    levels = {each["name"]: each["max_version_level"] for each in answer["finalized_features"]}
+    assert levels == ({"transaction.version": 2} if version >= 3 else {})
     line.heartbeat(10)
     assert line.asked[-1][2].software == ("librdkafka 2.16.1" if version >= 3 else "")
     assert line.asked[-1][2].client_id == "c"

@@ -7,11 +7,11 @@ from typing import Any
 
 import jsonschema
 
-from minikafka.rest.problems import PROBLEM_TYPE
 from minikafka.rest.route import Route
 from minikafka.rest.routes import ROUTES
 from minikafka.rest.schema import Schema, ref
 from minikafka.rest.schemas import SCHEMAS
+from minikafka.web.problems import PROBLEM_TYPE
 
 _PATTERNS = [(route, re.compile(re.sub(r"\{\w+\}", "[^/]+", route.path))) for route in ROUTES]
 

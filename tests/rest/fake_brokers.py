@@ -12,6 +12,7 @@ from random import Random
 from types import TracebackType
 from typing import Any, Self
 
+from minikafka.broker.access import Access
 from minikafka.config import BrokerConfig
 from minikafka.errors import (
     BrokerNotAvailable,
@@ -24,10 +25,10 @@ from minikafka.errors import (
 )
 from minikafka.ports import Buffers, RequestContext, World
 from minikafka.quorum.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
-from minikafka.rest.gate import Gate
 from minikafka.rest.routes import Doors
 from minikafka.rest.rpc_json import json_rpc
 from minikafka.types import Address, NodeId, TopicPartition
+from minikafka.web.gate import Gate
 from minikafka.wire import group_messages as g
 from minikafka.wire import messages as m
 from minikafka.wire.batch import RecordBatch, stamped
@@ -46,6 +47,8 @@ class FakeCluster:
         self.log_starts: dict[TopicPartition, int] = {}
         self.offset = 0
         self.controller = 1
+        self.listener = ""
+        """Name of the listener of all brokers, as in contexts of requests."""
         self.news = asyncio.Event()
         self.brokers = {
             node: FakeBroker(self, node, BrokerConfig(node_id=node, **config)) for node in range(1, brokers + 1)
@@ -53,7 +56,7 @@ class FakeCluster:
 
     async def __aenter__(self) -> Self:
         for broker in self.brokers.values():
-            await broker.start()
+            await broker.start(self.listener)
         return self
 
     async def __aexit__(
@@ -115,6 +118,7 @@ class FakeBroker:
         self.is_ready = True
         self.has_caught_up = True
         self.failure: str | None = None
+        self.access: Access | None = None
         self.refuse: dict[str, list[ProtocolError]] = {}
         """API -> errors for the whole of the next requests."""
         self.refuse_parts: dict[TopicPartition, list[ProtocolError]] = {}
@@ -132,8 +136,8 @@ class FakeBroker:
             random=Random(7),
         )
 
-    async def start(self) -> None:
-        self.server = await self.network.serve(Address("127.0.0.1", 0), self.handle)
+    async def start(self, listener: str) -> None:
+        self.server = await self.network.serve(Address("127.0.0.1", 0), self.handle, listener=listener)
         self.address = self.server.address
         self.doors.open_to(self)
 
@@ -252,6 +256,7 @@ class FakeBroker:
                         log_start_offset=0,
                         high_watermark=end,
                         log_end_offset=end,
+                        last_stable_offset=end,
                         isr=part.isr,
                         lag_time_max_ms=30_000,
                         min_isr=2,
@@ -356,7 +361,12 @@ class FakeBroker:
         name = TopicPartition(item.topic, item.partition)
         start, end = self.cluster.log_starts.get(name, 0), self.cluster.end(name)
         told = m.FetchedPartition(
-            topic=name.topic, partition=name.partition, high_watermark=end, log_start_offset=start, log_end_offset=end
+            topic=name.topic,
+            partition=name.partition,
+            high_watermark=end,
+            last_stable_offset=end,
+            log_start_offset=start,
+            log_end_offset=end,
         )
         try:
             self._checked(name)
@@ -375,7 +385,9 @@ class FakeBroker:
         found = [
             each for each in self.cluster.batches.get(name, []) if RecordBatch.of(each).next_offset > item.fetch_offset
         ]
-        told = dataclasses.replace(told, high_watermark=end, log_end_offset=end, records=tuple(found))
+        told = dataclasses.replace(
+            told, high_watermark=end, last_stable_offset=end, log_end_offset=end, records=tuple(found)
+        )
         return m.FetchResponse(partitions=(told,))
 
 

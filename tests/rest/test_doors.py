@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from random import Random
@@ -28,6 +29,7 @@ from minikafka.errors import (
 )
 from minikafka.rest import body, leaders, produce
 from minikafka.rest.host import PRODUCE_RECORD_COUNT_MAX
+from minikafka.rest.routes import ROUTES
 from minikafka.types import TopicPartition
 from minikafka.wire import messages as m
 from tests.rest.conform import check_answer
@@ -261,6 +263,7 @@ async def test_a_partition_shows_its_replicas_as_the_leader_sees_them(curl):
         "in_sync": True,
         "why": "it is 1 record behind, and had caught up 12 ms ago: within replica.lag.time.max.ms=30000",
         "leo": 0,
+        "own_leo": 1,
         "hw": 1,
         "lag_records": 1,
         "lag_ms": 12,
@@ -276,7 +279,7 @@ async def test_a_partition_shows_its_replicas_as_the_leader_sees_them(curl):
 
 
 async def test_records_are_produced_and_read_back_through_any_broker(curl):
-    """The tour of the README."""
+    """The commands of docs/tour.md."""
     records = [{"key": "ann", "value": {"item": "tea"}}, {"key": "bob", "value": "milk", "headers": [["h", "1"]]}]
     told = await curl.post("/v1/topics/orders/records", {"records": records}, at=2)
     assert told.status == 200
@@ -533,6 +536,7 @@ async def test_an_empty_poll_says_that_time_ran_out(curl):
         "partition": 1,
         "next_offset": 0,
         "high_watermark": 0,
+        "last_stable_offset": 0,
         "log_start_offset": 0,
         "log_end_offset": 0,
         "leader_epoch": 4,
@@ -591,10 +595,31 @@ async def test_a_bad_parameter_is_400_and_named(curl, query, parameter):
 # ---- doors that are not there, types, limits, bugs -------------------------------------------------------------------
 
 
+async def test_root_is_a_page_for_browsers_and_an_index_for_other_clients(curl):
+    """Accept decides: curl gets JSON whose links work, a browser gets the page with a policy against inline script."""
+    index = await curl.get("/")
+    assert index.headers["Vary"] == "Accept"
+    assert set(index.json["links"].values()) <= {route.path for route in ROUTES}
+    browsers = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
+    page = await curl.get("/", headers=browsers)
+    assert page.headers["Content-Type"] == "text/html; charset=utf-8"
+    policy = page.headers["Content-Security-Policy"]
+    assert "script-src 'self';" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert "unsafe" not in policy
+    files = re.findall(r'"(/ui/[^"]+)"', page.text)
+    assert len(files) == 2
+    for path in files:
+        file = await curl.get(path)
+        assert file.status == 200
+        assert "immutable" in file.headers["Cache-Control"]
+    assert "reload" in (await curl.get("/ui/console.000000000000.js")).problem(404, "INVALID_REQUEST")["detail"]
+    (await curl.get("/ui/secret.txt")).problem(400, "INVALID_REQUEST")
+
+
 async def test_paths_and_methods_that_are_not_there(curl):
     """404 with the nearest path, 405 with what works; both are problems, not pages."""
     assert "/v1/topics" in (await curl.get("/v1/topic")).problem(404, "INVALID_REQUEST")["detail"]
-    (await curl.get("/")).problem(404, "INVALID_REQUEST")
     told = await curl("PUT", "/v1/topics/orders")
     told.problem(405, "INVALID_REQUEST")
     assert told.headers["Allow"] == "GET, DELETE, PATCH"

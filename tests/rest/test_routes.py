@@ -13,9 +13,9 @@ from openapi_spec_validator import validate
 from minikafka.errors import BY_NAME
 from minikafka.rest.docs_page import render
 from minikafka.rest.openapi import document, operation_id_of, problem_pages
-from minikafka.rest.problems import STATUS
 from minikafka.rest.route import Route
 from minikafka.rest.routes import ROUTES, Doors
+from minikafka.web.problems import STATUS
 from tests.rest.conform import check, route_of
 from tests.rest.fake_brokers import FakeCluster
 

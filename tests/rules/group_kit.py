@@ -10,9 +10,9 @@ from minikafka.coordination.step import Step, Write
 from minikafka.errors import ProtocolError
 from minikafka.groups.coordinator import GroupCoordinator
 from minikafka.groups.protocol import Assignment, Subscription
-from minikafka.groups.records import packed
 from minikafka.groups.settings import GroupSettings
-from minikafka.types import TopicPartition
+from minikafka.quorum.image import TopicImage
+from minikafka.types import NO_PRODUCER, TopicPartition
 from minikafka.wire.group_messages import (
     CommitPartition,
     GroupPartition,
@@ -26,6 +26,7 @@ from minikafka.wire.group_messages import (
     OffsetFetchRequest,
     SyncGroupRequest,
 )
+from minikafka.wire.transaction_messages import TxnOffsetCommitRequest
 
 WALL_MS = 1_700_000_000_000
 
@@ -50,6 +51,8 @@ class Desk:
     commits_at_once: bool = True
     missing: dict[str, None] = field(default_factory=dict)
     """Topics that are not there."""
+    topics: dict[str, TopicImage] = field(default_factory=dict)
+    """Topics that groups of the consumer protocol may be assigned."""
 
     def __post_init__(self) -> None:
         self.now = 1000.0
@@ -57,6 +60,10 @@ class Desk:
         self.answers: dict[int, object] = {}
         self.log: list[tuple[bytes, bytes | None]] = []
         """What is committed, in Kafka's bytes."""
+        self.of_transactions: dict[int, int] = {}
+        """Offset of a record, and the producer of its transaction."""
+        self.markers: list[tuple[int, int, bool]] = []
+        """The end of the log when a transaction ended, its producer, and whether it was committed."""
         self.in_flight: list[Write] = []
         self.told: list[tuple[str, dict[str, object]]] = []
         self.ids = itertools.count(1)
@@ -70,13 +77,28 @@ class Desk:
             new_member_id=lambda name: f"{name}-{next(self.ids)}",
             events=lambda kind, **facts: self.told.append((kind, facts)),
             topic_exists=lambda topic: topic not in self.missing,
+            topics=lambda: self.topics,
         )
-        for key, value in self.log:
-            self.coordinator.replay(key, value)
+        for offset, (key, value) in enumerate(self.log):
+            self._replay_markers(offset)
+            self.coordinator.replay(
+                key, value, offset=offset, producer_id=self.of_transactions.get(offset, NO_PRODUCER)
+            )
+        self._replay_markers(len(self.log))
         while_loading(self.coordinator)
         step = self.step()
         self.coordinator.loaded(step)
         self.done(step)
+
+    def _replay_markers(self, offset: int) -> None:
+        for end, producer_id, is_commit in self.markers:
+            if end == offset:
+                self.coordinator.transaction_ended(producer_id, is_commit=is_commit)
+
+    def end_transaction(self, producer_id: int, *, commit: bool = True) -> None:
+        """Its marker is committed."""
+        self.markers.append((len(self.log), producer_id, commit))
+        self.coordinator.transaction_ended(producer_id, is_commit=commit)
 
     def step(self) -> Step:
         return Step(self.now, WALL_MS + int(self.now * 1000))
@@ -95,7 +117,11 @@ class Desk:
 
     def commit_one(self) -> None:
         write = self.in_flight.pop(0)
-        self.log += [packed(record) for record in write.records]
+        write.base_offset = len(self.log)
+        if write.transaction is not None:
+            places = range(len(self.log), len(self.log) + len(write.records))
+            self.of_transactions.update(dict.fromkeys(places, write.transaction.producer_id))
+        self.log += [self.coordinator.packed(record) for record in write.records]
         step = self.step()
         self.coordinator.committed(write, step)
         self.done(step)
@@ -132,6 +158,7 @@ class Desk:
         session_ms: int = 10_000,
         rebalance_ms: int = 60_000,
         client: str = "c",
+        software: str = "",
     ) -> int:
         ticket = next(self.tickets)
         step = self.step()
@@ -143,6 +170,7 @@ class Desk:
             group_instance_id=instance,
             protocols=protocols(*names, topics=topics),
             client_id=client,
+            software=software,
         )
         self.coordinator.join(ticket, request, step)
         self.done(step)
@@ -215,6 +243,40 @@ class Desk:
         self.coordinator.commit(ticket, request, step)
         self.done(step)
         return ticket
+
+    def commit_in_transaction(
+        self,
+        offset: int,
+        *,
+        producer_id: int = 7,
+        member_id: str = "",
+        generation: int = -1,
+        group: str = "g",
+        partition: int = 0,
+        topic: str = "t",
+        instance: str | None = None,
+    ) -> int:
+        ticket = next(self.tickets)
+        step = self.step()
+        request = TxnOffsetCommitRequest(
+            transactional_id="tx",
+            group_id=group,
+            producer_id=producer_id,
+            producer_epoch=0,
+            generation_id=generation,
+            member_id=member_id,
+            group_instance_id=instance,
+            partitions=(CommitPartition(topic=topic, partition=partition, offset=offset),),
+        )
+        self.coordinator.commit_in_transaction(ticket, request, step, None)
+        self.done(step)
+        return ticket
+
+    def stable_code(self, *, group: str = "g", partition: int = 0, topic: str = "t") -> int:
+        """The error of an OffsetFetch with ``require_stable``."""
+        places = (GroupPartition(topic=topic, partition=partition),)
+        request = OffsetFetchRequest(group_id=group, partitions=places, require_stable=True)
+        return self.coordinator.fetch_offsets(request).partitions[0].error_code
 
     def committed(self, *, group: str = "g", partition: int = 0, topic: str = "t") -> int:
         request = OffsetFetchRequest(group_id=group, partitions=(GroupPartition(topic=topic, partition=partition),))

@@ -21,12 +21,19 @@ SMALL = TopicConfig(segment_bytes=400, index_interval_bytes=100)
 def client_batch(*values: str, time: int = TIME, **options: Any) -> RecordBatch:
     """What a producer sends: one record per value, one millisecond apart."""
     records = [Record(0, time + i, key=b"k", value=value.encode()) for i, value in enumerate(values)]
-    return verify_client(build_batch(records, **options))
+    return verify_client(build_batch(records, **options), options.get("transactional", False))
 
 
 def from_producer(producer_id: int, sequence: int, *values: str, epoch: int = 0) -> RecordBatch:
     """A batch of an idempotent producer."""
     return client_batch(*values, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
+
+
+def in_transaction(producer_id: int, sequence: int, *values: str, epoch: int = 0) -> RecordBatch:
+    """A batch of a transaction."""
+    return client_batch(
+        *values, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence, transactional=True
+    )
 
 
 def open_log(disk: MemoryDisk, config: TopicConfig = SMALL, **options: Any) -> PartitionLog:

@@ -11,12 +11,12 @@ from minikafka.broker.dispatch import Dispatcher, settled
 from minikafka.broker.flusher import Flusher
 from minikafka.broker.quorum_follower import MetadataFollower
 from minikafka.broker.quorum_snapshots import SnapshotFiles
-from minikafka.broker.tasks import Tasks
 from minikafka.broker.turns import Turns
 from minikafka.broker.waiters import SWEEP_SIZE_MIN, Condition, Mark, Waiters
 from minikafka.errors import DiskFailed, DiskFull, KafkaStorageError, NotController
 from minikafka.ports import CAUSE, File, no_events
 from minikafka.sim.world import SimWorld
+from minikafka.tasks import Tasks
 from minikafka.types import EpochEnd, TopicPartition
 from minikafka.wire.codec import decode_response, encode_request
 from minikafka.wire.messages import MetadataRequest, MetadataResponse
@@ -263,12 +263,15 @@ class SlowLog:
         self.synced_end = 0
         self.end_offset = 0
         self.syncs = 0
+        self.is_closed = False
         self.failure: Exception | None = None
 
     async def sync(self) -> None:
         covered = self.end_offset
         self.syncs += 1
         await asyncio.sleep(1)
+        if self.is_closed:
+            return
         if self.failure:
             raise self.failure
         self.synced_end = covered
@@ -288,6 +291,28 @@ def test_group_commit_rides_the_next_sync():
         await asyncio.gather(first, *others)
         assert log.syncs == 2
         assert sim.loop.now == pytest.approx(2.0)
+
+    run(body)
+
+
+def test_what_is_appended_during_a_sync_is_synced_without_another_request():
+    """A marker and a commit wait for the high watermark, not for the sync: nobody else would ask for the next one."""
+
+    async def body(sim):
+        log, tasks, synced = SlowLog(), Tasks(lambda name, error: pytest.fail(f"{name}: {error}")), []
+        flusher = Flusher(ORDERS, log, tasks.spawn, lambda *_: None, lambda _: synced.append(log.synced_end))
+        log.end_offset = 1
+        flusher.start()
+        await asyncio.sleep(0.5)
+        log.end_offset = 2
+        flusher.start()
+        log.end_offset = 3  # with acks=1: nobody asks for this one
+        await asyncio.sleep(5)
+        assert (synced, log.syncs) == ([1, 3], 2)
+        log.end_offset, log.is_closed = 4, True
+        flusher.start()
+        await asyncio.sleep(5)
+        assert log.syncs == 3
 
     run(body)
 
@@ -340,7 +365,7 @@ def test_a_task_that_fails_is_told_and_a_cancelled_one_is_not():
         tasks.spawn(fails(), "bad")
         tasks.spawn(asyncio.sleep(100), "idle")
         await asyncio.sleep(0.1)
-        await tasks.cancel_all()
+        await tasks.end()
         assert told == [("bad", "a bug")]
         assert sim.loop.now < 1
 
@@ -449,7 +474,7 @@ def test_a_snapshot_that_is_not_fetched_to_its_end_leaves_no_file_open(error: ty
         world = sim.of("n2")
         files = SnapshotFiles(world)
         begun = noted_files(files)
-        config = SimpleNamespace(node_id=1)
+        config = SimpleNamespace(node_id=1, controller_quorum_request_timeout_ms=2000)
         member = SimpleNamespace(world=world, log=None, snapshots=files, core=None, cluster_id="c", config=config)
         follower = MetadataFollower(member)  # type: ignore[arg-type] - what it needs of one
 

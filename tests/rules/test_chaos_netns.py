@@ -18,9 +18,9 @@ from minikafka.chaos.reading import find, read
 from minikafka.chaos.target import lacks
 from minikafka.chaos.timeline import Hit, Strike
 from minikafka.errors import WorldError
+from minikafka.hosting.cluster_files import lay_out, write
+from minikafka.hosting.processes import BrokerDied
 from minikafka.types import Address
-from minikafka.world.cluster_files import lay_out, write
-from minikafka.world.processes import BrokerDied
 
 
 def test_rules_of_a_host_drop_before_they_delay():

@@ -17,8 +17,8 @@ from minikafka.chaos.scenario import Expectation
 from minikafka.chaos.timeline import Hit, Strike
 from minikafka.chaos.watch import ClusterState
 from minikafka.errors import WorldError
+from minikafka.hosting.processes import BrokerProcess
 from minikafka.types import TopicPartition
-from minikafka.world.processes import BrokerProcess
 
 
 class InSync:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from minikafka.blocking.reading import RetentionPassedPosition
 from minikafka.check import HistoryWriter
 from minikafka.cli.root import root
 from minikafka.log.checkpoint import format_offsets
@@ -161,3 +162,18 @@ def test_a_misused_audit_says_what_it_needs(tmp_path):
     ledger.write_text("")
     result = CliRunner().invoke(root, ["audit", str(ledger), "--data-dir", str(tmp_path)])
     assert (result.exit_code, "nothing to compare" in result.output) == (1, True)
+
+
+def test_records_that_go_away_while_they_are_read_end_the_audit_with_a_sentence(tmp_path, monkeypatch):
+    """Retention, or a truncation by a new leader."""
+
+    def gone(*_: Any) -> None:
+        raise RetentionPassedPosition(TopicPartition("orders", 1), "the log begins at 7")
+
+    monkeypatch.setattr("minikafka.cli.audit.audit", gone)
+    ledger = tmp_path / "ledger"
+    ledger.write_text("", encoding="utf-8")
+    result = CliRunner().invoke(root, ["audit", str(ledger), "-b", "127.0.0.1:1"])
+    assert result.exit_code == 1
+    assert "orders-1: records were deleted or cut while they were read (RetentionPassedPosition)" in result.output
+    assert isinstance(result.exception, SystemExit)

@@ -17,10 +17,12 @@ import pytest
 from click.testing import CliRunner
 
 from minikafka.cli import (
+    acls,
     audit,
     chaos,
     completion,
     config,
+    connections,
     consume,
     demo,
     doctor,
@@ -39,6 +41,7 @@ from minikafka.cli import (
     sim,
     spark,
     topics,
+    transactions,
     up,
 )
 from minikafka.cli.produce import Tally
@@ -70,12 +73,15 @@ MODULES: dict[str, ModuleType] = {
     "serve": serve,
     "join": join,
     "topics": topics,
+    "transactions": transactions,
     "produce": produce,
     "consume": consume,
     "offsets": offsets,
     "config": config,
+    "acls": acls,
     "reassign": reassign,
     "explain": explain,
+    "connections": connections,
     "elect": elect,
     "doctor": doctor,
     "groups": groups,
@@ -139,7 +145,8 @@ def test_the_commands_of_the_issue_exist():
 LISTS = """topics/list topics/describe topics/delete-records config/show config/describe config/alter offsets elect/preferred
     elect/unclean reassign/generate reassign/execute reassign/status reassign/cancel groups/list groups/describe
     groups/members groups/state groups/reset-offsets groups/delete-offsets groups/delete quorum/describe faults/add
-    faults/list lab/list chaos/list doctor consume""".split()
+    faults/list lab/list chaos/list doctor connections consume acls/add acls/list acls/remove transactions/list
+    transactions/describe transactions/describe-producers transactions/find-hanging transactions/abort""".split()
 
 
 def test_all_that_lists_offers_tabs_and_says_so():
@@ -190,6 +197,10 @@ def test_all_that_lists_offers_tabs_and_says_so():
         ("groups", "reset-offsets", "g", "--topic", "t"),
         ("groups", "reset-offsets", "g", "--topic", "t", "--to-earliest", "--to-latest"),
         ("groups", "reset-offsets", "g", "--topic", "t", "--to-datetime", "yesterday"),
+        ("transactions", "list", "--state", "Running"),
+        ("transactions", "find-hanging", "--partition", "0"),
+        ("transactions", "abort", "orders-0"),
+        ("transactions", "abort", "orders", "--start-offset", "0"),
         ("sim", "run", "--seeds", "0"),
         ("topics", "create", "t", "--partitions", "0"),
         ("topics", "create", "t", "--config", "retention.ms"),
@@ -458,7 +469,7 @@ def test_a_state_that_no_group_can_have_is_a_misuse():
     """As kafka-consumer-groups: a mistyped one looked as if no group were in it."""
     result = CliRunner().invoke(root, ["groups", "list", "--state", "empty,Stabel", "-b", "127.0.0.1:1"])
     assert result.exit_code == 2
-    assert "--state 'Stabel': one of Empty, PreparingRebalance, CompletingRebalance, Stable, Dead" in result.output
+    assert "--state 'Stabel': one of Empty, PreparingRebalance, CompletingRebalance, Stable, Assigning" in result.output
 
 
 class Terminal(io.StringIO):

@@ -151,7 +151,6 @@ def test_a_data_directory():
     assert level(identity="it belongs to node 2") == [ERROR]
     assert level(free_bytes=10**9) == [WARNING]
     assert level(fd_limit=256) == [WARNING]
-    assert level(transactional=("orders-0",)) == [WARNING]
 
 
 def test_files_are_looked_at_though_nobody_answers(tmp_path: Path):
@@ -193,8 +192,3 @@ def test_a_data_directory_is_looked_at_by_its_properties_file(tmp_path: Path, mo
         meta.write_text(text)
         assert told in directory_of(file).identity
         assert bool(told) == bool(directory_of(file).identity)
-    assert directory_of(file).transactional == ()
-    for name in ("orders-0", "orders-1.0a-stray"):
-        (tmp_path / "data" / name).mkdir(exist_ok=True)
-        (tmp_path / "data" / name / "mk.transactions").touch()
-    assert directory_of(file).transactional == ("orders-0",)

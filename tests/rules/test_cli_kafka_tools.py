@@ -44,6 +44,17 @@ FORMS = [
     ("elect --election-type PREFERRED --all-topic-partitions", "elect preferred --all"),
     ("elect --election-type unclean --topic a --partition 3", "elect unclean a-3"),
     ("offsets --topic orders", "offsets orders"),
+    (
+        "kafka-acls.sh --bootstrap-server h:1 --add --allow-principal User:alice --operation Read --topic orders",
+        "acls add -b h:1 --allow-principal User:alice --operation Read --topic orders",
+    ),
+    ("acls --list --topic orders", "acls list --topic orders"),
+    ("acls --remove --force --deny-principal User:bob --group g", "acls remove --deny-principal User:bob --group g"),
+    (
+        "kafka-transactions.sh --bootstrap-server h:1 describe --transactional-id pay",
+        "transactions describe pay -b h:1",
+    ),
+    ("transactions abort --topic t --partition 3 --start-offset 7", "transactions abort t-3 --start-offset 7"),
     ("log dump --files a.log --print-data-log", "log dump a.log --records"),
     ("kafka-metadata-quorum.sh --bootstrap-server h:1 describe --status", "quorum describe -b h:1 --status"),
     ("kafka-console-consumer.sh --topic t --from-beginning", "consume --topic t --from-beginning"),

@@ -291,9 +291,9 @@ def test_compare_marks_the_first_step_that_differs_and_names_the_lost():
     assert "truncation=leader-epoch: lost: nothing" in text
 
 
-def test_the_two_commands_of_the_readme_tell_what_their_comments_say():
+def test_the_two_commands_of_the_tour_tell_what_their_comments_say():
     """The crash that loses m1 under one rule loses nothing under the other."""
-    commands = [line for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines() if " lab " in line]
+    commands = [line for line in (ROOT / "docs/tour.md").read_text(encoding="utf-8").splitlines() if " lab " in line]
     assert [line.partition("#")[0].split()[3:] for line in commands if "#" in line] == [
         ["run", "data-loss", "--truncation", "high-watermark"],
         ["compare", "data-loss"],

@@ -12,7 +12,7 @@ import pytest
 from minikafka.cli.settings import broker_settings, parse_flags, read_properties
 from minikafka.config import parse_broker
 from minikafka.errors import InvalidConfig
-from minikafka.world.cluster_files import Ports, new_cluster_id, prepare
+from minikafka.hosting.cluster_files import Ports, new_cluster_id, prepare
 
 
 @pytest.fixture
@@ -99,10 +99,14 @@ def test_the_variables_of_kafka_s_compose_example_mean_what_they_mean_there(tmp_
     assert config.voters[1] == ("kafka-1", 9093)
 
 
+TWO = "A://127.0.0.1:1,B://127.0.0.1:2"
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"listeners": "SSL://127.0.0.1:9092"}, "no TLS and no SASL, say PLAINTEXT"),
+        ({"listeners": "SASL_SSL://127.0.0.1:9092"}, "SASL is not supported, use PLAINTEXT or SSL"),
+        ({"listeners": "SSL://127.0.0.1:9092"}, "listener SSL uses TLS, but brokers and controllers call each other"),
         ({"listeners": "A://127.0.0.1:1,a://127.0.0.1:2"}, "names A twice"),
         ({"listeners": "A://127.0.0.1:1,B://127.0.0.1:1"}, "two listeners share a port"),
         ({"listeners": ""}, "listeners is empty"),
@@ -111,7 +115,32 @@ def test_the_variables_of_kafka_s_compose_example_mean_what_they_mean_there(tmp_
         ({"advertised.listeners": "OTHER://localhost:1"}, "names OTHER, which is no listener for clients: PLAINTEXT"),
         ({"inter.broker.listener.name": "NONE"}, "one of the listeners for clients is needed, which are PLAINTEXT"),
         ({"controller.listener.names": "PLAINTEXT"}, "which are none"),
-        ({"listener.security.protocol.map": "PLAINTEXT:SSL"}, "NAME:PLAINTEXT is needed, there is no TLS"),
+        (
+            {"listener.security.protocol.map": "PLAINTEXT:SSL"},
+            "listener PLAINTEXT uses TLS, but brokers and controllers",
+        ),
+        ({"listener.security.protocol.map": "PLAINTEXT:SASL_SSL"}, "SASL is not supported"),
+        ({"listener.security.protocol.map": "PLAINTEXT"}, "NAME:PROTOCOL is needed"),
+        (
+            {
+                "listeners": TWO,
+                "listener.security.protocol.map": "A:PLAINTEXT,B:HTTPS",
+                "controller.listener.names": "B",
+            },
+            "listener B uses TLS, but brokers and controllers",
+        ),
+        ({"listeners": TWO, "listener.security.protocol.map": "B:SSL"}, "ssl.keystore.location is empty"),
+        (
+            {
+                "listeners": TWO,
+                "listener.security.protocol.map": "B:SSL",
+                "ssl.keystore.location": "k",
+                "ssl.client.auth": "required",
+            },
+            "ssl.client.auth=required, but ssl.truststore.location is empty",
+        ),
+        ({"ssl.keystore.type": "JKS"}, "ssl.keystore.type='JKS': one of PEM is needed"),
+        ({"ssl.enabled.protocols": "TLSv1.1"}, "one of TLSv1.2,TLSv1.3"),
     ],
 )
 def test_listeners_that_cannot_work_are_refused_by_name(settings, said):

@@ -19,7 +19,7 @@ The above exception was the direct cause of the following exception:
 
 Traceback (most recent call last):
   File "worker.py", line 1, in main
-minikafka.spark.client.BrokersUnreachable: asking for offsets: given up
+minikafka.blocking.brokers.BrokersUnreachable: asking for offsets: given up
 \tat org.apache.spark.api.python.BasePythonRunner
 """
 

@@ -13,7 +13,8 @@ from minikafka.client.structs import LogTruncation, NoOffsetForPartition
 from minikafka.errors import CorruptMessage, InvalidTopic, NotLeaderOrFollower, OffsetOutOfRange
 from minikafka.types import TopicPartition
 from minikafka.wire.batch import RecordBatch, with_fields
-from minikafka.wire.messages import EpochAnswer, FetchedPartition, ListedOffset
+from minikafka.wire.markers import EndTransaction, marker_batch
+from minikafka.wire.messages import AbortedTransaction, EpochAnswer, FetchedPartition, ListedOffset
 from minikafka.wire.records import Record, build_batch, control_batch
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -38,7 +39,13 @@ class Story:
     def state(self, partition: TopicPartition = T0) -> PartitionState:
         return self.positions.states[partition]
 
-    def arrive(self, *data: bytes, partition: TopicPartition = T0, high_watermark: int = 99) -> bool:
+    def arrive(
+        self,
+        *data: bytes,
+        partition: TopicPartition = T0,
+        high_watermark: int = 99,
+        aborted: tuple[AbortedTransaction, ...] | None = None,
+    ) -> bool:
         """What is wanted of the partition is asked for and answered with ``data``."""
         (asked,) = [state for state in self.wanted().fetches[1] if state.partition == partition]
         asked.busy = True
@@ -46,6 +53,7 @@ class Story:
             topic="t",
             partition=partition.partition,
             high_watermark=high_watermark,
+            aborted_transactions=aborted,
             records=(b"".join(data),) if data else (),
         )
         return self.positions.fetched(asked, asked.version, asked.fetch_offset, answer)
@@ -457,3 +465,61 @@ def test_deserializers_apply_to_what_is_there():
     assert record is not None
     assert (record.value, record.serialized_value_size, record.key, record.serialized_key_size) == (40, 2, None, -1)
     assert record.headers == (), "a list of its own for each record would have Python look for garbage twice as often"
+
+
+# ---- aborted transactions --------------------------------------------------------------------------------------------
+
+
+def written(base: int, *, producer_id: int = 7, transactional: bool = True) -> bytes:
+    record = Record(0, 1000, value=b"%d" % base)
+    return build_batch(
+        [record],
+        base_offset=base,
+        leader_epoch=1,
+        producer_id=producer_id,
+        producer_epoch=0,
+        base_sequence=0,
+        transactional=transactional,
+    )
+
+
+def ended(base: int, *, commit: bool, producer_id: int = 7) -> bytes:
+    marker = EndTransaction(producer_id, 0, commit, 1)
+    return marker_batch(marker, timestamp_ms=1000, base_offset=base, leader_epoch=1)
+
+
+def test_batches_of_aborted_transactions_are_passed_over():
+    """From the start that the leader names up to the marker, of that producer only; the position goes on behind them."""
+    story = started(at=0)
+    story.arrive(
+        written(0),
+        ended(1, commit=True),
+        written(2),
+        written(3, producer_id=8),
+        written(4, transactional=False),
+        ended(5, commit=False),
+        written(6),
+        aborted=(AbortedTransaction(producer_id=7, first_offset=2),),
+    )
+    assert story.values() == [b"0", b"3", b"4", b"6"]
+    story.arrive(written(7), ended(8, commit=False), aborted=(AbortedTransaction(producer_id=7, first_offset=6),))
+    assert story.values() == []
+    assert story.state().position == 9
+
+
+def test_transaction_that_began_before_the_fetch_is_passed_over():
+    """Its first batches were read before; the leader names it because its marker lies ahead."""
+    story = started(at=5)
+    story.arrive(written(5), ended(6, commit=False), aborted=(AbortedTransaction(producer_id=7, first_offset=2),))
+    assert story.values() == []
+
+
+def test_damaged_marker_is_an_error_at_its_place():
+    """Without it the rest of the answer cannot be judged; what stands before it is handed out."""
+    story = started(at=0, check_crcs=False)
+    damaged = bytearray(ended(1, commit=False))
+    damaged[61:] = b"\xff" * 17
+    story.arrive(written(0), bytes(damaged), written(2), aborted=(AbortedTransaction(producer_id=8, first_offset=0),))
+    assert story.values() == [b"0"]
+    with pytest.raises(CorruptMessage, match="the batch at offset 1 cannot be read"):
+        story.values()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from minikafka import compiled
-from tools.compile_rules import MODULES, source_of, why_not
+from tools.compile_rules import MODULES, is_current, source_of, why_not
 
 TYPES, LEADER = "minikafka.types", "minikafka.replication.leader"
 
@@ -113,3 +113,10 @@ def test_every_compiled_module_exists():
     """The list names modules of this tree, each once."""
     assert len(set(MODULES)) == len(MODULES)
     assert [name for name in MODULES if not source_of(name).is_file()] == []
+
+
+def test_a_module_that_joins_the_list_is_compiled(tmp_path):
+    """A package that was complete before the list grew, or whose sources have changed, is compiled again."""
+    assert is_current(package(tmp_path / "all", *MODULES))
+    assert not is_current(package(tmp_path / "fewer", *MODULES[1:]))
+    assert not is_current(tmp_path / "none")

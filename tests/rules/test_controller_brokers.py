@@ -329,19 +329,29 @@ def test_signs_of_life_count_from_the_first_request_to_shut_down():
     """The grace period that a new controller gives to all brokers is no sign of life."""
     sessions = Sessions(timeout_s=9.0)
     sessions.restart((1, 2, 3), 0.0)
-    assert sessions.unheard_since_asked_to_stop(1) == frozenset()
+    everybody = (1, 2, 3, 4)
+    assert sessions.unheard_since_asked_to_stop(1, everybody) == frozenset()
     sessions.touched(1, 1.0)
     sessions.touched(2, 1.0)
     sessions.asked_to_stop(1, 2.0)
     sessions.asked_to_stop(1, 4.0)
-    assert sessions.unheard_since_asked_to_stop(1) >= {2, 3}
+    assert sessions.unheard_since_asked_to_stop(1, everybody) >= {2, 3}
     sessions.touched(2, 3.0)
-    assert 2 not in sessions.unheard_since_asked_to_stop(1)
-    assert 3 in sessions.unheard_since_asked_to_stop(1)
+    assert 2 not in sessions.unheard_since_asked_to_stop(1, everybody)
+    assert 3 in sessions.unheard_since_asked_to_stop(1, everybody)
     sessions.begun(3, 5.0)
-    assert sessions.unheard_since_asked_to_stop(1) == {1}  # itself, at 1.0
+    assert sessions.unheard_since_asked_to_stop(1, everybody) == {1, 4}  # itself, at 1.0
     sessions.asked_to_stop(1, 6.0, wants=False)
-    assert sessions.unheard_since_asked_to_stop(1) == frozenset()
+    assert sessions.unheard_since_asked_to_stop(1, everybody) == frozenset()
+
+
+def test_a_broker_without_a_session_has_given_no_sign_of_life():
+    """Seed 651810754: the dead incarnation of the controller's own node has no session, and counted as heard."""
+    sessions = Sessions(timeout_s=9.0)
+    sessions.restart((1, 2), 0.0)
+    sessions.asked_to_stop(2, 1.0)
+    sessions.touched(1, 2.0)
+    assert sessions.unheard_since_asked_to_stop(2, (1, 2, 3)) == {2, 3}
 
 
 # ---- producer ids --------------------------------------------------------------------------------------------------------

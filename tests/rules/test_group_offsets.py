@@ -102,6 +102,22 @@ def test_only_members_commit_while_there_are_any():
         desk.commit(1, group="nobody", generation=4, member_id="m")
 
 
+def test_a_member_id_without_a_generation_does_not_matter_while_the_group_is_empty():
+    """librdkafka's consumer sends its own with assign(); its first commit makes the group, and more follow."""
+    desk = Desk()
+    desk.commit(1, member_id="self-made")
+    desk.commit(2, member_id="self-made")
+    assert desk.committed() == 2
+    (member,) = desk.stable(1)
+    with pytest.raises(UnknownMemberId):
+        desk.commit(3, member_id="self-made")
+    desk.leave(member)
+    with pytest.raises(UnknownMemberId):
+        desk.commit(3, member_id=member, generation=1)
+    desk.commit(3, member_id=member)
+    assert desk.committed() == 3
+
+
 def test_commits_during_a_rebalance():
     """Preparing: the old generation still commits what it has read. Completing: it must sync first."""
     desk = Desk()

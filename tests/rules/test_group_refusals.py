@@ -53,7 +53,7 @@ def test_a_join_that_no_record_can_hold_is_refused_by_name(wrong, error, told):
     [
         ({"group": TOO_LONG}, InvalidGroupId, "choose a shorter one"),
         ({"offset": -1}, InvalidRequest, "commit the next offset to read"),
-        ({"generation": 7}, IllegalGeneration, "join anew"),
+        ({"generation": 7}, IllegalGeneration, "join again"),
     ],
 )
 def test_a_commit_that_no_record_can_hold_is_refused_by_name(wrong, error, told):
@@ -81,7 +81,7 @@ def test_refusals_of_members_say_what_to_do():
     desk = Desk()
     [member] = desk.stable(1)
     generation = desk.coordinator.describe("g").generation_id
-    with pytest.raises(UnknownMemberId, match="no member 'ghost': join anew"):
+    with pytest.raises(UnknownMemberId, match="no member 'ghost': join again"):
         desk.heartbeat("ghost", generation)
     with pytest.raises(IllegalGeneration, match=f"in generation {generation}, not 7: join again"):
         desk.heartbeat(member, 7)

@@ -19,6 +19,7 @@ from minikafka.errors import (
     UnknownMemberId,
 )
 from minikafka.groups.settings import GroupSettings
+from minikafka.wire.group_messages import HeartbeatRequest
 from tests.rules.group_kit import Desk, assignment
 
 
@@ -105,6 +106,26 @@ def test_a_heartbeat_while_preparing_keeps_the_session():
         with pytest.raises(RebalanceInProgress):
             desk.heartbeat(old, 1)
     assert {each.member_id for each in desk.coordinator.describe("g").members} >= {old}
+
+
+def test_a_new_coordinator_learns_the_software_of_a_member_from_its_heartbeat():
+    """Kafka's record of a group has no place for it. A rejoin replaces it; a later heartbeat does not."""
+    desk = Desk()
+    (member,) = desk.stable(1)
+    beat = HeartbeatRequest(group_id="g", generation_id=1, member_id=member)
+
+    def software() -> list[str]:
+        return [each.software for each in desk.coordinator.describe("g").members]
+
+    desk.coordinator.heartbeat(beat, desk.step(), "sarama 1.46.3")
+    assert software() == ["sarama 1.46.3"]
+    desk.take_over()
+    assert software() == [""]
+    desk.coordinator.heartbeat(beat, desk.step(), "sarama 1.46.3")
+    desk.coordinator.heartbeat(beat, desk.step())
+    assert software() == ["sarama 1.46.3"]
+    desk.join(member, software="sarama 1.47.0")
+    assert software() == ["sarama 1.47.0"]
 
 
 def test_a_silent_member_is_dropped_and_the_others_rebalance():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from random import Random
 from typing import Any
 
@@ -13,7 +14,7 @@ from minikafka.config import TopicConfig
 from minikafka.errors import DiskFailed, InvalidConfig, KafkaStorageError
 from minikafka.invariant import InvariantViolation
 from minikafka.log.checkpoint import BadCheckpoint, parse_offsets
-from minikafka.log.log_directory import LogDirectory
+from minikafka.log.log_directory import LOGS_SYNCED_AT_ONCE, LogDirectory
 from minikafka.log.partition_log import PartitionLog
 from minikafka.types import TopicPartition
 from tests.rules.log_words import ORDERS, SMALL, TIME, TOPIC_ID, fill, on_disk, values
@@ -104,6 +105,78 @@ def test_a_clean_stop_and_start():
     assert again.checkpointed_high_watermark(ORDERS) == 6
     assert again.checkpointed_high_watermark(OTHER) == 0
     assert values(on_disk(log)) == list("defgh")
+
+
+def test_a_clean_stop_syncs_several_logs_at_once():
+    """10,000 logs would take half a minute one after the other. All of them are durable before the marker is."""
+    disk = MemoryDisk()
+    directory = opened(disk)
+    names = [TopicPartition("orders", number) for number in range(30)]
+    for name in names:
+        fill(directory.create(name, topic_id=TOPIC_ID, config=SMALL), *"abc")
+    waiting: list[int] = []
+
+    async def in_turns(*works: Coroutine[Any, Any, bool]) -> list[bool]:
+        left, results = list(works), []
+        while left:
+            for work in list(left):
+                try:
+                    work.send(None)
+                except StopIteration as stop:
+                    left.remove(work)
+                    results.append(stop.value)
+            waiting.append(len(left))
+        return results
+
+    disk.held = True
+    assert run(directory.close(together=in_turns))
+    disk.held = False
+    assert max(waiting) == LOGS_SYNCED_AT_ONCE
+    disk.power_cut(Random(1))
+    again = opened(disk)
+    assert again.was_clean
+    assert {name: again.logs[name].end_offset for name in names} == dict.fromkeys(names, 3)
+
+
+def test_a_clean_stop_writes_nothing_of_a_log_without_new_records():
+    """A start gives each partition a new leader epoch. An epoch without records is dropped when the log is opened, so
+    its file is written with the first record.
+    """
+    disk = MemoryDisk()
+    directory, *_ = with_logs(disk)
+    run(directory.close())
+    directory = opened(disk)
+    orders, flights = directory.logs[ORDERS], directory.logs[OTHER]
+    for log in (orders, flights):
+        log.assign_epoch(7, log.end_offset)
+    fill(flights, "y", epoch=7)
+    disk.synced.clear()
+    run(directory.close())
+    assert not [path for path in disk.synced if path.startswith("orders-0")]
+    assert "flights-3/leader-epoch-checkpoint" in disk.synced
+    disk.power_cut(Random(1))
+    again = opened(disk)
+    assert again.was_clean
+    assert (again.logs[ORDERS].last_epoch, again.logs[ORDERS].end_offset) == (0, 8)
+    assert (again.logs[OTHER].last_epoch, again.logs[OTHER].epochs.entries) == (7, [(0, 0), (7, 1)])
+
+
+@pytest.mark.parametrize("end", ["kill -9", "power cut"])
+def test_an_epoch_without_records_before_it_is_kept_with_its_first_record(end: str):
+    """Records of the new epoch that are synced show where it begins, also when the log is opened without a walk."""
+    disk = MemoryDisk()
+    directory, orders, _ = with_logs(disk)
+    run(orders.sync())
+    orders.assign_epoch(5, orders.end_offset)
+    orders.assign_epoch(7, orders.end_offset)
+    fill(orders, *"ijkl", epoch=7)
+    run(orders.sync())
+    run(directory.checkpoint_recovery_points())
+    if end == "power cut":
+        disk.power_cut(Random(3))
+    log = opened(disk).logs[ORDERS]
+    assert (log.end_offset, log.epochs.entries) == (12, [(0, 0), (7, 8)])
+    assert log.end_offset_for(0) == (0, 8)
 
 
 def test_the_marker_is_gone_for_good_before_a_log_is_loaded():

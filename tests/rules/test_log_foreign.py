@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import struct
 from typing import Any
 
 import pytest
-from crc32c import crc32c
 
 from minikafka.config import TopicConfig
 from minikafka.errors import InvalidConfig
@@ -17,7 +15,7 @@ from minikafka.log.log_directory import LogDirectory
 from minikafka.log.names import GAPS, offset_name
 from minikafka.quorum.records import FeatureLevel, encode
 from minikafka.types import METADATA_PARTITION, Offset
-from minikafka.wire.batch import TRANSACTIONAL_BIT, RecordBatch, split, with_fields
+from minikafka.wire.batch import RecordBatch, split, with_fields
 from minikafka.wire.records import Record, build_batch, control_batch
 from tests.rules.log_words import ORDERS, TIME, everything, open_log, values
 from tests.rules.memory_disk import MemoryDisk, run
@@ -159,70 +157,6 @@ def test_data_directory_sets_such_a_log_aside():
     facts = [facts for kind, facts in told if kind == "log_set_aside"]
     assert [each["folder"] for each in facts] == sorted(aside)
     assert "leader epoch 1 after 7" in str(facts[0]["why"])
-
-
-# ---- transactions ----------------------------------------------------------------------------------------------------
-
-
-def of_transaction(offset: Offset, value: str) -> bytes:
-    batch = RecordBatch.of(at(offset, value))
-    return with_fields(batch, base_offset=offset, leader_epoch=0, attributes=TRANSACTIONAL_BIT) + batch.data[61:]
-
-
-def commit_marker(offset: Offset) -> bytes:
-    return control_batch(1, bytes(6), timestamp_ms=TIME, base_offset=offset, leader_epoch=0, transactional=True)
-
-
-TRANSACTIONAL = (0, [at(0, "a"), of_transaction(1, "b"), commit_marker(2)])
-
-
-def test_batches_of_transactions_are_reported_once_a_load():
-    """An unclean start walks over them; a file keeps it for the clean ones after it."""
-    disk = foreign(TRANSACTIONAL)
-    for options in ({}, {"clean": True}, {"clean": True}):
-        told: list[str] = []
-        log = open_log(disk, PLAIN, events=lambda kind, told=told, **_: told.append(kind), **options)
-        assert log.has_transactions
-        assert told.count("transactional_data_found") == 1
-        log.prepare_close()
-        run(log.sync())
-    assert not open_log(foreign((0, [at(0, "a")])), PLAIN).has_transactions
-
-
-def test_clean_start_knows_transactions_from_the_producer_snapshot():
-    """Kafka writes one when it stops; after a clean stop no batch is read."""
-    disk = foreign(TRANSACTIONAL)
-    for suffix in (".index", ".timeindex"):
-        disk.replace_file(f"{FOLDER}/{offset_name(0, suffix)}", b"")
-    path = f"{FOLDER}/{offset_name(3, '.snapshot')}"
-    for coordinator_epoch in (-1, 3):
-        entry = struct.pack(">qhiqiqiq", 7, 0, 0, 1, 0, TIME, coordinator_epoch, -1)
-        body = struct.pack(">i", 1) + entry
-        disk.replace_file(path, struct.pack(">hI", 1, crc32c(body)) + body)
-        assert open_log(disk, PLAIN, clean=True).has_transactions == (coordinator_epoch == 3)
-
-
-def test_follower_that_copies_transactions_reports_them_once():
-    """They came from a leader whose folder Kafka wrote."""
-    told: list[str] = []
-    log = open_log(MemoryDisk(), PLAIN, events=lambda kind, **_: told.append(kind))
-    log.append_as_follower([RecordBatch.of(each) for each in TRANSACTIONAL[1]])
-    assert log.has_transactions
-    assert told.count("transactional_data_found") == 1
-
-
-def test_verify_reports_transactions_once_and_accepts_gaps():
-    """A compacted log of Kafka's has holes between its segments, which are nothing wrong."""
-    disk = foreign(TRANSACTIONAL, (3, [of_transaction(3, "c")]))
-    found = [each for each in verify_log(disk, FOLDER) if "transactions" in each.what]
-    assert [(each.path, each.position) for each in found] == [(FOLDER, None)]
-    assert "from offset 1 on" in found[0].what
-    disk = foreign((0, [at(3, "a"), at(5, "b")]), (12, [at(12, "c")]))
-    assert not [each for each in verify_log(disk, FOLDER) if "begins at" in each.what]
-    disk = foreign((0, [at(0, "a")]), (12, [at(12, "c")]))
-    assert [each.what for each in verify_log(disk, FOLDER) if "begins at" in each.what] == [
-        "begins at 12, the segment before it ends at 1"
-    ]
 
 
 # ---- the metadata log ------------------------------------------------------------------------------------------------

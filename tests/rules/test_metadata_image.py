@@ -7,6 +7,7 @@ import pytest
 from minikafka.invariant import InvariantViolation
 from minikafka.quorum.image import MetadataImage, changes
 from minikafka.quorum.records import (
+    AccessControlEntry,
     BrokerRegistrationChange,
     ConfigRecord,
     FeatureLevel,
@@ -15,6 +16,7 @@ from minikafka.quorum.records import (
     PartitionRecord,
     ProducerIds,
     RegisterBroker,
+    RemoveAccessControlEntry,
     RemoveTopic,
     TopicRecord,
     decode,
@@ -32,6 +34,20 @@ def after(image: MetadataImage, *records: MetadataRecord, epoch: int = 1) -> Met
 
 def register(node: int) -> RegisterBroker:
     return RegisterBroker(broker_id=node, incarnation_id=f"inc-{node}", host="127.0.0.1", port=9000 + node)
+
+
+def entry(acl_id: str, *, name: str = "orders", permission_type: int = 3) -> AccessControlEntry:
+    """READ of a topic for alice: allowed (3) or denied (2)."""
+    return AccessControlEntry(
+        id=acl_id,
+        resource_type=2,
+        resource_name=name,
+        pattern_type=3,
+        principal="User:alice",
+        host="*",
+        operation=3,
+        permission_type=permission_type,
+    )
 
 
 def partition_record(topic_id: str, number: int) -> PartitionRecord:
@@ -180,11 +196,14 @@ def test_a_snapshot_gives_an_equal_image(image: MetadataImage):
         PartitionChange(topic_id=ORDERS, partition=1, replicas=(4, 1, 2, 3), adding=(4,), removing=(3,)),
         ConfigRecord(resource_type=4, resource_name="", name="log.retention.ms", value="5"),
         ConfigRecord(resource_type=4, resource_name="2", name="log.retention.ms", value="6"),
+        entry("b"),
+        entry("a", name="payments"),
         epoch=7,
     )
     payloads = [encode(record) for record in rich.records()]
     loaded = MetadataImage(cluster_id="c").replay_all([decode(each) for each in payloads], rich.offset, rich.epoch)
     assert loaded == rich
+    assert list(loaded.acl_index) == list(rich.acl_index)
     assert [encode(record) for record in loaded.records()] == payloads
 
 
@@ -204,12 +223,30 @@ def test_a_snapshot_gives_an_equal_image(image: MetadataImage):
         BrokerRegistrationChange(broker_id=1, broker_epoch=0, fenced=False),
         BrokerRegistrationChange(broker_id=9, broker_epoch=1, fenced=False),
         ProducerIds(next_producer_id=1000),
+        RemoveAccessControlEntry(id="nobody"),
     ],
 )
 def test_a_committed_record_that_contradicts_the_image_is_a_bug(image: MetadataImage, record: MetadataRecord):
     """S13 and the epochs are held where state changes: a wrong record must stop the broker, not be half applied."""
     with pytest.raises(InvariantViolation):
         after(image, record)
+
+
+def test_removing_an_entry_keeps_the_other_entries_of_its_resource(image: MetadataImage):
+    """Kafka lost them once (CVE-2024-27309). The index is rebuilt from the table, and only when the table changes."""
+    with_both = after(image, entry("a"), entry("b", permission_type=2))
+    assert len(list(with_both.acl_index)) == 2
+    rest = after(with_both, RemoveAccessControlEntry(id="a"))
+    assert [each.permission for each in rest.acl_index] == [2]
+    assert [each.permission for each in rest.acls.values()] == [2]
+    assert len(with_both.acls) == 2
+    assert after(rest, register(1)).acl_index is rest.acl_index
+
+
+def test_an_id_of_an_entry_is_used_once(image: MetadataImage):
+    """A second entry with the id would replace the first one."""
+    with pytest.raises(InvariantViolation):
+        after(image, entry("a"), entry("a", name="payments"))
 
 
 def test_metadata_is_replayed_in_order(image: MetadataImage):

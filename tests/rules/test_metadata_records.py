@@ -7,6 +7,7 @@ import pytest
 
 from minikafka.errors import CorruptMessage, UnsupportedVersion
 from minikafka.quorum.records import (
+    AccessControlEntry,
     BrokerRegistrationChange,
     ConfigRecord,
     FeatureLevel,
@@ -15,6 +16,7 @@ from minikafka.quorum.records import (
     PartitionRecord,
     ProducerIds,
     RegisterBroker,
+    RemoveAccessControlEntry,
     RemoveTopic,
     TopicRecord,
     decode,
@@ -38,6 +40,17 @@ ONE_OF_EACH: list[MetadataRecord] = [
     RemoveTopic(topic_id="7Xv2"),
     ProducerIds(broker_id=1, broker_epoch=7, next_producer_id=3000),
     FeatureLevel(name="metadata.version", level=1),
+    AccessControlEntry(
+        id="7Xv2",
+        resource_type=2,
+        resource_name="orders",
+        pattern_type=3,
+        principal="User:alice",
+        host="*",
+        operation=3,
+        permission_type=3,
+    ),
+    RemoveAccessControlEntry(id="7Xv2"),
 ]
 
 

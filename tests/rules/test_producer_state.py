@@ -175,7 +175,7 @@ def test_active_producers_are_listed_with_their_newest_batch():
     log = open_log(MemoryDisk())
     for producer_id, sequence in ((9, 0), (7, 0), (7, 1)):
         log.append_as_leader(from_producer(producer_id, sequence, "x"), leader_epoch=0, wall_ms=TIME)
-    assert log.producers.active() == [(7, 0, 1, 2, TIME), (9, 0, 0, 0, TIME)]
+    assert log.producers.active() == [(7, 0, 1, 2, TIME, -1, -1), (9, 0, 0, 0, TIME, -1, -1)]
 
 
 def test_followers_learn_the_state_from_the_batches():

@@ -128,6 +128,27 @@ def test_an_empty_log_may_begin_inside_a_batch():
     assert f.log.end_offset == 4
 
 
+def test_a_log_whose_records_the_leader_has_all_deleted_restarts_inside_a_batch():
+    """Seed 651809993: record 8 of epoch 0 is uncommitted, the leader's batch 8 to 9 of epoch 1 lost offset 8 to DeleteRecords.
+
+    The leader's epochs begin at its log start, so it finds no divergence at 9, and sends the whole batch.
+    """
+    log = log_of((0, 8))
+    log.assign_epoch(1, 8)
+    led = leader(log, epoch=1)
+    led.append(batch("a", "b"), acks=1, wall_ms=0)
+    log.raise_start(9)
+    f = follower(log_of((0, 9)), epoch=1)
+    given = answer(led, 9)
+    assert f.on_response(given, asked=9) == RestartAt(9)
+    f.restart_at(9)
+    again = f.on_response(given, asked=9)
+    assert isinstance(again, Extend)
+    f.append(again.batches)
+    f.on_durable(10, 9)
+    assert (f.log.start_offset, f.log.end_offset) == (9, 10)
+
+
 def test_a_log_with_records_does_not_begin_anew_inside_a_batch():
     """KAFKA-6975 is for empty logs only: otherwise a wrong answer would wipe the log."""
     led = leader(log_of((0, 1)))

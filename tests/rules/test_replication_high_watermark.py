@@ -193,11 +193,11 @@ def test_hot_events_that_nothing_reads_are_counted_and_explained_but_not_reporte
     for value in "ab":
         write(led, value)
         fetched(led, 2, led.log.end_offset)
-    assert unheard.counts == {"batch_appended": 2, "follower_fetched": 2, "hw_advanced": 2}
+    assert unheard.counts == {"batch_appended": 2, "follower_fetched": 2, "follower_hw_changed": 0, "hw_advanced": 2}
     assert not events
     moved = chronicle.of(TP).watermark_moved
     assert moved is not None
-    assert json.loads(moved.told().facts_json) == {
+    assert json.loads(moved.message().facts_json) == {
         "partition": "orders-0",
         "epoch": 0,
         "old": 1,

@@ -11,7 +11,7 @@ from aiohttp.test_utils import make_mocked_request
 
 from minikafka.rest.body import BOUNDS, RECORD_BOUNDS, check_body, parsed, parsed_lines, parsed_object
 from minikafka.rest.host import PRODUCE_RECORD_COUNT_MAX
-from minikafka.rest.problems import Refused
+from minikafka.web.problems import Refused
 
 HTTP = make_mocked_request("POST", "/v1/topics", headers={"Host": "127.0.0.1"})
 MIB = 1 << 20

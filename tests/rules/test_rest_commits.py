@@ -7,7 +7,7 @@ import pytest
 from minikafka.rest import group_offsets
 from minikafka.rest.group_offsets import commits_in
 from minikafka.rest.members import Members
-from minikafka.rest.problems import Fault
+from minikafka.web.problems import Fault
 
 
 @pytest.mark.parametrize("count, fault_count", [(2, 0), (3, 1)])

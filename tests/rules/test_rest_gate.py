@@ -1,4 +1,4 @@
-"""Who may ask (rest/gate.py): DNS rebinding and pages of other origins, told from curl, clients and brokers."""
+"""Who may ask (web/gate.py): DNS rebinding and pages of other origins, told from curl, clients and brokers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from minikafka.config import BrokerConfig, parse_broker
 from minikafka.errors import InvalidConfig
-from minikafka.rest.gate import Asked, Gate
+from minikafka.web.gate import Asked, Gate
 
 COMPOSE = {
     "listeners": "PLAINTEXT://:19092,PLAINTEXT_HOST://:9092",

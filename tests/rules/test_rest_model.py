@@ -9,8 +9,8 @@ import pytest
 
 from minikafka.rest.json_text import text_in_turns
 from minikafka.rest.model import Model, many_of, member
-from minikafka.rest.problems import Refused
 from minikafka.rest.schema import flag, many, nullable, one_of, text, whole
+from minikafka.web.problems import Refused
 
 
 class Replica(Model):

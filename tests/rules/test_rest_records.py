@@ -15,9 +15,12 @@ from minikafka.errors import RecordListTooLarge
 from minikafka.rest import json_text
 from minikafka.rest.fetch import read_out
 from minikafka.rest.host import PRODUCE_RECORD_COUNT_MAX
-from minikafka.rest.problems import VALIDATION_ERROR_COUNT_MAX, Refused
 from minikafka.rest.records import FORMATS, RecordIn, record_out, records_in
+from minikafka.web.problems import VALIDATION_ERROR_COUNT_MAX, Refused
+from minikafka.wire.aborted import filter_of
 from minikafka.wire.batch import RecordBatch, with_fields
+from minikafka.wire.markers import EndTransaction, marker_batch
+from minikafka.wire.messages import AbortedTransaction
 from minikafka.wire.records import Record, build_batch, control_batch
 
 NOW_MS = 1_700_000_000_000
@@ -371,3 +374,24 @@ def test_a_large_answer_is_the_same_text_in_turns():
     }
     assert asyncio.run(json_text.text_in_turns(answer)) == json_text.text_of(answer)
     assert asyncio.run(json_text.text_in_turns([1])) == b"[1]\n"
+
+
+def test_aborted_records_are_left_out_and_passed_over():
+    """`next_offset` is behind them: the next request does not get them again."""
+    records = [Record(0, NOW_MS, value=b"x")]
+    options = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0, "transactional": True, "leader_epoch": 0}
+    data = [build_batch(records, base_offset=offset, **options) for offset in (0, 2)]
+    marker = marker_batch(EndTransaction(7, 0, False, 1), timestamp_ms=NOW_MS, base_offset=1, leader_epoch=0)
+    fetched = [data[0], marker, data[1]]
+    aborted = filter_of((AbortedTransaction(producer_id=7, first_offset=0),))
+    told, next_offset = shown(fetched, 0, aborted=aborted, count_max=9, form="auto")
+    assert ([record["offset"] for record in told], next_offset) == ([2], 3)
+    told, next_offset = shown(
+        fetched[:2],
+        0,
+        aborted=filter_of((AbortedTransaction(producer_id=7, first_offset=0),)),
+        count_max=9,
+        form="auto",
+    )
+    assert (told, next_offset) == ([], 2)
+    assert filter_of(()) is None

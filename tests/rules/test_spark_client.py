@@ -6,6 +6,17 @@ import socket
 
 import pytest
 
+from minikafka.blocking import brokers as client
+from minikafka.blocking.brokers import Brokers, BrokersUnreachable
+from minikafka.blocking.reading import (
+    LogTruncated,
+    NotYetCommitted,
+    OffsetRange,
+    PartitionVanished,
+    RangeReader,
+    RetentionPassedPosition,
+    TopicRecreated,
+)
 from minikafka.errors import (
     CoordinatorNotAvailable,
     LeaderNotAvailable,
@@ -15,20 +26,11 @@ from minikafka.errors import (
     UnknownMemberId,
     UnknownTopicOrPartition,
 )
-from minikafka.spark import client, groups, places
-from minikafka.spark.client import Brokers, BrokersUnreachable
+from minikafka.spark import groups, places
 from minikafka.spark.groups import CommitRefused, Group, NothingCommitted
 from minikafka.spark.offsets import Position, StreamOffset
 from minikafka.spark.options import ByGroup, Selection, parse_source
 from minikafka.spark.places import NothingToRead
-from minikafka.spark.plan import (
-    LogTruncated,
-    OffsetRange,
-    PartitionVanished,
-    RetentionPassedPosition,
-    TopicRecreated,
-)
-from minikafka.spark.reading import NotYetCommitted, RangeReader
 from minikafka.types import Address, TopicPartition
 from minikafka.wire import group_messages as g
 from minikafka.wire import messages as m

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from minikafka.blocking import brokers as client
 from minikafka.errors import NetworkException
-from minikafka.spark import client
 from minikafka.types import Address
 from minikafka.wire import messages as m
 from minikafka.wire.codec import encode_response
@@ -65,7 +65,7 @@ def broker(request):
 def run_alone(script: str, broker: Address) -> tuple[str, str]:
     """What a process of its own prints and complains of; ``ask()`` asks the broker."""
     prelude = (
-        "import os, sys; from minikafka.spark import client; from minikafka.types import Address; "
+        "import os, sys; from minikafka.blocking import brokers as client; from minikafka.types import Address; "
         "from minikafka.wire import messages as m\n"
         "def ask(): return client.call(Address('127.0.0.1', int(sys.argv[1])), m.MetadataRequest(topics=())).cluster_id"
     )

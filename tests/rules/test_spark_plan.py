@@ -8,19 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minikafka.spark.offsets import BadOffset, Position, StreamOffset, from_json, limited, new_records
-from minikafka.spark.plan import (
+from minikafka.blocking.reading import (
     LogTruncated,
     OffsetRange,
-    PartitionFacts,
     PartitionVanished,
     RetentionPassedPosition,
     TopicRecreated,
-    missing,
-    resume,
-    split,
-    wrong_partitions,
 )
+from minikafka.spark.offsets import BadOffset, Position, StreamOffset, from_json, limited, new_records
+from minikafka.spark.plan import PartitionFacts, missing, resume, split, wrong_partitions
 from minikafka.types import TopicPartition
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)

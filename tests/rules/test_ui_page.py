@@ -15,7 +15,7 @@ from minikafka.ui import page, table
 from minikafka.ui.journal import Entry, Journal
 from minikafka.ui.page import PAGE_SIZE_MAX, NothingToShow, page_of, partitions_of, replay_of, to_json
 from minikafka.ui.record import RecordedRun
-from minikafka.ui.sentences import SAY, told
+from minikafka.ui.sentences import SAY, sentence_of
 from minikafka.ui.states import Story
 
 
@@ -160,13 +160,13 @@ def test_messages_are_arrows_and_lost_ones_are_failures():
     lost = message(asked, fate="lost")
     records = message({"hw": 3, "base": 3, "end": 5}, what="answer", source="n1", target="n2")
     replay = replay_of(of(LEADS, message(asked), again, lost, records, has_messages=True))
-    arrows = [step.told.arrow for step in replay.steps if step.told.arrow]
+    arrows = [step.sentence.arrow for step in replay.steps if step.sentence.arrow]
     assert [(a.source, a.target, a.label, a.fate) for a in arrows] == [
         ("n2", "n1", "fetch from 3", "sent"),
         ("n2", "n1", "fetch from 3", "lost"),
         ("n1", "n2", "offsets 3 to 4, HW 3", "sent"),
     ]
-    assert [step.told.tone for step in replay.steps] == ["good", "", "bad", ""]
+    assert [step.sentence.tone for step in replay.steps] == ["good", "", "bad", ""]
     assert any(note.startswith("1 fetches and answers") for note in replay.notes)
 
 
@@ -174,27 +174,28 @@ def test_without_messages_their_effects_draw_the_arrows():
     """Real brokers: the fetch that was counted, the records that were appended."""
     fetched = entry("follower_fetched", epoch=0, replica=2, offset=3)
     appended = entry("batch_appended", node="n2", epoch=0, base=3, end=5, leader=1)
-    arrows = [told(each, "orders-0", draws_effects=True).arrow for each in (fetched, appended)]
+    arrows = [sentence_of(each, "orders-0", draws_effects=True).arrow for each in (fetched, appended)]
     assert [(a.source, a.target, a.label) for a in arrows if a] == [
         ("2", "n1", "fetch from 3"),
         ("1", "n2", "offsets 3 to 4"),
     ]
-    assert told(fetched, "orders-0", draws_effects=False).arrow is None
+    assert sentence_of(fetched, "orders-0", draws_effects=False).arrow is None
 
 
 def test_a_reason_is_what_the_rule_went_by():
     """D9: why the watermark moved, why the ISR is to change, why a log is cut."""
     advanced = entry("hw_advanced", epoch=1, old=3, new=5, remotes={"2": 5, "3": 2}, isr=[1, 2])
     assert (
-        told(advanced, "orders-0", draws_effects=True).why == "every member of the ISR {1,2} has all below 5 (2 at 5)"
+        sentence_of(advanced, "orders-0", draws_effects=True).why
+        == "every member of the ISR {1,2} has all below 5 (2 at 5)"
     )
     proposed = entry("isr_proposed", epoch=1, old=[1, 2, 3], new=[1, 2])
-    assert "replica.lag.time.max.ms" in told(proposed, "orders-0", draws_effects=True).why
+    assert "replica.lag.time.max.ms" in sentence_of(proposed, "orders-0", draws_effects=True).why
     cut = entry("tail_truncated", epoch=1, old=5, new=3, below_high_watermark=True)
-    assert told(cut, "orders-0", draws_effects=True).tone == "bad"
+    assert sentence_of(cut, "orders-0", draws_effects=True).tone == "bad"
     unclean = entry("leader_elected", leader=2, leader_epoch=4, isr=[2], clean=False, why="unclean is allowed")
-    assert told(unclean, "orders-0", draws_effects=True).tone == "bad"
-    unknown = told(entry("something_new", answer=42), "orders-0", draws_effects=True)
+    assert sentence_of(unclean, "orders-0", draws_effects=True).tone == "bad"
+    unknown = sentence_of(entry("something_new", answer=42), "orders-0", draws_effects=True)
     assert unknown.what == "something new: answer=42"
 
 
@@ -203,7 +204,7 @@ def test_every_sentence_can_be_said_of_a_poor_journal(journal: Journal):
     kinds = set()
     for each in journal.entries:
         if each.kind in SAY:
-            assert told(each, "orders-0", draws_effects=True).what
+            assert sentence_of(each, "orders-0", draws_effects=True).what
             kinds.add(each.kind)
     assert len(kinds) > 20
 

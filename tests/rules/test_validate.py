@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minikafka.errors import InvalidRecord
+from minikafka.wire import frames
 from minikafka.wire.batch import HEADER_SIZE, RecordBatch, checksum, verify_client
 from minikafka.wire.records import BatchBuilder, Record, build_batch, decode_batch
 from minikafka.wire.validate import (
@@ -19,6 +20,7 @@ from minikafka.wire.validate import (
     _are_few_sound,
     _is_uniform,
     _walk,
+    are_framed,
     check_records,
     is_long,
     keyless_records,
@@ -27,6 +29,7 @@ from minikafka.wire.validate import (
 
 TIME = 1_700_000_000_000
 LIMIT = 1 << 24
+IS_COMPILED = frames.IS_COMPILED
 
 
 def batch_of(values: list[bytes], *, step_ms: int = 0) -> bytes:
@@ -50,11 +53,18 @@ def with_body(count: int, body: bytes, *, codec: int = 0) -> bytes:
 
 
 def is_accepted(data: bytes) -> bool:
-    try:
-        check_records(verify_client(data), LIMIT)
-    except InvalidRecord:
-        return False
-    return True
+    """Validated with and without the walk over frames: the message is the same, too."""
+    faults = []
+    for frames.IS_COMPILED in (IS_COMPILED, not IS_COMPILED):
+        try:
+            check_records(verify_client(data), LIMIT)
+        except InvalidRecord as error:
+            faults.append(error.message)
+        else:
+            faults.append("")
+    frames.IS_COMPILED = IS_COMPILED
+    assert faults[0] == faults[1]
+    return not faults[0]
 
 
 RANDOM_BODY = random.Random(5).randbytes(300)
@@ -107,6 +117,67 @@ def test_records_of_one_layout_are_walked_by_columns():
     assert _is_uniform(batch_of([b"v" * 300] * 1000, step_ms=3), 1000)
     assert _is_uniform(batch_of([b""] * 9000), 9000)
     assert not _is_uniform(batch_of([b"v" * (number % 3) for number in range(200)]), 200)
+
+
+def records_of(*rows: tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]], step_ms: int = 0) -> bytes:
+    builder = BatchBuilder()
+    for number, (key, value, headers) in enumerate(rows):
+        builder.append(TIME + number * step_ms, key, value, headers)
+    return bytes(builder.build())
+
+
+FRAMED = {
+    "no key and no value": records_of(*[(None, None, [])] * 3),
+    "empty ones": records_of(*[(b"", b"", [])] * 3),
+    "lengths of one to three bytes": records_of(
+        *[(bytes(size), bytes(size), []) for size in (63, 64, 8191, 8192, 500_000)]
+    ),
+    "headers": records_of(*[(None, b"v", [("key", b"value"), ("", None), ("k" * 300, b"")])] * 40),
+    "deltas of one to three bytes": records_of(*[(None, b"v", [])] * 9000, step_ms=7),
+    "timestamps far apart and back": records_of(*[(b"k", b"v", [])] * 5, step_ms=-(1 << 40)),
+}
+ABSTAINED = {
+    "a field of 1 MiB": (1, records_of((None, bytes(1 << 20), []))),
+    "a header's key that is not ASCII": (1, records_of((None, b"", [("schl\u00fcssel", b"")]))),
+    "a length that is longer than it needs to be": (1, with_body(1, b"\x8c\x80\x80\x00\0\0\0\1\1\0")),
+}
+
+
+@pytest.mark.parametrize("what", FRAMED)
+def test_frames_of_sound_records_are_walked(what: str):
+    """The fast walk accepts what producers send, and nothing that is cut, longer, or counted wrongly."""
+    data = FRAMED[what]
+    count = RecordBatch.of(data).record_count
+    assert are_framed(data, count)
+    assert not are_framed(data, count + 1)
+    assert not are_framed(data, count - 1)
+    assert not are_framed(data[:-1], count)
+    assert not are_framed(data + b"\0", count)
+    assert is_accepted(data)
+
+
+@pytest.mark.parametrize("what", ABSTAINED)
+def test_what_the_walk_over_frames_abstains_from_the_codec_decides(what: str):
+    """It abstains from few sound batches; they are accepted all the same."""
+    count, data = ABSTAINED[what]
+    assert not are_framed(data, count)
+    assert is_accepted(data)
+
+
+def test_no_unreadable_batch_is_framed():
+    """Whatever the walk over frames accepts is not looked at again."""
+    for data in UNREADABLE.values():
+        assert not are_framed(data, min(RecordBatch.of(data).record_count, 100))
+
+
+def test_frames_are_walked_in_parts(monkeypatch: pytest.MonkeyPatch):
+    """The interpreter gets its turn between them; each part begins with the right number."""
+    parts = []
+    walk = frames.walk
+    monkeypatch.setattr(frames, "walk", lambda *part: (parts.append(part[2:]), walk(*part))[1])
+    data = batch_of([b""] * 70_000)
+    assert are_framed(data, 70_000)
+    assert parts == [(0, 65_536), (65_536, 70_000)]
 
 
 @pytest.mark.parametrize("compression", ["gzip", "snappy", "lz4", "zstd"])
@@ -253,7 +324,12 @@ def test_any_batch_is_judged_as_by_a_plain_walk(rows, repeats, edits):
         elif at < len(data):
             data[at] = byte if kind == "set" else data[at] ^ 1 << byte % 8
     judged = resealed(bytes(data))
-    assert is_accepted(judged) == _is_readable(judged, len(rows) * repeats)
+    is_readable = _is_readable(judged, len(rows) * repeats)
+    assert is_accepted(judged) == is_readable
+    if are_framed(judged, len(rows) * repeats):
+        assert is_readable
+    else:
+        assert edits, "it abstains from no batch that a producer builds of these"
 
 
 def test_walk_runs_without_garbage_collection():

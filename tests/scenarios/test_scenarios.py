@@ -89,7 +89,7 @@ def test_truncation_to_the_high_watermark_loses_and_diverges(
 def test_the_record_of_s22_is_lost_at_the_articles_step():
     """S22: B cuts its log when it restarts, A when it returns as a follower: then m1 is nowhere."""
     run = run_of("s22_data_loss", truncation="high-watermark")
-    cuts = [step.what for step in run.steps if any("cuts its log 2→1" in told for told in step.told)]
+    cuts = [step.what for step in run.steps if any("cuts its log 2→1" in told for told in step.lines)]
     assert cuts == ["B starts again", "all followers fetch until nothing changes"]
     (lost,) = run.lost
     assert (lost.value, lost.offset, lost.step, lost.gone_step) == ("m1", 1, 11, 13)
@@ -148,12 +148,12 @@ def test_the_reason_stands_beside_the_change(name: str, number: int, replica: st
 def test_the_story_of_the_epochs_start_needs_its_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     """KIP-320: chance finds this rule's absence once in 400,000 histories; this schedule finds it every time."""
     story = "join_needs_epoch_start"
-    told = [told for step in run_of(story).steps[:14] for told in step.told]
+    told = [told for step in run_of(story).steps[:14] for told in step.lines]
     assert not any("wants ISR A,B → A,B,C" in each for each in told)
     monkeypatch.setattr(
         LeaderReplica, "may_join", lambda role, node: role.remotes[node].end_offset >= role.high_watermark
     )
-    told = [told for step in run_of(story).steps[:14] for told in step.told]
+    told = [told for step in run_of(story).steps[:14] for told in step.lines]
     assert any("wants ISR A,B → A,B,C" in each for each in told), "C would join without r8 and r9"
 
 

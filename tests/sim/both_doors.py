@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from minikafka.broker.peer import call
 from minikafka.ports import Buffers, RequestContext
+from minikafka.rpc import call
 from minikafka.sim.cluster import SimCluster, node_name
 from minikafka.sim.world import SimWorld
 from minikafka.types import NodeId, TopicPartition

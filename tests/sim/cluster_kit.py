@@ -6,11 +6,11 @@ from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from minikafka.broker.peer import call
 from minikafka.client.admin import AdminClient
 from minikafka.client.producer import Producer
 from minikafka.client.settings import AdminConfig, ProducerConfig
 from minikafka.client.structs import RecordMetadata
+from minikafka.rpc import call
 from minikafka.sim.cluster import SimCluster
 from minikafka.sim.world import SimWorld
 from minikafka.types import NodeId, TopicPartition

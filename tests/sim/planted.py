@@ -136,13 +136,11 @@ def as_if_synced(self: Any, name: TopicPartition) -> bool:
 def up_to_the_log_end(original: Callable[..., Any]) -> Callable[..., Any]:
     """Consumers read to the log's end in place of the watermark."""
 
-    def read(
-        replicas: Any, item: Any, partition: Any, leader: LeaderReplica, budget: int, first: bool, as_region: bool
-    ) -> Any:
+    def read(replicas: Any, item: Any, partition: Any, leader: LeaderReplica, *limits: Any) -> Any:
         watermark = leader.high_watermark
         leader.high_watermark = leader.log.end_offset
         try:
-            return original(replicas, item, partition, leader, budget, first, as_region)
+            return original(replicas, item, partition, leader, *limits)
         finally:
             leader.high_watermark = watermark
 
@@ -152,7 +150,7 @@ def up_to_the_log_end(original: Callable[..., Any]) -> Callable[..., Any]:
 # ---- log -------------------------------------------------------------------------------------------------------------
 
 
-def never_seen_before(self: ProducerState, batch: Any) -> None:
+def never_seen_before(self: ProducerState, batch: Any, guard: Any = None) -> None:
     return None
 
 
@@ -215,7 +213,7 @@ PLANTED = (
         patches=[(LeaderReplica, "min_isr", property(one_is_enough))],
         kinds=("isolate", "crash", "cut_both"),
         policy=PAGE_CACHE,
-        seed=33,
+        seed=72,
         within=40,
     ),
     Planted(
@@ -288,7 +286,7 @@ PLANTED = (
     ),
     Planted(
         name="vote_not_synced",
-        story="a vote is told before it is durable",
+        story="a vote is granted before it is durable",
         caught_by=(
             "one_quorum_leader_per_epoch",
             "committed_metadata_differs",
@@ -310,7 +308,7 @@ PLANTED = (
     ),
     Planted(
         name="elected_from_anywhere",
-        story="the controller elects whoever lives (S20 without being asked)",
+        story="the controller elects any live broker (S20 without being asked)",
         caught_by=("isr_change_without_a_proposal", *LOSS),
         patches=[(elections, "_elect", first_alive(elections._elect))],
         seed=6,

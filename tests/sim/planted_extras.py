@@ -168,7 +168,7 @@ EXTRA_DRILLS = (
     _drilled(
         "log recovery",
         "checkpoints_outlive_their_topic",
-        "a topic that is created anew has its predecessor's start, watermark and recovery point (ours, found by seed 1033)",
+        "a topic that is created again has its predecessor's start, watermark and recovery point (ours, found by seed 1033)",
         (LogDirectory, "_take_out_of_checkpoints", names_stay),
         no_checkpoints_of_its_predecessor,
     ),

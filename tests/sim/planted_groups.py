@@ -90,9 +90,9 @@ def any_committer(original: Callable[..., None]) -> Callable[..., None]:
 def every_heart(original: Callable[..., Any]) -> Callable[..., Any]:
     """Strangers' heartbeats are fine."""
 
-    def heartbeat(self: Rebalance, group: Group, request: Any, step: Any) -> Any:
+    def heartbeat(self: Rebalance, group: Group, *request: Any) -> Any:
         try:
-            return original(self, group, request, step)
+            return original(self, group, *request)
         except (UnknownMemberId, IllegalGeneration):
             return HeartbeatResponse()
 
@@ -125,11 +125,11 @@ def generation_forgotten(original: Callable[..., Group]) -> Any:
 def first_one_counts(original: Callable[..., bool]) -> Callable[..., bool]:
     """On loading, what was committed first stays."""
 
-    def replay(self: GroupCoordinator, key: bytes, value: bytes | None) -> bool:
+    def replay(self: GroupCoordinator, key: bytes, value: bytes | None, **place: int) -> bool:
         record = unpacked(key, value)
         if isinstance(record, OffsetRecord) and record.partition in self._offsets.of(record.group):
             return True
-        return original(self, key, value)
+        return original(self, key, value, **place)
 
     return replay
 
@@ -137,15 +137,15 @@ def first_one_counts(original: Callable[..., bool]) -> Callable[..., bool]:
 def without_offsets(original: Callable[..., bool]) -> Callable[..., bool]:
     """Only groups are loaded."""
 
-    def replay(self: GroupCoordinator, key: bytes, value: bytes | None) -> bool:
-        return isinstance(unpacked(key, value), OffsetRecord) or original(self, key, value)
+    def replay(self: GroupCoordinator, key: bytes, value: bytes | None, **place: int) -> bool:
+        return isinstance(unpacked(key, value), OffsetRecord) or original(self, key, value, **place)
 
     return replay
 
 
 def tombstones_ignored(original: Callable[..., bool]) -> Callable[..., bool]:
-    def replay(self: GroupCoordinator, key: bytes, value: bytes | None) -> bool:
-        return value is None or original(self, key, value)
+    def replay(self: GroupCoordinator, key: bytes, value: bytes | None, **place: int) -> bool:
+        return value is None or original(self, key, value, **place)
 
     return replay
 
@@ -284,7 +284,7 @@ GROUP_CLUSTERS = (
     ),
     _planted(
         "commits_of_strangers",
-        "a commit is taken from whoever was a member once",
+        "a commit is taken from any former member",
         ("zombie-commit", "commit-back"),
         (GroupCoordinator, "_check_committer", any_committer(GroupCoordinator._check_committer)),
         within=60,
@@ -335,7 +335,7 @@ GROUP_CLUSTERS = (
     ),
     _planted(
         "group_answers_before_the_commit",
-        "commits and assignments are told as soon as they are appended",
+        "commits and assignments are acknowledged as soon as they are appended",
         ("commit-unrecorded", "assignment-unrecorded", "commit-lost"),
         (CoordinatorShard, "_append", answered_at_once(CoordinatorShard._append)),
     ),
@@ -395,7 +395,7 @@ GROUP_CLUSTERS = (
     ),
     _planted(
         "left_by_all_closed_to_all",
-        "whoever comes while a first join phase is left by all is refused (ours, found by seed 280)",
+        "a member that comes while all others leave a first join phase is refused (ours, found by seed 280)",
         ("unexpected_InconsistentGroupProtocol",),
         (Group, "supports", members_needed),
         make=with_one_that_leaves,
@@ -410,11 +410,11 @@ def _drilled(name: str, story: str, patch: tuple[Any, str, Any], told_in: Callab
 def unheard(original: Callable[..., Any]) -> Callable[..., Any]:
     """A heartbeat is answered, and not noted."""
 
-    def heartbeat(self: Rebalance, group: Group, request: Any, step: Any) -> Any:
-        member = group.members.get(request.member_id)
+    def heartbeat(self: Rebalance, group: Group, *request: Any) -> Any:
+        member = group.members.get(request[0].member_id)
         before = member.expires_at if member is not None else 0.0
         try:
-            return original(self, group, request, step)
+            return original(self, group, *request)
         finally:
             if member is not None:
                 member.expires_at = before

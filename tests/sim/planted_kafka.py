@@ -210,7 +210,7 @@ KAFKA = (
         name="truncate_to_watermark_s22",
         source="KAFKA-1211, KIP-101",
         area="truncation",
-        story="followers cut to their watermark, as told in the article (S22)",
+        story="followers cut to their watermark, as the article says (S22)",
         patches=[
             (TruncateByLeaderEpoch, "on_follow", lambda self, log, hw: min(hw, log.end_offset)),
             (TruncateByLeaderEpoch, "last_fetched_epoch", lambda self, log: NO_EPOCH),

@@ -131,7 +131,7 @@ MESSAGE_CLUSTERS = (
         caught_by=("maximal_isr_lacks_a_member", "valid_high_watermark", *LOSS),
         patches=[(IsrProposer, "_send", withdrawn_when_it_fails(IsrProposer._send))],
         seed=0,
-        within=40,
+        within=60,
     ),
     Planted(
         name="overtaken_proposal_withdrawn",
@@ -175,14 +175,14 @@ MESSAGE_CLUSTERS = (
     ),
     Planted(
         name="snapshot_forgets_producer_ids",
-        story="whoever begins from a snapshot assigns producer ids from 0 again",
+        story="a controller that begins from a snapshot assigns producer ids from 0 again",
         caught_by=("metadata_differs", "duplicate", "lost-write"),
         patches=[(MetadataImage, "records", without(lambda record: isinstance(record, ProducerIds)))],
         seed=0,
     ),
     Planted(
         name="snapshot_forgets_broker_settings",
-        story="whoever begins from a snapshot lacks the settings that brokers were given at run time",
+        story="a broker that begins from a snapshot lacks the settings that brokers were given at run time",
         caught_by=("metadata_differs",),
         patches=[(MetadataImage, "records", without(is_of_a_broker))],
         seed=0,

@@ -242,7 +242,7 @@ def whoever_comes(original: Callable[..., Any]) -> Callable[..., Any]:
 # ---- producers and purgatory -----------------------------------------------------------------------------------------
 
 
-def gaps_are_fine(self: ProducerState, batch: RecordBatch) -> Duplicate | None:
+def gaps_are_fine(self: ProducerState, batch: RecordBatch, guard: Any = None) -> Duplicate | None:
     known = self._producers.get(batch.producer_id)
     for written in known.window if known is not None else ():
         if (written.first_sequence, written.last_sequence) == (batch.base_sequence, batch.last_sequence):
@@ -251,11 +251,11 @@ def gaps_are_fine(self: ProducerState, batch: RecordBatch) -> Duplicate | None:
 
 
 def only_the_newest(original: Callable[..., Any]) -> Callable[..., Any]:
-    def check(self: ProducerState, batch: RecordBatch) -> Any:
+    def check(self: ProducerState, batch: RecordBatch, guard: Any = None) -> Any:
         known = self._producers.get(batch.producer_id)
         while known is not None and len(known.window) > 1:
             known.window.popleft()
-        return original(self, batch)
+        return original(self, batch, guard)
 
     return check
 
@@ -354,7 +354,7 @@ OWN = (
     _own(
         "durability",
         "promise_survives_a_cut",
-        "what was cut off stays promised, and a region written anew counts as synced",
+        "what was cut off stays promised, and a region that was written again counts as synced",
         (Durability, "cut", promise_stays),
         ground="log",
         caught_by=("synced_beyond_the_end", "synced_record_lost"),
@@ -419,7 +419,7 @@ OWN = (
     _own(
         "HW",
         "restart_leaves_the_watermark",
-        "a log that begins anew keeps its old watermark (KAFKA-9491)",
+        "a log that begins again keeps its old watermark (KAFKA-9491)",
         (FollowerReplica, "restart_at", restart_without_the_watermark),
         ground="drill",
         told_in=restart_takes_the_watermark_along,
@@ -477,7 +477,7 @@ OWN = (
     _own(
         "quorum",
         "snapshot_loses_a_topic",
-        "whoever starts from a snapshot lacks the last topic",
+        "a broker that starts from a snapshot lacks the last topic",
         (MetadataImage, "records", without_the_last_topic(MetadataImage.records)),
         ground="drill",
         told_in=drills.a_snapshot_holds_every_topic,
@@ -535,7 +535,7 @@ OWN = (
     _own(
         "purgatory",
         "role_change_wakes_nobody",
-        "whoever waits for a leader that is gone waits until the end",
+        "a request that waits for a leader that is gone waits until the end",
         (Waiters, "wake_all", nobody_is_woken),
         ground="drill",
         told_in=drills.a_role_change_ends_the_wait,

@@ -186,6 +186,6 @@ SESSION_CLUSTERS = (
         patches=[(KafkaSession, "_answer", with_one_replica(KafkaSession._answer))],
         make=with_clients,
         drawn="kafka_clients",
-        seed=0,
+        seed=63,
     ),
 )

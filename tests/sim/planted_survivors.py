@@ -137,7 +137,9 @@ def failures_swallowed(original: Callable[..., Any]) -> Callable[..., Any]:
     return sync
 
 
-async def marked_unsynced(self: LogDirectory, *, broker_epoch: int = -1, high_watermarks: Any = None) -> bool:
+async def marked_unsynced(
+    self: LogDirectory, *, broker_epoch: int = -1, high_watermarks: Any = None, together: Any = None
+) -> bool:
     """``LogDirectory.close`` without the syncs of its logs."""
     for log in self._logs.values():
         await log.settle()

@@ -33,6 +33,7 @@ from tests.sim.planted_own import OWN
 from tests.sim.planted_refusals import REFUSAL_CLUSTERS
 from tests.sim.planted_sessions import SESSION_CLUSTERS
 from tests.sim.planted_survivors import SURVIVOR_DRILLS, SURVIVORS
+from tests.sim.planted_transactions import TRANSACTION_CLUSTERS
 
 CLUSTERS: Final = (
     *PLANTED,
@@ -42,6 +43,7 @@ CLUSTERS: Final = (
     *SURVIVORS,
     *SESSION_CLUSTERS,
     *REFUSAL_CLUSTERS,
+    *TRANSACTION_CLUSTERS,
 )
 """Hunted with plans of the simulator."""
 
@@ -74,6 +76,12 @@ CLASSES: Final = {
         "topic_ids_outlive_their_topic",
         "torn_sizes_are_dropped",
         "acks_all_of_kafka_clients_is_one",
+    ),
+    "transactions": (
+        "marker_for_a_fenced_epoch",
+        "decisions_outlive_no_coordinator",
+        "timeouts_outlive_no_coordinator",
+        "markers_for_one_partition",
     ),
     "fencing": ("a_reset_fences", "a_former_process_fences", "two_refusals_of_one_peer"),
 }

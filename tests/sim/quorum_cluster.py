@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from minikafka.broker.quorum_driver import QuorumDriver
-from minikafka.broker.tasks import Tasks
 from minikafka.config import BrokerConfig, TopicConfig
 from minikafka.errors import NotController, ProtocolError
 from minikafka.log.partition_log import PartitionLog
 from minikafka.ports import Buffers, RequestContext, World
 from minikafka.sim.world import Event, SimWorld
+from minikafka.tasks import Tasks
 from minikafka.types import METADATA_PARTITION, Address, Epoch, EpochEnd, NodeId, Offset
 from minikafka.wire.codec import decode_request, encode_response, error_response, find_api
 

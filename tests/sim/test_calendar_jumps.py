@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minikafka.broker.peer import call
+from minikafka.rpc import call
 from minikafka.wire import messages as m
 from minikafka.wire.records import Record, build_batch
 from tests.sim.cluster_kit import ORDERS, Client, simulated, values

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from minikafka.broker.peer import call
 from minikafka.client.producer import Producer
 from minikafka.client.settings import ProducerConfig
 from minikafka.client.structs import RecordMetadata
 from minikafka.config import BrokerConfig
 from minikafka.errors import NOT_WRITTEN, NotEnoughReplicas, NotLeaderOrFollower, RequestTimedOut
+from minikafka.rpc import call
 from minikafka.sim.cluster import SimCluster
 from minikafka.sim.verdicts import Drop, Message
 from minikafka.sim.world import SimWorld

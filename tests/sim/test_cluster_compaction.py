@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from minikafka.broker.peer import call
 from minikafka.client.consumer import Consumer
 from minikafka.client.settings import ConsumerConfig
 from minikafka.client.structs import ConfigResource
 from minikafka.errors import InvalidRecord, ProtocolError, WorldError
 from minikafka.groups.records import OFFSETS_TOPIC
+from minikafka.rpc import call
 from minikafka.sim.cluster import SimCluster
 from minikafka.types import NodeId, TopicPartition
 from minikafka.wire.batch import split

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from minikafka.broker.peer import call
 from minikafka.config import BrokerConfig
 from minikafka.errors import NOT_WRITTEN, UNKNOWN, NotLeaderOrFollower, OffsetNotAvailable, RequestTimedOut
+from minikafka.rpc import call
 from minikafka.sim.cluster import SimCluster
 from minikafka.sim.verdicts import Drop, Message, matching
 from minikafka.types import METADATA_TOPIC, NodeId, TopicPartition
@@ -94,6 +94,30 @@ def test_a_leader_that_was_away_refuses_until_it_knows_what_it_missed(acks: int)
         heal()
         cluster.settle(60.0)
         assert [values(cluster, node, name) for node in cluster.nodes] == [[b"before"]] * 3
+
+
+def test_a_follower_that_was_cut_off_briefly_holds_writes_up_no_longer_than_the_cut() -> None:
+    """Default settings: its fetch and the answer were lost on the way, and replica.socket.timeout.ms is 30 s. It asks
+    again soon, as does its quorum member, and no broker is fenced.
+    """
+    with simulated() as cluster:
+        cluster.create_topic("orders")
+        cluster.settle()
+        client = Client(cluster)
+        client.send(b"before")
+        leader = cluster.leader_of(ORDERS)
+        follower = next(node for node in cluster.nodes if node not in (leader, cluster.controller()))
+        cluster.cut_off(follower)
+        cluster.run_for(1.2)
+        sending = cluster.sim.spawn("client", client.producer.send_and_wait("orders", b"during", partition=0))
+        cluster.run_for(0.2)
+        assert not sending.done()
+        cluster.heal()
+        cluster.until(sending.done, 0.6, "the follower asks again")
+        cluster.run_for(SESSION_S)
+        assert facts_of(cluster, "broker_fenced") == []
+        assert {each["epoch"] for each in facts_of(cluster, "quorum_leader_elected")} <= {1}
+        assert [values(cluster, node) for node in cluster.nodes] == [[b"before", b"during"]] * 3
 
 
 def test_a_leader_that_is_cut_off_refuses_readers_once_its_session_has_expired() -> None:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from minikafka.broker.peer import call
 from minikafka.client.consumer import Consumer
 from minikafka.client.settings import ConsumerConfig
 from minikafka.errors import BrokerNotAvailable, InvalidRequest, InvalidTopic, OffsetOutOfRange, UnknownTopicOrPartition
+from minikafka.rpc import call
 from minikafka.sim.cluster import CLUSTER_ID
 from minikafka.sim.verdicts import Drop
 from minikafka.types import METADATA_PARTITION, TopicPartition

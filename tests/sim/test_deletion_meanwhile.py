@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import pytest
 
-from minikafka.broker.peer import call
 from minikafka.errors import NotLeaderOrFollower
+from minikafka.rpc import call
 from minikafka.sim.cluster import SimCluster
 from minikafka.types import NodeId, TopicPartition
 from minikafka.wire import messages as m

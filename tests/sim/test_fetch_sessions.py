@@ -13,11 +13,11 @@ import pytest
 from minikafka.broker import handlers, replica_fetcher
 from minikafka.broker.api.fetch import handle_fetch
 from minikafka.broker.dispatch import settled
-from minikafka.broker.peer import call
 from minikafka.errors import FencedLeaderEpoch, FetchSessionIdNotFound, InvalidFetchSessionEpoch
 from minikafka.replication.fetch_session import FetcherSession, FetchSession
 from minikafka.replication.leader import PartitionState
 from minikafka.replication.partition import Partition
+from minikafka.rpc import call
 from minikafka.sim.cluster import SimCluster
 from minikafka.types import NO_EPOCH, TopicPartition
 from minikafka.wire.messages import FetchPartition, FetchRequest, FetchResponse

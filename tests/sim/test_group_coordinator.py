@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from minikafka.broker.peer import call
 from minikafka.cli.groups import described
 from minikafka.client.admin import AdminClient
 from minikafka.client.coordinator import Coordinator
@@ -26,6 +25,7 @@ from minikafka.errors import (
 )
 from minikafka.groups.protocol import Assignment, Subscription
 from minikafka.groups.records import OFFSETS_TOPIC, GroupRecord, OffsetRecord, packed, unpacked
+from minikafka.rpc import call
 from minikafka.sim.cluster import SimCluster
 from minikafka.types import NO_NODE, NodeId, TopicPartition
 from minikafka.wire.batch import RecordBatch, split
@@ -327,7 +327,7 @@ def test_records_of_later_kafkas_disable_no_group(cluster: SimCluster):
     key, _ = packed(OffsetRecord(group=GROUP, partition=ORDERS, value=None))
     of_kafka_4_1 = b"\0\4" + (9).to_bytes(8) + b"\0\0\0\0" + b"\1" + bytes(8) + b"\1\0\x10" + bytes(16)
     builder = BatchBuilder()
-    for each in ((key, of_kafka_4_1), (key, b"\0\5"), (b"\0\3\0\1h", b"\0\0"), (b"\0\3\0\1i", None)):
+    for each in ((key, of_kafka_4_1), (key, b"\0\5"), (b"\0\x09\0\1h", b"\0\0"), (b"\0\x09\0\1i", None)):
         builder.append(asker.world.clock.wall_ms(), *each)
     leader.as_leader().append(RecordBatch.of(bytes(builder.build())), acks=-1, wall_ms=asker.world.clock.wall_ms())
     cluster.settle()
@@ -336,7 +336,7 @@ def test_records_of_later_kafkas_disable_no_group(cluster: SimCluster):
     assert asker.run(asker.committed()) == 9
     told = [each for each in facts_of(cluster, "group_records_skipped") if each["partition"] == str(name)]
     assert [(each["count"], each["versions"]) for each in told] == [
-        (3, {"key 1, value 5": 1, "key 3, value 0": 1, "key 3, value none": 1})
+        (3, {"key 1, value 5": 1, "key 9, value 0": 1, "key 9, value none": 1})
     ]
 
 

@@ -232,20 +232,20 @@ def test_a_leader_that_does_not_know_the_new_minimum_commits_nothing_alone(
     """
     if planted:
         monkeypatch.setattr(configs, "_consequences", lambda _policy, _before, _after: iter(()))
-    with simulated(brokers=5, voters=3, min_insync_replicas="1", replica_lag_time_max_ms="2000") as cluster:
+    with simulated(brokers=5, voters=3, min_insync_replicas="1", replica_lag_time_max_ms="400") as cluster:
         client = Client(cluster)
         client.run(client.admin.create_topics([_placed(4, 5)]))
         client.send(b"a")
         leader = cluster.replica(4, ORDERS)
-        # Nothing but metadata is fetched by broker 4.
+        # Nothing but metadata is fetched by broker 4. What is later than half a second would be fetched again.
         late = cluster.sim.network.rule(
-            lambda message: Deliver(1.8) if (message.target, message.api, message.kind) == NEWS_TO_4 else None
+            lambda message: Deliver(0.45) if (message.target, message.api, message.kind) == NEWS_TO_4 else None
         )
         behind = cluster.sim.network.rule(
             lambda message: Drop() if {message.source, message.target} == {"n4", "n5"} else None
         )
         assert client.tell(4, b"b", acks=1).error_code == 0
-        cluster.run_for(1.7)
+        cluster.run_for(0.35)
         change = ConfigResource("topic", "orders", {"min.insync.replicas": "2"})
         client.run(client.admin.incremental_alter_configs([change], wait=False))
         cluster.run_for(4.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from minikafka.broker.peer import call
+from minikafka.rpc import call
 from minikafka.sim.cluster import CLUSTER_ID
 from minikafka.wire import messages as m
 from tests.sim.cluster_kit import ORDERS, Client, a_follower, facts_of, simulated

@@ -8,28 +8,18 @@ from typing import Any
 
 import pytest
 
-from minikafka.broker.peer import call
-from minikafka.errors import InvalidRecord, MessageTooLarge, NotLeaderOrFollower, UnsupportedForMessageFormat
+from minikafka.errors import InvalidRecord, MessageTooLarge, NotLeaderOrFollower
+from minikafka.rpc import call
 from minikafka.sim.cluster import SimCluster
 from minikafka.sim.world import WALL_START_MS
 from minikafka.types import TopicPartition
 from minikafka.wire.batch import (
     CODEC_NAMES,
     HEADER_SIZE,
-    TRANSACTIONAL_BIT,
-    RecordBatch,
     checksum,
     split,
-    with_fields,
 )
 from minikafka.wire.messages import (
-    LATEST,
-    READ_COMMITTED,
-    READ_UNCOMMITTED,
-    FetchPartition,
-    FetchRequest,
-    ListOffsetsPartition,
-    ListOffsetsRequest,
     ProducedPartition,
     ProducePartition,
     ProduceRequest,
@@ -196,50 +186,3 @@ def test_leader_that_is_deposed_during_validation_writes_nothing(cluster: SimClu
     assert (answer.error_code, answer.outcome) == (NotLeaderOrFollower.code, "not_written")
     assert cluster.leader_of(ORDERS) != leader
     assert values(cluster, leader) == []
-
-
-@pytest.mark.parametrize("noticed", ["at the start", "as it is read"])
-def test_read_committed_is_refused_from_a_log_with_transactions(cluster: SimCluster, noticed: str):
-    """Kafka wrote them, and which were aborted is not known here: at 62e114e they were served as committed ones."""
-    assert cluster.run(produce(cluster, batch([b"first"]))).error_code == 0
-    leader = cluster.leader_of(ORDERS)
-    replica = cluster.replica(leader, ORDERS)
-    assert replica is not None
-    log = replica.log
-    if noticed == "at the start":
-        log.note_transactions()
-    else:
-        log.truncate_to(0)
-        log.transactions_known_from = 1  # as after a start: the batch below was there before
-        of_kafka = RecordBatch.of(batch([b"first"]))
-        head = with_fields(of_kafka, base_offset=0, leader_epoch=0, attributes=TRANSACTIONAL_BIT)
-        log._store.active.append(
-            (head + of_kafka.data[HEADER_SIZE:],),
-            size=of_kafka.size,
-            last_offset=0,
-            max_timestamp=WALL_START_MS,
-            offset_of_max=0,
-            index_interval_bytes=4096,
-        )
-    world = cluster.sim.of("reader")
-
-    async def fetched(level: int) -> Any:
-        part = FetchPartition(topic="orders", partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
-        request = FetchRequest(max_wait_ms=0, isolation_level=level, partitions=(part,))
-        answer = await call(world.network, cluster.address_of(leader), request, world.clock.now() + 10.0)
-        return answer.partitions[0]
-
-    async def listed(level: int) -> Any:
-        part = ListOffsetsPartition(topic="orders", partition=0, timestamp=LATEST)
-        request = ListOffsetsRequest(isolation_level=level, partitions=(part,))
-        answer = await call(world.network, cluster.address_of(leader), request, world.clock.now() + 10.0)
-        return answer.partitions[0]
-
-    assert cluster.run(fetched(READ_UNCOMMITTED)).error_code == 0
-    refused = cluster.run(fetched(READ_COMMITTED))
-    assert refused.error_code == UnsupportedForMessageFormat.code
-    assert "orders-0: isolation level read_committed is refused" in refused.error_message
-    assert not refused.records
-    assert cluster.run(listed(READ_COMMITTED)).error_code == UnsupportedForMessageFormat.code
-    assert cluster.run(listed(READ_UNCOMMITTED)).error_code == 0
-    assert [each["partition"] for each in facts_of(cluster, "transactional_data_found", leader)] == ["orders-0"]

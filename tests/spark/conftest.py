@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
+from minikafka.blocking import brokers as client
 from minikafka.errors import ProtocolError
-from minikafka.spark import client
+from minikafka.testing.local_cluster import LocalCluster
 from minikafka.types import TopicPartition
 from minikafka.wire import messages as m
 from minikafka.wire.records import Record, build_batch
-from minikafka.world.local_cluster import LocalCluster
 from tests.bench import kafka_jars
 from tests.bench.kafka_jars import NoKafka
 from tests.left_out import leave_out
@@ -125,7 +125,7 @@ class Kafka:
             place = next(each for each in known.brokers if each.node_id == known.controller_id)
             answer = client.call(client.Address(place.host, place.port), request)
             for each in answer.topics:
-                error = client.failure_in(each)
+                error = client.error_in(each)
                 if error is not None:
                     raise error
             return answer
@@ -143,7 +143,7 @@ class Kafka:
 
         def attempt() -> None:
             answers = brokers.produce([(TopicPartition(topic, partition), build_batch(records))], timeout_s=PATIENCE_S)
-            error = client.failure_in(answers[0])
+            error = client.error_in(answers[0])
             if error is not None:
                 raise error
 

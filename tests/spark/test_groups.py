@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from minikafka.blocking import brokers as client
 from minikafka.groups.protocol import Subscription
-from minikafka.spark import client
 from minikafka.spark.groups import Group
 from minikafka.spark.offsets import Position
 from minikafka.types import TopicPartition
@@ -90,7 +90,7 @@ def joined(kafka, group, topic):
 
     def attempt():
         found = brokers.ask_any(g.FindCoordinatorRequest(keys=(group,))).coordinators[0]
-        error = client.failure_in(found)
+        error = client.error_in(found)
         if error is not None:
             raise error
         return client.call(client.Address(found.host, found.port), request)

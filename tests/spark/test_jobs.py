@@ -64,18 +64,18 @@ def test_archive_goes_on_after_kill_9(spark, kafka, tmp_path):
             os.killpg(job.pid, signal.SIGKILL)
             job.wait()
     write(100, 1)
-    told = archive(
-        spark, bootstrap=kafka.bootstrap, topic=topic, into=str(into), checkpoint=str(checkpoint), told=quiet
+    count = archive(
+        spark, bootstrap=kafka.bootstrap, topic=topic, into=str(into), checkpoint=str(checkpoint), report=quiet
     )
     ends = json.loads((checkpoint / "offsets" / str(number - 1)).read_text().splitlines()[2])[topic]
-    assert told == len(expected) - sum(ends.values())
+    assert count == len(expected) - sum(ends.values())
     rows = spark.read.parquet(str(into)).selectExpr(
         "partition", "offset", "cast(value as string) value", "cast(day as string) day"
     )
     assert sorted(map(tuple, rows.collect())) == sorted(expected)
     assert sorted(each.name for each in (into / f"topic={topic}").iterdir()) == ["day=2022-01-08", "day=2022-01-09"]
     again = archive(
-        spark, bootstrap=kafka.bootstrap, topic=topic, into=str(into), checkpoint=str(checkpoint), told=quiet
+        spark, bootstrap=kafka.bootstrap, topic=topic, into=str(into), checkpoint=str(checkpoint), report=quiet
     )
     assert again == 0
 
@@ -110,7 +110,7 @@ def test_flights_counts_what_is_there(spark, kafka, tmp_path, read):
             into=str(tmp_path / "delays"),
             checkpoint=str(tmp_path / "checkpoint"),
             summary_topic=summaries,
-            told=quiet,
+            report=quiet,
         )
         assert summary.rows_read == count
         assert directly(known, summary.until_ms).differences(summary_to_json(summary)) == []

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 
+from minikafka.hosting.cluster_files import Ports
+from minikafka.testing.local_cluster import LocalCluster
 from minikafka.types import NO_NODE, TopicPartition
-from minikafka.world.cluster_files import Ports
-from minikafka.world.local_cluster import LocalCluster
 from tests.spark.conftest import Kafka
 from tests.spark.streams import Stream, lost
 
@@ -122,7 +122,7 @@ def test_a_topic_that_was_made_anew(kafka, stream):
         kafka.delete(stream.topic)
         kafka.create(stream.topic, 2)
         kafka.write(stream.topic, 0, [b"%d" % count] * count)
-        with pytest.raises(StreamingQueryException, match=f"TopicRecreated: {stream.topic}-0: .* it was made anew"):
+        with pytest.raises(StreamingQueryException, match=f"TopicRecreated: {stream.topic}-0: .* it was re-created"):
             stream.run()
         told = stream.run(failOnDataLoss="false")
         assert lost(told) == [{"TopicRecreated": {f"{stream.topic}-0": 0, f"{stream.topic}-1": 0}}]

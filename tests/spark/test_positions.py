@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from minikafka.spark.client import Topic
+from minikafka.blocking.brokers import Topic
+from minikafka.blocking.reading import LogTruncated
 from minikafka.spark.offsets import Position, StreamOffset
 from minikafka.spark.options import OptionError
-from minikafka.spark.plan import LogTruncated
 from minikafka.spark.source import MiniKafkaSource
 from minikafka.types import TopicPartition
 

@@ -174,6 +174,16 @@ def test_readme_runs_ten_seeds_and_says_how_long_they_take():
     assert re.search(r"minikafka sim run --seeds 10 +# .*\bseconds\b", README)
 
 
+@pytest.mark.parametrize("target", ["demo", "test", "bench", "soak", "foreign"])
+def test_targets_that_start_brokers_compile_bytecode_first(tmp_path, target: str):
+    """Where PYTHONDONTWRITEBYTECODE is set, each broker and each command would compile all modules again."""
+    lines = planned(tmp_path, target).splitlines()
+    (compiled,) = [number for number, line in enumerate(lines) if "-m compileall -q minikafka" in line]
+    run = {"demo": "minikafka demo", "test": "-m pytest", "bench": "-m tests.bench", "soak": "-m tests.e2e.soak"}
+    (last,) = [number for number, line in enumerate(lines) if run.get(target, "-m tests.foreign") in line]
+    assert compiled < last
+
+
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 TARGETS = set(re.search(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)[1].split())  # type: ignore[index]
 PEOPLE_READ = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -14,7 +14,7 @@ SYSTEM_MODULES = {
     "http.server",
     "minikafka.LocalCluster",
     "minikafka.world.http",
-    "minikafka.world.local_cluster",
+    "minikafka.testing.local_cluster",
     "minikafka.world.real",
     "multiprocessing",
     "playwright",

@@ -21,10 +21,10 @@ from typing import Any
 
 import minikafka
 from minikafka.config import parse_broker
+from minikafka.hosting.local_broker import LocalBroker
 from minikafka.wire.codec import encode_request
 from minikafka.wire.messages import ProducePartition, ProduceRequest
 from minikafka.wire.records import Record, build_batch
-from minikafka.world.local_broker import LocalBroker
 
 PRODUCT = str(Path(minikafka.__file__).parent) + "/"
 TOPIC = "walk"

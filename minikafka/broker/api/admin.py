@@ -143,9 +143,9 @@ class AdminApi:
             )
         return self._of_this_broker(image)
 
-    def _of_topic(self, image: MetadataImage, told: Mapping[str, str]) -> Iterator[_Found]:
+    def _of_topic(self, image: MetadataImage, values: Mapping[str, str]) -> Iterator[_Found]:
         for name, each in sorted(table(TopicConfig).items()):
-            own = [ConfigSynonym(name=name, value=told[name], source=DYNAMIC_TOPIC)] if name in told else []
+            own = [ConfigSynonym(name=name, value=values[name], source=DYNAMIC_TOPIC)] if name in values else []
             broker_name = BROKER_NAME_OF.get(name)
             if broker_name is None:
                 rest = [ConfigSynonym(name=name, value=_text(each.default), source=DEFAULT)]
@@ -154,9 +154,9 @@ class AdminApi:
             yield each, (*own, *rest)
 
     def _of_all_brokers(self, image: MetadataImage) -> Iterator[_Found]:
-        told, known = image.broker_configs.get(ALL_BROKERS, {}), table(BrokerConfig)
-        for name in sorted(told):
-            yield known[name], (ConfigSynonym(name=name, value=told[name], source=DYNAMIC_DEFAULT_BROKER),)
+        values, known = image.broker_configs.get(ALL_BROKERS, {}), table(BrokerConfig)
+        for name in sorted(values):
+            yield known[name], (ConfigSynonym(name=name, value=values[name], source=DYNAMIC_DEFAULT_BROKER),)
 
     def _of_this_broker(self, image: MetadataImage) -> Iterator[_Found]:
         for name, each in sorted(table(BrokerConfig).items()):
@@ -166,9 +166,9 @@ class AdminApi:
         """What says something about a broker's setting, the one that counts first."""
         found = []
         for source, resource in ((DYNAMIC_BROKER, str(self._config.node_id)), (DYNAMIC_DEFAULT_BROKER, ALL_BROKERS)):
-            told = image.broker_configs.get(resource, {})
-            if name in told:
-                found.append(ConfigSynonym(name=name, value=told[name], source=source))
+            values = image.broker_configs.get(resource, {})
+            if name in values:
+                found.append(ConfigSynonym(name=name, value=values[name], source=source))
         if name in self._origins:
             value, origin = self._started_with[name], self._origins[name]
             found.append(ConfigSynonym(name=name, value=value, source=STATIC_BROKER, origin=origin))

@@ -62,7 +62,7 @@ def handle_describe_replicas(
 def describe_replica(partition: Partition, now: float) -> DescribedReplica:
     """One replica as its own broker knows it."""
     role = partition.role
-    told = DescribedReplica(
+    replica = DescribedReplica(
         topic=partition.partition.topic,
         partition=partition.partition.partition,
         role="offline" if partition.failed else "leader" if isinstance(role, LeaderReplica) else "follower",
@@ -73,16 +73,17 @@ def describe_replica(partition: Partition, now: float) -> DescribedReplica:
         isr=role.isr if role else (),
         lag_time_max_ms=int(partition.lag_time_max_s * 1000),
         failure=partition.failed or "",
+        last_stable_offset=partition.last_stable_offset,
     )
     if isinstance(role, LeaderReplica):
-        return _with_followers(told, role, now)
-    return told if role or partition.failed else replace(told, role="idle")
+        return _with_followers(replica, role, now)
+    return replica if role or partition.failed else replace(replica, role="idle")
 
 
-def _with_followers(told: DescribedReplica, leader: LeaderReplica, now: float) -> DescribedReplica:
+def _with_followers(replica: DescribedReplica, leader: LeaderReplica, now: float) -> DescribedReplica:
     holding = leader.watermark_holders(now)
     return replace(
-        told,
+        replica,
         maximal_isr=leader.maximal_isr,
         acknowledged_end=leader.own_end,
         epoch_start_offset=leader.epoch_start,

@@ -9,31 +9,30 @@
   serving followers, which check it by its epoch.
 - The first batch is returned even if it is larger than every limit (KIP-74).
 - In a fetch session (KIP-227, ``replication/fetch_session.py``) a request speaks for all partitions of the session,
-  named or not: each fetch offset is acknowledged anew, each question is checked anew unless nothing has happened that
+  named or not: each fetch offset is acknowledged again, each request is checked again unless nothing has happened that
   could change the answer. Only what is news is answered. A long poll looks again only at the partitions that woke it.
   A follower's partitions where nothing happens are idle: the request counts for all of them at once, without a look at
   each (``IdleFetches``). A leader stirs them first when something changes, and so they are looked at again.
-- There are no transactions, so that ``read_committed`` reads what ``read_uncommitted`` does; it is refused from a log
-  with batches of transactions that Kafka wrote.
+- With ``read_committed`` a consumer reads below the last stable offset, taken together with the high watermark, and is
+  given the aborted transactions in what it reads, and leaves their batches out itself (KIP-98). With
+  ``read_uncommitted`` the list is empty.
 - Differs from Kafka: no rack awareness.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Container, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from minikafka.broker.api.offsets import check_isolation
 from minikafka.broker.lifecycle import SessionAlive, session_expired
 from minikafka.broker.waiters import Condition, Mark, Waiter
 from minikafka.errors import InconsistentTopicId, InvalidRequest, OffsetOutOfRange, ProtocolError, error_name
 from minikafka.replication.fetch_session import CachedPartition, FetchSession
 from minikafka.replication.leader import LeaderReplica
 from minikafka.types import EpochEnd, Offset, TopicPartition
-from minikafka.wire.batch import iterate
 from minikafka.wire.messages import (
     READ_COMMITTED,
+    AbortedTransaction,
     EpochEndOffset,
     FetchedPartition,
     FetchPartition,
@@ -43,25 +42,49 @@ from minikafka.wire.messages import (
 
 if TYPE_CHECKING:
     from minikafka.broker.replica_manager import ReplicaManager
-    from minikafka.log.partition_log import LogSlice, PartitionLog
-    from minikafka.ports import Buffer, Buffers, FileRegion
+    from minikafka.log.partition_log import LogSlice
+    from minikafka.ports import Buffer, FileRegion
     from minikafka.replication.partition import Partition
 
 # A parked fetch holds a connection; nobody gains by waiting longer than this in one request.
 MAX_WAIT_MS_MAX = 300_000
 
 
-@dataclass(frozen=True, slots=True)
 class _Read:
     """What one partition has to say."""
 
-    answer: FetchedPartition
-    size: int
-    urgent: bool
-    """Do not wait: an error, or a divergence."""
-    seat: Partition | None = None
-    leader: LeaderReplica | None = None
-    """In which role it was read, if the question was in order."""
+    __slots__ = ("_answer", "data", "leader", "seat", "size", "urgent")
+
+    def __init__(
+        self,
+        answer: FetchedPartition | None,
+        *,
+        urgent: bool = False,
+        seat: Partition | None = None,
+        leader: LeaderReplica | None = None,
+        data: LogSlice | None = None,
+    ) -> None:
+        """``answer`` None: it is made of the others when it is wanted, in the same turn of the loop. A request that
+        parks wants none.
+        """
+        self._answer = answer
+        self.urgent = urgent
+        """Do not wait: an error, or a divergence."""
+        self.seat = seat
+        self.leader = leader
+        """In which role it was read, if the question was in order."""
+        self.data = data
+        self.size = data.size if data is not None else 0
+
+    @property
+    def answer(self) -> FetchedPartition:
+        """What the fetcher receives."""
+        answer = self._answer
+        if answer is None:
+            if self.seat is None or self.leader is None:
+                raise InvalidRequest("a partition was neither read nor refused")
+            answer = self._answer = _data(self.seat, self.leader, self.data)
+        return answer
 
 
 def handle_fetch(
@@ -74,7 +97,7 @@ def handle_fetch(
     """
     if request.max_wait_ms < 0:
         raise InvalidRequest(f"max_wait_ms={request.max_wait_ms} is negative", member="max_wait_ms")
-    if request.max_bytes < 0 or any(each.partition_max_bytes < 0 for each in request.partitions):
+    if request.max_bytes < 0 or _any_is_negative(request.partitions):
         raise InvalidRequest("max_bytes and partition_max_bytes must not be negative")
     now = replicas.clock.now()
     deadline = now + min(request.max_wait_ms, MAX_WAIT_MS_MAX) / 1000
@@ -96,9 +119,20 @@ def handle_fetch(
     return _long_poll(fetch, waiting)
 
 
+def _any_is_negative(partitions: Sequence[FetchPartition]) -> bool:
+    for each in partitions:  # noqa: SIM110 - a generator costs more than the one partition that most requests name
+        if each.partition_max_bytes < 0:
+            return True
+    return False
+
+
 async def _long_poll(fetch: _Fetch, enough: Awaitable[bool]) -> FetchResponse:
-    with fetch.replicas.traffic.purgatories["Fetch"].parked():
+    purgatory = fetch.replicas.traffic.purgatories["Fetch"]
+    began_ns = purgatory.enter()
+    try:
         is_enough = await enough
+    finally:
+        purgatory.leave(began_ns)
     fetch.read(acknowledge=False, keep_fresh=is_enough)
     response = fetch.response_when_cached()
     return await response if isinstance(response, Awaitable) else response
@@ -120,6 +154,11 @@ class _Fetch:
         self.replicas = replicas
         self.request = request
         self.session = session
+        self._reads_committed = request.replica_id < 0 and request.isolation_level == READ_COMMITTED
+        self._mark = Mark.LAST_STABLE if self._reads_committed else Mark.HIGH_WATERMARK
+        """What it waits for."""
+        if request.replica_id >= 0:
+            self._mark = Mark.LOG_END
         self.session_alive = session_alive
         self.session_epoch = session.epoch if session is not None else 0
         self.asked = [CachedPartition(item) for item in request.partitions] if session is None else []
@@ -157,7 +196,11 @@ class _Fetch:
         budget = self.budget
         any_data = False
         for cached in self.asked:
-            leader = cached.quiet_leader(is_follower=is_follower) if short_way else None
+            leader = (
+                cached.quiet_leader(is_follower=is_follower, reads_committed=self._reads_committed)
+                if short_way
+                else None
+            )
             if leader is not None:
                 if not (acknowledge and is_follower):
                     continue
@@ -166,8 +209,9 @@ class _Fetch:
                         session.rests(cached)
                     continue
             read = fresh.get(cached) or self._read_one(cached, budget, first=not any_data, acknowledge=acknowledge)
-            budget = max(0, budget - read.size)
-            any_data = any_data or read.size > 0
+            if read.size:
+                budget = max(0, budget - read.size)
+                any_data = True
             reads[cached] = read
         self.reads = reads
 
@@ -204,19 +248,22 @@ class _Fetch:
             self.reads[cached] = self.fresh[cached] = read
 
     def has_enough(self) -> bool:
-        reads = self.reads.values()
-        return any(each.urgent for each in reads) or sum(each.size for each in reads) >= self.min_bytes
+        size = 0
+        for each in self.reads.values():
+            if each.urgent:
+                return True
+            size += each.size
+        return size >= self.min_bytes
 
     def asks_anything(self) -> bool:
         return bool(self.asked if self.session is None else self.session.partitions)
 
     def conditions(self) -> list[Condition]:
-        """A follower waits for the log's end, a consumer for the watermark."""
+        """A follower waits for the log's end, a consumer for the watermark or the last stable offset."""
         return list(map(self._condition, self.asked if self.session is None else self.session.active.values()))
 
     def _condition(self, cached: CachedPartition) -> Condition:
-        mark = Mark.LOG_END if self.is_follower else Mark.HIGH_WATERMARK
-        return Condition(mark, cached.name, cached.item.fetch_offset + 1)
+        return Condition(self._mark, cached.name, cached.item.fetch_offset + 1)
 
     def wait_for_idle(self, waiter: Waiter) -> None:
         """Wait also for a partition that is idle, from the moment when it is stirred. A later request of the session
@@ -226,21 +273,22 @@ class _Fetch:
             self.session.on_stir = lambda cached: self.replicas.waiters.add(waiter, self._condition(cached))
 
     def response(self) -> FetchResponse:
-        """What was read; in a session only what is news, which is what was told from now on."""
+        """What was read; in a session only the partitions with news, which count as sent from now on."""
         self._count()
         session = self.session
         if session is None:
             return FetchResponse(partitions=tuple(each.answer for each in self.reads.values()))
         answers = []
         for cached, read in self.reads.items():
-            if read.size or read.urgent or cached.has_news(read.answer.high_watermark, read.answer.log_start_offset):
-                answers.append(read.answer)
+            answer = read.answer
+            if read.size or read.urgent or cached.has_news(answer.high_watermark, answer.log_start_offset):
+                answers.append(answer)
             if session.epoch != self.session_epoch:
                 continue  # A later request has overtaken this one: nobody waits for this answer.
             if read.leader is None or read.seat is None:
                 cached.refused()
             else:
-                cached.answered(read.seat, read.leader, read.answer.high_watermark, read.answer.log_start_offset)
+                cached.answered(read.seat, read.leader, answer.high_watermark, answer.log_start_offset)
             if read.size:
                 session.served(cached.name)
         return FetchResponse(session_id=session.id, partitions=tuple(answers))
@@ -270,7 +318,7 @@ class _Fetch:
     def _count(self) -> None:
         traffic = self.replicas.traffic
         if self.is_follower:
-            traffic.replication_bytes_out += sum(read.size for read in self.reads.values())
+            traffic.replication_bytes_out += sum([read.size for read in self.reads.values()])
             return
         for cached, read in self.reads.items():
             error = read.answer.error_code
@@ -310,22 +358,9 @@ def _read_one(
         if not session_alive():
             raise session_expired(name)
         is_committed = request.isolation_level == READ_COMMITTED
-        if is_committed and item.fetch_offset < leader.log.transactions_known_from:
-            read = _read_as_consumer(replicas, item, partition, leader, budget, first, as_region=False)
-            _note_transactions(leader.log, read.answer.records)
-        else:
-            read = _read_as_consumer(replicas, item, partition, leader, budget, first, as_region)
-        if is_committed:
-            check_isolation(leader.log)
-        return read
+        return _read_as_consumer(replicas, item, partition, leader, budget, first, as_region, is_committed)
     except ProtocolError as error:
         return _refusal(replicas, name, partition, error)
-
-
-def _note_transactions(log: PartitionLog, records: Buffers) -> None:
-    """Look for batches of transactions that were not noticed when the log was opened, after a clean stop of Kafka."""
-    if not log.has_transactions and any(batch.is_of_transaction for batch in iterate(b"".join(records))):
-        log.note_transactions()
 
 
 def _read_as_follower(
@@ -355,7 +390,7 @@ def _read_as_follower(
             now=replicas.clock.now(),
         )
         replicas.follower_fetched(partition, leader, effect)
-    return _data(partition, leader, data)
+    return _Read(None, seat=partition, leader=leader, data=data)
 
 
 def _read_as_consumer(
@@ -366,15 +401,21 @@ def _read_as_consumer(
     budget: int,
     first: bool,  # noqa: FBT001
     as_region: bool,  # noqa: FBT001
+    is_committed: bool,  # noqa: FBT001
 ) -> _Read:
     diverging = leader.diverging(item.fetch_offset, item.last_fetched_epoch)
     if diverging is not None:
         return _diverged(partition, leader, diverging)
-    end = leader.high_watermark
-    if end < item.fetch_offset <= leader.log.end_offset:
-        return _data(partition, leader, None)
-    data = _read_log(replicas, partition, item, end, budget, first=first, as_region=as_region)
-    return _data(partition, leader, data)
+    end = leader.last_stable_offset if is_committed else leader.high_watermark
+    data = None
+    if not end < item.fetch_offset <= leader.log.end_offset:
+        data = _read_log(replicas, partition, item, end, budget, first=first, as_region=as_region)
+    if not is_committed:
+        return _Read(_data(partition, leader, data), seat=partition, leader=leader, data=data)
+    aborted = leader.log.aborted_transactions(item.fetch_offset, data.next_offset) if data is not None else ()
+    found = tuple(AbortedTransaction(producer_id=each.producer_id, first_offset=each.first_offset) for each in aborted)
+    answer = _data(partition, leader, data, aborted_transactions=found)
+    return _Read(answer, seat=partition, leader=leader, data=data)
 
 
 def _read_log(
@@ -401,14 +442,14 @@ def _read_log(
         return log.read(item.fetch_offset, max_bytes=limit, end_offset=end, min_one_batch=first, as_region=as_region)
 
 
-def _data(partition: Partition, leader: LeaderReplica, data: LogSlice | None) -> _Read:
-    answer = _answer(partition, leader, has_gaps=leader.log.has_gaps, records=data.buffers if data is not None else ())
-    return _Read(answer, data.size if data is not None else 0, urgent=False, seat=partition, leader=leader)
+def _data(partition: Partition, leader: LeaderReplica, data: LogSlice | None, **found: Any) -> FetchedPartition:
+    records = data.buffers if data is not None else ()
+    return _answer(partition, leader, has_gaps=leader.log.has_gaps, records=records, **found)
 
 
 def _diverged(partition: Partition, leader: LeaderReplica, diverging: EpochEnd) -> _Read:
     end = EpochEndOffset(epoch=diverging.epoch, end_offset=diverging.end_offset)
-    return _Read(_answer(partition, leader, diverging_epoch=end), 0, urgent=True)
+    return _Read(_answer(partition, leader, diverging_epoch=end), urgent=True)
 
 
 def _answer(partition: Partition, leader: LeaderReplica, **found: Any) -> FetchedPartition:
@@ -417,7 +458,7 @@ def _answer(partition: Partition, leader: LeaderReplica, **found: Any) -> Fetche
         topic=partition.partition.topic,
         partition=partition.partition.partition,
         high_watermark=leader.high_watermark,
-        last_stable_offset=leader.high_watermark,
+        last_stable_offset=leader.last_stable_offset,
         log_start_offset=leader.log.start_offset,
         log_end_offset=leader.log.end_offset,
         **found,
@@ -438,4 +479,4 @@ def _refusal(
         log_end_offset=partition.log.end_offset if known and partition else -1,
         current_leader=replicas.current_leader(name) if error.stale_metadata else None,
     )
-    return _Read(answer, 0, urgent=True)
+    return _Read(answer, urgent=True)

@@ -19,7 +19,6 @@ from minikafka.errors import (
     OffsetOutOfRange,
     ProtocolError,
     RequestTimedOut,
-    UnsupportedForMessageFormat,
 )
 from minikafka.log.timestamps import TimestampHit, first_at_or_after
 from minikafka.replication.leader import LeaderReplica
@@ -65,7 +64,10 @@ SEARCHED_HERE_MAX = 2_000
 def handle_list_offsets(
     replicas: ReplicaManager, request: ListOffsetsRequest, *, session_alive: SessionAlive
 ) -> ListOffsetsResponse | Awaitable[ListOffsetsResponse]:
-    """The offset for a time, or the earliest, latest (high watermark; log end for replicas), or newest timestamp's.
+    """The offset for a time, or the earliest, latest, or newest timestamp's.
+
+    The latest is the high watermark, with ``read_committed`` the last stable offset, and for replicas the log's end.
+    Times are looked up below it.
 
     A new leader whose watermark has not reached its epoch's start answers OFFSET_NOT_AVAILABLE to clients (KIP-207).
     """
@@ -104,7 +106,7 @@ def _list_one(
     try:
         partition, leader = _leader_of(replicas, request, item, session_alive)
         with replicas.storage_guard(partition):
-            timestamp, offset, epoch = _position(leader, item.timestamp, for_client=request.replica_id < 0)
+            timestamp, offset, epoch = _position(leader, item.timestamp, request)
     except ProtocolError as error:
         return _refusal(replicas, item, error)
     return ListedOffset(
@@ -118,7 +120,7 @@ async def _search_one(
     try:
         partition, leader = _leader_of(replicas, request, item, session_alive)
         with replicas.storage_guard(partition):
-            end = _readable_end(leader, for_client=request.replica_id < 0)
+            end = _readable_end(leader, request)
             timestamp = leader.log.newest_timestamp(end) if item.timestamp == MAX_TIMESTAMP else item.timestamp
             hit = await _first_at_or_after(replicas, leader.log, timestamp, end) if timestamp >= 0 else None
         # The search may have taken turns: what a deposed leader found is not its answer to give.
@@ -154,8 +156,6 @@ def _leader_of(
     leader = partition.as_leader(item.current_leader_epoch)
     if request.replica_id < 0 and not session_alive():
         raise session_expired(name)
-    if request.isolation_level == READ_COMMITTED:
-        check_isolation(leader.log)
     return partition, leader
 
 
@@ -171,16 +171,7 @@ def _refusal(replicas: ReplicaManager, item: ListOffsetsPartition, error: Protoc
     )
 
 
-def check_isolation(log: PartitionLog) -> None:
-    """Raise UnsupportedForMessageFormat for ``read_committed`` from a log that holds batches of transactions."""
-    if log.has_transactions:
-        raise UnsupportedForMessageFormat(
-            f"{log.partition}: isolation level read_committed is refused: this log holds batches of transactions that "
-            "Kafka wrote, and which of them were aborted is not known here; read it with read_uncommitted"
-        )
-
-
-def _position(leader: LeaderReplica, timestamp: int, *, for_client: bool) -> tuple[int, int, int]:
+def _position(leader: LeaderReplica, timestamp: int, request: ListOffsetsRequest) -> tuple[int, int, int]:
     """Timestamp, offset and leader epoch for one of the negative timestamps that name a position."""
     log = leader.log
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
@@ -192,18 +183,18 @@ def _position(leader: LeaderReplica, timestamp: int, *, for_client: bool) -> tup
             f"timestamp={timestamp} is not supported; use milliseconds since 1970, -1 (latest), -2 (earliest), "
             "-3 (max timestamp), -4 (earliest local), -5 (latest tiered) or -6 (earliest pending upload)."
         )
-    return -1, _readable_end(leader, for_client=for_client), leader.epoch
+    return -1, _readable_end(leader, request), leader.epoch
 
 
-def _readable_end(leader: LeaderReplica, *, for_client: bool) -> Offset:
-    if not for_client:
+def _readable_end(leader: LeaderReplica, request: ListOffsetsRequest) -> Offset:
+    if request.replica_id >= 0:
         return leader.log.end_offset
     if not leader.knows_its_watermark:
         raise OffsetNotAvailable(
             f"{leader.partition}: the new leader's high watermark {leader.high_watermark} is behind its epoch's start "
             f"{leader.epoch_start}: ask again in a moment"
         )
-    return leader.high_watermark
+    return leader.last_stable_offset if request.isolation_level == READ_COMMITTED else leader.high_watermark
 
 
 def handle_offset_for_leader_epoch(

@@ -13,6 +13,8 @@
   *unknown*; too few replicas after it *written*.
 - A leader whose session with the controller has run out refuses, before the append and again before it answers: it
   may have been replaced without knowing (a stopped process, a cut link).
+- Before the first batch of a transaction in a partition, the transaction's coordinator is asked whether the partition
+  belongs to it (``broker/verification.py``). The batch is appended only if nothing has ended the transaction meanwhile.
 - Differs from Kafka: acks=0 is answered too (HTTP answers every request), with nothing in it.
 """
 
@@ -31,6 +33,7 @@ from minikafka.broker.waiters import Condition, Mark
 from minikafka.config import TopicConfig
 from minikafka.errors import (
     UNKNOWN,
+    InvalidProducerIdMapping,
     InvalidRecord,
     InvalidRequest,
     InvalidRequiredAcks,
@@ -43,12 +46,15 @@ from minikafka.errors import (
 from minikafka.groups.records import OFFSETS_TOPIC
 from minikafka.log.limits import check_keys
 from minikafka.log.tail import COPIED_SIZE_MAX
+from minikafka.log.verification import OPEN_TRANSACTION, VerificationGuard
 from minikafka.ports import INTERNAL, Buffer, RequestContext
 from minikafka.replication.leader import ACKS_ALL, ACKS_LEADER, ACKS_NONE, Appended, LeaderReplica
+from minikafka.transactions.records import TRANSACTIONS_TOPIC
 from minikafka.types import TopicPartition
 from minikafka.wire import recompress
 from minikafka.wire.batch import ATTRIBUTES_END, CODEC_MASK, HEADER_SIZE, RecordBatch, verify_client
 from minikafka.wire.decompression import decompression_limit
+from minikafka.wire.markers import TRANSACTION_V2
 from minikafka.wire.messages import (
     ProducedPartition,
     ProducePartition,
@@ -62,12 +68,13 @@ from minikafka.wire.validate import check_records, is_long
 if TYPE_CHECKING:
     from minikafka.broker.flusher import Flusher
     from minikafka.broker.replica_manager import ReplicaManager
+    from minikafka.broker.verification import Verifier
     from minikafka.replication.partition import Partition
 
 SURELY_SHORT = 16 * 1024
 """Nothing that is done to a batch of this size without a codec takes long."""
 
-# Who would wait longer is told after this that the time is up: it holds a connection and memory for nothing.
+# A request that asks for a longer wait times out after this: it would hold a connection and memory for nothing.
 TIMEOUT_MS_MAX = 300_000
 
 
@@ -93,24 +100,114 @@ def handle_produce(
     *,
     session_alive: SessionAlive,
     context: RequestContext = INTERNAL,
+    verifier: Verifier | None = None,
 ) -> ProduceResponse | Begun | Awaitable[ProduceResponse | Begun]:
-    """Append and acknowledge; see the head of this file."""
+    """Append and acknowledge; see the head of this file.
+
+    ``verifier`` None: transactional batches are appended without a verification.
+    """
     if request.acks not in (ACKS_ALL, ACKS_NONE, ACKS_LEADER):
         raise InvalidRequiredAcks(f"acks={request.acks}: one of -1 (all), 0, 1 is needed")
     if request.timeout_ms < 0:
         raise InvalidRequest(f"timeout_ms={request.timeout_ms} is negative", member="timeout_ms")
+    if request.transactional_id is not None:
+        _check_transactional(request)
+        guards = {} if verifier is None else _guards(replicas, request)
+        unverified = {name: each for name, each in guards.items() if each is not OPEN_TRANSACTION}
+        if verifier is not None and unverified:
+            return _verified(replicas, request, session_alive, context, verifier, guards)
+        return _produce_all(replicas, request, session_alive, context, guards, {})
     if len(request.partitions) == 1:
         answer = _produce_one(replicas, request, session_alive, context)
         if answer is not None:
             return answer
+    return _produce_all(replicas, request, session_alive, context, {}, {})
+
+
+def _produce_all(
+    replicas: ReplicaManager,
+    request: ProduceRequest,
+    session_alive: SessionAlive,
+    context: RequestContext,
+    guards: dict[TopicPartition, VerificationGuard],
+    refused: dict[TopicPartition, ProtocolError],
+) -> ProduceResponse | Begun | Awaitable[ProduceResponse | Begun]:
+    """Append the batches of all partitions but those that are refused already."""
     items = {TopicPartition(item.topic, item.partition): item for item in request.partitions}
     if len(items) < len(request.partitions):
         raise InvalidRequest("a partition stands twice in one request", member="partitions")
-    production = _Production(replicas, request, items, session_alive, context)
-    long = [(name, item.records[0]) for name, item in items.items() if _is_long(replicas, name, item)]
+    production = _Production(replicas, request, items, session_alive, context, guards, refused)
+    long = [
+        (name, item.records[0])
+        for name, item in items.items()
+        if name not in refused and _is_long(replicas, name, item)
+    ]
     if long or not replicas.arrivals.is_free(items):
         return production.append_in_order(long, replicas.arrivals.enter(items))
     return production.acknowledge() if production.append() else production.append_rest()
+
+
+def _guards(replicas: ReplicaManager, request: ProduceRequest) -> dict[TopicPartition, VerificationGuard]:
+    """Begin the verification of each transactional batch.
+
+    Left out: what will be refused anyway when it is to be appended.
+    """
+    guards = {}
+    for item in request.partitions:
+        name = TopicPartition(item.topic, item.partition)
+        if len(item.records) != 1 or len(item.records[0]) < HEADER_SIZE:
+            continue
+        batch = RecordBatch.of(item.records[0])
+        if not batch.is_transactional:
+            continue
+        try:
+            log = replicas.get(name).as_leader().log
+            guards[name] = log.producers.begin_verification(
+                batch, begins_at_zero=request.transaction_version >= TRANSACTION_V2
+            )
+        except ProtocolError:
+            # The append refuses it for the same reason, and reports it.
+            guards[name] = OPEN_TRANSACTION
+    return guards
+
+
+async def _verified(
+    replicas: ReplicaManager,
+    request: ProduceRequest,
+    session_alive: SessionAlive,
+    context: RequestContext,
+    verifier: Verifier,
+    guards: dict[TopicPartition, VerificationGuard],
+) -> ProduceResponse | Begun:
+    """Have the coordinator confirm what no open transaction confirms, then append the rest."""
+    by_epoch: dict[tuple[int, int], list[TopicPartition]] = {}
+    for item in request.partitions:
+        name = TopicPartition(item.topic, item.partition)
+        if guards.get(name, OPEN_TRANSACTION) is not OPEN_TRANSACTION:
+            batch = RecordBatch.of(item.records[0])
+            by_epoch.setdefault((batch.producer_id, batch.producer_epoch), []).append(name)
+    refused: dict[TopicPartition, ProtocolError] = {}
+    for producer, names in by_epoch.items():
+        refused |= await verifier.verify(
+            request.transactional_id or "", producer, names, transaction_version=request.transaction_version
+        )
+    answer = _produce_all(replicas, request, session_alive, context, guards, refused)
+    return answer if isinstance(answer, ProduceResponse | Begun) else await answer
+
+
+def _check_transactional(request: ProduceRequest) -> None:
+    """All batches of one transaction are of one producer. Raises InvalidProducerIdMapping."""
+    producers = {
+        batch.producer_id
+        for item in request.partitions
+        for data in item.records
+        if len(data) >= HEADER_SIZE and (batch := RecordBatch.of(data)).is_transactional
+    }
+    if len(producers) > 1:
+        raise InvalidProducerIdMapping(
+            f"transactional_id={request.transactional_id}: the request has transactional batches of several producers: "
+            f"{sorted(producers)}"
+        )
 
 
 def _produce_one(
@@ -130,7 +227,7 @@ def _produce_one(
     ):
         return None
     try:
-        each = _append(replicas, name, item, request.acks, session_alive, None)
+        each = _append(replicas, name, item, request.acks, session_alive, None, request.transactional_id is not None)
     except ProtocolError as error:
         return _Production(replicas, request, {name: item}, session_alive, context).continued(name, error)
     partition = each.partition
@@ -150,6 +247,8 @@ class _Production:
         "_client_id",
         "_context",
         "_deadline",
+        "_guards",
+        "_is_transactional",
         "_items",
         "_refused",
         "_replicas",
@@ -165,11 +264,15 @@ class _Production:
         items: dict[TopicPartition, ProducePartition],
         session_alive: SessionAlive,
         context: RequestContext,
+        guards: dict[TopicPartition, VerificationGuard] | None = None,
+        refused: dict[TopicPartition, ProtocolError] | None = None,
     ) -> None:
         self._replicas = replicas
+        self._guards = guards or {}
         self._client_id = request.client_id
         self._context = context
         self._acks = request.acks
+        self._is_transactional = request.transactional_id is not None
         self._items = items
         self._session_alive = session_alive
         waits_s = min(request.timeout_ms, TIMEOUT_MS_MAX) / 1000
@@ -177,7 +280,7 @@ class _Production:
         """Only acks=all waits for others."""
         self._validated: dict[TopicPartition, RecordBatch] = {}
         self._written: dict[TopicPartition, _Written] = {}
-        self._refused: dict[TopicPartition, ProtocolError] = {}
+        self._refused: dict[TopicPartition, ProtocolError] = refused or {}
 
     def continued(self, name: TopicPartition, result: _Written | ProtocolError) -> ProduceResponse | Begun:
         """Acknowledge the only batch, which the caller has appended or refused."""
@@ -189,7 +292,7 @@ class _Production:
 
     def append(self) -> bool:
         """Append what the turn of the loop has room for; True if that is all. The first step of a request."""
-        for name, item in self._items.items():
+        for name, item in self._left():
             if not self._replicas.turns.take(sum(map(len, item.records))):
                 return False
             self._append(name, item)
@@ -209,7 +312,7 @@ class _Production:
             for name, data in long:
                 try:
                     rules = _rules(replicas, replicas.get(name))
-                    checked = await replicas.offload(partial(_validated, name, data, *rules))
+                    checked = await replicas.offload(partial(_validated, name, data, *rules, self._is_transactional))
                 except ProtocolError as error:
                     self._refused[name] = error
                 else:
@@ -236,7 +339,14 @@ class _Production:
     def _append(self, name: TopicPartition, item: ProducePartition) -> None:
         try:
             self._written[name] = _append(
-                self._replicas, name, item, self._acks, self._session_alive, self._validated.get(name)
+                self._replicas,
+                name,
+                item,
+                self._acks,
+                self._session_alive,
+                self._validated.get(name),
+                self._is_transactional,
+                self._guards.get(name),
             )
         except ProtocolError as error:
             self._refused[name] = error
@@ -278,7 +388,9 @@ class _Production:
                 each.error = each.error or session_expired(each.name, UNKNOWN)
         failed = {name: each.error for name, each in written.items() if each.error is not None}
         if failed or refused:
-            client = {"client_id": self._client_id or "", "software": self._context.software}
+            context = self._context
+            protocol = "" if context.protocol == INTERNAL.protocol else context.protocol
+            client = {"client_id": self._client_id or "", "software": context.software, "protocol": protocol}
             known = {name: value for name, value in client.items() if value}
             _report_refusals(replicas, {**refused, **failed}, known)
         return ProduceResponse(
@@ -311,10 +423,16 @@ def _is_long(replicas: ReplicaManager, name: TopicPartition, item: ProducePartit
     return _rules(replicas, partition)[1] and is_long(batch, limit)
 
 
-def _validated(name: TopicPartition, data: Buffer, config: TopicConfig, validates: bool) -> RecordBatch:  # noqa: FBT001 - a setting
+def _validated(
+    name: TopicPartition,
+    data: Buffer,
+    config: TopicConfig,
+    validates: bool,  # noqa: FBT001 - a setting
+    is_transactional: bool,  # noqa: FBT001 - as validates
+) -> RecordBatch:
     """Check a client's batch as far as that needs no state of the partition, and give it the topic's codec."""
     # A large body would be copied for the append anyway; the validation walks over bytes faster than over a view.
-    batch = verify_client(bytes(data) if len(data) > COPIED_SIZE_MAX else data)
+    batch = verify_client(bytes(data) if len(data) > COPIED_SIZE_MAX else data, is_transactional)
     codec = target_codec(batch, config)
     if batch.size > config.max_message_bytes or (codec is None and not validates):
         return batch
@@ -335,18 +453,26 @@ def _append(
     acks: int,
     session_alive: SessionAlive,
     validated: RecordBatch | None,
+    is_transactional: bool,  # noqa: FBT001 - named at its calls
+    guard: VerificationGuard | None = None,
 ) -> _Written:
     if name.topic == OFFSETS_TOPIC:
         raise InvalidTopic(f"{name}: only the group coordinator writes there, commit offsets instead")
+    if name.topic == TRANSACTIONS_TOPIC:
+        raise InvalidTopic(f"{name}: only the transaction coordinator writes there")
     partition = replicas.get(name)
     leader = partition.as_leader()
     if not session_alive():
         raise session_expired(name)
     if len(item.records) != 1:
         raise InvalidRecord(f"{name}: exactly one record batch is needed", member="records")
-    batch = validated if validated is not None else _validated(name, item.records[0], *_rules(replicas, partition))
+    batch = (
+        validated
+        if validated is not None
+        else _validated(name, item.records[0], *_rules(replicas, partition), is_transactional)
+    )
     try:
-        appended = leader.append(batch, acks=acks, wall_ms=replicas.clock.wall_ms())
+        appended = leader.append(batch, acks=acks, wall_ms=replicas.clock.wall_ms(), guard=guard)
     except STORAGE_ERRORS as error:
         raise replicas.storage_error(partition, error) from error
     if not appended.duplicate:
@@ -402,8 +528,12 @@ class _Commit:
         return self._fail_late(self._replicas.waiters.from_now(conditions, self.is_done, self._deadline))
 
     async def _fail_late(self, done: Awaitable[bool]) -> None:
-        with self._replicas.traffic.purgatories["Produce"].parked():
+        purgatory = self._replicas.traffic.purgatories["Produce"]
+        began_ns = purgatory.enter()
+        try:
             await done
+        finally:
+            purgatory.leave(began_ns)
         for name, each in self._waiting.items():
             each.error = RequestTimedOut(
                 f"{name}: written at {each.appended.base_offset}, not yet on all in-sync replicas "

@@ -1,7 +1,7 @@
-"""InitProducerId: a number for each idempotent producer, out of a block that the controller has given this broker.
+"""Producer ids, out of blocks that the controller gives this broker, and InitProducerId without a transactional id.
 
 A producer that comes back with its own number gets the next epoch, which fences what it may still have under way.
-Transactional ids are refused by name until transactions exist (S3).
+With a transactional id, the transaction coordinator answers (``transaction_manager.py``).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from minikafka.errors import InvalidRequest, LeaderNotAvailable, error_of
+from minikafka.errors import LeaderNotAvailable, error_of
 from minikafka.wire.messages import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
@@ -39,21 +39,20 @@ class ProducerIds:
 
     async def handle_init_producer_id(self, request: InitProducerIdRequest) -> InitProducerIdResponse:
         """A fresh (id, 0), or the next epoch of the caller's own id."""
-        if request.transactional_id is not None:
-            raise InvalidRequest(
-                "transactional_id: minikafka has no transactions yet; leave it out for an idempotent producer",
-                member="transactional_id",
-            )
         if request.producer_id >= 0 and 0 <= request.producer_epoch < EPOCH_MAX:
             return InitProducerIdResponse(producer_id=request.producer_id, producer_epoch=request.producer_epoch + 1)
+        return InitProducerIdResponse(producer_id=await self.allocate(), producer_epoch=0)
+
+    async def allocate(self) -> int:
+        """A producer id that nobody has had. Raises LeaderNotAvailable while no controller gives a block."""
         async with self._allocating:
             if self._next >= self._end:
-                await self._allocate()
+                await self._request_block()
             producer_id = self._next
             self._next += 1
-        return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
+        return producer_id
 
-    async def _allocate(self) -> None:
+    async def _request_block(self) -> None:
         answer = await self._ask_controller(
             AllocateProducerIdsRequest(broker_id=self._node_id, broker_epoch=self._broker_epoch())
         )

@@ -11,7 +11,7 @@ from collections.abc import Awaitable
 
 from minikafka.wire.messages import AwaitStopRequest, AwaitStopResponse
 
-HELD_MS_MAX = 300_000
+HELD_MS_MAX = 10_000
 """A request that asks for more is answered after this time."""
 
 

@@ -8,7 +8,7 @@ from minikafka.broker.meters import Histogram
 from minikafka.ports import Unheard
 from minikafka.types import METADATA_TOPIC
 
-# Quantiles are of the time since the mark before the last one: at least this long, at most twice that when somebody
+# Quantiles are of the time since the mark before the last one: at least this long, at most twice that when a scraper
 # scrapes at least this often.
 WINDOW_S = 60.0
 
@@ -16,7 +16,7 @@ _ISR_CHANGES = frozenset({"isr_shrunk", "isr_expanded", "isr_changed"})
 
 
 class EventCounts:
-    """An observer of a broker's events: how often each kind was told, and what some of them say."""
+    """An observer of a broker's events: how often each kind happened, and what some of them say."""
 
     def __init__(self, unheard: Unheard | None = None) -> None:
         """``unheard``: where the sink counts hot events that it does not report."""
@@ -42,7 +42,7 @@ class EventCounts:
                 self.truncated_records["metadata_divergence" if of_metadata else "divergence"] += old - new
 
     def count(self, kind: str) -> int:
-        """How often this kind was told."""
+        """How often this kind happened."""
         return self._reported.get(kind, 0) + self._unheard.counts.get(kind, 0)
 
     @property

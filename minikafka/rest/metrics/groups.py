@@ -1,6 +1,6 @@
 """Consumer groups: kafka_exporter's lag, members and offsets, and Kafka's own counts of groups by state.
 
-A group is told by its coordinator only, so that sums over brokers are right. The ends of the logs are asked of their
+A group has series at its coordinator only, so that sums over brokers are right. The ends of the logs are asked of their
 leaders at the moment of the scrape; a partition whose leader does not answer has no lag in this scrape, rather than a
 wrong one.
 """
@@ -12,15 +12,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from prometheus_client.core import Metric
+from prometheus_client.metrics_core import Metric
 
 from minikafka.broker.broker import Broker
-from minikafka.broker.peer import call
 from minikafka.errors import WorldError
 from minikafka.groups.coordinator import Standing
 from minikafka.groups.group import State
 from minikafka.replication.leader import LeaderReplica
 from minikafka.rest.metrics.families import Row, gauge, number
+from minikafka.rpc import call
 from minikafka.types import NO_NODE, NodeId, Offset, TopicPartition
 from minikafka.wire.messages import LATEST, ListOffsetsPartition, ListOffsetsRequest, ListOffsetsResponse
 
@@ -45,7 +45,7 @@ class Groups:
     ends: Mapping[TopicPartition, Offset] = field(default_factory=dict)
     limit: int = 0
 
-    def told(self) -> list[tuple[str, TopicPartition, Offset]]:
+    def committed(self) -> list[tuple[str, TopicPartition, Offset]]:
         """Committed offsets with a series of their own."""
         return self._committed()[: self.limit]
 
@@ -65,7 +65,7 @@ class Groups:
 async def look_at_groups(broker: Broker, limit: int) -> Groups:
     """This broker's groups now, with ``limit`` partitions of them at most."""
     groups = Groups(tuple(broker.groups.standings()), limit=limit)
-    wanted = sorted({partition for _, partition, _ in groups.told()})
+    wanted = sorted({partition for _, partition, _ in groups.committed()})
     leaders: dict[NodeId, list[TopicPartition]] = {}
     for name in wanted:
         partition = broker.image.partition(name)
@@ -97,19 +97,21 @@ async def _ends(broker: Broker, node: NodeId, names: list[TopicPartition]) -> di
 
 def group_families(groups: Groups) -> Iterator[Metric]:
     """All of them, family by family."""
-    told = groups.told()
-    lags = [(group, name, max(0, groups.ends[name] - offset)) for group, name, offset in told if name in groups.ends]
+    committed = groups.committed()
+    lags = [
+        (group, name, max(0, groups.ends[name] - offset)) for group, name, offset in committed if name in groups.ends
+    ]
     yield gauge(
         "kafka_consumergroup_current_offset",
-        "What a group has committed: the next offset that it will read. Told by its coordinator.",
+        "What a group has committed: the next offset that it will read. Reported by its coordinator.",
         PARTITION,
-        (((group, *name), float(offset)) for group, name, offset in told),
+        (((group, *name), float(offset)) for group, name, offset in committed),
     )
     yield gauge(
         "kafka_consumergroup_current_offset_sum",
         "The same over a topic's partitions.",
         TOPIC,
-        _by_topic(told),
+        _by_topic(committed),
     )
     yield gauge(
         "kafka_consumergroup_lag",

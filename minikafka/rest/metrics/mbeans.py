@@ -1,6 +1,6 @@
 """Kafka's own metrics, spelled as Strimzi's rules for the Prometheus JMX exporter spell them.
 
-Differences from Kafka: a topic's traffic is told per topic only, not once more for all topics together, so that sums
+Differences from Kafka: a topic's traffic has series per topic only, not once more for all topics together, so that sums
 are right; metrics of the controller are zero on brokers that are not the active one; a fetch of the metadata log is a
 request of its own kind, ``FetchMetadata``.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from prometheus_client.core import Metric
+from prometheus_client.metrics_core import Metric
 
 from minikafka.broker.meters import Histogram, RequestMeter, TopicMeter
 from minikafka.replication.leader import LeaderReplica
@@ -85,16 +85,17 @@ def is_at_min_isr(leader: LeaderReplica) -> bool:
 
 def _partitions(view: View) -> Iterator[Metric]:
     """As in Kafka every replica tells these, and those that do not lead tell zero."""
-    told: tuple[tuple[str, str, Callable[[LeaderReplica], float]], ...] = (
+    families: tuple[tuple[str, str, Callable[[LeaderReplica], float]], ...] = (
         ("underreplicated", "Is a replica outside the ISR?", is_under_replicated),
         ("underminisr", "Is the ISR below min.insync.replicas?", is_under_min_isr),
         ("atminisr", "Is the ISR just min.insync.replicas?", is_at_min_isr),
         ("replicascount", "Replicas of the assignment.", lambda leader: len(leader.replicas)),
         ("insyncreplicascount", "Members of the ISR.", lambda leader: len(leader.isr)),
     )
-    for name, meaning, value in told:
+    for name, meaning, value in families:
         rows = (
-            (name, float(value(each.role)) if isinstance(each.role, LeaderReplica) else 0.0) for name, each in view.told
+            (name, float(value(each.role)) if isinstance(each.role, LeaderReplica) else 0.0)
+            for name, each in view.shown
         )
         yield gauge(
             f"kafka_cluster_partition_{name}", meaning + " Zero where this broker does not lead.", PARTITION, rows
@@ -119,7 +120,9 @@ def _controller(view: View, events: EventCounts) -> Iterator[Metric]:
         ("activebrokercount", "Registered brokers that live.", sum(1 for each in brokers if not each.fenced)),
         ("fencedbrokercount", "Registered brokers that are fenced.", sum(1 for each in brokers if each.fenced)),
     ):
-        yield number(prefix + name, meaning + " Told by the active controller, zero elsewhere.", value if active else 0)
+        yield number(
+            prefix + name, meaning + " Reported by the active controller, zero elsewhere.", value if active else 0
+        )
     stats = "kafka_controller_controllerstats_"
     yield total(
         stats + "uncleanleaderelections",
@@ -142,7 +145,7 @@ def _state(view: View) -> int:
 
 def _topics(view: View) -> Iterator[Metric]:
     topics = sorted(view.broker.replicas.traffic.topics.items())[: view.limit]
-    told: tuple[tuple[str, str, Callable[[TopicMeter], int]], ...] = (
+    families: tuple[tuple[str, str, Callable[[TopicMeter], int]], ...] = (
         ("messagesin", "Records appended for producers.", lambda meter: meter.messages_in),
         ("bytesin", "Bytes of batches appended for producers.", lambda meter: meter.bytes_in),
         ("bytesout", "Bytes of batches fetched by consumers.", lambda meter: meter.bytes_out),
@@ -151,7 +154,7 @@ def _topics(view: View) -> Iterator[Metric]:
         ("totalfetchrequests", "Partitions that consumers asked for.", lambda meter: meter.fetch_requests),
         ("failedfetchrequests", "Partitions answered with an error.", lambda meter: meter.failed_fetch_requests),
     )
-    for name, meaning, value in told:
+    for name, meaning, value in families:
         rows = (((topic,), float(value(meter))) for topic, meter in topics)
         yield counter(f"kafka_server_brokertopicmetrics_{name}", meaning, TOPIC, rows)
     traffic = view.broker.replicas.traffic
@@ -168,17 +171,17 @@ def _fetchers(view: View) -> Iterator[Metric]:
         ("clientId",),
         [(("Replica",), float(max(lags.values(), default=0)))],
     )
-    told = dict(view.told)
+    shown = dict(view.shown)
     yield gauge(
         "kafka_server_fetcherlagmetrics_consumerlag",
-        "Records between a follower's log end and its leader's, as the leader last told it.",
+        "Records between a follower's log end and its leader's, as the leader last reported it.",
         ("clientId", *PARTITION),
-        ((("replica", *name), float(lag)) for name, lag in sorted(lags.items()) if name in told),
+        ((("replica", *name), float(lag)) for name, lag in sorted(lags.items()) if name in shown),
     )
 
 
 def _logs(view: View) -> Iterator[Metric]:
-    logs = [(name, each.log) for name, each in view.told if not each.failed]
+    logs = [(name, each.log) for name, each in view.shown if not each.failed]
     metadata = view.broker.logs.get(METADATA_PARTITION)
     if metadata is not None:
         logs.insert(0, (METADATA_PARTITION, metadata))
@@ -249,12 +252,12 @@ def _requests(view: View, windows: Windows) -> Iterator[Metric]:
         ("request", "error"),
         summed.items(),
     )
-    told: tuple[tuple[str, str, Callable[[RequestMeter], Histogram]], ...] = (
+    families: tuple[tuple[str, str, Callable[[RequestMeter], Histogram]], ...] = (
         ("totaltimems", "From the request, once it is read, to its answer.", lambda meter: meter.total),
         ("localtimems", "Spent here: checks, append, sync, read.", lambda meter: meter.local),
         ("remotetimems", "Parked: until replicas have it, or until there is something.", lambda meter: meter.remote),
     )
-    for name, meaning, histogram_of in told:
+    for name, meaning, histogram_of in families:
         rows = [(kind, histogram_of(meter)) for kind, meter in meters]
         yield percentiles_ms(
             prefix + name, meaning + " Quantiles of the last one to two minutes.", "request", rows, windows, view.now

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from prometheus_client.core import Metric
+from prometheus_client.metrics_core import Metric
 
 from minikafka import __version__
 from minikafka.replication.leader import NEVER
@@ -30,7 +30,7 @@ def own(view: View, events: EventCounts, process: ProcessGauges) -> Iterator[Met
         ("outcome",),
         (((outcome,), float(traffic.produce_outcomes.get(outcome, 0))) for outcome in OUTCOMES),
     )
-    yield total("mk_acked_records", "Records that producers were told of as written.", traffic.acked_records)
+    yield total("mk_acked_records", "Acknowledged records (acks 1 and all).", traffic.acked_records)
     yield counter(
         "mk_truncated_records",
         "Records cut off this broker's logs because a new leader does not have them.",
@@ -117,7 +117,7 @@ def _protocols(view: View) -> Iterator[Metric]:
     )
     yield gauge(
         "mk_kafka_connections",
-        "Open connections of Kafka's protocol by the name of the client's library (KIP-511), as far as it is known.",
+        "Open connections of Kafka's protocol by the name of the client's library (KIP-511), where known.",
         ("software",),
         (((name,), float(count)) for name, count in sorted(view.broker.kafka_software().items())),
     )
@@ -132,16 +132,16 @@ def _replicas(view: View) -> Iterator[Metric]:
         "mk_partition_hw",
         "The high watermark of this replica.",
         PARTITION,
-        ((name, float(each.high_watermark)) for name, each in view.told),
+        ((name, float(each.high_watermark)) for name, each in view.shown),
     )
     yield gauge(
         "mk_partition_leader_epoch",
         "The leader epoch that this replica knows.",
         PARTITION,
-        ((name, float(each.epoch)) for name, each in view.told),
+        ((name, float(each.epoch)) for name, each in view.shown),
     )
     remotes = [
-        ((*name, node), leader, remote) for name, leader in view.told_led for node, remote in leader.remotes.items()
+        ((*name, node), leader, remote) for name, leader in view.shown_led for node, remote in leader.remotes.items()
     ]
     yield gauge(
         "mk_replica_leo",

@@ -26,7 +26,7 @@ class ProcessGauges:
     """By the setting whose limit they exceeded."""
     queued_bytes: int
     free_bytes: int
-    """On the file system of the data directory; -1 when it cannot be told."""
+    """On the file system of the data directory; -1 when it is not known."""
     loop_lag: Histogram
 
 
@@ -60,14 +60,14 @@ class View:
         return [(name, each.role) for name, each in self.hosted if isinstance(each.role, LeaderReplica)]
 
     @property
-    def told(self) -> list[tuple[TopicPartition, Partition]]:
+    def shown(self) -> list[tuple[TopicPartition, Partition]]:
         """Those that get series of their own."""
         return self.hosted[: self.limit]
 
     @property
-    def told_led(self) -> list[tuple[TopicPartition, LeaderReplica]]:
+    def shown_led(self) -> list[tuple[TopicPartition, LeaderReplica]]:
         """Of those, the ones that this broker leads."""
-        return [(name, each.role) for name, each in self.told if isinstance(each.role, LeaderReplica)]
+        return [(name, each.role) for name, each in self.shown if isinstance(each.role, LeaderReplica)]
 
     @property
     def omitted(self) -> int:

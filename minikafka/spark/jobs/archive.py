@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from minikafka.spark.jobs.progress import Told, run_query
+from minikafka.spark.jobs.progress import Report, run_query
 
 
 def archive(
@@ -17,7 +17,7 @@ def archive(
     topic: str,
     into: str,
     checkpoint: str,
-    told: Told,
+    report: Report,
     follow: bool = False,
     most_per_batch: int = 1_000_000,
 ) -> int:
@@ -39,4 +39,4 @@ def archive(
         .option("checkpointLocation", checkpoint)
         .outputMode("append")
     )
-    return run_query(writer, follow=follow, told=told)
+    return run_query(writer, follow=follow, report=report)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from minikafka.blocking.brokers import Brokers
 from minikafka.check.findings import KINDS, Finding
 from minikafka.spark.audit import Audit
-from minikafka.spark.client import Brokers
 from minikafka.spark.options import parse_source
 from minikafka.spark.places import present
 from minikafka.spark.tables import BadLedger, Replicas, committed, replica_rows

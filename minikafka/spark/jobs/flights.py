@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from minikafka.spark.jobs.progress import Told, run_query
+from minikafka.spark.jobs.progress import Report, run_query
 
 WATERMARK = "7 days"
 WINDOW = "1 day"
@@ -55,15 +55,15 @@ def flights(
     into: str,
     checkpoint: str,
     summary_topic: str | None,
-    told: Told,
+    report: Report,
     step: Callable[[str], object] = lambda _: None,
 ) -> Summary:
     """Aggregate what is new, append closed windows to Parquet, write the summary of all of them to a topic.
 
-    ``told`` is called after each batch, ``step`` with a few words before each step.
+    ``report`` is called after each batch, ``step`` with a few words before each step.
     """
     step(f"reading {topic}, counting by day, airport and carrier")
-    rows = _aggregate(session, bootstrap, topic, into, checkpoint, told)
+    rows = _aggregate(session, bootstrap, topic, into, checkpoint, report)
     step("adding up the days")
     windows = session.read.schema(WINDOW_COLUMNS).parquet(into)
     totals = (
@@ -94,7 +94,7 @@ def flights(
     return Summary(lines=lines, windows=ends["count"], until_ms=ends["until"], rows_read=rows)
 
 
-def _aggregate(session: Any, bootstrap: str, topic: str, into: str, checkpoint: str, told: Told) -> int:
+def _aggregate(session: Any, bootstrap: str, topic: str, into: str, checkpoint: str, report: Report) -> int:
     from pyspark.sql import functions as f  # noqa: PLC0415 - an extra
 
     records = (
@@ -126,4 +126,4 @@ def _aggregate(session: Any, bootstrap: str, topic: str, into: str, checkpoint: 
         .option("checkpointLocation", checkpoint)
         .outputMode("append")
     )
-    return run_query(writer, follow=False, told=told)
+    return run_query(writer, follow=False, report=report)

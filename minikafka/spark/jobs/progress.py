@@ -1,4 +1,4 @@
-"""How a job's stream is run: to the end of what is there, or until it is stopped, with its progress told."""
+"""How a job's stream is run: to the end of what is there, or until it is stopped, with its progress reported."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 LOOK_INTERVAL_S = 0.5
 
-Told = Callable[[int, int], object]
+Report = Callable[[int, int], object]
 """Called with a batch's number and how many rows were read so far."""
 
 
-def run_query(writer: Any, *, follow: bool, told: Told) -> int:
+def run_query(writer: Any, *, follow: bool, report: Report) -> int:
     """Start a DataStreamWriter and wait for its end; rows read. Raises what ended the query.
 
     ``follow``: go on with what comes later, until the query is stopped.
@@ -24,7 +24,7 @@ def run_query(writer: Any, *, follow: bool, told: Told) -> int:
             for each in query.recentProgress:
                 if each["batchId"] > last and each["numInputRows"]:
                     rows += each["numInputRows"]
-                    told(each["batchId"], rows)
+                    report(each["batchId"], rows)
                 last = max(last, each["batchId"])
             if ended:
                 return rows

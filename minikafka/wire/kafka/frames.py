@@ -20,7 +20,7 @@ READ_SIZE = 16 * 1024
 """Bytes of one connection's read buffer: many small requests fit."""
 
 ANNOUNCED_AFTER = 8 * 1024
-"""Bytes of a large frame that come before memory is asked for it: whoever sends four bytes holds none."""
+"""Bytes of a large frame that come before memory is asked for it: a client that sends four bytes holds none."""
 
 CLEARED_SIZE_MAX = 2 * 1024 * 1024
 """Larger frames are received into pages that the system provides one by one. Python fills a new bytearray with zeros:

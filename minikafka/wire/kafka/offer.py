@@ -10,8 +10,21 @@ import re
 from minikafka.errors import InvalidRequest, UnsupportedVersion
 from minikafka.wire.kafka.codec import Message
 from minikafka.wire.kafka.schema import api_named
-from minikafka.wire.kafka.translate import acls, cluster, configs, fetch, groups, metadata, offsets, produce, topics
+from minikafka.wire.kafka.translate import (
+    acls,
+    cluster,
+    configs,
+    consumer_groups,
+    fetch,
+    groups,
+    metadata,
+    offsets,
+    produce,
+    topics,
+    transactions,
+)
 from minikafka.wire.kafka.translate.common import Translation
+from minikafka.wire.markers import TRANSACTION_V2
 
 _TRANSLATIONS: tuple[Translation, ...] = (
     produce.PRODUCE,
@@ -29,10 +42,19 @@ _TRANSLATIONS: tuple[Translation, ...] = (
     groups.LIST_GROUPS,
     groups.DELETE_GROUPS,
     groups.OFFSET_DELETE,
+    consumer_groups.CONSUMER_GROUP_HEARTBEAT,
+    consumer_groups.CONSUMER_GROUP_DESCRIBE,
     offsets.DELETE_RECORDS,
     produce.INIT_PRODUCER_ID,
     produce.DESCRIBE_PRODUCERS,
     offsets.OFFSET_FOR_LEADER_EPOCH,
+    transactions.ADD_PARTITIONS_TO_TXN,
+    transactions.ADD_OFFSETS_TO_TXN,
+    transactions.END_TXN,
+    transactions.WRITE_TXN_MARKERS,
+    transactions.TXN_OFFSET_COMMIT,
+    transactions.DESCRIBE_TRANSACTIONS,
+    transactions.LIST_TRANSACTIONS,
     metadata.DESCRIBE_CLUSTER,
     topics.CREATE_TOPICS,
     topics.DELETE_TOPICS,
@@ -58,6 +80,9 @@ OFFERS: dict[int, Translation] = {api_named(each.name).key: each for each in _TR
 API_VERSIONS_KEY = 18
 API_VERSIONS_FIRST, API_VERSIONS_LAST = 0, 4
 
+FEATURE_LEVELS = {"transaction.version": TRANSACTION_V2}
+"""Features that clients look for (KIP-584), at the level that is in use; it never changes while a broker runs."""
+
 _SOFTWARE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9\-.]{0,254}[A-Za-z0-9])?")
 """Names and versions of clients' libraries (KIP-511)."""
 
@@ -73,6 +98,14 @@ def api_versions() -> Message:
         "error_code": 0,
         "api_keys": [
             {"api_key": key, "min_version": first, "max_version": last} for key, first, last in sorted(ranges)
+        ],
+        "supported_features": [
+            {"name": name, "min_version": 1, "max_version": level} for name, level in FEATURE_LEVELS.items()
+        ],
+        "finalized_features_epoch": 0,
+        "finalized_features": [
+            {"name": name, "min_version_level": level, "max_version_level": level}
+            for name, level in FEATURE_LEVELS.items()
         ],
     }
 

@@ -137,21 +137,26 @@ def _failed(partition: int, code: int) -> Message:
 
 
 def _partition(answer: FetchedPartition, version: int, *, is_committed: bool) -> Message:
-    told: Message = {
+    row: Message = {
         "partition_index": answer.partition,
         "error_code": code_for(answer.error_code, version, _CODES),
         "high_watermark": answer.high_watermark,
         "last_stable_offset": answer.last_stable_offset,
         "log_start_offset": answer.log_start_offset,
-        "aborted_transactions": [] if is_committed else None,
+        "aborted_transactions": [
+            {"producer_id": each.producer_id, "first_offset": each.first_offset}
+            for each in answer.aborted_transactions or ()
+        ]
+        if is_committed
+        else None,
         "records": answer.records,
     }
     if answer.diverging_epoch is not None:
         diverging = answer.diverging_epoch
-        told["diverging_epoch"] = {"epoch": diverging.epoch, "end_offset": diverging.end_offset}
+        row["diverging_epoch"] = {"epoch": diverging.epoch, "end_offset": diverging.end_offset}
     if answer.current_leader is not None:
-        told["current_leader"] = leader_of(answer.current_leader)
-    return told
+        row["current_leader"] = leader_of(answer.current_leader)
+    return row
 
 
 FETCH = Translation("Fetch", 4, 18, _request, _response)

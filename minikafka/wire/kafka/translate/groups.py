@@ -36,14 +36,6 @@ from minikafka.wire.messages import Failed
 
 # ---- FindCoordinator -------------------------------------------------------------------------------------------------
 
-GROUP, TRANSACTION = 0, 1
-"""Kinds of keys."""
-
-TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
-"""Final for every client. COORDINATOR_NOT_AVAILABLE, which would be truer while there are no transactions, makes
-clients retry for ever."""
-
-INVALID_REQUEST = 42
 BATCHED_FIND_FROM = 4
 
 
@@ -52,20 +44,14 @@ def _find_keys(message: Message, exchange: Exchange) -> list[str]:
 
 
 def _find_request(message: Message, exchange: Exchange) -> FindCoordinatorRequest:
-    is_group = message["key_type"] == GROUP
-    return FindCoordinatorRequest(keys=tuple(_find_keys(message, exchange)) if is_group else ())
+    return FindCoordinatorRequest(keys=tuple(_find_keys(message, exchange)), key_type=message["key_type"])
 
 
 def _find_response(message: Message, response: Any, exchange: Exchange) -> Message:
-    kind = message["key_type"]
-    if response.error_code or kind != GROUP:
-        code, why = response.error_code, response.error_message
-        if not code and kind == TRANSACTION:
-            code, why = TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "minikafka has no transactions yet"
-        elif not code:
-            code, why = INVALID_REQUEST, f"key_type={kind}: 0 (groups) is served"
+    if response.error_code:
         found = [
-            Coordinator(key=key, error_code=code, error_message=why, port=-1) for key in _find_keys(message, exchange)
+            Coordinator(key=key, error_code=response.error_code, error_message=response.error_message, port=-1)
+            for key in _find_keys(message, exchange)
         ]
     else:
         found = list(response.coordinators)
@@ -211,7 +197,8 @@ LEAVE_GROUP = Translation("LeaveGroup", 0, 5, _leave_request, _leave_response)
 
 BY_ID_FROM = 10
 
-# UNSTABLE_OFFSET_COMMIT and the like do not occur; STALE_MEMBER_EPOCH is the new protocol's.
+MEMBER_EPOCHS_FROM = 9
+"""Members of the consumer protocol (KIP-848) commit and fetch with their epochs."""
 
 
 def _topic_name(topic: Message, exchange: Exchange) -> str | None:
@@ -225,6 +212,7 @@ def _commit_request(message: Message, exchange: Exchange) -> OffsetCommitRequest
         generation_id=message["generation_id_or_member_epoch"],
         member_id=message["member_id"],
         group_instance_id=message["group_instance_id"],
+        knows_member_epochs=exchange.version >= MEMBER_EPOCHS_FROM,
         partitions=tuple(
             CommitPartition(
                 topic=name,
@@ -289,6 +277,8 @@ def _fetch_request(message: Message, exchange: Exchange) -> list[OffsetFetchRequ
     return [
         OffsetFetchRequest(
             group_id=group["group_id"],
+            member_id=group["member_id"] if exchange.version >= MEMBER_EPOCHS_FROM else None,
+            member_epoch=group["member_epoch"] if exchange.version >= MEMBER_EPOCHS_FROM else -1,
             partitions=None
             if group["topics"] is None
             else tuple(
@@ -297,6 +287,7 @@ def _fetch_request(message: Message, exchange: Exchange) -> list[OffsetFetchRequ
                 if (name := _topic_name(topic, exchange)) is not None
                 for each in topic["partition_indexes"]
             ),
+            require_stable=message["require_stable"],
         )
         for group in _fetch_groups(message, exchange)
     ]
@@ -391,16 +382,12 @@ OFFSET_DELETE = Translation("OffsetDelete", 0, 0, _delete_offsets_request, _dele
 
 # ---- ListGroups, DescribeGroups, DeleteGroups ------------------------------------------------------------------------
 
-CLASSIC = "classic"
-"""The only type of group while the protocol of KIP-848 is not served."""
-
 
 def _list_request(message: Message, _exchange: Exchange) -> ListGroupsRequest:
-    return ListGroupsRequest(states=tuple(message["states_filter"]))
+    return ListGroupsRequest(states=tuple(message["states_filter"]), types=tuple(message["types_filter"]))
 
 
-def _list_response(message: Message, response: Any, _exchange: Exchange) -> Message:
-    types = {each.lower() for each in message["types_filter"]}
+def _list_response(_message: Message, response: Any, _exchange: Exchange) -> Message:
     return {
         "error_code": response.error_code,
         "groups": [
@@ -408,10 +395,9 @@ def _list_response(message: Message, response: Any, _exchange: Exchange) -> Mess
                 "group_id": each.group_id,
                 "protocol_type": each.protocol_type,
                 "group_state": each.state,
-                "group_type": CLASSIC,
+                "group_type": each.group_type,
             }
             for each in response.groups
-            if not types or CLASSIC in types
         ],
     }
 

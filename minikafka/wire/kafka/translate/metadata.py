@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from minikafka.errors import TopicAuthorizationFailed
 from minikafka.types import NO_NODE
 from minikafka.wire.kafka.codec import Message
 from minikafka.wire.kafka.schema import ZERO_UUID
@@ -42,11 +43,22 @@ def _request(message: Message, exchange: Exchange) -> MetadataRequest:
 
 def _response(message: Message, response: MetadataResponse, exchange: Exchange) -> Message:
     wants_operations = message["include_topic_authorized_operations"]
-    topics = [_topic(each, wants_operations=wants_operations) for each in response.topics]
+    ids = {
+        exchange.topic_name(each["topic_id"]): each["topic_id"] for each in message["topics"] or () if not each["name"]
+    }
+    no_name = None if exchange.version >= 12 else ""
+    topics = [
+        # A client that may not describe a topic does not learn its name from its id.
+        {**topic, "name": no_name, "topic_id": ids[each.name]}
+        if each.error_code == TopicAuthorizationFailed.code and each.name in ids
+        else topic
+        for each in response.topics
+        for topic in (_topic(each, wants_operations=wants_operations),)
+    ]
     topics += [
         {
             "error_code": UNKNOWN_TOPIC_ID,
-            "name": None if exchange.version >= 12 else "",
+            "name": no_name,
             "topic_id": each["topic_id"],
             "partitions": [],
         }

@@ -36,7 +36,7 @@ def _per_partition(
     *,
     partitions: str,
     index: str,
-    told: Callable[[Any], Message],
+    row_of: Callable[[Any], Message],
     failed: Callable[[int, int], Message],
     refused: Callable[[Message], int] = lambda _: NONE,
 ) -> list[Message]:
@@ -52,7 +52,7 @@ def _per_partition(
         for each in topic[partitions]:
             number = each[index]
             code = response.error_code or refused(each)
-            rows.append(failed(number, code) if code else told(answers[name, number]))
+            rows.append(failed(number, code) if code else row_of(answers[name, number]))
         topics.append({"name": name, "topic": name, partitions: rows})
     return topics
 
@@ -97,7 +97,7 @@ def _list_request(message: Message, exchange: Exchange) -> ListOffsetsRequest:
 
 
 def _list_response(message: Message, response: Any, exchange: Exchange) -> Message:
-    def told(answer: ListedOffset) -> Message:
+    def row_of(answer: ListedOffset) -> Message:
         return {
             "partition_index": answer.partition,
             "error_code": code_for(answer.error_code, exchange.version, _CODES),
@@ -115,7 +115,7 @@ def _list_response(message: Message, response: Any, exchange: Exchange) -> Messa
             response,
             partitions="partitions",
             index="partition_index",
-            told=told,
+            row_of=row_of,
             failed=failed,
             refused=lambda partition: _unsupported(partition, exchange.version),
         )
@@ -143,7 +143,7 @@ def _epoch_request(message: Message, _exchange: Exchange) -> OffsetForLeaderEpoc
 
 
 def _epoch_response(message: Message, response: Any, exchange: Exchange) -> Message:
-    def told(answer: EpochAnswer) -> Message:
+    def row_of(answer: EpochAnswer) -> Message:
         return {
             "error_code": code_for(answer.error_code, exchange.version, _CODES),
             "partition": answer.partition,
@@ -156,7 +156,7 @@ def _epoch_response(message: Message, response: Any, exchange: Exchange) -> Mess
 
     return {
         "topics": _per_partition(
-            message, response, partitions="partitions", index="partition", told=told, failed=failed
+            message, response, partitions="partitions", index="partition", row_of=row_of, failed=failed
         )
     }
 
@@ -178,7 +178,7 @@ def _delete_request(message: Message, _exchange: Exchange) -> DeleteRecordsReque
 
 
 def _delete_response(message: Message, response: Any, exchange: Exchange) -> Message:
-    def told(answer: DeletedRecords) -> Message:
+    def row_of(answer: DeletedRecords) -> Message:
         return {
             "partition_index": answer.partition,
             "low_watermark": answer.low_watermark,
@@ -194,7 +194,7 @@ def _delete_response(message: Message, response: Any, exchange: Exchange) -> Mes
 
     return {
         "topics": _per_partition(
-            message, response, partitions="partitions", index="partition_index", told=told, failed=failed
+            message, response, partitions="partitions", index="partition_index", row_of=row_of, failed=failed
         )
     }
 

@@ -6,6 +6,7 @@ import struct
 from functools import lru_cache
 from typing import Any
 
+from minikafka.errors import InvalidProducerEpoch, InvalidTxnState, ProducerFenced, TransactionAbortable
 from minikafka.wire.kafka.codec import Message, encode
 from minikafka.wire.kafka.translate.common import (
     UNKNOWN_TOPIC_ID,
@@ -16,6 +17,7 @@ from minikafka.wire.kafka.translate.common import (
     endpoints_of,
     leader_of,
 )
+from minikafka.wire.markers import TRANSACTION_V2
 from minikafka.wire.messages import (
     DescribeProducersPartition,
     DescribeProducersRequest,
@@ -29,12 +31,14 @@ from minikafka.wire.messages import (
 
 BY_ID_FROM = 13
 """Topics are named by their ids (KIP-516)."""
+ADDS_FROM = 12
+"""Partitions are added to the producer's transaction with their first batch (KIP-890)."""
 LOG_START_FROM = 5
 """Partitions are answered with their log's start."""
 
 # REPLICA_NOT_AVAILABLE is ours: a Kafka broker without the replica says NOT_LEADER_OR_FOLLOWER. KAFKA_STORAGE_ERROR
 # came with version 4.
-_CODES = {9: (99, 6), 56: (4, 6)}
+_CODES = {9: (99, 6), 56: (4, 6), TransactionAbortable.code: (11, InvalidTxnState.code)}
 
 
 def _request(message: Message, exchange: Exchange) -> ProduceRequest:
@@ -53,6 +57,8 @@ def _request(message: Message, exchange: Exchange) -> ProduceRequest:
         acks=message["acks"],
         timeout_ms=message["timeout_ms"],
         client_id=exchange.client_id,
+        transactional_id=message["transactional_id"],
+        transaction_version=TRANSACTION_V2 if exchange.version >= ADDS_FROM else 0,
         partitions=tuple(partitions),
     )
 
@@ -165,18 +171,21 @@ PRODUCE = Translation(
 def _init_request(message: Message, _exchange: Exchange) -> InitProducerIdRequest:
     return InitProducerIdRequest(
         transactional_id=message["transactional_id"],
+        transaction_timeout_ms=message["transaction_timeout_ms"],
         producer_id=message["producer_id"],
         producer_epoch=message["producer_epoch"],
     )
 
 
-def _init_response(_message: Message, response: InitProducerIdResponse, _exchange: Exchange) -> Message:
+def _init_response(_message: Message, response: InitProducerIdResponse, exchange: Exchange) -> Message:
     return {
-        "error_code": response.error_code,
+        "error_code": code_for(response.error_code, exchange.version, _INIT_CODES),
         "producer_id": response.producer_id,
         "producer_epoch": response.producer_epoch,
     }
 
+
+_INIT_CODES = {ProducerFenced.code: (4, InvalidProducerEpoch.code)}
 
 INIT_PRODUCER_ID = Translation("InitProducerId", 0, 5, _init_request, _init_response)
 
@@ -222,8 +231,8 @@ def _producers(partition: int, answer: Any) -> Message:
                 "producer_epoch": each.producer_epoch,
                 "last_sequence": each.last_sequence,
                 "last_timestamp": each.last_timestamp,
-                "coordinator_epoch": -1,
-                "current_txn_start_offset": -1,
+                "coordinator_epoch": each.coordinator_epoch,
+                "current_txn_start_offset": each.current_txn_start_offset,
             }
             for each in (() if answer.error_code else answer.active)
         ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from minikafka.errors import InvalidConfig
+from minikafka.errors import InvalidConfig, TopicAuthorizationFailed
 from minikafka.wire.admin import (
     AlterPartitionReassignmentsRequest,
     CreatePartitionsRequest,
@@ -16,6 +16,7 @@ from minikafka.wire.admin import (
     ReassignedPartition,
 )
 from minikafka.wire.kafka.codec import Message
+from minikafka.wire.kafka.schema import ZERO_UUID
 from minikafka.wire.kafka.translate.common import (
     UNKNOWN_TOPIC_ID,
     Exchange,
@@ -152,6 +153,10 @@ def _delete_response(message: Message, response: Any, exchange: Exchange) -> Mes
             answer = DeletedTopic(name=name, error_code=response.error_code, error_message=response.error_message)
         else:
             answer = found[name]
+        if answer.error_code == TopicAuthorizationFailed.code and topic_id != ZERO_UUID:
+            # A client that may not delete a topic does not learn its name from its id.
+            rows.append({"name": None, "topic_id": topic_id, "error_code": answer.error_code})
+            continue
         known = id_bytes(answer.topic_id) if answer.topic_id else topic_id
         rows.append({"name": name, "topic_id": known, **error_of(answer)})
     return {"responses": rows}

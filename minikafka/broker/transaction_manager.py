@@ -1,0 +1,291 @@
+"""Transactions on this broker: their coordinators and their APIs (KIP-98, KIP-664, KIP-890)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from minikafka.broker.api.producer_ids import ProducerIds
+from minikafka.broker.coordinator_shards import CoordinatorShards, internal_topic
+from minikafka.broker.marker_sender import MarkerSender
+from minikafka.broker.verification import Verifier
+from minikafka.config import BrokerConfig
+from minikafka.coordination.keys import partition_of
+from minikafka.errors import (
+    CoordinatorLoadInProgress,
+    CoordinatorNotAvailable,
+    InvalidRequest,
+    LeaderNotAvailable,
+    OperationNotAttempted,
+    ProtocolError,
+    UnknownTopicOrPartition,
+)
+from minikafka.groups.limits import check_group_id
+from minikafka.groups.records import OFFSETS_TOPIC
+from minikafka.ports import RequestContext, World
+from minikafka.quorum.image import MetadataImage
+from minikafka.transactions.coordinator import TransactionCoordinator
+from minikafka.transactions.records import TRANSACTIONS_TOPIC, State
+from minikafka.transactions.settings import TransactionSettings
+from minikafka.types import NO_PRODUCER, TopicPartition
+from minikafka.wire.messages import InitProducerIdRequest, InitProducerIdResponse
+from minikafka.wire.transaction_messages import (
+    AddedPartition,
+    AddedPartitions,
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    DescribedTransaction,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    TransactionPartitions,
+    WriteTxnMarkersRequest,
+)
+
+if TYPE_CHECKING:
+    from minikafka.broker.dispatch import ApiHandler
+    from minikafka.broker.flusher import Spawn
+    from minikafka.broker.replica_manager import ReplicaManager
+
+_STATE_NAMES = frozenset(each.value for each in State)
+
+
+def check_transactional_id(name: str) -> None:
+    """Raise InvalidRequest for a name that cannot be a transactional id."""
+    if not name:
+        raise InvalidRequest("transactional_id is empty", member="transactional_id")
+
+
+class TransactionManager:
+    """The transactional ids of one incarnation of a broker."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        world: World,
+        replicas: ReplicaManager,
+        producer_ids: ProducerIds,
+        *,
+        image: Callable[[], MetadataImage],
+        session_alive: Callable[[], bool],
+        broker_epoch: Callable[[], int],
+        ask_controller: Callable[[object], Awaitable[object | None]],
+        write_here: Callable[[WriteTxnMarkersRequest], Awaitable[Any]],
+        add_here: Callable[[AddPartitionsToTxnRequest], Awaitable[Any]],
+        create_offsets_topic: Callable[[], Awaitable[None]],
+        spawn: Spawn,
+    ) -> None:
+        self._world = world
+        self._image = image
+        self._session_alive = session_alive
+        self._producer_ids = producer_ids
+        self._create_offsets_topic = create_offsets_topic
+        self._spawn = spawn
+        self._clock_runs = False
+        self._settings = TransactionSettings(
+            timeout_ms_max=config.transaction_max_timeout_ms,
+            timeout_check_ms=config.transaction_timeout_check_interval_ms,
+            id_expiration_ms=config.transactional_id_expiration_ms,
+            expiration_check_ms=config.transaction_expiration_check_interval_ms,
+        )
+        self._sender = MarkerSender(
+            config.node_id,
+            world,
+            shards=lambda: self.shards,
+            image=image,
+            session_alive=session_alive,
+            broker_epoch=broker_epoch,
+            write_here=write_here,
+            spawn=spawn,
+        )
+        self.verifier = (
+            Verifier(config.node_id, world, shards=lambda: self.shards, image=image, add_here=add_here)
+            if config.transaction_partition_verification_enable
+            else None
+        )
+        """None: transactional batches are appended unverified."""
+        self.shards = CoordinatorShards(
+            world,
+            replicas,
+            TRANSACTIONS_TOPIC,
+            new_topic=lambda: internal_topic(
+                config,
+                image(),
+                TRANSACTIONS_TOPIC,
+                partitions=config.transaction_state_log_num_partitions,
+                replication_factor=config.transaction_state_log_replication_factor,
+                segment_bytes=config.transaction_state_log_segment_bytes,
+                min_insync_replicas=config.transaction_state_log_min_isr,
+            ),
+            new_coordinator=lambda: TransactionCoordinator(self._settings, events=world.events),
+            commit_timeout_s=config.transaction_commit_timeout_ms / 1000,
+            image=image,
+            session_alive=session_alive,
+            ask_controller=ask_controller,
+            spawn=spawn,
+            on_step=self._sender.wake,
+        )
+
+    def handlers(self) -> dict[str, ApiHandler]:
+        """By API."""
+        return {
+            "InitProducerId": self._init_producer_id,
+            "AddPartitionsToTxn": self._add_partitions,
+            "AddOffsetsToTxn": self._add_offsets,
+            "EndTxn": self._end,
+            "DescribeTransactions": self._describe,
+            "ListTransactions": self._list,
+        }
+
+    def on_image(self, new: MetadataImage) -> None:
+        """After the replicas took their roles: begin what this broker leads now, end what it leads no longer."""
+        self.shards.end_lost()
+        self.shards.begin_new(new)
+        if not self._clock_runs and any(True for _ in self.shards):
+            # Clusters without transactions do without this task.
+            self._clock_runs = True
+            self._spawn(self.shards.run(), "transactions")
+
+    # ---- producers ----
+
+    async def _init_producer_id(self, request: InitProducerIdRequest, _: RequestContext) -> InitProducerIdResponse:
+        if request.transactional_id is None:
+            return await self._producer_ids.handle_init_producer_id(request)
+        check_transactional_id(request.transactional_id)
+        fresh = await self._producer_id_for(request.transactional_id)
+        shard = self.shards.of(request.transactional_id)
+        response: InitProducerIdResponse = await shard.ask(
+            lambda ticket, step: shard.coordinator.initialize(ticket, request, step, new_producer_id=fresh)
+        )
+        return response
+
+    async def _producer_id_for(self, transactional_id: str) -> int:
+        """A fresh producer id if the next request of this transactional id takes one."""
+        if not self.shards.of(transactional_id).coordinator.needs_producer_id(transactional_id):
+            return NO_PRODUCER
+        try:
+            return await self._producer_ids.allocate()
+        except LeaderNotAvailable as error:
+            # Kafka's code: clients retry it with the same coordinator.
+            raise CoordinatorLoadInProgress(f"no producer id at present: {error.message}") from error
+
+    # ---- partitions ----
+
+    async def _add_partitions(
+        self, request: AddPartitionsToTxnRequest, _: RequestContext
+    ) -> AddPartitionsToTxnResponse:
+        return AddPartitionsToTxnResponse(
+            transactions=tuple([await self._added(each, request.transaction_version) for each in request.transactions])
+        )
+
+    async def _added(self, asked: TransactionPartitions, version: int) -> AddedPartitions:
+        try:
+            return await self._add(asked, version)
+        except ProtocolError as error:
+            return AddedPartitions(
+                transactional_id=asked.transactional_id,
+                error_code=error.code,
+                error_message=error.message,
+                outcome=error.outcome,
+            )
+
+    async def _add(self, asked: TransactionPartitions, version: int) -> AddedPartitions:
+        partitions = frozenset(TopicPartition(each.topic, each.partition) for each in asked.partitions)
+        check_transactional_id(asked.transactional_id)
+        shard = self.shards.of(asked.transactional_id)
+        producer = asked.producer_id, asked.producer_epoch
+        if asked.verify_only:
+            return shard.coordinator.verify(asked.transactional_id, producer, partitions)
+        unknown = frozenset(each for each in partitions if self._image().partition(each) is None)
+        if unknown:
+            return AddedPartitions(
+                transactional_id=asked.transactional_id,
+                partitions=tuple(_not_added(each, is_unknown=each in unknown) for each in sorted(partitions)),
+            )
+        response: AddedPartitions = await shard.ask(
+            lambda ticket, step: shard.coordinator.add_partitions(
+                ticket, asked.transactional_id, producer, partitions, step, version=version
+            )
+        )
+        return response
+
+    async def _add_offsets(self, request: AddOffsetsToTxnRequest, _: RequestContext) -> AddOffsetsToTxnResponse:
+        check_group_id(request.group_id)
+        check_transactional_id(request.transactional_id)
+        shard = self.shards.of(request.transactional_id)
+        topic = self._image().topics.get(OFFSETS_TOPIC)
+        if topic is None:
+            await self._create_offsets_topic()
+            raise CoordinatorNotAvailable(f"{OFFSETS_TOPIC} is being created: retry")
+        partition = TopicPartition(OFFSETS_TOPIC, partition_of(request.group_id, len(topic.partitions)))
+        added: AddedPartitions = await shard.ask(
+            lambda ticket, step: shard.coordinator.add_partitions(
+                ticket,
+                request.transactional_id,
+                (request.producer_id, request.producer_epoch),
+                frozenset({partition}),
+                step,
+            )
+        )
+        return AddOffsetsToTxnResponse(
+            error_code=added.error_code, error_message=added.error_message, outcome=added.outcome
+        )
+
+    # ---- the end ----
+
+    async def _end(self, request: EndTxnRequest, _: RequestContext) -> EndTxnResponse:
+        check_transactional_id(request.transactional_id)
+        known = self.shards.of(request.transactional_id).coordinator.knows(request.transactional_id)
+        fresh = await self._producer_id_for(request.transactional_id) if known else NO_PRODUCER
+        shard = self.shards.of(request.transactional_id)
+        response: EndTxnResponse = await shard.ask(
+            lambda ticket, step: shard.coordinator.end(ticket, request, step, new_producer_id=fresh)
+        )
+        return response
+
+    # ---- showing ----
+
+    def _describe(self, request: DescribeTransactionsRequest, _: RequestContext) -> DescribeTransactionsResponse:
+        return DescribeTransactionsResponse(
+            transactions=tuple(self._described(name) for name in request.transactional_ids)
+        )
+
+    def _described(self, name: str) -> DescribedTransaction:
+        try:
+            check_transactional_id(name)
+            return self.shards.of(name).coordinator.describe(name)
+        except ProtocolError as error:
+            return DescribedTransaction(transactional_id=name, error_code=error.code, error_message=error.message)
+
+    def _list(self, request: ListTransactionsRequest, _: RequestContext) -> ListTransactionsResponse:
+        if not self._session_alive():
+            raise CoordinatorNotAvailable("this broker has no session with the controller: ask again")
+        found = []
+        wall_ms = self._world.clock.wall_ms()
+        for shard in self.shards:
+            shard.check()
+            found += shard.coordinator.list_transactions(request, wall_ms)
+        return ListTransactionsResponse(
+            unknown_states=tuple(each for each in request.states if each not in _STATE_NAMES),
+            transactions=tuple(sorted(found, key=lambda each: each.transactional_id)),
+        )
+
+
+def _not_added(name: TopicPartition, *, is_unknown: bool) -> AddedPartition:
+    error: ProtocolError = (
+        UnknownTopicOrPartition(f"there is no partition {name}")
+        if is_unknown
+        else OperationNotAttempted(f"{name} was not added: another partition of the request was refused")
+    )
+    return AddedPartition(
+        topic=name.topic,
+        partition=name.partition,
+        error_code=error.code,
+        error_message=error.message,
+        outcome=error.outcome,
+    )

@@ -1,0 +1,146 @@
+"""Asks transaction coordinators whether partitions belong to a producer's open transaction (KIP-890).
+
+Leaders of partitions ask before they append the first batch of a transaction, and coordinators of groups before they
+write offsets. With transaction version 2 the request also adds the partitions.
+
+The coordinator's errors become errors that producers retry or abort on. They do not look for another coordinator: it is
+the broker that has asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+from minikafka.broker.coordinator_shards import CoordinatorShards
+from minikafka.errors import (
+    ConcurrentTransactions,
+    CoordinatorLoadInProgress,
+    CoordinatorNotAvailable,
+    InvalidProducerEpoch,
+    NotCoordinator,
+    NotEnoughReplicas,
+    ProducerFenced,
+    ProtocolError,
+    WorldError,
+    error_of,
+)
+from minikafka.ports import World
+from minikafka.quorum.image import MetadataImage
+from minikafka.rpc import call
+from minikafka.types import NodeId, TopicPartition
+from minikafka.wire.admin import PartitionName
+from minikafka.wire.markers import TRANSACTION_V2
+from minikafka.wire.transaction_messages import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    TransactionPartitions,
+)
+
+ANSWER_WAIT_S = 10.0
+"""Then the producer is asked to send its batch again."""
+
+BUSY_WAIT_S, BUSY_PAUSE_S = 0.1, 0.02
+"""The coordinator is still ending the producer's last transaction: how long it is repeated."""
+
+_TEMPORARY = (CoordinatorNotAvailable, CoordinatorLoadInProgress, NotCoordinator)
+
+
+class Verifier:
+    """The verifications of one broker."""
+
+    def __init__(
+        self,
+        node_id: NodeId,
+        world: World,
+        *,
+        shards: Callable[[], CoordinatorShards[Any]],
+        image: Callable[[], MetadataImage],
+        add_here: Callable[[AddPartitionsToTxnRequest], Awaitable[Any]],
+    ) -> None:
+        self._node_id = node_id
+        self._world = world
+        self._shards = shards
+        self._image = image
+        self._add_here = add_here
+
+    async def verify(
+        self,
+        transactional_id: str,
+        producer: tuple[int, int],
+        partitions: Iterable[TopicPartition],
+        *,
+        transaction_version: int,
+    ) -> dict[TopicPartition, ProtocolError]:
+        """Verify ``partitions``, or add them (transaction version 2).
+
+        Args:
+            transactional_id: Of the producer.
+            producer: Its id and epoch.
+            partitions: What is about to be written to.
+            transaction_version: Of the producer's request.
+
+        Returns:
+            Why each of the partitions may not be written to; without those that may.
+        """
+        names = tuple(partitions)
+        request = AddPartitionsToTxnRequest(
+            transactions=(
+                TransactionPartitions(
+                    transactional_id=transactional_id,
+                    producer_id=producer[0],
+                    producer_epoch=producer[1],
+                    verify_only=transaction_version < TRANSACTION_V2,
+                    partitions=tuple(PartitionName(topic=each.topic, partition=each.partition) for each in names),
+                ),
+            ),
+            transaction_version=transaction_version,
+        )
+        clock = self._world.clock
+        busy_until = clock.now() + BUSY_WAIT_S
+        while True:
+            found = await self._asked(transactional_id, names, request)
+            is_busy = any(isinstance(each, ConcurrentTransactions) for each in found.values())
+            if not is_busy or transaction_version < TRANSACTION_V2 or clock.now() >= busy_until:
+                return {name: _as_producers_error(each, transaction_version) for name, each in found.items()}
+            await asyncio.sleep(BUSY_PAUSE_S)
+
+    async def _asked(
+        self, transactional_id: str, names: tuple[TopicPartition, ...], request: AddPartitionsToTxnRequest
+    ) -> dict[TopicPartition, ProtocolError]:
+        try:
+            response = await self._response(self._shards().leader_of(transactional_id), request)
+        except WorldError as error:
+            return dict.fromkeys(names, CoordinatorNotAvailable(f"the coordinator of {transactional_id}: {error}"))
+        except ProtocolError as error:
+            return dict.fromkeys(names, error)
+        if response.error_code:
+            return dict.fromkeys(names, error_of(response.error_code, response.error_message))
+        (transaction,) = response.transactions
+        if transaction.error_code:
+            return dict.fromkeys(names, error_of(transaction.error_code, transaction.error_message))
+        return {
+            TopicPartition(each.topic, each.partition): error_of(each.error_code, each.error_message)
+            for each in transaction.partitions
+            if each.error_code
+        }
+
+    async def _response(self, leader: NodeId, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
+        if leader == self._node_id:
+            response: AddPartitionsToTxnResponse = await self._add_here(request)
+        else:
+            deadline = self._world.clock.now() + ANSWER_WAIT_S
+            response = await call(self._world.network, self._image().brokers[leader].address, request, deadline)
+        return response
+
+
+def _as_producers_error(error: ProtocolError, transaction_version: int) -> ProtocolError:
+    """Kafka's mapping: what a producer does about these errors leads to a new attempt, or to an abort."""
+    if isinstance(error, _TEMPORARY) or (
+        isinstance(error, ConcurrentTransactions) and transaction_version < TRANSACTION_V2
+    ):
+        return NotEnoughReplicas(f"the transaction could not be verified: {error.message}")
+    if isinstance(error, ProducerFenced):
+        return InvalidProducerEpoch(error.message)
+    return error

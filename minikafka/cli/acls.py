@@ -1,0 +1,316 @@
+"""``minikafka acls``: access control lists, with the options of ``kafka-acls.sh``.
+
+``add`` creates one entry for each combination of resource, principal, host and operation. ``list`` and ``remove``
+take the same options as filters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import product
+from typing import Any, TypeVar
+
+import click
+
+from minikafka.cli.admin import with_admin
+from minikafka.cli.running import Commands, Misuse, run
+from minikafka.cli.tables import bootstrap_option, list_output_option, many, print_json, print_table
+from minikafka.wire.acls import (
+    CLUSTER_NAME,
+    WILDCARD,
+    Acl,
+    AclFilter,
+    AclOperation,
+    AclPermission,
+    PatternType,
+    ResourceType,
+)
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+ALLOW, DENY = AclPermission.ALLOW, AclPermission.DENY
+READ, WRITE, CREATE, DESCRIBE = AclOperation.READ, AclOperation.WRITE, AclOperation.CREATE, AclOperation.DESCRIBE
+COLUMNS = ("Resource", "Name", "Pattern", "Principal", "Host", "Operation", "Permission")
+
+
+def kafkas(each: IntEnum) -> str:
+    """A number's name as Kafka's tools print and read it: ``DescribeConfigs`` for DESCRIBE_CONFIGS."""
+    return "".join(word.capitalize() for word in each.name.split("_"))
+
+
+OPERATIONS = {kafkas(each): each for each in AclOperation if each >= AclOperation.ALL}
+PATTERNS = {"literal": PatternType.LITERAL, "prefixed": PatternType.PREFIXED}
+PATTERN_FILTERS = {**PATTERNS, "match": PatternType.MATCH, "any": PatternType.ANY}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """The options that several commands take."""
+
+    topics: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    cluster: bool = False
+    transactional_ids: tuple[str, ...] = ()
+    pattern: str = "literal"
+    operations: tuple[str, ...] = ()
+    allowed: tuple[str, ...] = ()
+    denied: tuple[str, ...] = ()
+    allow_hosts: tuple[str, ...] = ()
+    deny_hosts: tuple[str, ...] = ()
+
+    def resources(self) -> list[tuple[ResourceType, str]]:
+        """The resources that are named."""
+        return [
+            *((ResourceType.TOPIC, name) for name in self.topics),
+            *((ResourceType.GROUP, name) for name in self.groups),
+            *([(ResourceType.CLUSTER, CLUSTER_NAME)] if self.cluster else []),
+            *((ResourceType.TRANSACTIONAL_ID, name) for name in self.transactional_ids),
+        ]
+
+    def parties(self) -> list[tuple[AclPermission, str, str]]:
+        """Permission, principal and host of each party that is named; Misuse for a host without a principal."""
+        for hosts, principals, kind in (
+            (self.allow_hosts, self.allowed, "allow"),
+            (self.deny_hosts, self.denied, "deny"),
+        ):
+            if hosts and not principals:
+                raise Misuse(f"--{kind}-host needs --{kind}-principal")
+        return [
+            *((ALLOW, *each) for each in product(self.allowed, self.allow_hosts or (WILDCARD,))),
+            *((DENY, *each) for each in product(self.denied, self.deny_hosts or (WILDCARD,))),
+        ]
+
+
+def acls_to_add(chosen: Chosen, *, producer: bool, consumer: bool, idempotent: bool) -> list[Acl]:
+    """The entries that ``add`` creates; Misuse says what is missing."""
+    parties = chosen.parties()
+    if not parties:
+        raise Misuse("no principal is named: add --allow-principal or --deny-principal, such as User:alice")
+    wanted = list(_of_roles(chosen, producer=producer, consumer=consumer, idempotent=idempotent))
+    if not (producer or consumer):
+        if not chosen.resources():
+            raise Misuse("no resource is named: add --topic, --group, --cluster or --transactional-id")
+        operations = [OPERATIONS[name] for name in chosen.operations] or [AclOperation.ALL]
+        wanted = [(*resource, operation) for resource in chosen.resources() for operation in operations]
+    return [
+        Acl(
+            resource_type=kind,
+            resource_name=name,
+            pattern_type=PatternType.LITERAL if kind == ResourceType.CLUSTER else PATTERNS[chosen.pattern],
+            principal=principal,
+            host=host,
+            operation=operation,
+            permission=permission,
+        )
+        for (kind, name, operation), (permission, principal, host) in product(dict.fromkeys(wanted), parties)
+    ]
+
+
+def _of_roles(
+    chosen: Chosen, *, producer: bool, consumer: bool, idempotent: bool
+) -> Iterable[tuple[ResourceType, str, AclOperation]]:
+    """What --producer and --consumer stand for, as in Kafka. Misuse if a resource is missing or is not used."""
+    if not (producer or consumer):
+        if idempotent:
+            raise Misuse("--idempotent needs --producer")
+        return
+    if chosen.operations or chosen.cluster:
+        raise Misuse("--producer and --consumer choose the operations: leave out --operation and --cluster")
+    if not chosen.topics or (consumer and not chosen.groups):
+        raise Misuse("--producer needs --topic, --consumer needs --topic and --group")
+    for topic in chosen.topics:
+        operations = ((WRITE, CREATE) if producer else ()) + ((READ,) if consumer else ()) + (DESCRIBE,)
+        yield from ((ResourceType.TOPIC, topic, each) for each in operations)
+    if consumer:
+        yield from ((ResourceType.GROUP, group, READ) for group in chosen.groups)
+    if producer:
+        for name in chosen.transactional_ids:
+            yield from ((ResourceType.TRANSACTIONAL_ID, name, each) for each in (WRITE, DESCRIBE))
+        if idempotent:
+            yield ResourceType.CLUSTER, CLUSTER_NAME, AclOperation.IDEMPOTENT_WRITE
+
+
+def filters(chosen: Chosen, principals: Sequence[str] = ()) -> list[AclFilter]:
+    """The filters for ``list`` and ``remove``: everything if nothing is named."""
+    parties: list[tuple[int, str | None, str | None]] = [(AclPermission.ANY, each, None) for each in principals]
+    for permission, named, hosts in (
+        (ALLOW, chosen.allowed, chosen.allow_hosts),
+        (DENY, chosen.denied, chosen.deny_hosts),
+    ):
+        if named or hosts:
+            parties += [(permission, *each) for each in product(named or (None,), hosts or (None,))]
+    resources: list[tuple[int, str | None]] = list(chosen.resources())
+    operations: list[int] = [OPERATIONS[name] for name in chosen.operations]
+    return [
+        AclFilter(
+            resource_type=kind,
+            resource_name=name,
+            pattern_type=PATTERN_FILTERS[chosen.pattern],
+            principal=principal,
+            host=host,
+            operation=operation,
+            permission=permission,
+        )
+        for (kind, name), (permission, principal, host), operation in product(
+            resources or [(ResourceType.ANY, None)],
+            parties or [(AclPermission.ANY, None, None)],
+            operations or [AclOperation.ANY],
+        )
+    ]
+
+
+# ---- commands --------------------------------------------------------------------------------------------------------
+
+
+@click.group(
+    cls=Commands,
+    epilog="""\b
+Examples:
+  minikafka acls add --allow-principal User:alice --producer --topic orders
+  minikafka acls add --allow-principal User:bob --consumer --topic orders --group billing
+  minikafka acls list --topic orders
+  minikafka acls remove --allow-principal User:bob --topic orders""",
+)
+def command() -> None:
+    """Access control lists: which principal may do what with topics, groups and the cluster."""
+
+
+def _several(name: str, parameter: str, meaning: str, metavar: str) -> Callable[[Decorated], Decorated]:
+    return click.option(name, parameter, multiple=True, metavar=metavar, help=f"{meaning} (repeatable).")
+
+
+def _common(patterns: Iterable[str], default: str) -> Callable[[Decorated], Decorated]:
+    options = [
+        _several("--topic", "topics", "Topic of the ACLs; * means all topics", "TOPIC"),
+        _several("--group", "groups", "Consumer group of the ACLs; * means all groups", "GROUP"),
+        click.option("--cluster", is_flag=True, help="ACLs of the cluster itself."),
+        _several("--transactional-id", "transactional_ids", "Transactional id of the ACLs", "ID"),
+        click.option(
+            "--resource-pattern-type",
+            "pattern",
+            type=click.Choice(list(patterns), case_sensitive=False),
+            default=default,
+            show_default=True,
+            help="How the names of resources are compared.",
+        ),
+        click.option(
+            "--operation",
+            "operations",
+            multiple=True,
+            type=click.Choice(list(OPERATIONS), case_sensitive=False),
+            help="Operation of the ACLs (repeatable).",
+        ),
+        _several("--allow-principal", "allowed", "Principal of ACLs that allow, such as User:alice", "TYPE:NAME"),
+        _several("--deny-principal", "denied", "Principal of ACLs that deny; User:* means everybody", "TYPE:NAME"),
+        _several("--allow-host", "allow_hosts", "IP address from which --allow-principal is allowed", "ADDRESS"),
+        _several("--deny-host", "deny_hosts", "IP address from which --deny-principal is denied", "ADDRESS"),
+    ]
+
+    def decorate(function: Decorated) -> Decorated:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+@command.command(
+    epilog="""\b
+Examples:
+  minikafka acls add --allow-principal User:alice --operation Read --operation Describe --topic orders
+  minikafka acls add --allow-principal User:alice --producer --topic team-a. --resource-pattern-type prefixed
+  minikafka acls add --deny-principal 'User:*' --deny-host 10.0.0.7 --topic '*'
+
+Without --operation, --producer and --consumer, the ACLs are for all operations. --producer stands for Write,
+Create and Describe of the topics, and Write and Describe of the transactional ids; --consumer for Read and
+Describe of the topics, and Read of the groups."""
+)
+@_common(PATTERNS, "literal")
+@click.option("--producer", is_flag=True, help="The operations that a producer needs.")
+@click.option("--consumer", is_flag=True, help="The operations that a consumer needs.")
+@click.option("--idempotent", is_flag=True, help="With --producer: IdempotentWrite on the cluster too.")
+@bootstrap_option
+@list_output_option
+def add(
+    bootstrap: str,
+    output: str,
+    producer: bool,  # noqa: FBT001 - click's form
+    consumer: bool,  # noqa: FBT001
+    idempotent: bool,  # noqa: FBT001
+    **options: Any,
+) -> None:
+    """Create ACLs: one for each combination of resource, principal, host and operation."""
+    acls = acls_to_add(Chosen(**options), producer=producer, consumer=consumer, idempotent=idempotent)
+    run(lambda: with_admin(bootstrap, lambda admin: admin.create_acls(acls)))
+    _draw(acls, output, "added")
+
+
+@command.command(
+    "list",
+    epilog="""\b
+Examples:
+  minikafka acls list
+  minikafka acls list --topic orders --resource-pattern-type match
+  minikafka acls list --principal User:alice -o json
+
+With --resource-pattern-type match, all ACLs are listed that apply to the named resources, also those of prefixes
+and of *.""",
+)
+@_common(PATTERN_FILTERS, "any")
+@_several("--principal", "principals", "Principal whose ACLs are listed", "TYPE:NAME")
+@bootstrap_option
+@list_output_option
+def list_acls(bootstrap: str, output: str, principals: tuple[str, ...], **options: Any) -> None:
+    """List the ACLs that match the options, or all."""
+    wanted = filters(Chosen(**options), principals)
+
+    async def described(admin: Any) -> list[Acl]:
+        return [acl for each in wanted for acl in await admin.describe_acls(each)]
+
+    _draw(list(dict.fromkeys(run(lambda: with_admin(bootstrap, described)))), output, "")
+
+
+@command.command(
+    epilog="""\b
+Examples:
+  minikafka acls remove --allow-principal User:alice --operation Read --topic orders
+  minikafka acls remove --topic orders
+  minikafka acls remove --all"""
+)
+@_common(PATTERN_FILTERS, "literal")
+@click.option("--all", "everything", is_flag=True, help="Remove all ACLs.")
+@bootstrap_option
+@list_output_option
+def remove(bootstrap: str, output: str, everything: bool, **options: Any) -> None:  # noqa: FBT001 - click's form
+    """Delete the ACLs that match the options, and print them."""
+    chosen = Chosen(**options)
+    is_narrow = chosen != Chosen(pattern=chosen.pattern)
+    if everything == is_narrow:
+        raise Misuse("choose the ACLs with options such as --topic, or give --all")
+    wanted = [AclFilter()] if everything else filters(chosen)
+    _draw(run(lambda: with_admin(bootstrap, lambda admin: admin.delete_acls(wanted))), output, "removed")
+
+
+def _draw(acls: Sequence[Acl], output: str, done: str) -> None:
+    rows = [_row(acl) for acl in acls]
+    rows.sort()
+    if output == "json":
+        print_json({"acls": [dict(zip(map(str.lower, COLUMNS), row, strict=True)) for row in rows]})
+    elif rows or output == "tsv":
+        print_table(COLUMNS, rows, output)
+    if output == "table" and (done or not rows):
+        click.echo(f"{many(len(rows), 'ACL')} {done}." if done else "No ACL matches.")
+
+
+def _row(acl: Acl) -> tuple[str, ...]:
+    return (
+        kafkas(ResourceType(acl.resource_type)),
+        acl.resource_name,
+        kafkas(PatternType(acl.pattern_type)),
+        acl.principal,
+        acl.host,
+        kafkas(AclOperation(acl.operation)),
+        kafkas(AclPermission(acl.permission)),
+    )

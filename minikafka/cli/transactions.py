@@ -1,0 +1,324 @@
+"""``minikafka transactions``: list, describe, find hanging ones and abort them, as ``kafka-transactions.sh`` does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from minikafka import AdminClient
+from minikafka.cli.admin import parse_partition, partitions_of, with_admin
+from minikafka.cli.running import Commands, Failure, Misuse, run
+from minikafka.cli.tables import bootstrap_option, list_output_option, print_json, print_table
+from minikafka.client.coordinator import TRANSACTION_KEY
+from minikafka.transactions.hanging import OpenTransaction
+from minikafka.transactions.records import State
+from minikafka.types import NodeId, TopicPartition
+from minikafka.wire.messages import ActiveProducer
+from minikafka.wire.transaction_messages import DescribedTransaction, ListedTransaction
+
+STATES = tuple(each.value for each in State)
+LISTED = ("TransactionalId", "Coordinator", "ProducerId", "TransactionState")
+DESCRIBED = (
+    "CoordinatorId",
+    "TransactionalId",
+    "ProducerId",
+    "ProducerEpoch",
+    "TransactionState",
+    "TransactionTimeoutMs",
+    "CurrentTransactionStartTimeMs",
+    "TopicPartitions",
+)
+PRODUCERS = (
+    "Partition",
+    "ProducerId",
+    "ProducerEpoch",
+    "LatestCoordinatorEpoch",
+    "LastSequence",
+    "LastTimestamp",
+    "CurrentTransactionStartOffset",
+)
+HANGING = ("Topic", "Partition", "ProducerId", "ProducerEpoch", "CoordinatorEpoch", "StartOffset", "LastTimestamp")
+
+
+@click.group(
+    cls=Commands,
+    epilog="""\b
+Examples:
+  minikafka transactions list
+  minikafka transactions describe payments-1
+  minikafka transactions describe-producers orders-0
+  minikafka transactions find-hanging
+  minikafka transactions abort orders-0 --start-offset 4711""",
+)
+def command() -> None:
+    """List and describe transactions; find and abort hanging ones."""
+
+
+@command.command(
+    name="list",
+    epilog="""\b
+Examples:
+  minikafka transactions list
+  minikafka transactions list --state Ongoing --running-longer-than-ms 60000
+  minikafka transactions list --producer-id 4000 -o json""",
+)
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    type=click.Choice(STATES, case_sensitive=False),
+    help="Only transactional ids in this state (repeatable).",
+)
+@click.option("--producer-id", "producer_ids", multiple=True, type=int, help="Only this producer id (repeatable).")
+@click.option(
+    "--running-longer-than-ms",
+    "duration_ms",
+    type=click.IntRange(min=0),
+    default=None,
+    help="Only transactions that have been open for longer than this.",
+)
+@bootstrap_option
+@list_output_option
+def list_(
+    states: tuple[str, ...], producer_ids: tuple[int, ...], duration_ms: int | None, bootstrap: str, output: str
+) -> None:
+    """List the transactional ids of all coordinators."""
+
+    async def listed(admin: AdminClient) -> dict[NodeId, tuple[ListedTransaction, ...]]:
+        return await admin.list_transactions(
+            states=states, producer_ids=producer_ids, duration_ms=-1 if duration_ms is None else duration_ms
+        )
+
+    found = run(lambda: with_admin(bootstrap, listed))
+    rows = sorted(
+        (each.transactional_id, node, each.producer_id, each.state) for node, part in found.items() for each in part
+    )
+    if output == "json":
+        names = ("transactional_id", "coordinator", "producer_id", "state")
+        print_json({"transactions": [dict(zip(names, row, strict=True)) for row in rows]})
+    else:
+        print_table(LISTED, rows, output)
+
+
+@command.command(
+    epilog="""\b
+Examples:
+  minikafka transactions describe payments-1
+  minikafka transactions describe payments-1 payments-2 -o json"""
+)
+@click.argument("transactional_ids", nargs=-1, required=True, metavar="TRANSACTIONAL-ID...")
+@bootstrap_option
+@list_output_option
+def describe(transactional_ids: tuple[str, ...], bootstrap: str, output: str) -> None:
+    """Show state, producer, timeout and partitions of transactional ids."""
+
+    async def described(admin: AdminClient) -> list[tuple[NodeId, DescribedTransaction]]:
+        found = await admin.describe_transactions(transactional_ids)
+        return [(await admin.find_coordinator(each.transactional_id, TRANSACTION_KEY), each) for each in found]
+
+    found = run(lambda: with_admin(bootstrap, described))
+    if output == "json":
+        print_json({"transactions": [_transaction_json(node, each) for node, each in found]})
+        return
+    rows = [
+        (
+            node,
+            each.transactional_id,
+            each.producer_id,
+            each.producer_epoch,
+            each.state,
+            each.timeout_ms,
+            each.started_ms if each.started_ms >= 0 else None,
+            [f"{one.topic}-{one.partition}" for one in each.partitions],
+        )
+        for node, each in found
+    ]
+    print_table(DESCRIBED, rows, output)
+
+
+def _transaction_json(coordinator: NodeId, each: DescribedTransaction) -> dict[str, Any]:
+    return {
+        "transactional_id": each.transactional_id,
+        "coordinator": coordinator,
+        "state": each.state,
+        "producer_id": each.producer_id,
+        "producer_epoch": each.producer_epoch,
+        "timeout_ms": each.timeout_ms,
+        "started_ms": each.started_ms if each.started_ms >= 0 else None,
+        "partitions": [{"topic": one.topic, "partition": one.partition} for one in each.partitions],
+    }
+
+
+@command.command(
+    name="describe-producers",
+    epilog="""\b
+Examples:
+  minikafka transactions describe-producers orders-0
+  minikafka transactions describe-producers orders-0 orders-1 -o json""",
+)
+@click.argument("partitions", nargs=-1, required=True, metavar="TOPIC-PARTITION...")
+@bootstrap_option
+@list_output_option
+def describe_producers(partitions: tuple[str, ...], bootstrap: str, output: str) -> None:
+    """Show the producers that the leader of a partition knows, with their open transactions."""
+    names = [parse_partition(each) for each in partitions]
+    found = run(lambda: with_admin(bootstrap, lambda admin: admin.describe_producers(names)))
+    if output == "json":
+        print_json({"partitions": [_producers_json(name, producers) for name, producers in found.items()]})
+        return
+    rows = [
+        (
+            str(name),
+            each.producer_id,
+            each.producer_epoch,
+            each.coordinator_epoch,
+            each.last_sequence,
+            each.last_timestamp,
+            each.current_txn_start_offset if each.current_txn_start_offset >= 0 else None,
+        )
+        for name, producers in found.items()
+        for each in producers
+    ]
+    print_table(PRODUCERS, rows, output)
+
+
+def _producers_json(name: TopicPartition, producers: Sequence[ActiveProducer]) -> dict[str, Any]:
+    return {
+        "topic": name.topic,
+        "partition": name.partition,
+        "producers": [
+            {
+                "producer_id": each.producer_id,
+                "producer_epoch": each.producer_epoch,
+                "last_sequence": each.last_sequence,
+                "last_timestamp": each.last_timestamp,
+                "coordinator_epoch": each.coordinator_epoch,
+                "transaction_start_offset": (
+                    each.current_txn_start_offset if each.current_txn_start_offset >= 0 else None
+                ),
+            }
+            for each in producers
+        ],
+    }
+
+
+@command.command(
+    name="find-hanging",
+    epilog="""\b
+Examples:
+  minikafka transactions find-hanging
+  minikafka transactions find-hanging --topic orders
+  minikafka transactions find-hanging --broker-id 2 --max-transaction-timeout 60 -o json
+
+A hanging transaction is open in a partition, and no coordinator knows it: consumers with
+isolation.level=read_committed wait at its start offset until `minikafka transactions abort` ends it.""",
+)
+@click.option("--topic", help="Only partitions of this topic (default: all topics).")
+@click.option("--partition", type=click.IntRange(min=0), help="Only this partition; needs --topic.")
+@click.option("--broker-id", type=int, help="Only partitions that this broker leads.")
+@click.option(
+    "--max-transaction-timeout",
+    "minutes",
+    type=click.IntRange(min=0),
+    default=15,
+    show_default=True,
+    metavar="MINUTES",
+    help="Only transactions without a batch for this long; use the largest transaction.max.timeout.ms of the brokers.",
+)
+@bootstrap_option
+@list_output_option
+def find_hanging(
+    topic: str | None, partition: int | None, broker_id: int | None, minutes: int, bootstrap: str, output: str
+) -> None:
+    """Find open transactions that no coordinator will end."""
+    if partition is not None and topic is None:
+        raise Misuse("--partition needs --topic")
+
+    async def hanging(admin: AdminClient) -> list[OpenTransaction]:
+        topics = await admin.describe_topics(None if topic is None else [topic])
+        led = {TopicPartition(each.topic, one.partition): one.leader for each in topics for one in each.partitions}
+        chosen = [
+            each
+            for each in partitions_of(topics)
+            if partition in (None, each.partition) and broker_id in (None, led[each])
+        ]
+        if not chosen:
+            raise Failure("no partition matches --topic, --partition and --broker-id")
+        return await admin.find_hanging_transactions(chosen, older_than_ms=minutes * 60_000)
+
+    found = sorted(run(lambda: with_admin(bootstrap, hanging)))
+    if output == "json":
+        print_json({"transactions": [_hanging_json(each) for each in found]})
+    elif found or output == "tsv":
+        rows = [(*each.partition, *each[1:]) for each in found]
+        print_table(HANGING, rows, output)
+    else:
+        click.echo("No transaction hangs.")
+
+
+def _hanging_json(each: OpenTransaction) -> dict[str, Any]:
+    return {
+        "topic": each.partition.topic,
+        "partition": each.partition.partition,
+        "producer_id": each.producer_id,
+        "producer_epoch": each.producer_epoch,
+        "coordinator_epoch": each.coordinator_epoch,
+        "start_offset": each.start_offset,
+        "last_timestamp": each.last_timestamp,
+    }
+
+
+@command.command(
+    epilog="""\b
+Examples:
+  minikafka transactions abort orders-0 --start-offset 4711
+  minikafka transactions abort orders-0 --start-offset 4711 --force
+
+Without --force, only a hanging transaction is aborted. A transaction that a coordinator knows is ended by its
+producer or its timeout: aborted here, it may be committed in its other partitions."""
+)
+@click.argument("partition", metavar="TOPIC-PARTITION")
+@click.option(
+    "--start-offset",
+    type=click.IntRange(min=0),
+    required=True,
+    help="First offset of the transaction, as find-hanging and describe-producers print it.",
+)
+@click.option("--force", is_flag=True, help="Abort the transaction even if a coordinator knows it.")
+@bootstrap_option
+@list_output_option
+def abort(partition: str, start_offset: int, force: bool, bootstrap: str, output: str) -> None:  # noqa: FBT001 - click's flag
+    """Abort the hanging transaction that begins at an offset of TOPIC-PARTITION."""
+    name = parse_partition(partition)
+
+    async def aborted(admin: AdminClient) -> OpenTransaction:
+        found = [each for each in await admin.open_transactions([name]) if each.start_offset == start_offset]
+        if not found:
+            raise Failure(
+                f"{name} has no open transaction at offset {start_offset}; "
+                f"`minikafka transactions describe-producers {name}` shows the open ones"
+            )
+        hanging = [] if force else await admin.find_hanging_transactions([name], older_than_ms=0)
+        if not force and start_offset not in [each.start_offset for each in hanging]:
+            raise Failure(
+                f"the transaction at offset {start_offset} of {name} is not hanging: its coordinator knows it, and its "
+                f"producer or its timeout ends it; see `minikafka transactions list --producer-id "
+                f"{found[0].producer_id}`, or give --force"
+            )
+        await admin.abort_transaction(
+            name,
+            producer_id=found[0].producer_id,
+            producer_epoch=found[0].producer_epoch,
+            coordinator_epoch=found[0].coordinator_epoch,
+        )
+        return found[0]
+
+    done = run(lambda: with_admin(bootstrap, aborted))
+    if output == "json":
+        print_json({"aborted": _hanging_json(done)})
+    else:
+        print_table(HANGING, [(*done.partition, *done[1:])], output)
+    if output == "table":
+        click.echo("Transaction aborted.")

@@ -1,0 +1,281 @@
+"""A producer's transactions: which call is legal when, and what is asked of the coordinators (KIP-98, KIP-890).
+
+It speaks transaction version 2 only: each end of a transaction raises the producer's epoch, and partitions join the
+transaction with their first batch. Requests overtake each other here, on several connections: without an epoch for each
+transaction, a late batch or a late EndTxn could act on the next one.
+
+- A commit is requested after every batch of the transaction has been acknowledged. If any failed, the transaction can
+  only be aborted: the abort raises the epoch, and so fences whatever is still under way.
+- A commit without a response may have happened: only the same commit may be requested again.
+- Another producer with the same transactional id ends this one for good.
+
+States: ``begin`` -> open -> ``commit`` or ``abort`` -> idle. A failure makes an open transaction doomed (abort only); a
+fenced producer is dead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any
+
+from minikafka.client.accumulator import Accumulator
+from minikafka.client.batches import Identity
+from minikafka.client.caller import Backoff
+from minikafka.client.coordinator import GROUP_KEY, LOOK_AGAIN, TRANSACTION_KEY, Coordinator
+from minikafka.client.metadata import Metadata
+from minikafka.client.sender import Sender
+from minikafka.client.settings import ProducerConfig
+from minikafka.client.structs import GroupMetadata
+from minikafka.errors import (
+    UNKNOWN,
+    ConcurrentTransactions,
+    InvalidProducerEpoch,
+    InvalidProducerIdMapping,
+    InvalidRequest,
+    InvalidTxnState,
+    ProducerFenced,
+    ProtocolError,
+    RequestTimedOut,
+    TransactionAbortable,
+)
+from minikafka.ports import World
+from minikafka.types import Offset, TopicPartition
+from minikafka.wire.group_messages import CommitPartition
+from minikafka.wire.markers import TRANSACTION_V2
+from minikafka.wire.messages import InitProducerIdRequest, InitProducerIdResponse
+from minikafka.wire.outcomes import error_in
+from minikafka.wire.transaction_messages import (
+    EndTxnRequest,
+    EndTxnResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+)
+
+_FENCED = (ProducerFenced, InvalidProducerEpoch, InvalidProducerIdMapping, InvalidTxnState)
+"""Responses of the transaction coordinator after which this producer cannot go on."""
+
+BUSY_PAUSE_S = 0.02
+"""The coordinator is still ending the last transaction: it takes milliseconds."""
+
+
+class State(Enum):
+    """What a transactional producer may do."""
+
+    NEW = "is not started"
+    IDLE = "has no open transaction"
+    OPEN = "has an open transaction"
+    DOOMED = "has a transaction that can only be aborted"
+    COMMITTING = "has a transaction whose commit is under way"
+    ABORTING = "has a transaction whose abort is under way"
+    DEAD = "was fenced"
+
+
+class Transactions:
+    """The transactions of one producer, one after the other."""
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        world: World,
+        metadata: Metadata,
+        sender: Sender,
+        accumulator: Accumulator[Any],
+        *,
+        on_doomed: Callable[[], None],
+    ) -> None:
+        self.state = State.NEW
+        self.number = 0
+        """Of the transaction that was begun last."""
+        self._name = config.transactional_id or ""
+        self._config = config
+        self._world = world
+        self._metadata = metadata
+        self._sender = sender
+        self._accumulator = accumulator
+        self._coordinator = Coordinator(self._name, config, world, metadata, key_type=TRANSACTION_KEY)
+        self._groups: dict[str, Coordinator] = {}
+        self._backoff = Backoff(world.random, base_ms=config.retry_backoff_ms, max_ms=config.retry_backoff_max_ms)
+        self._identity = Identity(-1, -1)
+        self._has_offsets = False
+        self._why: ProtocolError | None = None
+        """Why the transaction is doomed, or the producer dead."""
+        self._on_doomed = on_doomed
+        sender.on_failure = self.doom
+
+    # ---- checks ----
+
+    def check_open(self) -> int:
+        """The number of the open transaction. Raises unless records may be sent."""
+        if self.state is State.OPEN:
+            return self.number
+        raise self._refusal("records are sent within a transaction: call begin_transaction first")
+
+    def _refusal(self, advice: str) -> ProtocolError:
+        if self.state is State.DEAD and self._why is not None:
+            return type(self._why)(f"{self._named}: {self._why.message}; make a new producer")
+        if self.state is State.DOOMED and self._why is not None:
+            return TransactionAbortable(
+                f"{self._named}: the transaction must be aborted, because of {self._why.name}: {self._why.message}"
+            )
+        return InvalidRequest(f"{self._named} {self.state.value}: {advice}")
+
+    @property
+    def _named(self) -> str:
+        return f"the producer of transactional_id={self._name}"
+
+    def doom(self, error: ProtocolError) -> None:
+        """A batch of the transaction failed: it can only be aborted."""
+        if self.state in (State.OPEN, State.COMMITTING):
+            self.state, self._why = State.DOOMED, error
+            self._on_doomed()
+            self._sender.drop_unsent(error)
+
+    # ---- calls ----
+
+    async def initialize(self) -> None:
+        """Get the producer id, and fence every producer that had this transactional id before."""
+        request = InitProducerIdRequest(
+            transactional_id=self._name, transaction_timeout_ms=self._config.transaction_timeout_ms
+        )
+        response: InitProducerIdResponse = await self._asked(self._coordinator, request)
+        error = error_in(response)
+        if error is not None:
+            raise error
+        self._take_identity(response.producer_id, response.producer_epoch)
+        self.state = State.IDLE
+
+    def begin(self) -> None:
+        """Open a transaction; nothing is sent for it yet."""
+        if self.state is not State.IDLE:
+            raise self._refusal("end the transaction before the next one begins")
+        self.number += 1
+        self._has_offsets = False
+        self.state = State.OPEN
+
+    async def commit(self) -> None:
+        """Wait for every acknowledgement, and commit.
+
+        Raises:
+            TransactionAbortable: A record or the offsets failed; nothing was committed. Abort the transaction.
+            ProducerFenced: Another producer has taken over, or the transaction timed out. Nothing was committed.
+            RequestTimedOut: The outcome is unknown; call ``commit_transaction`` again.
+        """
+        if self.state not in (State.OPEN, State.COMMITTING):
+            raise self._refusal("there is nothing to commit")
+        self.state = State.COMMITTING
+        await self._sender.flushed()
+        self._sender.check()
+        if self.state is not State.COMMITTING:
+            raise self._refusal("there is nothing to commit")
+        await self._end(is_commit=True)
+
+    async def abort(self) -> None:
+        """Drop what is not sent, wait until nothing is under way, and abort."""
+        if self.state not in (State.OPEN, State.DOOMED, State.ABORTING):
+            raise self._refusal("there is nothing to abort")
+        self.state = State.ABORTING
+        self._sender.drop_unsent(TransactionAbortable(f"{self._named}: the transaction was aborted"))
+        await self._sender.flushed()
+        self._sender.check()
+        await self._end(is_commit=False)
+
+    async def _end(self, *, is_commit: bool) -> None:
+        if not self._accumulator.has_sent and not self._has_offsets:
+            # The coordinator knows of no transaction.
+            self._take_identity(*self._identity)
+            self.state, self._why = State.IDLE, None
+            return
+        request = EndTxnRequest(
+            transactional_id=self._name,
+            producer_id=self._identity.producer_id,
+            producer_epoch=self._identity.epoch,
+            committed=is_commit,
+            transaction_version=TRANSACTION_V2,
+        )
+        response: EndTxnResponse = await self._asked(self._coordinator, request)
+        error = error_in(response)
+        if error is None:
+            self._take_identity(response.producer_id, response.producer_epoch)
+            self.state, self._why = State.IDLE, None
+            return
+        if isinstance(error, _FENCED):
+            self.state, self._why = State.DEAD, error
+        elif isinstance(error, TransactionAbortable) and is_commit:
+            self.state, self._why = State.DOOMED, error
+        raise error
+
+    def _take_identity(self, producer_id: int, epoch: int) -> None:
+        self._identity = Identity(producer_id, epoch)
+        self._sender.begin_identity(self._identity)
+
+    async def send_offsets(self, offsets: Mapping[TopicPartition, CommitPartition], group: GroupMetadata) -> None:
+        """Commit offsets of a group in the transaction, fenced by the member's generation (KIP-447)."""
+        number = self.check_open()
+        self._has_offsets = True
+        coordinator = self._groups.get(group.group_id)
+        if coordinator is None:
+            coordinator = Coordinator(group.group_id, self._config, self._world, self._metadata, key_type=GROUP_KEY)
+            self._groups[group.group_id] = coordinator
+        request = TxnOffsetCommitRequest(
+            transactional_id=self._name,
+            group_id=group.group_id,
+            producer_id=self._identity.producer_id,
+            producer_epoch=self._identity.epoch,
+            generation_id=group.generation_id,
+            member_id=group.member_id,
+            group_instance_id=group.group_instance_id,
+            transaction_version=TRANSACTION_V2,
+            partitions=tuple(offsets.values()),
+        )
+        try:
+            response: TxnOffsetCommitResponse = await self._asked(coordinator, request, _error_of_offsets)
+            error = _error_of_offsets(response)
+            if error is not None:
+                raise error
+        except BaseException as failure:
+            # Also when the caller was cancelled: nobody knows whether the offsets belong to the transaction.
+            why = failure if isinstance(failure, ProtocolError) else RequestTimedOut(repr(failure), outcome=UNKNOWN)
+            if self.number == number:
+                self.doom(why)
+            raise
+
+    async def _asked(
+        self,
+        coordinator: Coordinator,
+        request: object,
+        error_of: Callable[[Any], ProtocolError | None] = error_in,
+    ) -> Any:
+        """The response, once no other operation on the transaction is under way. RequestTimedOut."""
+        deadline = self._world.clock.now() + self._config.default_api_timeout_ms / 1000
+        while True:
+            response = await coordinator.ask(request, deadline=deadline, error_of=error_of)
+            error = error_of(response)
+            if not isinstance(error, ConcurrentTransactions):
+                return response
+            if self._world.clock.now() + BUSY_PAUSE_S >= deadline:
+                raise RequestTimedOut(f"{self._named}: {error.message}", outcome=UNKNOWN)
+            await asyncio.sleep(BUSY_PAUSE_S)
+
+
+def _error_of_offsets(response: Any) -> ProtocolError | None:
+    """The error of the whole request, or else a partition's; first one that is worth another attempt."""
+    found = error_in(response)
+    if found is not None:
+        return found
+    errors = [error for each in response.partitions if (error := error_in(each)) is not None]
+    return next((each for each in errors if isinstance(each, LOOK_AGAIN)), errors[0] if errors else None)
+
+
+def offsets_of(given: Mapping[TopicPartition, Offset | Any]) -> dict[TopicPartition, CommitPartition]:
+    """Offsets, with or without metadata, as the request has them. Raises InvalidRequest."""
+    found = {}
+    for (topic, partition), value in given.items():
+        offset, metadata = (value, "") if isinstance(value, int) else (value.offset, value.metadata)
+        if offset < 0:
+            raise InvalidRequest(f"offset={offset} of {topic}-{partition} is negative", member="offsets")
+        found[TopicPartition(topic, partition)] = CommitPartition(
+            topic=topic, partition=partition, offset=offset, metadata=metadata
+        )
+    return found

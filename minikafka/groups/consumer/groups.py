@@ -1,0 +1,354 @@
+"""All groups of the consumer protocol of one coordinator: the order of their requests, their writes and their timers.
+
+A group has at most one write in flight. Requests that arrive meanwhile wait, and are answered in order when it is
+committed. So every decision and every response is about committed records only. While it is unknown whether a write
+will be committed, the group refuses requests with COORDINATOR_NOT_AVAILABLE.
+
+- A session begins with each accepted heartbeat. A member whose session ends is fenced.
+- A member that must revoke partitions has its rebalance timeout for it. The timer is for one member epoch: if the
+  member has moved on by then, nothing happens.
+
+Rules for this file: synchronous; each call fills the step and returns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from minikafka.coordination.step import Step, Ticket, Write, as_coordinator, is_unknown
+from minikafka.errors import CoordinatorNotAvailable, ProtocolError, UnknownMemberId
+from minikafka.groups.consumer.group import JOIN, ConsumerGroup, Draft, MemberState, Topics
+from minikafka.groups.consumer.heartbeat import Heartbeat, check_heartbeat
+from minikafka.groups.consumer.records import ConsumerRecord, TopicIdPartition
+from minikafka.groups.consumer.regexes import Regexes
+from minikafka.groups.protocol import Assignment, Subscription
+from minikafka.groups.records import GroupRecord
+from minikafka.groups.settings import GroupSettings
+from minikafka.invariant import invariant
+from minikafka.ports import Events
+from minikafka.types import TopicPartition
+from minikafka.wire.group_messages import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    ConsumerMember,
+    DescribedConsumerGroup,
+    DescribedGroup,
+    DescribedMember,
+    NamedTopicPartitions,
+)
+
+RETRY_S = 1.0
+"""Between a fencing that was not written and the next attempt."""
+
+Records = tuple[ConsumerRecord | GroupRecord, ...]
+Waiting = tuple[Ticket, ConsumerGroupHeartbeatRequest]
+
+
+@dataclass(slots=True)
+class Held:
+    """One group, and what the coordinator keeps beside its records."""
+
+    group: ConsumerGroup
+    sessions: dict[str, float] = field(default_factory=dict)
+    """Member id to the time at which its session ends."""
+    revocations: dict[str, tuple[int, float]] = field(default_factory=dict)
+    """Member id to the epoch at which it must revoke partitions, and the time at which it must have done so."""
+    is_writing: bool = False
+    is_unclear: bool = False
+    """The write in flight was not committed in time: it may or may not be."""
+    waiting: deque[Waiting] = field(default_factory=deque)
+    matched: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """What each regular expression matched when this coordinator resolved it last."""
+    not_before: float = -math.inf
+
+    def next_deadline(self) -> float:
+        """When a member's time ends; never while a write is in flight."""
+        if self.is_writing:
+            return math.inf
+        times = [*self.sessions.values(), *(at for _, at in self.revocations.values())]
+        return max(min(times, default=math.inf), self.not_before)
+
+
+class ConsumerGroups:
+    """Those of one partition of ``__consumer_offsets``."""
+
+    def __init__(self, settings: GroupSettings, *, topics: Callable[[], Topics], events: Events) -> None:
+        self._settings = settings
+        self._topics = topics
+        self._events = events
+        self._regexes = Regexes()
+        self._held: dict[str, Held] = {}
+
+    def _rules(self, matched: Mapping[str, tuple[str, ...]] = MappingProxyType({})) -> Heartbeat:
+        return Heartbeat(self._settings, self._topics(), self._regexes, matched)
+
+    # ---- life ----
+
+    def replay(self, each: ConsumerRecord) -> None:
+        """One record of the log."""
+        held = self._held.setdefault(each.group, Held(ConsumerGroup(each.group)))
+        held.group.apply(each)
+
+    def loaded(self, step: Step) -> None:
+        """The log was read to its end: sessions begin now."""
+        for name, held in list(self._held.items()):
+            if held.group.is_nothing:
+                del self._held[name]
+                continue
+            self._begin_timers(held, step)
+
+    def _begin_timers(self, held: Held, step: Step) -> None:
+        for member_id in held.group.members:
+            self._arm(held, member_id, step)
+
+    def get(self, name: str) -> Held | None:
+        """None: no group of this protocol has this name."""
+        return self._held.get(name)
+
+    def all(self) -> list[Held]:
+        """By name."""
+        return [self._held[name] for name in sorted(self._held)]
+
+    def forget(self, name: str) -> None:
+        """The group was deleted."""
+        self._held.pop(name, None)
+
+    # ---- requests ----
+
+    def heartbeat(
+        self, ticket: Ticket, request: ConsumerGroupHeartbeatRequest, step: Step, *, converts: Records = ()
+    ) -> None:
+        """ConsumerGroupHeartbeat. Raises what is refused without a look at the group.
+
+        ``converts`` are the tombstones of an empty classic group of the same name; they go with the first write.
+        """
+        check_heartbeat(request, self._settings)
+        held = self._held.get(request.group_id)
+        if held is None:
+            if request.member_epoch != JOIN:
+                # Kafka answers GROUP_ID_NOT_FOUND, which is final for every client. This one makes them join again.
+                raise UnknownMemberId(f"there is no group {request.group_id}: join again")
+            held = self._held[request.group_id] = Held(ConsumerGroup(request.group_id))
+        if held.is_unclear:
+            raise _unclear(held)
+        if held.is_writing:
+            held.waiting.append((ticket, request))
+        else:
+            self._answer(held, ticket, request, step, converts)
+
+    def _answer(
+        self, held: Held, ticket: Ticket, request: ConsumerGroupHeartbeatRequest, step: Step, converts: Records = ()
+    ) -> None:
+        draft = Draft(held.group)
+        try:
+            response = self._rules(held.matched).answer(draft, request)
+        except ProtocolError as error:
+            step.answer(ticket, failed_heartbeat(error))
+            self._forget_if_nothing(held)
+            return
+
+        def done(error: ProtocolError | None, then: Step) -> None:
+            if error is None:
+                held.matched = draft.matched or held.matched
+                self._heard(held, request, then)
+            then.answer(ticket, response if error is None else failed_heartbeat(error))
+
+        if draft.records:
+            self.write(held, draft, done, step, also=converts)
+        else:
+            done(None, step)
+
+    def write(
+        self,
+        held: Held,
+        draft: Draft,
+        done: Callable[[ProtocolError | None, Step], None],
+        step: Step,
+        *,
+        also: Records = (),
+    ) -> None:
+        """Write what a draft changes; it is in force when it is committed."""
+        invariant(not held.is_writing, "a group writes twice at a time", group=held.group.group_id)
+        held.is_writing = True
+
+        def committed(then: Step) -> None:
+            was_unclear, held.is_writing, held.is_unclear = held.is_unclear, False, False
+            self._report(held.group, draft.group)
+            held.group = draft.group
+            if was_unclear:
+                # No heartbeat could be accepted meanwhile.
+                self._begin_timers(held, then)
+            self._clean_timers(held)
+            done(None, then)
+            self._answer_waiting(held, then)
+            self._forget_if_nothing(held)
+
+        def refused(error: ProtocolError, then: Step) -> None:
+            held.is_unclear = is_unknown(error)
+            done(as_coordinator(error), then)
+            if held.is_unclear:
+                while held.waiting:
+                    then.answer(held.waiting.popleft()[0], failed_heartbeat(_unclear(held)))
+                return
+            held.is_writing = False
+            self._answer_waiting(held, then)
+            self._forget_if_nothing(held)
+
+        step.writes.append(Write((*also, *draft.records), committed, refused))
+
+    def _answer_waiting(self, held: Held, step: Step) -> None:
+        while held.waiting and not held.is_writing:
+            ticket, request = held.waiting.popleft()
+            self._answer(held, ticket, request, step)
+
+    def _forget_if_nothing(self, held: Held) -> None:
+        if held.group.is_nothing and not held.is_writing and not held.waiting:
+            self.forget(held.group.group_id)
+
+    def _report(self, old: ConsumerGroup, new: ConsumerGroup) -> None:
+        if old.state is not new.state:
+            self._events(
+                "group_state_changed",
+                group=new.group_id,
+                old=old.state.value,
+                new=new.state.value,
+                generation=new.epoch,
+                members=len(new.members),
+                protocol=self.assignor_of(new),
+                why="consumer protocol",
+            )
+
+    # ---- time ----
+
+    def _heard(self, held: Held, request: ConsumerGroupHeartbeatRequest, step: Step) -> None:
+        """A heartbeat was accepted."""
+        if request.member_id in held.group.members and request.member_epoch >= JOIN:
+            self._arm(held, request.member_id, step)
+
+    def _arm(self, held: Held, member_id: str, step: Step) -> None:
+        held.sessions[member_id] = step.now + self._settings.consumer_session_timeout_ms / 1000
+        current = held.group.current(member_id)
+        armed = held.revocations.get(member_id)
+        if current.state != MemberState.UNREVOKED:
+            held.revocations.pop(member_id, None)
+        elif armed is None or armed[0] != current.epoch:
+            timeout_ms = max(held.group.members[member_id].rebalance_timeout_ms, 1)
+            held.revocations[member_id] = current.epoch, step.now + timeout_ms / 1000
+
+    def _clean_timers(self, held: Held) -> None:
+        for timers in (held.sessions, held.revocations):
+            for member_id in timers.keys() - held.group.members.keys():
+                del timers[member_id]
+
+    def tick(self, held: Held, step: Step) -> None:
+        """Fence the members whose time has run out."""
+        group = held.group
+        fenced = {each: "its session ended" for each, at in held.sessions.items() if at <= step.now}
+        for member_id, (epoch, at) in list(held.revocations.items()):
+            if at > step.now:
+                continue
+            current = group.current(member_id)
+            if current.epoch == epoch and current.state == MemberState.UNREVOKED:
+                fenced[member_id] = "it did not revoke partitions within its rebalance timeout"
+            else:
+                del held.revocations[member_id]
+        if not fenced:
+            return
+        draft = Draft(group)
+        self._rules().remove(draft, sorted(fenced))
+
+        def done(error: ProtocolError | None, then: Step) -> None:
+            if error is not None:
+                held.not_before = then.now + RETRY_S
+                return
+            for member_id, why in sorted(fenced.items()):
+                self._events("group_member_left", group=group.group_id, member=member_id, why=why)
+
+        self.write(held, draft, done, step)
+
+    # ---- reading ----
+
+    def assignor_of(self, group: ConsumerGroup) -> str:
+        """The assignor that is in use."""
+        return self._rules().assignor_of(group)
+
+    def describe(self, group: ConsumerGroup) -> DescribedConsumerGroup:
+        """ConsumerGroupDescribe, one of its groups."""
+        names = {each.topic_id: name for name, each in self._topics().items()} if group.members else {}
+
+        def named(partitions: frozenset[TopicIdPartition]) -> tuple[NamedTopicPartitions, ...]:
+            found: dict[str, list[int]] = {}
+            for topic_id, number in sorted(partitions):
+                found.setdefault(topic_id, []).append(number)
+            return tuple(
+                NamedTopicPartitions(topic_id=topic_id, topic=names.get(topic_id, ""), partitions=tuple(numbers))
+                for topic_id, numbers in found.items()
+            )
+
+        return DescribedConsumerGroup(
+            group_id=group.group_id,
+            state=group.state.value,
+            group_epoch=group.epoch,
+            assignment_epoch=group.assignment_epoch,
+            assignor=self.assignor_of(group),
+            members=tuple(
+                ConsumerMember(
+                    member_id=member_id,
+                    instance_id=each.instance_id,
+                    rack_id=each.rack_id,
+                    member_epoch=group.current(member_id).epoch,
+                    client_id=each.client_id,
+                    client_host=each.client_host,
+                    subscribed_topic_names=each.topics,
+                    subscribed_topic_regex=each.regex,
+                    assignment=named(frozenset(group.current(member_id).assigned)),
+                    target_assignment=named(group.target(member_id)),
+                    is_classic=each.is_classic,
+                )
+                for member_id, each in sorted(group.members.items())
+            ),
+        )
+
+    def describe_as_classic(self, group: ConsumerGroup) -> DescribedGroup:
+        """The same in the form of the classic protocol: the generation is the group epoch."""
+        described = self.describe(group)
+        return DescribedGroup(
+            group_id=group.group_id,
+            state=described.state,
+            generation_id=group.epoch,
+            protocol_type="consumer",
+            protocol=described.assignor,
+            leader="",
+            members=tuple(
+                DescribedMember(
+                    member_id=each.member_id,
+                    group_instance_id=each.instance_id,
+                    client_id=each.client_id,
+                    client_host=each.client_host,
+                    metadata=Subscription(topics=each.subscribed_topic_names).packed(),
+                    assignment=Assignment(
+                        partitions=tuple(
+                            TopicPartition(topic.topic, number)
+                            for topic in each.assignment
+                            for number in topic.partitions
+                        )
+                    ).packed(),
+                )
+                for each in described.members
+            ),
+        )
+
+
+def failed_heartbeat(error: ProtocolError) -> ConsumerGroupHeartbeatResponse:
+    """A refusal."""
+    return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message, outcome=error.outcome)
+
+
+def _unclear(held: Held) -> CoordinatorNotAvailable:
+    return CoordinatorNotAvailable(
+        f"group {held.group.group_id} waits for records that are not yet committed: try again"
+    )

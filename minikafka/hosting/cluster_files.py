@@ -1,0 +1,313 @@
+"""A cluster on one machine as files: ``DIR/broker-N/broker.properties``, one per broker, and the ports that they name.
+
+Rules for this file: ports are taken *before* the voters are written (DESIGN, Risks), and stay taken: the sockets of
+:class:`Ports` are bound and never listen, so that a broker can listen there (SO_REUSEADDR) and nobody else can get the
+port while it is down. What stands in the files wins over what is asked for: a restart finds ports and cluster id again.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import errno
+import functools
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from javaproperties.reading import loads
+from javaproperties.writing import join_key_value
+
+from minikafka.config import BrokerConfig, parse_broker, table
+from minikafka.errors import InvalidConfig
+from minikafka.types import Address, NodeId
+
+LOOPBACK = "127.0.0.1"
+PROPERTIES = "broker.properties"
+
+# More than this in one go is a slip of the keyboard: each broker is a process of some 60 MB.
+BROKERS_MAX = 50
+
+PORT_MAX = 65_535
+
+KAFKA_PORT = 9092
+"""The port that clients try when they are given no address."""
+
+OWNED = frozenset({"node.id", "cluster.id", "controller.quorum.voters", "listeners", "log.dirs"})
+"""What makes a broker this broker of this cluster: not to be overridden for all of them alike."""
+
+
+class Ports:
+    """Ports of the loopback interface, held for this process until :meth:`release`."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, socket.socket] = {}
+
+    def take(self, port: int = 0, *, advice: str = "choose other ports (--base-port) or another data directory") -> int:
+        """Hold ``port``, or any free one for 0. InvalidConfig, ending in ``advice``, if the port is in use."""
+        if port in self._held:
+            return port
+        held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            held.bind((LOOPBACK, port))
+        except OSError as error:
+            held.close()
+            if error.errno in (errno.EADDRINUSE, errno.EACCES):
+                raise InvalidConfig(
+                    f"port {port} of {LOOPBACK} cannot be used ({error.strerror}): stop what listens there, "
+                    f"or {advice}",
+                    setting="listeners",
+                ) from error
+            raise
+        taken = int(held.getsockname()[1])
+        self._held[taken] = held
+        return taken
+
+    def take_row(self, first: int, count: int) -> bool:
+        """Hold ``count`` ports from ``first`` on; False, and then none is held, if one of them is in use."""
+        try:
+            for port in range(first, first + count):
+                self.take(port)
+        except InvalidConfig:
+            self.release()
+            return False
+        return True
+
+    def release(self) -> None:
+        """Let the ports go."""
+        for held in self._held.values():
+            held.close()
+        self._held.clear()
+
+
+@dataclass(frozen=True)
+class BrokerFiles:
+    """One broker of the cluster, as its file says."""
+
+    node_id: NodeId
+    path: Path
+    """Its ``broker.properties``."""
+    address: Address
+    settings: Mapping[str, str]
+
+    @property
+    def folder(self) -> Path:
+        return self.path.parent
+
+    @property
+    def log_path(self) -> Path:
+        """Where the process's standard error goes."""
+        return self.folder / "broker.log"
+
+    def config(self) -> BrokerConfig:
+        """The checked settings; InvalidConfig."""
+        return self._config
+
+    @functools.cached_property
+    def _config(self) -> BrokerConfig:
+        return parse_broker(self.settings).config
+
+    def owned(self) -> dict[str, str]:
+        """The settings that no environment variable may change."""
+        return {name: value for name, value in self.settings.items() if name in OWNED}
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFiles:
+    """The brokers in order of their node ids."""
+
+    brokers: tuple[BrokerFiles, ...]
+    cluster_id: str
+    notice: str = ""
+    """A sentence for the user: why a new cluster did not get the preferred ports."""
+
+    @property
+    def bootstrap(self) -> str:
+        """``host:port`` of all brokers, with commas."""
+        return ",".join(str(broker.address) for broker in self.brokers)
+
+    @property
+    def voters(self) -> str:
+        return voters_text({broker.node_id: broker.address for broker in self.brokers})
+
+
+def voters_text(voters: Mapping[NodeId, Address]) -> str:
+    """``controller.quorum.voters`` for these nodes."""
+    return ",".join(f"{node}@{address}" for node, address in sorted(voters.items()))
+
+
+def new_cluster_id() -> str:
+    """16 random bytes as Kafka prints a UUID: 22 characters, none of them a leading dash."""
+    while True:
+        text = base64.urlsafe_b64encode(os.urandom(16)).rstrip(b"=").decode()
+        if not text.startswith("-"):
+            return text
+
+
+def prepare(
+    data_dir: Path,
+    ports: Ports,
+    *,
+    brokers: int | None = None,
+    base_port: int = 0,
+    preferred_port: int = 0,
+    config: Mapping[str, str],
+) -> ClusterFiles:
+    """The cluster of ``data_dir``: as its files say, else newly written with ``brokers`` brokers (default 3).
+
+    ``config`` goes into each broker's file, also of an existing cluster. ``base_port`` is broker 1's port and the
+    others follow; 0: a new cluster gets the ports from ``preferred_port`` on if all of them are free, else any free
+    ones. Raises InvalidConfig, and then nothing was written.
+    """
+    config = _as_text(config)
+    for name in sorted(OWNED & config.keys()):
+        raise InvalidConfig(f"{name} is set for each broker by itself: leave it out", setting=name)
+    if brokers is not None and not 1 <= brokers <= BROKERS_MAX:
+        raise InvalidConfig(f"--brokers {brokers}: from 1 to {BROKERS_MAX} are possible")
+    found = _existing(data_dir)
+    if found:
+        if brokers is not None and brokers != len(found):
+            raise InvalidConfig(
+                f"{data_dir} holds a cluster of {len(found)} broker{'s' * (len(found) != 1)}: start it with --brokers "
+                f"{len(found)}, or choose another directory"
+            )
+        cluster = _adopt(found, ports, base_port=base_port, config=config)
+    else:
+        count, notice = brokers or 3, ""
+        if preferred_port and not base_port:
+            if ports.take_row(preferred_port, count):
+                base_port = preferred_port
+            else:
+                row = f"{preferred_port} to {preferred_port + count - 1}" if count > 1 else f"{preferred_port}"
+                notice = f"the default port range ({row}) is in use, so the brokers listen on other ports"
+        cluster = _lay_out(data_dir, ports, brokers=count, base_port=base_port, config=config)
+        cluster = dataclasses.replace(cluster, notice=notice)
+    write(cluster)
+    return cluster
+
+
+def _as_text(config: Mapping[str, object]) -> dict[str, str]:
+    """Settings as they stand in a file; Python's numbers and truths are taken too: ``{"num.partitions": 3}``."""
+    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in config.items()}
+
+
+def write(cluster: ClusterFiles) -> None:
+    """Write all brokers' files. Raises InvalidConfig, and then nothing was written."""
+    for broker in cluster.brokers:
+        broker.config()
+    for broker in cluster.brokers:
+        _write(broker)
+
+
+def join(
+    data_dir: Path, *, node_id: NodeId, cluster_id: str, voters: str, port: int = 0, config: Mapping[str, str]
+) -> BrokerFiles:
+    """Write the files of one more broker, which is no voter, for a cluster that runs; what is there is used again.
+
+    ``port`` 0: any free one. Raises InvalidConfig, and then nothing was written.
+    """
+    for name in sorted(OWNED & config.keys()):
+        raise InvalidConfig(f"{name} is set by itself: leave it out", setting=name)
+    folder = data_dir.absolute() / f"broker-{node_id}"
+    path = folder / PROPERTIES
+    known = loads(path.read_text(encoding="iso-8859-1")) if path.exists() else {}
+    if known and known.get("cluster.id") != cluster_id:
+        raise InvalidConfig(
+            f"{path} is of cluster {known.get('cluster.id')}, this is {cluster_id}: choose another directory"
+        )
+    ports = Ports()
+    try:
+        taken = parse_broker(known).config.listener.port if known else ports.take(port)
+    finally:
+        ports.release()
+    settings = {
+        "cluster.id": cluster_id,
+        "node.id": str(node_id),
+        "process.roles": "broker",
+        "controller.quorum.voters": voters,
+        "listeners": f"PLAINTEXT://{LOOPBACK}:{taken}",
+        "log.dirs": str(folder),
+    }
+    broker = BrokerFiles(node_id, path, Address(LOOPBACK, taken), {**known, **config, **settings})
+    broker.config()
+    _write(broker)
+    return broker
+
+
+def _existing(data_dir: Path) -> list[BrokerFiles]:
+    found = []
+    # Absolute, as in a new cluster: `serve` with this file must find the same folder from wherever it is called.
+    for path in data_dir.absolute().glob(f"broker-*/{PROPERTIES}"):
+        settings = loads(path.read_text(encoding="iso-8859-1"))
+        parsed = parse_broker(settings).config
+        found.append(BrokerFiles(parsed.node_id, path, parsed.listener, settings))
+    return sorted(found, key=lambda broker: broker.node_id)
+
+
+def _adopt(found: list[BrokerFiles], ports: Ports, *, base_port: int, config: Mapping[str, str]) -> ClusterFiles:
+    if base_port and found[0].address.port != base_port:
+        raise InvalidConfig(
+            f"the cluster in {found[0].folder.parent} has its ports already, from {found[0].address.port}: leave out"
+            " --base-port, or choose another directory"
+        )
+    brokers = []
+    for broker in found:
+        ports.take(broker.address.port, advice="choose another data directory (a cluster keeps its ports)")
+        # The folder may have been moved or copied since.
+        moved = {"log.dirs": str(broker.folder)}
+        brokers.append(BrokerFiles(broker.node_id, broker.path, broker.address, {**broker.settings, **config, **moved}))
+    return ClusterFiles(tuple(brokers), brokers[0].settings.get("cluster.id", ""))
+
+
+def _lay_out(data_dir: Path, ports: Ports, *, brokers: int, base_port: int, config: Mapping[str, str]) -> ClusterFiles:
+    last = base_port + brokers - 1
+    if last > PORT_MAX:
+        raise InvalidConfig(
+            f"--base-port {base_port}: {brokers} brokers need the ports up to {last}; {PORT_MAX} is the last there is",
+            setting="listeners",
+        )
+    nodes = range(1, brokers + 1)
+    addresses = {node: Address(LOOPBACK, ports.take(base_port + node - 1 if base_port else 0)) for node in nodes}
+    return lay_out(data_dir, addresses, config=config)
+
+
+def lay_out(
+    data_dir: Path, addresses: Mapping[NodeId, Address], *, config: Mapping[str, str], logs: str = ""
+) -> ClusterFiles:
+    """The files of a new cluster, unwritten; each broker is a voter and a controller.
+
+    ``logs``: a folder below each broker's own for its logs alone, a disk say.
+    """
+    cluster_id = new_cluster_id()
+    files = []
+    for node, address in sorted(addresses.items()):
+        folder = data_dir.absolute() / f"broker-{node}"
+        settings = {
+            "cluster.id": cluster_id,
+            "node.id": str(node),
+            "process.roles": "broker,controller",
+            "controller.quorum.voters": voters_text(addresses),
+            "listeners": f"PLAINTEXT://{address}",
+            "log.dirs": str(folder / logs),
+            **config,
+        }
+        files.append(BrokerFiles(node, folder / PROPERTIES, address, settings))
+    return ClusterFiles(tuple(files), cluster_id)
+
+
+def _write(broker: BrokerFiles) -> None:
+    """Write the broker's file, atomically, if it is not so already."""
+    unknown = [name for name in broker.settings if name not in table(BrokerConfig)]
+    lines = [f"# Broker {broker.node_id}. Start it by itself: minikafka serve {broker.path}"]
+    lines += [f"# {name} means nothing to minikafka" for name in unknown]
+    lines += [join_key_value(name, value) for name, value in broker.settings.items()]
+    text = "\n".join(lines) + "\n"
+    if broker.path.exists() and broker.path.read_text(encoding="iso-8859-1") == text:
+        return
+    broker.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    temporary = broker.path.with_suffix(".tmp")
+    temporary.write_text(text, encoding="iso-8859-1")
+    temporary.replace(broker.path)

@@ -1,0 +1,179 @@
+"""One broker in the real world, with everything that hangs on its port: what ``serve`` runs, and LocalCluster thrice.
+
+Rules for this file: it puts parts together and takes them apart in order, and decides nothing. Build it inside the
+loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, TextIO
+
+from aiohttp import web
+
+from minikafka.broker.broker import Broker
+from minikafka.config import BrokerConfig
+from minikafka.hosting.loop_lag import LoopLag
+from minikafka.ports import Events
+from minikafka.rest.metrics.counts import EventCounts
+from minikafka.rest.metrics.view import ProcessGauges
+from minikafka.rest.rpc_json import json_rpc
+from minikafka.types import Address, NodeId
+from minikafka.world.instruments import Instruments, seeded_faults
+from minikafka.world.lives import Lives
+from minikafka.world.real import LEVEL_NAMES, real_world
+
+if TYPE_CHECKING:
+    from minikafka.rest.metrics.door import MetricsDoor
+    from minikafka.rest.routes import Doors
+
+
+class LocalBroker:
+    """A broker and its world; :meth:`start` once, then :meth:`stop` or :meth:`kill`."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        log_stream: TextIO | None = None,
+        log_level: int | None = None,
+        instruments: Instruments | None = None,
+        syncs: bool = True,
+        origins: Mapping[str, str] | None = None,
+        lives: Lives | None = None,
+    ) -> None:
+        """``instruments``: those of all brokers in this process. None: its own, where the settings ask for them.
+        ``syncs`` False is for a data directory that is thrown away with the process.
+        ``origins``: where each setting that was given came from. ``lives``: what tests end it with, where it has
+        instruments of its own.
+        """
+        self.config = config
+        if instruments is None and config.testing_endpoints_enable:
+            instruments = Instruments(self._addresses, self._running, seeded_faults(config), lives=lives)
+        self._instruments = instruments
+        self._doors: tuple[Doors, MetricsDoor] | None = None
+        """Once a client has connected to one."""
+        self._loop_lag = LoopLag()
+        self._real = real_world(
+            config,
+            doors=self._mount,
+            translate=json_rpc,
+            log_stream=log_stream,
+            log_level=log_level,
+            instruments=instruments,
+            syncs=syncs,
+        )
+        self._event_counts = EventCounts(self._real.events.unheard)
+        self._real.events.observe(self._event_counts, only_counts=True)
+        self.broker = Broker(config, self._real.world, origins=origins)
+        if log_level is None:
+            self.broker.settings.subscribe(self._set_log_level)
+
+    @property
+    def events(self) -> Events:
+        return self._real.world.events
+
+    @property
+    def address(self) -> Address:
+        """Where it listens; port 0 is resolved."""
+        return self.broker.address
+
+    @property
+    def failure(self) -> str | None:
+        """Why it stopped by itself; None when it did not."""
+        return self.broker.failure
+
+    def _set_log_level(self, settings: BrokerConfig) -> None:
+        """``mk.log.level`` can be set at run time."""
+        self._real.events.level = LEVEL_NAMES[settings.log_level]
+
+    def _addresses(self) -> Mapping[NodeId, Address]:
+        """Where the cluster's brokers listen, by the settings and, once there is any, the metadata."""
+        known = self.broker.image.brokers if self.broker.is_open else {}
+        return {**self.config.voters, **{node: each.address for node, each in known.items()}}
+
+    def _running(self) -> Mapping[NodeId, Broker]:
+        return {self.broker.node_id: self.broker} if self.broker.is_open else {}
+
+    async def start(self) -> None:
+        """Serve; DiskFailed, InvalidConfig, OSError when it cannot."""
+        await self.broker.start()
+        for door in self._doors or ():
+            door.open_to(self.broker)
+        self._loop_lag.start()
+
+    async def wait_ready(self, timeout_s: float) -> None:
+        """Return when it takes part in the cluster; BrokerNotAvailable says what is missing."""
+        await self.broker.wait_ready(timeout_s)
+
+    async def wait_stopped(self) -> None:
+        """Return when it has stopped, for whatever reason."""
+        await self.broker.wait_stopped()
+
+    def hurry(self) -> None:
+        """Stop without waiting for leaders to move: no controller will answer, for the cluster goes down as a whole."""
+        self.broker.hurry()
+
+    async def stop(self) -> None:
+        """Controlled shutdown: leaders move, all is flushed, the clean-shutdown marker is written."""
+        try:
+            await self.broker.stop()
+        except BaseException:
+            await self.kill()  # nothing of it stays
+            raise
+        for door in self._doors or ():
+            door.close()
+        self._loop_lag.stop()
+        await self._real.close()
+
+    async def kill(self) -> None:
+        """As kill -9: first nothing reaches a file or a peer any more, then its tasks end."""
+        self._loop_lag.stop()
+        await self._real.kill()
+        await asyncio.sleep(0)
+        await self.broker.abandon()
+
+    # ---- the doors on its port ---------------------------------------------------------------------------------------
+
+    def _mount(self, application: web.Application) -> None:
+        """The server asks for this when the first request for a door comes."""
+        make_metrics, make_doors = load_doors()
+        metrics = make_metrics(self._gauges, self._event_counts)
+        doors = make_doors(self._instruments, metrics.text, self._real.network.connections)
+        doors(application)
+        self._doors = doors, metrics
+        if self.broker.is_open:
+            for door in self._doors:
+                door.open_to(self.broker)
+
+    def _gauges(self) -> ProcessGauges:
+        servers = self._real.network.servers
+        faults = self._instruments.faults.active.values() if self._instruments is not None else ()
+        return ProcessGauges(
+            active_faults=sum(fault.is_active for fault in faults),
+            connections=sum(server.connection_count for server in servers),
+            refused_connections=self._real.network.quota.refused,
+            queued_bytes=sum(server.queued_bytes for server in servers),
+            free_bytes=shutil.disk_usage(self.config.log_dirs).free,
+            loop_lag=self._loop_lag.seen,
+        )
+
+
+def load_doors() -> tuple[type[MetricsDoor], type[Doors]]:
+    """The doors' code: a third of all that there is to import. For a broker whose first visitor shall not wait for it,
+    call this before the start.
+    """
+    from minikafka.rest.metrics.door import MetricsDoor  # noqa: PLC0415
+    from minikafka.rest.routes import Doors  # noqa: PLC0415
+
+    return MetricsDoor, Doors
+
+
+def load_kafka_door() -> None:
+    """The code for clients that speak Kafka's protocol, which a cluster without such a client never needs: forty
+    milliseconds to import. It may be loaded on another thread while the broker serves.
+    """
+    import minikafka.broker.kafka_session  # noqa: PLC0415
+    import minikafka.world.kafka_connection  # noqa: F401, PLC0415

@@ -1,0 +1,133 @@
+"""``GET /``: the console for browsers, and an index of the API for every other client.
+
+The page reads ``/v1`` of the broker that serves it, so it costs nothing while no page is open. Its script and style are
+files of their own whose names contain a hash of their contents: browsers may keep them forever, and the content
+security policy needs no exception for inline script.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from importlib import resources
+from typing import Final
+
+from minikafka import __version__
+from minikafka.rest.model import Model, member
+from minikafka.rest.parameters import Text
+from minikafka.rest.route import Answer, Route
+from minikafka.rest.schema import ref, table, text
+from minikafka.rest.visit import Page, Reply, Visit
+from minikafka.types import NodeId
+from minikafka.web.accept import JSON
+from minikafka.web.problems import malformed
+
+HTML: Final = "text/html"
+CONTENT_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
+)
+SECURITY_HEADERS: Final = {
+    "Content-Security-Policy": CONTENT_POLICY,
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+MEDIA_TYPES: Final = {"js": "text/javascript; charset=utf-8", "css": "text/css; charset=utf-8"}
+LINKS: Final = {
+    "api": "/docs",
+    "openapi": "/openapi.json",
+    "cluster": "/v1/cluster",
+    "brokers": "/v1/brokers",
+    "topics": "/v1/topics",
+    "groups": "/v1/groups",
+    "controller": "/v1/controller",
+    "health": "/healthz",
+    "metrics": "/metrics",
+}
+
+
+class _Index(Model):
+    """Entry point of the API: where to find the rest."""
+
+    name: str = member(text(), "minikafka")
+    version: str = member(text(), __version__)
+    node_id: NodeId = member(ref("NodeId"), 1)
+    links: dict[str, str] = member(table(text(), "Paths on this broker."), LINKS)
+
+
+def _load() -> tuple[bytes, dict[str, bytes]]:
+    """The page, and its files under names that contain a hash of their contents."""
+    folder = resources.files(__package__) / "assets"
+    page = (folder / "console.html").read_text(encoding="utf-8")
+    files: dict[str, bytes] = {}
+    for name in ("console.js", "console.css"):
+        contents = (folder / name).read_bytes()
+        stem, _, extension = name.partition(".")
+        hashed = f"{stem}.{hashlib.sha256(contents).hexdigest()[:12]}.{extension}"
+        files[hashed] = contents
+        page = page.replace(f'"/ui/{name}"', f'"/ui/{hashed}"')
+    return page.encode(), files
+
+
+PAGE, FILES = _load()
+
+FILE = Text(
+    name="file",
+    place="path",
+    description="Name of a file of the console, as the page refers to it.",
+    pattern=r"[a-z]+\.[0-9a-f]{12}\.(js|css)",
+    needed="a file name with a hash",
+    example=next(iter(FILES)),
+)
+
+
+async def get_root(visit: Visit) -> Page | Reply:
+    """The console if the client prefers HTML to JSON, as browsers do; otherwise an index of the API."""
+    if visit.accept.quality(HTML) > visit.accept.quality(JSON):
+        return Page(PAGE, f"{HTML}; charset=utf-8", {**SECURITY_HEADERS, "Cache-Control": "no-cache", "Vary": "Accept"})
+    index = _Index(name="minikafka", version=__version__, node_id=visit.host.node_id, links=LINKS)
+    return Reply(index.out(), headers={"Vary": "Accept"})
+
+
+async def get_file(visit: Visit) -> Page:
+    """A script or a style sheet of the console."""
+    name = visit[FILE]
+    if name not in FILES:
+        raise malformed(f"the console has no file {name!r}; reload the page: the broker was updated", status=404)
+    headers = {"Cache-Control": "public, max-age=31536000, immutable", "X-Content-Type-Options": "nosniff"}
+    return Page(FILES[name], MEDIA_TYPES[name.rpartition(".")[2]], headers)
+
+
+ROUTES = (
+    Route(
+        method="GET",
+        path="/",
+        handler=get_root,
+        tag="docs",
+        answers={
+            200: Answer(
+                description="The index, or the page if the client prefers HTML.",
+                schema=_Index.reference(),
+                example=_Index.example(),
+                also={HTML: (text("HTML."), "<!doctype html>")},
+            )
+        },
+    ),
+    Route(
+        method="GET",
+        path="/ui/{file}",
+        handler=get_file,
+        tag="docs",
+        parameters=(FILE,),
+        answers={
+            200: Answer(
+                description="The file.",
+                schema=text("JavaScript or CSS."),
+                media_type="text/javascript",
+                also={"text/css": (text("CSS."), "body { margin: 0 }")},
+                example="export {};",
+            )
+        },
+    ),
+)

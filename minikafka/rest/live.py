@@ -1,0 +1,388 @@
+"""``GET /v1/live``: the state of the cluster or of one partition as Server-Sent Events, then its differences.
+
+- ``hello`` names the serving broker. ``snapshot`` has the whole state. ``frame`` has the changes since the state before
+  (``wire/differences.py``). ``gap`` says that a snapshot follows because the reader missed frames that are not kept.
+  ``heartbeat`` comes every HEARTBEAT_S without a frame, ``end`` when the broker stops.
+- All viewers of one scope share one channel: one reader of the state and one encoding of each frame. A channel exists
+  while it has viewers, so nothing runs while nobody watches.
+- The channel of a partition requests the view of each broker in a loop of its own. A broker that is slow or down leaves
+  its own values unknown and does not delay those of other brokers.
+- A viewer holds a position, not a queue. A slow viewer receives what it missed at once, or a snapshot.
+- With an authorizer, viewers share a channel only if they are the same client to it. Permissions are checked for each
+  state, so that a permission that is removed ends the values.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from typing import Any, TypeAlias
+
+from minikafka.errors import ProtocolError, ThrottlingQuotaExceeded, UnknownTopicOrPartition, WorldError
+from minikafka.rest import sse
+from minikafka.rest.cluster import broker_load
+from minikafka.rest.explain import watermark_sentence
+from minikafka.rest.host import Host
+from minikafka.rest.leaders import partition_of
+from minikafka.rest.parameters import Text
+from minikafka.rest.partitions import partition_out
+from minikafka.rest.route import Answer, Route
+from minikafka.rest.schema import text
+from minikafka.rest.sentences import cluster_summary, partition_summary, why_fenced_or_up
+from minikafka.rest.views import PATIENCE_S, Views
+from minikafka.rest.visit import Stream, Visit
+from minikafka.rpc import call
+from minikafka.security.authorizer import Action
+from minikafka.security.permissions import Permit
+from minikafka.types import NO_NODE, NodeId, TopicPartition
+from minikafka.wire.acls import AclOperation, ResourceType
+from minikafka.wire.differences import difference
+from minikafka.wire.messages import (
+    ExplainPartitionRequest,
+    ExplainPartitionResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
+
+PERIOD_S = 0.25
+"""Time between two states of a channel, and between two requests to one broker."""
+HEARTBEAT_S = 5.0
+"""Browsers do not show comments to a page, so that heartbeats are events."""
+FRAMES_KEPT = 40
+"""A viewer that missed more receives a snapshot."""
+VIEWER_COUNT_MAX = 20
+TOPIC_COUNT_MAX = 50
+"""A cluster's state has the partitions of so many topics, and counts all of them."""
+
+CLUSTER = "cluster"
+SCOPE = Text(
+    name="scope",
+    description="`cluster`, or one partition as `topic-number`.",
+    default=CLUSTER,
+    pattern=r"cluster|[^/]+-[0-9]{1,9}",
+    needed="cluster, or a partition such as orders-0,",
+    example="orders-0",
+)
+LAST_EVENT_ID = Text(
+    name="Last-Event-ID",
+    place="header",
+    description="The `id` of the last event that was read: the stream continues behind it.",
+    pattern=r"[0-9a-f]{1,16}-[0-9]{1,18}",
+    needed="the id of an event of this stream",
+)
+
+Permitted: TypeAlias = Callable[[], Permit | None]
+
+
+class LiveHub:
+    """The channels of one broker, which exist while they have viewers."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self.channels: dict[Any, _Channel] = {}
+
+    @property
+    def viewer_count(self) -> int:
+        """Number of open live streams."""
+        return sum(each.viewer_count for each in self.channels.values())
+
+    async def events(self, visit: Visit, scope: str, seen: str) -> AsyncGenerator[bytes, None]:
+        """The events for one viewer; ``seen`` is the id of the last event that it has read, or empty."""
+        access, context = self._host.access, visit.context
+        key = (scope, None if access is None else context)
+        channel = self.channels.get(key)
+        if channel is None:
+            channel = _channel(self._host, scope, lambda: None if access is None else access.permit(context))
+            self.channels[key] = channel
+        channel.viewer_count += 1
+        try:
+            async with contextlib.aclosing(channel.events(seen)) as events:
+                async for each in events:
+                    yield each
+        finally:
+            channel.viewer_count -= 1
+            if not channel.viewer_count:
+                del self.channels[key]
+                await channel.stop()
+
+
+class _Channel(ABC):
+    """The present state of one scope, and the latest frames."""
+
+    def __init__(self, host: Host, permit: Permitted) -> None:
+        self.viewer_count = 0
+        self._host = host
+        self._permit = permit
+        self._id = f"{host.world.clock.wall_ms():x}"
+        self._state: dict[str, Any] = {}
+        self._version = 0
+        self._frames: deque[bytes] = deque(maxlen=FRAMES_KEPT)
+        """The frames that led to the latest versions; the last one led to ``_version``."""
+        self._news = asyncio.Event()
+        self._task = asyncio.create_task(self._run(), name="live")
+        self._task.add_done_callback(lambda _: self._news.set())
+
+    @abstractmethod
+    async def read(self) -> dict[str, Any]:
+        """The state now; ProtocolError if it cannot be shown."""
+
+    async def stop(self) -> None:
+        """No viewer is left."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                state = await self.read()
+            except ProtocolError as error:
+                state = {"problem": {"error": error.name, "detail": error.message}}
+            self._publish(state)
+            await asyncio.sleep(PERIOD_S)
+
+    def _publish(self, state: dict[str, Any]) -> None:
+        changes = difference(self._state, state)
+        if changes:
+            self._version += 1
+            self._state = state
+            self._frames.append(sse.event("frame", {"changes": changes}, self._position))
+            self._news.set()
+            self._news = asyncio.Event()
+
+    @property
+    def _position(self) -> str:
+        return f"{self._id}-{self._version}"
+
+    async def events(self, seen: str) -> AsyncGenerator[bytes, None]:
+        """What a viewer gets that has read up to ``seen``."""
+        yield sse.RETRY + sse.event("hello", {"v": 1, "node": self._host.node_id})
+        version = self._resumed(seen)
+        missed = bool(seen) and not version
+        while True:
+            if version < self._version:
+                # Taken together, without an await: no frame can come in between.
+                chunk = self._since(version, missed=missed or version > 0)
+                version = self._version
+                missed = False
+                yield chunk
+            news = self._news
+            if version == self._version:
+                if self._task.done():
+                    self._task.result()
+                try:
+                    await asyncio.wait_for(news.wait(), HEARTBEAT_S)
+                except TimeoutError:
+                    yield sse.event("heartbeat", {})
+
+    def _resumed(self, seen: str) -> int:
+        """The version at which a viewer continues; 0: it needs a snapshot."""
+        channel, _, version = seen.partition("-")
+        return int(version) if channel == self._id and int(version) <= self._version else 0
+
+    def _since(self, version: int, *, missed: bool) -> bytes:
+        count = self._version - version
+        if version and count <= len(self._frames):
+            return b"".join(list(self._frames)[-count:])
+        snapshot = sse.event("snapshot", self._state, self._position)
+        return sse.event("gap", {"missed": count}) + snapshot if missed else snapshot
+
+
+def _channel(host: Host, scope: str, permit: Permitted) -> _Channel:
+    if scope == CLUSTER:
+        return _ClusterChannel(host, permit)
+    topic, _, number = scope.rpartition("-")
+    return _PartitionChannel(host, TopicPartition(topic, int(number)), permit)
+
+
+def _may_see(permit: Permit | None, topic: str) -> ProtocolError | None:
+    if permit is None:
+        return None
+    return permit.denial((Action(AclOperation.DESCRIBE, ResourceType.TOPIC, topic),))
+
+
+# ---- the cluster -----------------------------------------------------------------------------------------------------
+
+
+class _ClusterChannel(_Channel):
+    """Brokers and partitions, from the metadata that this broker has: no other broker is requested."""
+
+    def __init__(self, host: Host, permit: Permitted) -> None:
+        super().__init__(host, permit)
+        self._read_from: tuple[Any, ...] = ()
+        self._read: dict[str, Any] = {}
+
+    async def read(self) -> dict[str, Any]:
+        metadata: MetadataResponse = await self._host.answer("Metadata", MetadataRequest(topics=()))
+        # The image is replaced when it changes: while it is the same object, so is the state.
+        source = (self._host.image, metadata.controller_id)
+        if not self._read_from or source[0] is not self._read_from[0] or source[1] != self._read_from[1]:
+            self._read_from, self._read = source, self._state_of(metadata.controller_id)
+        return self._read
+
+    def _state_of(self, controller: NodeId) -> dict[str, Any]:
+        image, permit = self._host.image, self._permit()
+        topics = [image.topics[name] for name in sorted(image.topics) if _may_see(permit, name) is None]
+        partitions = [each for topic in topics for each in topic.partitions]
+        return {
+            "summary": cluster_summary(image, partitions),
+            "controller": None if controller == NO_NODE else controller,
+            "brokers": {
+                str(node): {**broker_load(image, image.brokers[node]), "why": why_fenced_or_up(image.brokers[node])}
+                for node in sorted(image.brokers)
+            },
+            "topics": {
+                topic.name: {
+                    str(each.partition): {
+                        "leader": None if each.leader == NO_NODE else each.leader,
+                        "isr": list(each.isr),
+                        "replicas": list(each.replicas),
+                        "state": "offline"
+                        if each.leader == NO_NODE
+                        else "under-replicated"
+                        if len(each.isr) < len(each.replicas)
+                        else "ok",
+                    }
+                    for each in topic.partitions
+                }
+                for topic in topics[:TOPIC_COUNT_MAX]
+            },
+            "topics_left_out": max(0, len(topics) - TOPIC_COUNT_MAX),
+        }
+
+
+# ---- one partition ---------------------------------------------------------------------------------------------------
+
+
+class _PartitionChannel(_Channel):
+    """One partition, as its replicas report it."""
+
+    def __init__(self, host: Host, name: TopicPartition, permit: Permitted) -> None:
+        self._name = name
+        self._views: Views = {}
+        self._readers: dict[NodeId, asyncio.Task[None]] = {}
+        self._heard: set[NodeId] = set()
+        """Brokers that have answered or been late once."""
+        self._all_heard = asyncio.Event()
+        super().__init__(host, permit)
+
+    async def stop(self) -> None:
+        await super().stop()
+        for reader in self._readers.values():
+            reader.cancel()
+        await asyncio.gather(*self._readers.values(), return_exceptions=True)
+
+    async def read(self) -> dict[str, Any]:
+        host, name = self._host, self._name
+        denial = _may_see(self._permit(), name.topic)
+        if denial is not None:
+            raise denial
+        metadata: MetadataResponse = await host.answer("Metadata", MetadataRequest(topics=()))
+        image = partition_of(host, name)
+        self._read_from({host.node_id, *image.replicas, metadata.controller_id} - {NO_NODE})
+        # The first snapshot waits for the brokers, so that it is not empty, but not for one that is late.
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._all_heard.wait(), PERIOD_S)
+        image = partition_of(host, name)
+        shown = partition_out(host, name, image, self._views)
+        # By id, so that a difference names the replica that changed. Objects have no order of numbers of their own.
+        shown["order"] = list(image.replicas)
+        shown["replicas"] = {str(each["id"]): each for each in shown["replicas"]}
+        why = watermark_sentence(image, self._views)
+        return {
+            "summary": partition_summary(name, image),
+            "why_watermark": f"{why[:1].upper()}{why[1:]}.",
+            "partition": shown,
+        }
+
+    def _read_from(self, nodes: set[NodeId]) -> None:
+        """One reader for each of these brokers, and for no other."""
+        for node in self._readers.keys() - nodes:
+            self._readers.pop(node).cancel()
+            self._views.pop(node, None)
+        for node in nodes - self._readers.keys():
+            self._readers[node] = asyncio.create_task(self._reader(node), name=f"live-{self._name}-{node}")
+        for reader in self._readers.values():
+            if reader.done():
+                reader.result()
+
+    async def _reader(self, node: NodeId) -> None:
+        while True:
+            view = await self._view(node)
+            if view is None:
+                self._views.pop(node, None)
+            else:
+                self._views[node] = view
+            self._heard.add(node)
+            if self._heard >= self._readers.keys():
+                self._all_heard.set()
+            await asyncio.sleep(PERIOD_S)
+
+    async def _view(self, node: NodeId) -> ExplainPartitionResponse | None:
+        """What a broker reports; None: it does not answer, and the state shows it as unknown."""
+        host, request = self._host, ExplainPartitionRequest(topic=self._name.topic, partition=self._name.partition)
+        address = host.address_of(node)
+        view: ExplainPartitionResponse
+        try:
+            if node == host.node_id:
+                view = await host.answer("ExplainPartition", request)
+            elif address is None or not host.image.alive(node):
+                return None
+            else:
+                view = await call(host.world.network, address, request, deadline=host.world.clock.now() + PATIENCE_S)
+        except (ProtocolError, WorldError):
+            return None
+        return None if view.error_code else view
+
+
+# ---- the door --------------------------------------------------------------------------------------------------------
+
+
+async def get_live(visit: Visit) -> Stream:
+    """The state of the cluster or of one partition: a snapshot, then differences."""
+    scope = visit[SCOPE]
+    if scope != CLUSTER:
+        topic, _, number = scope.rpartition("-")
+        denial = _may_see(visit.permit, topic)
+        if denial is not None:
+            raise denial
+        visit.host.check_caught_up()
+        partition_of(visit.host, TopicPartition(topic, int(number)))
+    if visit.live.viewer_count >= VIEWER_COUNT_MAX:
+        raise ThrottlingQuotaExceeded(
+            f"{VIEWER_COUNT_MAX} live streams are open, the most that one broker serves; close a page, or open the "
+            "console at another broker"
+        )
+    return Stream(
+        visit.live.events(visit, scope, visit[LAST_EVENT_ID]),
+        sse.EVENT_STREAM,
+        farewell=sse.FAREWELL,
+        headers={"X-Accel-Buffering": "no"},
+    )
+
+
+EXAMPLE = (
+    'retry: 1000\n\nevent: hello\ndata: {"v": 1, "node": 1}\n\n'
+    'id: 1a2b-1\nevent: snapshot\ndata: {"summary": "orders-0: ...", "partition": {"high_watermark": 41}}\n\n'
+    'id: 1a2b-2\nevent: frame\ndata: {"changes": [[["partition", "high_watermark"], 42]]}\n\n'
+)
+ROUTES = (
+    Route(
+        method="GET",
+        path="/v1/live",
+        handler=get_live,
+        tag="cluster",
+        parameters=(SCOPE, LAST_EVENT_ID),
+        answers={
+            200: Answer(
+                description="Events until the reader leaves: `hello`, `snapshot`, `frame`, `gap`, `heartbeat`, `end`.",
+                schema=text("Server-Sent Events."),
+                example=EXAMPLE,
+                media_type=sse.EVENT_STREAM,
+            )
+        },
+        problems=(UnknownTopicOrPartition, ThrottlingQuotaExceeded),
+    ),
+)

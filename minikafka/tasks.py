@@ -1,0 +1,65 @@
+"""The tasks of one broker or of one part of a client: each is owned, and reported if it ends with an exception.
+
+A fetcher that ends silently looks like three timeouts and then like a slow replica; a reported failure is noticed.
+
+Rule for this file: tasks are cancelled in the order in which they were started, so that a simulated run replays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeAlias
+
+Step: TypeAlias = Callable[[], Awaitable[object]]
+
+
+async def in_turn(*steps: Step) -> None:
+    """Run each step of a shutdown, also if an earlier step failed or was cancelled; then raise the first exception.
+
+    After GeneratorExit (the coroutine is closed because its process was killed) no further step runs.
+    """
+    trouble: BaseException | None = None
+    for step in steps:
+        try:
+            await step()
+        except GeneratorExit:
+            raise
+        except BaseException as error:  # noqa: BLE001 - raised below
+            trouble = trouble or error
+    if trouble is not None:
+        raise trouble
+
+
+class Tasks:
+    """The running tasks of one owner; ``on_failure`` receives the name and the exception of each that fails."""
+
+    def __init__(self, on_failure: Callable[[str, BaseException], None]) -> None:
+        self._running: dict[asyncio.Task[None], None] = {}
+        self._on_failure = on_failure
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Start a task that belongs to the owner."""
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._running[task] = None
+        task.add_done_callback(self._ended)
+        return task
+
+    def runs(self, name: str) -> bool:
+        """Return True if a task of this name runs."""
+        return any(task.get_name() == name for task in self._running)
+
+    async def end(self, *, but: str = "") -> None:
+        """Cancel all tasks except those named ``but``, and wait until all have ended; the caller's own task goes on."""
+        mine = asyncio.current_task() if self._running else None
+        others = [task for task in self._running if task is not mine]
+        for task in others:
+            if task.get_name() != but:
+                task.cancel()
+        if others:  # of nothing, gather() asks for a loop, and makes one where none runs
+            await asyncio.gather(*others, return_exceptions=True)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running.pop(task, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._on_failure(task.get_name(), error)

@@ -1,0 +1,370 @@
+"""A whole cluster inside the caller's process: real TCP on loopback, real files, one background thread for all brokers.
+
+For tests and for trying things out::
+
+    with LocalCluster(brokers=3) as cluster:
+        ...                                  # clients: bootstrap_servers=cluster.bootstrap
+        cluster.kill(1)                      # as kill -9
+        cluster.restart(1)
+
+Rules for this file: brokers run on a thread of their own, so that a blocking caller does not stall them; every public
+method may be called from any thread but that one. A process cannot be paused in part: for SIGSTOP see ProcessCluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TextIO, TypeVar
+
+import uvloop
+
+from minikafka.broker.broker import Broker
+from minikafka.errors import BrokerNotAvailable, InvalidConfig
+from minikafka.hosting.cluster_files import BrokerFiles, ClusterFiles, Ports, prepare
+from minikafka.hosting.local_broker import LocalBroker
+from minikafka.hosting.temporary import TemporaryFolder
+from minikafka.invariant import invariant
+from minikafka.testing.hands import ClusterEvents, ClusterFaults, ClusterWaits, FaultHandle
+from minikafka.types import NodeId
+from minikafka.world.events import WARNING
+from minikafka.world.instruments import Instruments, seeded_faults
+from minikafka.world.lives import Lives
+
+if TYPE_CHECKING:
+    from minikafka.testing.sync import SyncCluster
+
+Result = TypeVar("Result")
+
+READY_TIMEOUT_S = 60.0
+
+
+class LocalCluster:
+    """``brokers`` brokers in this process. Use it as a context manager (``with`` or ``async with``), or start and stop.
+
+    ``data_dir`` None: a temporary one (``temporary.py``), removed by ``stop``; nothing in it is synced to disk.
+    ``config`` has settings by Kafka's names for every broker. ``log_stream`` gets the brokers' warnings; None: nobody.
+    """
+
+    def __init__(
+        self,
+        brokers: int | None = None,
+        data_dir: str | Path | None = None,
+        config: Mapping[str, str] | None = None,
+        *,
+        log_stream: TextIO | None = None,
+    ) -> None:
+        self._temporary = TemporaryFolder() if data_dir is None else None
+        self._ports = Ports()
+        self.data_dir = self._temporary.path if self._temporary is not None else Path(data_dir or ".")
+        self._log_stream = log_stream
+        self._nodes: dict[NodeId, LocalBroker] = {}
+        self._starting: set[NodeId] = set()
+        self._ending: dict[NodeId, asyncio.Event] = {}
+        """Brokers that are being stopped or killed: they hold their port and their files until that is done."""
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._sync: SyncCluster | None = None
+        self._callers: dict[asyncio.Task[Any], None] = {}
+        """What other threads and loops wait for."""
+        self._ends = False
+        try:
+            self.files: ClusterFiles = prepare(self.data_dir, self._ports, brokers=brokers, config=config or {})
+        except BaseException:
+            self._clean_up()
+            raise
+        self.instruments = Instruments(
+            lambda: {each.node_id: each.address for each in self.files.brokers},
+            lambda: {node: each.broker for node, each in self._nodes.items() if each.broker.is_open},
+            seeded_faults(self.files.brokers[0].config()),
+            lives=Lives(lambda: self.node_ids, self._terminate, self._kill, self._restart),
+        )
+        self.faults: ClusterFaults[FaultHandle] = ClusterFaults(self, FaultHandle)
+        """Cut, drop, delay, hold, duplicate and reorder what travels between brokers and clients."""
+        self.wait = ClusterWaits(self)
+        """Await a leader, an ISR, an offset."""
+        self.events = ClusterEvents(self)
+        """The brokers' events."""
+
+    # ---- for callers -------------------------------------------------------------------------------------------------
+
+    @property
+    def bootstrap(self) -> str:
+        """``host:port`` of all brokers, with commas."""
+        return self.files.bootstrap
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The same, as Kafka's clients name it: ``bootstrap.servers`` for every client, also for those of Kafka."""
+        return self.bootstrap
+
+    @property
+    def node_ids(self) -> tuple[NodeId, ...]:
+        """All brokers of the cluster, running or not."""
+        return tuple(files.node_id for files in self.files.brokers)
+
+    def broker(self, node: NodeId) -> Broker:
+        """The running broker; look at it only from inside :meth:`run`. BrokerNotAvailable when it is down."""
+        if node not in self._nodes:
+            raise BrokerNotAvailable(f"broker {node} is not running")
+        return self._nodes[node].broker
+
+    def folder(self, node: NodeId) -> Path:
+        """The broker's data directory."""
+        return self._files_of(node).folder
+
+    def run(self, work: Callable[[], Coroutine[Any, Any, Result]], timeout_s: float | None = None) -> Result:
+        """Run a coroutine on the brokers' loop and return its result; TimeoutError after ``timeout_s``."""
+        future = self._begun(work)
+        try:
+            return future.result(timeout_s)
+        except concurrent.futures.CancelledError:
+            if not self._ends:
+                raise
+            raise BrokerNotAvailable("the cluster was stopped meanwhile") from None
+        except BaseException:  # its time is up, or Ctrl-C was pressed here
+            future.cancel()
+            raise
+
+    async def on_loop(self, work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
+        """As :meth:`run`, for coroutines of any other loop, or of the brokers' own."""
+        future = self._begun(work)
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            mine = asyncio.current_task()
+            if self._ends and (mine is None or not mine.cancelling()):
+                raise BrokerNotAvailable("the cluster was stopped meanwhile") from None
+            raise
+
+    def _begun(self, work: Callable[[], Coroutine[Any, Any, Result]]) -> concurrent.futures.Future[Result]:
+        if self._loop is None:
+            raise BrokerNotAvailable("the cluster is not started")
+
+        async def owned() -> Result:
+            task = asyncio.current_task()
+            invariant(task is not None, "a coroutine of a loop without a task")
+            self._callers[task] = None  # type: ignore[index]  # the invariant above
+            try:
+                return await work()
+            finally:
+                del self._callers[task]  # type: ignore[arg-type]  # as above
+
+        return asyncio.run_coroutine_threadsafe(owned(), self._loop)
+
+    def at_once(self, work: Callable[[], Result]) -> Result:
+        """Call a function on the brokers' loop and return its result; here, when the cluster is not started."""
+        if self._loop is None or threading.current_thread() is self._thread:
+            return work()
+
+        async def called() -> Result:
+            return work()
+
+        return self.run(called)
+
+    @property
+    def sync(self) -> SyncCluster:
+        """The same cluster for tests without a loop, with a producer and a consumer."""
+        if self._sync is None:
+            # Clients are a quarter of all that there is to import: for those who use them from here.
+            from minikafka.testing.sync import SyncCluster  # noqa: PLC0415
+
+            self._sync = SyncCluster(self)
+        return self._sync
+
+    async def create_topic(
+        self, topic: str, partitions: int = 1, *, replicas: int | None = None, config: Mapping[str, str] | None = None
+    ) -> None:
+        """Create a topic (``replicas`` None: three, or one on each broker) and wait until it has leaders."""
+        from minikafka.client.structs import NewTopic  # noqa: PLC0415 - as for `sync`
+        from minikafka.world.clients import AdminClient  # noqa: PLC0415
+
+        count = replicas if replicas is not None else min(3, len(self.files.brokers))
+        async with AdminClient(bootstrap_servers=self.bootstrap) as admin:
+            await admin.create_topics([NewTopic(topic, partitions, count, topic_configs=dict(config or {}))])
+
+    def start(self, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Start all brokers and wait until each is ready. When one is not, all are stopped again."""
+        if self._thread is not None:
+            return
+        if self._ends:
+            self._begin_again()
+        self._loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="minikafka-brokers", daemon=True)
+        self._thread.start()
+        try:
+            self.run(lambda: self._start(self.files.brokers, timeout_s))
+        except BaseException:
+            self.stop()
+            raise
+
+    def _begin_again(self) -> None:
+        """After :meth:`stop`: its ports were let go, and may belong to another process now. InvalidConfig."""
+        if self._temporary is not None:
+            raise InvalidConfig("the files of this temporary cluster are gone: make a new one, or give it a data_dir")
+        self.files = prepare(self.data_dir, self._ports, config={})
+        self._sync = None
+        self._ends = False
+
+    def stop(self) -> None:
+        """Controlled shutdown of every broker; then the thread ends and temporary files go.
+
+        Calls that still wait for the cluster get BrokerNotAvailable.
+        """
+        self._ends = True
+        if self._thread is None or self._loop is None:
+            self._clean_up()
+            return
+        try:
+            self.run(self._stop)
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+            self._thread = self._loop = None
+            self._clean_up()
+
+    def kill(self, node: NodeId) -> None:
+        """As kill -9: from one moment on it writes nothing to disk and answers nobody; then its tasks end."""
+        self.run(lambda: self._kill(node))
+
+    def terminate(self, node: NodeId) -> None:
+        """A controlled shutdown of one broker."""
+        self.run(lambda: self._terminate(node))
+
+    def restart(self, node: NodeId, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Start a broker that is down, on its port and its files, and wait until it is ready."""
+        self.run(lambda: self._restart(node, timeout_s))
+
+    def make_whole(self, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Heal all faults, restart the brokers that are down or stopped by themselves, and wait until all are alive."""
+        up = [node for node, each in self._nodes.items() if each.broker.is_open and each.failure is None]
+        if self.faults.heal() == 0 and len(up) == len(self.node_ids):
+            return
+        for node in self.node_ids:
+            if node not in up:
+                if node in self._nodes:
+                    self.kill(node)
+                self.restart(node, timeout_s)
+        self.sync.wait.alive(*self.node_ids, timeout_s=timeout_s)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    async def __aenter__(self) -> Self:
+        await asyncio.to_thread(self.start)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.stop)
+
+    # ---- on the brokers' loop ----------------------------------------------------------------------------------------
+
+    async def _start(self, files: tuple[BrokerFiles, ...], timeout_s: float) -> None:
+        for each in files:
+            node = LocalBroker(
+                each.config(),
+                log_stream=self._log_stream or _NOBODY,
+                log_level=WARNING,
+                instruments=self.instruments,
+                syncs=self._temporary is None,
+            )
+            try:
+                await node.start()
+            except BaseException:
+                await node.kill()
+                raise
+            self._nodes[each.node_id] = node
+        if len(files) == len(self.files.brokers):
+            # All are there: nobody need wait, as the members of a cluster that starts piece by piece must.
+            self._nodes[files[0].node_id].broker.quorum.stand_now()
+        for each in files:
+            await self._nodes[each.node_id].wait_ready(timeout_s)
+
+    async def _kill(self, node: NodeId) -> None:
+        await self._end(node, LocalBroker.kill)
+
+    async def _terminate(self, node: NodeId) -> None:
+        await self._end(node, LocalBroker.stop)
+
+    async def _end(self, node: NodeId, how: Callable[[LocalBroker], Coroutine[Any, Any, None]]) -> None:
+        self.broker(node)
+        ended = self._ending[node] = asyncio.Event()
+        try:
+            await how(self._nodes.pop(node))
+        finally:
+            ended.set()
+            del self._ending[node]
+
+    async def _restart(self, node: NodeId, timeout_s: float = READY_TIMEOUT_S) -> None:
+        files = self._files_of(node)
+        if node in self._nodes or node in self._starting:
+            raise BrokerNotAvailable(f"broker {node} is running: kill or terminate it first")
+        self._starting.add(node)
+        try:
+            if node in self._ending:
+                await self._ending[node].wait()
+            await self._start((files,), timeout_s)
+        finally:
+            self._starting.discard(node)
+
+    async def _stop(self) -> None:
+        """All at once. Those that are left when no quorum is possible any more do not wait for a controller; nor does
+        anybody whose files are thrown away: nobody will miss a leader.
+        """
+        self.instruments.faults.clear()
+        waiting = [task for task in self._callers if task is not asyncio.current_task()]
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        if self._sync is not None:
+            await self._sync.close()
+        nodes, self._nodes = dict(self._nodes), {}
+        ending = {asyncio.ensure_future(node.stop()) for node in nodes.values()}
+        ended: list[asyncio.Task[None]] = []
+        while ending:
+            if 2 * len(ending) <= len(self.files.brokers) or self._temporary is not None:
+                for node in nodes.values():
+                    node.hurry()
+            done, ending = await asyncio.wait(ending, return_when=asyncio.FIRST_COMPLETED)
+            ended += done
+        for task in ended:
+            task.result()
+
+    # ---- files -------------------------------------------------------------------------------------------------------
+
+    def _files_of(self, node: NodeId) -> BrokerFiles:
+        for files in self.files.brokers:
+            if files.node_id == node:
+                return files
+        raise BrokerNotAvailable(f"this cluster has no broker {node}, only {', '.join(map(str, self.node_ids))}")
+
+    def _clean_up(self) -> None:
+        self._ports.release()
+        if self._temporary is not None:
+            self._temporary.remove()
+
+
+class _Nobody:
+    """A stream that nobody reads."""
+
+    def write(self, text: str) -> int:
+        return len(text)
+
+    def flush(self) -> None:
+        """Nothing is kept."""
+
+
+_NOBODY: Any = _Nobody()

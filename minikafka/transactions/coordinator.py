@@ -1,0 +1,480 @@
+"""The transactional ids of one partition of ``__transaction_state``, for the broker that leads it (KIP-98).
+
+The log is the coordinator's only memory. A request is answered when its record is committed: a producer that sends to a
+partition relies on the coordinator to end the transaction there, whichever broker coordinates by then.
+
+- The outcome of a transaction is decided by its committed PrepareCommit or PrepareAbort record, and by nothing else.
+  EndTxn is answered then. Markers go out only after it, until every partition has one; the Complete record follows.
+- A coordinator that takes over sends the markers of all decided transactions again: it cannot know which were written.
+- Timeouts are measured by the monotonic clock, from the first partition or from the takeover: a jump of the wall clock
+  aborts nothing, and a takeover gives an open transaction its whole timeout again.
+- A transactional id expires by the wall clock, as it stands in the log.
+
+Rules for this file: synchronous; each call fills the step and returns. A request that is refused raises ProtocolError.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypedDict
+
+from minikafka.coordination.step import Step, Ticket, Write, as_coordinator, is_unknown
+from minikafka.errors import (
+    ConcurrentTransactions,
+    InvalidProducerIdMapping,
+    InvalidRequest,
+    InvalidTransactionTimeout,
+    ProtocolError,
+    TransactionalIdNotFound,
+)
+from minikafka.ports import Events
+from minikafka.transactions.markers import MarkerId, OwedMarkers
+from minikafka.transactions.records import State, TransactionRecord, TransactionValue, packed, unpacked
+from minikafka.transactions.settings import TransactionSettings
+from minikafka.transactions.transaction import Transaction, next_producer
+from minikafka.types import NO_OFFSET, NO_PRODUCER, Offset, TopicPartition
+from minikafka.wire.admin import PartitionName
+from minikafka.wire.markers import TRANSACTION_V2
+from minikafka.wire.messages import InitProducerIdRequest, InitProducerIdResponse
+from minikafka.wire.transaction_messages import (
+    AddedPartition,
+    AddedPartitions,
+    DescribedTransaction,
+    EndTxnRequest,
+    EndTxnResponse,
+    ListedTransaction,
+    ListTransactionsRequest,
+)
+
+RETRY_PAUSE_S = 0.1
+"""Pause before a Complete record that the log refused is written again."""
+
+Committed = Callable[[Step], None]
+Refused = Callable[[ProtocolError, Step], None]
+
+
+class TransactionCoordinator:
+    """All transactional ids of one partition: a ``coordination.rule.Coordinator``."""
+
+    kind = "transaction"
+    skipped_event = "transaction_records_skipped"
+    packed = staticmethod(packed)
+
+    def __init__(self, settings: TransactionSettings, *, events: Events) -> None:
+        self.markers = OwedMarkers()
+        """What the marker sender takes its work from."""
+        self._settings = settings
+        self._events = events
+        self._transactions: dict[str, Transaction] = {}
+        self._open: dict[str, Transaction] = {}
+        self._incomplete: dict[str, Transaction] = {}
+        """Every marker is written, and the log refused the Complete record."""
+        self._retry_at = math.inf
+        self._timeouts_at = math.inf
+        self._expiration_at = math.inf
+
+    # ------------------------------------------------------------------------------------------------- its life
+
+    def replay(
+        self,
+        key: bytes,
+        value: bytes | None,
+        *,
+        offset: Offset = NO_OFFSET,  # noqa: ARG002 - only groups use it
+        producer_id: int = NO_PRODUCER,  # noqa: ARG002 - as offset
+    ) -> bool:
+        """One record of the log, first to last; the last of each key counts. False: a version of a later release."""
+        record = unpacked(key, value)
+        if record is None:
+            return False
+        if record.value is None:
+            self._transactions.pop(record.transactional_id, None)
+        else:
+            self._transactions[record.transactional_id] = Transaction(
+                record.transactional_id, record.value, self._settings.epoch_max
+            )
+        return True
+
+    def transaction_ended(self, producer_id: int, *, is_commit: bool) -> None:
+        """Nothing: the records of ``__transaction_state`` belong to no transaction themselves."""
+
+    def loaded(self, step: Step) -> None:
+        """The log was read to its end: finish what was decided, and give open transactions their whole timeout."""
+        for each in self._transactions.values():
+            if each.value.state is State.ONGOING:
+                each.began_at = step.now
+                self._opened(each, step)
+            elif each.value.state.is_prepared:
+                each.is_busy = True
+                self._send_markers(each, step)
+        self._plan_expiration(step)
+        self._events(
+            "transaction_coordinator_loaded", transactional_ids=len(self._transactions), markers=len(self.markers)
+        )
+
+    def resign(self, step: Step) -> None:
+        """This broker leads the partition no longer: the next coordinator reads all of this from the log."""
+
+    def committed(self, write: Write, step: Step) -> None:
+        """The record of ``write`` is committed: it counts."""
+        write.committed(step)
+
+    def refused(self, write: Write, error: ProtocolError, step: Step) -> None:
+        """The record was not written; or (outcome *unknown*) it may be committed later."""
+        write.refused(error, step)
+
+    def next_deadline(self) -> float:
+        """When :meth:`tick` has something to do; infinity: never."""
+        return min(self._retry_at, self._timeouts_at, self._expiration_at)
+
+    def tick(self, step: Step) -> None:
+        """Repeat refused Complete records, abort transactions over their timeout, forget ids that were not used."""
+        if self._retry_at <= step.now:
+            self._retry_at = math.inf
+            incomplete, self._incomplete = self._incomplete, {}
+            for each in incomplete.values():
+                self._complete(each, step)
+        if self._timeouts_at <= step.now:
+            self._timeouts_at = step.now + self._settings.timeout_check_ms / 1000 if self._open else math.inf
+            self._abort_timed_out(step)
+        if self._expiration_at <= step.now:
+            self._expiration_at = math.inf
+            self._expire(step)
+            self._plan_expiration(step)
+
+    # ------------------------------------------------------------------------------------------------- producers
+
+    def knows(self, transactional_id: str) -> bool:
+        """Whether the id has a record, or its first one is being written."""
+        return transactional_id in self._transactions
+
+    def needs_producer_id(self, transactional_id: str) -> bool:
+        """The next request may take a fresh producer id, which the caller must bring."""
+        known = self._transactions.get(transactional_id)
+        return known is None or known.needs_producer_id
+
+    def initialize(
+        self, ticket: Ticket, request: InitProducerIdRequest, step: Step, *, new_producer_id: int = NO_PRODUCER
+    ) -> None:
+        """InitProducerId with a transactional id: fences the producer before, and aborts its open transaction."""
+        name = _checked_id(request.transactional_id)
+        if not 0 < request.transaction_timeout_ms <= self._settings.timeout_ms_max:
+            raise InvalidTransactionTimeout(
+                f"transaction.timeout.ms={request.transaction_timeout_ms} is not within 1 and the broker's "
+                f"transaction.max.timeout.ms={self._settings.timeout_ms_max}"
+            )
+        has_expected = request.producer_id >= 0 and request.producer_epoch >= 0
+        expected = (request.producer_id, request.producer_epoch) if has_expected else None
+        transaction = self._transactions.get(name)
+        if transaction is None:
+            if new_producer_id == NO_PRODUCER:
+                # It expired after the caller had looked.
+                raise ConcurrentTransactions(f"{name} is not known any more: retry")
+            transaction = Transaction.new(name, new_producer_id, self._settings.epoch_max)
+        transaction.check_takeover(expected)
+        if transaction.value.state is State.ONGOING:
+            self._fence(ticket, transaction, step)
+            return
+        target = transaction.initialize(
+            expected, request.transaction_timeout_ms, new_producer_id=new_producer_id, now_ms=step.wall_ms
+        )
+
+        def committed(then: Step) -> None:
+            transaction.is_busy = False
+            self._plan_expiration(then)
+            then.answer(
+                ticket, InitProducerIdResponse(producer_id=target.producer_id, producer_epoch=target.producer_epoch)
+            )
+
+        def refused(error: ProtocolError, then: Step) -> None:
+            self._released(transaction, error)
+            then.answer(ticket, InitProducerIdResponse(**_failure(error)))
+
+        self._transactions[name] = transaction
+        self._write(transaction, target, step, committed, refused)
+
+    def _fence(self, ticket: Ticket, transaction: Transaction, step: Step) -> None:
+        """Abort the open transaction at an epoch of its own; the caller retries, and gets the epoch after that."""
+        error = ConcurrentTransactions(f"{transaction.transactional_id}: its open transaction is being aborted: retry")
+
+        def committed(then: Step) -> None:
+            self._send_markers(transaction, then)
+            then.answer(ticket, InitProducerIdResponse(**_failure(error)))
+
+        def refused(why: ProtocolError, then: Step) -> None:
+            self._released(transaction, why)
+            then.answer(ticket, InitProducerIdResponse(**_failure(why)))
+
+        self._write(transaction, transaction.fence(step.wall_ms), step, committed, refused)
+
+    # ------------------------------------------------------------------------------------------------- partitions
+
+    def add_partitions(
+        self,
+        ticket: Ticket,
+        transactional_id: str,
+        producer: tuple[int, int],
+        partitions: frozenset[TopicPartition],
+        step: Step,
+        *,
+        version: int = 0,
+    ) -> None:
+        """AddPartitionsToTxn, AddOffsetsToTxn: answered with :class:`AddedPartitions` when the record is committed."""
+        transaction = self._known(transactional_id, producer[0])
+        target = transaction.add(*producer, partitions, version=version, now_ms=step.wall_ms)
+        if target is None:
+            step.answer(ticket, _added(transactional_id, partitions))
+            return
+
+        def committed(then: Step) -> None:
+            transaction.is_busy = False
+            self._opened(transaction, then)
+            then.answer(ticket, _added(transactional_id, partitions))
+
+        def refused(error: ProtocolError, then: Step) -> None:
+            self._released(transaction, error)
+            then.answer(ticket, AddedPartitions(transactional_id=transactional_id, **_failure(error)))
+
+        self._write(transaction, target, step, committed, refused)
+
+    def verify(
+        self, transactional_id: str, producer: tuple[int, int], partitions: frozenset[TopicPartition]
+    ) -> AddedPartitions:
+        """Which of the partitions belong to the open transaction: asked by leaders before they append (KIP-890)."""
+        found = self._known(transactional_id, producer[0]).verify(*producer, partitions)
+        return _added(transactional_id, partitions, found)
+
+    def _known(self, transactional_id: str | None, producer_id: int) -> Transaction:
+        name = _checked_id(transactional_id)
+        transaction = self._transactions.get(name)
+        if transaction is None:
+            raise InvalidProducerIdMapping(f"{name} has no producer id; {producer_id} is not its own: initialize again")
+        return transaction
+
+    # ------------------------------------------------------------------------------------------------- the end
+
+    def end(self, ticket: Ticket, request: EndTxnRequest, step: Step, *, new_producer_id: int = NO_PRODUCER) -> None:
+        """EndTxn: answered when the outcome is committed, before any marker is written."""
+        transaction = self._known(request.transactional_id, request.producer_id)
+        target = transaction.end(
+            request.producer_id,
+            request.producer_epoch,
+            is_commit=request.committed,
+            version=request.transaction_version,
+            new_producer_id=new_producer_id,
+            now_ms=step.wall_ms,
+        )
+        if target is None:
+            step.answer(ticket, _ended(request, transaction.value))
+            return
+
+        def committed(then: Step) -> None:
+            self._send_markers(transaction, then)
+            then.answer(ticket, _ended(request, target))
+
+        def refused(error: ProtocolError, then: Step) -> None:
+            self._released(transaction, error)
+            then.answer(ticket, EndTxnResponse(**_failure(error)))
+
+        self._write(transaction, target, step, committed, refused)
+
+    def take_markers(self, step: Step, leader_of: Callable[[TopicPartition], int | None]) -> dict[int, list[MarkerId]]:
+        """The markers to send now, by leader; see :meth:`OwedMarkers.take`."""
+        by_leader, done = self.markers.take(step.now, leader_of)
+        for name in done:
+            self._complete(self._transactions[name], step)
+        return by_leader
+
+    def markers_answered(self, answers: Iterable[tuple[MarkerId, int | None]], step: Step) -> None:
+        """Error codes that leaders answered; None: no answer came, and the marker may be written or not."""
+        for marker, code in answers:
+            if code is None:
+                self.markers.unanswered(marker, step.now)
+            elif self.markers.answered(marker, code, step.now):
+                self._complete(self._transactions[marker.transactional_id], step)
+
+    def _send_markers(self, transaction: Transaction, step: Step) -> None:
+        """The outcome is committed; the id stays busy until every partition has its marker."""
+        self._open.pop(transaction.transactional_id, None)
+        if transaction.value.partitions:
+            self.markers.add(transaction.transactional_id, transaction.value, step.now)
+        else:
+            self._complete(transaction, step)
+
+    def _complete(self, transaction: Transaction, step: Step) -> None:
+        def committed(then: Step) -> None:
+            transaction.is_busy = False
+            self._plan_expiration(then)
+
+        def refused(error: ProtocolError, then: Step) -> None:
+            if not is_unknown(error):
+                self._incomplete[transaction.transactional_id] = transaction
+                self._retry_at = min(self._retry_at, then.now + RETRY_PAUSE_S)
+
+        self._write(transaction, transaction.complete(step.wall_ms), step, committed, refused)
+
+    # ------------------------------------------------------------------------------------------------- time
+
+    def _opened(self, transaction: Transaction, step: Step) -> None:
+        self._open[transaction.transactional_id] = transaction
+        self._timeouts_at = min(self._timeouts_at, step.now + self._settings.timeout_check_ms / 1000)
+
+    def _abort_timed_out(self, step: Step) -> None:
+        for each in list(self._open.values()):
+            if each.is_busy or each.began_at + each.value.timeout_ms / 1000 >= step.now:
+                continue
+            self._events(
+                "transaction_timed_out",
+                transactional_id=each.transactional_id,
+                producer_id=each.value.producer_id,
+                producer_epoch=each.value.producer_epoch,
+                timeout_ms=each.value.timeout_ms,
+            )
+            self._abort(each, step)
+
+    def _abort(self, transaction: Transaction, step: Step) -> None:
+        def committed(then: Step) -> None:
+            self._send_markers(transaction, then)
+
+        def refused(error: ProtocolError, _: Step) -> None:
+            self._released(transaction, error)
+
+        self._write(transaction, transaction.fence(step.wall_ms), step, committed, refused)
+
+    def _plan_expiration(self, step: Step) -> None:
+        if self._expiration_at == math.inf and self._transactions:
+            self._expiration_at = step.now + self._settings.expiration_check_ms / 1000
+
+    def _expire(self, step: Step) -> None:
+        oldest_ms = step.wall_ms - self._settings.id_expiration_ms
+        for each in list(self._transactions.values()):
+            if each.value.state.is_idle and not each.is_busy and each.value.updated_ms <= oldest_ms:
+                self._forget(each, step)
+
+    def _forget(self, transaction: Transaction, step: Step) -> None:
+        name = transaction.transactional_id
+
+        def committed(_: Step) -> None:
+            self._transactions.pop(name, None)
+            self._events("transactional_id_expired", transactional_id=name)
+
+        def refused(error: ProtocolError, _: Step) -> None:
+            self._released(transaction, error)
+
+        transaction.is_busy = True
+        step.writes.append(Write((TransactionRecord(transactional_id=name, value=None),), committed, refused))
+
+    # ------------------------------------------------------------------------------------------------- writing
+
+    def _write(
+        self, transaction: Transaction, target: TransactionValue, step: Step, committed: Committed, refused: Refused
+    ) -> None:
+        """Write ``target``; the id is busy until the caller's ``committed`` or ``refused`` releases it."""
+
+        def advanced(then: Step) -> None:
+            transaction.advance(target, then.now)
+            committed(then)
+
+        def answered(error: ProtocolError, then: Step) -> None:
+            refused(as_coordinator(error), then)
+
+        transaction.is_busy = True
+        record = TransactionRecord(transactional_id=transaction.transactional_id, value=target)
+        step.writes.append(Write((record,), advanced, answered))
+
+    def _released(self, transaction: Transaction, error: ProtocolError) -> None:
+        """A write failed: unless its record may still be committed, the id is as before."""
+        if is_unknown(error):
+            return
+        transaction.is_busy = False
+        if transaction.is_new:
+            self._transactions.pop(transaction.transactional_id, None)
+
+    # ------------------------------------------------------------------------------------------------- showing
+
+    def describe(self, transactional_id: str) -> DescribedTransaction:
+        """DescribeTransactions, one of them."""
+        transaction = self._transactions.get(_checked_id(transactional_id))
+        if transaction is None or transaction.is_new:
+            raise TransactionalIdNotFound(f"there is no transactional id {transactional_id}")
+        value = transaction.value
+        return DescribedTransaction(
+            transactional_id=transactional_id,
+            state=value.state.value,
+            timeout_ms=value.timeout_ms,
+            started_ms=value.started_ms,
+            producer_id=value.producer_id,
+            producer_epoch=value.producer_epoch,
+            partitions=tuple(
+                PartitionName(topic=each.topic, partition=each.partition) for each in sorted(value.partitions)
+            ),
+        )
+
+    def list_transactions(self, request: ListTransactionsRequest, wall_ms: int) -> list[ListedTransaction]:
+        """ListTransactions, of this partition."""
+        return [
+            ListedTransaction(
+                transactional_id=each.transactional_id,
+                producer_id=each.value.producer_id,
+                state=each.value.state.value,
+            )
+            for each in self._transactions.values()
+            if not each.is_new and _is_listed(each.value, request, wall_ms)
+        ]
+
+    def values(self) -> Mapping[str, TransactionValue]:
+        """The committed value of each transactional id, for observers."""
+        return {each.transactional_id: each.value for each in self._transactions.values() if not each.is_new}
+
+
+def _is_listed(value: TransactionValue, request: ListTransactionsRequest, wall_ms: int) -> bool:
+    if request.states and value.state.value not in request.states:
+        return False
+    if request.producer_ids and value.producer_id not in request.producer_ids:
+        return False
+    if request.duration_ms < 0:
+        return True
+    return not value.state.is_idle and wall_ms - value.started_ms > request.duration_ms
+
+
+def _checked_id(transactional_id: str | None) -> str:
+    if not transactional_id:
+        raise InvalidRequest("transactional_id is empty", member="transactional_id")
+    return transactional_id
+
+
+class _Failure(TypedDict):
+    """Members of every response that fails."""
+
+    error_code: int
+    error_message: str
+    outcome: str
+
+
+def _failure(error: ProtocolError) -> _Failure:
+    return _Failure(error_code=error.code, error_message=error.message, outcome=error.outcome)
+
+
+def _added(
+    transactional_id: str,
+    partitions: Iterable[TopicPartition],
+    errors: Mapping[TopicPartition, ProtocolError | None] | None = None,
+) -> AddedPartitions:
+    found = errors or {}
+    return AddedPartitions(
+        transactional_id=transactional_id,
+        partitions=tuple(
+            AddedPartition(topic=each.topic, partition=each.partition)
+            if (error := found.get(each)) is None
+            else AddedPartition(topic=each.topic, partition=each.partition, **_failure(error))
+            for each in sorted(partitions)
+        ),
+    )
+
+
+def _ended(request: EndTxnRequest, value: TransactionValue) -> EndTxnResponse:
+    if request.transaction_version < TRANSACTION_V2:
+        return EndTxnResponse()
+    producer_id, epoch = next_producer(value)
+    return EndTxnResponse(producer_id=producer_id, producer_epoch=epoch)

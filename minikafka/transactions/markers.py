@@ -1,0 +1,142 @@
+"""Which partitions still need the marker of an ended transaction, and when to send it.
+
+A marker is sent until its partition's leader has answered, whichever broker leads by then. Each marker is under way
+once at a time, so an answer can only be for the transaction that owes it.
+
+Rules for this file: synchronous, no clock. A repeated marker is harmless (the leaders see to that), a missing one is
+not: only an answer of the leader, or a partition that does not exist any more, ends a marker.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from minikafka.errors import (
+    InvalidProducerEpoch,
+    TransactionCoordinatorFenced,
+    UnsupportedForMessageFormat,
+    UnsupportedVersion,
+)
+from minikafka.transactions.records import State, TransactionValue
+from minikafka.types import NO_NODE, NodeId, TopicPartition
+
+RETRY_PAUSE_S = 0.1
+
+_DONE = frozenset({0, UnsupportedForMessageFormat.code, UnsupportedVersion.code})
+_SUPERSEDED = frozenset({InvalidProducerEpoch.code, TransactionCoordinatorFenced.code})
+"""A newer producer or a newer coordinator has written to the partition: its coordinator ends the transaction."""
+
+
+class MarkerId(NamedTuple):
+    """One marker in one partition."""
+
+    transactional_id: str
+    partition: TopicPartition
+
+
+@dataclass(slots=True)
+class _Ending:
+    value: TransactionValue
+    """In state PrepareCommit or PrepareAbort."""
+    left: dict[TopicPartition, float]
+    """Partitions without the marker, and when to send it next; infinity while it is under way."""
+    is_superseded: bool = False
+
+
+class OwedMarkers:
+    """The markers that the coordinator of one partition of ``__transaction_state`` has to write."""
+
+    def __init__(self) -> None:
+        self._endings: dict[str, _Ending] = {}
+        self._next_at = math.inf
+
+    def __len__(self) -> int:
+        """Markers that are not answered yet."""
+        return sum(len(each.left) for each in self._endings.values())
+
+    @property
+    def next_at(self) -> float:
+        """Monotonic seconds at which the next marker may be sent; infinity: none is owed, or all are under way."""
+        return self._next_at
+
+    def add(self, transactional_id: str, value: TransactionValue, now: float) -> None:
+        """The outcome of a transaction is committed: all of its partitions need the marker."""
+        self._endings[transactional_id] = _Ending(value, dict.fromkeys(sorted(value.partitions), now))
+        self._next_at = min(self._next_at, now)
+
+    def value_of(self, marker: MarkerId) -> TransactionValue:
+        """The decision that a marker writes."""
+        return self._endings[marker.transactional_id].value
+
+    def take(
+        self, now: float, leader_of: Callable[[TopicPartition], NodeId | None]
+    ) -> tuple[dict[NodeId, list[MarkerId]], list[str]]:
+        """Everything that may be sent now, by leader; it counts as under way from here on.
+
+        Args:
+            now: Monotonic seconds.
+            leader_of: The partition's leader, ``NO_NODE`` while it has none, None if the partition does not exist.
+
+        Returns:
+            Markers by the broker to send them to, and the transactional ids whose last partition no longer exists.
+        """
+        by_leader: dict[NodeId, list[MarkerId]] = {}
+        done = []
+        for name, ending in list(self._endings.items()):
+            if ending.is_superseded:
+                continue
+            for partition, due in list(ending.left.items()):
+                if due > now:
+                    continue
+                leader = leader_of(partition)
+                if leader is None:
+                    del ending.left[partition]
+                elif leader == NO_NODE:
+                    ending.left[partition] = now + RETRY_PAUSE_S
+                else:
+                    ending.left[partition] = math.inf
+                    by_leader.setdefault(leader, []).append(MarkerId(name, partition))
+            if not ending.left:
+                del self._endings[name]
+                done.append(name)
+        self._plan()
+        return by_leader, done
+
+    def answered(self, marker: MarkerId, error_code: int, now: float) -> bool:
+        """The leader answered; True: it was the last marker of its transaction.
+
+        A code that says that a newer coordinator or producer is at work stops all sending for the transaction.
+        """
+        ending = self._endings[marker.transactional_id]
+        if error_code in _SUPERSEDED:
+            ending.is_superseded = True
+        if error_code not in _DONE:
+            return self._retry(ending, marker, now)
+        del ending.left[marker.partition]
+        if ending.left:
+            return False
+        del self._endings[marker.transactional_id]
+        return True
+
+    def unanswered(self, marker: MarkerId, now: float) -> None:
+        """Nobody knows whether the leader has written it: it is sent again."""
+        self._retry(self._endings[marker.transactional_id], marker, now)
+
+    def _retry(self, ending: _Ending, marker: MarkerId, now: float) -> bool:
+        ending.left[marker.partition] = now + RETRY_PAUSE_S
+        self._plan()
+        return False
+
+    def _plan(self) -> None:
+        self._next_at = min(
+            (due for each in self._endings.values() if not each.is_superseded for due in each.left.values()),
+            default=math.inf,
+        )
+
+
+def is_commit(value: TransactionValue) -> bool:
+    """The outcome that the markers of a prepared transaction carry."""
+    return value.state is State.PREPARE_COMMIT

@@ -1,0 +1,285 @@
+"""Errors for people: RFC 9457 problems with Kafka's name, number, ``retriable`` and ``outcome``.
+
+The status of an error is in one table here. Two rules stand above it: what may have been written is 504 (a client must
+not take it for *send again*), and an error that says less than it should is never a 2xx.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+from urllib.parse import quote
+
+from minikafka import errors as kafka
+from minikafka.errors import BY_CODE, UNKNOWN, InvalidRequest, ProtocolError
+from minikafka.types import NodeId
+from minikafka.web.hints import HINTS, Hint
+
+PROBLEM_TYPE = "application/problem+json"
+PROBLEM_PAGES = "/docs/problems/"
+
+# After this many seconds a retry of what is retriable makes sense: elections take about one.
+RETRY_AFTER_S = 1
+
+# Long addresses are cut: the number is what matters.
+INSTANCE_PATH_LENGTH_MAX = 200
+_CUT_ESCAPE = re.compile(r"%[0-9A-Fa-f]?$")
+_NO_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_OF_A_PATH = "%/:@!$&'()*+,;="
+
+# Nobody repairs more than this at once.
+VALIDATION_ERROR_COUNT_MAX = 20
+
+STATUS: dict[type[ProtocolError], int] = {
+    each: status
+    for status, family in {
+        400: (
+            kafka.InvalidRequest,
+            kafka.InvalidRequiredAcks,
+            kafka.SecurityDisabled,
+            kafka.UnsupportedVersion,
+        ),
+        403: (
+            kafka.ClusterAuthorizationFailed,
+            kafka.GroupAuthorizationFailed,
+            kafka.TopicAuthorizationFailed,
+            kafka.TransactionalIdAuthorizationFailed,
+        ),
+        404: (
+            kafka.BrokerIdNotRegistered,
+            kafka.GroupIdNotFound,
+            kafka.TransactionalIdNotFound,
+            kafka.SnapshotNotFound,
+            kafka.UnknownMemberId,
+            kafka.UnknownTopicId,
+            kafka.UnknownTopicOrPartition,
+        ),
+        409: (
+            kafka.ConcurrentTransactions,
+            kafka.DuplicateBrokerRegistration,
+            kafka.DuplicateSequenceNumber,
+            kafka.ElectionNotNeeded,
+            kafka.FencedInstanceId,
+            kafka.FencedLeaderEpoch,
+            kafka.FencedMemberEpoch,
+            kafka.FetchSessionIdNotFound,
+            kafka.FetchSessionTopicIdError,
+            kafka.IllegalGeneration,
+            kafka.InconsistentClusterId,
+            kafka.InconsistentGroupProtocol,
+            kafka.InconsistentTopicId,
+            kafka.InconsistentVoterSet,
+            kafka.IneligibleReplica,
+            kafka.InvalidFetchSessionEpoch,
+            kafka.InvalidProducerEpoch,
+            kafka.InvalidProducerIdMapping,
+            kafka.InvalidTxnState,
+            kafka.InvalidUpdateVersion,
+            kafka.MemberIdRequired,
+            kafka.NewLeaderElected,
+            kafka.NoReassignmentInProgress,
+            kafka.NonEmptyGroup,
+            kafka.GroupSubscribedToTopic,
+            kafka.OperationNotAttempted,
+            kafka.OutOfOrderSequenceNumber,
+            kafka.ProducerFenced,
+            kafka.ReassignmentInProgress,
+            kafka.RebalanceInProgress,
+            kafka.StaleBrokerEpoch,
+            kafka.StaleMemberEpoch,
+            kafka.TopicAlreadyExists,
+            kafka.TransactionAbortable,
+            kafka.TransactionCoordinatorFenced,
+            kafka.UnknownProducerId,
+            kafka.UnreleasedInstanceId,
+        ),
+        413: (
+            kafka.GroupMaxSizeReached,
+            kafka.MessageTooLarge,
+            kafka.OffsetMetadataTooLarge,
+            kafka.RecordListTooLarge,
+        ),
+        416: (kafka.OffsetOutOfRange, kafka.PositionOutOfRange),
+        421: (kafka.NotController, kafka.NotCoordinator, kafka.NotLeaderOrFollower),
+        422: (
+            kafka.CorruptMessage,
+            kafka.InvalidConfig,
+            kafka.InvalidGroupId,
+            kafka.InvalidPartitions,
+            kafka.InvalidRecord,
+            kafka.InvalidReplicaAssignment,
+            kafka.InvalidReplicationFactor,
+            kafka.InvalidSessionTimeout,
+            kafka.InvalidTimestamp,
+            kafka.InvalidTopic,
+            kafka.InvalidTransactionTimeout,
+            kafka.InvalidVoterKey,
+            kafka.InvalidRegularExpression,
+            kafka.PolicyViolation,
+            kafka.UnsupportedAssignor,
+            kafka.UnsupportedCompressionType,
+            kafka.UnsupportedForMessageFormat,
+        ),
+        429: (kafka.ThrottlingQuotaExceeded,),
+        500: (kafka.UnknownServerError,),
+        503: (
+            kafka.BrokerNotAvailable,
+            kafka.CoordinatorLoadInProgress,
+            kafka.CoordinatorNotAvailable,
+            kafka.EligibleLeadersNotAvailable,
+            kafka.LeaderNotAvailable,
+            kafka.NotEnoughReplicas,
+            kafka.OffsetNotAvailable,
+            kafka.PreferredLeaderNotAvailable,
+            kafka.ReplicaNotAvailable,
+            kafka.UnknownLeaderEpoch,
+            kafka.UnstableOffsetCommit,
+        ),
+        504: (kafka.NetworkException, kafka.NotEnoughReplicasAfterAppend, kafka.RequestTimedOut),
+        507: (kafka.KafkaStorageError,),
+    }.items()
+    for each in family
+}
+
+Fault: TypeAlias = dict[str, Any]
+"""One thing that is wrong with a request: ``pointer`` (RFC 6901), ``parameter`` or ``line``, and ``detail``."""
+
+
+class Occurrences:
+    """Numbers the problems that one broker's doors tell, for ``instance`` (RFC 9457, 3.1.5)."""
+
+    def __init__(self, node: NodeId = 0, since_ms: int = 0) -> None:
+        self._prefix = f"{node}.{since_ms}"
+        self._count = 0
+
+    def next(self, path: str) -> str:
+        """What was asked for, and which problem: ``/v1/topics#2.1763778900123.17`` is broker 2's seventeenth since
+        its start at that time (ms since 1970).
+        """
+        self._count += 1
+        # As it came, but a URI: an escape that was cut, or was none, is none.
+        shown = _NO_ESCAPE.sub("%25", _CUT_ESCAPE.sub("", path[:INSTANCE_PATH_LENGTH_MAX]))
+        return f"{quote(shown, safe=_OF_A_PATH, errors='replace')}#{self._prefix}.{self._count}"
+
+
+class Refused(Exception):
+    """An error whose status, headers or members are set where it is raised."""
+
+    def __init__(
+        self,
+        error: ProtocolError,
+        *,
+        status: int | None = None,
+        headers: Mapping[str, str] | None = None,
+        **members: Any,
+    ) -> None:
+        super().__init__(error.message)
+        self.error = error
+        self.status = status_of(error) if status is None else status
+        self.headers = dict(headers or {})
+        self.members = members
+
+
+def malformed(
+    detail: str,
+    faults: Sequence[Fault] = (),
+    *,
+    status: int = 400,
+    error: type[ProtocolError] = InvalidRequest,
+    **members: Any,
+) -> Refused:
+    """A request that cannot be understood; nothing was done."""
+    refused = Refused(error(detail), status=status, **members)
+    if faults:
+        refused.members["errors"] = list(faults[:VALIDATION_ERROR_COUNT_MAX])
+    return refused
+
+
+def unacceptable(faults: Sequence[Fault]) -> Refused:
+    """422: the JSON is well formed and says something that is not possible."""
+    first = faults[0]
+    more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+    return malformed(f"{first['pointer'] or 'the body'}: {first['detail']}{more}", faults, status=422)
+
+
+def status_of(error: ProtocolError) -> int:
+    """The HTTP status that says the same."""
+    status = STATUS.get(type(error), 500)
+    if error.outcome == UNKNOWN and status < 500:
+        return 504
+    return status
+
+
+def problem_of(
+    error: ProtocolError, *, status: int | None = None, instance: str | None = None, **members: object
+) -> dict[str, Any]:
+    """The members of the problem: RFC 9457's first, Kafka's next, then the facts of this case.
+
+    Without ``instance``, which only a whole answer of ``/v1`` has, there is none.
+    """
+    kind = type(error)
+    status = status_of(error) if status is None else status
+    problem: dict[str, Any] = {
+        "type": PROBLEM_PAGES + slug_of(kind),
+        "title": title_of(kind),
+        "status": status,
+        "detail": error.message,
+        **({} if instance is None else {"instance": instance}),
+        "error": error.name,
+        "error_code": error.code,
+        "message": error.message,
+        "retriable": is_retriable(kind, status),
+        "outcome": error.outcome,
+    }
+    for name, value in (*error.facts.items(), *members.items()):
+        problem.setdefault(name, _plain(value))
+    return problem
+
+
+def is_retriable(kind: type[ProtocolError], status: int) -> bool:
+    """Return True if the same request may succeed later: as Kafka says, and for every 503.
+
+    Kafka's table does not call BROKER_NOT_AVAILABLE retriable, because its clients see a closed connection instead.
+    """
+    return kind.retriable or status == 503
+
+
+def _plain(value: object) -> Any:
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, Mapping):
+        return {str(name): _plain(each) for name, each in value.items()}
+    if isinstance(value, set | frozenset):
+        return sorted(map(str, value))
+    if isinstance(value, Iterable):
+        return [_plain(each) for each in value]
+    return str(value)
+
+
+def title_of(kind: type[ProtocolError]) -> str:
+    """The same for every problem of a type (RFC 9457, 3.1.3)."""
+    return (kind.__doc__ or kind.name).strip().splitlines()[0].removesuffix(".")
+
+
+def slug_of(kind: type[ProtocolError]) -> str:
+    """``NOT_ENOUGH_REPLICAS`` as the last part of an address."""
+    return kind.name.lower().replace("_", "-")
+
+
+def page_of(slug: str) -> dict[str, Any] | None:
+    """What the address in ``type`` answers: what an error means, what is behind it, and what to look at."""
+    kind = next((each for each in BY_CODE.values() if slug_of(each) == slug), None)
+    if kind is None:
+        return None
+    hint = HINTS.get(kind, Hint())
+    return {
+        "type": PROBLEM_PAGES + slug,
+        "error": kind.name,
+        "error_code": kind.code,
+        "status": STATUS[kind],
+        "retriable": is_retriable(kind, STATUS[kind]),
+        "meaning": re.sub(r"\s+", " ", kind.__doc__ or "").strip(),
+        "cause": hint.cause,
+        "look_at": [f"curl http://127.0.0.1:9092{path}" for path in hint.look_at],
+    }

@@ -1,0 +1,102 @@
+"""End-transaction markers: the control batches that commit or abort a transaction in one partition (KIP-98).
+
+A marker is a control batch with the transactional bit, the producer's id and epoch, no sequence, and one record::
+
+    key    int16 version 0, int16 type (0 ABORT, 1 COMMIT)
+    value  int16 version 0, int32 epoch of the transaction coordinator
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from minikafka.errors import CorruptMessage
+from minikafka.types import NO_EPOCH, NO_PRODUCER, Epoch, Offset
+from minikafka.wire.batch import (
+    CHECKED_FIELDS,
+    CONTROL_BIT,
+    HEADER_SIZE,
+    LENGTH_END,
+    MAGIC,
+    MAGIC_AND_CRC,
+    NO_SEQUENCE,
+    PREFIX,
+    TRANSACTIONAL_BIT,
+    RecordBatch,
+)
+from minikafka.wire.records import control_type_of, decode_batch
+
+MARKER_SIZE = 78
+"""Bytes of a marker's batch."""
+
+ABORT, COMMIT = 0, 1
+"""Types of control records that end transactions."""
+
+TRANSACTION_V2 = 2
+"""From this transaction version on, a marker has a higher epoch than the data of its transaction (KIP-890)."""
+
+# One record of 17 bytes: length 16, no attributes, deltas 0, a key of 4 bytes, a value of 6, no headers. Lengths are
+# zigzag varints.
+_RECORD = struct.Struct(">5shhBhiB")
+_RECORD_HEAD = bytes((32, 0, 0, 0, 8))
+_VALUE_SIZE = 12
+_VALUE = struct.Struct(">hi")
+
+
+class EndTransaction(NamedTuple):
+    """What a marker says: the transaction of this producer in this partition is committed or aborted."""
+
+    producer_id: int
+    producer_epoch: int
+    is_commit: bool
+    coordinator_epoch: Epoch
+    transaction_version: int = 0
+    """Version under which the coordinator ended the transaction; the marker's bytes do not hold it."""
+
+
+def marker_batch(
+    marker: EndTransaction, *, timestamp_ms: int, base_offset: Offset = 0, leader_epoch: Epoch = NO_EPOCH
+) -> bytes:
+    """Encode ``marker`` as the control batch that Kafka writes."""
+    record = _RECORD.pack(_RECORD_HEAD, 0, int(marker.is_commit), _VALUE_SIZE, 0, marker.coordinator_epoch, 0)
+    checked = CHECKED_FIELDS.pack(
+        TRANSACTIONAL_BIT | CONTROL_BIT,
+        0,
+        timestamp_ms,
+        timestamp_ms,
+        marker.producer_id,
+        marker.producer_epoch,
+        NO_SEQUENCE,
+        1,
+    )
+    crc = crc32c(record, crc32c(checked))
+    prefix = PREFIX.pack(base_offset, HEADER_SIZE - LENGTH_END + len(record), leader_epoch)
+    return prefix + MAGIC_AND_CRC.pack(MAGIC, crc) + checked + record
+
+
+def marker_of(batch: RecordBatch) -> EndTransaction | None:
+    """Return the marker in a control batch, whose ``data`` must be the whole batch.
+
+    Returns:
+        None if the batch is another control batch, or if compaction has removed its record: then it ends nothing.
+
+    Raises:
+        CorruptMessage: The batch cannot be read, or its value is too short.
+    """
+    if batch.producer_id == NO_PRODUCER or not batch.record_count:
+        return None
+    record = decode_batch(batch)[0]
+    kind = control_type_of(record)
+    if kind not in (ABORT, COMMIT):
+        return None
+    value = record.value or b""
+    if len(value) < _VALUE.size:
+        raise CorruptMessage(
+            f"end-transaction marker at offset {batch.base_offset}: its value has {len(value)} bytes, "
+            f"not {_VALUE.size} or more"
+        )
+    coordinator_epoch = int(_VALUE.unpack_from(value)[1])
+    return EndTransaction(batch.producer_id, batch.producer_epoch, kind == COMMIT, coordinator_epoch)

@@ -1,0 +1,77 @@
+"""TLS of a broker's listeners: the ``ssl.*`` settings as a context of Python's ``ssl``.
+
+Rules for this file:
+
+1. A setting that cannot be used is InvalidConfig with the setting's name. The message has no part of a file's content.
+2. TLS 1.2 is the oldest version. Sessions are not resumed: a resumed session is not verified again, so a client could
+   use a certificate after its CA was removed.
+"""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+from minikafka.config import BrokerConfig
+from minikafka.errors import InvalidConfig, in_words
+
+_VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+_VERIFY = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+
+# Of TLS 1.2; all suites of TLS 1.3 are as good.
+_CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
+
+# Permissions of users that are neither the file's owner nor in its group.
+_OTHERS = 0o007
+
+
+def server_context(config: BrokerConfig) -> ssl.SSLContext:
+    """Return the context of the TLS listeners.
+
+    Raises:
+        InvalidConfig: A file cannot be used, or every user of the machine may read the private key.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    versions = sorted(_VERSIONS[each] for each in config.ssl_enabled_protocols.split(","))
+    context.minimum_version, context.maximum_version = versions[0], versions[-1]
+    context.set_ciphers(_CIPHERS)
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE
+    context.options |= ssl.OP_NO_TICKET
+    context.num_tickets = 0
+    _load_key(context, config.ssl_keystore_location)
+    if config.ssl_client_auth != "none":
+        _load_trust(context, config.ssl_truststore_location)
+    context.verify_mode = _VERIFY[config.ssl_client_auth]
+    return context
+
+
+def _load_key(context: ssl.SSLContext, path: str) -> None:
+    name = "ssl.keystore.location"
+    try:
+        if Path(path).stat().st_mode & _OTHERS:
+            raise InvalidConfig(
+                f"{name}={path}: every user of this machine may access the private key; run chmod o-rwx on the file",
+                setting=name,
+            )
+        # Without a password OpenSSL would ask for that of an encrypted key on the terminal.
+        context.load_cert_chain(path, password="")
+    except ssl.SSLError as error:
+        raise InvalidConfig(
+            f"{name}={path}: {error.reason or 'not PEM'}; an unencrypted private key followed by its certificate "
+            "chain is needed, in PEM",
+            setting=name,
+        ) from error
+    except OSError as error:
+        raise InvalidConfig(f"{name}={path}: cannot be read: {in_words(error)}", setting=name) from error
+
+
+def _load_trust(context: ssl.SSLContext, path: str) -> None:
+    name = "ssl.truststore.location"
+    try:
+        context.load_verify_locations(cafile=path)
+    except ssl.SSLError as error:
+        raise InvalidConfig(
+            f"{name}={path}: {error.reason or 'not PEM'}; CA certificates in PEM are needed", setting=name
+        ) from error
+    except OSError as error:
+        raise InvalidConfig(f"{name}={path}: cannot be read: {in_words(error)}", setting=name) from error

@@ -1,0 +1,286 @@
+"""The console in a browser, on a real cluster: first visit, lanes, a produced record, hostile contents, other origins."""
+
+from __future__ import annotations
+
+import copy
+import gzip
+import itertools
+import json
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from minikafka.rest.console import FILES, PAGE
+from minikafka.testing.local_cluster import LocalCluster
+from minikafka.wire.differences import difference
+from tests.e2e.conftest import EXPECT_TIMEOUT_MS
+
+pytestmark = [pytest.mark.e2e, pytest.mark.browser]
+
+PICTURES = Path("build/console")
+HOSTILE = "<img src=x onerror=window.ran=1>"
+
+READ_VALUES = """() => [...document.querySelectorAll("[data-values]")].map(
+    (row) => [...row.children].map((cell) => cell.textContent))"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(brokers=3) as running:
+        yield running
+
+
+@pytest.fixture
+def page(browser: Browser, cluster: LocalCluster) -> Iterator[Page]:
+    """A tab that fails the test on a console message, an error, or a request to another address."""
+    tab = browser.new_page(viewport={"width": 1400, "height": 900})
+    tab.set_default_timeout(EXPECT_TIMEOUT_MS)
+    wrong: list[str] = []
+    home = url_of(cluster)
+    tab.on("console", lambda message: wrong.append(message.text))
+    tab.on("pageerror", lambda error: wrong.append(str(error)))
+    tab.on("request", lambda request: None if request.url.startswith((home, "data:")) else wrong.append(request.url))
+    yield tab
+    tab.close()
+    assert wrong == []
+
+
+def url_of(cluster: LocalCluster) -> str:
+    return f"http://{cluster.bootstrap.split(',')[0]}"
+
+
+def call(cluster: LocalCluster, path: str, body: Any = None) -> Any:
+    data = None if body is None else json.dumps(body).encode()
+    sent = urllib.request.Request(url_of(cluster) + path, data, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(sent) as answer:
+        return json.load(answer)
+
+
+def take_pictures(page: Page, name: str) -> None:
+    """At both widths, in both themes; kept under build/ for people to look at."""
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    for width in (1400, 400):
+        for theme in ("light", "dark"):
+            page.set_viewport_size({"width": width, "height": 900})
+            page.emulate_media(color_scheme="dark" if theme == "dark" else "light")
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            page.screenshot(path=PICTURES / f"{name}-{width}-{theme}.png", full_page=True)
+    page.set_viewport_size({"width": 1400, "height": 900})
+
+
+def test_first_click_creates_a_topic_whose_lanes_move(page: Page, cluster: LocalCluster):
+    """PAGE 9.1 and 9.3: an empty cluster shows its brokers and one button; the button starts a stream of records."""
+    page.goto(url_of(cluster))
+    expect(page.locator("#health")).to_contain_text("3 of 3 brokers are up.")
+    expect(page.get_by_text("There are no topics yet.")).to_be_visible()
+    take_pictures(page, "empty")
+    page.get_by_role("button", name="Create orders").click()
+    expect(page.get_by_role("heading", name="orders-0")).to_be_visible()
+    expect(page.locator("[data-replica] .cell.committed").first).to_have_text("0")
+    expect(page.locator("[data-replica] .cell.committed", has_text="3").first).to_be_visible()
+    page.get_by_role("button", name="Stop sending").click()
+    expect(page.get_by_role("button", name="Stop sending")).to_have_count(0)
+    take_pictures(page, "partition")
+
+
+def test_values_are_those_of_the_api(page: Page, cluster: LocalCluster):
+    """PAGE 9.5: with no traffic, the table and the lanes show LEO, HW and ISR as the API reports them."""
+    call(cluster, "/v1/topics", {"name": "still", "partitions": 1, "replication_factor": 3})
+    call(cluster, "/v1/topics/still/records", {"records": [{"value": "tea"}, {"value": "milk"}]})
+    page.goto(f"{url_of(cluster)}/#/t/still/0")
+    for node in (1, 2, 3):
+        # A follower learns the high watermark with its next fetch.
+        expect(page.locator(f"[data-values='{node}'] td").nth(5)).to_have_text("2")
+    replicas = call(cluster, "/v1/topics/still/partitions/0")["replicas"]
+    wanted = [
+        [str(each["id"]), each["role"], "yes", str(each["own_leo"]), str(each["leo"]), str(each["hw"])]
+        for each in replicas
+    ]
+    assert [row[:6] for row in page.evaluate(READ_VALUES)] == wanted
+    assert page.locator(".lane .cell.committed").all_text_contents() == ["0", "1"] * 3
+
+
+def test_produced_record_shows_its_journey_to_committed(page: Page, cluster: LocalCluster):
+    """PAGE 9.4, from the form: the offset, each broker that has the record, and that it is committed."""
+    call(cluster, "/v1/topics", {"name": "form", "partitions": 1, "replication_factor": 3})
+    page.goto(f"{url_of(cluster)}/#/t/form/0")
+    page.get_by_label("Key").fill(HOSTILE)
+    page.get_by_label("Value").fill(HOSTILE)
+    page.get_by_role("button", name="Produce").click()
+    journey = page.locator(".journey")
+    expect(journey).to_contain_text("acknowledged at offset 0")
+    for node in (1, 2, 3):
+        expect(journey).to_contain_text(f"broker {node}: in its log")
+    expect(journey.locator("li").last).to_have_text("committed")
+    (record,) = call(cluster, "/v1/topics/form/partitions/0/records?offset=0")["records"]
+    assert (record["key"], record["value"]) == (HOSTILE, HOSTILE)
+
+
+def test_hostile_text_in_an_address_is_shown_and_never_runs(page: Page, cluster: LocalCluster):
+    """The console renders names and errors as text; the policy forbids inline script as well."""
+    call(cluster, "/v1/topics", {"name": "hostile", "partitions": 1, "replication_factor": 3})
+    page.goto(f"{url_of(cluster)}/#/t/hostile/0")
+    expect(page.locator("[data-replica]")).to_have_count(3)
+    page.route("**/v1/live?*", lambda route: route.fulfill(content_type="text/event-stream", body=_hostile_events()))
+    page.reload()
+    expect(page.get_by_role("button", name="out of the ISR")).to_be_visible()
+    page.get_by_role("button", name="out of the ISR").click()
+    expect(page.locator("#explain")).to_contain_text(HOSTILE)
+    expect(page.locator(".head", has_text=HOSTILE)).to_be_visible()
+    assert page.evaluate("window.ran") is None
+    assert page.locator("img").count() == 0
+
+
+def _hostile_events() -> str:
+    replica = {"id": 1, "role": HOSTILE, "in_sync": False, "why": HOSTILE, "leo": 1, "own_leo": 1, "hw": 1}
+    partition = {
+        "leader": None,
+        "leader_epoch": 0,
+        "min_insync_replicas": None,
+        "high_watermark": None,
+        "order": [1],
+        "replicas": {"1": replica},
+    }
+    state = {"summary": HOSTILE, "why_watermark": HOSTILE, "partition": partition}
+    return f"event: snapshot\ndata: {json.dumps(state)}\n\n"
+
+
+def test_the_page_applies_differences_as_python_makes_them(page: Page, cluster: LocalCluster):
+    """PAGE 7: 500 random steps, folded in the browser, give the states that the server has."""
+    random = Random(19)
+    states: list[dict[str, Any]] = [{}]
+    for _ in range(500):
+        states.append(_changed(states[-1], random))
+    steps = [difference(before, after) for before, after in itertools.pairwise(states)]
+    page.goto(url_of(cluster))
+    folded = page.evaluate(
+        """async (steps) => {
+            const { apply } = await import(document.querySelector("script[src]").src);
+            const state = {};
+            return steps.map((changes) => JSON.stringify(apply(state, changes)));
+        }""",
+        steps,
+    )
+    for text, state in zip(folded, states[1:], strict=True):
+        assert json.loads(text) == state
+
+
+def _changed(state: dict[str, Any], random: Random) -> dict[str, Any]:
+    """Another state: a member of some object is new, changed or gone."""
+    state = copy.deepcopy(state)
+    place, name = state, random.choice(["topics", "__proto__", "1", "isr"])
+    while isinstance(place.get(name), dict) and random.random() < 0.8:
+        place, name = place[name], random.choice(["topics", "__proto__", "1", "isr"])
+    place.pop(name, None)
+    if random.random() < 0.8:
+        place[name] = random.choice([{}, {"constructor": 1}, [1, 2], None, 2**53 - 1, True, HOSTILE])
+    return state
+
+
+def test_an_open_transaction_is_a_mark_in_the_leaders_lane(page: Page, cluster: LocalCluster):
+    """The last stable offset is shown where it is below the high watermark, and in the leader's lane only."""
+    replica = {"role": "leader", "in_sync": True, "why": "", "leo": 4, "own_leo": 4, "hw": 4}
+    partition = {
+        "leader": {"id": 1},
+        "leader_epoch": 0,
+        "min_insync_replicas": 1,
+        "high_watermark": 4,
+        "last_stable_offset": 2,
+        "order": [1, 2],
+        "replicas": {"1": {**replica, "id": 1}, "2": {**replica, "id": 2, "role": "follower"}},
+    }
+    state = {"summary": "", "why_watermark": "", "partition": partition}
+    body = f"event: snapshot\ndata: {json.dumps(state)}\n\n"
+    page.route("**/v1/live?*", lambda route: route.fulfill(content_type="text/event-stream", body=body))
+    page.goto(f"{url_of(cluster)}/#/t/open/0")
+    expect(page.locator("[data-replica='1'] .head")).to_contain_text("LSO 2")
+    expect(page.locator(".cell.lso")).to_have_text(["2"])
+    expect(page.locator("[data-replica='1'] .cell.lso")).to_have_count(1)
+    take_pictures(page, "transaction")
+
+
+def test_a_lost_stream_is_shown_and_resumed(browser: Browser, cluster: LocalCluster):
+    """The last state stays while the broker of the page is down, marked as old; the page continues when it is back."""
+    call(cluster, "/v1/topics", {"name": "outage", "partitions": 1, "replication_factor": 3})
+    tab = browser.new_page()
+    tab.set_default_timeout(EXPECT_TIMEOUT_MS)
+    tab.goto(f"{url_of(cluster)}/#/t/outage/0")
+    expect(tab.locator("#live")).to_have_text("● LIVE")
+    expect(tab.locator("[data-replica]")).to_have_count(3)
+    tab.get_by_label("Key").fill("kept")
+    cluster.kill(1)
+    try:
+        expect(tab.locator("#live")).to_contain_text("no data since")
+        expect(tab.locator("[data-replica]")).to_have_count(3)
+    finally:
+        cluster.restart(1)
+    expect(tab.locator("#live")).to_have_text("● LIVE")
+    expect(tab.get_by_label("Key")).to_have_value("kept")
+    tab.close()
+
+
+def test_cluster_view_lists_partitions_and_opens_one(page: Page, cluster: LocalCluster):
+    """From the cluster view one click, or the keyboard alone, opens a partition's lanes."""
+    call(cluster, "/v1/topics", {"name": "listed", "partitions": 3, "replication_factor": 3})
+    page.goto(url_of(cluster))
+    entry = page.locator(".matrix a", has_text="ISR").first
+    expect(entry).to_be_visible()
+    take_pictures(page, "cluster")
+    entry.focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("[data-replica]")).to_have_count(3)
+
+
+def test_another_page_cannot_frame_the_console(browser: Browser, cluster: LocalCluster):
+    """Clickjacking: a page of another origin that frames the console gets nothing to click on."""
+    tab = browser.new_page()
+    tab.set_default_timeout(EXPECT_TIMEOUT_MS)
+    tab.set_content(f"<iframe src='{url_of(cluster)}/'></iframe>")
+    frame = tab.locator("iframe").element_handle().content_frame()
+    assert frame is not None
+    assert frame.locator("#health").count() == 0
+    tab.close()
+
+
+def test_a_page_of_another_origin_can_neither_read_nor_write(browser: Browser, cluster: LocalCluster):
+    """PAGE 9.12: reading, the live stream, JSON, a body without preflight and a form are five attempts that fail."""
+    call(cluster, "/v1/topics", {"name": "guarded", "partitions": 1, "replication_factor": 3})
+    tab = browser.new_page()
+    tab.set_default_timeout(EXPECT_TIMEOUT_MS)
+    records = f"{url_of(cluster)}/v1/topics/guarded/partitions/0/records"
+    outcomes = tab.evaluate(
+        """async ([home, records]) => {
+            const failed = (error) => error.name;
+            const body = JSON.stringify({ records: [{ value: "foreign" }] });
+            const send = (options) => fetch(records, { method: "POST", body, ...options }).then((it) => it.type, failed);
+            return [
+                await fetch(`${home}/v1/cluster`).then((it) => it.type, failed),
+                await new Promise((resolve) => {
+                    const source = new EventSource(`${home}/v1/live`);
+                    source.onopen = () => resolve("open");
+                    source.onerror = () => { source.close(); resolve("error"); };
+                }),
+                await send({ headers: { "Content-Type": "application/json" } }),
+                await send({ headers: { "Content-Type": "text/plain" }, mode: "no-cors" }),
+            ];
+        }""",
+        [url_of(cluster), records],
+    )
+    # The browser hides the response to the request without preflight; the broker has refused it, as shown below.
+    assert outcomes == ["TypeError", "error", "TypeError", "opaque"]
+    tab.set_content(f"<form method=post enctype=text/plain action='{records}'><input name=a value=b></form>")
+    with tab.expect_response(records) as answer:
+        tab.evaluate("document.forms[0].submit()")
+    assert answer.value.status == 403
+    assert call(cluster, "/v1/topics/guarded/partitions/0")["log_end_offset"] == 0
+    tab.close()
+
+
+def test_page_fits_its_budget():
+    """PAGE 7: the initial page, script and style are below 60 kB compressed."""
+    assert sum(len(gzip.compress(each)) for each in (PAGE, *FILES.values())) < 60_000

@@ -1,0 +1,207 @@
+"""Groups of the consumer protocol (KIP-848) with an unmodified client, librdkafka, against three brokers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from confluent_kafka import Consumer, ConsumerGroupState, ConsumerGroupType, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from minikafka import LocalCluster
+from tests.e2e.test_processes import run
+
+pytestmark = [pytest.mark.e2e]
+
+PATIENCE_S = 60.0
+PARTITIONS = 6
+HEARTBEAT_MS = 200
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    config = {"group.consumer.heartbeat.interval.ms": str(HEARTBEAT_MS), "group.consumer.session.timeout.ms": "6000"}
+    with LocalCluster(brokers=3, config=config) as made:
+        yield made
+
+
+@contextmanager
+def member(cluster: LocalCluster, group: str, **config: object) -> Iterator[Consumer]:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "group.id": group,
+            "group.protocol": "consumer",
+            "auto.offset.reset": "earliest",
+            "log_level": 0,
+            **config,
+        }
+    )
+    try:
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def filled(cluster: LocalCluster, topic: str, count: int) -> set[bytes]:
+    cluster.sync.create_topic(topic, partitions=PARTITIONS, config={"min.insync.replicas": "2"})
+    return sent(cluster, topic, range(count))
+
+
+def sent(cluster: LocalCluster, topic: str, numbers: range) -> set[bytes]:
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    values = {b"%d" % number for number in numbers}
+    for number in numbers:
+        producer.produce(topic, b"%d" % number, partition=number % PARTITIONS)
+    assert producer.flush(PATIENCE_S) == 0
+    return values
+
+
+def until(what: str, is_met: Callable[[], bool], *members: Consumer) -> list[bytes]:
+    """Poll the members until it is so; the values that they read."""
+    read: list[bytes] = []
+    deadline = time.monotonic() + PATIENCE_S
+    while not is_met():
+        assert time.monotonic() < deadline, f"in vain: {what}"
+        for each in members:
+            message = each.poll(0.05)
+            if message is not None and message.error() is None:
+                read.append(bytes(message.value() or b""))
+    return read
+
+
+def owned(*members: Consumer) -> list[int]:
+    return sorted(each.partition for one in members for each in one.assignment())
+
+
+def read_all(wanted: set[bytes], *members: Consumer) -> list[bytes]:
+    read: list[bytes] = []
+    deadline = time.monotonic() + PATIENCE_S
+    while not wanted <= set(read):
+        assert time.monotonic() < deadline, f"missing: {sorted(wanted - set(read))[:5]}"
+        for each in members:
+            message = each.poll(0.05)
+            if message is not None and message.error() is None:
+                read.append(bytes(message.value() or b""))
+    return read
+
+
+def test_members_share_partitions_and_go_on_from_what_was_committed(cluster):
+    """One member reads all; a second gets half without a barrier; the next life of the group goes on behind it."""
+    wanted = filled(cluster, "shared", 60)
+    with member(cluster, "g1") as first:
+        first.subscribe(["shared"])
+        assert sorted(read_all(wanted, first)) == sorted(wanted)
+        assert owned(first) == list(range(PARTITIONS))
+        with member(cluster, "g1") as second:
+            second.subscribe(["shared"])
+            until("both own three", lambda: len(owned(first)) == len(owned(second)) == 3, first, second)
+            assert owned(first, second) == list(range(PARTITIONS))
+            more = sent(cluster, "shared", range(60, 120))
+            assert sorted(read_all(more, first, second)) == sorted(more)
+        until("the first owns all again", lambda: len(owned(first)) == PARTITIONS, first)
+    with member(cluster, "g1") as third:
+        third.subscribe(["shared"])
+        last = sent(cluster, "shared", range(120, 126))
+        assert sorted(read_all(last, third)) == sorted(last)
+
+
+def test_tools_see_the_type_the_state_and_the_members(cluster):
+    """ListGroups and ConsumerGroupDescribe, as kafka-consumer-groups shows them; a group with members is not deleted."""
+    filled(cluster, "seen", 6)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    with member(cluster, "g2", **{"client.id": "watched"}) as one:
+        one.subscribe(["seen"])
+        until("it owns all", lambda: len(owned(one)) == PARTITIONS, one)
+        listed = {each.group_id: each for each in admin.list_consumer_groups().result().valid}
+        assert listed["g2"].type is ConsumerGroupType.CONSUMER
+        (described,) = (each.result() for each in admin.describe_consumer_groups(["g2"]).values())
+        assert (described.state, described.type) == (ConsumerGroupState.STABLE, ConsumerGroupType.CONSUMER)
+        (seen,) = described.members
+        assert seen.client_id == "watched"
+        assert sorted(each.partition for each in seen.assignment.topic_partitions) == list(range(PARTITIONS))
+        shown = run("groups", "members", "g2", "-b", cluster.bootstrap)
+        assert "watched" in shown
+        with pytest.raises(KafkaException, match="NON_EMPTY_GROUP"):
+            next(iter(admin.delete_consumer_groups(["g2"]).values())).result()
+    next(iter(admin.delete_consumer_groups(["g2"]).values())).result()
+    assert "g2" not in {each.group_id for each in admin.list_consumer_groups().result().valid}
+
+
+def test_a_group_without_members_changes_its_protocol_and_keeps_its_offsets(cluster):
+    """Classic, then consumer, then classic: offsets stay; while a member lives, the other protocol is refused."""
+    wanted = filled(cluster, "moving", 30)
+    for protocol, numbers in (("classic", range(0)), ("consumer", range(30, 60)), ("classic", range(60, 90))):
+        wanted |= sent(cluster, "moving", numbers)
+        with member(cluster, "g3", **{"group.protocol": protocol}) as one:
+            one.subscribe(["moving"])
+            read = read_all(wanted, one)
+            assert sorted(read) == sorted(wanted)
+            one.commit(asynchronous=False)
+            other = "classic" if protocol == "consumer" else "consumer"
+            with member(cluster, "g3", **{"group.protocol": other}) as refused:
+                refused.subscribe(["moving"])
+                deadline = time.monotonic() + PATIENCE_S
+                error = None
+                while error is None:
+                    assert time.monotonic() < deadline, f"a {other} member was not refused"
+                    message = refused.poll(0.1)
+                    one.poll(0)
+                    if message is not None:
+                        error = message.error()
+                assert owned(refused) == []
+        wanted = set()
+
+
+def test_a_member_survives_the_loss_of_its_coordinator(cluster):
+    """The next leader of the group's partition has its epochs from the log: nothing is read twice, nothing is lost."""
+    wanted = filled(cluster, "surviving", 60)
+    with member(cluster, "g4") as one:
+        one.subscribe(["surviving"])
+        assert sorted(read_all(wanted, one)) == sorted(wanted)
+        one.commit(asynchronous=False)
+        node = coordinator_of(cluster, "g4")
+        cluster.kill(node)
+        more = sent(cluster, "surviving", range(60, 120))
+        assert sorted(read_all(more, one)) == sorted(more)
+        assert owned(one) == list(range(PARTITIONS))
+        cluster.restart(node)
+    with member(cluster, "g4") as again:
+        again.subscribe(["surviving"])
+        until("it owns all", lambda: len(owned(again)) == PARTITIONS, again)
+        offsets = again.committed([TopicPartition("surviving", number) for number in range(PARTITIONS)], PATIENCE_S)
+        assert [each.offset for each in offsets] == [20] * PARTITIONS
+
+
+def coordinator_of(cluster: LocalCluster, group: str) -> int:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    return int(next(iter(admin.describe_consumer_groups([group]).values())).result().coordinator.id)
+
+
+def test_static_members_come_back_to_their_partitions(cluster):
+    """A static member that leaves for a restart keeps its partitions: the other member gets none of them."""
+    filled(cluster, "static", 12)
+    with member(cluster, "g5", **{"group.instance.id": "a"}) as first:
+        with member(cluster, "g5", **{"group.instance.id": "b"}) as second:
+            first.subscribe(["static"])
+            second.subscribe(["static"])
+            until("both own three", lambda: len(owned(first)) == len(owned(second)) == 3, first, second)
+            of_second = owned(second)
+        with member(cluster, "g5", **{"group.instance.id": "b"}) as back:
+            back.subscribe(["static"])
+            until("it is back", lambda: owned(back) == of_second, first, back)
+            assert len(owned(first)) == 3
+
+
+def test_a_regular_expression_is_resolved_by_the_coordinator(cluster: LocalCluster):
+    """librdkafka sends what begins with ^ as it was given; a topic that is created later joins without a new subscription."""
+    wanted = filled(cluster, "rx-tea", 20)
+    with member(cluster, "by-regex") as one:
+        one.subscribe(["^rx-.*"])
+        read = read_all(wanted, one)
+        later = filled(cluster, "rx-juice", 20)
+        read += read_all(later, one)
+        assert {each.topic for each in one.assignment()} == {"rx-tea", "rx-juice"}
+    assert len(read) == 40

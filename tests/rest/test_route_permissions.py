@@ -1,0 +1,105 @@
+"""The table of permissions of ``/v1``: each route has an entry, and denied requests get 403 before anything else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+
+from minikafka.broker.access import Access
+from minikafka.config import BrokerConfig
+from minikafka.quorum.image import MetadataImage, acl_record
+from minikafka.rest.permissions import NEEDS
+from minikafka.rest.routes import ROUTES
+from minikafka.types import ANONYMOUS
+from minikafka.wire.acls import Acl, AclOperation, ResourceType
+from tests.rest.fake_brokers import FakeCluster
+from tests.rest.test_doors import Curl
+
+
+def test_every_route_has_an_entry():
+    """A route without one would fail for everybody."""
+    assert NEEDS.keys() == {(route.method, route.path) for route in ROUTES}
+
+
+@pytest.mark.parametrize(("method", "path"), list(NEEDS), ids=str)
+def test_a_route_that_names_a_resource_needs_something_of_it(method: str, path: str):
+    """Otherwise its answer shows whether the resource exists."""
+    needed = NEEDS[method, path]
+    for parameter in ("topic", "group"):
+        assert needed is not None or f"{{{parameter}}}" not in path
+    if needed is not None and needed.parameter:
+        assert f"{{{needed.parameter}}}" in path
+
+
+@pytest.fixture
+async def curl() -> AsyncIterator[Curl]:
+    """Two brokers with an authorizer: everybody may read and describe ``orders`` and nothing else."""
+    cluster = FakeCluster(2)
+    cluster.listener = "CLIENTS"
+    async with cluster:
+        cluster.add_topic("orders", [1, 2])
+        cluster.add_topic("secret", [1, 2])
+        entry = Acl(
+            resource_type=ResourceType.TOPIC,
+            resource_name="orders",
+            principal=ANONYMOUS,
+            operation=AclOperation.READ,
+        )
+        image = MetadataImage().replay_all([acl_record("a", entry)], 1, 1)
+        for broker in cluster.brokers.values():
+            broker.access = Access(BrokerConfig(), lambda: image, lambda _kind, /, **_facts: None)  # type: ignore[arg-type]
+        curl = Curl(cluster)
+        async with curl.session:
+            yield curl
+
+
+async def test_a_denied_topic_looks_the_same_whether_it_exists_or_not(curl: Curl):
+    """403 with the principal, the operation and the name that the client has sent."""
+    for path in ("", "/partitions/0", "/partitions/0/records", "/records", "/configs"):
+        there = (await curl.get(f"/v1/topics/secret{path}")).problem(403, "TOPIC_AUTHORIZATION_FAILED")
+        missing = (await curl.get(f"/v1/topics/absent{path}")).problem(403, "TOPIC_AUTHORIZATION_FAILED")
+        assert there["message"].replace("secret", "absent") == missing["message"]
+        assert ANONYMOUS in there["message"]
+
+
+async def test_allowed_reads_are_answered_by_any_broker(curl: Curl):
+    """Partition 1 is led by broker 2, to which broker 1 forwards."""
+    assert (await curl.get("/v1/topics/orders/partitions/1/records")).status == 200
+
+
+async def test_lists_leave_denied_topics_out(curl: Curl):
+    """Without an error."""
+    assert [each["topic"] for each in (await curl.get("/v1/topics")).json["topics"]] == ["orders"]
+
+
+async def test_what_is_not_allowed_is_not_sent_to_a_broker(curl: Curl):
+    """A produce to a topic that may only be read, a topic to be created, and a group."""
+    told = await curl.post("/v1/topics/orders/records", {"records": [{"value": "x"}]})
+    told.problem(403, "TOPIC_AUTHORIZATION_FAILED")
+    (await curl.post("/v1/topics", {"name": "new"})).problem(403, "TOPIC_AUTHORIZATION_FAILED")
+    (await curl.get("/v1/groups/g")).problem(403, "GROUP_AUTHORIZATION_FAILED")
+    (await curl.get("/v1/controller/log")).problem(403, "CLUSTER_AUTHORIZATION_FAILED")
+    asked = {type(each).__name__ for broker in curl.cluster.brokers.values() for each in broker.asked}
+    assert not asked & {"ProduceRequest", "CreateTopicsRequest", "FindCoordinatorRequest"}
+
+
+async def test_health_and_addresses_are_free(curl: Curl):
+    """Supervisors and clients need them before they have any permission."""
+    for path in ("/healthz", "/readyz", "/v1/cluster", "/openapi.json"):
+        assert (await curl.get(path)).status == 200
+
+
+async def test_live_streams_show_only_topics_that_the_client_may_describe(curl: Curl):
+    """A denied partition gets 403 whether it exists or not; the cluster's state leaves denied topics out."""
+    there = (await curl.get("/v1/live?scope=secret-0")).problem(403, "TOPIC_AUTHORIZATION_FAILED")
+    missing = (await curl.get("/v1/live?scope=absent-0")).problem(403, "TOPIC_AUTHORIZATION_FAILED")
+    assert there["message"].replace("secret", "absent") == missing["message"]
+    async with curl.session.get(f"{curl.cluster.brokers[1].url}/v1/live") as response:
+        async for line in response.content:
+            if line.startswith(b'data: {"summary"'):
+                break
+        state = json.loads(line.removeprefix(b"data: "))
+    assert list(state["topics"]) == ["orders"]
+    assert "Partitions: 2;" in state["summary"]

@@ -1,0 +1,405 @@
+"""The transactional ids of one partition: writes, markers, timeouts, takeovers (TRANSACTIONS A5)."""
+
+from __future__ import annotations
+
+import pytest
+
+from minikafka.errors import (
+    UNKNOWN,
+    ConcurrentTransactions,
+    CoordinatorNotAvailable,
+    InvalidProducerEpoch,
+    InvalidProducerIdMapping,
+    InvalidRequest,
+    InvalidTransactionTimeout,
+    NotCoordinator,
+    NotEnoughReplicas,
+    NotLeaderOrFollower,
+    ProducerFenced,
+    ProtocolError,
+    RequestTimedOut,
+    TransactionalIdNotFound,
+    TransactionCoordinatorFenced,
+    UnsupportedForMessageFormat,
+)
+from minikafka.transactions.markers import MarkerId
+from minikafka.transactions.records import State
+from minikafka.transactions.settings import TransactionSettings
+from minikafka.wire.transaction_messages import ListTransactionsRequest
+from tests.rules.transaction_kit import P0, P1, Desk
+
+A0, A1 = MarkerId("a", P0), MarkerId("a", P1)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize("version", [0, 2])
+def test_transaction_from_init_to_the_last_marker(commit: bool, version: int):
+    """EndTxn is answered before any marker is sent; the id is busy until the last one is written."""
+    desk = Desk()
+    producer = desk.producer()
+    assert producer == (4000, 0)
+    desk.add(producer, P0, version=version)
+    desk.add(producer, P1, version=version)
+    answer = desk.end(producer, commit=commit, version=version)
+    assert answer.error_code == 0
+    bumped = (4000, version // 2)
+    assert (answer.producer_id, answer.producer_epoch) == (bumped if version else (-1, -1))
+    assert desk.value().state is (State.PREPARE_COMMIT if commit else State.PREPARE_ABORT)
+    with pytest.raises(ConcurrentTransactions):
+        desk.add(bumped, P0, version=version)
+    assert desk.take() == {1: [A0], 2: [A1]}
+    assert desk.take() == {}
+    desk.answer([A0])
+    assert desk.value().state.is_prepared
+    desk.answer([A1])
+    assert desk.value().state is (State.COMPLETE_COMMIT if commit else State.COMPLETE_ABORT)
+    assert desk.is_idle
+    assert desk.end(producer, commit=commit, version=version).error_code == 0
+    assert desk.add(bumped, P0, version=version).error_code == 0
+
+
+def test_every_request_is_answered_when_its_record_is_committed():
+    """Plants 12 and 13: a partition that only memory knows would never get its marker."""
+    desk = Desk(commits_at_once=False)
+    assert desk.init() is None
+    with pytest.raises(ConcurrentTransactions):
+        desk.init()
+    desk.commit()
+    producer = desk.answers[1].producer_id, desk.answers[1].producer_epoch
+    assert desk.add(producer, P0) is None
+    assert desk.value().state is State.EMPTY
+    desk.commit()
+    assert desk.answers[3].error_code == 0
+    assert desk.add(producer, P0).error_code == 0, "a known partition needs no record"
+    assert desk.end(producer) is None
+    assert desk.take() == {}
+    desk.commit()
+    assert desk.answers[5].error_code == 0
+    assert desk.take() == {1: [A0]}
+
+
+REFUSALS = [
+    (NotEnoughReplicas("no"), CoordinatorNotAvailable),
+    (NotLeaderOrFollower("no"), NotCoordinator),
+]
+
+
+@pytest.mark.parametrize("error, told", REFUSALS)
+def test_refused_write_leaves_the_id_as_it_was(error: ProtocolError, told: type[ProtocolError]):
+    """Not written: the next request finds the state before."""
+    desk = Desk()
+    producer = desk.producer()
+    desk.commits_at_once = False
+    desk.add(producer, P0)
+    desk.refuse(error)
+    assert desk.answers[2].error_code == told.code
+    desk.commits_at_once = True
+    assert desk.add(producer, P0).error_code == 0
+
+
+def test_refused_first_record_leaves_no_trace():
+    """The id does not exist: nothing of it is committed."""
+    desk = Desk(commits_at_once=False)
+    desk.init()
+    desk.refuse(NotEnoughReplicas("no"))
+    assert desk.coordinator.values() == {}
+    with pytest.raises(InvalidProducerIdMapping):
+        desk.add((4000, 0), P0)
+
+
+def test_write_of_unknown_outcome_keeps_the_id_busy_until_it_is_committed():
+    """D3.2: a second record on top of one that may still commit could decide a transaction twice."""
+    desk = Desk()
+    producer = desk.producer()
+    desk.add(producer, P0)
+    desk.commits_at_once = False
+    desk.end(producer)
+    desk.refuse(RequestTimedOut("late", outcome=UNKNOWN), keep=True)
+    assert desk.answers[3].error_code == CoordinatorNotAvailable.code
+    assert desk.answers[3].outcome == UNKNOWN
+    with pytest.raises(ConcurrentTransactions):
+        desk.end(producer, commit=False)
+    desk.pass_time(300.0)
+    assert desk.value().state is State.ONGOING, "no timeout while the outcome is unknown"
+    desk.commit()
+    assert desk.value().state is State.PREPARE_COMMIT
+    assert desk.take() == {1: [A0]}
+
+
+def test_init_fences_an_open_transaction():
+    """The abort has an epoch of its own, which nobody is given; the caller retries and gets the one above."""
+    desk = Desk()
+    old = desk.producer()
+    desk.add(old, P0)
+    assert desk.init().error_code == ConcurrentTransactions.code
+    assert (desk.value().state, desk.value().producer_epoch) == (State.PREPARE_ABORT, 1)
+    with pytest.raises(ConcurrentTransactions):
+        desk.init()
+    desk.settle()
+    assert desk.producer() == (4000, 2)
+    for request in (lambda: desk.add(old, P0), lambda: desk.end(old), lambda: desk.init(expected=old)):
+        with pytest.raises(ProducerFenced):
+            request()
+
+
+def test_refused_fence_does_not_raise_the_epoch():
+    """KAFKA-9666: the epoch must not run away while the log refuses, nor be taken back if the record may commit."""
+    desk = Desk()
+    producer = desk.producer()
+    desk.add(producer, P0)
+    desk.commits_at_once = False
+    for _ in range(3):
+        desk.init()
+        desk.refuse(NotEnoughReplicas("no"))
+        assert desk.value().producer_epoch == 0
+    desk.init()
+    desk.refuse(RequestTimedOut("late", outcome=UNKNOWN), keep=True)
+    with pytest.raises(ConcurrentTransactions):
+        desk.init()
+    desk.commit()
+    assert (desk.value().state, desk.value().producer_epoch) == (State.PREPARE_ABORT, 1)
+
+
+@pytest.mark.parametrize("version", [0, 2])
+def test_timed_out_transaction_is_aborted_at_a_higher_epoch(version: int):
+    """KAFKA-19367: once higher, also when the client increments epochs itself."""
+    desk = Desk()
+    producer = desk.producer(timeout_ms=30_000)
+    desk.add(producer, P0, version=version)
+    desk.pass_time(29.0)
+    assert desk.value().state is State.ONGOING
+    desk.pass_time(12.0)
+    assert (desk.value().state, desk.value().producer_epoch) == (State.PREPARE_ABORT, 1)
+    desk.settle()
+    with pytest.raises(ProducerFenced):
+        desk.end(producer, version=version)
+    assert desk.events.count("transaction_timed_out") == 1
+
+
+def test_timeout_is_not_measured_by_the_wall_clock():
+    """A clock that jumps a day ahead aborts nothing."""
+    desk = Desk()
+    producer = desk.producer()
+    desk.add(producer, P0)
+    desk.wall_ms += 86_400_000
+    desk.pass_time(50.0)
+    assert desk.value().state is State.ONGOING
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
+def test_timeout_out_of_range_is_rejected(timeout_ms: int):
+    """Above transaction.max.timeout.ms, or not positive."""
+    with pytest.raises(InvalidTransactionTimeout):
+        Desk().init(timeout_ms=timeout_ms)
+
+
+def test_empty_id_is_rejected():
+    """By every request."""
+    desk = Desk()
+    for request in (lambda: desk.init(""), lambda: desk.add((1, 0), P0, name=""), lambda: desk.end((1, 0), name="")):
+        with pytest.raises(InvalidRequest):
+            request()
+
+
+def test_empty_abort_of_version_2_needs_no_markers():
+    """It only raises the epoch, which fences what is still under way."""
+    desk = Desk()
+    producer = desk.producer()
+    answer = desk.end(producer, commit=False, version=2)
+    assert (answer.producer_id, answer.producer_epoch) == (4000, 1)
+    assert (desk.value().state, desk.value().producer_epoch) == (State.COMPLETE_ABORT, 1)
+    assert desk.is_idle
+
+
+def test_producer_id_changes_when_its_epochs_are_exhausted():
+    """With a short limit: version 2 changes it at the end of a transaction, InitProducerId otherwise."""
+    desk = Desk(TransactionSettings(epoch_max=3))
+    producer = desk.producer()
+    for expected in ((4000, 1), (4000, 2), (4001, 0), (4001, 1)):
+        desk.add(producer, P0, version=2)
+        answer = desk.end(producer, version=2)
+        desk.settle()
+        producer = answer.producer_id, answer.producer_epoch
+        assert producer == expected
+    assert desk.producer() == (4001, 2)
+    assert desk.producer() == (4002, 0)
+
+
+# ---- markers ----
+
+
+@pytest.mark.parametrize("code", [3, 6, 7, 13, 19, 20, 56, None])
+def test_marker_is_sent_again_after_a_pause(code: int | None):
+    """Retriable codes and lost answers; the leader is looked up anew."""
+    desk = Desk()
+    producer = desk.producer()
+    desk.add(producer, P0)
+    desk.end(producer)
+    assert desk.take() == {1: [A0]}
+    desk.answer([A0], code)
+    assert desk.take() == {}
+    desk.leaders[P0] = 3
+    desk.now = desk.coordinator.markers.next_at
+    assert desk.take() == {3: [A0]}
+    desk.answer([A0])
+    assert desk.value().state is State.COMPLETE_COMMIT
+
+
+def test_marker_waits_for_a_leader_and_ends_with_its_partition():
+    """No leader at present: later. No such partition any more: done."""
+    desk = Desk()
+    producer = desk.producer()
+    desk.add(producer, P0, P1)
+    desk.end(producer)
+    desk.leaders.update({P0: -1, P1: -1})
+    assert desk.take() == {}
+    desk.now = desk.coordinator.markers.next_at
+    desk.leaders.update({P0: 1, P1: None})
+    assert desk.take() == {1: [A0]}
+    desk.answer([A0])
+    assert desk.value().state is State.COMPLETE_COMMIT
+
+
+def test_transaction_whose_partitions_are_all_deleted_is_complete():
+    """Nothing is sent."""
+    desk = Desk()
+    producer = desk.producer()
+    desk.add(producer, P0)
+    desk.end(producer)
+    desk.leaders[P0] = None
+    assert desk.take() == {}
+    assert desk.value().state is State.COMPLETE_COMMIT
+
+
+def test_unsupported_partition_counts_as_done():
+    """An old message format cannot hold markers."""
+    desk = Desk()
+    producer = desk.producer()
+    desk.add(producer, P0)
+    desk.end(producer)
+    desk.take()
+    desk.answer([A0], UnsupportedForMessageFormat.code)
+    assert desk.value().state is State.COMPLETE_COMMIT
+
+
+@pytest.mark.parametrize("error", [InvalidProducerEpoch, TransactionCoordinatorFenced])
+def test_superseded_coordinator_stops_sending(error: type[ProtocolError]):
+    """A newer coordinator has written there: it finishes the transaction, and this one does not complete it."""
+    desk = Desk()
+    producer = desk.producer()
+    desk.add(producer, P0, P1)
+    desk.end(producer)
+    desk.take()
+    desk.answer([A0], error.code)
+    desk.answer([A1])
+    assert desk.coordinator.markers.next_at == float("inf")
+    desk.now += 60
+    assert desk.take() == {}
+    assert desk.value().state is State.PREPARE_COMMIT
+
+
+def test_complete_record_that_was_refused_is_written_again():
+    """The markers are not sent a second time."""
+    desk = Desk()
+    producer = desk.producer()
+    desk.add(producer, P0)
+    desk.end(producer)
+    desk.take()
+    desk.commits_at_once = False
+    desk.answer([A0])
+    desk.refuse(NotEnoughReplicas("no"))
+    assert desk.value().state is State.PREPARE_COMMIT
+    desk.commits_at_once = True
+    desk.pass_time(1.0)
+    assert desk.value().state is State.COMPLETE_COMMIT
+    assert desk.take() == {}
+
+
+# ---- takeovers ----
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_new_coordinator_sends_every_marker_of_a_decided_transaction(commit: bool):
+    """It cannot know which of them were written."""
+    desk = Desk()
+    producer = desk.producer()
+    desk.add(producer, P0, P1)
+    desk.end(producer, commit=commit)
+    desk.take()
+    desk.answer([A0])
+    desk.take_over()
+    with pytest.raises(ConcurrentTransactions):
+        desk.init()
+    assert desk.take() == {1: [A0], 2: [A1]}
+    desk.answer([A0, A1])
+    assert desk.value().state is (State.COMPLETE_COMMIT if commit else State.COMPLETE_ABORT)
+
+
+def test_new_coordinator_knows_only_committed_records():
+    """An EndTxn that was not committed never was; the open transaction has its whole timeout again."""
+    desk = Desk()
+    producer = desk.producer()
+    desk.add(producer, P0)
+    desk.pass_time(50.0)
+    desk.commits_at_once = False
+    desk.end(producer)
+    desk.commits_at_once = True
+    desk.take_over()
+    assert desk.value().state is State.ONGOING
+    assert desk.take() == {}
+    desk.pass_time(50.0)
+    assert desk.end(producer).error_code == 0
+
+
+def test_retry_of_init_survives_a_takeover():
+    """The last epoch is in the record, unlike Kafka's."""
+    desk = Desk()
+    producer = desk.producer()
+    assert desk.init(expected=producer).producer_epoch == 1
+    desk.take_over()
+    assert desk.init(expected=producer).producer_epoch == 1
+
+
+# ---- expiration, describing, listing ----
+
+
+def test_idle_id_expires_and_an_open_one_does_not():
+    """By the wall clock of its last record, after transactional.id.expiration.ms; its tombstone is in the log."""
+    desk = Desk(TransactionSettings(id_expiration_ms=7_200_000, timeout_ms_max=2**31 - 1))
+    desk.producer("idle")
+    desk.add(desk.producer("open", timeout_ms=2**31 - 1), P0, name="open")
+    desk.wall_ms += 3_500_000
+    desk.pass_time(3600.0)
+    assert set(desk.coordinator.values()) == {"idle", "open"}
+    desk.pass_time(3600.0)
+    assert set(desk.coordinator.values()) == {"open"}
+    assert desk.log[-1][1] is None
+    with pytest.raises(InvalidProducerIdMapping):
+        desk.add((4000, 0), P0, name="idle")
+    assert desk.producer("idle") == (4002, 0)
+
+
+def test_describe_and_list():
+    """States by name, filters by state, producer id and age; ids of which nothing is committed are not shown."""
+    desk = Desk()
+    producer = desk.producer("a")
+    desk.producer("b")
+    desk.add(producer, P0)
+    found = desk.coordinator.describe("a")
+    assert (found.state, found.timeout_ms, found.producer_id, found.producer_epoch) == ("Ongoing", 60_000, 4000, 0)
+    assert [(each.topic, each.partition) for each in found.partitions] == [P0]
+    with pytest.raises(TransactionalIdNotFound):
+        desk.coordinator.describe("c")
+
+    def listed(**filters: object) -> list[str]:
+        request = ListTransactionsRequest(**filters)  # type: ignore[arg-type]
+        return [each.transactional_id for each in desk.coordinator.list_transactions(request, desk.wall_ms + 5000)]
+
+    assert listed() == ["a", "b"]
+    assert listed(states=("Ongoing",)) == ["a"]
+    assert listed(producer_ids=(4001,)) == ["b"]
+    assert listed(duration_ms=4000) == ["a"]
+    assert listed(duration_ms=6000) == []
+    desk.commits_at_once = False
+    desk.init("c")
+    assert listed() == ["a", "b"]

@@ -1,0 +1,338 @@
+"""The native producer's transactions in a simulated cluster: committed, aborted, fenced, cut off, with offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from minikafka.client.consumer import Consumer
+from minikafka.client.producer import Producer
+from minikafka.client.settings import ConsumerConfig, ProducerConfig
+from minikafka.client.structs import GroupMetadata, OffsetAndMetadata
+from minikafka.coordination.keys import partition_of
+from minikafka.errors import (
+    IllegalGeneration,
+    InvalidConfig,
+    InvalidRequest,
+    InvalidTransactionTimeout,
+    MessageTooLarge,
+    ProducerFenced,
+    ProtocolError,
+    RequestTimedOut,
+    TransactionAbortable,
+    UnknownMemberId,
+)
+from minikafka.sim.cluster import SimCluster
+from minikafka.transactions.records import TRANSACTIONS_TOPIC
+from minikafka.types import TopicPartition
+from tests.sim.cluster_kit import Client, simulated
+from tests.sim.test_transactions import FIRST, SECOND, log_of, markers, until_state
+
+GROUP_PLACE = TopicPartition("orders", 0)
+
+
+@pytest.fixture
+def cluster() -> Iterator[SimCluster]:
+    with simulated(
+        transaction_state_log_num_partitions="3",
+        offsets_topic_num_partitions="3",
+        group_initial_rebalance_delay_ms="0",
+        transaction_abort_timed_out_transaction_cleanup_interval_ms="1000",
+    ) as cluster:
+        cluster.create_topic("orders", partitions=2)
+        cluster.settle()
+        yield cluster
+
+
+def client(cluster: SimCluster, name: str = "client", **settings: Any) -> Client:
+    return Client(cluster, name, **{"transactional_id": "tx", "linger_ms": 0, **settings})
+
+
+async def send(producer: Producer, *values: bytes) -> None:
+    for value in values:
+        for place in (FIRST, SECOND):
+            await producer.send_and_wait(place.topic, value, partition=place.partition)
+
+
+def outcomes(cluster: SimCluster, name: TopicPartition = FIRST) -> list[bool]:
+    return [each.is_commit for each in markers(cluster, name)]
+
+
+def open_count(cluster: SimCluster, name: TopicPartition = FIRST) -> int:
+    return len(log_of(cluster, cluster.leader_of(name), name).producers.transactions)
+
+
+def test_transactions_commit_and_abort(cluster: SimCluster):
+    """One after the other, in both forms; each has an epoch of its own."""
+    own = client(cluster)
+
+    async def work() -> None:
+        producer = own.producer
+        async with producer.transaction():
+            await send(producer, b"a", b"b")
+        with pytest.raises(LookupError):
+            async with producer.transaction():
+                await send(producer, b"c")
+                raise LookupError
+        await producer.begin_transaction()
+        await send(producer, b"d")
+        await producer.commit_transaction()
+
+    own.run(work())
+    until_state(cluster, "CompleteCommit")
+    for place in (FIRST, SECOND):
+        assert outcomes(cluster, place) == [True, False, True]
+        assert [each.producer_epoch for each in markers(cluster, place)] == [1, 2, 3]
+
+    async def read() -> list[bytes]:
+        config = ConsumerConfig(
+            bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest", isolation_level="read_committed"
+        )
+        found: list[bytes] = []
+        async with Consumer(config, own.world) as reader:
+            reader.assign([FIRST])
+            while len(found) < 3:
+                found += [
+                    each.value or b"" for part in (await reader.getmany(timeout_ms=500)).values() for each in part
+                ]
+        return found
+
+    assert own.run(read()) == [b"a", b"b", b"d"]
+
+
+def test_empty_transactions_cost_no_request(cluster: SimCluster):
+    """The coordinator knows nothing of them; the producer goes on."""
+    own = client(cluster)
+
+    async def work() -> None:
+        async with own.producer.transaction():
+            pass
+        await own.producer.begin_transaction()
+        await own.producer.abort_transaction()
+        async with own.producer.transaction():
+            await send(own.producer, b"a")
+
+    own.run(work())
+    until_state(cluster, "CompleteCommit")
+    assert [each.producer_epoch for each in markers(cluster, FIRST)] == [1]
+
+
+def test_calls_out_of_order_are_refused(cluster: SimCluster):
+    """With what to do instead; nothing is sent."""
+    own = client(cluster)
+    plain = Client(cluster, "plain")
+
+    async def work() -> None:
+        producer = own.producer
+        with pytest.raises(InvalidRequest, match="begin_transaction first"):
+            await producer.send("orders", b"x", partition=0)
+        with pytest.raises(InvalidRequest, match="nothing to commit"):
+            await producer.commit_transaction()
+        with pytest.raises(InvalidRequest, match="nothing to abort"):
+            await producer.abort_transaction()
+        await producer.begin_transaction()
+        with pytest.raises(InvalidRequest, match="end the transaction"):
+            await producer.begin_transaction()
+        await producer.commit_transaction()
+        with pytest.raises(InvalidRequest, match="begin_transaction first"):
+            await producer.send_many("orders", [b"x"])
+        with pytest.raises(InvalidRequest, match="begin_transaction first"):
+            await producer.send_offsets_to_transaction({FIRST: 1}, "g")
+
+    own.run(work())
+    with pytest.raises(InvalidRequest, match="transactional_id"):
+        plain.run(plain.producer.begin_transaction())
+    assert log_of(cluster, cluster.leader_of(FIRST), FIRST).end_offset == 0
+
+
+@pytest.mark.parametrize(
+    "settings", [{"transactional_id": ""}, {"transactional_id": "t", "acks": 1}, {"transaction_timeout_ms": 0}]
+)
+def test_settings_that_cannot_be_granted(settings: dict[str, Any]):
+    """Before anything is sent."""
+    with pytest.raises(InvalidConfig, match=next(iter(settings))):
+        ProducerConfig(**settings)
+
+
+def test_timeout_beyond_the_brokers_limit_is_refused(cluster: SimCluster):
+    """By the coordinator, when the producer starts."""
+    with pytest.raises(InvalidTransactionTimeout):
+        client(cluster, transaction_timeout_ms=1_000_000)
+
+
+def test_new_producer_fences_the_old_one(cluster: SimCluster):
+    """The old one's transaction is aborted, and each of its calls fails for good."""
+    old = client(cluster, "old")
+    old.run(old.producer.begin_transaction())
+    old.run(send(old.producer, b"old"))
+    new = client(cluster, "new")
+    assert outcomes(cluster) == [False]
+    with pytest.raises(ProducerFenced):
+        old.run(old.producer.commit_transaction())
+    with pytest.raises(ProducerFenced, match="make a new producer"):
+        old.run(old.producer.begin_transaction())
+    new.run(new.producer.begin_transaction())
+    new.run(send(new.producer, b"new"))
+    new.run(new.producer.commit_transaction())
+    until_state(cluster, "CompleteCommit")
+    assert outcomes(cluster) == [False, True]
+
+
+def test_failed_record_dooms_its_transaction(cluster: SimCluster):
+    """It can only be aborted; the next transaction works."""
+    cluster.create_topic("small", partitions=1, max_message_bytes="1000")
+    cluster.settle()
+    own = client(cluster)
+
+    async def work() -> None:
+        producer = own.producer
+        await producer.begin_transaction()
+        await send(producer, b"a")
+        with pytest.raises(MessageTooLarge):
+            await producer.send_and_wait("small", b"x" * 5000, partition=0)
+        with pytest.raises(TransactionAbortable, match="MESSAGE_TOO_LARGE"):
+            await producer.send("orders", b"y", partition=0)
+        with pytest.raises(TransactionAbortable, match="must be aborted"):
+            await producer.commit_transaction()
+        await producer.abort_transaction()
+        async with producer.transaction():
+            await send(producer, b"b")
+
+    own.run(work())
+    until_state(cluster, "CompleteCommit")
+    assert outcomes(cluster) == [False, True]
+
+
+def test_transaction_over_its_timeout_cannot_be_committed(cluster: SimCluster):
+    """The coordinator has aborted it."""
+    own = client(cluster, transaction_timeout_ms=3_000)
+    own.run(own.producer.begin_transaction())
+    own.run(send(own.producer, b"a"))
+    cluster.run_for(8.0)
+    with pytest.raises(ProducerFenced):
+        own.run(own.producer.commit_transaction())
+    assert outcomes(cluster) == [False]
+
+
+def test_commit_survives_the_coordinator(cluster: SimCluster):
+    """It dies while transactions are committed; no transaction is torn, none happens twice."""
+    own = client(cluster)
+
+    async def work(number: int) -> None:
+        async with own.producer.transaction():
+            await send(own.producer, b"%d" % number)
+
+    for number in range(3):
+        own.run(work(number))
+        node = cluster.leader_of(TopicPartition(TRANSACTIONS_TOPIC, partition_of("tx", 3)))
+        cluster.crash(node)
+        own.run(work(10 + number))
+        cluster.restart(node)
+        cluster.settle()
+    until_state(cluster, "CompleteCommit")
+    for place in (FIRST, SECOND):
+        epochs = [each.producer_epoch for each in markers(cluster, place)]
+        assert (sorted(set(epochs)), open_count(cluster, place)) == (list(range(1, 7)), 0)
+        assert set(outcomes(cluster, place)) == {True}
+
+
+def test_commit_without_a_response_can_be_repeated(cluster: SimCluster):
+    """Nobody knows whether it happened: only the same commit may follow."""
+    own = client(cluster, default_api_timeout_ms=4_000, request_timeout_ms=2_000)
+    own.run(own.producer.begin_transaction())
+    own.run(send(own.producer, b"a"))
+    for node in cluster.brokers:
+        cluster.sim.network.cut_both(own.name, f"n{node}")
+    with pytest.raises(RequestTimedOut):
+        own.run(own.producer.commit_transaction())
+    with pytest.raises(InvalidRequest, match="commit is under way"):
+        own.run(own.producer.begin_transaction())
+    cluster.heal()
+    own.run(own.producer.commit_transaction())
+    until_state(cluster, "CompleteCommit")
+    assert outcomes(cluster) == [True]
+
+
+def test_stop_aborts_the_open_transaction(cluster: SimCluster):
+    """Readers need not wait for its timeout."""
+    own = client(cluster)
+    own.run(own.producer.begin_transaction())
+    own.run(send(own.producer, b"a"))
+    own.run(own.producer.stop())
+    until_state(cluster, "CompleteAbort")
+    assert outcomes(cluster) == [False]
+
+
+# ---- offsets ---------------------------------------------------------------------------------------------------------
+
+
+def consumer(cluster: SimCluster, own: Client, **settings: Any) -> Consumer:
+    config = ConsumerConfig(
+        bootstrap_servers=cluster.bootstrap,
+        group_id="g",
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        isolation_level="read_committed",
+        **settings,
+    )
+    return Consumer(config, own.world, ("orders",))
+
+
+def test_offsets_are_committed_with_the_records(cluster: SimCluster):
+    """Consume, transform, produce: a commit moves the group, an abort does not."""
+    plain = Client(cluster, "plain")
+    plain.send_all([b"1", b"2", b"3"], FIRST)
+    cluster.create_topic("out", partitions=1)
+    cluster.settle()
+    own = client(cluster)
+
+    async def work() -> tuple[Any, Any]:
+        producer, reader = own.producer, consumer(cluster, own)
+        async with reader:
+            records = []
+            while len(records) < 3:
+                for found in (await reader.getmany(timeout_ms=500)).values():
+                    records += found
+            with pytest.raises(LookupError):
+                async with producer.transaction():
+                    await producer.send("out", b"aborted", partition=0)
+                    await producer.send_offsets_to_transaction({FIRST: 3}, reader.group_metadata())
+                    raise LookupError
+            before = await reader.committed(FIRST)
+            async with producer.transaction():
+                for each in records:
+                    await producer.send("out", each.value + each.value, partition=0)
+                await producer.send_offsets_to_transaction(
+                    {FIRST: OffsetAndMetadata(records[-1].offset + 1, "done")}, reader.group_metadata()
+                )
+            return before, await reader.committed(FIRST)
+
+    assert own.run(work()) == (None, 3)
+    assert outcomes(cluster, TopicPartition("out", 0)) == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("group", "error"),
+    [
+        (GroupMetadata("g", 99, "nobody"), IllegalGeneration),
+        (GroupMetadata("g", -1, "nobody"), UnknownMemberId),
+    ],
+)
+def test_outdated_member_commits_no_offsets(cluster: SimCluster, group: GroupMetadata, error: type[ProtocolError]):
+    """KIP-447: the producer is the latest of its id, the consumer has lost its partitions."""
+    own = client(cluster)
+
+    async def work() -> None:
+        async with consumer(cluster, own) as reader:
+            await reader.getmany(timeout_ms=3000)
+            await own.producer.begin_transaction()
+            with pytest.raises((error, UnknownMemberId)):
+                await own.producer.send_offsets_to_transaction({FIRST: 1}, group)
+            with pytest.raises(TransactionAbortable):
+                await own.producer.commit_transaction()
+            await own.producer.abort_transaction()
+            assert await reader.committed(FIRST) is None
+
+    own.run(work())
