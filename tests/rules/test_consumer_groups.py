@@ -227,9 +227,8 @@ def topic_ids(response: ConsumerGroupHeartbeatResponse) -> set[str]:
 
 
 def test_a_regular_expression_subscribes_to_whole_names_also_of_topics_that_come_later(desk: ConsumerDesk):
-    """KIP-848: the coordinator resolves it. Names and expression add up; internal topics are not matched."""
+    """KIP-848: the coordinator resolves it. Names and expression add up."""
     desk.topic(1, "tea", OTHER_ID)
-    desk.topic(1, "__tea", THIRD_ID)
     first = desk.enter("a", subscribed_topic_names=(), subscribed_topic_regex=".*e.*")
     assert topic_ids(first) == {OTHER_ID}
     assert desk.group().members[0].subscribed_topic_regex == ".*e.*"
@@ -242,6 +241,13 @@ def test_a_regular_expression_subscribes_to_whole_names_also_of_topics_that_come
     none = desk.beat("a", later.member_epoch, None, subscribed_topic_regex="")
     assert topic_ids(none) == {TOPIC_ID}
     assert desk.group().members[0].subscribed_topic_regex is None
+
+
+def test_a_regular_expression_matches_internal_topics(desk: ConsumerDesk):
+    """As in Kafka, where clients exclude them if they want to: franz-go consumes those that it named."""
+    desk.topic(1, "__tea", OTHER_ID)
+    response = desk.enter("a", subscribed_topic_names=(), subscribed_topic_regex=".*tea")
+    assert topic_ids(response) == {OTHER_ID}
 
 
 def test_a_regular_expression_does_not_match_what_its_member_may_not_describe(desk: ConsumerDesk):

@@ -1,6 +1,6 @@
 """Regular expressions that members of the consumer protocol subscribe to (KIP-848): RE2's, matched in linear time.
 
-An expression matches whole names of topics. The cluster's internal topics are never matched; subscribe to their names.
+An expression matches whole names of topics, internal topics too, as in Kafka: franz-go relies on that.
 
 Rules for this file: an expression comes from outside. Its length and the memory of its automaton are limited before it
 is matched, and no expression can take longer than the names are long.
@@ -17,8 +17,6 @@ from minikafka.groups.limits import NAME_BYTES_MAX
 
 MEMORY_BYTES_MAX: Final = 1 << 20
 """Of one compiled expression."""
-
-INTERNAL_PREFIX: Final = "__"
 
 
 def check_regex(text: str) -> None:
@@ -40,8 +38,7 @@ class Regexes:
         found = self._found.get(text)
         if found is None:
             pattern = _compiled(text)
-            names = (name for name in topics if not name.startswith(INTERNAL_PREFIX) and pattern.fullmatch(name))
-            found = self._found[text] = tuple(sorted(names))
+            found = self._found[text] = tuple(sorted(name for name in topics if pattern.fullmatch(name)))
         return found
 
 
