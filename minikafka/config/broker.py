@@ -78,6 +78,12 @@ class BrokerConfig:
         "Whether TLS listeners ask clients for a certificate (requested) and reject clients without one (required).",
         one_of=("none", "requested", "required"),
     )
+    ssl_principal_mapping_rules: str = setting(
+        "ssl.principal.mapping.rules",
+        "DEFAULT",
+        "Rules that make the name of a principal of a client certificate's DN, comma separated: "
+        "RULE:pattern/replacement/[L|U], or DEFAULT for the DN itself.",
+    )
     ssl_enabled_protocols: str = setting(
         "ssl.enabled.protocols",
         "TLSv1.2,TLSv1.3",

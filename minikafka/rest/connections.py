@@ -52,6 +52,7 @@ class _Connection(Model):
     )
     listener: str = member(text("Name of the listener."), "PLAINTEXT")
     remote: str = member(text("Address and port of the peer."), "127.0.0.1:50412")
+    principal: str = member(text("Principal of the client certificate, or `User:ANONYMOUS`."), "User:CN=billing")
     client_id: str = member(text("Client id of the last request; empty if the client sends none."), "billing")
     software: str = member(
         text("Name and version of the client's library; empty if the client does not send them."), "librdkafka 2.16.1"
@@ -91,6 +92,7 @@ async def get_connections(visit: Visit) -> Reply:
             each,
             connection_id=each.record.number,
             listener=each.listener or main,
+            principal=each.record.principal,
             since=datetime.fromtimestamp(accepted_ms / 1000, UTC).isoformat(timespec="milliseconds"),
             requests=each.record.requests,
             received_bytes=each.record.received,

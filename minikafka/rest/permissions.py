@@ -60,6 +60,8 @@ NEEDS: Mapping[tuple[str, str], Needed | None] = {
     ("GET", "/docs/problems/{slug}"): None,
     # The cluster. Clients need the addresses of brokers, as in Kafka's Metadata.
     ("GET", "/v1/brokers"): None,
+    # It shows the caller nothing but itself.
+    ("GET", "/v1/whoami"): None,
     ("GET", "/v1/cluster"): None,
     # Its handler checks the topic of a partition and leaves denied topics out of the cluster.
     ("GET", "/v1/live"): None,

@@ -42,6 +42,7 @@ from minikafka.rest import (
     topic_records,
     topics,
     transactions,
+    whoami,
 )
 from minikafka.rest.body import Admission
 from minikafka.rest.host import Host
@@ -65,6 +66,7 @@ _DESCRIBED: tuple[Route, ...] = (
     *cluster.ROUTES,
     *live.ROUTES,
     *connections.ROUTES,
+    *whoami.ROUTES,
     *topics.ROUTES,
     *partitions.ROUTES,
     *explain.ROUTES,

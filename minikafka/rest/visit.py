@@ -20,7 +20,7 @@ from minikafka.web.accept import Accept
 from minikafka.web.problems import Occurrences
 from minikafka.wire.apis import Api
 from minikafka.world.connections import OpenConnection
-from minikafka.world.http_server import LISTENER
+from minikafka.world.http_server import LISTENER, record_of
 from minikafka.world.instruments import Instruments
 
 if TYPE_CHECKING:
@@ -115,7 +115,8 @@ class Visit:
     @functools.cached_property
     def context(self) -> RequestContext:
         """Who sent the request."""
-        return RequestContext("http", self.http.app[LISTENER], self.http.remote or "")
+        principal = record_of(self.http).principal
+        return RequestContext("http", self.http.app[LISTENER], self.http.remote or "", principal=principal)
 
     @property
     def live(self) -> LiveHub:

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 
 from minikafka import __version__
+from minikafka.types import ANONYMOUS
 
 KAFKA, RPC, HTTP = "kafka", "rpc", "http"
 PROTOCOLS = (KAFKA, RPC, HTTP)
@@ -25,12 +26,14 @@ _PRODUCT = re.compile(r"([^\s/()]+)(?:/(\S+))?(?:\s+\(([^()]*)\))?")
 class ConnectionRecord:
     """Counters of one connection. They stay with it when another protocol object takes the connection over."""
 
-    __slots__ = ("number", "opened_at", "received", "requests", "sent")
+    __slots__ = ("number", "opened_at", "principal", "received", "requests", "sent")
 
     def __init__(self, opened_at: float) -> None:
         self.number = 0
         """Number of the connection among all that the broker has accepted."""
         self.opened_at = opened_at
+        self.principal = ANONYMOUS
+        """Of the client certificate; requests of the connection have it."""
         self.received = 0
         self.sent = 0
         self.requests = 0

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
-from ssl import SSLContext
 
 from minikafka.config import MIB
 from minikafka.errors import OutcomeUnknown, Unreachable
@@ -23,6 +22,7 @@ from minikafka.world.connections import OpenConnection, user_agent
 from minikafka.world.http_client import HttpClient
 from minikafka.world.http_server import NODE_HEADER, Doors, HttpServer, Translate
 from minikafka.world.link_faults import LinkEnd
+from minikafka.world.tls import ServerTls
 
 # Kafka's connections.max.idle.ms of brokers; a client lets go a minute earlier, so that it never sends into a
 # connection that the server is closing.
@@ -38,8 +38,8 @@ class HttpNetwork:
 
     ``doors`` mounts other routes on every server; ``translate`` lets ``/rpc`` take JSON. Both may be set later, before
     :meth:`serve`. ``gate`` says who may ask; without one, every client that uses an address or a name of loopback.
-    ``quota`` limits the connections of all servers together. ``tls`` has the context of each listener
-    that uses TLS, by name. ``links`` is where faults strike, in tests. ``client_id``
+    ``quota`` limits the connections of all servers together. ``tls`` has each listener that
+    uses TLS, by name. ``links`` is where faults strike, in tests. ``client_id``
     is how calls name their sender to the peers. Sizes are in bytes.
     """
 
@@ -50,7 +50,7 @@ class HttpNetwork:
         translate: Translate | None = None,
         gate: Gate | None = None,
         quota: ConnectionQuota | None = None,
-        tls: Mapping[str, SSLContext] | None = None,
+        tls: Mapping[str, ServerTls] | None = None,
         request_max_bytes: int = 100 * MIB,
         queued_max_bytes: int = 64 * MIB,
         idle_timeout_s: float = SERVER_IDLE_S,

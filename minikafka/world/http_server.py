@@ -25,7 +25,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from email.utils import formatdate
 from functools import partial
-from ssl import SSLContext
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
 
 from aiohttp import web
@@ -45,7 +44,7 @@ from minikafka.errors import (
     UnknownServerError,
 )
 from minikafka.ports import Buffers, FrameSession, Handler, OpenSession, RequestContext
-from minikafka.types import Address
+from minikafka.types import ANONYMOUS, Address
 from minikafka.web.accept import MSGPACK_TYPES
 from minikafka.web.gate import PREFLIGHT_ANSWER, Asked, Gate
 from minikafka.web.problems import PROBLEM_TYPE, problem_of
@@ -65,6 +64,7 @@ from minikafka.world.connections import (
 )
 from minikafka.world.faults import client_source
 from minikafka.world.rpc_connection import Answer, HangUp, Head, RpcConnection, answer_head, write_answer
+from minikafka.world.tls import ServerTls
 
 if TYPE_CHECKING:
     from minikafka.world.kafka_connection import KafkaConnection
@@ -259,7 +259,7 @@ class HttpServer:
         interpose: Interpose | None = None,
         gate: Gate | None = None,
         quota: ConnectionQuota | None = None,
-        tls: SSLContext | None = None,
+        tls: ServerTls | None = None,
         request_max_bytes: int,
         queued_max_bytes: int,
         idle_timeout_s: float,
@@ -335,7 +335,7 @@ class HttpServer:
         if self._tls is None:
             return {}
         return {
-            "ssl": self._tls,
+            "ssl": self._tls.context,
             "ssl_handshake_timeout": HANDSHAKE_TIMEOUT_S,
             "ssl_shutdown_timeout": SHUTDOWN_TIMEOUT_S,
         }
@@ -542,7 +542,9 @@ class HttpServer:
         """The broker's part of a connection."""
         if self._sessions is None:
             raise RuntimeError("this server speaks no frames")
-        session = self._sessions(connection, self._context_of("kafka", connection.remote, sends_files=True))
+        session = self._sessions(
+            connection, self._context_of("kafka", connection.remote, connection.record, sends_files=True)
+        )
         interpose = self._interpose
         if interpose is not None:
 
@@ -605,9 +607,11 @@ class HttpServer:
         self._quota.accepted += 1
         connection.record.number = self._quota.accepted
         remote = connection.remote or ""
-        if self._closing or not self._quota.admits(remote, self._listener_name):
+        principal = ANONYMOUS if self._tls is None else self._tls.principal(transport, remote)
+        if self._closing or principal is None or not self._quota.admits(remote, self._listener_name):
             transport.abort()
         else:
+            connection.record.principal = principal
             self._quota.opened(connection, remote)
 
     def closed(self, connection: RpcConnection) -> None:
@@ -638,7 +642,9 @@ class HttpServer:
         context = caller.context
         if context is None:
             _, software = identity_of(agent_in(head.fields))
-            context = caller.context = self._context_of("rpc", caller.remote, software=software, sends_files=True)
+            context = caller.context = self._context_of(
+                "rpc", caller.remote, caller.record, software=software, sends_files=True
+            )
         if self._interpose is not None:
             found = _NODE.search(head.fields)
             source = found[1].decode("latin-1").strip() if found else ""
@@ -669,11 +675,24 @@ class HttpServer:
         return Answer((text,), PROBLEM_TYPE, b"500 Internal Server Error", keeps_alive=False)
 
     def _context_of(
-        self, protocol: str, remote: str | None, *, software: str = "", sends_files: bool = False
+        self,
+        protocol: str,
+        remote: str | None,
+        record: ConnectionRecord,
+        *,
+        software: str = "",
+        sends_files: bool = False,
     ) -> RequestContext:
         # Under TLS the kernel cannot send a file: its bytes must be encrypted first.
         sends_files = sends_files and self._tls is None
-        return RequestContext(protocol, self._listener_name, remote or "", software=software, sends_files=sends_files)
+        return RequestContext(
+            protocol,
+            self._listener_name,
+            remote or "",
+            software=software,
+            principal=record.principal,
+            sends_files=sends_files,
+        )
 
     def _tell_bug(self, path: str, error: Exception) -> None:
         context = {"message": f"handler of {path} raised", "exception": error}
@@ -776,7 +795,7 @@ class HttpServer:
                     body = await read_whole(content, grown)
             api = path[len(RPC_PATH) :]
             _, software = identity_of(request.headers.get("User-Agent", ""))
-            context = self._context_of("rpc", request.remote, software=software)
+            context = self._context_of("rpc", request.remote, record_of(request), software=software)
             if self._interpose is None:
                 buffers = await _answered(handler, api, body, context)
             else:
@@ -1001,6 +1020,11 @@ class _Connection(RequestHandler):
         response = refusal(status, InvalidRequest(f"this is no HTTP request: {said or 'it cannot be read'}"))
         response.force_close()
         return response
+
+
+def record_of(request: web.BaseRequest) -> ConnectionRecord:
+    """The record of the connection that a request came in on."""
+    return cast("_Connection", request.protocol).record
 
 
 class _Connections(web.Server):

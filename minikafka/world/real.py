@@ -19,6 +19,7 @@ from minikafka.broker.event_limiter import EventLimiter
 from minikafka.config import BrokerConfig
 from minikafka.errors import DiskFailed
 from minikafka.ports import Disk, World
+from minikafka.security.principals import PrincipalMapping
 from minikafka.web.gate import Gate
 from minikafka.world.clock import SystemClock
 from minikafka.world.connection_quota import ConnectionQuota
@@ -30,7 +31,7 @@ from minikafka.world.instruments import Instruments
 from minikafka.world.link_faults import LinkEnd
 from minikafka.world.machine_faults import MachineFaults
 from minikafka.world.os_disk import OsDisk
-from minikafka.world.tls import server_context
+from minikafka.world.tls import ServerTls, server_context
 
 LEVEL_NAMES = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 """The values of ``mk.log.level``."""
@@ -111,9 +112,10 @@ def real_world(
     level = log_level if log_level is not None else INFO if config is None else LEVEL_NAMES[config.log_level]
     if config is None:
         return RealWorld(data_dir=data_dir, network=HttpNetwork(), events=EventLog(stream=log_stream, level=level))
+    context = server_context(config) if config.tls_listeners else None
+    mapping = PrincipalMapping(config.ssl_principal_mapping_rules)
     options: dict[str, Any] = {
         "gate": Gate.of(config),
-        "tls": dict.fromkeys(config.tls_listeners, server_context(config)) if config.tls_listeners else {},
         "request_max_bytes": config.socket_request_max_bytes,
         "queued_max_bytes": config.queued_max_request_bytes,
         "idle_timeout_s": config.connections_max_idle_ms / 1000,
@@ -127,10 +129,13 @@ def real_world(
         journal_path=config.journal_path,
     )
     clock = SystemClock(None)
+    limiter = EventLimiter(events, clock.now)
+    if context is not None:
+        options["tls"] = dict.fromkeys(config.tls_listeners, ServerTls(context, mapping, limiter))
     options["quota"] = ConnectionQuota(
         limit=config.max_connections,
         limit_per_ip=config.max_connections_per_ip,
-        events=EventLimiter(events, clock.now),
+        events=limiter,
         on_closed=FreedMemory().connection_closed,
     )
     links = None

@@ -3,17 +3,24 @@
 Rules for this file:
 
 1. A setting that cannot be used is InvalidConfig with the setting's name. The message has no part of a file's content.
-2. TLS 1.2 is the oldest version. Sessions are not resumed: a resumed session is not verified again, so a client could
+2. A client is who its certificate says (``security/principals.py``). A client without a certificate is anonymous; one
+   whose certificate gives no principal is disconnected.
+3. TLS 1.2 is the oldest version. Sessions are not resumed: a resumed session is not verified again, so a client could
    use a certificate after its CA was removed.
 """
 
 from __future__ import annotations
 
+import asyncio
 import ssl
+from dataclasses import dataclass
 from pathlib import Path
 
+from minikafka.broker.event_limiter import EventLimiter
 from minikafka.config import BrokerConfig
 from minikafka.errors import InvalidConfig, in_words
+from minikafka.security.principals import NotAuthenticated, PrincipalMapping
+from minikafka.types import ANONYMOUS
 
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _VERIFY = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
@@ -23,6 +30,26 @@ _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 
 # Permissions of users that are neither the file's owner nor in its group.
 _OTHERS = 0o007
+
+
+@dataclass(frozen=True, slots=True)
+class ServerTls:
+    """TLS of the listeners of one broker."""
+
+    context: ssl.SSLContext
+    mapping: PrincipalMapping
+    events: EventLimiter
+
+    def principal(self, transport: asyncio.Transport, remote: str) -> str | None:
+        """Return the principal of a connection; None, after a log line, if its certificate gives none."""
+        certificate = transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        if certificate is None:
+            return ANONYMOUS
+        try:
+            return self.mapping.principal(certificate)
+        except NotAuthenticated as error:
+            self.events("client_authentication_failed", remote=remote, why=str(error))
+            return None
 
 
 def server_context(config: BrokerConfig) -> ssl.SSLContext:
