@@ -40,6 +40,7 @@ from minikafka.sim.metadata_invariants import (
 )
 from minikafka.sim.role_invariants import FetchOfPresentBroker, PresentRole
 from minikafka.sim.sight import OfPartition, Report, Sight, Violation, life_of, number_of
+from minikafka.sim.transaction_invariants import StableOffset
 from minikafka.sim.world import Event
 from minikafka.types import Epoch, NodeId, Offset, TopicPartition
 
@@ -49,6 +50,7 @@ LOSSES = frozenset(
         "compaction_lost_record",
         "exposed_record_changed",
         "committed_prefix_equal",
+        "stable_outcome_changed",
         "valid_high_watermark",
     }
 )
@@ -87,6 +89,7 @@ class Watch:
             LogInOrder(),
             self.copied,
             self.compaction,
+            StableOffset(lambda: self.were_rotten),
         ]
         self.committed = committed
         self._metadata = MetadataHolds()
