@@ -45,7 +45,7 @@ from minikafka.types import Offset, TopicPartition
 from minikafka.wire.group_messages import CommitPartition
 from minikafka.wire.markers import TRANSACTION_V2
 from minikafka.wire.messages import InitProducerIdRequest, InitProducerIdResponse
-from minikafka.wire.outcomes import error_in
+from minikafka.wire.outcomes import EarlierAttempts, error_in
 from minikafka.wire.transaction_messages import (
     EndTxnRequest,
     EndTxnResponse,
@@ -159,7 +159,8 @@ class Transactions:
 
         Raises:
             TransactionAbortable: A record or the offsets failed; nothing was committed. Abort the transaction.
-            ProducerFenced: Another producer has taken over, or the transaction timed out. Nothing was committed.
+            ProducerFenced: Another producer has taken over, or the transaction timed out. Nothing was committed, unless
+                the error's ``outcome`` is unknown: then the response to an earlier attempt was lost.
             RequestTimedOut: The outcome is unknown; call ``commit_transaction`` again.
         """
         if self.state not in (State.OPEN, State.COMMITTING):
@@ -247,13 +248,19 @@ class Transactions:
         request: object,
         error_of: Callable[[Any], ProtocolError | None] = error_in,
     ) -> Any:
-        """The response, once no other operation on the transaction is under way. RequestTimedOut."""
+        """The response, once no other operation on the transaction is under way. RequestTimedOut.
+
+        What is under way may be an earlier attempt of the same request, whose response was lost. If another producer
+        takes over before it has ended, the last attempt is fenced, and yet the transaction is committed.
+        """
         deadline = self._world.clock.now() + self._config.default_api_timeout_ms / 1000
+        earlier = EarlierAttempts(request)
         while True:
             response = await coordinator.ask(request, deadline=deadline, error_of=error_of)
             error = error_of(response)
             if not isinstance(error, ConcurrentTransactions):
-                return response
+                return earlier.answer(response)
+            earlier.note(response)
             if self._world.clock.now() + BUSY_PAUSE_S >= deadline:
                 raise RequestTimedOut(f"{self._named}: {error.message}", outcome=UNKNOWN)
             await asyncio.sleep(BUSY_PAUSE_S)

@@ -172,7 +172,7 @@ def decision(at: StableOffset, state: State, *, is_committed: bool) -> None:
         (State.ONGOING, True, ["marker_without_decision"]),
     ],
 )
-def test_a_marker_needs_a_committed_decision_of_its_kind(state: State, is_committed: bool, expected: list[str]):  # noqa: FBT001
+def test_a_marker_needs_a_committed_decision_of_its_kind(state: State, is_committed: bool, expected: list[str]):
     """T3: not before the record is below the watermark, and not of another kind."""
     at = invariant()
     decision(at, state, is_committed=is_committed)

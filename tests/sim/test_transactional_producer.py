@@ -13,6 +13,8 @@ from minikafka.client.settings import ConsumerConfig, ProducerConfig
 from minikafka.client.structs import GroupMetadata, OffsetAndMetadata
 from minikafka.coordination.keys import partition_of
 from minikafka.errors import (
+    UNKNOWN,
+    ConcurrentTransactions,
     IllegalGeneration,
     InvalidConfig,
     InvalidRequest,
@@ -27,6 +29,7 @@ from minikafka.errors import (
 from minikafka.sim.cluster import SimCluster
 from minikafka.transactions.records import TRANSACTIONS_TOPIC
 from minikafka.types import TopicPartition
+from minikafka.wire.transaction_messages import EndTxnResponse
 from tests.sim.cluster_kit import Client, simulated
 from tests.sim.test_transactions import FIRST, SECOND, log_of, markers, until_state
 
@@ -160,6 +163,35 @@ def test_timeout_beyond_the_brokers_limit_is_refused(cluster: SimCluster):
     """By the coordinator, when the producer starts."""
     with pytest.raises(InvalidTransactionTimeout):
         client(cluster, transaction_timeout_ms=1_000_000)
+
+
+def test_a_fenced_repetition_of_a_lost_commit_is_of_unknown_outcome(
+    cluster: SimCluster, monkeypatch: pytest.MonkeyPatch
+):
+    """The first attempt commits, and its response is lost; another producer takes over before the last one."""
+    old = client(cluster, "old")
+    coordinator = old.producer._transactional()._coordinator
+    ask, asked = coordinator.ask, []
+
+    async def struck(request: Any, **options: Any) -> Any:
+        asked.append(await ask(request, **options))
+        if len(asked) == 1:
+            config = ProducerConfig(bootstrap_servers=cluster.bootstrap, transactional_id="tx")
+            await Producer(config, cluster.sim.of("new")).start()
+            return EndTxnResponse(error_code=ConcurrentTransactions.code, outcome=UNKNOWN)
+        return asked[-1]
+
+    async def work() -> None:
+        await old.producer.begin_transaction()
+        await send(old.producer, b"a")
+        monkeypatch.setattr(coordinator, "ask", struck)
+        await old.producer.commit_transaction()
+
+    with pytest.raises(ProducerFenced) as fenced:
+        old.run(work())
+    assert [each.error_code for each in asked] == [0, ProducerFenced.code]
+    assert outcomes(cluster) == [True]
+    assert fenced.value.outcome == UNKNOWN
 
 
 def test_new_producer_fences_the_old_one(cluster: SimCluster):
