@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "consume": ("minikafka.cli.consume", "Print a topic's records."),
     "offsets": ("minikafka.cli.offsets", "Show where partitions begin and end."),
     "config": ("minikafka.cli.config", "Look at settings and where they come from; alter them at run time."),
+    "certs": ("minikafka.cli.certs", "Make a CA and certificates of brokers and clients for TLS."),
     "acls": ("minikafka.cli.acls", "List, add and remove access control lists."),
     "reassign": ("minikafka.cli.reassign", "Move partitions to other brokers while they are in use."),
     "explain": ("minikafka.cli.explain", "Say why a partition has this leader, this ISR, this high watermark."),

@@ -19,6 +19,7 @@ from click.testing import CliRunner
 from minikafka.cli import (
     acls,
     audit,
+    certs,
     chaos,
     completion,
     config,
@@ -79,6 +80,7 @@ MODULES: dict[str, ModuleType] = {
     "offsets": offsets,
     "config": config,
     "acls": acls,
+    "certs": certs,
     "reassign": reassign,
     "explain": explain,
     "connections": connections,
