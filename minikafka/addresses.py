@@ -132,11 +132,16 @@ def parse_origins(text: str, setting: str) -> frozenset[str]:
     return frozenset(origins)
 
 
+def is_https(text: str) -> bool:
+    """Does one of some bootstrap servers begin with ``https://``?"""
+    return any(part.strip().startswith("https://") for part in text.split(","))
+
+
 def parse_bootstrap(text: str) -> tuple[Address, ...]:
-    """``host:port,host:port`` (``http://`` is allowed) as addresses; raises InvalidConfig."""
+    """``host:port,host:port`` (``http://`` and ``https://`` are allowed) as addresses; raises InvalidConfig."""
     addresses = []
     for part in filter(None, (each.strip() for each in text.split(","))):
-        host, colon, port = part.removeprefix("http://").rstrip("/").rpartition(":")
+        host, colon, port = part.removeprefix("http://").removeprefix("https://").rstrip("/").rpartition(":")
         if not colon or not host or not _is_port(port):
             example = f"{host or part}:9092" if not colon else "127.0.0.1:9092"
             raise InvalidConfig(

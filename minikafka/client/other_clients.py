@@ -36,12 +36,18 @@ CALLED_HERE: Final[Mapping[str, str]] = {
     "topic_metadata_refresh_interval_ms": "metadata_max_age_ms",
     "reconnect_backoff_ms": "retry_backoff_ms",
     "reconnect_backoff_max_ms": "retry_backoff_max_ms",
+    "ssl_ca_location": "ssl_cafile",
+    "ssl_certificate_location": "ssl_certfile",
+    "ssl_key_location": "ssl_keyfile",
+    "ssl_truststore_location": "ssl_cafile",
+    "ssl_keystore_location": "ssl_certfile",
 }
 """Another client's name, with underscores -> the parameter here."""
 
 _RETRIES: Final = "attempts are not counted: a record is retried until delivery_timeout_ms is over; set that instead"
 _TOPICS: Final = 'topics are positional arguments: Consumer("orders", "payments", ...)'
-_NO_SECURITY: Final = "minikafka has neither TLS nor authentication"
+_NO_SASL: Final = "this client has no SASL; a client certificate (ssl_certfile) authenticates it"
+_TLS: Final = "files for TLS are ssl_cafile, ssl_certfile and ssl_keyfile; for all else give an ssl_context"
 _CALLBACK: Final = "send() returns a future of the record's place; await it, or add a callback to it"
 
 REASONS: Final[Mapping[str, str]] = {
@@ -69,7 +75,7 @@ def unknown(name: str, known: Collection[str]) -> InvalidConfig:
     elif plain in REASONS:
         hint = f"; {REASONS[plain]}"
     elif plain.startswith(("ssl_", "sasl_")):
-        hint = f"; {_NO_SECURITY}"
+        hint = f"; {_TLS if plain.startswith('ssl_') else _NO_SASL}"
     else:
         hint = did_you_mean(plain, known)
     return InvalidConfig(f"unknown parameter {name}{hint}", setting=name)

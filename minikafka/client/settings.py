@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from minikafka.addresses import parse_bootstrap
+from minikafka.addresses import is_https, parse_bootstrap
 from minikafka.client.other_clients import unknown
 from minikafka.config import MIB
 from minikafka.errors import InvalidConfig, InvalidGroupId, UnsupportedCompressionType
@@ -34,8 +34,6 @@ Settings = TypeVar("Settings")
 NOT_USED_HERE: dict[str, tuple[Any, ...]] = {
     "loop": (None,),
     "api_version": (None, "auto"),
-    "security_protocol": ("PLAINTEXT",),
-    "ssl_context": (None,),
     "connections_max_idle_ms": (540_000,),
     "sasl_mechanism": ("PLAIN",),
     "sasl_plain_password": (None,),
@@ -92,8 +90,29 @@ class ClientConfig:
     """Metadata is requested again after this long without any error (S27)."""
     default_api_timeout_ms: int = 60_000
     """Bound of the calls that are not records: offsets, topics, positions."""
+    security_protocol: Literal["PLAINTEXT", "SSL"] = "PLAINTEXT"
+    """``SSL``: connect with TLS. So do ``https://`` in ``bootstrap_servers`` and each of the next four."""
+    ssl_context: Any = None
+    """An ``SSLContext`` of Python, in place of the three files."""
+    ssl_cafile: str | None = None
+    """PEM file with the CAs that sign the certificates of brokers; None: the CAs of the system."""
+    ssl_certfile: str | None = None
+    """PEM file with the client's certificate, for brokers that want one."""
+    ssl_keyfile: str | None = None
+    """PEM file with the private key; None: it is in ``ssl_certfile``."""
 
     def __post_init__(self) -> None:
+        if self.security_protocol not in ("PLAINTEXT", "SSL"):
+            raise InvalidConfig(
+                f"security_protocol={self.security_protocol!r}: PLAINTEXT or SSL is needed", setting="security_protocol"
+            )
+        if self.ssl_context is not None and (self.ssl_cafile or self.ssl_certfile or self.ssl_keyfile):
+            raise InvalidConfig(
+                "ssl_context takes the place of ssl_cafile, ssl_certfile and ssl_keyfile; leave one of the two out",
+                setting="ssl_context",
+            )
+        if self.ssl_keyfile and not self.ssl_certfile:
+            raise InvalidConfig("ssl_keyfile needs ssl_certfile, the certificate of the key", setting="ssl_keyfile")
         _at_least(self, 1, "request_timeout_ms", "retry_backoff_ms", "metadata_max_age_ms", "default_api_timeout_ms")
         _at_least(self, self.retry_backoff_ms, "retry_backoff_max_ms")
         _ = self.bootstrap
@@ -101,8 +120,18 @@ class ClientConfig:
     @property
     def bootstrap(self) -> tuple[Address, ...]:
         """The bootstrap servers as addresses."""
+        return parse_bootstrap(self._servers)
+
+    @property
+    def uses_tls(self) -> bool:
+        """Are all connections made with TLS?"""
+        files = self.ssl_cafile, self.ssl_certfile, self.ssl_keyfile
+        return self.security_protocol == "SSL" or self.ssl_context is not None or any(files) or is_https(self._servers)
+
+    @property
+    def _servers(self) -> str:
         servers = self.bootstrap_servers
-        return parse_bootstrap(servers if isinstance(servers, str) else ",".join(servers))
+        return servers if isinstance(servers, str) else ",".join(servers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

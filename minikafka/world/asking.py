@@ -6,6 +6,7 @@ Rules for this file: it retries nothing but the next bootstrap server, and it wa
 from __future__ import annotations
 
 import asyncio
+from ssl import SSLContext
 from types import TracebackType
 from typing import Any, Self
 
@@ -21,12 +22,13 @@ ASK_TIMEOUT_S = 3.0
 class Asker:
     """Typed requests to brokers; an async context manager. InvalidConfig for a malformed ``bootstrap``."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, tls: SSLContext | None = None) -> None:
         self.addresses = parse_bootstrap(bootstrap)
+        self._tls = tls
         self._real: RealWorld | None = None
 
     async def __aenter__(self) -> Self:
-        self._real = real_world()
+        self._real = real_world(client_tls=self._tls)
         self._caller = Caller(self._real.world)
         return self
 

@@ -15,7 +15,8 @@ from dataclasses import replace
 from inspect import Parameter, signature
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from ssl import SSLContext
+from typing import Any, cast
 
 from minikafka.client import admin, consumer, producer
 from minikafka.client.connection_failures import ConnectionFailures
@@ -34,6 +35,7 @@ from minikafka.ports import Buffers, Network, World
 from minikafka.types import Address
 from minikafka.world.ledger_file import LedgerFile
 from minikafka.world.real import real_world
+from minikafka.world.tls import client_context
 
 __all__ = ["AdminClient", "Consumer", "Producer"]
 
@@ -61,10 +63,19 @@ class LoggedNetwork:
         return answer
 
 
+def client_tls(config: ClientConfig) -> SSLContext | None:
+    """Return what a client's settings say of TLS; None: it connects in plain text. Raises InvalidConfig."""
+    if not config.uses_tls:
+        return None
+    if config.ssl_context is not None:
+        return cast("SSLContext", config.ssl_context)
+    return client_context(cafile=config.ssl_cafile, certfile=config.ssl_certfile, keyfile=config.ssl_keyfile)
+
+
 @asynccontextmanager
-async def client_world() -> AsyncIterator[World]:
+async def client_world(tls: SSLContext | None = None) -> AsyncIterator[World]:
     """A world without a disk; built when it is entered, inside the running loop."""
-    async with real_world() as real:
+    async with real_world(client_tls=tls) as real:
         yield replace(real.world, network=LoggedNetwork(real.world.network))
 
 
@@ -85,7 +96,7 @@ class Producer(producer.Producer):
         check_positional("Producer", misplaced, signature(ProducerConfig).parameters)
         config = build(ProducerConfig, {"bootstrap_servers": bootstrap_servers, **settings})
         file = None if ledger is None else LedgerFile(Path(ledger))
-        super().__init__(config, client_world(), ledger=file)
+        super().__init__(config, client_world(client_tls(config)), ledger=file)
 
 
 class Consumer(consumer.Consumer):
@@ -94,7 +105,7 @@ class Consumer(consumer.Consumer):
     def __init__(self, *topics: str, bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP, **settings: Any) -> None:
         check_positional("Consumer", topics, signature(ConsumerConfig).parameters)
         config = build(ConsumerConfig, {"bootstrap_servers": bootstrap_servers, **settings})
-        super().__init__(config, client_world(), topics)
+        super().__init__(config, client_world(client_tls(config)), topics)
 
 
 class AdminClient(admin.AdminClient):
@@ -103,7 +114,7 @@ class AdminClient(admin.AdminClient):
     def __init__(self, *misplaced: Any, bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP, **settings: Any) -> None:
         check_positional("AdminClient", misplaced, signature(AdminConfig).parameters)
         config = build(AdminConfig, {"bootstrap_servers": bootstrap_servers, **settings})
-        super().__init__(config, client_world())
+        super().__init__(config, client_world(client_tls(config)))
 
 
 def _show_settings(client: Any, config: type[ClientConfig]) -> None:

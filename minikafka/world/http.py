@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
+from ssl import SSLContext
 
 from minikafka.config import MIB
 from minikafka.errors import OutcomeUnknown, Unreachable
@@ -39,7 +40,7 @@ class HttpNetwork:
     ``doors`` mounts other routes on every server; ``translate`` lets ``/rpc`` take JSON. Both may be set later, before
     :meth:`serve`. ``gate`` says who may ask; without one, every client that uses an address or a name of loopback.
     ``quota`` limits the connections of all servers together. ``tls`` has each listener that
-    uses TLS, by name. ``links`` is where faults strike, in tests. ``client_id``
+    uses TLS, by name; with ``client_tls`` all calls use TLS. ``links`` is where faults strike, in tests. ``client_id``
     is how calls name their sender to the peers. Sizes are in bytes.
     """
 
@@ -51,6 +52,7 @@ class HttpNetwork:
         gate: Gate | None = None,
         quota: ConnectionQuota | None = None,
         tls: Mapping[str, ServerTls] | None = None,
+        client_tls: SSLContext | None = None,
         request_max_bytes: int = 100 * MIB,
         queued_max_bytes: int = 64 * MIB,
         idle_timeout_s: float = SERVER_IDLE_S,
@@ -69,7 +71,9 @@ class HttpNetwork:
         headers = {"User-Agent": user_agent(client_id)}
         if links is not None:
             headers[NODE_HEADER] = links.node
-        self._client = HttpClient(connect_timeout_s=CONNECT_TIMEOUT_S, idle_s=CLIENT_IDLE_S, headers=headers)
+        self._client = HttpClient(
+            connect_timeout_s=CONNECT_TIMEOUT_S, idle_s=CLIENT_IDLE_S, headers=headers, tls=client_tls
+        )
         self._servers: list[HttpServer] = []
 
     async def call(self, peer: Address, api: str, body: Buffers, *, deadline: float) -> bytes | bytearray:

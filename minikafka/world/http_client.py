@@ -16,6 +16,7 @@ import asyncio
 import errno
 import re
 import socket
+import ssl
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import cast
@@ -60,6 +61,15 @@ def _understood(head: bytes) -> tuple[int, int, bool] | None:
     return int(status[1]), int(length[1]), _CLOSE.search(head) is None
 
 
+def tls_failure(error: ssl.SSLError) -> str:
+    """What is wrong with a peer's TLS."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the broker's certificate is not accepted: {error.verify_message}"
+    if error.reason == "WRONG_VERSION_NUMBER":
+        return "the broker's listener is in plain text"
+    return error.reason or str(error)
+
+
 async def _refused_by_every_address(loop: asyncio.AbstractEventLoop, peer: Address, give_up: float) -> bool:
     """Connect once more to each address of a name. Return True if each of them refuses.
 
@@ -98,6 +108,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._body: bytearray | None = None
         self._body_left: memoryview = self._head
         self._status = 0
+        self._has_answered = False
         self._keep_alive = True
         self._answer: asyncio.Future[Answer] | None = None
 
@@ -140,7 +151,7 @@ class _Connection(asyncio.BufferedProtocol):
     def _done(self, body: bytes | bytearray) -> None:
         # From here on the connection may be another call's: the one that is answered does not touch it any more.
         answer, self._answer = self._answer, None
-        self._head_size, self._body = 0, None
+        self._head_size, self._body, self._has_answered = 0, None, True
         if not self._keep_alive or self._transport is None or self._transport.get_write_buffer_size():
             self.abort()
         else:
@@ -167,11 +178,19 @@ class _Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._transport = None
-        self._fail("the connection was closed before the answer" if exc is None else in_words(exc))
+        self._fail(self._closed_early if exc is None else in_words(exc))
         self._owner.closed(self)
 
     def eof_received(self) -> None:
-        self._fail("the connection was closed before the answer")
+        self._fail(self._closed_early)
+
+    @property
+    def _closed_early(self) -> str:
+        why = "the connection was closed before the answer"
+        if self._owner.tls is None or self._has_answered:
+            return why
+        # A broker rejects a certificate after the client's part of a handshake of TLS 1.3, and without an alert.
+        return f"{why}; the broker may require a client certificate that it trusts"
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the place is known, whatever would fit
         return self._body_left if self._body is not None else self._head[self._head_size :]
@@ -211,9 +230,19 @@ class _Connection(asyncio.BufferedProtocol):
 
 
 class HttpClient:
-    """Connections to any number of peers, kept for their next call; ``headers`` go with each. Times are in seconds."""
+    """Connections to any number of peers, kept for their next call; ``headers`` go with each, and all use ``tls`` if it
+    is given. Times are in seconds.
+    """
 
-    def __init__(self, *, connect_timeout_s: float, idle_s: float, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        connect_timeout_s: float,
+        idle_s: float,
+        headers: Mapping[str, str] | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.tls = tls
         self._more = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
         self._connect_timeout_s = connect_timeout_s
         self._idle_s = idle_s
@@ -260,13 +289,17 @@ class HttpClient:
         give_up = loop.time() + self._connect_timeout_s
         try:
             async with asyncio.timeout_at(min(deadline, give_up)):
-                _, connection = await loop.create_connection(lambda: _Connection(self, peer), peer.host, peer.port)
+                _, connection = await loop.create_connection(
+                    lambda: _Connection(self, peer), peer.host, peer.port, ssl=self.tls
+                )
         except TimeoutError:
             if deadline <= give_up:
                 raise OutcomeUnknown("no answer in time") from None
             raise Unreachable(f"no connection within {self._connect_timeout_s:g} s") from None
         except ConnectionRefusedError as error:
             raise ConnectionRefused("Connection refused") from error  # asyncio's own text is "Connect call failed"
+        except ssl.SSLError as error:
+            raise Unreachable(f"no TLS connection: {tls_failure(error)}") from error
         except (OSError, UnicodeError, ValueError, OverflowError) as error:
             # Several addresses that failed in different words are one OSError without a number.
             is_several = type(error) is OSError and error.errno is None

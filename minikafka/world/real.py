@@ -12,6 +12,7 @@ import asyncio
 import logging
 import sys
 from random import Random
+from ssl import SSLContext
 from types import TracebackType
 from typing import Any, NoReturn, Self, TextIO, cast
 
@@ -102,16 +103,18 @@ def real_world(
     log_level: int | None = None,
     instruments: Instruments | None = None,
     syncs: bool = True,
+    client_tls: SSLContext | None = None,
 ) -> RealWorld:
     """The real world of a broker (``config``), or of a client (nothing). Call it inside the running loop.
 
     ``data_dir`` is the broker's ``log.dirs`` unless given. Events go to ``log_stream`` (default for a broker: stderr)
     from ``log_level`` on (default: ``mk.log.level``) and, all of them, to ``mk.journal.path``. ``instruments``
-    let tests hurt and watch this broker.
+    let tests hurt and watch this broker. With ``client_tls`` a client connects with TLS.
     """
     level = log_level if log_level is not None else INFO if config is None else LEVEL_NAMES[config.log_level]
     if config is None:
-        return RealWorld(data_dir=data_dir, network=HttpNetwork(), events=EventLog(stream=log_stream, level=level))
+        network = HttpNetwork(client_tls=client_tls)
+        return RealWorld(data_dir=data_dir, network=network, events=EventLog(stream=log_stream, level=level))
     context = server_context(config) if config.tls_listeners else None
     mapping = PrincipalMapping(config.ssl_principal_mapping_rules)
     options: dict[str, Any] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import ssl
 import subprocess
 import sys
 from inspect import signature
@@ -63,6 +64,41 @@ def test_settings_have_aiokafkas_names(theirs: type, _ours: type, config: Any):
             assert name in config.__dataclass_fields__, name
 
 
+@pytest.mark.parametrize(
+    ("settings", "uses_tls"),
+    [
+        ({}, False),
+        ({"bootstrap_servers": "http://a:1"}, False),
+        ({"security_protocol": "SSL"}, True),
+        ({"bootstrap_servers": ["a:1", "https://b:1"]}, True),
+        ({"ssl_cafile": "ca.pem"}, True),
+        ({"ssl_certfile": "me.pem"}, True),
+        ({"ssl_context": ssl.create_default_context()}, True),
+    ],
+)
+def test_whatever_names_tls_turns_it_on(settings: dict[str, Any], uses_tls: bool):
+    """A client with a CA file that connected in plain text would send everything to the wrong listener."""
+    assert build(ProducerConfig, settings).uses_tls is uses_tls
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"ssl_keyfile": "key.pem"}, "ssl_keyfile"),
+        ({"ssl_context": ssl.create_default_context(), "ssl_cafile": "ca.pem"}, "ssl_context"),
+        ({"ssl_cafile": "/no/such/file"}, "ssl_cafile"),
+        ({"ssl_certfile": "/no/such/file"}, "ssl_certfile"),
+        ({"ssl_cafile": __file__}, "ssl_cafile"),
+        ({"ssl_certfile": __file__}, "ssl_certfile"),
+    ],
+)
+def test_files_for_tls_that_cannot_be_used_are_refused_at_once(settings: dict[str, Any], named: str):
+    """By name, when the client is made and not when it first connects."""
+    with pytest.raises(InvalidConfig) as raised:
+        Producer(**settings)
+    assert raised.value.facts["setting"] == named
+
+
 def test_records_have_aiokafkas_members():
     """Issue 2, item 6: what comes back reads the same."""
     assert minikafka.RecordMetadata._fields == aiokafka.structs.RecordMetadata._fields
@@ -73,8 +109,8 @@ def test_records_have_aiokafkas_members():
 
 def test_settings_that_cannot_be_granted_are_refused():
     """A security setting must not be ignored silently; a misspelt name gets the nearest one."""
-    with pytest.raises(InvalidConfig, match="security_protocol='SSL'"):
-        build(ProducerConfig, {"security_protocol": "SSL"})
+    with pytest.raises(InvalidConfig, match="security_protocol='SASL_SSL'"):
+        build(ProducerConfig, {"security_protocol": "SASL_SSL"})
     with pytest.raises(InvalidConfig, match="did you mean linger_ms"):
         build(ProducerConfig, {"linger_m": 5})
     assert build(ProducerConfig, {"acks": 1, "security_protocol": "PLAINTEXT"}).idempotent is False
@@ -152,7 +188,9 @@ def test_modules_are_loaded_when_they_are_needed(code, unwanted):
         (ConsumerConfig, "group.id", "it is group_id here"),
         (ConsumerConfig, "topics", 'topics are positional arguments: Consumer("orders"'),
         (ConsumerConfig, "fetch.wait.max.ms", "it is fetch_max_wait_ms here"),
-        (ConsumerConfig, "ssl_cafile", "neither TLS nor authentication"),
+        (ConsumerConfig, "ssl.ca.location", "it is ssl_cafile here"),
+        (ConsumerConfig, "ssl_check_hostname", "give an ssl_context"),
+        (ConsumerConfig, "sasl.username", "this client has no SASL"),
         (AdminConfig, "broker_list", "it is bootstrap_servers here"),
         (AdminConfig, "client_idd", "did you mean client_id?"),
     ],
