@@ -8,6 +8,7 @@
 #   make bench   figures beside a bare aiohttp server and Apache Kafka    make soak   chaos, fresh seeds, hostile requests, planted bugs for an hour (MINUTES=60)
 #   make foreign  the test suites of Kafka's clients and Kafka's tools, with a table (FOREIGN_ARGS="--only franz-go")
 #   make compiled  the rules in C, if this machine has a C compiler; make test and make bench do this too
+#   make docs    the pages of docs/ as a site in build/docs
 #   make pictures  the pictures of README, from the replay page (needs Chromium)
 #   make clean   remove the environment and caches
 
@@ -15,7 +16,7 @@
 .DELETE_ON_ERROR:
 # Two pips must not change one environment at once.
 .NOTPARALLEL:
-.PHONY: help demo test check dist image lint format bench soak foreign compiled pictures clean
+.PHONY: help demo test check dist image lint format bench soak foreign compiled docs pictures clean
 
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -75,6 +76,10 @@ foreign: $(VENV)/.dev $(VENV)/.spark $(VENV)/.bytecode
 # Does nothing where the compiled rules are those of this tree. MINIKAFKA_PURE=1 does without.
 compiled: $(VENV)/.base
 	@$(BIN)/python tools/compile_rules.py
+
+docs: $(VENV)/.dev
+	@$(BIN)/python -m sphinx -q -W --keep-going docs build/docs
+	@echo "build/docs/index.html"
 
 pictures: $(VENV)/.dev
 	@$(BIN)/python tools/pictures.py
