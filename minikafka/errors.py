@@ -250,6 +250,18 @@ class InvalidTimestamp(ProtocolError):
     code, name = 32, "INVALID_TIMESTAMP"
 
 
+class UnsupportedSaslMechanism(ProtocolError):
+    """The listener does not offer this SASL mechanism."""
+
+    code, name = 33, "UNSUPPORTED_SASL_MECHANISM"
+
+
+class IllegalSaslState(ProtocolError):
+    """The request does not fit the state of the connection's login."""
+
+    code, name = 34, "ILLEGAL_SASL_STATE"
+
+
 class UnsupportedVersion(ProtocolError):
     """The broker does not speak this version of the API."""
 
@@ -378,6 +390,12 @@ class KafkaStorageError(ProtocolError):
     code, name = 56, "KAFKA_STORAGE_ERROR"
     retriable = True
     stale_metadata = True
+
+
+class SaslAuthenticationFailed(ProtocolError):
+    """The login failed."""
+
+    code, name = 58, "SASL_AUTHENTICATION_FAILED"
 
 
 class UnknownProducerId(ProtocolError):
@@ -533,6 +551,24 @@ class ProducerFenced(ProtocolError):
     """A newer producer with this transactional id exists."""
 
     code, name = 90, "PRODUCER_FENCED"
+
+
+class ResourceNotFound(ProtocolError):
+    """The named thing does not exist."""
+
+    code, name = 91, "RESOURCE_NOT_FOUND"
+
+
+class DuplicateResource(ProtocolError):
+    """The request names a thing twice."""
+
+    code, name = 92, "DUPLICATE_RESOURCE"
+
+
+class UnacceptableCredential(ProtocolError):
+    """The credential does not meet the requirements."""
+
+    code, name = 93, "UNACCEPTABLE_CREDENTIAL"
 
 
 class InconsistentVoterSet(ProtocolError):
