@@ -17,9 +17,9 @@ _DIGITS_MAX = 30
 _PORT_MAX = 65_535
 
 PLAINTEXT = "PLAINTEXT"
-PLAIN_PROTOCOLS = frozenset({PLAINTEXT, "HTTP"})
-TLS_PROTOCOLS = frozenset({"SSL", "HTTPS"})
-FOREIGN_PROTOCOLS = frozenset({"SASL_PLAINTEXT", "SASL_SSL"})
+PLAIN_PROTOCOLS = frozenset({PLAINTEXT, "HTTP", "SASL_PLAINTEXT"})
+TLS_PROTOCOLS = frozenset({"SSL", "HTTPS", "SASL_SSL"})
+SASL_PROTOCOLS = frozenset({"SASL_PLAINTEXT", "SASL_SSL"})
 EVERY_INTERFACE = "0.0.0.0"  # noqa: S104 - what Kafka's `PLAINTEXT://:9092` means; refused without mk.insecure
 
 
@@ -49,7 +49,7 @@ def is_loopback(host: str) -> bool:
 def parse_listeners(text: str, setting: str) -> tuple[Listener, ...]:
     """``NAME://host:port,...`` as listeners; no host: every interface. Raises InvalidConfig.
 
-    Without ``NAME://`` it is ``PLAINTEXT://``. Names are free, but for those of protocols that are not spoken here.
+    Without ``NAME://`` it is ``PLAINTEXT://``. Names are free.
     """
     found: dict[str, Listener] = {}
     for part in filter(None, (each.strip() for each in text.split(","))):
@@ -60,8 +60,6 @@ def parse_listeners(text: str, setting: str) -> tuple[Listener, ...]:
         host, colon, port = rest.rpartition(":")
         if not colon or not _is_port(port) or not re.fullmatch(r"[A-Z0-9_.-]+", name):
             raise InvalidConfig(f"{setting}={part!r}: {PLAINTEXT}://host:port is needed", setting=setting)
-        if name in FOREIGN_PROTOCOLS:
-            raise InvalidConfig(f"{setting}={part!r}: SASL is not supported, use {PLAINTEXT} or SSL", setting=setting)
         if name in found:
             raise InvalidConfig(f"{setting} names {name} twice", setting=setting)
         found[name] = Listener(name, Address(host.strip("[]") or EVERY_INTERFACE, int(port)))
@@ -82,7 +80,7 @@ def parse_protocols(text: str) -> Mapping[str, str]:
         if not colon or protocol not in PLAIN_PROTOCOLS | TLS_PROTOCOLS:
             supported = ", ".join(sorted(PLAIN_PROTOCOLS | TLS_PROTOCOLS))
             raise InvalidConfig(
-                f"{setting}={pair!r}: NAME:PROTOCOL is needed, with a protocol of {supported}; SASL is not supported",
+                f"{setting}={pair!r}: NAME:PROTOCOL is needed, with a protocol of {supported}",
                 setting=setting,
             )
         protocols[name] = protocol

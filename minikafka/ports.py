@@ -76,6 +76,14 @@ class FrameConnection(Protocol):
         """Close after what was sent."""
         ...
 
+    def await_login(self, frame_bytes_max: int) -> None:
+        """Refuse larger frames until the client has logged in."""
+        ...
+
+    def logged_in(self, principal: str) -> None:
+        """The client is this principal from now on."""
+        ...
+
     def pause(self) -> None:
         """Read no further requests."""
         ...
@@ -371,4 +379,7 @@ class World:
     disk: Disk
     events: Events
     random: Random
+    """For what may be guessed: a Mersenne Twister makes no secrets."""
+    entropy: Callable[[int], bytes]
+    """So many unpredictable bytes, for secrets. Repeatable in the simulator only."""
     offload: Offload = inline

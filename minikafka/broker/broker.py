@@ -399,7 +399,8 @@ class Broker:
 
     def open_kafka_session(self, connection: FrameConnection, context: RequestContext) -> FrameSession:
         """For a connection that speaks Kafka's protocol."""
-        from minikafka.broker.kafka_session import KafkaDoor, KafkaSession  # noqa: PLC0415 - start does without
+        from minikafka.broker.kafka_login import login_rules  # noqa: PLC0415 - start does without
+        from minikafka.broker.kafka_session import KafkaDoor, KafkaSession  # noqa: PLC0415 - as above
 
         if self._kafka is None:
             self._kafka = KafkaDoor(
@@ -408,6 +409,7 @@ class Broker:
                 image=lambda: self.image if self._open else MetadataImage(),
                 wall_ms=self.world.clock.wall_ms,
                 events=EventLimiter(self.world.events, self.world.clock.now),
+                logins=login_rules(self.config, lambda: self.image, self.world.entropy),
             )
         return KafkaSession(self._kafka, connection, context)
 

@@ -67,6 +67,7 @@ from minikafka.wire.admin import (
     CreatePartitionsRequest,
     IncrementalAlterConfigsRequest,
 )
+from minikafka.wire.credentials import AlterUserScramCredentialsRequest
 from minikafka.wire.messages import (
     AllocateProducerIdsRequest,
     AlterPartitionRequest,
@@ -449,6 +450,9 @@ class ControllerDriver:
             batch.add(self.controller.create_acls(image, request, self._random_ids()), asked)
         elif isinstance(request, DeleteAclsRequest):
             batch.add(self.controller.delete_acls(image, request), asked)
+        elif isinstance(request, AlterUserScramCredentialsRequest):
+            decision = self.controller.alter_user_scram_credentials(image, request, self.world.entropy)
+            batch.add(decision, asked)
         else:
             raise InvalidRequest(f"{type(request).__name__} is not the controller's")
 

@@ -34,6 +34,7 @@ from minikafka.broker.quorum_driver import QuorumDriver
 from minikafka.broker.replica_manager import ReplicaManager
 from minikafka.broker.transaction_manager import TransactionManager
 from minikafka.ports import INTERNAL, RequestContext
+from minikafka.quorum.credentials import describe_user_scram_credentials
 from minikafka.types import METADATA_TOPIC
 from minikafka.wire.messages import (
     CreateTopicsRequest,
@@ -55,6 +56,7 @@ FORWARDED_APIS = (
     "IncrementalAlterConfigs",
     "AlterPartitionReassignments",
     *CHANGES_OF_ACLS,
+    "AlterUserScramCredentials",
 )
 """The controller's APIs that clients of Kafka's protocol may send to any broker."""
 ANSWERED_BY_CONTROLLER = frozenset((*FORWARDED_APIS, "DescribeQuorum"))
@@ -145,6 +147,9 @@ def handler_table(
         **dict.fromkeys(CONTROLLER_APIS, _without_context(controller.handle)),
         "CreateTopics": create_topics,
         "DescribeAcls": to_clients(_without_context(acls.handle_describe)),
+        "DescribeUserScramCredentials": to_clients(
+            lambda request, _: describe_user_scram_credentials(metadata.metadata.image, request)
+        ),
         **dict.fromkeys(CHANGES_OF_ACLS, _without_context(acls.to_controller(controller.handle))),
     }
 

@@ -8,6 +8,8 @@
 - acks=0 has no answer; an error closes the connection, which is all that the client can notice.
 - A broker that starts or stops closes the connection: BROKER_NOT_AVAILABLE is final for Kafka's clients, a closed
   connection sends them to another broker.
+- At a SASL listener the client logs in first (``kafka_login.py``). A failed login is answered late, then the
+  connection is closed.
 - A request that cannot be read, or that is not offered, closes the connection and logs why. ApiVersions in an unknown
   version is answered in version 0 with UNSUPPORTED_VERSION (KIP-511).
 """
@@ -17,14 +19,22 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
 from minikafka.broker.dispatch import Begun
-from minikafka.errors import BrokerNotAvailable, InvalidRequest, ProtocolError, UnsupportedVersion
+from minikafka.broker.kafka_login import (
+    LOGIN_TIMEOUT_S,
+    SASL_KEYS,
+    KafkaLogin,
+    LoginRules,
+    answer_without_sasl,
+)
+from minikafka.errors import BrokerNotAvailable, IllegalSaslState, InvalidRequest, ProtocolError, UnsupportedVersion
 from minikafka.ports import Buffers, FrameConnection, MeetFaults, RequestContext, SessionState
+from minikafka.security.sasl import Stage
 from minikafka.types import Address, NodeId, TopicId
 from minikafka.wire.apis import BY_NAME
 from minikafka.wire.codec import error_response
@@ -33,6 +43,7 @@ from minikafka.wire.kafka.frames import API_VERSIONS_KEY, Header, read_header, r
 from minikafka.wire.kafka.offer import (
     API_VERSIONS_FIRST,
     API_VERSIONS_LAST,
+    OF_THE_SESSION,
     OFFERS,
     api_versions,
     api_versions_refused,
@@ -170,7 +181,10 @@ class KafkaDoor:
         image: Callable[[], MetadataImage],
         wall_ms: Callable[[], int],
         events: EventLimiter,
+        logins: Mapping[str, LoginRules] | None = None,
     ) -> None:
+        """``logins`` has the rules of listeners that demand a login, by name."""
+        self.logins = logins or {}
         self.answering = answering
         self.wall_ms = wall_ms
         self.meters = meters
@@ -200,6 +214,15 @@ class KafkaSession:
         self._pipeline = Pipeline()
         self._last: Header | None = None
         """Of the last request."""
+        rules = door.logins.get(context.listener)
+        self._login = None if rules is None else KafkaLogin(rules)
+        self._login_timer: asyncio.TimerHandle | None = None
+        """Ends a connection whose client does not log in, then one whose login has failed."""
+        self._has_failed = False
+        """The login has failed: nothing more begins, and the connection is closed soon."""
+        if self._login is not None:
+            connection.await_login(self._login.rules.frame_bytes_max)
+            self._login_timer = asyncio.get_running_loop().call_later(LOGIN_TIMEOUT_S, self._login_late)
         self._is_paused = False
         self._is_closed = False
         """We hung up: nothing more begins."""
@@ -238,7 +261,10 @@ class KafkaSession:
 
     def received(self, frame: memoryview) -> None:
         """A whole frame, without its size; the session keeps it."""
-        if self._is_closed:
+        if self._is_closed or self._has_failed:
+            return
+        if self._login is not None and self._login.expects_bare_token:
+            self._take_bare_token(self._login, frame)
             return
         try:
             header = read_header(frame)
@@ -261,12 +287,16 @@ class KafkaSession:
         leave as soon as it has sent. Nobody receives the answers.
         """
         self._is_gone = True
+        if self._login_timer is not None:
+            self._login_timer.cancel()
         self._door.sessions.pop(self, None)
         self._advance()
 
     def cancel(self) -> None:
         """The process dies: nothing goes on."""
         self._is_closed = True
+        if self._login_timer is not None:
+            self._login_timer.cancel()
         for task in list(self._tasks):
             task.cancel()
 
@@ -280,6 +310,8 @@ class KafkaSession:
             self._begin(pending)
             if pending.is_done:
                 self._send()
+        if self._has_failed:
+            return
         if self._pipeline.is_full != self._is_paused and not (self._is_closed or self._is_gone):
             self._is_paused = not self._is_paused
             if self._is_paused:
@@ -315,10 +347,87 @@ class KafkaSession:
         self._is_closed = True
         self._connection.close()
 
+    # ---- the login ---------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _now_ms() -> int:
+        return int(asyncio.get_running_loop().time() * 1000)
+
+    def _answer_login(self, pending: _Pending) -> None:
+        login = self._login
+        if login is None:
+            self._done(pending, answer_without_sasl(pending.header))
+            return
+        try:
+            answer, error = login.answer(pending.header, pending.frame, self._now_ms())
+        except ProtocolError as bad:
+            self._fail(pending, None, bad)
+            return
+        if login.sasl.stage is Stage.FAILED and error is not None:
+            self._fail(pending, answer, error)
+            return
+        self._done(pending, answer)
+        if error is None and login.sasl.stage is Stage.OPEN:
+            self._logged_in(login)
+
+    def _take_bare_token(self, login: KafkaLogin, token: memoryview) -> None:
+        try:
+            answer = login.bare_token(bytes(token), self._now_ms())
+        except ProtocolError as error:
+            self._fail(None, None, error)
+            return
+        self._connection.send(answer)
+        self._connection.handled(len(token))
+        if login.sasl.stage is Stage.OPEN:
+            self._logged_in(login)
+
+    def _logged_in(self, login: KafkaLogin) -> None:
+        if self._login_timer is not None:
+            self._login_timer.cancel()
+        self._context = replace(self._context, principal=f"User:{login.sasl.user}")
+        self._contexts.clear()
+        self._connection.logged_in(self._context.principal)
+
+    def _fail(self, pending: _Pending | None, answer: Buffers | None, error: ProtocolError) -> None:
+        """Answer later and close, so that guessing is slow. Until then nothing is read."""
+        login, context = self._login, self._context
+        failure = None if login is None else login.sasl.failure
+        self._door.events(
+            "client_login_failed",
+            remote=context.remote,
+            listener=context.listener,
+            client=context.software or context.client_id,
+            mechanism="" if login is None else login.sasl.mechanism,
+            user="" if failure is None else failure.user[:USER_SHOWN_MAX],
+            reason="" if failure is None else failure.reason,
+            error=error.name,
+            why=error.message,
+        )
+        self._has_failed = True
+        self._connection.pause()
+        if self._login_timer is not None:
+            self._login_timer.cancel()
+        delay_s = 0.0 if login is None else login.rules.failure_delay_s
+        self._login_timer = asyncio.get_running_loop().call_later(delay_s, self._end_failed, pending, answer)
+
+    def _end_failed(self, pending: _Pending | None, answer: Buffers | None) -> None:
+        if pending is not None and answer is not None:
+            self._done(pending, answer)
+            self._send()
+        self._hang_up()
+
+    def _login_late(self) -> None:
+        self.malformed(IllegalSaslState(f"the client has not logged in after {LOGIN_TIMEOUT_S:.0f} s"))
+
     # ---- one request -------------------------------------------------------------------------------------------------
 
     def _check(self, header: Header, size: int) -> None:
         if header.key == API_VERSIONS_KEY:
+            return
+        if header.key in SASL_KEYS:
+            first, last = OF_THE_SESSION[header.key]
+            if not first <= header.version <= last:
+                raise UnsupportedVersion(f"version {header.version} of API key {header.key} is not offered")
             return
         offer = OFFERS.get(header.key)
         if offer is None:
@@ -336,6 +445,12 @@ class KafkaSession:
 
     def _begin(self, pending: _Pending) -> None:
         header = pending.header
+        if header.key in SASL_KEYS:
+            self._answer_login(pending)
+            return
+        if self._login is not None and (why := self._login.refusal(header.key, self._now_ms())):
+            self._fail(pending, None, IllegalSaslState(f"{_api_of(header)}: {why}"))
+            return
         try:
             if header.key == API_VERSIONS_KEY:
                 self._done(pending, self._api_versions(header, pending.frame))
@@ -529,6 +644,9 @@ SOFTWARE = frozenset(
     """.split()
 )
 """Names of clients' libraries that have a label of their own in metrics (KIP-511)."""
+
+USER_SHOWN_MAX = 255
+"""Characters of the name that a failed login gave, in the log."""
 
 CONTEXTS_MAX = 64
 """Contexts that a session keeps."""

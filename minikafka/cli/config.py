@@ -80,9 +80,9 @@ def show(file: Path | None, config: tuple[str, ...], changed: bool, output: str)
     parsed = broker_settings(file, os.environ, config)
     values, defaults = to_settings(parsed.config), to_settings(BrokerConfig())
     shown = [
-        (name, values[name], parsed.origins.get(name, DEFAULT_ORIGIN), defaults[name])
+        (name, values[name], parsed.origins.get(name, DEFAULT_ORIGIN), defaults.get(name, ""))
         for name in sorted(values)
-        if not changed or values[name] != defaults[name]
+        if not changed or values[name] != defaults.get(name)
     ]
     if output == "json":
         settings = [

@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "config": ("minikafka.cli.config", "Look at settings and where they come from; alter them at run time."),
     "certs": ("minikafka.cli.certs", "Make a CA and certificates of brokers and clients for TLS."),
     "acls": ("minikafka.cli.acls", "List, add and remove access control lists."),
+    "users": ("minikafka.cli.users", "List users; add, change and remove their SCRAM credentials."),
     "reassign": ("minikafka.cli.reassign", "Move partitions to other brokers while they are in use."),
     "explain": ("minikafka.cli.explain", "Say why a partition has this leader, this ISR, this high watermark."),
     "connections": ("minikafka.cli.connections", "List the clients and brokers that are connected to each broker."),

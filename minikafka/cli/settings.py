@@ -19,6 +19,7 @@ from minikafka.config import (
     environment_overruled,
     environment_settings,
     environment_variables,
+    override_of,
     parse_broker,
     table,
 )
@@ -81,7 +82,7 @@ def broker_settings(path: Path | None, environment: Mapping[str, str], flags: It
     in_file, by_flag = read_properties(path) if path is not None else {}, parse_flags(flags)
     by_variable = environment_variables(environment)
     for name, text in (in_file | by_flag).items():
-        if name not in table(BrokerConfig) and name not in KNOWN_TO_KAFKA_ONLY:
+        if name not in table(BrokerConfig) and name not in KNOWN_TO_KAFKA_ONLY and override_of(name) is None:
             parse_broker({name: text})  # raises, and names the nearest setting
     parsed = parse_broker(in_file | environment_settings(environment) | by_flag, lenient=True)
     origins = dict.fromkeys(in_file, f"file {path}")
@@ -94,5 +95,7 @@ def broker_settings(path: Path | None, environment: Mapping[str, str], flags: It
         if name in known
     ]
     return BrokerSettings(
-        parsed.config, (*parsed.notices, *notices), {name: origin for name, origin in origins.items() if name in known}
+        parsed.config,
+        (*parsed.notices, *notices),
+        {name: origin for name, origin in origins.items() if name in known or override_of(name) is not None},
     )

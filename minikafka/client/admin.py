@@ -464,6 +464,9 @@ class AdminClient(Operations, GroupOperations, TransactionOperations):
     def _deadline(self, timeout_ms: int | None) -> float:
         return self._started()[0].clock.now() + (timeout_ms or self.config.default_api_timeout_ms) / 1000
 
+    def _entropy(self, size: int) -> bytes:
+        return self._started()[0].entropy(size)
+
 
 def _as_wire(topic: NewTopic) -> m.NewTopic:
     topic = NewTopic(*topic)

@@ -14,6 +14,14 @@ from minikafka.addresses import is_number
 from minikafka.client.leaders import as_dict
 from minikafka.client.structs import ConfigChange, ConfigResource, NewPartitions, Reassignment
 from minikafka.errors import InvalidPartitions, InvalidRequest, ProtocolError
+from minikafka.security.scram import (
+    ITERATIONS_DEFAULT,
+    ITERATIONS_MAX,
+    MECHANISMS,
+    SALT_SIZE,
+    ScramMechanism,
+    salted_password,
+)
 from minikafka.types import NodeId, Offset, TopicPartition
 from minikafka.wire import admin as a
 from minikafka.wire import messages as m
@@ -26,6 +34,14 @@ from minikafka.wire.acls import (
     DeleteAclsResponse,
     DescribeAclsRequest,
     DescribeAclsResponse,
+)
+from minikafka.wire.credentials import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+    ScramDeletion,
+    ScramUpsertion,
 )
 from minikafka.wire.outcomes import error_in
 
@@ -206,7 +222,7 @@ class Operations(ABC):
         """
         deadline = self._deadline(timeout_ms)
         response: CreateAclsResponse = await self._change(CreateAclsRequest(creations=tuple(acls)), deadline)
-        _raise_first_of_acls(response.results)
+        _raise_first_of_results(response.results)
         if wait:
             await self._wait_for_brokers(response.metadata_offset, deadline, lambda _: True, ())
 
@@ -219,16 +235,91 @@ class Operations(ABC):
         """
         deadline = self._deadline(timeout_ms)
         response: DeleteAclsResponse = await self._change(DeleteAclsRequest(filters=tuple(acl_filters)), deadline)
-        _raise_first_of_acls(response.filter_results)
+        _raise_first_of_results(response.filter_results)
         if wait:
             await self._wait_for_brokers(response.metadata_offset, deadline, lambda _: True, ())
         return list(dict.fromkeys(acl for each in response.filter_results for acl in each.matching_acls))
+
+    # ---- users ----
+
+    async def describe_user_scram_credentials(
+        self, users: Sequence[str] | None = None, timeout_ms: int | None = None
+    ) -> dict[str, dict[str, int]]:
+        """Return iterations by mechanism of these users, or of all. The first error is raised."""
+        request = DescribeUserScramCredentialsRequest(users=None if users is None else tuple(users))
+        response: DescribeUserScramCredentialsResponse = await self._ask_anyone(request, self._deadline(timeout_ms))
+        _raise_first_of_results(response.results)
+        return {
+            each.user: {ScramMechanism(info.mechanism).label: info.iterations for info in each.credential_infos}
+            for each in response.results
+        }
+
+    async def set_user_password(
+        self,
+        user: str,
+        password: str,
+        mechanism: str = "SCRAM-SHA-512",
+        *,
+        iterations: int = ITERATIONS_DEFAULT,
+        timeout_ms: int | None = None,
+        wait: bool = True,
+    ) -> None:
+        """Create or replace a user's SCRAM credential.
+
+        The password stays here: the brokers get what PBKDF2 makes of it and a new salt. That is enough to log in,
+        though, and this client sends it in plain text.
+
+        Args:
+            user: The name; its principal is ``User:name``.
+            password: Not empty; used as UTF-8, without SASLprep.
+            mechanism: ``SCRAM-SHA-256`` or ``SCRAM-SHA-512``. The user keeps its credential of the other one.
+            iterations: 4096 to 16384.
+            timeout_ms: When the call is given up.
+            wait: Return when every broker that can be reached knows it.
+
+        Raises:
+            InvalidRequest: The password is empty, or the mechanism unknown.
+            UnacceptableCredential: The name or the iterations are out of bounds.
+        """
+        number = _mechanism(mechanism)
+        if not password:
+            raise InvalidRequest("The password is empty.", member="password")
+        salt = self._entropy(SALT_SIZE)
+        upsertion = ScramUpsertion(
+            name=user,
+            mechanism=number,
+            iterations=iterations,
+            salt=salt,
+            # PBKDF2 refuses 0 iterations, and the controller all that are out of bounds.
+            salted_password=salted_password(number, password, salt, max(1, min(iterations, ITERATIONS_MAX))),
+        )
+        await self._alter_users(AlterUserScramCredentialsRequest(upsertions=(upsertion,)), timeout_ms, wait=wait)
+
+    async def delete_user_credential(
+        self, user: str, mechanism: str, timeout_ms: int | None = None, *, wait: bool = True
+    ) -> None:
+        """Delete a user's credential of one mechanism. Raises ResourceNotFound if there is none."""
+        deletion = ScramDeletion(name=user, mechanism=_mechanism(mechanism))
+        await self._alter_users(AlterUserScramCredentialsRequest(deletions=(deletion,)), timeout_ms, wait=wait)
+
+    async def _alter_users(
+        self, request: AlterUserScramCredentialsRequest, timeout_ms: int | None, *, wait: bool
+    ) -> None:
+        deadline = self._deadline(timeout_ms)
+        response: AlterUserScramCredentialsResponse = await self._change(request, deadline)
+        _raise_first_of_results(response.results)
+        if wait:
+            await self._wait_for_brokers(response.metadata_offset, deadline, lambda _: True, ())
 
     # ---- the admin client's part ----
 
     @abstractmethod
     def _deadline(self, timeout_ms: int | None) -> float:
         """When a call that began now is given up."""
+
+    @abstractmethod
+    def _entropy(self, size: int) -> bytes:
+        """So many unpredictable bytes."""
 
     @abstractmethod
     async def _change(
@@ -315,7 +406,13 @@ def _enlarged(name: str, asked: NewPartitions) -> a.NewPartitions:
     )
 
 
-def _raise_first_of_acls(results: Sequence[m.Failed]) -> None:
+def _mechanism(name: str) -> ScramMechanism:
+    if name not in MECHANISMS:
+        raise InvalidRequest(f"mechanism={name!r}: one of {', '.join(MECHANISMS)} is needed", member="mechanism")
+    return MECHANISMS[name]
+
+
+def _raise_first_of_results(results: Sequence[m.Failed]) -> None:
     for each in results:
         error = error_in(each)
         if error is not None:

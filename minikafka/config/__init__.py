@@ -10,6 +10,7 @@ Read topic.py and broker.py (the tables), names.py (which belong together, which
 
 from minikafka.config.broker import BrokerConfig, table
 from minikafka.config.environment import environment_overruled, environment_settings, environment_variables
+from minikafka.config.listeners import SaslListener, override_of
 from minikafka.config.names import (
     AT_RUN_TIME,
     BROKER_NAME_OF,
@@ -40,11 +41,13 @@ __all__ = [
     "TOPIC_NAME_OF",
     "BrokerConfig",
     "Parsed",
+    "SaslListener",
     "TopicConfig",
     "check",
     "environment_overruled",
     "environment_settings",
     "environment_variables",
+    "override_of",
     "parse_broker",
     "parse_topic",
     "table",

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from minikafka.addresses import (
+    PLAIN_PROTOCOLS,
+    PLAINTEXT,
+    SASL_PROTOCOLS,
     TLS_PROTOCOLS,
     parse_host_names,
     parse_listeners,
@@ -15,6 +18,7 @@ from minikafka.addresses import (
     parse_protocols,
     parse_voters,
 )
+from minikafka.config.listeners import LIFETIME, MECHANISMS, Override, SaslListener, sasl_listener
 from minikafka.config.names import BROKER_NAME_OF
 from minikafka.config.setting import DAY_MS, GIB, INT_MAX, LONG_MAX, MIB, NO_EFFECT, kept_setting, setting
 from minikafka.config.topic import COMPRESSION_TYPES, GZIP_LEVELS, KEEP_CODEC, LZ4_LEVELS, ZSTD_LEVELS, TopicConfig
@@ -59,8 +63,36 @@ class BrokerConfig:
     listener_security_protocol_map: str = setting(
         "listener.security.protocol.map",
         "",
-        "NAME:PROTOCOL, comma separated; protocols are PLAINTEXT, HTTP, SSL and HTTPS (default: SSL and HTTPS for "
-        "listeners of that name, PLAINTEXT for all others)",
+        "NAME:PROTOCOL, comma separated; protocols are PLAINTEXT, HTTP, SSL, HTTPS, SASL_PLAINTEXT and SASL_SSL "
+        "(default: for a listener with the name of a protocol that one, PLAINTEXT for all others)",
+    )
+    listener_overrides: tuple[Override, ...] = field(
+        default=(), repr=False, metadata={"meaning": "Settings of single listeners; they have no fixed names."}
+    )
+    sasl_enabled_mechanisms: str = setting(
+        MECHANISMS,
+        "SCRAM-SHA-256,SCRAM-SHA-512",
+        "SASL mechanisms of SASL listeners, comma separated: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512.",
+    )
+    sasl_server_max_receive_size: int = setting(
+        "sasl.server.max.receive.size",
+        512 * 1024,
+        "Largest request before a client has logged in, in bytes.",
+        low=1024,
+        high=INT_MAX,
+    )
+    connections_max_reauth_ms: int = setting(
+        LIFETIME,
+        0,
+        "Lifetime of a session of a SASL listener; clients must log in again before its end (0: no limit).",
+        low=0,
+    )
+    connection_failed_authentication_delay_ms: int = setting(
+        "connection.failed.authentication.delay.ms",
+        100,
+        "Delay before a failed login is answered and its connection closed.",
+        low=0,
+        high=10_000,
     )
     ssl_keystore_type: str = setting("ssl.keystore.type", "PEM", NO_EFFECT, one_of=("PEM",))
     ssl_keystore_location: str = setting(
@@ -417,8 +449,27 @@ class BrokerConfig:
     @property
     def tls_listeners(self) -> tuple[str, ...]:
         """Names of the listeners that use TLS."""
-        protocols = parse_protocols(self.listener_security_protocol_map)
-        return tuple(each.name for each in self.all_listeners if protocols.get(each.name, each.name) in TLS_PROTOCOLS)
+        return tuple(each.name for each in self.all_listeners if self.protocol_of(each.name) in TLS_PROTOCOLS)
+
+    @property
+    def sasl_listeners(self) -> Mapping[str, SaslListener]:
+        """Listeners at which clients must log in, by name. Raises InvalidConfig."""
+        return {
+            each.name: sasl_listener(
+                self.sasl_enabled_mechanisms,
+                self.connections_max_reauth_ms,
+                tuple(own for own in self.listener_overrides if own.listener == each.name),
+            )
+            for each in self.all_listeners
+            if self.protocol_of(each.name) in SASL_PROTOCOLS
+        }
+
+    def protocol_of(self, listener: str) -> str:
+        """The security protocol of a listener; one that is named like a protocol needs no entry in the map."""
+        named = parse_protocols(self.listener_security_protocol_map).get(listener)
+        if named is not None:
+            return named
+        return listener if listener in PLAIN_PROTOCOLS | TLS_PROTOCOLS else PLAINTEXT
 
     @property
     def inter_broker_listener(self) -> Listener:
@@ -484,7 +535,7 @@ class BrokerConfig:
 @functools.cache
 def table(kind: type[BrokerConfig | TopicConfig]) -> Mapping[str, Any]:
     """Kafka's name -> dataclass field, for ``BrokerConfig`` or ``TopicConfig``."""
-    return {each.metadata["name"]: each for each in fields(kind)}
+    return {each.metadata["name"]: each for each in fields(kind) if "name" in each.metadata}
 
 
 @functools.cache

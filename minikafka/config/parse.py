@@ -7,11 +7,12 @@ unknown name is an error that suggests the nearest one; a name that Kafka knows 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from minikafka.addresses import is_loopback
 from minikafka.config.broker import BrokerConfig, table
+from minikafka.config.listeners import override_of
 from minikafka.config.names import KNOWN_TO_KAFKA_ONLY
 from minikafka.config.setting import parsed_value
 from minikafka.config.topic import TopicConfig
@@ -49,16 +50,20 @@ def parse_broker(settings: Mapping[str, str], *, base: BrokerConfig | None = Non
     known = table(BrokerConfig)
     changes: dict[str, Any] = {}
     notices: list[str] = []
+    overrides = {} if base is None else {own.name: own for own in base.listener_overrides}
     for name, text in settings.items():
-        each = known.get(name)
+        each, own = known.get(name), override_of(name, text)
         if each is not None:
             changes[each.name] = parsed_value(each, text)
+        elif own is not None:
+            overrides[name] = own
         elif name in KNOWN_TO_KAFKA_ONLY:
             notices.append(f"{name} is known to Kafka and not used by minikafka")
         elif lenient:
             notices.append(f"{name} is not a setting of minikafka: ignored")
         else:
             raise unknown_setting(name, known)
+    changes["listener_overrides"] = tuple(overrides.values())
     config = BrokerConfig(**changes) if base is None else replace(base, **changes)
     check(config)
     return Parsed(config, tuple(notices))
@@ -87,10 +92,11 @@ def _check_listeners(config: BrokerConfig) -> None:
     if not listeners:
         raise InvalidConfig("listeners is empty: NAME://host:port is needed", setting="listeners")
     for name, address in listeners:
-        if not is_loopback(address.host) and not config.insecure:
+        if not (is_loopback(address.host) or config.insecure or _is_guarded(config, name)):
             raise InvalidConfig(
-                f"listeners={config.listeners}: {address.host} is beyond loopback and minikafka has no authentication; "
-                f"let {name} listen on 127.0.0.1, or say mk.insecure=true (MK_INSECURE=true) if the network is yours",
+                f"listeners={config.listeners}: {address.host} is beyond loopback, and {name} lacks TLS, "
+                f"authentication or an authorizer; let {name} listen on 127.0.0.1, make it a SASL_SSL listener and "
+                "set authorizer.class.name, or set mk.insecure=true (MK_INSECURE=true) if the network is yours",
                 setting="listeners",
             )
     ports = [address.port for _, address in listeners if address.port]
@@ -105,6 +111,30 @@ def _check_listeners(config: BrokerConfig) -> None:
                 setting="advertised.listeners",
             )
     _check_tls(config)
+    _check_sasl(config)
+
+
+def _is_guarded(config: BrokerConfig, listener: str) -> bool:
+    """Does the listener encrypt, authenticate and authorize?"""
+    return config.protocol_of(listener) == "SASL_SSL" and bool(config.authorizer_class_name)
+
+
+def _check_sasl(config: BrokerConfig) -> None:
+    logins = config.sasl_listeners
+    clients_only = {each.name for each in config.client_listeners} - {config.inter_broker_listener.name}
+    for name in logins:
+        if name not in clients_only:
+            raise InvalidConfig(
+                f"listener {name} uses SASL, but brokers and controllers call each other without authentication; add "
+                "a PLAINTEXT listener and set inter.broker.listener.name to its name",
+                setting="inter.broker.listener.name",
+            )
+    for own in config.listener_overrides:
+        if own.listener not in logins:
+            used = ", ".join(logins) or "none"
+            raise InvalidConfig(
+                f"{own.name} is set, but {own.listener} is no SASL listener; SASL listeners: {used}", setting=own.name
+            )
 
 
 def _check_authorizer(config: BrokerConfig) -> None:
@@ -172,9 +202,11 @@ def parse_topic(settings: Mapping[str, str], *, base: TopicConfig | None = None)
 
 
 def to_settings(config: BrokerConfig | TopicConfig) -> dict[str, str]:
-    """The texts from which ``parse_*`` gives this configuration, by Kafka's names."""
+    """The texts from which ``parse_*`` gives this configuration, by Kafka's names. Passwords are hidden."""
     texts = {}
-    for each in fields(config):
+    for each in table(BrokerConfig if isinstance(config, BrokerConfig) else TopicConfig).values():
         value = getattr(config, each.name)
         texts[each.metadata["name"]] = str(value).lower() if isinstance(value, bool) else str(value)
+    if isinstance(config, BrokerConfig):
+        texts |= {own.name: own.shown for own in config.listener_overrides}
     return texts

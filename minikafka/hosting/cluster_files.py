@@ -20,7 +20,7 @@ from pathlib import Path
 from javaproperties.reading import loads
 from javaproperties.writing import join_key_value
 
-from minikafka.config import BrokerConfig, parse_broker, table
+from minikafka.config import BrokerConfig, override_of, parse_broker, table
 from minikafka.errors import InvalidConfig
 from minikafka.types import Address, NodeId
 
@@ -300,7 +300,7 @@ def lay_out(
 
 def _write(broker: BrokerFiles) -> None:
     """Write the broker's file, atomically, if it is not so already."""
-    unknown = [name for name in broker.settings if name not in table(BrokerConfig)]
+    unknown = [name for name in broker.settings if name not in table(BrokerConfig) and override_of(name) is None]
     lines = [f"# Broker {broker.node_id}. Start it by itself: minikafka serve {broker.path}"]
     lines += [f"# {name} means nothing to minikafka" for name in unknown]
     lines += [join_key_value(name, value) for name, value in broker.settings.items()]

@@ -7,7 +7,7 @@ decision: controller_brokers.py, alter_partition.py, controller_topics.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TypeVar
 
@@ -19,7 +19,15 @@ from minikafka.errors import (
     ProtocolError,
     UnknownTopicOrPartition,
 )
-from minikafka.quorum import acls, alter_partition, configs, controller_brokers, controller_topics, reassignments
+from minikafka.quorum import (
+    acls,
+    alter_partition,
+    configs,
+    controller_brokers,
+    controller_topics,
+    credentials,
+    reassignments,
+)
 from minikafka.quorum.decision import ClusterPolicy, Decision
 from minikafka.quorum.elections import Election, change_of, leaders_for_leaderless
 from minikafka.quorum.image import MetadataImage, PartitionImage, TopicImage
@@ -44,6 +52,7 @@ from minikafka.wire.admin import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from minikafka.wire.credentials import AlterUserScramCredentialsRequest, AlterUserScramCredentialsResponse
 from minikafka.wire.messages import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
@@ -79,6 +88,7 @@ TELLING_THE_OFFSET = (
     AlterPartitionReassignmentsResponse,
     CreateAclsResponse,
     DeleteAclsResponse,
+    AlterUserScramCredentialsResponse,
 )
 """Answers that say where the metadata log ended when the change was applied."""
 
@@ -193,6 +203,12 @@ class Controller:
     def delete_acls(self, image: MetadataImage, request: DeleteAclsRequest) -> Decision[DeleteAclsResponse]:
         """See :func:`acls.delete_acls`."""
         return acls.delete_acls(image, request)
+
+    def alter_user_scram_credentials(
+        self, image: MetadataImage, request: AlterUserScramCredentialsRequest, entropy: Callable[[int], bytes]
+    ) -> Decision[AlterUserScramCredentialsResponse]:
+        """See :func:`credentials.alter_user_scram_credentials`."""
+        return credentials.alter_user_scram_credentials(image, request, entropy)
 
     # ---- partitions ----
 

@@ -22,6 +22,7 @@ from minikafka.quorum.records import (
     TOPIC_RESOURCE,
     AccessControlEntry,
     BrokerRegistrationChange,
+    ClusterSecret,
     ConfigRecord,
     FeatureLevel,
     MetadataRecord,
@@ -31,9 +32,12 @@ from minikafka.quorum.records import (
     RegisterBroker,
     RemoveAccessControlEntry,
     RemoveTopic,
+    RemoveUserScramCredential,
     TopicRecord,
+    UserScramCredential,
 )
 from minikafka.security.authorizer import AclIndex
+from minikafka.security.scram import ScramCredential, ScramMechanism
 from minikafka.types import NO_EPOCH, NO_NODE, Address, Epoch, Listener, NodeId, Offset, TopicId, TopicPartition
 from minikafka.wire.acls import Acl
 
@@ -170,6 +174,10 @@ class MetadataImage:
     """Settings given to brokers at run time, by the broker's id as text; "" holds those for all brokers."""
     acls: Mapping[str, Acl] = field(default_factory=dict)
     """Access control entries by id."""
+    scram: Mapping[tuple[ScramMechanism, str], ScramCredential] = field(default_factory=dict)
+    """SCRAM credentials by mechanism and user."""
+    cluster_secret: bytes = field(default=b"", repr=False)
+    """Known to all brokers and to no client; empty while there has never been a credential."""
     acl_index: AclIndex = field(default_factory=AclIndex, compare=False, repr=False)
     """The same entries by the resources that they apply to, with cached decisions: replaced only with ``acls``."""
 
@@ -253,6 +261,9 @@ class MetadataImage:
         if self.next_producer_id:
             records.append(ProducerIds(next_producer_id=self.next_producer_id))
         records.extend(acl_record(acl_id, self.acls[acl_id]) for acl_id in sorted(self.acls))
+        if self.cluster_secret:
+            records.append(ClusterSecret(secret=self.cluster_secret))
+        records.extend(scram_record(*key, self.scram[key]) for key in sorted(self.scram))
         return records
 
 
@@ -297,6 +308,8 @@ class _Builder:
         self._features: dict[str, int] | None = None
         self._broker_configs: dict[str, Mapping[str, str]] | None = None
         self._acls: dict[str, Acl] | None = None
+        self._scram: dict[tuple[ScramMechanism, str], ScramCredential] | None = None
+        self._cluster_secret = base.cluster_secret
         self._next_producer_id = base.next_producer_id
         self._partitions: dict[str, list[PartitionImage]] = {}
         """The partitions of the topics that this batch touches, by topic name."""
@@ -317,6 +330,8 @@ class _Builder:
             features=base.features if self._features is None else self._features,
             broker_configs=base.broker_configs if self._broker_configs is None else self._broker_configs,
             acls=base.acls if self._acls is None else self._acls,
+            scram=base.scram if self._scram is None else self._scram,
+            cluster_secret=self._cluster_secret,
             acl_index=base.acl_index
             if self._acls is None
             else AclIndex(self._acls[acl_id] for acl_id in sorted(self._acls)),
@@ -352,6 +367,14 @@ class _Builder:
             case RemoveAccessControlEntry():
                 removed = self._own_acls().pop(record.id, None)
                 invariant(removed is not None, "an access control entry that does not exist is removed", record=record)
+            case UserScramCredential():
+                self._own_scram()[ScramMechanism(record.mechanism), record.name] = _credential_in(record)
+            case RemoveUserScramCredential():
+                gone = self._own_scram().pop((ScramMechanism(record.mechanism), record.name), None)
+                invariant(gone is not None, "a credential that does not exist is removed", record=record)
+            case ClusterSecret():
+                invariant(not self._cluster_secret, "the cluster's secret is written twice")
+                self._cluster_secret = record.secret
             case _:
                 assert_never(record)
 
@@ -361,6 +384,11 @@ class _Builder:
         if self._acls is None:
             self._acls = dict(self._base.acls)
         return self._acls
+
+    def _own_scram(self) -> dict[tuple[ScramMechanism, str], ScramCredential]:
+        if self._scram is None:
+            self._scram = dict(self._base.scram)
+        return self._scram
 
     # ---- brokers ----
 
@@ -501,6 +529,27 @@ def acl_record(acl_id: str, acl: Acl) -> AccessControlEntry:
         host=acl.host,
         operation=acl.operation,
         permission_type=acl.permission,
+    )
+
+
+def scram_record(mechanism: ScramMechanism, name: str, credential: ScramCredential) -> UserScramCredential:
+    """The record that gives a user a credential."""
+    return UserScramCredential(
+        name=name,
+        mechanism=mechanism,
+        salt=credential.salt,
+        stored_key=credential.stored_key,
+        server_key=credential.server_key,
+        iterations=credential.iterations,
+    )
+
+
+def _credential_in(record: UserScramCredential) -> ScramCredential:
+    return ScramCredential(
+        salt=record.salt,
+        stored_key=record.stored_key,
+        server_key=record.server_key,
+        iterations=record.iterations,
     )
 
 

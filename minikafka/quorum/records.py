@@ -11,7 +11,7 @@ Rules for this file: data only. What a record does to the cluster stands in ``im
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from types import NoneType, UnionType
 from typing import Any, TypeAlias, get_args, get_type_hints
 
@@ -172,6 +172,33 @@ class RemoveAccessControlEntry:
     id: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserScramCredential:
+    """A user has this credential for a SCRAM mechanism (Kafka's number), in place of the one before."""
+
+    name: str
+    mechanism: int
+    salt: bytes = field(repr=False)
+    stored_key: bytes = field(repr=False)
+    server_key: bytes = field(repr=False)
+    iterations: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveUserScramCredential:
+    """A user's credential for a SCRAM mechanism was deleted."""
+
+    name: str
+    mechanism: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSecret:
+    """What all brokers know and no client does; our own. Written once, with the cluster's first credential."""
+
+    secret: bytes = field(repr=False)
+
+
 MetadataRecord: TypeAlias = (
     RegisterBroker
     | BrokerRegistrationChange
@@ -184,6 +211,9 @@ MetadataRecord: TypeAlias = (
     | FeatureLevel
     | AccessControlEntry
     | RemoveAccessControlEntry
+    | UserScramCredential
+    | RemoveUserScramCredential
+    | ClusterSecret
 )
 
 _KEYS: dict[type[MetadataRecord], int] = {
@@ -193,13 +223,16 @@ _KEYS: dict[type[MetadataRecord], int] = {
     ConfigRecord: 4,
     PartitionChange: 5,
     RemoveTopic: 9,
+    UserScramCredential: 11,
     FeatureLevel: 12,
     ProducerIds: 15,
     BrokerRegistrationChange: 17,
     AccessControlEntry: 18,
     RemoveAccessControlEntry: 19,
+    RemoveUserScramCredential: 22,
+    ClusterSecret: 1101,
 }
-"""Kafka's API keys of its metadata records."""
+"""Kafka's API keys of its metadata records; from 1000 on they are our own."""
 
 
 def encode(record: MetadataRecord) -> bytes:
@@ -233,6 +266,7 @@ _CHECKS: dict[object, Callable[[Any], bool]] = {
     int: _is_id,
     bool: lambda value: isinstance(value, bool),
     str: lambda value: isinstance(value, str),
+    bytes: lambda value: isinstance(value, bytes),
     tuple[int, ...]: lambda value: isinstance(value, list) and all(map(_is_id, value)),
     tuple[str, ...]: lambda value: isinstance(value, list) and all(isinstance(each, str) for each in value),
     NoneType: lambda value: value is None,

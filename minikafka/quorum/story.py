@@ -37,6 +37,11 @@ def happenings(old: MetadataImage, new: MetadataImage, why: str) -> Iterator[Hap
             yield Happening("acl_deleted", {**_acl(old.acls[acl_id]), "why": why})
         for acl_id in sorted(new.acls.keys() - old.acls.keys()):
             yield Happening("acl_created", {**_acl(new.acls[acl_id]), "why": why})
+    if old.scram is not new.scram:
+        for mechanism, name in sorted(old.scram.keys() | new.scram.keys()):
+            if old.scram.get((mechanism, name)) != new.scram.get((mechanism, name)):
+                kind = "user_credential_set" if (mechanism, name) in new.scram else "user_credential_deleted"
+                yield Happening(kind, {"user": name, "mechanism": mechanism.label, "why": why})
     if old.topic_names is not new.topic_names:
         for topic_id in sorted(old.topic_names.keys() - new.topic_names.keys()):
             name = old.topic_names[topic_id]

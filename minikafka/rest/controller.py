@@ -132,6 +132,10 @@ def _record_out(batch: RecordBatch, record: RecordView, high_watermark: int, nam
     return {**document, "type": type(decoded).__name__, "fields": _fields_out(decoded, names)}
 
 
+HIDDEN = "[hidden]"
+"""In place of bytes: metadata records have no others than salts, keys and secrets."""
+
+
 def _fields_out(record: MetadataRecord, names: dict[str, str]) -> dict[str, Any]:
     """What the record says; of a partition's change only what changes, with the topic's name where it is known."""
     document: dict[str, Any] = {}
@@ -139,6 +143,8 @@ def _fields_out(record: MetadataRecord, names: dict[str, str]) -> dict[str, Any]
         value = getattr(record, each.name)
         if value is None and isinstance(record, PartitionChange):
             continue
+        if isinstance(value, bytes):
+            value = HIDDEN
         document[each.name] = list(value) if isinstance(value, tuple) else value
     topic_id = document.get("topic_id")
     if topic_id in names:

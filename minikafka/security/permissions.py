@@ -552,6 +552,8 @@ PERMISSIONS: Mapping[str, tuple[Step, ...]] = {
     "AlterPartitionReassignments": _ALTER_CLUSTER,
     "ListPartitionReassignments": _DESCRIBE_CLUSTER,
     "OffsetDelete": (Whole(of(DELETE, GROUP, "group_id")), partitions(READ, g.PartitionOutcome)),
+    "DescribeUserScramCredentials": _DESCRIBE_CLUSTER,
+    "AlterUserScramCredentials": _ALTER_CLUSTER,
     "Vote": _BROKERS,
     "BeginQuorumEpoch": _BROKERS,
     "EndQuorumEpoch": _BROKERS,

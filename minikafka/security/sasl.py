@@ -127,7 +127,9 @@ class SaslLogin:
                 raise LoginFailed("other_user", exchange.user)
         except LoginFailed as failure:
             self._fail(failure)
-            raise SaslAuthenticationFailed(f"Authentication with {self.mechanism} failed: invalid credentials.") from None
+            raise SaslAuthenticationFailed(
+                f"Authentication with {self.mechanism} failed: invalid credentials."
+            ) from None
         self.user, self._session, self._exchange = exchange.user, exchange, None
         self.stage, self._since_ms = Stage.OPEN, now_ms
         return Response(answer, self._policy.reauthentication_ms_max)

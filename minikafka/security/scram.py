@@ -1,7 +1,7 @@
 """SASL SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677), as Kafka uses them.
 
-Kafka's choices: no channel binding, no SASLprep (passwords are UTF-8 as they are), no ``e=`` in a failure, 4096 to 16384
-iterations. Three checks are stricter than Kafka's, which no correct client notices:
+Kafka's choices: no channel binding, no SASLprep (passwords are UTF-8 as they are), no ``e=`` in a failure, 4096 to
+16384 iterations. Three checks are stricter than Kafka's, which no correct client notices:
 
 - The nonce of the client's last message must equal the one that was sent (CVE-2024-56128).
 - ``c=`` must repeat the client's first header.
@@ -71,7 +71,7 @@ class ScramCredential:
 
 
 def salted_password(mechanism: ScramMechanism, password: str, salt: bytes, iterations: int) -> bytes:
-    """PBKDF2 of a password; takes milliseconds. Whoever has it can log in."""
+    """PBKDF2 of a password; takes milliseconds. It is as good as the password for logging in."""
     return hashlib.pbkdf2_hmac(mechanism.digest, password.encode(), salt, iterations)
 
 
@@ -94,16 +94,14 @@ def made_up_credential(
     Args:
         mechanism: Used as the credentials of other mechanisms must differ.
         user: The name that the client has sent.
-        secret: Known to all brokers, and to nobody else.
+        secret: Known to all brokers, and to no client.
         shapes: Iterations and salt sizes (bytes) of the users that exist; the credential has one of them.
     """
     name = f"{mechanism.label}\0{user}".encode()
     chosen = sorted(set(shapes)) or [(ITERATIONS_DEFAULT, SALT_SIZE)]
     shape = hmac.digest(secret, b"shape\0" + name, "sha512")
     iterations, salt_size = chosen[int.from_bytes(shape[:4], "big") % len(chosen)]
-    salt = b"".join(
-        hmac.digest(secret, b"salt%d\0" % number + name, "sha512") for number in range(-(-salt_size // 64))
-    )
+    salt = b"".join(hmac.digest(secret, b"salt%d\0" % number + name, "sha512") for number in range(-(-salt_size // 64)))
     return ScramCredential(
         salt=salt[:salt_size],
         stored_key=hmac.digest(secret, b"stored\0" + name, mechanism.digest),

@@ -371,6 +371,12 @@ class ServerEnd:
         self._is_closing = True
         self._way.end()
 
+    def await_login(self, frame_bytes_max: int) -> None:
+        """No listener of the simulator demands a login."""
+
+    def logged_in(self, principal: str) -> None:
+        """As above."""
+
     def pause(self) -> None:
         self._is_paused = True
 

@@ -133,6 +133,7 @@ class SimWorld:
             disk=self.disk(node).of(incarnation),
             events=self._teller(incarnation),
             random=Random(f"{self.seed}/node/{incarnation}"),
+            entropy=Random(f"{self.seed}/entropy/{incarnation}").randbytes,
             offload=self._offload,
         )
 

@@ -38,8 +38,11 @@ STATUS: dict[type[ProtocolError], int] = {
             kafka.InvalidRequest,
             kafka.InvalidRequiredAcks,
             kafka.SecurityDisabled,
+            kafka.UnacceptableCredential,
+            kafka.UnsupportedSaslMechanism,
             kafka.UnsupportedVersion,
         ),
+        401: (kafka.SaslAuthenticationFailed,),
         403: (
             kafka.ClusterAuthorizationFailed,
             kafka.GroupAuthorizationFailed,
@@ -49,6 +52,7 @@ STATUS: dict[type[ProtocolError], int] = {
         404: (
             kafka.BrokerIdNotRegistered,
             kafka.GroupIdNotFound,
+            kafka.ResourceNotFound,
             kafka.TransactionalIdNotFound,
             kafka.SnapshotNotFound,
             kafka.UnknownMemberId,
@@ -58,6 +62,7 @@ STATUS: dict[type[ProtocolError], int] = {
         409: (
             kafka.ConcurrentTransactions,
             kafka.DuplicateBrokerRegistration,
+            kafka.DuplicateResource,
             kafka.DuplicateSequenceNumber,
             kafka.ElectionNotNeeded,
             kafka.FencedInstanceId,
@@ -66,6 +71,7 @@ STATUS: dict[type[ProtocolError], int] = {
             kafka.FetchSessionIdNotFound,
             kafka.FetchSessionTopicIdError,
             kafka.IllegalGeneration,
+            kafka.IllegalSaslState,
             kafka.InconsistentClusterId,
             kafka.InconsistentGroupProtocol,
             kafka.InconsistentTopicId,

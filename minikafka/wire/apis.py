@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from minikafka.wire import acls as c
 from minikafka.wire import admin as a
+from minikafka.wire import credentials as s
 from minikafka.wire import group_messages as g
 from minikafka.wire import messages as m
 from minikafka.wire import transaction_messages as t
@@ -88,6 +89,19 @@ APIS: tuple[Api, ...] = (
         a.ListPartitionReassignmentsResponse,
     ),
     Api("OffsetDelete", 47, g.OffsetDeleteRequest, g.OffsetDeleteResponse, changes=True),
+    Api(
+        "DescribeUserScramCredentials",
+        50,
+        s.DescribeUserScramCredentialsRequest,
+        s.DescribeUserScramCredentialsResponse,
+    ),
+    Api(
+        "AlterUserScramCredentials",
+        51,
+        s.AlterUserScramCredentialsRequest,
+        s.AlterUserScramCredentialsResponse,
+        changes=True,
+    ),
     Api("Vote", 52, m.VoteRequest, m.VoteResponse, **_SMALL),
     Api("BeginQuorumEpoch", 53, m.BeginQuorumEpochRequest, m.BeginQuorumEpochResponse, **_SMALL),
     Api("EndQuorumEpoch", 54, m.EndQuorumEpochRequest, m.EndQuorumEpochResponse, **_SMALL),

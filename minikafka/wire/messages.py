@@ -59,8 +59,9 @@ def _hashed(each: object) -> int:
 
 
 def _shown(each: object) -> str:
-    members = zip(each.__dataclass_fields__, _values(each), strict=True)  # type: ignore[attr-defined]
-    return f"{type(each).__qualname__}({', '.join([f'{name}={value!r}' for name, value in members])})"
+    members = zip(each.__dataclass_fields__.values(), _values(each), strict=True)  # type: ignore[attr-defined]
+    shown = [f"{member.name}={value!r}" for member, value in members if member.repr]
+    return f"{type(each).__qualname__}({', '.join(shown)})"
 
 
 @message

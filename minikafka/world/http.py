@@ -8,7 +8,7 @@ everything else that goes wrong, the deadline and every other status but 200 inc
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from ssl import SSLContext
 
@@ -40,8 +40,8 @@ class HttpNetwork:
     ``doors`` mounts other routes on every server; ``translate`` lets ``/rpc`` take JSON. Both may be set later, before
     :meth:`serve`. ``gate`` says who may ask; without one, every client that uses an address or a name of loopback.
     ``quota`` limits the connections of all servers together. ``tls`` has each listener that
-    uses TLS, by name; with ``client_tls`` all calls use TLS. ``links`` is where faults strike, in tests. ``client_id``
-    is how calls name their sender to the peers. Sizes are in bytes.
+    uses TLS, by name; with ``client_tls`` all calls use TLS. ``kafka_only`` names listeners that refuse HTTP. ``links``
+    is where faults strike, in tests. ``client_id`` is how calls name their sender to the peers. Sizes are in bytes.
     """
 
     def __init__(
@@ -53,6 +53,7 @@ class HttpNetwork:
         quota: ConnectionQuota | None = None,
         tls: Mapping[str, ServerTls] | None = None,
         client_tls: SSLContext | None = None,
+        kafka_only: Collection[str] = (),
         request_max_bytes: int = 100 * MIB,
         queued_max_bytes: int = 64 * MIB,
         idle_timeout_s: float = SERVER_IDLE_S,
@@ -64,6 +65,7 @@ class HttpNetwork:
         self._gate = gate
         self.quota = quota if quota is not None else ConnectionQuota()
         self._tls = tls or {}
+        self._kafka_only = kafka_only
         self._request_max_bytes = request_max_bytes
         self._queued_max_bytes = queued_max_bytes
         self._idle_timeout_s = idle_timeout_s
@@ -115,6 +117,7 @@ class HttpNetwork:
             gate=self._gate,
             quota=self.quota,
             tls=self._tls.get(listener),
+            kafka_only=listener in self._kafka_only,
             request_max_bytes=self._request_max_bytes,
             queued_max_bytes=self._queued_max_bytes,
             idle_timeout_s=self._idle_timeout_s,

@@ -260,6 +260,7 @@ class HttpServer:
         gate: Gate | None = None,
         quota: ConnectionQuota | None = None,
         tls: ServerTls | None = None,
+        kafka_only: bool = False,
         request_max_bytes: int,
         queued_max_bytes: int,
         idle_timeout_s: float,
@@ -271,6 +272,8 @@ class HttpServer:
         self._gate = gate or Gate()
         self._tls = tls
         """Without it the port is in plain text."""
+        self.kafka_only = kafka_only
+        """HTTP is refused: its requests have no login."""
         if tls is not None:
             self._gate = replace(self._gate, scheme="https")
         self._quota = quota if quota is not None else ConnectionQuota()

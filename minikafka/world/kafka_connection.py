@@ -310,6 +310,13 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.close()
 
+    def await_login(self, frame_bytes_max: int) -> None:
+        self._reader.limit(frame_bytes_max, has_headers=False)
+
+    def logged_in(self, principal: str) -> None:
+        self.record.principal = principal
+        self._reader.limit(self._host.request_max_bytes, has_headers=True)
+
     def pause(self) -> None:
         self._is_paused_by_session = True
         self._set_reading()

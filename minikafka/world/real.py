@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import sys
 from random import Random
 from ssl import SSLContext
@@ -32,7 +33,7 @@ from minikafka.world.instruments import Instruments
 from minikafka.world.link_faults import LinkEnd
 from minikafka.world.machine_faults import MachineFaults
 from minikafka.world.os_disk import OsDisk
-from minikafka.world.tls import ServerTls, server_context
+from minikafka.world.tls import ServerTls, server_contexts
 
 LEVEL_NAMES = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 """The values of ``mk.log.level``."""
@@ -67,6 +68,7 @@ class RealWorld:
             disk=self.disk if self.disk is not None else cast("Disk", NoDisk()),
             events=events,
             random=Random(),
+            entropy=secrets.token_bytes,
             offload=asyncio.to_thread,
         )
 
@@ -115,10 +117,11 @@ def real_world(
     if config is None:
         network = HttpNetwork(client_tls=client_tls)
         return RealWorld(data_dir=data_dir, network=network, events=EventLog(stream=log_stream, level=level))
-    context = server_context(config) if config.tls_listeners else None
+    contexts = server_contexts(config)
     mapping = PrincipalMapping(config.ssl_principal_mapping_rules)
     options: dict[str, Any] = {
         "gate": Gate.of(config),
+        "kafka_only": frozenset(config.sasl_listeners),
         "request_max_bytes": config.socket_request_max_bytes,
         "queued_max_bytes": config.queued_max_request_bytes,
         "idle_timeout_s": config.connections_max_idle_ms / 1000,
@@ -133,8 +136,7 @@ def real_world(
     )
     clock = SystemClock(None)
     limiter = EventLimiter(events, clock.now)
-    if context is not None:
-        options["tls"] = dict.fromkeys(config.tls_listeners, ServerTls(context, mapping, limiter))
+    options["tls"] = {name: ServerTls(context, mapping, limiter) for name, context in contexts.items()}
     options["quota"] = ConnectionQuota(
         limit=config.max_connections,
         limit_per_ip=config.max_connections_per_ip,

@@ -153,6 +153,11 @@ class Host(Protocol):
     """What a connection needs of its server."""
 
     @property
+    def kafka_only(self) -> bool:
+        """HTTP is refused."""
+        ...
+
+    @property
     def first_request_timeout_s(self) -> float: ...
 
     @property
@@ -202,6 +207,9 @@ class Host(Protocol):
     def began(self, connection: RpcConnection, handling: asyncio.Task[None]) -> None: ...
 
     def ended(self, connection: RpcConnection, handling: asyncio.Task[None]) -> None: ...
+
+
+HTTP_REFUSED = b"This listener uses SASL and serves Kafka's protocol only; use another listener for HTTP.\n"
 
 
 class HangUp(Exception):
@@ -302,6 +310,9 @@ class RpcConnection(asyncio.BufferedProtocol):
         end = read.find(b"\r\n\r\n") + 4
         if read[0] <= FIRST_BYTE_MAX and not self._has_asked and self._speak_frames(read):
             return False
+        if self._host.kafka_only:
+            self._refuse_http()
+            return False
         if end < 4:
             if not (read.startswith(_START) or _START.startswith(read)) or self._read_size == READ_SIZE:
                 self._hand_over()
@@ -329,6 +340,15 @@ class RpcConnection(asyncio.BufferedProtocol):
         self._body_size, self._read_size = rest, 0
         self._patience = self._loop.call_later(self._host.body_patience_s, self._hand_over)
         return False
+
+    def _refuse_http(self) -> None:
+        transport = self._transport
+        if transport is not None and not transport.is_closing():
+            date = self._host.http_date()
+            size = len(HTTP_REFUSED)
+            head = answer_head("text/plain", size, date, keeps_alive=False, status=b"403 Forbidden")
+            write_answer(transport, head, (HTTP_REFUSED,), size)
+        self.close()
 
     def _keep(self, stop: int) -> None:
         """What lies behind ``stop`` is the beginning of the next request."""

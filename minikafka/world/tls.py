@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from minikafka.broker.event_limiter import EventLimiter
@@ -53,8 +53,19 @@ class ServerTls:
             return None
 
 
+def server_contexts(config: BrokerConfig) -> dict[str, ssl.SSLContext]:
+    """Return the context of each TLS listener, by name. Raises InvalidConfig, as :func:`server_context`.
+
+    As in Kafka, ``ssl.client.auth`` is for SSL listeners: at SASL_SSL listeners clients have no certificate.
+    """
+    return {
+        name: server_context(replace(config, ssl_client_auth="none") if name in config.sasl_listeners else config)
+        for name in config.tls_listeners
+    }
+
+
 def server_context(config: BrokerConfig) -> ssl.SSLContext:
-    """Return the context of the TLS listeners.
+    """Return the context of a TLS listener.
 
     Raises:
         InvalidConfig: A file cannot be used, or every user of the machine may read the private key.

@@ -153,7 +153,7 @@ class FakeCluster:
 
     @property
     def world(self) -> World:
-        return World(clock=self, network=self, disk=None, events=self._event, random=self.random)  # type: ignore[arg-type]
+        return World(clock=self, network=self, disk=None, events=self._event, random=self.random, entropy=bytes)  # type: ignore[arg-type]
 
     def _event(self, kind: str, /, **facts: object) -> None:
         self.events.append((kind, facts))

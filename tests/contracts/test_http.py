@@ -173,7 +173,7 @@ async def test_a_call_with_a_body_over_the_limit_is_refused_unread():
         deadline = asyncio.get_running_loop().time() + PATIENCE_S
         with pytest.raises(RequestRefused, match=r"HTTP 413: 5000 bytes; socket.request.max.bytes is 1000"):
             await network.call(server.address, "Produce", [b"x" * 5000], deadline=deadline)
-        caller = Caller(World(clock=None, network=network, disk=None, events=None, random=None))  # type: ignore[arg-type]
+        caller = Caller(World(clock=None, network=network, disk=None, events=None, random=None, entropy=None))  # type: ignore[arg-type]
         with pytest.raises(NetworkException, match="HTTP 413") as caught:
             await caller.call(server.address, MetadataRequest(topics=("t" * 5000,)), deadline=deadline)
         assert caught.value.outcome == NOT_WRITTEN

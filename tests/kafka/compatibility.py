@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from minikafka.wire.kafka.offer import API_VERSIONS_FIRST, API_VERSIONS_KEY, API_VERSIONS_LAST, OFFERS
+from minikafka.wire.kafka.offer import OF_THE_SESSION, OFFERS
 from minikafka.wire.kafka.schema import api_named, api_names
 from tests.tidy.sources import ROOT
 
@@ -19,7 +19,8 @@ END = "<!-- made by `python -m tests.kafka.compatibility`: end -->"
 def table() -> str:
     """One line for each API that is offered, and the names of those in the schema that are not."""
     offered = {key: (each.name, each.first, each.last, each.advertised_first) for key, each in OFFERS.items()}
-    offered[API_VERSIONS_KEY] = ("ApiVersions", API_VERSIONS_FIRST, API_VERSIONS_LAST, None)
+    own = {key: api for api in map(api_named, api_names()) if (key := api.key) in OF_THE_SESSION}
+    offered |= {key: (api.name, *OF_THE_SESSION[key], None) for key, api in own.items()}
     lines = ["| API | key | versions | Kafka 4.3.1 |", "|---|---:|---|---|"]
     for key, (name, first, last, advertised) in sorted(offered.items()):
         kafka = api_named(name)

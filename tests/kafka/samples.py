@@ -157,5 +157,7 @@ def requests(topic_id: bytes) -> dict[str, Message]:
         "DescribeAcls": acl_filter,
         "CreateAcls": {"creations": [acl]},
         "DeleteAcls": {"filters": [acl_filter]},
+        "DescribeUserScramCredentials": {"users": [{"name": "nobody"}]},
+        "AlterUserScramCredentials": {"deletions": [{"name": "nobody", "mechanism": 1}], "upsertions": []},
         "ListConfigResources": {"resource_types": []},
     }

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.e2e]
 VERSIONS = [(offer.name, version) for offer in OFFERS.values() for version in range(offer.first, offer.last + 1)]
 INVALID_RECORD = 87
 OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC, NOT_FOUND, UNKNOWN_TOPIC_ID = 1, 3, 69, 100
-UNSUPPORTED_VERSION, SECURITY_DISABLED = 35, 54
+UNSUPPORTED_VERSION, SECURITY_DISABLED, RESOURCE_NOT_FOUND = 35, 54, 91
 INVALID_PRODUCER_EPOCH, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, TRANSACTIONAL_ID_NOT_FOUND = 47, 49, 90, 105
 TOPIC, BROKER, CLIENT_METRICS = 2, 4, 16
 ONE_END = 2
@@ -73,6 +73,8 @@ EXPECTED: dict[str, set[int]] = {
     "DescribeAcls": {SECURITY_DISABLED},
     "CreateAcls": {SECURITY_DISABLED},
     "DeleteAcls": {SECURITY_DISABLED},
+    "DescribeUserScramCredentials": {RESOURCE_NOT_FOUND},
+    "AlterUserScramCredentials": {RESOURCE_NOT_FOUND},
 }
 """Codes beside 0 that these requests are answered with."""
 

@@ -12,6 +12,7 @@ import pytest
 
 from minikafka.broker.dispatch import Begun
 from minikafka.broker.event_limiter import EventLimiter
+from minikafka.broker.kafka_login import LoginRules
 from minikafka.broker.kafka_session import LARGE_FRAME, PENDING_MAX, KafkaDoor, KafkaSession
 from minikafka.broker.meters import RequestMeters
 from minikafka.errors import BrokerNotAvailable, InvalidRequest, NotCoordinator, NotLeaderOrFollower
@@ -27,7 +28,7 @@ from minikafka.wire.messages import MetadataResponse, ProducedPartition, Produce
 class Line:
     """A connection, a session on it, and handlers that answer when the test lets them."""
 
-    def __init__(self) -> None:
+    def __init__(self, logins: LoginRules | None = None) -> None:
         self.sent: list[bytes] = []
         self.is_closed = False
         self.is_paused = False
@@ -47,8 +48,12 @@ class Line:
             image=lambda: self.image,
             wall_ms=lambda: 0,
             events=EventLimiter(lambda kind, /, **facts: self.events.append((kind, facts)), lambda: 0.0),
+            logins=None if logins is None else {"CLIENTS": logins},
         )
-        self.session = KafkaSession(door, self, RequestContext("kafka", "", "127.0.0.1"))
+        self.frame_bytes_max: int | None = None
+        self.principals: list[str] = []
+        listener = "" if logins is None else "CLIENTS"
+        self.session = KafkaSession(door, self, RequestContext("kafka", listener, "127.0.0.1"))
 
     def answering(self, api: str, request: Any, context: RequestContext) -> Any:
         self.asked.append((api, request, context))
@@ -71,6 +76,13 @@ class Line:
 
     def close(self) -> None:
         self.is_closed = True
+
+    def await_login(self, frame_bytes_max: int) -> None:
+        self.frame_bytes_max = frame_bytes_max
+
+    def logged_in(self, principal: str) -> None:
+        self.frame_bytes_max = None
+        self.principals.append(principal)
 
     def pause(self) -> None:
         self.is_paused = True

@@ -134,6 +134,7 @@ class FakeBroker:
             disk=None,  # type: ignore[arg-type]
             events=lambda kind, /, **facts: self.told.append((kind, facts)),
             random=Random(7),
+            entropy=Random(8).randbytes,
         )
 
     async def start(self, listener: str) -> None:

@@ -105,7 +105,7 @@ TWO = "A://127.0.0.1:1,B://127.0.0.1:2"
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"listeners": "SASL_SSL://127.0.0.1:9092"}, "SASL is not supported, use PLAINTEXT or SSL"),
+        ({"listeners": "SASL_SSL://127.0.0.1:9092"}, "listener SASL_SSL uses TLS, but brokers and controllers"),
         ({"listeners": "SSL://127.0.0.1:9092"}, "listener SSL uses TLS, but brokers and controllers call each other"),
         ({"listeners": "A://127.0.0.1:1,a://127.0.0.1:2"}, "names A twice"),
         ({"listeners": "A://127.0.0.1:1,B://127.0.0.1:1"}, "two listeners share a port"),
@@ -119,7 +119,7 @@ TWO = "A://127.0.0.1:1,B://127.0.0.1:2"
             {"listener.security.protocol.map": "PLAINTEXT:SSL"},
             "listener PLAINTEXT uses TLS, but brokers and controllers",
         ),
-        ({"listener.security.protocol.map": "PLAINTEXT:SASL_SSL"}, "SASL is not supported"),
+        ({"listener.security.protocol.map": "PLAINTEXT:KERBEROS"}, "NAME:PROTOCOL is needed, with a protocol of"),
         ({"listener.security.protocol.map": "PLAINTEXT"}, "NAME:PROTOCOL is needed"),
         (
             {

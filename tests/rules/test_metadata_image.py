@@ -9,6 +9,7 @@ from minikafka.quorum.image import MetadataImage, changes
 from minikafka.quorum.records import (
     AccessControlEntry,
     BrokerRegistrationChange,
+    ClusterSecret,
     ConfigRecord,
     FeatureLevel,
     MetadataRecord,
@@ -18,7 +19,9 @@ from minikafka.quorum.records import (
     RegisterBroker,
     RemoveAccessControlEntry,
     RemoveTopic,
+    RemoveUserScramCredential,
     TopicRecord,
+    UserScramCredential,
     decode,
     encode,
 )
@@ -198,6 +201,8 @@ def test_a_snapshot_gives_an_equal_image(image: MetadataImage):
         ConfigRecord(resource_type=4, resource_name="2", name="log.retention.ms", value="6"),
         entry("b"),
         entry("a", name="payments"),
+        ClusterSecret(secret=b"x" * 32),
+        UserScramCredential(name="ann", mechanism=2, salt=b"s", stored_key=b"t", server_key=b"k", iterations=4096),
         epoch=7,
     )
     payloads = [encode(record) for record in rich.records()]
@@ -224,6 +229,7 @@ def test_a_snapshot_gives_an_equal_image(image: MetadataImage):
         BrokerRegistrationChange(broker_id=9, broker_epoch=1, fenced=False),
         ProducerIds(next_producer_id=1000),
         RemoveAccessControlEntry(id="nobody"),
+        RemoveUserScramCredential(name="nobody", mechanism=1),
     ],
 )
 def test_a_committed_record_that_contradicts_the_image_is_a_bug(image: MetadataImage, record: MetadataRecord):

@@ -9,6 +9,7 @@ from minikafka.errors import CorruptMessage, UnsupportedVersion
 from minikafka.quorum.records import (
     AccessControlEntry,
     BrokerRegistrationChange,
+    ClusterSecret,
     ConfigRecord,
     FeatureLevel,
     MetadataRecord,
@@ -18,7 +19,9 @@ from minikafka.quorum.records import (
     RegisterBroker,
     RemoveAccessControlEntry,
     RemoveTopic,
+    RemoveUserScramCredential,
     TopicRecord,
+    UserScramCredential,
     decode,
     encode,
 )
@@ -51,6 +54,9 @@ ONE_OF_EACH: list[MetadataRecord] = [
         permission_type=3,
     ),
     RemoveAccessControlEntry(id="7Xv2"),
+    UserScramCredential(name="ann", mechanism=1, salt=b"\x00s", stored_key=b"\xff", server_key=b"k", iterations=4096),
+    RemoveUserScramCredential(name="ann", mechanism=1),
+    ClusterSecret(secret=bytes(32)),
 ]
 
 

@@ -65,7 +65,9 @@ class Client:
         """The first message."""
         return f"n,,{self.bare}".encode()
 
-    def final(self, answer: bytes, *, nonce: str | None = None, header: bytes = b"n,,", cut: int | None = None) -> bytes:
+    def final(
+        self, answer: bytes, *, nonce: str | None = None, header: bytes = b"n,,", cut: int | None = None
+    ) -> bytes:
         """The last message, with the changes that a hostile client would make."""
         fields = dict(part.split("=", 1) for part in answer.decode().split(","))
         salt, rounds = base64.b64decode(fields["s"]), int(fields["i"])
@@ -89,7 +91,7 @@ def test_example_of_rfc_7677() -> None:
     users = Users()
     users.known[SHA_256, "user"] = credential
     login = exchange(users)
-    login._nonce = "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"  # noqa: SLF001 - the nonce of the example
+    login._nonce = "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
     nonce = "rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
     assert login.respond(b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO") == f"r={nonce},s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096".encode()
     assert login.user is None

@@ -63,7 +63,7 @@ class AdminApi:
         if self._given is not None:
             return self._given
         defaults = to_settings(BrokerConfig())
-        return {name: "" for name, text in self._started_with.items() if text != defaults[name]}
+        return {name: "" for name, text in self._started_with.items() if text != defaults.get(name)}
 
     def handle_describe_configs(self, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
         """Each setting with its value and every place that says something about it."""

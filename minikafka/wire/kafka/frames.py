@@ -107,7 +107,7 @@ class FrameReader:
     """
 
     def __init__(self, frame_bytes_max: int) -> None:
-        self._frame_bytes_max = frame_bytes_max
+        self.limit(frame_bytes_max, has_headers=True)
         self._read = memoryview(bytearray(READ_SIZE))
         self._begin = 0
         self._end = 0
@@ -116,6 +116,11 @@ class FrameReader:
         self._large_size = 0
         self.announced = 0
         """Size of the large frame that is being received; 0: none is."""
+
+    def limit(self, frame_bytes_max: int, *, has_headers: bool) -> None:
+        """Refuse larger frames from the next one on, and with ``has_headers`` those that have no room for a header."""
+        self._frame_bytes_max = frame_bytes_max
+        self._frame_bytes_min = _HEADER_SIZE if has_headers else 0
 
     @property
     def is_empty(self) -> bool:
@@ -172,9 +177,9 @@ class FrameReader:
         frames: list[memoryview] = []
         while not self.announced and self._end - self._begin >= 4:
             (length,) = _SIZE.unpack_from(self._read, self._begin)
-            if not _HEADER_SIZE <= length <= self._frame_bytes_max:
+            if not self._frame_bytes_min <= length <= self._frame_bytes_max:
                 raise InvalidRequest(
-                    f"a frame of {length} bytes: {_HEADER_SIZE} to {self._frame_bytes_max} are allowed "
+                    f"a frame of {length} bytes: {self._frame_bytes_min} to {self._frame_bytes_max} are allowed "
                     "(socket.request.max.bytes)"
                 )
             here = self._begin + 4

@@ -15,6 +15,7 @@ from minikafka.wire.kafka.translate import (
     cluster,
     configs,
     consumer_groups,
+    credentials,
     fetch,
     groups,
     metadata,
@@ -70,15 +71,25 @@ _TRANSLATIONS: tuple[Translation, ...] = (
     acls.DESCRIBE_ACLS,
     acls.CREATE_ACLS,
     acls.DELETE_ACLS,
+    credentials.DESCRIBE_USER_SCRAM_CREDENTIALS,
+    credentials.ALTER_USER_SCRAM_CREDENTIALS,
     cluster.DESCRIBE_QUORUM,
     cluster.DESCRIBE_LOG_DIRS,
 )
 
 OFFERS: dict[int, Translation] = {api_named(each.name).key: each for each in _TRANSLATIONS}
-"""By Kafka's key. ApiVersions is answered by the session itself."""
+"""By Kafka's key. The session itself answers ApiVersions and the APIs of logins."""
 
 API_VERSIONS_KEY = 18
 API_VERSIONS_FIRST, API_VERSIONS_LAST = 0, 4
+
+SASL_HANDSHAKE_KEY, SASL_AUTHENTICATE_KEY = 17, 36
+OF_THE_SESSION: dict[int, tuple[int, int]] = {
+    SASL_HANDSHAKE_KEY: (0, 1),
+    API_VERSIONS_KEY: (API_VERSIONS_FIRST, API_VERSIONS_LAST),
+    SASL_AUTHENTICATE_KEY: (0, 2),
+}
+"""First and last version of the APIs that a session of Kafka's protocol answers itself."""
 
 FEATURE_LEVELS = {"transaction.version": TRANSACTION_V2}
 """Features that clients look for (KIP-584), at the level that is in use; it never changes while a broker runs."""
@@ -93,7 +104,7 @@ def api_versions() -> Message:
         (key, each.first if each.advertised_first is None else each.advertised_first, each.last)
         for key, each in OFFERS.items()
     ]
-    ranges.append((API_VERSIONS_KEY, API_VERSIONS_FIRST, API_VERSIONS_LAST))
+    ranges.extend((key, *versions) for key, versions in OF_THE_SESSION.items())
     return {
         "error_code": 0,
         "api_keys": [

@@ -1,0 +1,151 @@
+"""``minikafka users``: users that log in with SCRAM, which are kept in the metadata log.
+
+Rule for this file: a password comes from a prompt, a file or the environment. It is no argument, since every user of
+the machine sees those.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from minikafka.cli.admin import with_admin
+from minikafka.cli.running import Commands, Misuse, run
+from minikafka.cli.tables import bootstrap_option, list_output_option, print_json, print_table
+from minikafka.errors import ResourceNotFound, in_words
+from minikafka.security.scram import ITERATIONS_DEFAULT, ITERATIONS_MAX, ITERATIONS_MIN, MECHANISMS
+
+PASSWORD_VARIABLE = "MINIKAFKA_USER_PASSWORD"  # noqa: S105 - a name
+GENERATED_SIZE = 18
+"""Random bytes of a generated password, which has four characters for three of them."""
+
+
+@click.group(cls=Commands)
+def command() -> None:
+    """List users; add, change and remove their SCRAM credentials.
+
+    Users log in at SASL listeners of the brokers. Users of PLAIN are in the brokers' settings.
+    """
+
+
+_mechanism_option = click.option(
+    "--mechanism",
+    "mechanisms",
+    multiple=True,
+    type=click.Choice(list(MECHANISMS)),
+    help="SASL mechanism of the credential (repeatable).",
+)
+
+
+def read_password(path: Path | None) -> str:
+    """The password from a file, the environment or a prompt. Misuse if there is none, or an empty one."""
+    if path is not None:
+        try:
+            password = path.read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
+        except (OSError, UnicodeDecodeError) as error:
+            raise Misuse(f"{path} cannot be read: {in_words(error)}") from error
+    elif PASSWORD_VARIABLE in os.environ:
+        password = os.environ[PASSWORD_VARIABLE]
+    elif sys.stdin.isatty():
+        password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+    else:
+        raise Misuse(f"no password is given: use --password-file, --generate, or the variable {PASSWORD_VARIABLE}")
+    if not password:
+        raise Misuse("the password is empty")
+    return password
+
+
+@command.command(
+    epilog=f"""\b
+Examples:
+  minikafka users add alice
+  minikafka users add alice --password-file alice.password
+  minikafka users add alice --generate --mechanism SCRAM-SHA-256
+
+Without --password-file and --generate, the password is the variable {PASSWORD_VARIABLE}, or is asked for.
+An existing credential of the same mechanism is replaced, and its sessions end."""
+)
+@click.argument("name")
+@_mechanism_option
+@click.option(
+    "--iterations",
+    type=click.IntRange(ITERATIONS_MIN, ITERATIONS_MAX),
+    default=ITERATIONS_DEFAULT,
+    show_default=True,
+    help="Iterations of PBKDF2.",
+)
+@click.option(
+    "--password-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="File with the password; a newline at its end is not part of it.",
+)
+@click.option("--generate", is_flag=True, help="Make a random password and print it.")
+@bootstrap_option
+def add(
+    name: str,
+    mechanisms: tuple[str, ...],
+    iterations: int,
+    password_file: Path | None,
+    generate: bool,  # noqa: FBT001 - click's form
+    bootstrap: str,
+) -> None:
+    """Create a user, or give it another password (default mechanism: SCRAM-SHA-512)."""
+    if generate and password_file is not None:
+        raise Misuse("--generate and --password-file exclude each other")
+    password = secrets.token_urlsafe(GENERATED_SIZE) if generate else read_password(password_file)
+    wanted = tuple(dict.fromkeys(mechanisms)) or ("SCRAM-SHA-512",)
+
+    async def work(admin: Any) -> None:
+        for mechanism in wanted:
+            await admin.set_user_password(name, password, mechanism, iterations=iterations)
+
+    run(lambda: with_admin(bootstrap, work))
+    click.echo(f"User {name} can log in with {' and '.join(wanted)}.", err=generate)
+    if generate:
+        click.echo(password)
+
+
+@command.command("list")
+@bootstrap_option
+@list_output_option
+def list_users(bootstrap: str, output: str) -> None:
+    """List the users with the mechanisms and iterations of their credentials."""
+    users = run(lambda: with_admin(bootstrap, lambda admin: admin.describe_user_scram_credentials()))
+    rows = [(name, mechanism, str(users[name][mechanism])) for name in sorted(users) for mechanism in users[name]]
+    if output == "json":
+        print_json({"users": [{"user": row[0], "mechanism": row[1], "iterations": int(row[2])} for row in rows]})
+    elif rows or output == "tsv":
+        print_table(("User", "Mechanism", "Iterations"), rows, output)
+    else:
+        click.echo("There are no users.")
+
+
+@command.command(
+    epilog="""\b
+Examples:
+  minikafka users remove alice
+  minikafka users remove alice --mechanism SCRAM-SHA-256"""
+)
+@click.argument("name")
+@_mechanism_option
+@bootstrap_option
+def remove(name: str, mechanisms: tuple[str, ...], bootstrap: str) -> None:
+    """Delete a user's credentials, or those of some mechanisms. Its sessions end; its ACLs stay."""
+
+    async def work(admin: Any) -> list[str]:
+        known = (await admin.describe_user_scram_credentials([name]))[name]
+        for mechanism in mechanisms:
+            if mechanism not in known:
+                raise ResourceNotFound(f"User {name} has no credential of {mechanism}.")
+        removed = [each for each in known if not mechanisms or each in mechanisms]
+        for mechanism in removed:
+            await admin.delete_user_credential(name, mechanism)
+        return removed
+
+    removed = run(lambda: with_admin(bootstrap, work))
+    click.echo(f"User {name} can no longer log in with {' and '.join(removed)}.")

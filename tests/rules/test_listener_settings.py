@@ -1,0 +1,154 @@
+"""Settings of single listeners: SASL mechanisms, users of PLAIN in JAAS form, and which listeners may leave loopback."""
+
+from __future__ import annotations
+
+import pytest
+
+from minikafka.config import parse_broker, to_settings
+from minikafka.config.broker import STANDARD_AUTHORIZER
+from minikafka.config.listeners import jaas_users
+from minikafka.errors import InvalidConfig
+
+NAME = "listener.name.clients.plain.sasl.jaas.config"
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
+BASE = {
+    "listeners": "BROKERS://127.0.0.1:1,CLIENTS://127.0.0.1:2",
+    "inter.broker.listener.name": "BROKERS",
+    "listener.security.protocol.map": "CLIENTS:SASL_PLAINTEXT",
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "users"),
+    [
+        (f'{PLAIN} required user_ann="secret";', {"ann": "secret"}),
+        (
+            f'  {PLAIN}   required\n  username="admin" password="x"\n  user_ann="a" user_b.c-d@e="b" ; ',
+            {"ann": "a", "b.c-d@e": "b"},
+        ),
+        (
+            rf'{PLAIN} required user_ann="q\"uo\\te; user_eve=" user_bob=bare;',
+            {"ann": 'q"uo\\te; user_eve=', "bob": "bare"},
+        ),
+        (f"{PLAIN} required;", {}),
+    ],
+)
+def test_users_of_a_jaas_text(text: str, users: dict[str, str]) -> None:
+    """As Kafka writes it; the broker's own username and password are not used."""
+    assert jaas_users(NAME, text, "PLAIN") == users
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "hunter2",
+        f'{PLAIN} required user_ann="hunter2"',
+        f'{PLAIN} required user_ann="hunter2";;',
+        f'{PLAIN} required user_ann="hunter2"; {PLAIN} required;',
+        f'{PLAIN} requisite user_ann="hunter2";',
+        f'{PLAIN} required user_ann="hunter2" user_ann="other";',
+        f'{PLAIN} required user_ann="";',
+        f'{PLAIN} required user_="hunter2";',
+        f'{PLAIN} required user_ann="hunter2;',
+        f'{PLAIN} required user_ann=hun"ter2;',
+        f'{PLAIN} required serviceName="hunter2";',
+        f'{PLAIN} requireduser_ann="hunter2";',
+        f'{SCRAM} required user_ann="hunter2";',
+    ],
+)
+def test_other_texts_are_refused_without_showing_them(text: str) -> None:
+    """What is not understood must not be skipped: a user would be missing, or a password wrong."""
+    with pytest.raises(InvalidConfig) as caught:
+        jaas_users(NAME, text, "PLAIN")
+    assert "hunter2" not in str(caught.value)
+    assert caught.value.facts["setting"] == NAME
+
+
+def test_users_of_scram_are_not_in_settings() -> None:
+    """The broker's own login is accepted, as in a file for Kafka."""
+    own = f'{SCRAM} required username="admin" password="x";'
+    name = "listener.name.clients.scram-sha-256.sasl.jaas.config"
+    config = parse_broker({**BASE, name: own}).config
+    assert config.sasl_listeners["CLIENTS"].passwords == {}
+    with pytest.raises(InvalidConfig, match="user_ann is not supported"):
+        parse_broker({**BASE, name: f'{SCRAM} required user_ann="x";'})
+
+
+def test_a_listener_s_setting_wins_over_that_of_all_listeners() -> None:
+    """Both listeners of a broker may differ."""
+    config = parse_broker(
+        {
+            **BASE,
+            "listeners": "BROKERS://127.0.0.1:1,CLIENTS://127.0.0.1:2,SASL_PLAINTEXT://127.0.0.1:3",
+            "sasl.enabled.mechanisms": "SCRAM-SHA-512",
+            "listener.name.clients.sasl.enabled.mechanisms": "PLAIN , SCRAM-SHA-256",
+            "connections.max.reauth.ms": "10",
+            "listener.name.sasl_plaintext.connections.max.reauth.ms": "20",
+            NAME: f'{PLAIN} required user_ann="secret";',
+        }
+    ).config
+    clients, other = config.sasl_listeners["CLIENTS"], config.sasl_listeners["SASL_PLAINTEXT"]
+    assert (clients.mechanisms, clients.reauthentication_ms_max) == (("PLAIN", "SCRAM-SHA-256"), 10)
+    assert (other.mechanisms, other.reauthentication_ms_max) == (("SCRAM-SHA-512",), 20)
+    assert (clients.passwords, other.passwords) == ({"ann": "secret"}, {})
+
+
+def test_passwords_are_hidden() -> None:
+    """In the text of the configuration, of its parts, and in its settings."""
+    config = parse_broker({**BASE, NAME: f'{PLAIN} required user_ann="hunter2";'}).config
+    shown = to_settings(config)
+    assert shown[NAME] == "[hidden]"
+    assert "hunter2" not in f"{config} {config!r} {shown} {config.sasl_listeners}"
+    changed = parse_broker({"log.retention.ms": "5"}, base=config).config
+    assert changed.listener_overrides == config.listener_overrides
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"sasl.enabled.mechanisms": "GSSAPI"}, "the mechanism 'GSSAPI' is not supported; use PLAIN, SCRAM-SHA-256"),
+        ({"sasl.enabled.mechanisms": " , "}, "sasl.enabled.mechanisms is empty"),
+        ({"listener.name.clients.sasl.enabled.mechanisms": "plain"}, "'plain' is not supported"),
+        ({"sasl.enabled.mechanisms": "PLAIN"}, "enables PLAIN, but the listener has no users"),
+        ({"listener.name.clients.connections.max.reauth.ms": "-1"}, "a whole number"),
+        ({"listener.name.clients.connections.max.reauth.ms": "1" * 19 + "9"}, "a whole number"),
+        (
+            {"listener.name.other.sasl.enabled.mechanisms": "PLAIN"},
+            "OTHER is no SASL listener; SASL listeners: CLIENTS",
+        ),
+        ({"listener.name.brokers.sasl.enabled.mechanisms": "PLAIN"}, "BROKERS is no SASL listener"),
+        ({"listener.name.clients.ssl.keystore.location": "x"}, "unknown setting listener.name.clients.ssl"),
+        ({"listener.name..sasl.enabled.mechanisms": "PLAIN"}, "unknown setting listener.name"),
+        ({"inter.broker.listener.name": "CLIENTS"}, "listener CLIENTS uses SASL, but brokers and controllers"),
+        ({"controller.listener.names": "CLIENTS"}, "listener CLIENTS uses SASL, but brokers and controllers"),
+    ],
+)
+def test_settings_that_cannot_be(settings: dict[str, str], said: str) -> None:
+    """Each error names the setting."""
+    with pytest.raises(InvalidConfig) as caught:
+        parse_broker(BASE | settings)
+    assert said in str(caught.value)
+
+
+def test_a_listener_beyond_loopback_must_encrypt_authenticate_and_authorize() -> None:
+    """All three, or mk.insecure=true."""
+    safe = {
+        **BASE,
+        "listeners": "BROKERS://127.0.0.1:1,CLIENTS://0.0.0.0:2",
+        "listener.security.protocol.map": "CLIENTS:SASL_SSL",
+        "ssl.keystore.location": "broker.pem",
+        "authorizer.class.name": STANDARD_AUTHORIZER,
+        "super.users": "User:admin",
+    }
+    assert parse_broker(safe).config.sasl_listeners["CLIENTS"]
+    for unsafe in (
+        {"listener.security.protocol.map": "CLIENTS:SASL_PLAINTEXT"},
+        {"listener.security.protocol.map": "CLIENTS:SSL"},
+        {"authorizer.class.name": ""},
+        {"listeners": "BROKERS://10.0.0.1:1,CLIENTS://0.0.0.0:2"},
+    ):
+        with pytest.raises(InvalidConfig, match="beyond loopback"):
+            parse_broker(safe | unsafe)
+        assert parse_broker(safe | unsafe | {"mk.insecure": "true"}).config.insecure
