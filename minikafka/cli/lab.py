@@ -22,7 +22,7 @@ from minikafka.cli.running import FAILED, Commands, Misuse
 from minikafka.cli.tables import console, list_output_option, output_option, print_json, print_table
 from minikafka.client.settings import ASSIGNORS
 from minikafka.lab import compare as comparing
-from minikafka.lab import rebalance, rebalance_text, table
+from minikafka.lab import rebalance, rebalance_text, table, transactions
 from minikafka.lab.catalogue import find, names, references, short_name, story
 from minikafka.lab.command import ScenarioError
 from minikafka.lab.played import Run
@@ -66,6 +66,7 @@ def list_(output: str) -> None:
     if output != "json":
         rows = [(short_name(each.name), references(each), story(each)) for each in scenarios]
         rows.append((rebalance.NAME, list(rebalance.REFERENCES), rebalance.STORY))
+        rows += [(name, list(each.references), each.about) for name, each in transactions.STORIES.items()]
         if output == "tsv":
             print_table(("scenario", "see", "story"), rows, output)
         else:
@@ -90,6 +91,16 @@ def list_(output: str) -> None:
             "runs": [{"assignor": name} for name in ASSIGNORS],
         }
     )
+    documents += [
+        {
+            "scenario": name,
+            "aliases": [],
+            "story": each.about,
+            "references": list(each.references),
+            "runs": [dict(each.options)],
+        }
+        for name, each in transactions.STORIES.items()
+    ]
     print_json({"scenarios": documents})
 
 
@@ -119,6 +130,7 @@ Examples:
   minikafka lab run divergence --control quorum
   minikafka lab run power-loss --set flush.messages=1
   minikafka lab run rebalance --assignor cooperative-sticky
+  minikafka lab run zombie-producer
   minikafka lab run ./my-story.txt
 
 Exit code 0 when the run came to what the scenario's file says of it, 1 when not, 2 for a mistake in name or file."""
@@ -144,6 +156,9 @@ def run(
     if name == rebalance.NAME:
         _run_rebalance(options, output)
         return
+    if name in transactions.STORIES:
+        _run_transactions(name, options, output)
+        return
     try:
         scenario = find(name)
         if not options and scenario.expected:
@@ -164,17 +179,37 @@ def _run_rebalance(options: Mapping[str, str], output: str) -> None:
         print_json(rebalance_text.as_json(played))
         return
     _print_folded(f"# {rebalance.NAME}: {rebalance.STORY}", "# ")
-    summary = "# played with " + " ".join(f"{key}={value}" for key, value in played.options.items())
     rows = rebalance_text.timeline_rows(played)
+    state = rows[0].index("state")  # its changes are among the sentences
+    _print_timeline(played.options, rows, [(*row[:state], *row[state + 1 :]) for row in rows])
+    click.echo()
+    click.echo("\n".join(table.aligned(rebalance_text.stop_rows(played), free=0)))
+
+
+def _print_timeline(
+    options: Mapping[str, str], rows: list[tuple[str, ...]], on_narrow_screens: list[tuple[str, ...]]
+) -> None:
+    summary = "# played with " + " ".join(f"{key}={value}" for key, value in options.items()) if options else ""
     lines, terminal = table.aligned(rows, free=1), console()
     if max(map(len, (*lines, summary))) > terminal.width:
-        _print_folded(summary, "# ")
-        state = rows[0].index("state")  # its changes are among the sentences
-        _print_stacked(terminal, [(*row[:state], *row[state + 1 :]) for row in rows])
-        click.echo()
+        if summary:
+            _print_folded(summary, "# ")
+        _print_stacked(terminal, on_narrow_screens)
     else:
-        click.echo("\n".join([summary, *lines]) + "\n")
-    click.echo("\n".join(table.aligned(rebalance_text.stop_rows(played), free=0)))
+        click.echo("\n".join([summary, *lines] if summary else lines))
+
+
+def _run_transactions(name: str, options: Mapping[str, str], output: str) -> None:
+    try:
+        played = transactions.play(name, options)
+    except ScenarioError as error:
+        raise Misuse(str(error)) from error
+    if output == "json":
+        print_json(transactions.as_json(played))
+        return
+    _print_folded(f"# {name}: {transactions.STORIES[name].about}", "# ")
+    rows = transactions.rows(played)
+    _print_timeline(played.options, rows, rows)
 
 
 def _rebalanced(options: Mapping[str, str]) -> rebalance.Story:
@@ -320,6 +355,8 @@ def compare(
             sides = [{"assignor": "range"}, {"assignor": "cooperative-sticky"}]
         _compare_rebalances([shared | side for side in sides], output)
         return
+    if name in transactions.STORIES:
+        raise Misuse(f"{name} has no second rule set to compare with; minikafka lab run {name} plays it")
     if not left and not right:
         sides = [{"truncation": "high-watermark"}, {"truncation": "leader-epoch"}]
     try:

@@ -1,6 +1,6 @@
 """`make bench`: prints each figure beside a bare aiohttp server and client doing the same transfer in the same run.
 
-The part ``kafka`` prints them beside Apache Kafka. It needs Java 17, and fetches Kafka's jars once.
+The parts ``kafka`` and ``kafka-transactions`` print them beside Apache Kafka. They need Java 17, and fetch Kafka's jars once.
 
 Usage: python -m tests.bench [--quick] [-o table|json] [--only WORD] [--write-docs] [--from FILE]
 """
@@ -35,6 +35,7 @@ from tests.bench import (
     rows,
     spark_rows,
     suite,
+    transaction_rows,
 )
 from tests.bench.measure import Row
 from tests.tidy.sources import ROOT
@@ -70,6 +71,9 @@ def plan(*, quick: bool) -> dict[str, Callable[[], Awaitable[list[Row]]]]:
             rows_1k=300_000 if quick else 450_000,
         ),
         "kafka": lambda: kafka_rows.kafka_rows(kafka_rows.QUICK if quick else kafka_rows.WHOLE),
+        "kafka-transactions": lambda: transaction_rows.transaction_rows(
+            rounds=rounds, count=100 if quick else 500, large=10 if quick else 50
+        ),
     }
 
 

@@ -11,17 +11,19 @@ import importlib.util
 import itertools
 import sys
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from minikafka import Producer
 from tests.bench import kafka_processes
 from tests.bench.kafka_jars import NoKafka
-from tests.bench.latency_rows import two_rows
+from tests.bench.kafka_rows import both
+from tests.bench.latency_rows import Measured, two_rows
 from tests.bench.measure import KAFKA, Row, Run, in_turn
 
-TOPIC, PARTITIONS = "transactions", 10
+BROKERS, PARTITIONS, TOPIC = 3, 10, "transactions"
 LARGE = 1000
 """Records of a large transaction."""
 VALUE = bytes(100)
@@ -38,7 +40,11 @@ class Load:
     records: int
 
 
-def by_confluent(bootstrap: str, load: Load) -> Callable[[], Awaitable[Run]]:
+Drive = Callable[[Load], Measured]
+"""A client of one cluster, which carries out a load."""
+
+
+def by_confluent(bootstrap: str, load: Load) -> Measured:
     """A measurement with librdkafka's producer."""
     import confluent_kafka
 
@@ -60,7 +66,7 @@ def by_confluent(bootstrap: str, load: Load) -> Callable[[], Awaitable[Run]]:
     return lambda: asyncio.to_thread(run)
 
 
-def by_ours(bootstrap: str, load: Load) -> Callable[[], Awaitable[Run]]:
+def by_ours(bootstrap: str, load: Load) -> Measured:
     """The same with our producer."""
 
     async def run() -> Run:
@@ -81,9 +87,6 @@ def by_ours(bootstrap: str, load: Load) -> Callable[[], Awaitable[Run]]:
 
 async def transaction_rows(*, rounds: int, count: int, large: int) -> list[Row]:
     """All rows, of ``count`` small and ``large`` large transactions a round; none without Kafka or librdkafka."""
-    # kafka_rows imports what a machine without Java need not have.
-    from tests.bench.kafka_rows import both
-
     if importlib.util.find_spec("confluent_kafka") is None:
         sys.stderr.write("transactions beside Kafka are left out: confluent-kafka is not installed\n")
         return []
@@ -92,38 +95,31 @@ async def transaction_rows(*, rounds: int, count: int, large: int) -> list[Row]:
     except NoKafka as error:
         sys.stderr.write(f"transactions beside Kafka are left out: {error}\n")
         return []
-    rows: list[Row] = []
-    async with both(java, 3) as sides:
+    loads = Load(count, PARTITIONS), Load(large, LARGE)
+    async with both(java, BROKERS) as sides:
         for arm in sides.arms:
-            await arm.create(TOPIC, 3, PARTITIONS)
-        await sides.kafka.whole(TOPIC, 3)
+            await arm.create(TOPIC, BROKERS, PARTITIONS)
+        await sides.kafka.whole(TOPIC, BROKERS)
         mine, theirs = sides.ours.running.bootstrap, sides.kafka.running.bootstrap
-        for client, drive in (("confluent-kafka", by_confluent), ("producer", by_ours)):
-            rows += await _rows(
-                client,
-                lambda load, drive=drive: (drive(mine, load), by_confluent(theirs, load)),
-                rounds=rounds,
-                loads=(Load(count, PARTITIONS), Load(large, LARGE)),
-                note="" if drive is by_confluent else "Kafka's by confluent-kafka",
-                beside=f"{KAFKA} {java.version}",
-            )
-    return rows
+        rows = await _rows("confluent-kafka", partial(by_confluent, mine), partial(by_confluent, theirs), loads, rounds)
+        others = await _rows("producer", partial(by_ours, mine), partial(by_confluent, theirs), loads, rounds)
+    rows += [replace(row, note="Kafka's by confluent-kafka") for row in others]
+    return [replace(row, beside=f"{KAFKA} {java.version}") for row in rows]
 
 
-async def _rows(
-    client: str,
-    arms: Callable[[Load], tuple[Callable[[], Awaitable[Run]], Callable[[], Awaitable[Run]]]],
-    *,
-    rounds: int,
-    loads: tuple[Load, Load],
-    note: str,
-    beside: str,
-) -> list[Row]:
+async def _rows(client: str, ours: Drive, theirs: Drive, loads: tuple[Load, Load], rounds: int) -> list[Row]:
     small, large = loads
-    name = f"{client} transactions RF 3, a record in each of {PARTITIONS} partitions"
-    speed = await _per_second(arms(small), rounds, f"{name}", "transactions/s", 1)
-    commit = (await two_rows(f"of commit, {name}", *arms(small), rounds=rounds, ceiling=None))[0]
-    bulk = await _per_second(
-        arms(large), rounds, f"{client} transactions RF 3, {LARGE:,} records of 100 B each", "records/s", large.records
-    )
-    return [replace(row, note=note, beside=beside) for row in (speed, commit, bulk)]
+    name = f"{client} transactions RF {BROKERS}, a record in each of {PARTITIONS} partitions"
+    speed = await _speed_row(name, "transactions/s", ours(small), theirs(small), rounds, 1)
+    p50, _ = await two_rows(f"of commit, {name}", ours(small), theirs(small), rounds=rounds, ceiling=None)
+    name = f"{client} transactions RF {BROKERS} of {LARGE:,} records, {len(VALUE)} B"
+    bulk = await _speed_row(name, "records/s", ours(large), theirs(large), rounds, LARGE)
+    return [speed, p50, bulk]
+
+
+async def _speed_row(name: str, unit: str, ours: Measured, theirs: Measured, rounds: int, weight: int) -> Row:
+    async def speed(arm: Measured) -> float:
+        return weight * (await arm()).per_second
+
+    pair = await in_turn(lambda: speed(ours), lambda: speed(theirs), rounds=rounds, warm_up=2)
+    return Row(name, unit, pair.ours, pair.bare, pair.ratio)

@@ -16,6 +16,7 @@ from minikafka.cli.root import root
 from minikafka.lab.catalogue import find, names, references, short_name, story
 from minikafka.lab.compare import FIRST, compare, rows_of
 from minikafka.lab.scenario import LIBRARY, read
+from minikafka.lab.transactions import STORIES
 from tests.tidy.sources import ROOT
 
 OWN = """\
@@ -64,7 +65,7 @@ def json_of(*arguments: str, code: int = 0) -> dict:
 def test_list_names_every_story_in_one_line():
     """Issue 3 item 5: name, story, and where it comes from."""
     lines = told("list").stdout.splitlines()
-    assert len(lines) == len(names()) + 2, "a head, and the rebalance, which is no file"
+    assert len(lines) == len(names()) + 2 + len(STORIES), "a head, and the stories that are no files"
     (line,) = [each for each in lines if each.startswith("data-loss ")]
     assert "lost when a follower truncates to its high watermark (KAFKA-1211; KIP-101 schedule 1)" in line
 
@@ -81,7 +82,14 @@ def test_list_and_compare_have_no_internal_references():
 
 @pytest.mark.parametrize(
     "command",
-    ["lab list", "lab compare data-loss", "lab compare rebalance", "lab run rebalance", "chaos list"],
+    [
+        "lab list",
+        "lab compare data-loss",
+        "lab compare rebalance",
+        "lab run rebalance",
+        "lab run zombie-producer",
+        "chaos list",
+    ],
 )
 def test_output_fits_80_columns(command, on_a_screen):
     """A terminal breaks longer lines in the middle of a word."""
@@ -105,7 +113,7 @@ def test_compare_on_a_narrow_screen_shows_what_both_sides_share_once(on_a_screen
 def test_list_as_json_is_a_contract():
     """docs/lab.md."""
     scenarios = {each["scenario"]: each for each in json_of("list")["scenarios"]}
-    assert list(scenarios) == [*names(), "rebalance"]
+    assert list(scenarios) == [*names(), "rebalance", *STORIES]
     assert scenarios["s23_divergence"]["aliases"] == ["divergence"]
     assert scenarios["s22_data_loss"]["runs"][0] == {"truncation": "high-watermark"}
     for each in scenarios.values():
