@@ -14,7 +14,8 @@ import asyncio
 import os
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import aiokafka
@@ -37,6 +38,8 @@ HEARTBEAT_INTERVAL_MS = 200
 TRANSACTION_TIMEOUT_MS = 10_000
 PATIENCE_S = 60.0
 """For one operation of librdkafka, which repeats it by itself."""
+HANGS_S = 3.0
+"""librdkafka 2.16 waits without end for a group coordinator that has left the metadata (its issues 5511 and 5456)."""
 
 
 def say(phase: str) -> None:
@@ -163,7 +166,8 @@ class _Confluent:
         say("sent")
         offsets = [confluent_kafka.TopicPartition(INPUT, partition, end) for partition, end in ends.items()]
         group = self.consumer.consumer_group_metadata()
-        self._retried(lambda: self.producer.send_offsets_to_transaction(offsets, group, PATIENCE_S))
+        with restarted_if_it_hangs():
+            self._retried(lambda: self.producer.send_offsets_to_transaction(offsets, group, PATIENCE_S))
         say("offsets")
         self._retried(lambda: self.producer.commit_transaction(PATIENCE_S))
         say("committed")
@@ -232,6 +236,23 @@ async def _aiokafka_step(producer: aiokafka.AIOKafkaProducer, consumer: aiokafka
         await producer.send_offsets_to_transaction(offsets, GROUP)
         say("offsets")
     say("committed")
+
+
+@contextmanager
+def restarted_if_it_hangs() -> Iterator[None]:
+    """Give the process a new image, as after a crash, if the block takes too long: nothing else ends such a call."""
+
+    def restart() -> None:
+        sys.stderr.write("a call hangs: the job starts again\n")
+        sys.stderr.flush()
+        os.execv(sys.executable, sys.orig_argv)
+
+    timer = threading.Timer(HANGS_S, restart)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def end_with_parent() -> None:
