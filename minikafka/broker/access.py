@@ -1,8 +1,9 @@
 """Who may do what at this broker: requests meet the table of permissions before their handlers.
 
-Checked are the requests of clients, at the broker where they enter. Not checked are this broker's own calls, and
-everything that arrives at the listeners of brokers and controllers: they are for brokers and administrators, and must
-not be reachable by others. A broker that receives a request there trusts the broker that has forwarded it.
+Checked are the requests of clients, at the broker where they enter. Not checked are this broker's own calls, and what
+arrives in plain text at the listeners of brokers and controllers: they are for brokers and administrators, and must not
+be reachable by others. With TLS these listeners are checked too: brokers are super users by their certificates, and a
+broker trusts the broker that has forwarded a request.
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ class Access:
         self._authorizer = Authorizer(
             super_users=config.super_principals, allows_without_acl=config.allow_everyone_if_no_acl_found
         )
-        self._trusted = {"", *(each.name for each in config.all_listeners if each not in config.client_listeners)}
-        """Names in contexts of the listeners of brokers and controllers."""
+        main = config.inter_broker_listener.name
+        trusted = config.internal_listeners - set(config.tls_listeners)
+        self._trusted = frozenset("" if name == main else name for name in trusted)
+        """Names in contexts of the listeners of brokers and controllers that cannot authenticate their callers."""
         self._image = image
         self._events = events
 

@@ -94,7 +94,7 @@ async def _until_asked(node: LocalBroker, file: Path, signals: Signals) -> None:
         ready = {
             "broker": config.node_id,
             "pid": os.getpid(),
-            "url": f"http://{node.address}",
+            "url": f"{node.config.brokers_scheme}://{node.address}",
             "data_dir": config.log_dirs,
             "config": str(file),
         }

@@ -485,6 +485,22 @@ class BrokerConfig:
         return found[0]
 
     @property
+    def internal_listeners(self) -> frozenset[str]:
+        """Names of the listeners at which brokers and controllers call each other."""
+        clients = {each.name for each in self.client_listeners} - {self.inter_broker_listener.name}
+        return frozenset(each.name for each in self.all_listeners) - clients
+
+    @property
+    def brokers_use_tls(self) -> bool:
+        """Do brokers and controllers call each other with TLS?"""
+        return self.inter_broker_listener.name in self.tls_listeners
+
+    @property
+    def brokers_scheme(self) -> str:
+        """``https`` or ``http``: how the brokers' listener is called."""
+        return "https" if self.brokers_use_tls else "http"
+
+    @property
     def listener(self) -> Address:
         """The address to listen on for brokers and clients."""
         return self.inter_broker_listener.address

@@ -92,11 +92,12 @@ def _check_listeners(config: BrokerConfig) -> None:
     if not listeners:
         raise InvalidConfig("listeners is empty: NAME://host:port is needed", setting="listeners")
     for name, address in listeners:
-        if not (is_loopback(address.host) or config.insecure or _is_guarded(config, name)):
+        lacks = () if is_loopback(address.host) or config.insecure else _missing_protection(config, name)
+        if lacks:
             raise InvalidConfig(
-                f"listeners={config.listeners}: {address.host} is beyond loopback, and {name} lacks TLS, "
-                f"authentication or an authorizer; let {name} listen on 127.0.0.1, make it a SASL_SSL listener and "
-                "set authorizer.class.name, or set mk.insecure=true (MK_INSECURE=true) if the network is yours",
+                f"listeners={config.listeners}: {address.host} is beyond loopback and {name} lacks {', '.join(lacks)}; "
+                f"set them, let {name} listen on 127.0.0.1, or say mk.insecure=true (MK_INSECURE=true) if the network "
+                "is yours",
                 setting="listeners",
             )
     ports = [address.port for _, address in listeners if address.port]
@@ -110,13 +111,8 @@ def _check_listeners(config: BrokerConfig) -> None:
                 f"advertised.listeners names {name}, which is no listener for clients: {', '.join(sorted(known))} are",
                 setting="advertised.listeners",
             )
-    _check_tls(config)
     _check_sasl(config)
-
-
-def _is_guarded(config: BrokerConfig, listener: str) -> bool:
-    """Does the listener encrypt, authenticate and authorize?"""
-    return config.protocol_of(listener) == "SASL_SSL" and bool(config.authorizer_class_name)
+    _check_tls(config)
 
 
 def _check_sasl(config: BrokerConfig) -> None:
@@ -125,8 +121,8 @@ def _check_sasl(config: BrokerConfig) -> None:
     for name in logins:
         if name not in clients_only:
             raise InvalidConfig(
-                f"listener {name} uses SASL, but brokers and controllers call each other without authentication; add "
-                "a PLAINTEXT listener and set inter.broker.listener.name to its name",
+                f"listener {name} uses SASL, but brokers and controllers call each other without SASL; add "
+                "a PLAINTEXT or SSL listener and set inter.broker.listener.name to its name",
                 setting="inter.broker.listener.name",
             )
     for own in config.listener_overrides:
@@ -135,6 +131,17 @@ def _check_sasl(config: BrokerConfig) -> None:
             raise InvalidConfig(
                 f"{own.name} is set, but {own.listener} is no SASL listener; SASL listeners: {used}", setting=own.name
             )
+
+
+def _missing_protection(config: BrokerConfig, name: str) -> list[str]:
+    """What a listener needs beyond loopback: encryption, authentication, and a check of what clients may do."""
+    has_login = name in config.sasl_listeners
+    protection = {
+        "TLS (listener.security.protocol.map)": name in config.tls_listeners,
+        "ssl.client.auth=required (or SASL_SSL)": has_login or config.ssl_client_auth == "required",
+        "authorizer.class.name": bool(config.authorizer_class_name),
+    }
+    return [each for each, is_there in protection.items() if not is_there]
 
 
 def _check_authorizer(config: BrokerConfig) -> None:
@@ -153,10 +160,18 @@ def _check_authorizer(config: BrokerConfig) -> None:
             "set mk.insecure=true if the network is yours",
             setting="super.users",
         )
-    if {each.name for each in config.client_listeners} == {config.inter_broker_listener.name}:
+    if config.brokers_use_tls:
+        if config.ssl_client_auth == "none":
+            raise InvalidConfig(
+                "authorizer.class.name is set and brokers call each other with TLS, but ssl.client.auth=none, so they "
+                "would all be User:ANONYMOUS; set ssl.client.auth to required or requested",
+                setting="ssl.client.auth",
+            )
+    elif {each.name for each in config.client_listeners} == {config.inter_broker_listener.name}:
         raise InvalidConfig(
             f"authorizer.class.name is set, but clients can only use {config.inter_broker_listener}, the listener of "
-            "brokers, where nothing is checked; add a listener for clients and set inter.broker.listener.name",
+            "brokers, where nothing is checked without TLS; add a listener for clients and set "
+            "inter.broker.listener.name, or use TLS",
             setting="inter.broker.listener.name",
         )
 
@@ -165,25 +180,28 @@ def _check_tls(config: BrokerConfig) -> None:
     encrypted = config.tls_listeners
     if not encrypted:
         return
-    # Brokers and controllers call each other in plain text, so they need a listener that is.
-    clients_only = {each.name for each in config.client_listeners} - {config.inter_broker_listener.name}
-    for name in encrypted:
-        if name not in clients_only:
-            raise InvalidConfig(
-                f"listener {name} uses TLS, but brokers and controllers call each other without TLS; add "
-                "a PLAINTEXT listener and set inter.broker.listener.name to its name",
-                setting="inter.broker.listener.name",
-            )
+    plain = config.internal_listeners - set(encrypted)
+    if plain and plain != config.internal_listeners:
+        raise InvalidConfig(
+            f"of the listeners of brokers and controllers {', '.join(sorted(plain))} does not use TLS and "
+            f"{', '.join(sorted(config.internal_listeners - plain))} does; brokers call all of them in the same way",
+            setting="listener.security.protocol.map",
+        )
     if not config.ssl_keystore_location:
         raise InvalidConfig(
             f"listener {encrypted[0]} uses TLS, but ssl.keystore.location is empty; set it to a PEM file with the "
             "broker's private key and certificate chain",
             setting="ssl.keystore.location",
         )
-    if config.ssl_client_auth != "none" and not config.ssl_truststore_location:
+    if (config.ssl_client_auth != "none" or config.brokers_use_tls) and not config.ssl_truststore_location:
+        why = (
+            "brokers call each other with TLS"
+            if config.brokers_use_tls
+            else f"ssl.client.auth={config.ssl_client_auth}"
+        )
         raise InvalidConfig(
-            f"ssl.client.auth={config.ssl_client_auth}, but ssl.truststore.location is empty; set it to a PEM file "
-            "with the CA certificates that sign the certificates of clients",
+            f"{why}, but ssl.truststore.location is empty; set it to a PEM file with the CA certificates that sign the "
+            "certificates of clients and brokers",
             setting="ssl.truststore.location",
         )
 

@@ -155,12 +155,14 @@ def prepare(
     base_port: int = 0,
     preferred_port: int = 0,
     config: Mapping[str, str],
+    protocol: str = "",
 ) -> ClusterFiles:
     """The cluster of ``data_dir``: as its files say, else newly written with ``brokers`` brokers (default 3).
 
     ``config`` goes into each broker's file, also of an existing cluster. ``base_port`` is broker 1's port and the
     others follow; 0: a new cluster gets the ports from ``preferred_port`` on if all of them are free, else any free
-    ones. Raises InvalidConfig, and then nothing was written.
+    ones. ``protocol``: PLAINTEXT, or SSL, for which ``config`` has certificates; empty: that of the files, or
+    PLAINTEXT. Raises InvalidConfig, and then nothing was written.
     """
     config = _as_text(config)
     for name in sorted(OWNED & config.keys()):
@@ -174,6 +176,12 @@ def prepare(
                 f"{data_dir} holds a cluster of {len(found)} broker{'s' * (len(found) != 1)}: start it with --brokers "
                 f"{len(found)}, or choose another directory"
             )
+        uses_tls = found[0].config().brokers_use_tls
+        if protocol and uses_tls is not (protocol == "SSL"):
+            raise InvalidConfig(
+                f"the brokers in {data_dir} call each other {'with' if uses_tls else 'without'} TLS: start them with "
+                f"tls={uses_tls}, or choose another directory"
+            )
         cluster = _adopt(found, ports, base_port=base_port, config=config)
     else:
         count, notice = brokers or 3, ""
@@ -183,7 +191,9 @@ def prepare(
             else:
                 row = f"{preferred_port} to {preferred_port + count - 1}" if count > 1 else f"{preferred_port}"
                 notice = f"the default port range ({row}) is in use, so the brokers listen on other ports"
-        cluster = _lay_out(data_dir, ports, brokers=count, base_port=base_port, config=config)
+        cluster = _lay_out(
+            data_dir, ports, brokers=count, base_port=base_port, config=config, protocol=protocol or "PLAINTEXT"
+        )
         cluster = dataclasses.replace(cluster, notice=notice)
     write(cluster)
     return cluster
@@ -262,7 +272,9 @@ def _adopt(found: list[BrokerFiles], ports: Ports, *, base_port: int, config: Ma
     return ClusterFiles(tuple(brokers), brokers[0].settings.get("cluster.id", ""))
 
 
-def _lay_out(data_dir: Path, ports: Ports, *, brokers: int, base_port: int, config: Mapping[str, str]) -> ClusterFiles:
+def _lay_out(
+    data_dir: Path, ports: Ports, *, brokers: int, base_port: int, config: Mapping[str, str], protocol: str
+) -> ClusterFiles:
     last = base_port + brokers - 1
     if last > PORT_MAX:
         raise InvalidConfig(
@@ -271,11 +283,16 @@ def _lay_out(data_dir: Path, ports: Ports, *, brokers: int, base_port: int, conf
         )
     nodes = range(1, brokers + 1)
     addresses = {node: Address(LOOPBACK, ports.take(base_port + node - 1 if base_port else 0)) for node in nodes}
-    return lay_out(data_dir, addresses, config=config)
+    return lay_out(data_dir, addresses, config=config, protocol=protocol)
 
 
 def lay_out(
-    data_dir: Path, addresses: Mapping[NodeId, Address], *, config: Mapping[str, str], logs: str = ""
+    data_dir: Path,
+    addresses: Mapping[NodeId, Address],
+    *,
+    config: Mapping[str, str],
+    logs: str = "",
+    protocol: str = "PLAINTEXT",
 ) -> ClusterFiles:
     """The files of a new cluster, unwritten; each broker is a voter and a controller.
 
@@ -290,7 +307,7 @@ def lay_out(
             "node.id": str(node),
             "process.roles": "broker,controller",
             "controller.quorum.voters": voters_text(addresses),
-            "listeners": f"PLAINTEXT://{address}",
+            "listeners": f"{protocol}://{address}",
             "log.dirs": str(folder / logs),
             **config,
         }

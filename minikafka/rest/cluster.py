@@ -6,8 +6,8 @@ from typing import Any
 
 from minikafka import __version__, compiled
 from minikafka.errors import BrokerIdNotRegistered, BrokerNotAvailable
-from minikafka.quorum.image import BrokerImage, MetadataImage
-from minikafka.rest.host import limits_of
+from minikafka.quorum.image import BrokerImage
+from minikafka.rest.host import Host, limits_of
 from minikafka.rest.leaders import leader_members
 from minikafka.rest.model import Model, member
 from minikafka.rest.parameters import INT32_MAX, Integer
@@ -38,21 +38,21 @@ async def get_cluster(visit: Visit) -> Reply:
             version=__version__,
             build=compiled.build(),
             controller=controller,
-            brokers=[_broker_out(host.image.brokers[node]) for node in sorted(host.image.brokers)],
+            brokers=[_broker_out(host, host.image.brokers[node]) for node in sorted(host.image.brokers)],
             metadata_offset=metadata.metadata_offset,
             limits=limits_of(host),
         ).out()
     )
 
 
-def _broker_out(broker: BrokerImage) -> dict[str, Any]:
-    return Broker.out_of(broker, id=broker.node_id, url=f"http://{broker.address}")
+def _broker_out(host: Host, broker: BrokerImage) -> dict[str, Any]:
+    return Broker.out_of(broker, id=broker.node_id, url=f"{host.config.brokers_scheme}://{broker.address}")
 
 
 async def get_brokers(visit: Visit) -> Reply:
     """Every registered broker, and how much it leads and holds."""
     brokers = visit.host.image.brokers
-    return Reply({"brokers": [broker_load(visit.host.image, brokers[node]) for node in sorted(brokers)]})
+    return Reply({"brokers": [broker_load(visit.host, brokers[node]) for node in sorted(brokers)]})
 
 
 async def get_broker(visit: Visit) -> Reply:
@@ -60,17 +60,17 @@ async def get_broker(visit: Visit) -> Reply:
     broker = visit.host.image.brokers.get(visit[BROKER])
     if broker is None:
         raise BrokerIdNotRegistered(f"no broker {visit[BROKER]} is registered, only {sorted(visit.host.image.brokers)}")
-    return Reply(broker_load(visit.host.image, broker))
+    return Reply(broker_load(visit.host, broker))
 
 
-def broker_load(image: MetadataImage, broker: BrokerImage) -> dict[str, Any]:
+def broker_load(host: Host, broker: BrokerImage) -> dict[str, Any]:
     """One broker, and how much it leads and holds."""
     node = broker.node_id
-    partitions = [partition for _, partition in image.sorted_partitions()]
+    partitions = [partition for _, partition in host.image.sorted_partitions()]
     return BrokerLoad.out_of(
         broker,
         id=node,
-        url=f"http://{broker.address}",
+        url=f"{host.config.brokers_scheme}://{broker.address}",
         leader_count=sum(each.leader == node for each in partitions),
         replica_count=sum(node in each.replicas for each in partitions),
         in_sync_count=sum(node in each.isr for each in partitions),

@@ -150,7 +150,7 @@ async def coordinator_of(visit: Visit, name: str, kind: Coordinated = GROUPS) ->
 def coordinator_members(host: Host, node: NodeId) -> dict[str, Any]:
     """``coordinator`` in answers and problems."""
     address = host.address_of(node)
-    return {"id": node, **({"url": f"http://{address}"} if address is not None else {})}
+    return {"id": node, **({"url": f"{host.config.brokers_scheme}://{address}"} if address is not None else {})}
 
 
 async def from_all(visit: Visit, request: Any, what: str) -> dict[NodeId, Any]:

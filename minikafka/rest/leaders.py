@@ -119,7 +119,7 @@ def leader_members(host: Host, leader: CurrentLeader) -> dict[str, Any]:
     document: dict[str, Any] = {"id": leader.leader_id, "epoch": leader.leader_epoch}
     address = host.address_of(leader.leader_id) if leader.leader_id != NO_NODE else None
     if address is not None:
-        document["url"] = f"http://{address}"
+        document["url"] = f"{host.config.brokers_scheme}://{address}"
     return document
 
 
@@ -244,7 +244,7 @@ def _not_controller(host: Host, controller: NodeId) -> Refused:
     address = host.address_of(controller)
     return Refused(
         NotController(f"broker {host.node_id} is not the active controller, broker {controller} is"),
-        controller={"id": controller, **({"url": f"http://{address}"} if address else {})},
+        controller={"id": controller, **({"url": f"{host.config.brokers_scheme}://{address}"} if address else {})},
     )
 
 

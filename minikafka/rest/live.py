@@ -230,7 +230,10 @@ class _ClusterChannel(_Channel):
             "summary": cluster_summary(image, partitions),
             "controller": None if controller == NO_NODE else controller,
             "brokers": {
-                str(node): {**broker_load(image, image.brokers[node]), "why": why_fenced_or_up(image.brokers[node])}
+                str(node): {
+                    **broker_load(self._host, image.brokers[node]),
+                    "why": why_fenced_or_up(image.brokers[node]),
+                }
                 for node in sorted(image.brokers)
             },
             "topics": {

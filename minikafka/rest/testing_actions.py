@@ -79,7 +79,7 @@ def _lives(visit: Visit, instruments: Instruments, node: NodeId) -> Lives:
         known = visit.host.image.brokers.get(node)
         if known is None:
             raise BrokerIdNotRegistered(f"no broker {node} is known here")
-        raise InvalidRequest(f"broker {node} is a process of its own: ask it, at http://{known.address}")
+        raise InvalidRequest(f"broker {node} is a process of its own: ask it, at {known.address}")
     return lives
 
 

@@ -14,7 +14,9 @@ method may be called from any thread but that one. A process cannot be paused in
 from __future__ import annotations
 
 import asyncio
+import atexit
 import concurrent.futures
+import functools
 import threading
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
@@ -28,6 +30,7 @@ from minikafka.errors import BrokerNotAvailable, InvalidConfig
 from minikafka.hosting.cluster_files import BrokerFiles, ClusterFiles, Ports, prepare
 from minikafka.hosting.local_broker import LocalBroker
 from minikafka.hosting.temporary import TemporaryFolder
+from minikafka.hosting.tls_files import ADMIN, ClusterTls
 from minikafka.invariant import invariant
 from minikafka.testing.hands import ClusterEvents, ClusterFaults, ClusterWaits, FaultHandle
 from minikafka.types import NodeId
@@ -48,6 +51,8 @@ class LocalCluster:
 
     ``data_dir`` None: a temporary one (``temporary.py``), removed by ``stop``; nothing in it is synced to disk.
     ``config`` has settings by Kafka's names for every broker. ``log_stream`` gets the brokers' warnings; None: nobody.
+    ``tls``: every connection uses TLS, also between brokers, with certificates that the cluster makes
+    (:attr:`certificates`); without it a cluster in ``data_dir`` is as its files say.
     """
 
     def __init__(
@@ -57,6 +62,7 @@ class LocalCluster:
         config: Mapping[str, str] | None = None,
         *,
         log_stream: TextIO | None = None,
+        tls: bool = False,
     ) -> None:
         self._temporary = TemporaryFolder() if data_dir is None else None
         self._ports = Ports()
@@ -73,7 +79,14 @@ class LocalCluster:
         """What other threads and loops wait for."""
         self._ends = False
         try:
-            self.files: ClusterFiles = prepare(self.data_dir, self._ports, brokers=brokers, config=config or {})
+            self.certificates: ClusterTls | None = self._certificates() if tls else None
+            """Of a cluster with TLS: its CA, and certificates for clients."""
+            settings = dict(config or {})
+            if self.certificates is not None:
+                settings = self.certificates.settings(settings)
+            self.files: ClusterFiles = prepare(
+                self.data_dir, self._ports, brokers=brokers, config=settings, protocol="SSL" if tls else "PLAINTEXT"
+            )
         except BaseException:
             self._clean_up()
             raise
@@ -101,6 +114,38 @@ class LocalCluster:
     def bootstrap_servers(self) -> str:
         """The same, as Kafka's clients name it: ``bootstrap.servers`` for every client, also for those of Kafka."""
         return self.bootstrap
+
+    def client_settings(self, name: str = ADMIN) -> dict[str, str]:
+        """Return the parameters with which minikafka's own clients connect: ``Producer(**cluster.client_settings())``.
+
+        Args:
+            name: Of a cluster with TLS: the client's certificate is for ``CN=name``. The default is a super user, if
+                there is an authorizer.
+        """
+        if self.certificates is None:
+            return {"bootstrap_servers": self.bootstrap}
+        return {
+            "bootstrap_servers": self.bootstrap,
+            "ssl_cafile": str(self.certificates.ca),
+            "ssl_certfile": str(self.certificates.client(name)),
+        }
+
+    def confluent_config(self, name: str = ADMIN) -> dict[str, str]:
+        """Return the configuration of librdkafka's clients: ``confluent_kafka.Producer(cluster.confluent_config())``.
+
+        Args:
+            name: As for :meth:`client_settings`.
+        """
+        if self.certificates is None:
+            return {"bootstrap.servers": self.bootstrap}
+        own = str(self.certificates.client(name))
+        return {
+            "bootstrap.servers": self.bootstrap,
+            "security.protocol": "SSL",
+            "ssl.ca.location": str(self.certificates.ca),
+            "ssl.certificate.location": own,
+            "ssl.key.location": own,
+        }
 
     @property
     def node_ids(self) -> tuple[NodeId, ...]:
@@ -184,7 +229,7 @@ class LocalCluster:
         from minikafka.world.clients import AdminClient  # noqa: PLC0415
 
         count = replicas if replicas is not None else min(3, len(self.files.brokers))
-        async with AdminClient(bootstrap_servers=self.bootstrap) as admin:
+        async with AdminClient(**self.client_settings()) as admin:
             await admin.create_topics([NewTopic(topic, partitions, count, topic_configs=dict(config or {}))])
 
     def start(self, timeout_s: float = READY_TIMEOUT_S) -> None:
@@ -351,10 +396,21 @@ class LocalCluster:
                 return files
         raise BrokerNotAvailable(f"this cluster has no broker {node}, only {', '.join(map(str, self.node_ids))}")
 
+    def _certificates(self) -> ClusterTls:
+        """Those of this process, which all temporary clusters share, or those beside the files of the cluster."""
+        return _certificates_of_process() if self._temporary is not None else ClusterTls(self.data_dir / "certs")
+
     def _clean_up(self) -> None:
         self._ports.release()
         if self._temporary is not None:
             self._temporary.remove()
+
+
+@functools.cache
+def _certificates_of_process() -> ClusterTls:
+    folder = TemporaryFolder()
+    atexit.register(folder.remove)
+    return ClusterTls(folder.path)
 
 
 class _Nobody:

@@ -10,6 +10,7 @@ minikafka_shared_broker      session  the same with one broker
 minikafka_topic              test     a topic's name that no other test has
 minikafka_bootstrap_servers  session  the shared cluster's bootstrap.servers, for any Kafka client
 minikafka_settings           session  Kafka's settings for all of these; override it in conftest.py
+minikafka_tls                session  whether all of these use TLS (False); override it in conftest.py
 ============================ ======== =================================================================================
 
 Rules for this file: it is loaded into everybody's pytest, so it imports pytest alone, starts nothing before a fixture
@@ -86,8 +87,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_BENCH] = _Bench()
     config.addinivalue_line(
         "markers",
-        "minikafka(brokers=N, config={...}): how many brokers, and which of Kafka's settings, the clusters of this test"
-        " have that are its own",
+        "minikafka(brokers=N, config={...}, tls=True): how many brokers and which of Kafka's settings the clusters of"
+        " this test have that are its own, and whether they use TLS",
     )
 
 
@@ -98,6 +99,12 @@ def pytest_configure(config: pytest.Config) -> None:
 def minikafka_settings() -> Mapping[str, str]:
     """Settings by Kafka's names, laid over QUICK, for every cluster; override this fixture to change them."""
     return {}
+
+
+@pytest.fixture(scope="session")
+def minikafka_tls() -> bool:
+    """Whether every cluster uses TLS, with certificates that are made once per session; override it to change that."""
+    return False
 
 
 @pytest.fixture(scope="session")
@@ -169,7 +176,8 @@ def _started(
     if bench.journals is None:
         chosen = request.config.getoption("--minikafka-journal-dir")
         bench.journals = Path(chosen) if chosen else temporary.getbasetemp() / "minikafka-journals"
-    with LocalCluster(brokers, config=config) as cluster:
+    tls = asked.get("tls", request.getfixturevalue("minikafka_tls"))
+    with LocalCluster(brokers, config=config, tls=tls) as cluster:
         running = _Running(cluster, str(request.fixturename))
         bench.running.append(running)
         try:
@@ -179,9 +187,11 @@ def _started(
 
 
 def _checked(marker: pytest.Mark) -> Mapping[str, Any]:
-    unknown = [*map(repr, marker.args), *(name for name in marker.kwargs if name not in {"brokers", "config"})]
+    unknown = [*map(repr, marker.args), *(name for name in marker.kwargs if name not in {"brokers", "config", "tls"})]
     if unknown:
-        raise pytest.UsageError(f"@pytest.mark.minikafka takes brokers=N and config={{...}}, not {', '.join(unknown)}")
+        raise pytest.UsageError(
+            f"@pytest.mark.minikafka takes brokers=N, config={{...}} and tls=True, not {', '.join(unknown)}"
+        )
     return marker.kwargs
 
 

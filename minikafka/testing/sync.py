@@ -155,7 +155,7 @@ class SyncCluster:
         async with self._starting[acks]:
             producer = self._producers.get(acks)
             if producer is None:
-                producer = Producer(bootstrap_servers=self.bootstrap, acks="all" if acks == "all" else int(acks))
+                producer = Producer(acks="all" if acks == "all" else int(acks), **self.cluster.client_settings())
                 await producer.start()
                 self._producers[acks] = producer  # not before: one that could not start is no use to the next call
             return producer
@@ -179,7 +179,7 @@ class SyncCluster:
             await self.cluster.wait.topic(topic, timeout_s=timeout_s)
             numbers = {partition} if partition is not None else await self._partitions(topic)
             wanted = [TopicPartition(topic, number) for number in sorted(numbers)]
-            async with Consumer(bootstrap_servers=self.bootstrap) as consumer:
+            async with Consumer(**self.cluster.client_settings()) as consumer:
                 consumer.assign(wanted)
                 if offset is None:
                     await consumer.seek_to_beginning(*wanted)
@@ -200,7 +200,7 @@ class SyncCluster:
 
     async def _partitions(self, topic: str) -> frozenset[int]:
         # Not as a producer, which would have a mistyped topic created.
-        async with AdminClient(bootstrap_servers=self.bootstrap) as admin:
+        async with AdminClient(**self.cluster.client_settings()) as admin:
             (described,) = await admin.describe_topics([topic])
         return frozenset(each.partition for each in described.partitions)
 

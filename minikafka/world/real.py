@@ -33,7 +33,7 @@ from minikafka.world.instruments import Instruments
 from minikafka.world.link_faults import LinkEnd
 from minikafka.world.machine_faults import MachineFaults
 from minikafka.world.os_disk import OsDisk
-from minikafka.world.tls import ServerTls, server_contexts
+from minikafka.world.tls import ServerTls, broker_context, server_contexts
 
 LEVEL_NAMES = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 """The values of ``mk.log.level``."""
@@ -126,6 +126,7 @@ def real_world(
         "queued_max_bytes": config.queued_max_request_bytes,
         "idle_timeout_s": config.connections_max_idle_ms / 1000,
         "client_id": f"broker-{config.node_id}",
+        "client_tls": broker_context(config) if config.brokers_use_tls else None,
     }
     events = EventLog(
         node=str(config.node_id),
@@ -136,7 +137,11 @@ def real_world(
     )
     clock = SystemClock(None)
     limiter = EventLimiter(events, clock.now)
-    options["tls"] = {name: ServerTls(context, mapping, limiter) for name, context in contexts.items()}
+    # The brokers' own listener has no name in contexts.
+    main = config.inter_broker_listener.name
+    options["tls"] = {
+        "" if name == main else name: ServerTls(context, mapping, limiter) for name, context in contexts.items()
+    }
     options["quota"] = ConnectionQuota(
         limit=config.max_connections,
         limit_per_ip=config.max_connections_per_ip,

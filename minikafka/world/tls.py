@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import ssl
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,6 +29,8 @@ _VERIFY = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ss
 
 # Of TLS 1.2; all suites of TLS 1.3 are as good.
 _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
+
+_CERTIFICATE = re.compile("-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 
 # Permissions of users that are neither the file's owner nor in its group.
 _OTHERS = 0o007
@@ -82,6 +85,38 @@ def server_context(config: BrokerConfig) -> ssl.SSLContext:
         _load_trust(context, config.ssl_truststore_location)
     context.verify_mode = _VERIFY[config.ssl_client_auth]
     return context
+
+
+def broker_context(config: BrokerConfig) -> ssl.SSLContext:
+    """Return the context with which a broker calls brokers: as a client that has the broker's certificate.
+
+    Raises:
+        InvalidConfig: As :func:`server_context`; or the certificate's principal is not one of ``super.users``.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    _load_key(context, config.ssl_keystore_location)
+    _load_trust(context, config.ssl_truststore_location)
+    if config.authorizer_class_name:
+        _check_own_principal(config)
+    return context
+
+
+def _check_own_principal(config: BrokerConfig) -> None:
+    """Otherwise no broker would serve this one, and nothing but timeouts would show it."""
+    text = Path(config.ssl_keystore_location).read_text(encoding="ascii", errors="replace")
+    first = _CERTIFICATE.search(text)
+    certificate = b"" if first is None else ssl.PEM_cert_to_DER_cert(first[0])
+    try:
+        own = PrincipalMapping(config.ssl_principal_mapping_rules).principal(certificate)
+    except NotAuthenticated as error:
+        raise InvalidConfig(f"the broker's own certificate: {error}", setting="ssl.keystore.location") from error
+    if own not in config.super_principals:
+        raise InvalidConfig(
+            f"super.users={config.super_users}: {own}, which this broker is by its certificate, is missing; add the "
+            "principals of all brokers",
+            setting="super.users",
+        )
 
 
 def client_context(*, cafile: str | None, certfile: str | None = None, keyfile: str | None = None) -> ssl.SSLContext:

@@ -291,3 +291,36 @@ def test_a_suite_of_fifty_tests(pytester, run):
     """Issue 5: fifty tests, ten of them with three brokers of their own; the report's last line has the seconds."""
     pytester.makepyfile(FIFTY)
     run().assert_outcomes(passed=50)
+
+
+TLS = """
+import pytest
+from confluent_kafka import Producer
+
+{fixture}
+
+{mark}
+def test_{name}(minikafka_broker, minikafka_topic):
+    cluster = minikafka_broker
+    assert cluster.confluent_config()["security.protocol"] == "SSL"
+    cluster.sync.create_topic(minikafka_topic)
+    producer = Producer(cluster.confluent_config("shop"))
+    producer.produce(minikafka_topic, b"tea")
+    assert producer.flush(60) == 0
+    assert [record.value for record in cluster.sync.consume(minikafka_topic, 1)] == [b"tea"]
+"""
+
+ALWAYS_TLS = """
+@pytest.fixture(scope="session")
+def minikafka_tls():
+    return True
+"""
+
+
+def test_clusters_with_tls_by_marker_and_by_fixture(pytester, run):
+    """Of one test, or of all tests of a module; both find the certificates that the session has made."""
+    pytester.makepyfile(
+        test_marked=TLS.format(name="marked", fixture="", mark="@pytest.mark.minikafka(tls=True)"),
+        test_always=TLS.format(name="always", fixture=ALWAYS_TLS, mark=""),
+    )
+    run().assert_outcomes(passed=2)

@@ -47,6 +47,40 @@ def test_an_authorizer_that_cannot_work_is_refused(changes: dict[str, str], sett
     assert caught.value.facts["setting"] == setting
 
 
+TLS = {
+    "listeners": "SSL://0.0.0.0:9092",
+    "advertised.listeners": "SSL://kafka-1.example.com:9092",
+    "inter.broker.listener.name": "SSL",
+    "ssl.keystore.location": "broker.pem",
+    "ssl.truststore.location": "ca.pem",
+    "ssl.client.auth": "required",
+    "super.users": "User:CN=broker-1",
+}
+
+
+def test_a_listener_with_tls_certificates_and_an_authorizer_may_be_reached_by_strangers():
+    """One listener for brokers and clients: what each of them may do follows from its certificate."""
+    config = parse_broker({**SECURED, **TLS}).config
+    assert (config.insecure, config.brokers_use_tls, config.brokers_scheme) == (False, True, "https")
+
+
+@pytest.mark.parametrize(
+    ("changes", "setting", "said"),
+    [
+        ({"ssl.client.auth": "none"}, "listeners", "SSL lacks ssl.client.auth=required (or SASL_SSL);"),
+        ({"ssl.client.auth": "requested"}, "listeners", "SSL lacks ssl.client.auth=required (or SASL_SSL);"),
+        ({"authorizer.class.name": ""}, "listeners", "SSL lacks authorizer.class.name;"),
+        ({"ssl.client.auth": "none", "mk.insecure": "true"}, "ssl.client.auth", "they would all be User:ANONYMOUS"),
+    ],
+)
+def test_beyond_loopback_each_missing_protection_is_named(changes: dict[str, str], setting: str, said: str):
+    """mk.insecure=true allows less, but not brokers that the authorizer could not tell from strangers."""
+    with pytest.raises(InvalidConfig) as caught:
+        parse_broker({**SECURED, **TLS, **changes})
+    assert caught.value.facts["setting"] == setting
+    assert said in caught.value.message
+
+
 def test_an_insecure_network_may_have_anonymous_super_users():
     """mk.insecure says that everybody who reaches the ports is trusted."""
     assert parse_broker({**SECURED, "super.users": "User:ANONYMOUS", "mk.insecure": "true"}).config.insecure

@@ -105,19 +105,27 @@ TWO = "A://127.0.0.1:1,B://127.0.0.1:2"
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"listeners": "SASL_SSL://127.0.0.1:9092"}, "listener SASL_SSL uses TLS, but brokers and controllers"),
-        ({"listeners": "SSL://127.0.0.1:9092"}, "listener SSL uses TLS, but brokers and controllers call each other"),
+        ({"listeners": "SASL_SSL://127.0.0.1:9092"}, "listener SASL_SSL uses SASL, but brokers and controllers"),
+        ({"listeners": "SSL://127.0.0.1:9092"}, "listener SSL uses TLS, but ssl.keystore.location is empty"),
+        (
+            {"listeners": "SSL://127.0.0.1:9092", "ssl.keystore.location": "k"},
+            "brokers call each other with TLS, but ssl.truststore.location is empty",
+        ),
         ({"listeners": "A://127.0.0.1:1,a://127.0.0.1:2"}, "names A twice"),
         ({"listeners": "A://127.0.0.1:1,B://127.0.0.1:1"}, "two listeners share a port"),
         ({"listeners": ""}, "listeners is empty"),
         ({"listeners": "A B://127.0.0.1:1"}, "PLAINTEXT://host:port is needed"),
         ({"listeners": "PLAINTEXT://127.0.0.1:1,X://:2"}, "let X listen on 127.0.0.1"),
+        (
+            {"listeners": "PLAINTEXT://127.0.0.1:1,X://:2"},
+            "X lacks TLS (listener.security.protocol.map), ssl.client.auth=required (or SASL_SSL), authorizer.class.name;",
+        ),
         ({"advertised.listeners": "OTHER://localhost:1"}, "names OTHER, which is no listener for clients: PLAINTEXT"),
         ({"inter.broker.listener.name": "NONE"}, "one of the listeners for clients is needed, which are PLAINTEXT"),
         ({"controller.listener.names": "PLAINTEXT"}, "which are none"),
         (
             {"listener.security.protocol.map": "PLAINTEXT:SSL"},
-            "listener PLAINTEXT uses TLS, but brokers and controllers",
+            "listener PLAINTEXT uses TLS, but ssl.keystore.location is empty",
         ),
         ({"listener.security.protocol.map": "PLAINTEXT:KERBEROS"}, "NAME:PROTOCOL is needed, with a protocol of"),
         ({"listener.security.protocol.map": "PLAINTEXT"}, "NAME:PROTOCOL is needed"),
@@ -127,7 +135,7 @@ TWO = "A://127.0.0.1:1,B://127.0.0.1:2"
                 "listener.security.protocol.map": "A:PLAINTEXT,B:HTTPS",
                 "controller.listener.names": "B",
             },
-            "listener B uses TLS, but brokers and controllers",
+            "of the listeners of brokers and controllers A does not use TLS and B does",
         ),
         ({"listeners": TWO, "listener.security.protocol.map": "B:SSL"}, "ssl.keystore.location is empty"),
         (

@@ -1,0 +1,187 @@
+"""Clusters whose every connection uses TLS: replication, failover, an authorizer that brokers are under too."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, AdminClient, ResourceType
+from confluent_kafka.admin import ResourcePatternType as Pattern
+
+from minikafka.config import parse_broker
+from minikafka.config.broker import STANDARD_AUTHORIZER
+from minikafka.errors import ClusterAuthorizationFailed, InvalidConfig, TopicAuthorizationFailed
+from minikafka.hosting.certificates import CertificateFolder
+from minikafka.testing.local_cluster import LocalCluster
+from minikafka.testing.plugin import QUICK
+from minikafka.types import Address
+from minikafka.wire.messages import (
+    AllocateProducerIdsRequest,
+    FetchPartition,
+    FetchRequest,
+    VoteRequest,
+)
+from minikafka.world.asking import Asker
+from minikafka.world.real import real_world
+from minikafka.world.tls import client_context
+
+pytestmark = [pytest.mark.e2e]
+
+PATIENCE_S = 60.0
+
+SECURED = {**QUICK, "authorizer.class.name": STANDARD_AUTHORIZER, "ssl.client.auth": "required"}
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Three brokers with mutual TLS and an authorizer, for all tests of this file."""
+    with LocalCluster(3, config=SECURED, tls=True) as running:
+        yield running
+
+
+def context_of(cluster: LocalCluster, name: str | None) -> ssl.SSLContext:
+    assert cluster.certificates is not None
+    cert = None if name is None else str(cluster.certificates.client(name))
+    return client_context(cafile=str(cluster.certificates.ca), certfile=cert)
+
+
+def allow(cluster: LocalCluster, name: str, kind: ResourceType, resource: str, *operations: AclOperation) -> None:
+    """An ACL for the certificate of ``CN=name``, created by the cluster's own super user."""
+    admin = AdminClient(cluster.confluent_config())
+    bindings = [
+        AclBinding(kind, resource, Pattern.LITERAL, f"User:CN={name}", "*", each, AclPermissionType.ALLOW)
+        for each in operations
+    ]
+    for each in admin.create_acls(bindings).values():
+        each.result(PATIENCE_S)
+    time.sleep(0.5)  # a round of metadata, to all brokers
+
+
+def test_records_are_replicated_and_survive_their_leader(cluster: LocalCluster):
+    """acks=all waits for followers that fetch over TLS; a restarted broker comes back into the ISR."""
+    cluster.sync.create_topic("orders", replicas=3)
+    cluster.sync.produce("orders", b"one")
+    leader = cluster.sync.wait.leader("orders", 0)
+    cluster.kill(leader)
+    cluster.sync.produce("orders", b"two")
+    assert cluster.sync.wait.leader("orders", 0) != leader
+    cluster.restart(leader)
+    cluster.sync.wait.isr("orders", 0, {1, 2, 3}, timeout_s=PATIENCE_S)
+    assert [each.value for each in cluster.sync.consume("orders", 2)] == [b"one", b"two"]
+
+
+def test_a_client_needs_acls_for_its_certificate(cluster: LocalCluster):
+    """Through librdkafka, with the configuration that the cluster gives; any broker may be the leader."""
+    cluster.sync.create_topic("sales", replicas=3)
+    errors: list[KafkaError | None] = []
+    producer = Producer({**cluster.confluent_config("shop"), "message.timeout.ms": 5000})
+    producer.produce("sales", b"tea", on_delivery=lambda error, _message: errors.append(error))
+    producer.flush(PATIENCE_S)
+    assert errors
+    assert errors[0] is not None
+    allow(cluster, "shop", ResourceType.TOPIC, "sales", AclOperation.WRITE, AclOperation.READ)
+    allow(cluster, "shop", ResourceType.GROUP, "g", AclOperation.READ)
+    producer = Producer(cluster.confluent_config("shop"))
+    producer.produce("sales", b"tea", on_delivery=lambda error, _message: errors.append(error))
+    assert producer.flush(PATIENCE_S) == 0
+    assert errors[-1] is None
+    consumer = Consumer({**cluster.confluent_config("shop"), "group.id": "g", "auto.offset.reset": "earliest"})
+    consumer.subscribe(["sales"])
+    message = consumer.poll(PATIENCE_S)
+    consumer.close()
+    assert message is not None
+    assert message.value() == b"tea"
+
+
+async def asked(cluster: LocalCluster, name: str, request: object) -> object:
+    """The answer of broker 1 to the owner of a certificate, over /rpc. Raises its error."""
+    address = cluster.files.brokers[0].address
+    async with Asker(cluster.bootstrap, context_of(cluster, name)) as asker:
+        return await asker.ask(Address(*address), request, PATIENCE_S)
+
+
+async def test_the_apis_of_brokers_need_cluster_action(cluster: LocalCluster):
+    """SECURITY 8.7, tests 1 and 2: a client with READ of everything is no follower and no voter."""
+    await asyncio.to_thread(cluster.sync.create_topic, "secret", replicas=3)
+    await asyncio.to_thread(allow, cluster, "reader", ResourceType.TOPIC, "*", AclOperation.READ)
+
+    def fetch(replica: int, topic: str = "secret") -> FetchRequest:
+        part = FetchPartition(topic=topic, partition=0, fetch_offset=0, partition_max_bytes=1000)
+        return FetchRequest(replica_id=replica, max_wait_ms=0, partitions=(part,))
+
+    answer = await asked(cluster, "reader", fetch(-1))
+    assert answer.partitions[0].error_code != TopicAuthorizationFailed.code
+    for request in (fetch(2), fetch(2, "__cluster_metadata"), fetch(-1, "__cluster_metadata")):
+        answer = await asked(cluster, "reader", request)
+        assert [each.error_code for each in answer.partitions] == [TopicAuthorizationFailed.code]
+    vote = VoteRequest(
+        cluster_id=cluster.files.cluster_id, voter_id=1, candidate_id=2, candidate_epoch=99, last_epoch=99,
+        last_epoch_end_offset=10**9,
+    )  # fmt: skip
+    for request in (vote, AllocateProducerIdsRequest(broker_id=2, broker_epoch=1)):
+        with pytest.raises(ClusterAuthorizationFailed):
+            await asked(cluster, "reader", request)
+    own = ResourceType.BROKER, "kafka-cluster", AclOperation.CLUSTER_ACTION  # librdkafka's name of CLUSTER
+    await asyncio.to_thread(allow, cluster, "reader", *own)
+    answer = await asked(cluster, "reader", fetch(2))
+    assert [each.error_code for each in answer.partitions] != [TopicAuthorizationFailed.code]
+
+
+def whoami(cluster: LocalCluster, node: int, name: str | None) -> bytes:
+    address = cluster.files.brokers[node - 1].address
+    url = f"https://{address}/v1/whoami"
+    with urllib.request.urlopen(url, timeout=PATIENCE_S, context=context_of(cluster, name)) as answer:
+        return answer.read()
+
+
+def test_every_broker_knows_the_same_principal(cluster: LocalCluster):
+    """And none serves a client without a certificate."""
+    for node in cluster.node_ids:
+        assert b'"User:CN=shop"' in whoami(cluster, node, "shop")
+        with pytest.raises((urllib.error.URLError, ssl.SSLError, ConnectionError)):
+            whoami(cluster, node, None)
+
+
+def test_a_broker_that_is_no_super_user_does_not_start(tmp_path: Path):
+    """Its requests would be refused by all others, and nothing but timeouts would show why."""
+    folder = CertificateFolder(tmp_path)
+    folder.make_ca()
+    folder.make_broker("b1", ["127.0.0.1"])
+    config = parse_broker(
+        {
+            "listeners": "SSL://127.0.0.1:0",
+            "ssl.keystore.location": str(folder.path("b1")),
+            "ssl.truststore.location": str(folder.ca),
+            "ssl.client.auth": "required",
+            "authorizer.class.name": STANDARD_AUTHORIZER,
+            "super.users": "User:admin",
+            "log.dirs": str(tmp_path / "logs"),
+        }
+    ).config
+    with pytest.raises(InvalidConfig, match="User:CN=b1, which this broker is by its certificate, is missing"):
+        real_world(config)
+
+
+def test_a_cluster_with_files_of_its_own_starts_again_with_its_certificates(tmp_path: Path):
+    """Its CA stays, keys are private, and the other form is refused before its files are changed."""
+    with LocalCluster(1, tmp_path, config=QUICK, tls=True) as running:
+        running.sync.create_topic("orders")
+        running.sync.produce("orders", b"tea")
+        settings = running.client_settings("mine")
+    assert all(each.stat().st_mode & 0o77 == 0 for each in (tmp_path / "certs").glob("*.pem") if each.name != "ca.pem")
+    with pytest.raises(InvalidConfig, match="call each other with TLS"):
+        LocalCluster(1, tmp_path)
+    with LocalCluster(1, tmp_path, tls=True) as running:
+        assert running.client_settings("mine")["ssl_cafile"] == settings["ssl_cafile"]
+        assert [each.value for each in running.sync.consume("orders", 1)] == [b"tea"]
+    with LocalCluster(1, tmp_path / "plain", config=QUICK):
+        before = (tmp_path / "plain" / "broker-1" / "broker.properties").read_bytes()
+    with pytest.raises(InvalidConfig, match="call each other without TLS"):
+        LocalCluster(1, tmp_path / "plain", tls=True)
+    assert (tmp_path / "plain" / "broker-1" / "broker.properties").read_bytes() == before
