@@ -30,6 +30,9 @@ NO_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 ANONYMOUS = "User:ANONYMOUS"
 """The principal of callers that nobody has authenticated, as in Kafka."""
 
+RESERVED_NAMES = frozenset({"", "*", "ANONYMOUS"})
+"""Names that no client may have: ``User:*`` in an ACL stands for all principals."""
+
 METADATA_TOPIC = "__cluster_metadata"
 """The quorum's own log; it is not a topic in the image and no client writes to it."""
 

@@ -17,7 +17,14 @@ from minikafka.quorum.image import MetadataImage
 from minikafka.security.login import Exchange
 from minikafka.security.plain import PLAIN, PlainExchange
 from minikafka.security.sasl import SaslLogin, SaslPolicy, Stage
-from minikafka.security.scram import MECHANISMS, ScramCredential, ScramExchange, ScramMechanism, made_up_credential
+from minikafka.security.scram import (
+    MECHANISMS,
+    SECRET_SIZE,
+    ScramCredential,
+    ScramExchange,
+    ScramMechanism,
+    made_up_credential,
+)
 from minikafka.wire.kafka.codec import decode, encode
 from minikafka.wire.kafka.frames import API_VERSIONS_KEY, Header, response_head, sized
 from minikafka.wire.kafka.offer import SASL_AUTHENTICATE_KEY, SASL_HANDSHAKE_KEY
@@ -31,7 +38,9 @@ class ImageCredentials:
 
     def __init__(self, image: Callable[[], MetadataImage], entropy: Callable[[int], bytes]) -> None:
         self._image = image
-        self._own_secret = entropy(32)
+        self._shapes: tuple[object, dict[ScramMechanism, set[tuple[int, int]]]] = (None, {})
+        """Credentials, and iterations and salt sizes that occur in them: a login must not walk over all users."""
+        self._own_secret = entropy(SECRET_SIZE)
         """In place of the cluster's secret while there is no user in the cluster."""
 
     def find(self, mechanism: ScramMechanism, user: str) -> ScramCredential | None:
@@ -41,8 +50,14 @@ class ImageCredentials:
     def made_up(self, mechanism: ScramMechanism, user: str) -> ScramCredential:
         """See :class:`minikafka.security.scram.Credentials`."""
         image = self._image()
-        shapes = [(each.iterations, len(each.salt)) for (used, _), each in image.scram.items() if used is mechanism]
-        return made_up_credential(mechanism, user, image.cluster_secret or self._own_secret, shapes)
+        known, shapes = self._shapes
+        if known is not image.scram:
+            shapes = {}
+            for (used, _), each in image.scram.items():
+                shapes.setdefault(used, set()).add((each.iterations, len(each.salt)))
+            self._shapes = image.scram, shapes
+        secret = image.cluster_secret or self._own_secret
+        return made_up_credential(mechanism, user, secret, shapes.get(mechanism, ()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

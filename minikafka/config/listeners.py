@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from minikafka.config.setting import LONG_MAX
 from minikafka.errors import InvalidConfig
+from minikafka.types import RESERVED_NAMES
 
 PREFIX = "listener.name."
 HIDDEN = "[hidden]"
@@ -131,7 +132,7 @@ def jaas_users(name: str, text: str, mechanism: str) -> dict[str, str]:
         user = key.removeprefix("user_")
         if key in ("username", "password"):
             continue
-        if user in (key, "") or mechanism != "PLAIN":
+        if user in (key, *RESERVED_NAMES) or mechanism != "PLAIN":
             raise InvalidConfig(f"{name}: the option {key} is not supported", setting=name)
         if user in users or not value:
             raise InvalidConfig(

@@ -20,6 +20,7 @@ from minikafka.quorum.decision import Decision
 from minikafka.quorum.image import MetadataImage, scram_record
 from minikafka.quorum.records import ClusterSecret, MetadataRecord, RemoveUserScramCredential, UserScramCredential
 from minikafka.security.scram import ITERATIONS_MAX, ITERATIONS_MIN, SECRET_SIZE, ScramMechanism, credential_of
+from minikafka.types import RESERVED_NAMES
 from minikafka.wire.credentials import (
     AlteredUser,
     AlterUserScramCredentialsRequest,
@@ -73,6 +74,8 @@ def _mechanism_of(change: ScramDeletion | ScramUpsertion) -> ScramMechanism:
         raise UnacceptableCredential("Username must not be empty")
     if len(change.name) > NAME_LENGTH_MAX or "\0" in change.name:
         raise UnacceptableCredential(f"Username must have at most {NAME_LENGTH_MAX} characters, none of them NUL")
+    if change.name in RESERVED_NAMES and isinstance(change, ScramUpsertion):
+        raise UnacceptableCredential(f"Username {change.name} is reserved")
     if change.mechanism not in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
         raise UnsupportedSaslMechanism("Unknown SCRAM mechanism")
     return ScramMechanism(change.mechanism)

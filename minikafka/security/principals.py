@@ -18,14 +18,12 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from minikafka.errors import InvalidConfig
+from minikafka.types import RESERVED_NAMES
 
 NAME_SIZE_MAX = 1024
 """Characters of a DN. Patterns of rules can take time that grows fast with the length."""
 
 SETTING = "ssl.principal.mapping.rules"
-
-_RESERVED = frozenset({"", "*", "ANONYMOUS"})
-"""Names that no certificate may have."""
 
 _KEYWORDS = {
     "2.5.4.3": "CN",
@@ -217,7 +215,7 @@ class PrincipalMapping:
         for rule in self._rules:
             name = distinguished_name if rule is DEFAULT_RULE else rule.name_of(distinguished_name)
             if name is not None:
-                if name in _RESERVED:
+                if name in RESERVED_NAMES:
                     raise NotAuthenticated(
                         f"the DN {distinguished_name!r} gives the name {name!r}, which no client may have"
                     )

@@ -7,6 +7,7 @@ import base64
 import re
 import socket
 import ssl
+import struct
 import time
 import urllib.error
 import urllib.request
@@ -311,6 +312,27 @@ async def test_users_of_the_python_admin_client_log_in(tmp_path: Path) -> None:
         for password, mechanism in (("", "SCRAM-SHA-256"), ("x", "PLAIN")):
             with pytest.raises(InvalidRequest):
                 await admin.set_user_password("ann", password, mechanism)
+
+
+async def test_hostile_frames_before_a_login(tmp_path: Path) -> None:
+    """Hostile test 12: sizes that no login needs close the connection before memory is spent; others still log in."""
+    async with broker(tmp_path) as (_, address):
+        host, _, port = address.partition(":")
+
+        def closed_after(frame: bytes) -> float:
+            """Seconds until the broker has closed the connection."""
+            began = time.monotonic()
+            with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as connection:
+                connection.sendall(frame)
+                while connection.recv(4096):
+                    pass
+            return time.monotonic() - began
+
+        sizes = [struct.pack(">i", size) for size in (2**31 - 1, -1, 512 * 1024 + 1)]
+        header = struct.pack(">hhih", 3, 9, 1, 0) + bytes(10)
+        for frame in (*sizes, struct.pack(">i", len(header)) + header, struct.pack(">i", 0), b"GET / HTTP/1.1\r\n\r\n"):
+            assert await asyncio.to_thread(closed_after, frame) < 5
+        assert await asyncio.to_thread(produce, librdkafka(address, "SCRAM-SHA-512")) is None
 
 
 async def test_passwords_are_in_no_output(tmp_path: Path) -> None:

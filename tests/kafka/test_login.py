@@ -13,7 +13,7 @@ from minikafka.broker import kafka_session
 from minikafka.broker.kafka_login import ImageCredentials, LoginRules, login_rules
 from minikafka.config import parse_broker
 from minikafka.quorum.image import MetadataImage
-from minikafka.quorum.records import ClusterSecret
+from minikafka.quorum.records import ClusterSecret, UserScramCredential
 from minikafka.security.plain import PlainExchange
 from minikafka.security.sasl import SaslPolicy
 from minikafka.security.scram import ScramMechanism
@@ -282,6 +282,18 @@ def test_brokers_agree_on_salts_of_unknown_users():
     image = image.replay_all([ClusterSecret(secret=bytes(32))], 1, 1)
     first, second = salts()
     assert first == second
+    image = image.replay_all([credential("ann", 5000)], 2, 1)
+    assert {each.made_up(ScramMechanism.SCRAM_SHA_256, "eve").iterations for each in brokers} == {5000}
+    image = image.replay_all([credential("ann", 6000)], 3, 1)
+    assert {each.made_up(ScramMechanism.SCRAM_SHA_256, "eve").iterations for each in brokers} == {6000}
+    assert {each.made_up(ScramMechanism.SCRAM_SHA_512, "eve").iterations for each in brokers} == {8192}
+
+
+def credential(user: str, iterations: int) -> UserScramCredential:
+    """A record of SCRAM-SHA-256."""
+    return UserScramCredential(
+        name=user, mechanism=1, salt=bytes(16), stored_key=bytes(32), server_key=bytes(32), iterations=iterations
+    )
 
 
 def test_rules_of_a_broker_are_those_of_its_settings():

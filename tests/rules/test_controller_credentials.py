@@ -89,6 +89,8 @@ def test_descriptions_of_named_users():
         (upsertion("", 1), "UNACCEPTABLE_CREDENTIAL"),
         (upsertion("x" * 256, 1), "UNACCEPTABLE_CREDENTIAL"),
         (upsertion("a\0b", 1), "UNACCEPTABLE_CREDENTIAL"),
+        (upsertion("*", 1), "UNACCEPTABLE_CREDENTIAL"),
+        (upsertion("ANONYMOUS", 1), "UNACCEPTABLE_CREDENTIAL"),
         (upsertion("ann", 0), "UNSUPPORTED_SASL_MECHANISM"),
         (upsertion("ann", 3), "UNSUPPORTED_SASL_MECHANISM"),
         (upsertion("ann", 1, 4095), "UNACCEPTABLE_CREDENTIAL"),

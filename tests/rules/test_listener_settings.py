@@ -51,6 +51,7 @@ def test_users_of_a_jaas_text(text: str, users: dict[str, str]) -> None:
         f'{PLAIN} required user_ann="hunter2" user_ann="other";',
         f'{PLAIN} required user_ann="";',
         f'{PLAIN} required user_="hunter2";',
+        f'{PLAIN} required user_ANONYMOUS="hunter2";',
         f'{PLAIN} required user_ann="hunter2;',
         f'{PLAIN} required user_ann=hun"ter2;',
         f'{PLAIN} required serviceName="hunter2";',
