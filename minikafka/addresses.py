@@ -135,8 +135,16 @@ def is_https(text: str) -> bool:
     return any(part.strip().startswith("https://") for part in text.split(","))
 
 
-def parse_bootstrap(text: str) -> tuple[Address, ...]:
-    """``host:port,host:port`` (``http://`` and ``https://`` are allowed) as addresses; raises InvalidConfig."""
+def parse_bootstrap(text: str, *, https: bool = False) -> tuple[Address, ...]:
+    """``host:port,host:port`` as addresses; ``http://`` may precede each, and with ``https`` also ``https://``.
+
+    Raises InvalidConfig.
+    """
+    if is_https(text) and not https:
+        raise InvalidConfig(
+            f"bootstrap servers: {text!r} asks for TLS, which cannot be used here; name a listener in plain text",
+            setting="bootstrap.servers",
+        )
     addresses = []
     for part in filter(None, (each.strip() for each in text.split(","))):
         host, colon, port = part.removeprefix("http://").removeprefix("https://").rstrip("/").rpartition(":")

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from minikafka import AdminClient
 from minikafka.addresses import is_number
 from minikafka.cli.running import ANSWER_TIMEOUT_MS, Failure, Misuse, somebody_listens
+from minikafka.cli.tls import client_settings
 from minikafka.errors import in_words
 from minikafka.types import TopicPartition
 from minikafka.wire.messages import DescribedTopic
@@ -20,7 +21,7 @@ Result = TypeVar("Result")
 async def with_admin(bootstrap: str, work: Callable[[AdminClient], Awaitable[Result]]) -> Result:
     """Connect, work, close. Fails at once when nobody listens at ``bootstrap``."""
     await somebody_listens(bootstrap)
-    async with AdminClient(bootstrap_servers=bootstrap, default_api_timeout_ms=ANSWER_TIMEOUT_MS) as admin:
+    async with AdminClient(**client_settings(bootstrap), default_api_timeout_ms=ANSWER_TIMEOUT_MS) as admin:
         return await work(admin)
 
 

@@ -37,6 +37,7 @@ from minikafka.cli.formats import (
 from minikafka.cli.running import ANSWER_TIMEOUT_MS, INTERRUPTED, Signals, first_of, run_until_asked, somebody_listens
 from minikafka.cli.starts import BEGINNING, END, FORMS, Start, parse_start
 from minikafka.cli.tables import OutputFile, bootstrap_option, many, topic_argument
+from minikafka.cli.tls import client_settings
 from minikafka.client.settings import ASSIGNORS
 from minikafka.errors import UnknownTopicOrPartition
 from minikafka.types import Offset, TopicPartition
@@ -258,7 +259,7 @@ class Reading:
         """Read until there is a reason to end; True if that was a signal."""
         consumer = Consumer(
             self.topic,
-            bootstrap_servers=self.bootstrap,
+            **client_settings(self.bootstrap),
             auto_offset_reset="latest" if self.begin == END else "earliest",
             max_poll_records=POLL_RECORDS_MAX,
             default_api_timeout_ms=ANSWER_TIMEOUT_MS,

@@ -13,6 +13,7 @@ import re
 import resource
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import aiohttp
 from minikafka import AdminClient, __version__
 from minikafka.cli.doctor_checks import AGREED, BrokerFacts, ClusterFacts, DirectoryFacts
 from minikafka.cli.settings import broker_settings
+from minikafka.cli.tls import client_settings, tls_context
 from minikafka.client.structs import ConfigResource
 from minikafka.errors import ProtocolError, WorldError, in_words
 from minikafka.log.checkpoint import BadCheckpoint, parse_meta_properties
@@ -38,7 +40,7 @@ from minikafka.world.asking import Asker
 from minikafka.world.read_disk import ReadDisk
 
 DIAL_TIMEOUT_S = 3.0
-PATIENCE = {"default_api_timeout_ms": 5_000, "request_timeout_ms": 2_500}
+PATIENCE: dict[str, Any] = {"default_api_timeout_ms": 5_000, "request_timeout_ms": 2_500}
 
 SETTINGS_ASKED = (*AGREED, "queued.max.request.bytes")
 
@@ -49,7 +51,10 @@ _SAMPLE = re.compile(
 
 async def gather(bootstrap: str) -> ClusterFacts:
     """Ask the cluster, every broker of it, and what lies around them. Raises when no bootstrap server answers."""
-    async with Asker(bootstrap) as asker, aiohttp.ClientSession() as http:
+    tls = tls_context(bootstrap)
+    session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=tls or True))
+    async with Asker(bootstrap, tls) as asker, session:
+        http = _Pages(session, "http" if tls is None else "https")
         metadata: MetadataResponse = await asker.ask_any(MetadataRequest(topics=()), DIAL_TIMEOUT_S)
         registered = await _registered(http, asker, metadata)
         brokers = [await _broker(asker, http, node, address) for node, address in sorted(registered.items())]
@@ -58,11 +63,28 @@ async def gather(bootstrap: str) -> ClusterFacts:
     return facts
 
 
-async def _registered(http: aiohttp.ClientSession, asker: Asker, metadata: MetadataResponse) -> dict[int, Address]:
+@dataclass(frozen=True, slots=True)
+class _Pages:
+    """What brokers show over HTTP."""
+
+    session: aiohttp.ClientSession
+    scheme: str
+
+    async def get(self, address: Address, path: str, *, any_status: bool = False) -> str | None:
+        """The text of a page; None: the broker does not answer, or not with 200."""
+        timeout = aiohttp.ClientTimeout(total=DIAL_TIMEOUT_S)
+        try:
+            async with self.session.get(f"{self.scheme}://{address}{path}", timeout=timeout) as answer:
+                return await answer.text() if answer.status == 200 or any_status else None
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            return None
+
+
+async def _registered(http: _Pages, asker: Asker, metadata: MetadataResponse) -> dict[int, Address]:
     """Every registered broker, also those that are fenced: clients learn of the others only."""
     living = {each.node_id: Address(each.host, each.port) for each in metadata.brokers}
     for address in (*living.values(), *asker.addresses):
-        text = await _get(http, address, "/v1/cluster")
+        text = await http.get(address, "/v1/cluster")
         if text is None:
             continue
         with contextlib.suppress(ValueError, KeyError, TypeError):
@@ -71,7 +93,7 @@ async def _registered(http: aiohttp.ClientSession, asker: Asker, metadata: Metad
     return living
 
 
-async def _broker(asker: Asker, http: aiohttp.ClientSession, node: int, address: Address) -> BrokerFacts:
+async def _broker(asker: Asker, http: _Pages, node: int, address: Address) -> BrokerFacts:
     facts = BrokerFacts(node, address)
     try:
         before = time.time_ns()
@@ -85,10 +107,10 @@ async def _broker(asker: Asker, http: aiohttp.ClientSession, node: int, address:
     except ProtocolError as error:
         facts.unreachable = error.message.rpartition(f"{address}: ")[2].removeprefix("no connection: ")
         return facts
-    ready = await _get(http, address, "/readyz", any_status=True)
+    ready = await http.get(address, "/readyz", any_status=True)
     if ready is not None:
         facts.ready = _missing(ready)
-    for line in (await _get(http, address, "/metrics") or "").splitlines():
+    for line in (await http.get(address, "/metrics") or "").splitlines():
         sample = _SAMPLE.match(line)
         if sample:
             facts.metrics = {**facts.metrics, sample.group(1): float(sample.group(2))}
@@ -106,17 +128,9 @@ def _missing(readiness: str) -> str:
     return str(status.get("detail") or status.get("message") or status.get("missing") or "")
 
 
-async def _get(http: aiohttp.ClientSession, address: Address, path: str, *, any_status: bool = False) -> str | None:
-    try:
-        async with http.get(f"http://{address}{path}", timeout=aiohttp.ClientTimeout(total=DIAL_TIMEOUT_S)) as answer:
-            return await answer.text() if answer.status == 200 or any_status else None
-    except (aiohttp.ClientError, TimeoutError, OSError):
-        return None
-
-
 async def _from_admin(bootstrap: str, facts: ClusterFacts) -> None:
     try:
-        async with AdminClient(bootstrap_servers=bootstrap, **PATIENCE) as admin:
+        async with AdminClient(**client_settings(bootstrap), **PATIENCE) as admin:
             await _ask_admin(admin, facts)
     except (ProtocolError, WorldError) as error:
         facts.quorum_silent = facts.quorum_silent or str(error)

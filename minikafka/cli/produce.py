@@ -30,6 +30,7 @@ from minikafka.cli.running import (
     somebody_listens,
 )
 from minikafka.cli.tables import OutputFile, bootstrap_option, console, many, print_json, topic_argument
+from minikafka.cli.tls import client_settings
 from minikafka.errors import UNKNOWN, MessageTooLarge, ProtocolError, UnknownTopicOrPartition
 
 PROGRESS_INTERVAL_S = 1.0
@@ -184,7 +185,7 @@ class Tally:
 
 async def _produce(tally: Tally, asked: Sending, signals: Signals) -> None:
     producer = Producer(
-        bootstrap_servers=asked.bootstrap,
+        **client_settings(asked.bootstrap),
         ledger=asked.ledger,
         acks="all" if asked.acks == "all" else int(asked.acks),
         default_api_timeout_ms=ANSWER_TIMEOUT_MS,

@@ -20,6 +20,7 @@ from minikafka.cli import kafka_layout
 from minikafka.cli.admin import fail_with, parse_partition, partition_in, read_json, with_admin
 from minikafka.cli.running import Commands, Failure, Misuse, run
 from minikafka.cli.tables import OutputFile, bootstrap_option, kafka_output_option, print_json, print_lines, print_table
+from minikafka.cli.tls import tls_context
 from minikafka.cli.watching import show, watch_option
 from minikafka.client.structs import Reassignment
 from minikafka.errors import ProtocolError
@@ -322,7 +323,7 @@ async def _progress(bootstrap: str, names: Sequence[TopicPartition] | None) -> l
     by_leader: dict[NodeId, list[Progress]] = {}
     for each in found:
         by_leader.setdefault(states[each.name].leader, []).append(each)
-    async with Asker(bootstrap) as asker:
+    async with Asker(bootstrap, tls_context(bootstrap)) as asker:
         for leader, group in sorted(by_leader.items()):
             if leader in where:
                 await _ask_leader(asker, where[leader], group)

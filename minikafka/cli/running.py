@@ -222,7 +222,7 @@ async def somebody_listens(bootstrap: str) -> None:
     InvalidConfig for a malformed ``bootstrap``.
     """
     reason = ""
-    for address in parse_bootstrap(bootstrap):
+    for address in parse_bootstrap(bootstrap, https=True):
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 _, writer = await asyncio.open_connection(address.host, address.port)

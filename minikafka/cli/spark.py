@@ -18,7 +18,7 @@ import click
 
 from minikafka.cli.audit import compared_options, node_folders, partitions_in, segments_of
 from minikafka.cli.running import FAILED, Commands, Failure
-from minikafka.cli.tables import bootstrap_option, output_option, print_json, print_table
+from minikafka.cli.tables import output_option, plain_bootstrap_option, print_json, print_table
 from minikafka.spark.java import NoJava
 from minikafka.spark.jobs.archive import archive as run_archive
 from minikafka.spark.jobs.flights import Summary
@@ -110,7 +110,7 @@ Examples:
   minikafka spark flights -b 127.0.0.1:9092 --into /tmp/delays --checkpoint /tmp/place
   minikafka spark flights -b 127.0.0.1:9092 --into /tmp/delays --checkpoint /tmp/place --summary-topic delays""",
 )
-@bootstrap_option
+@plain_bootstrap_option
 @click.option("--topic", default="flights", show_default=True, help="Flights as `minikafka demo` sends them.")
 @click.option("--into", required=True, type=click.Path(file_okay=False), help="Folder for closed windows, as Parquet.")
 @click.option("--checkpoint", required=True, type=click.Path(file_okay=False), help="Where the query keeps its place.")
@@ -182,7 +182,7 @@ Examples:
   minikafka spark archive orders -b 127.0.0.1:9092 --into s3a://lake/orders --checkpoint s3a://lake/place --follow""",
 )
 @click.argument("topic")
-@bootstrap_option
+@plain_bootstrap_option
 @click.option("--into", required=True, type=click.Path(file_okay=False), help="Folder for Parquet, by topic and day.")
 @click.option("--checkpoint", required=True, type=click.Path(file_okay=False), help="Where the query keeps its place.")
 @click.option("--follow", is_flag=True, help="Go on with what comes later, until Ctrl-C.")

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from rich.cells import cell_len
 
+from minikafka.cli.tls import tls_options
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -67,7 +69,12 @@ class OutputFile(click.Path):
 
 
 def bootstrap_option(function: Decorated) -> Decorated:
-    """``-b``, also from the environment."""
+    """``-b`` and the options of TLS, also from the environment."""
+    return plain_bootstrap_option(tls_options(function))
+
+
+def plain_bootstrap_option(function: Decorated) -> Decorated:
+    """``-b`` of commands that connect without TLS only."""
     return click.option(
         "-b",
         "--bootstrap-server",

@@ -13,6 +13,7 @@ import aiohttp
 
 from minikafka.addresses import parse_bootstrap
 from minikafka.cli.running import CONNECT_TIMEOUT_S, Failure
+from minikafka.cli.tls import tls_context
 from minikafka.types import Address
 
 ANSWER_TIMEOUT_S = 20.0
@@ -31,18 +32,23 @@ class V1:
     """The doors of the brokers at ``bootstrap``. An async context manager."""
 
     def __init__(self, bootstrap: str) -> None:
-        self.addresses: tuple[Address, ...] = parse_bootstrap(bootstrap)
+        self.addresses: tuple[Address, ...] = parse_bootstrap(bootstrap, https=True)
+        self._tls = tls_context(bootstrap)
         self._bootstrap = bootstrap
 
     async def __aenter__(self) -> Self:
         timeout = aiohttp.ClientTimeout(total=ANSWER_TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S)
-        self._http = aiohttp.ClientSession(timeout=timeout)
+        self._http = aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(ssl=self._tls or True))
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._http.close()
+
+    @property
+    def scheme(self) -> str:
+        return "http" if self._tls is None else "https"
 
     async def anybody(self, method: str, path: str, document: Any = None) -> Any:
         """The answer of the first broker that can be reached. Failure when none can, Refusal when it says no."""
@@ -55,7 +61,7 @@ class V1:
     async def of(self, address: Address, method: str, path: str, document: Any = None) -> Any:
         """The answer of one broker; None when it cannot be reached. Refusal when it says no."""
         try:
-            async with self._http.request(method, f"http://{address}{path}", json=document) as response:
+            async with self._http.request(method, f"{self.scheme}://{address}{path}", json=document) as response:
                 text = await response.text()
                 status = response.status
         except (aiohttp.ClientConnectionError, TimeoutError):

@@ -120,7 +120,7 @@ class ClientConfig:
     @property
     def bootstrap(self) -> tuple[Address, ...]:
         """The bootstrap servers as addresses."""
-        return parse_bootstrap(self._servers)
+        return parse_bootstrap(self._servers, https=True)
 
     @property
     def uses_tls(self) -> bool:

@@ -23,7 +23,7 @@ class Asker:
     """Typed requests to brokers; an async context manager. InvalidConfig for a malformed ``bootstrap``."""
 
     def __init__(self, bootstrap: str, tls: SSLContext | None = None) -> None:
-        self.addresses = parse_bootstrap(bootstrap)
+        self.addresses = parse_bootstrap(bootstrap, https=tls is not None)
         self._tls = tls
         self._real: RealWorld | None = None
 

@@ -1,0 +1,105 @@
+"""The command line over TLS: --ca, --cert and --cert-key at every command that has -b."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from minikafka.addresses import parse_bootstrap
+from minikafka.cli.root import COMMANDS, root
+from minikafka.errors import InvalidConfig
+from minikafka.testing.local_cluster import LocalCluster
+from minikafka.testing.plugin import QUICK
+
+pytestmark = [pytest.mark.e2e]
+
+NAMES = {"ssl_cafile": "--ca", "ssl_certfile": "--cert"}
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """One broker that requires client certificates."""
+    with LocalCluster(1, config={**QUICK, "ssl.client.auth": "required"}, tls=True) as running:
+        yield running
+
+
+def command(*words: str, **environment: str) -> Result:
+    return CliRunner().invoke(root, words, env=environment)
+
+
+def process(*words: str, text: str = "") -> str:
+    """What a command that reads or writes records prints."""
+    line = [sys.executable, "-m", "minikafka", *words]
+    return subprocess.run(line, input=text, capture_output=True, text=True, check=True, timeout=120).stdout
+
+
+def options(cluster: LocalCluster) -> list[str]:
+    settings = cluster.client_settings("cli")
+    return ["-b", cluster.bootstrap, *(word for name, option in NAMES.items() for word in (option, settings[name]))]
+
+
+def test_commands_work_with_a_client_certificate(cluster: LocalCluster):
+    """Through the admin client, the producer, the consumer, HTTP, and single requests."""
+    tls = options(cluster)
+    assert command("topics", "create", "orders", *tls).exit_code == 0
+    assert '"acknowledged":2' in process("produce", "orders", *tls, text="tea\nmilk\n")
+    assert process("consume", "orders", "--from-beginning", "--exit-at-end", *tls) == "tea\nmilk\n"
+    for words in (
+        ["topics", "describe", "orders"],
+        ["offsets", "orders"],
+        ["explain", "orders-0"],
+        ["connections"],
+        ["quorum", "describe"],
+        ["groups", "list"],
+        ["reassign", "status"],
+        ["config", "describe", "--topic", "orders"],
+    ):
+        done = command(*words, *tls)
+        assert done.exit_code == 0, (words, done.output)
+    # It looks at pages and at requests of every broker.
+    looked = command("doctor", *tls, "-o", "json")
+    assert '"brokers":1' in looked.output
+    assert "nobody answers" not in looked.output
+
+
+def test_files_come_from_the_environment_too(cluster: LocalCluster):
+    """As MINIKAFKA_BOOTSTRAP does; https:// alone needs a CA that the system trusts."""
+    settings = cluster.client_settings("cli")
+    files = {"MINIKAFKA_CA": settings["ssl_cafile"], "MINIKAFKA_CERT": settings["ssl_certfile"]}
+    listed = command("topics", "list", "-b", f"https://{cluster.bootstrap}", **files)
+    assert listed.exit_code == 0, listed.output
+    refused = command("connections", "-b", f"https://{cluster.bootstrap}")
+    assert refused.exit_code == 1
+
+
+def test_a_file_that_cannot_be_used_is_named(cluster: LocalCluster):
+    """One sentence, exit code 2."""
+    for words in (["topics", "list"], ["connections"], ["consume", "orders"]):
+        refused = command(*words, "-b", cluster.bootstrap, "--ca", "/no/such/file")
+        assert refused.exit_code == 2
+        assert "/no/such/file: the file does not exist" in refused.output
+
+
+def test_what_connects_in_plain_text_refuses_https():
+    """Audits and the source for Spark read bootstrap servers so: they would send everything in plain text."""
+    with pytest.raises(InvalidConfig, match="asks for TLS, which cannot be used here"):
+        parse_bootstrap("a:1,https://b:2")
+    assert parse_bootstrap("a:1,https://b:2", https=True) == (("a", 1), ("b", 2))
+
+
+def test_every_command_that_connects_has_the_options():
+    """But audit and spark, which connect in plain text."""
+    context = click.Context(root)
+    lacking = set()
+    for name in COMMANDS:
+        found = root.get_command(context, name)
+        subcommands = found.commands.values() if isinstance(found, click.Group) else [found]
+        for each in subcommands:
+            given = {option for param in each.params for option in param.opts}
+            if "-b" in given and not {"--ca", "--cert", "--cert-key"} <= given:
+                lacking.add(name)
+    assert lacking == {"audit", "spark"}
