@@ -25,7 +25,14 @@ GENERATED_SIZE = 18
 """Random bytes of a generated password, which has four characters for three of them."""
 
 
-@click.group(cls=Commands)
+@click.group(
+    cls=Commands,
+    epilog="""\b
+Examples:
+  minikafka users add alice
+  minikafka users list
+  minikafka users remove alice""",
+)
 def command() -> None:
     """List users; add, change and remove their SCRAM credentials.
 
@@ -110,7 +117,13 @@ def add(
         click.echo(password)
 
 
-@command.command("list")
+@command.command(
+    "list",
+    epilog="""\b
+Examples:
+  minikafka users list
+  minikafka users list -o json""",
+)
 @bootstrap_option
 @list_output_option
 def list_users(bootstrap: str, output: str) -> None:

@@ -44,6 +44,7 @@ from minikafka.cli import (
     topics,
     transactions,
     up,
+    users,
 )
 from minikafka.cli.produce import Tally
 from minikafka.cli.quorum import to_json as quorum_json
@@ -80,6 +81,7 @@ MODULES: dict[str, ModuleType] = {
     "offsets": offsets,
     "config": config,
     "acls": acls,
+    "users": users,
     "certs": certs,
     "reassign": reassign,
     "explain": explain,
@@ -147,7 +149,7 @@ def test_the_commands_of_the_issue_exist():
 LISTS = """topics/list topics/describe topics/delete-records config/show config/describe config/alter offsets elect/preferred
     elect/unclean reassign/generate reassign/execute reassign/status reassign/cancel groups/list groups/describe
     groups/members groups/state groups/reset-offsets groups/delete-offsets groups/delete quorum/describe faults/add
-    faults/list lab/list chaos/list doctor connections consume acls/add acls/list acls/remove transactions/list
+    faults/list lab/list chaos/list doctor connections consume acls/add acls/list acls/remove users/list transactions/list
     transactions/describe transactions/describe-producers transactions/find-hanging transactions/abort""".split()
 
 
