@@ -46,6 +46,7 @@ LEVELS: dict[str, int] = {
     "quorum_leader_disputed": WARNING,
     "client_connection_refused": WARNING,
     "client_authentication_failed": WARNING,
+    "tls_reload_failed": WARNING,
     "client_login_failed": WARNING,
     "connection_limit_exceeded": WARNING,
     "leader_lost": WARNING,

@@ -8,7 +8,7 @@ everything else that goes wrong, the deadline and every other status but 200 inc
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from ssl import SSLContext
 
@@ -39,9 +39,10 @@ class HttpNetwork:
 
     ``doors`` mounts other routes on every server; ``translate`` lets ``/rpc`` take JSON. Both may be set later, before
     :meth:`serve`. ``gate`` says who may ask; without one, every client that uses an address or a name of loopback.
-    ``quota`` limits the connections of all servers together. ``tls`` has each listener that
-    uses TLS, by name; with ``client_tls`` all calls use TLS. ``kafka_only`` names listeners that refuse HTTP. ``links``
-    is where faults strike, in tests. ``client_id`` is how calls name their sender to the peers. Sizes are in bytes.
+    ``quota`` limits the connections of all servers together. ``tls`` has each listener that uses TLS, by name. With
+    ``client_tls``, which returns the context for a new connection, all calls use TLS. ``kafka_only`` names listeners
+    that refuse HTTP. ``links`` is where faults strike, in tests. ``client_id`` is how calls name their sender to the
+    peers. Sizes are in bytes.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class HttpNetwork:
         gate: Gate | None = None,
         quota: ConnectionQuota | None = None,
         tls: Mapping[str, ServerTls] | None = None,
-        client_tls: SSLContext | None = None,
+        client_tls: Callable[[], SSLContext] | None = None,
         kafka_only: Collection[str] = (),
         request_max_bytes: int = 100 * MIB,
         queued_max_bytes: int = 64 * MIB,

@@ -17,7 +17,7 @@ import errno
 import re
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import cast
 from urllib.parse import quote
@@ -240,7 +240,7 @@ class HttpClient:
         connect_timeout_s: float,
         idle_s: float,
         headers: Mapping[str, str] | None = None,
-        tls: ssl.SSLContext | None = None,
+        tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
         self.tls = tls
         self._more = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
@@ -290,7 +290,7 @@ class HttpClient:
         try:
             async with asyncio.timeout_at(min(deadline, give_up)):
                 _, connection = await loop.create_connection(
-                    lambda: _Connection(self, peer), peer.host, peer.port, ssl=self.tls
+                    lambda: _Connection(self, peer), peer.host, peer.port, ssl=None if self.tls is None else self.tls()
                 )
         except TimeoutError:
             if deadline <= give_up:

@@ -33,7 +33,7 @@ from minikafka.world.instruments import Instruments
 from minikafka.world.link_faults import LinkEnd
 from minikafka.world.machine_faults import MachineFaults
 from minikafka.world.os_disk import OsDisk
-from minikafka.world.tls import ServerTls, broker_context, server_contexts
+from minikafka.world.tls import ServerTls, reloaded_broker_context, server_contexts
 
 LEVEL_NAMES = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 """The values of ``mk.log.level``."""
@@ -115,9 +115,10 @@ def real_world(
     """
     level = log_level if log_level is not None else INFO if config is None else LEVEL_NAMES[config.log_level]
     if config is None:
-        network = HttpNetwork(client_tls=client_tls)
+        network = HttpNetwork(client_tls=None if client_tls is None else lambda: client_tls)
         return RealWorld(data_dir=data_dir, network=network, events=EventLog(stream=log_stream, level=level))
     contexts = server_contexts(config)
+    calling = reloaded_broker_context(config) if config.brokers_use_tls else None
     mapping = PrincipalMapping(config.ssl_principal_mapping_rules)
     options: dict[str, Any] = {
         "gate": Gate.of(config),
@@ -126,7 +127,6 @@ def real_world(
         "queued_max_bytes": config.queued_max_request_bytes,
         "idle_timeout_s": config.connections_max_idle_ms / 1000,
         "client_id": f"broker-{config.node_id}",
-        "client_tls": broker_context(config) if config.brokers_use_tls else None,
     }
     events = EventLog(
         node=str(config.node_id),
@@ -140,8 +140,12 @@ def real_world(
     # The brokers' own listener has no name in contexts.
     main = config.inter_broker_listener.name
     options["tls"] = {
-        "" if name == main else name: ServerTls(context, mapping, limiter) for name, context in contexts.items()
+        "" if name == main else name: ServerTls(reloaded.for_server(), mapping, limiter)
+        for name, reloaded in contexts.items()
     }
+    for reloaded in (*contexts.values(), *(() if calling is None else (calling,))):
+        reloaded.events = events
+    options["client_tls"] = None if calling is None else lambda: calling.context
     options["quota"] = ConnectionQuota(
         limit=config.max_connections,
         limit_per_ip=config.max_connections_per_ip,

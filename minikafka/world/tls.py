@@ -5,7 +5,10 @@ Rules for this file:
 1. A setting that cannot be used is InvalidConfig with the setting's name. The message has no part of a file's content.
 2. A client is who its certificate says (``security/principals.py``). A client without a certificate is anonymous; one
    whose certificate gives no principal is disconnected.
-3. TLS 1.2 is the oldest version. Sessions are not resumed: a resumed session is not verified again, so a client could
+3. Files are read again when they change, at the next handshake. New contexts are built whole: a certificate that was
+   loaded into a context in use, and does not fit its key, would break every later handshake. What cannot be used is
+   logged, and the old files stay in use.
+4. TLS 1.2 is the oldest version. Sessions are not resumed: a resumed session is not verified again, so a client could
    use a certificate after its CA was removed.
 """
 
@@ -15,12 +18,16 @@ import asyncio
 import os
 import re
 import ssl
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from minikafka.broker.event_limiter import EventLimiter
 from minikafka.config import BrokerConfig
 from minikafka.errors import InvalidConfig, in_words
+from minikafka.ports import Events
 from minikafka.security.principals import NotAuthenticated, PrincipalMapping
 from minikafka.types import ANONYMOUS
 
@@ -31,6 +38,9 @@ _VERIFY = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ss
 _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 
 _CERTIFICATE = re.compile("-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
+
+RELOAD_S = 10.0
+"""Files are looked at no more often than this."""
 
 # Permissions of users that are neither the file's owner nor in its group.
 _OTHERS = 0o007
@@ -56,13 +66,76 @@ class ServerTls:
             return None
 
 
-def server_contexts(config: BrokerConfig) -> dict[str, ssl.SSLContext]:
+class Reloaded:
+    """A context that is built again when one of its files has changed."""
+
+    def __init__(self, build: Callable[[], ssl.SSLContext], paths: Iterable[str]) -> None:
+        """Build the first one. Raises InvalidConfig."""
+        self._build = build
+        self._paths = tuple(filter(None, paths))
+        self._read = self._state()
+        self._looked_at = time.monotonic()
+        self._context = build()
+        self.events: Events | None = None
+        """Gets ``tls_reloaded`` and ``tls_reload_failed``."""
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """The context for the next handshake."""
+        now = time.monotonic()
+        if now - self._looked_at >= RELOAD_S:
+            self._looked_at = now
+            state = self._state()
+            if state != self._read:
+                self._read = state
+                self._reload()
+        return self._context
+
+    def for_server(self) -> ssl.SSLContext:
+        """Return a context for ``create_server``, whose handshakes use :attr:`context`.
+
+        What a handshake requires of clients is the first context's: ``ssl.client.auth`` does not change.
+        """
+
+        def chosen(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+            connection.context = self.context
+
+        listening = self._build()
+        # OpenSSL calls it also for clients that send no name.
+        listening.sni_callback = chosen
+        return listening
+
+    def _reload(self) -> None:
+        kind, facts = "tls_reloaded", {}
+        try:
+            self._context = self._build()
+        except InvalidConfig as error:
+            kind, facts = "tls_reload_failed", {"why": error.message}
+        if self.events is not None:
+            self.events(kind, files=",".join(self._paths), **facts)
+
+    def _state(self) -> tuple[tuple[int, int, int] | None, ...]:
+        return tuple(map(_state_of, self._paths))
+
+
+def _state_of(path: str) -> tuple[int, int, int] | None:
+    """What changes with a file; None: there is none. Kubernetes swaps a symbolic link, which stat follows."""
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def server_contexts(config: BrokerConfig) -> dict[str, Reloaded]:
     """Return the context of each TLS listener, by name. Raises InvalidConfig, as :func:`server_context`.
 
     As in Kafka, ``ssl.client.auth`` is for SSL listeners: at SASL_SSL listeners clients have no certificate.
     """
+    paths = config.ssl_keystore_location, config.ssl_truststore_location
+    plain, with_login = config, replace(config, ssl_client_auth="none")
     return {
-        name: server_context(replace(config, ssl_client_auth="none") if name in config.sasl_listeners else config)
+        name: Reloaded(partial(server_context, with_login if name in config.sasl_listeners else plain), paths)
         for name in config.tls_listeners
     }
 
@@ -85,6 +158,11 @@ def server_context(config: BrokerConfig) -> ssl.SSLContext:
         _load_trust(context, config.ssl_truststore_location)
     context.verify_mode = _VERIFY[config.ssl_client_auth]
     return context
+
+
+def reloaded_broker_context(config: BrokerConfig) -> Reloaded:
+    """As :func:`broker_context`, read again when the files change."""
+    return Reloaded(partial(broker_context, config), (config.ssl_keystore_location, config.ssl_truststore_location))
 
 
 def broker_context(config: BrokerConfig) -> ssl.SSLContext:
