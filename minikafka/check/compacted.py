@@ -6,9 +6,11 @@
 - A tombstone goes after all that it deletes: who lacks it has no earlier record of its key. Who never had it, for it
   was gone when it came to copy it (``ReplicaBatches.missed``), may have one that all others lack, though some replica
   still has the tombstone.
+- A record of a transaction that no replica knows as committed below its watermark replaces nothing, and any replica may
+  lack it: it was aborted, or is open, and one that has read the ABORT marker removes it.
 
-So the last value of every key is on every replica. Rules for this file: two passes in log order; of each key a digest
-and an offset per replica are held, of the records one at a time.
+So the last committed value of every key is on every replica. Rules for this file: a few passes in log order; of each
+key a digest and an offset per replica are held, of the records one at a time.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from minikafka.check.findings import MISSING, Diverged
 from minikafka.check.logs import Comparison, LogBatch, ReplicaBatches
 from minikafka.types import NO_EPOCH, NO_OFFSET, Epoch, NodeId, Offset, TopicPartition
 from minikafka.wire.batch import RecordBatch
+from minikafka.wire.markers import marker_of
 from minikafka.wire.rewrite import RecordSlice, slices
 
 
@@ -33,6 +36,8 @@ class _Row(NamedTuple):
     has_value: bool
     content: bytes
     """A digest of time, key, value and headers."""
+    is_committed: bool
+    """False: its transaction was aborted, or has no marker."""
 
 
 class _Walk:
@@ -40,6 +45,8 @@ class _Walk:
 
     def __init__(self, replica: ReplicaBatches) -> None:
         self.replica = replica
+        self.uncommitted: set[Offset] = set()
+        """Base offsets of batches whose transactions no replica knows as committed."""
         self.missed = {_digest(key): offset for key, offset in replica.missed.items()}
         self.last_of_key: dict[bytes, Offset] = {}
         """Below this replica's watermark, by the word of all replicas."""
@@ -53,6 +60,19 @@ class _Walk:
     def node(self) -> NodeId:
         return self.replica.node
 
+    def fates(self) -> Iterator[tuple[Offset, bool]]:
+        """Base offset of each batch of a transaction below the watermark, and whether it is known as committed."""
+        begun: dict[int, list[Offset]] = {}
+        for batch in self.replica.batches:
+            header = RecordBatch.of(batch.data)
+            if not header.is_transactional or batch.base_offset >= self.replica.high_watermark:
+                continue
+            if not header.is_control:
+                begun.setdefault(header.producer_id, []).append(batch.base_offset)
+            elif (marker := marker_of(header)) is not None:
+                yield from ((offset, marker.is_commit) for offset in begun.pop(header.producer_id, ()))
+        yield from ((offset, False) for offsets in begun.values() for offset in offsets)
+
     def rows(self) -> Iterator[_Row]:
         """The records between the replica's marks, from the beginning."""
         low, high = self.replica.log_start, self.replica.high_watermark
@@ -63,11 +83,11 @@ class _Walk:
                 header = RecordBatch.of(batch.data)
                 for record in () if header.is_control else slices(header):
                     if low <= record.offset < high:
-                        yield _row(batch, record, header)
+                        yield _row(batch, record, header, is_committed=batch.base_offset not in self.uncommitted)
 
     def note(self, row: _Row) -> None:
         """Some replica has this record: below this one's watermark it may be the last of its key."""
-        if row.key is not None and row.offset < self.replica.high_watermark:
+        if row.key is not None and row.is_committed and row.offset < self.replica.high_watermark:
             self.last_of_key[row.key] = max(row.offset, self.last_of_key.get(row.key, NO_OFFSET))
 
     def begin(self) -> None:
@@ -76,13 +96,13 @@ class _Walk:
         self.current = next(self._rows, None)
 
     def advance(self) -> None:
-        if self.current is not None and self.current.key is not None:
+        if self.current is not None and self.current.key is not None and self.current.is_committed:
             self.held_of_key[self.current.key] = self.current.offset
         self.current = next(self._rows, None)
 
     def may_lack(self, row: _Row) -> bool:
         """Is there a reason that a record which another replica has is not here?"""
-        if row.key is None or self.last_of_key.get(row.key, NO_OFFSET) > row.offset:
+        if row.key is None or not row.is_committed or self.last_of_key.get(row.key, NO_OFFSET) > row.offset:
             return True
         return not row.has_value and (
             row.key not in self.held_of_key or self.missed.get(row.key, NO_OFFSET) >= row.offset
@@ -93,12 +113,12 @@ class _Walk:
         return row.key is not None and self.missed.get(row.key, NO_OFFSET) > row.offset
 
 
-def _row(batch: LogBatch, record: RecordSlice, header: RecordBatch) -> _Row:
+def _row(batch: LogBatch, record: RecordSlice, header: RecordBatch, *, is_committed: bool) -> _Row:
     # Offset delta, key, value, headers: what compaction copies; the timestamp delta is counted from another base.
     content = hashlib.blake2b(record.tail, digest_size=12, salt=record.timestamp.to_bytes(8, signed=True))
     content.update(header.timestamp_type.to_bytes(1))
     key = None if record.key is None else _digest(record.key)
-    return _Row(record.offset, batch.leader_epoch, key, record.has_value, content.digest())
+    return _Row(record.offset, batch.leader_epoch, key, record.has_value, content.digest(), is_committed)
 
 
 def _digest(key: bytes | memoryview) -> bytes:
@@ -106,8 +126,13 @@ def _digest(key: bytes | memoryview) -> bytes:
 
 
 def compare_compacted(partition: TopicPartition, replicas: Sequence[ReplicaBatches]) -> Comparison:
-    """As ``compare_replicas``, record by record; ``batches`` of each are gone over twice. CorruptMessage."""
+    """As ``compare_replicas``, record by record; ``batches`` of each are gone over several times. CorruptMessage."""
     walks = [_Walk(replica) for replica in sorted(replicas, key=lambda replica: replica.node)]
+    uncommitted = {offset for walk in walks for offset, is_committed in walk.fates() if not is_committed}
+    if uncommitted:
+        uncommitted -= {offset for walk in walks for offset, is_committed in walk.fates() if is_committed}
+    for walk in walks:
+        walk.uncommitted = uncommitted
     for walk in walks:
         for row in walk.rows():
             for other in walks:

@@ -21,7 +21,7 @@ class LogBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaBatches:
-    """One replica's log: its marks, and its batches in log order; gone over once, or twice when it is compacted."""
+    """One replica's log: its marks, and its batches in log order; read several times when it is compacted."""
 
     node: NodeId
     high_watermark: Offset

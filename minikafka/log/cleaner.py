@@ -3,7 +3,7 @@ replace (KAFKA-FACTS 1.5).
 
 Rules for this file:
 
-1. What stays is decided in ``compaction.py``, how files change places in ``swap.py``; this reads, writes and waits.
+1. What stays is decided in ``batch_filter.py``, how files change places in ``swap.py``; this reads, writes and waits.
 2. It gives the loop its turn after every few batches, and then looks whether the segments are still there: retention, a
    cut or the end of the log may have come first. What was swapped in by then stands, the rest waits for the next round.
 3. Every batch is checked against its checksum before it is believed: damage is not rewritten under a good one.
@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 from minikafka.config import TopicConfig
 from minikafka.errors import CorruptMessage
-from minikafka.log.compaction import DirtyRange, OffsetMap, SegmentFacts, grouped, is_opaque, stays
+from minikafka.log.batch_filter import BatchFilter
+from minikafka.log.compaction import DirtyRange, SegmentFacts, grouped
 from minikafka.log.durability import Durability
 from minikafka.log.epochs import EpochCache
-from minikafka.log.producer_state import ProducerState
 from minikafka.log.scan import Damage, scan
 from minikafka.log.segment import RELATIVE_MAX, Segment
 from minikafka.log.segment_store import SegmentStore
@@ -27,8 +27,7 @@ from minikafka.log.swap import SegmentSwap, Sources, settle
 from minikafka.ports import Disk
 from minikafka.types import NO_EPOCH, NO_OFFSET, Offset
 from minikafka.wire.batch import RecordBatch
-from minikafka.wire.decompression import decompression_limit
-from minikafka.wire.rewrite import delete_horizon, emptied, slices, thinned
+from minikafka.wire.rewrite import emptied
 
 Pause = Callable[[int], Awaitable[None]]
 """Awaited after so many bytes were read or written."""
@@ -87,7 +86,6 @@ class Cleaner:
         self._store = store
         self._durability = durability
         self._config = config
-        self._limit = decompression_limit(config.max_message_bytes)
         self._epochs = epochs
         self._facts_of = facts_of
         self._clock_ms = clock_ms
@@ -100,33 +98,42 @@ class Cleaner:
         # What a full disk stopped in the midst of a swap comes first: a new one would take its files' names.
         await settle(self._disk, self._folder, self._store)
         sources = [s for s in self._store.segments[:-1] if s.next_offset <= dirty.first_uncleanable]
-        offsets = OffsetMap(memory_bytes)
+        if not sources:
+            return self.cleaned
+        batches = BatchFilter(
+            self._config,
+            self._epochs,
+            self._store.producers,
+            self._store.aborted_transactions(sources[0].base_offset, sources[-1].next_offset),
+            first_uncleanable=dirty.first_uncleanable,
+            memory_bytes=memory_bytes,
+        )
+        offsets = batches.offsets
         try:
-            await self._map(sources, dirty, offsets)
+            await self._map(sources, dirty, batches)
             if offsets.end_offset == NO_OFFSET:
                 return self.cleaned
-            await self._rewrite([s for s in sources if s.base_offset < offsets.end_offset], offsets, dirty)
+            await self._rewrite([s for s in sources if s.base_offset < offsets.end_offset], batches)
         except _Interrupted:
             self.cleaned.was_interrupted = True
         else:
             self.cleaned.end_offset = offsets.end_offset
         self.cleaned.keys = len(offsets)
+        self.cleaned.keyless = batches.keyless
         return self.cleaned
 
-    async def _map(self, sources: list[Segment], dirty: DirtyRange, offsets: OffsetMap) -> None:
+    async def _map(self, sources: list[Segment], dirty: DirtyRange, batches: BatchFilter) -> None:
         watch = Sources(self._store, sources)
         for segment in sources:
             if segment.next_offset <= dirty.first_dirty:
                 continue
             for batch in _batches(segment):
-                if batch.next_offset > dirty.first_dirty and not offsets.take(
-                    batch, () if is_opaque(batch) else slices(batch, limit=self._limit)
-                ):
+                if batch.next_offset > dirty.first_dirty and not batches.take(batch):
                     self.cleaned.is_complete = False
                     return
                 await self._turn(batch.size, watch)
 
-    async def _rewrite(self, sources: list[Segment], offsets: OffsetMap, dirty: DirtyRange) -> None:
+    async def _rewrite(self, sources: list[Segment], batches: BatchFilter) -> None:
         groups: list[Sources] = []
         position = 0
         for count in grouped([self._facts_of(segment) for segment in sources], self._config):
@@ -138,7 +145,7 @@ class Cleaner:
             swap = SegmentSwap(self._disk, self._folder, self._store, self._durability, group)
             is_installed = False
             try:
-                if await self._write(swap, offsets, dirty):
+                if await self._write(swap, batches):
                     is_installed = await swap.install(self._on_swap)
                     if not is_installed:
                         raise _Interrupted
@@ -148,14 +155,13 @@ class Cleaner:
             self.cleaned.segments_before += len(group.segments)
             self.cleaned.segments_after += 1
 
-    async def _write(self, swap: SegmentSwap, offsets: OffsetMap, dirty: DirtyRange) -> bool:
+    async def _write(self, swap: SegmentSwap, batches: BatchFilter) -> bool:
         """Fill ``swap.cleaned``; False: it would be just what is there."""
         is_new = len(swap.sources.segments) > 1
         for segment in swap.sources.segments:
-            swap.cleaned.transactions.entries += segment.transactions.entries
             dropped: RecordBatch | None = None
             for batch in _batches(segment):
-                data = self._rewritten(batch, offsets, dirty)
+                data = batches.retained(batch, swap.cleaned.transactions, now_ms=self._clock_ms())
                 is_new |= data is not batch.data
                 dropped = None
                 if data is None:
@@ -167,29 +173,8 @@ class Cleaner:
                 self.cleaned.records_before += batch.record_count
             if dropped is not None:  # the last one: the end of the log, or where the next segment begins
                 self._append(swap.cleaned, emptied(dropped))
+        swap.last_marker_gone = batches.last_marker_gone
         return is_new
-
-    def _rewritten(self, batch: RecordBatch, offsets: OffsetMap, dirty: DirtyRange) -> bytes | memoryview | None:
-        """What stays of ``batch``: its own ``data`` when that is all, None when it is nothing."""
-        if is_opaque(batch):
-            return batch.data
-        now_ms = self._clock_ms()
-        found = list(slices(batch, limit=self._limit))
-        kept = [record for record in found if stays(record, batch, offsets, now_ms=now_ms)]
-        self.cleaned.keyless += sum(r.key is None for r in found) - sum(r.key is None for r in kept)
-        if not (
-            kept
-            or self._epochs.begins(batch.leader_epoch, batch.base_offset)
-            or _holds_last_sequence(batch, self._store.producers, dirty.first_uncleanable)
-        ):
-            return None
-        horizon = None
-        is_mapped = batch.next_offset <= offsets.end_offset
-        if is_mapped and delete_horizon(batch) is None and not all(record.has_value for record in kept):
-            horizon = now_ms + self._config.delete_retention_ms
-        if horizon is None and len(kept) == len(found):
-            return batch.data
-        return thinned(batch, kept, horizon=horizon)
 
     def _append(self, segment: Segment, data: bytes | memoryview) -> None:
         batch = RecordBatch.of(data)
@@ -214,11 +199,6 @@ class Cleaner:
             await self._pause(size)
             if not watch.are_unchanged:
                 raise _Interrupted
-
-
-def _holds_last_sequence(batch: RecordBatch, producers: ProducerState, end_offset: Offset) -> bool:
-    """Is it, of what may be cleaned, the last batch of a producer that may still send?"""
-    return batch.has_producer and producers.last_offset_before(batch.producer_id, end_offset) == batch.last_offset
 
 
 def _batches(segment: Segment) -> Iterator[RecordBatch]:

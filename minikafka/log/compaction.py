@@ -1,6 +1,6 @@
 """What compaction may do, and to which log first: Kafka's rules, pure (KAFKA-FACTS 1.5, KIP-58, KIP-354, KIP-534).
 
-Rules for this file:
+Rules for this file; ``batch_filter.py`` applies them, and those of transactions, to one batch after the other:
 
 1. A log is *clean* below its first dirty offset, where the last round of cleaning stopped, and *dirty* above it. Dirty
    records are cleaned by whole segments, never the active one, nothing above the last stable offset or younger than
@@ -94,13 +94,9 @@ def stays(record: RecordSlice, batch: RecordBatch, offsets: OffsetMap, *, now_ms
     return record.has_value or horizon is None or now_ms < horizon
 
 
-def is_opaque(batch: RecordBatch) -> bool:
-    """Is it a batch that stays unchanged, and replaces nothing?
-
-    Such are those of a transaction or of control records, whose meaning stands in other batches, and those with so many
-    records that one batch would hold up everything else.
-    """
-    return batch.is_control or batch.is_transactional or batch.record_count > RECORD_COUNT_MAX
+def is_long(batch: RecordBatch) -> bool:
+    """Return True if opening the batch would hold up everything else: it stays unchanged, and replaces nothing."""
+    return batch.record_count > RECORD_COUNT_MAX
 
 
 # ---- the dirty range -------------------------------------------------------------------------------------------------

@@ -96,6 +96,8 @@ class _Producer:
     coordinator_epoch: Epoch = NO_EPOCH
     transaction_start: Offset = NO_OFFSET
     """First offset of its open transaction; -1: none is open."""
+    marker_offset: Offset = NO_OFFSET
+    """Of its last marker; -1: there was none, or it is older than the snapshot that was loaded."""
 
 
 class ProducerState:
@@ -284,6 +286,7 @@ class ProducerState:
             self._guards[marker.producer_id] = left
         known = self._known(marker.producer_id, marker.producer_epoch)
         known.coordinator_epoch = marker.coordinator_epoch
+        known.marker_offset = base_offset
         known.seen_ms = None
         known.last_timestamp = timestamp
         start = known.transaction_start
@@ -364,6 +367,11 @@ class ProducerState:
         known = self._producers.get(producer_id)
         below = (w.last_offset for w in known.window if w.last_offset < offset) if known is not None else ()
         return max(below, default=NO_OFFSET)
+
+    def is_last_marker(self, producer_id: int, epoch: int, offset: Offset) -> bool:
+        """Return True if nothing is known of a producer but this marker, with which its epoch began."""
+        known = self._producers.get(producer_id)
+        return known is not None and not known.window and known.epoch == epoch and known.marker_offset <= offset
 
     # ------------------------------------------------------------------------------------- the snapshot file
 

@@ -183,6 +183,14 @@ class SegmentStore:
         if offset not in self._snapshots:
             self._snapshots.append(offset)
 
+    def remove_snapshots(self, last: Offset) -> None:
+        """Remove the snapshots of the producers as of ``last`` and below. If none is left, take one of the end."""
+        kept = [offset for offset in self._snapshots if offset > last]
+        if len(kept) < len(self._snapshots):
+            self._keep_snapshots(kept)
+            if not kept:
+                self.take_snapshot()
+
     def _keep_snapshots(self, kept: list[Offset]) -> None:
         for offset in self._snapshots:
             if offset not in kept:

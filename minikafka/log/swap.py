@@ -2,7 +2,7 @@
 
 The steps; N is the base offset of the first old segment and of the new one, M of any further old one::
 
-    1  N.log.cleaned and its indexes written, synced; N's old indexes removed; folder synced
+    1  N.log.cleaned and its indexes written, synced; N's old indexes and misleading snapshots removed; folder synced
     2  N.log.cleaned -> N.log.swap; memory changes over here; folder synced
     3  N.log.swap -> N.log, over the old one; folder synced
     4  N.index.cleaned -> N.index, N.timeindex.cleaned -> N.timeindex, N.txnindex.cleaned -> N.txnindex; M's files
@@ -17,6 +17,8 @@ Why so, with a power cut that may keep any part of the names changed since the f
 - An index never stands beside a log file that it was not made for: the old one is surely gone before 3, the new one
   comes after it. A missing index is rebuilt. A missing transaction index may also be an empty one: while
   N.txnindex.cleaned is there, none of N's indexes is believed (``recovery.py``).
+- A producer snapshot may say that a transaction is open whose marker the new segment lacks. Recovered from it, the
+  transaction would never end. So it is surely gone before 2; a replay then begins with an older one, or the log.
 
 A cut, a restart or a deletion of the log may come between the steps and cannot wait for a sync. Before the folder sync
 of 2 has returned it undoes 2: the old segments are all there, and they stand for the log again. After that sync it does
@@ -32,6 +34,7 @@ from minikafka.log.names import CLEANED
 from minikafka.log.segment import Segment
 from minikafka.log.segment_store import SegmentStore
 from minikafka.ports import Disk
+from minikafka.types import NO_OFFSET
 
 
 class Sources:
@@ -80,6 +83,8 @@ class SegmentSwap:
         self._store = store
         self._durability = durability
         self.cleaned = Segment(disk, folder, sources.segments[0].base_offset, suffix=CLEANED)
+        self.last_marker_gone = NO_OFFSET
+        """Of the last marker that the new segment lacks: producer snapshots up to it go in step 1."""
         self._remove_cleaned()
 
     def abandon(self) -> None:
@@ -135,4 +140,5 @@ class SegmentSwap:
         cleaned.transactions.has_file = bool(cleaned.transactions.entries)
         if self.sources.are_unchanged:
             self._store.remove_indexes(self.sources.segments[0])
+            self._store.remove_snapshots(self.last_marker_gone)
             await self._disk.sync_folder(self._folder)

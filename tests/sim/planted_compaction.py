@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from minikafka.log import cleaner
+from minikafka.log import batch_filter, cleaner
+from minikafka.log.batch_filter import BatchFilter, CleanedTransactions
 from minikafka.log.compaction import DirtyRange
 from minikafka.log.epochs import EpochCache
 from minikafka.log.partition_log import PartitionLog
+from minikafka.log.producer_state import ProducerState
 from minikafka.log.segment_store import SegmentStore
 from minikafka.log.swap import SegmentSwap
+from minikafka.types import NO_OFFSET
 from minikafka.wire.batch import RecordBatch
-from minikafka.wire.rewrite import RecordSlice
+from minikafka.wire.rewrite import RecordSlice, slices
 from tests.rules.test_cleaner import (
     test_a_cut_into_a_swap_that_is_not_durable_restores_the_old_segments as old_segments_are_restored,
 )
@@ -31,6 +34,18 @@ from tests.rules.test_cleaner import (
     test_the_end_of_the_log_survives_when_its_last_batch_is_emptied as end_of_the_log_survives,
 )
 from tests.rules.test_cleaner import test_tombstones_go_after_their_time as tombstones_go_after_their_time
+from tests.rules.test_cleaner_transactions import (
+    test_a_marker_stays_for_its_data_and_then_for_delete_retention as a_marker_stays_for_its_data,
+)
+from tests.rules.test_cleaner_transactions import (
+    test_a_snapshot_does_not_bring_back_a_transaction_whose_marker_is_gone as snapshot_does_not_bring_it_back,
+)
+from tests.rules.test_cleaner_transactions import (
+    test_aborted_records_go_and_replace_nothing as aborted_records_replace_nothing,
+)
+from tests.rules.test_cleaner_transactions import (
+    test_nothing_at_or_above_the_last_stable_offset_is_cleaned as nothing_above_the_stable_offset,
+)
 from tests.sim.bug import Bug
 
 
@@ -57,6 +72,22 @@ def values_only(original: Callable[..., bool]) -> Callable[..., bool]:
 
 def nobody_sends(*_: object) -> bool:
     return False
+
+
+def none_is_remembered(*_: object) -> int:
+    return NO_OFFSET
+
+
+def every_key_counts(self: BatchFilter, batch: RecordBatch) -> bool:
+    return self.offsets.take(batch, () if batch.is_control else slices(batch))
+
+
+def kept_snapshots(*_: object) -> None:
+    return None
+
+
+def watermark_itself(_: PartitionLog, high_watermark: int) -> int:
+    return high_watermark
 
 
 def header_of_nothing(batch: RecordBatch) -> bytes:
@@ -116,14 +147,14 @@ COMPACTION: tuple[Bug, ...] = (
         "tombstones_go_at_once",
         "the first cleaning drops tombstones: who reads slowly never hears of the deletion",
         tombstones_go_after_their_time,
-        (cleaner, "stays", values_only(cleaner.stays)),
+        (batch_filter, "stays", values_only(batch_filter.stays)),
         source="KIP-534",
     ),
     _bug(
         "last_sequence_is_cleaned_away",
         "nothing is left of a producer's last batch: its repetition is written a second time",
         producer_goes_on,
-        (cleaner, "_holds_last_sequence", nobody_sends),
+        (ProducerState, "last_offset_before", none_is_remembered),
     ),
     _bug(
         "end_of_the_log_is_cleaned_away",
@@ -151,6 +182,33 @@ COMPACTION: tuple[Bug, ...] = (
         "a cut removes the old segments while a power cut can still take the name of the new one",
         old_segments_are_restored,
         (SegmentStore, "leave_swap", finished_at_once),
+    ),
+    _bug(
+        "cleaner_passes_the_last_stable_offset",
+        "a committed value goes for one of an open transaction, which is then aborted",
+        nothing_above_the_stable_offset,
+        (PartitionLog, "stable_end", watermark_itself),
+        source="KIP-98",
+    ),
+    _bug(
+        "aborted_keys_replace",
+        "the map of keys holds those of aborted transactions: a committed value goes for a record that nobody may read",
+        aborted_records_replace_nothing,
+        (BatchFilter, "take", every_key_counts),
+        source="KIP-98",
+    ),
+    _bug(
+        "marker_goes_with_its_data",
+        "a marker does not wait for the round after its data: a crash or a slow follower is left with data without an end",
+        a_marker_stays_for_its_data,
+        (CleanedTransactions, "marker_read", nobody_sends),
+        source="KAFKA-8522",
+    ),
+    _bug(
+        "snapshot_reopens_a_transaction",
+        "a producer snapshot from before a removed marker is believed: the last stable offset never moves again",
+        snapshot_does_not_bring_it_back,
+        (SegmentStore, "remove_snapshots", kept_snapshots),
     ),
 )
 """Told by directed tests: a rule of the log plays alone."""
