@@ -240,10 +240,12 @@ def comparable(entry: ProducerEntry) -> ProducerEntry:
     return entry._replace(coordinator_epoch=-1 if is_open else entry.coordinator_epoch, last_timestamp=NO_TIMESTAMP)
 
 
-def visible(log: PartitionLog, end: int, *, committed: bool = True) -> dict[int, tuple[str, str | None]]:
-    """What a consumer reads below ``end`` in small fetches: offset -> key and value."""
+def visible(
+    log: PartitionLog, end: int, *, committed: bool = True, start: int | None = None
+) -> dict[int, tuple[str, str | None]]:
+    """What a consumer reads below ``end`` in small fetches, from ``start`` or the log's: offset -> key and value."""
     found: dict[int, tuple[str, str | None]] = {}
-    offset = log.start_offset
+    offset = start = log.start_offset if start is None else start
     on_disk(log)
     while offset < end:
         part = log.read(offset, max_bytes=300, end_offset=end)
@@ -253,6 +255,8 @@ def visible(log: PartitionLog, end: int, *, committed: bool = True) -> dict[int,
         for batch in split(b"".join(part.buffers)):
             is_aborted = aborted is not None and aborted.skips(batch)
             for record in () if is_aborted or batch.is_control else decode_batch(batch):
+                if record.offset < start:
+                    continue
                 value = None if record.value is None else record.value.decode()
                 found[record.offset] = (record.key or b"").decode(), value
         offset = part.next_offset
