@@ -24,7 +24,7 @@ from minikafka.groups.limits import check_group_id
 from minikafka.groups.records import OFFSETS_TOPIC
 from minikafka.ports import RequestContext, World
 from minikafka.quorum.image import MetadataImage
-from minikafka.transactions.coordinator import TransactionCoordinator
+from minikafka.transactions.coordinator import TransactionCoordinator, id_pattern_of
 from minikafka.transactions.records import TRANSACTIONS_TOPIC, State
 from minikafka.transactions.settings import TransactionSettings
 from minikafka.types import NO_PRODUCER, TopicPartition
@@ -265,6 +265,7 @@ class TransactionManager:
     def _list(self, request: ListTransactionsRequest, _: RequestContext) -> ListTransactionsResponse:
         if not self._session_alive():
             raise CoordinatorNotAvailable("this broker has no session with the controller: ask again")
+        id_pattern_of(request)  # refused also by a broker without transactional ids
         found = []
         wall_ms = self._world.clock.wall_ms()
         for shard in self.shards:

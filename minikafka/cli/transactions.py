@@ -62,6 +62,7 @@ def command() -> None:
 Examples:
   minikafka transactions list
   minikafka transactions list --state Ongoing --running-longer-than-ms 60000
+  minikafka transactions list --transactional-id-pattern 'payments-[0-9]+'
   minikafka transactions list --producer-id 4000 -o json""",
 )
 @click.option(
@@ -79,16 +80,31 @@ Examples:
     default=None,
     help="Only transactions that have been open for longer than this.",
 )
+@click.option(
+    "--transactional-id-pattern",
+    "id_pattern",
+    default="",
+    metavar="REGEX",
+    help="Only transactional ids that this regular expression (RE2) matches as a whole.",
+)
 @bootstrap_option
 @list_output_option
 def list_(
-    states: tuple[str, ...], producer_ids: tuple[int, ...], duration_ms: int | None, bootstrap: str, output: str
+    states: tuple[str, ...],
+    producer_ids: tuple[int, ...],
+    duration_ms: int | None,
+    id_pattern: str,
+    bootstrap: str,
+    output: str,
 ) -> None:
     """List the transactional ids of all coordinators."""
 
     async def listed(admin: AdminClient) -> dict[NodeId, tuple[ListedTransaction, ...]]:
         return await admin.list_transactions(
-            states=states, producer_ids=producer_ids, duration_ms=-1 if duration_ms is None else duration_ms
+            states=states,
+            producer_ids=producer_ids,
+            duration_ms=-1 if duration_ms is None else duration_ms,
+            id_pattern=id_pattern,
         )
 
     found = run(lambda: with_admin(bootstrap, listed))

@@ -43,16 +43,25 @@ class TransactionOperations(ABC):
     """The methods; how a call finds its broker is the admin client's."""
 
     async def list_transactions(
-        self, *, states: Iterable[str] = (), producer_ids: Iterable[int] = (), duration_ms: int = -1
+        self,
+        *,
+        states: Iterable[str] = (),
+        producer_ids: Iterable[int] = (),
+        duration_ms: int = -1,
+        id_pattern: str = "",
     ) -> dict[NodeId, tuple[t.ListedTransaction, ...]]:
         """Return the transactional ids of every broker that coordinates some; empty filters select all.
 
-        ``duration_ms``: only transactions that have been open for longer. Raises an error if the ids of one coordinator
+        ``duration_ms``: only transactions that have been open for longer. ``id_pattern``: a regular expression in RE2's
+        syntax that must match the whole transactional id (KIP-1152). Raises an error if the ids of one coordinator
         cannot be listed: the list is complete or there is none.
         """
         deadline = self._deadline(None)
         request = t.ListTransactionsRequest(
-            states=tuple(states), producer_ids=tuple(producer_ids), duration_ms=duration_ms
+            states=tuple(states),
+            producer_ids=tuple(producer_ids),
+            duration_ms=duration_ms,
+            id_pattern=id_pattern,
         )
         leaders = await self._transaction_leaders()
         found = {node: await self._listed(node, request, deadline) for node in sorted(await self._living(deadline))}

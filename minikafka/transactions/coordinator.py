@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypedDict
+from typing import Any, TypedDict
 
+from minikafka.coordination.regexes import compiled
 from minikafka.coordination.step import Step, Ticket, Write, as_coordinator, is_unknown
 from minikafka.errors import (
     ConcurrentTransactions,
@@ -412,7 +413,8 @@ class TransactionCoordinator:
         )
 
     def list_transactions(self, request: ListTransactionsRequest, wall_ms: int) -> list[ListedTransaction]:
-        """ListTransactions, of this partition."""
+        """ListTransactions, of this partition. Raises InvalidRegularExpression."""
+        pattern = id_pattern_of(request)
         return [
             ListedTransaction(
                 transactional_id=each.transactional_id,
@@ -420,12 +422,19 @@ class TransactionCoordinator:
                 state=each.value.state.value,
             )
             for each in self._transactions.values()
-            if not each.is_new and _is_listed(each.value, request, wall_ms)
+            if not each.is_new
+            and _is_listed(each.value, request, wall_ms)
+            and (pattern is None or pattern.fullmatch(each.transactional_id))
         ]
 
     def values(self) -> Mapping[str, TransactionValue]:
         """The committed value of each transactional id, for observers."""
         return {each.transactional_id: each.value for each in self._transactions.values() if not each.is_new}
+
+
+def id_pattern_of(request: ListTransactionsRequest) -> Any:
+    """Return the compiled filter of transactional ids (KIP-1152), None without one. Raises InvalidRegularExpression."""
+    return compiled(request.id_pattern, "transactional_id_pattern") if request.id_pattern else None
 
 
 def _is_listed(value: TransactionValue, request: ListTransactionsRequest, wall_ms: int) -> bool:

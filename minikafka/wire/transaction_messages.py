@@ -204,6 +204,8 @@ class ListTransactionsRequest:
     producer_ids: tuple[int, ...] = ()
     duration_ms: int = -1
     """Only transactions that have been open for longer; -1: all."""
+    id_pattern: str = ""
+    """Only transactional ids that this regular expression of RE2 matches as a whole; empty: all."""
 
 
 @message

@@ -325,6 +325,12 @@ async def test_transaction_over_the_oldest_and_the_newest_versions(cluster: Loca
     assert {each["topic"]: each["partitions"] for each in state["topics"]}["t"] == [0, 1]
     listed = await asked(cluster, "ListTransactions", 1)
     assert listed["unknown_state_filters"] == ["Lost"]
+    for pattern, count in (("who.*e", 1), ("who", 0), ("", 1), (None, 1)):
+        of_pattern = {"state_filters": ["Ongoing"], "transactional_id_pattern": pattern}
+        listed = await asked(cluster, "ListTransactions", 2, lambda message, of=of_pattern: message.update(of))
+        assert [each["transactional_id"] for each in listed["transaction_states"]].count("whole") == count
+    broken = {"transactional_id_pattern": "(who"}
+    assert errors_in(await asked(cluster, "ListTransactions", 2, lambda message: message.update(broken))) == {128}
     ended = await asked(cluster, "EndTxn", 5, lambda message: message.update({**flat, "committed": True}))
     assert (ended["producer_id"], ended["producer_epoch"]) == (given["producer_id"], given["producer_epoch"] + 1)
 

@@ -10,6 +10,7 @@ from minikafka.errors import (
     CoordinatorNotAvailable,
     InvalidProducerEpoch,
     InvalidProducerIdMapping,
+    InvalidRegularExpression,
     InvalidRequest,
     InvalidTransactionTimeout,
     NotCoordinator,
@@ -400,6 +401,11 @@ def test_describe_and_list():
     assert listed(producer_ids=(4001,)) == ["b"]
     assert listed(duration_ms=4000) == ["a"]
     assert listed(duration_ms=6000) == []
+    assert listed(id_pattern="[a-z]") == ["a", "b"]
+    assert listed(id_pattern="b|") == ["b"]
+    assert listed(id_pattern="b", states=("Ongoing",)) == []
+    with pytest.raises(InvalidRegularExpression, match=r"transactional_id_pattern='\(a' is no regular expression"):
+        listed(id_pattern="(a")
     desk.commits_at_once = False
     desk.init("c")
     assert listed() == ["a", "b"]

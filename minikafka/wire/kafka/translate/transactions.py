@@ -1,5 +1,5 @@
 """AddPartitionsToTxn (0 to 3), AddOffsetsToTxn (0 to 4), TxnOffsetCommit (0 to 5), EndTxn (0 to 5),
-WriteTxnMarkers (1 to 2), DescribeTransactions (0) and ListTransactions (0 to 1).
+WriteTxnMarkers (1 to 2), DescribeTransactions (0) and ListTransactions (0 to 2).
 
 Versions 4 and 5 of AddPartitionsToTxn are for brokers, which speak ``/rpc`` here.
 """
@@ -282,6 +282,7 @@ def _list_request(message: Message, _exchange: Exchange) -> ListTransactionsRequ
         states=tuple(message["state_filters"]),
         producer_ids=tuple(message["producer_id_filters"]),
         duration_ms=message["duration_filter"],
+        id_pattern=message["transactional_id_pattern"] or "",
     )
 
 
@@ -302,4 +303,4 @@ def _list_response(_message: Message, response: Any, _exchange: Exchange) -> Mes
     }
 
 
-LIST_TRANSACTIONS = Translation("ListTransactions", 0, 1, _list_request, _list_response)
+LIST_TRANSACTIONS = Translation("ListTransactions", 0, 2, _list_request, _list_response)
