@@ -55,6 +55,11 @@ def test_commands_show_a_running_transaction(cluster: LocalCluster):
     producer = opened(cluster, "running")
     [listed] = of_command(cluster, "list", "--state", "Ongoing")["transactions"]
     assert (listed["transactional_id"], listed["coordinator"]) == ("running", 1)
+    names = of_command(cluster, "list", "--transactional-id-pattern", "run[a-z]*")["transactions"]
+    assert [each["transactional_id"] for each in names] == ["running"]
+    broken = completed("transactions", "list", "--transactional-id-pattern", "(", "-b", cluster.bootstrap)
+    assert (broken.returncode, broken.stdout) == (1, "")
+    assert "transactional_id_pattern='(' is no regular expression of RE2" in broken.stderr
     [described] = of_command(cluster, "describe", "running")["transactions"]
     assert (described["state"], described["timeout_ms"]) == ("Ongoing", 60_000)
     assert described["partitions"] == [{"topic": "running", "partition": 0}]
@@ -76,9 +81,14 @@ def test_commands_show_a_running_transaction(cluster: LocalCluster):
 
 
 def test_commands_find_and_abort_a_hanging_transaction(cluster: LocalCluster):
-    """Tables name it; after the abort nothing hangs."""
+    """Tables name it; after the abort nothing hangs, and read_committed goes on behind it."""
     cluster.sync.create_topic("broken", partitions=1, replicas=1)
     leave_hanging(cluster.bootstrap, "broken")
+    producer = Producer({"bootstrap.servers": cluster.bootstrap})
+    producer.produce("broken", b"behind")
+    assert producer.flush(PATIENCE_S) == 0
+    consume = ("consume", "broken", "--from-beginning", "--exit-at-end", "-b", cluster.bootstrap, "--isolation-level")
+    assert completed(*consume, "read_committed").stdout == ""
     found = completed("transactions", "find-hanging", "-b", cluster.bootstrap)
     columns, row = found.stdout.splitlines()
     assert columns.split()[:3] == ["Topic", "Partition", "ProducerId"]
@@ -87,6 +97,8 @@ def test_commands_find_and_abort_a_hanging_transaction(cluster: LocalCluster):
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "Transaction aborted.")
     found = completed("transactions", "find-hanging", "--max-transaction-timeout", "0", "-b", cluster.bootstrap)
     assert found.stdout == "No transaction hangs.\n"
+    assert completed(*consume, "read_committed").stdout.splitlines() == ["behind"]
+    assert completed(*consume, "read_uncommitted").stdout.splitlines() == ["late", "behind"]
 
 
 def test_unknown_names_are_sentences(cluster: LocalCluster):
