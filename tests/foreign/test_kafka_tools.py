@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -313,3 +315,41 @@ def test_logs_with_transactions_are_dumped(run: Run, version: str, tmp_path: Pat
     )
     # Kafka 4 prints the record as JSON, in which 5 is CompleteAbort.
     assert ('"transactionStatus":5' if version == NEWEST else "state=CompleteAbort") in state
+
+
+@pytest.mark.every_tool
+@for_foreign
+def test_compacted_logs_with_transactions_are_dumped(run: Run, version: str, tmp_path: Path):
+    """DumpLogSegments reads what the cleaner left: no aborted record, delete horizons in markers, sound indexes."""
+    settings = {"min.insync.replicas": "1", "log.cleaner.backoff.ms": "100", "log.cleaner.min.cleanable.ratio": "0.01"}
+    settings |= {"transaction.state.log.replication.factor": "1", "transaction.state.log.min.isr": "1"}
+    with LocalCluster(brokers=1, config=settings, data_dir=tmp_path / "data") as cluster:
+        config = {"cleanup.policy": "compact", "segment.bytes": "4000"}
+        cluster.sync.create_topic("kv", partitions=1, replicas=1, config=config)
+        producer = Producer({"bootstrap.servers": cluster.bootstrap, "transactional.id": "kv", "log_level": 0})
+        producer.init_transactions(PATIENCE_S)
+        for _ in range(3):  # rounds: data goes, its markers get a horizon, entries of the index go
+            for number in range(40):
+                producer.begin_transaction()
+                producer.produce("kv", b"aborted" if number % 2 else b"committed", key=b"%d" % (number % 3))
+                assert producer.flush(PATIENCE_S) == 0
+                (producer.abort_transaction if number % 2 else producer.commit_transaction)(PATIENCE_S)
+            before, deadline = clean_end(tmp_path), time.monotonic() + PATIENCE_S
+            while clean_end(tmp_path) == before:
+                assert time.monotonic() < deadline, before
+                time.sleep(0.1)
+    [folder] = (tmp_path / "data").rglob("kv-0")
+    paths = sorted(folder.glob("*.log"))
+    dump = ("org.apache.kafka.tools.DumpLogSegments", "--files")
+    first = run(*dump, str(paths[0]), "--print-data-log", "--deep-iteration", bootstrap=False)
+    assert "payload: aborted" not in first
+    assert "deleteHorizonMs: OptionalLong[" in first
+    indexes = [*folder.glob("*.index"), *folder.glob("*.timeindex"), *folder.glob("*.txnindex")]
+    dumped = run(*dump, ",".join(map(str, indexes)), bootstrap=False)
+    assert not re.search("(?i)mismatch|found|corrupt", dumped.replace(str(folder), "")), dumped
+
+
+def clean_end(folder: Path) -> int:
+    """Where the last round of compaction of the topic kv ended."""
+    lines = [line for path in folder.rglob("cleaner-offset-checkpoint") for line in path.read_text().splitlines()]
+    return max((int(line.rpartition(" ")[2]) for line in lines if line.startswith("kv ")), default=0)
