@@ -19,6 +19,7 @@ JVM = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 LOGGING = """status = error
 appender.out.type = Console
 appender.out.name = out
+appender.out.target = SYSTEM_ERR
 appender.out.layout.type = PatternLayout
 appender.out.layout.pattern = [%d] %p %m (%c)%n
 rootLogger.level = warn
@@ -36,7 +37,7 @@ def java_with(name: str) -> tuple[Path, str]:
 
 
 def command(name: str, folder: Path, main: str, *arguments: str | Path) -> list[str]:
-    """The command that runs a main class; its log goes to standard output."""
+    """The command that runs a main class; its log goes to standard error."""
     program, class_path = java_with(name)
     logging = folder / "log4j2.properties"
     logging.write_text(LOGGING, encoding="ascii")
