@@ -34,6 +34,8 @@ SECURITY_HEADERS: Final = {
     "X-Frame-Options": "DENY",
 }
 MEDIA_TYPES: Final = {"js": "text/javascript; charset=utf-8", "css": "text/css; charset=utf-8"}
+ASSETS: Final = ("console.css", "parts.js", "records.js", "groups.js", "events.js", "console.js")
+"""A script comes behind those that it imports: the names that it imports have hashes too."""
 LINKS: Final = {
     "api": "/docs",
     "openapi": "/openapi.json",
@@ -61,12 +63,15 @@ def _load() -> tuple[bytes, dict[str, bytes]]:
     folder = resources.files(__package__) / "assets"
     page = (folder / "console.html").read_text(encoding="utf-8")
     files: dict[str, bytes] = {}
-    for name in ("console.js", "console.css"):
-        contents = (folder / name).read_bytes()
+    hashed: dict[str, str] = {}
+    for name in ASSETS:
+        contents = (folder / name).read_text(encoding="utf-8")
+        for used, under in hashed.items():
+            contents = contents.replace(f'"./{used}"', f'"./{under}"')
         stem, _, extension = name.partition(".")
-        hashed = f"{stem}.{hashlib.sha256(contents).hexdigest()[:12]}.{extension}"
-        files[hashed] = contents
-        page = page.replace(f'"/ui/{name}"', f'"/ui/{hashed}"')
+        hashed[name] = f"{stem}.{hashlib.sha256(contents.encode()).hexdigest()[:12]}.{extension}"
+        files[hashed[name]] = contents.encode()
+        page = page.replace(f'"/ui/{name}"', f'"/ui/{hashed[name]}"')
     return page.encode(), files
 
 

@@ -23,7 +23,7 @@ from minikafka.rest.host import (
     Host,
 )
 from minikafka.rest.leaders import from_leader
-from minikafka.rest.parameters import FORWARD, INT64_MAX, PARTITION, TOPIC, Choice, Integer
+from minikafka.rest.parameters import FORWARD, INT64_MAX, PARTITION, TOPIC, Choice, Integer, Text
 from minikafka.rest.records import FORMATS, record_out, unreadable_out
 from minikafka.rest.route import LEADER_PROBLEMS, Answer, Route
 from minikafka.rest.schema import many, one_of, ref, shape, whole
@@ -93,6 +93,13 @@ FORMAT = Choice(
     default="auto",
 )
 
+CONTAINS = Text(
+    name="contains",
+    description="Only records whose key, value or headers contain this text. One request searches at most `max_bytes` "
+    "of the log: continue at `next_offset` until it is the high watermark.",
+    example="ann",
+)
+
 
 def name_of(visit: Visit) -> TopicPartition:
     """The partition that the address names."""
@@ -120,6 +127,7 @@ async def get_records(visit: Visit) -> Reply:
         count_max=visit[MAX_RECORDS],
         form=form_of(visit),
         limit=decompressed_max(visit.host, name.topic),
+        contains=visit[CONTAINS].encode(),
     )
     return Reply(
         {
@@ -172,7 +180,7 @@ def decompressed_max(host: Host, topic: str) -> int:
 
 
 class Room:
-    """What an answer may still hold: records, and bytes of their keys, values and headers.
+    """What an answer may still hold: records, and bytes of the keys, values and headers that were read for it.
 
     Compressed batches may hold many times their size, so the bytes that were fetched do not bound the answer.
     """
@@ -184,9 +192,12 @@ class Room:
     def is_full(self) -> bool:
         return self._count <= 0 or self._bytes <= 0
 
-    def take(self, record: RecordView | None) -> int:
-        """One record more, or one entry for a batch that cannot be read; its bytes. It may go beyond the room."""
-        self._count -= 1
+    def take(self, record: RecordView | None, *, is_shown: bool = True) -> int:
+        """One record more, or one entry for a batch that cannot be read; its bytes. It may go beyond the room.
+
+        A record that is not shown takes no place, but its bytes count: they bound what one request may search.
+        """
+        self._count -= is_shown
         if record is None:
             return 0
         headers = sum(len(name) + len(value or b"") for name, value in record.headers)
@@ -203,10 +214,12 @@ async def read_out(
     count_max: int,
     form: str,
     limit: int = DECOMPRESSED_BYTES_MAX,
+    contains: bytes = b"",
 ) -> tuple[list[dict[str, Any]], Offset]:
     """At most ``count_max`` records from ``offset`` on, as far as there is room, and the offset to go on from.
 
     Other requests are served in between. ``aborted``: batches to leave out. ``limit``: what one batch may expand to.
+    ``contains``: only records that contain these bytes.
     """
     records: list[dict[str, Any]] = []
     next_offset = offset
@@ -217,16 +230,21 @@ async def read_out(
         if room.is_full():
             break
         is_aborted = aborted is not None and aborted.skips(batch)
-        if not (batch.is_control or is_aborted):
-            records.extend(await _batch_out(batch, offset, room, form, limit))
-            if room.is_full() and records[-1].get("last_offset", records[-1]["offset"]) < batch.last_offset:
-                return records, records[-1]["offset"] + 1
-        next_offset = batch.next_offset
+        if batch.is_control or is_aborted:
+            next_offset = batch.next_offset
+            continue
+        found, next_offset = await _batch_out(batch, offset, room, form, limit, contains)
+        records.extend(found)
     return records, next_offset
 
 
-async def _batch_out(batch: RecordBatch, offset: Offset, room: Room, form: str, limit: int) -> list[dict[str, Any]]:
-    """The records of one batch that there is room for; one entry stands for a batch that cannot be read."""
+async def _batch_out(
+    batch: RecordBatch, offset: Offset, room: Room, form: str, limit: int, contains: bytes
+) -> tuple[list[dict[str, Any]], Offset]:
+    """The wanted records of one batch that there is room for, and the offset to go on from.
+
+    One entry stands for a batch that cannot be read.
+    """
     records: list[dict[str, Any]] = []
     turns = Turns()
     await asyncio.sleep(0)
@@ -235,15 +253,22 @@ async def _batch_out(batch: RecordBatch, offset: Offset, room: Room, form: str, 
             if record.offset < offset:
                 await turns.after(0)
                 continue
-            records.append(record_out(record, batch.leader_epoch, form))
-            await turns.after(room.take(record))
-            if room.is_full():
-                break
+            is_shown = not contains or _has(record, contains)
+            if is_shown:
+                records.append(record_out(record, batch.leader_epoch, form))
+            await turns.after(room.take(record, is_shown=is_shown))
+            if room.is_full() and record.offset < batch.last_offset:
+                return records, record.offset + 1
     except CorruptMessage as error:
         room.take(None)
         first = max(batch.base_offset, offset)
-        return [unreadable_out(first, batch.last_offset, batch.leader_epoch, error.message)]
-    return records
+        records = [unreadable_out(first, batch.last_offset, batch.leader_epoch, error.message)]
+    return records, batch.next_offset
+
+
+def _has(record: RecordView, wanted: bytes) -> bool:
+    headers = [part for name, value in record.headers for part in (name.encode(), value)]
+    return any(wanted in part for part in (record.key, record.value, *headers) if part is not None)
 
 
 FETCHED = shape(
@@ -277,6 +302,7 @@ ROUTES = (
             MAX_RECORDS,
             ISOLATION_LEVEL,
             FORMAT,
+            CONTAINS,
             FORWARD,
         ),
         answers={

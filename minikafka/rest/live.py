@@ -22,6 +22,7 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Any, TypeAlias
 
 from minikafka.errors import ProtocolError, ThrottlingQuotaExceeded, UnknownTopicOrPartition, WorldError
+from minikafka.quorum.image import PartitionImage
 from minikafka.rest import sse
 from minikafka.rest.cluster import broker_load
 from minikafka.rest.explain import watermark_sentence
@@ -288,17 +289,7 @@ class _PartitionChannel(_Channel):
         # The first snapshot waits for the brokers, so that it is not empty, but not for one that is late.
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._all_heard.wait(), PERIOD_S)
-        image = partition_of(host, name)
-        shown = partition_out(host, name, image, self._views)
-        # By id, so that a difference names the replica that changed. Objects have no order of numbers of their own.
-        shown["order"] = list(image.replicas)
-        shown["replicas"] = {str(each["id"]): each for each in shown["replicas"]}
-        why = watermark_sentence(image, self._views)
-        return {
-            "summary": partition_summary(name, image),
-            "why_watermark": f"{why[:1].upper()}{why[1:]}.",
-            "partition": shown,
-        }
+        return partition_state(host, name, partition_of(host, name), self._views)
 
     def _read_from(self, nodes: set[NodeId]) -> None:
         """One reader for each of these brokers, and for no other."""
@@ -338,6 +329,20 @@ class _PartitionChannel(_Channel):
         except (ProtocolError, WorldError):
             return None
         return None if view.error_code else view
+
+
+def partition_state(host: Host, name: TopicPartition, image: PartitionImage, views: Views) -> dict[str, Any]:
+    """The state of a partition that viewers receive, of what is recorded in ``image`` and reported in ``views``."""
+    shown = partition_out(host, name, image, views)
+    # By id, so that a difference names the replica that changed. Objects have no order of numbers of their own.
+    shown["order"] = list(image.replicas)
+    shown["replicas"] = {str(each["id"]): each for each in shown["replicas"]}
+    why = watermark_sentence(image, views)
+    return {
+        "summary": partition_summary(name, image),
+        "why_watermark": f"{why[:1].upper()}{why[1:]}.",
+        "partition": shown,
+    }
 
 
 # ---- the door --------------------------------------------------------------------------------------------------------

@@ -165,6 +165,10 @@ def _why_out(node: NodeId, image: MetadataImage, seen: DescribedReplica | None, 
     if seen.proposed_isr is not None and node in seen.proposed_isr:
         return "it has caught up: the leader has asked the controller to let it in"
     have = f"it has everything below {remote.log_end_offset}"
+    if seen.lag_time_max_ms < remote.caught_up_ms_ago < NEVER_MS:
+        fetched = f"; last fetch: {remote.last_fetch_ms_ago} ms ago" if remote.last_fetch_ms_ago >= 0 else ""
+        limit = f"replica.lag.time.max.ms={seen.lag_time_max_ms}"
+        have += f", has not caught up for {remote.caught_up_ms_ago} ms (more than {limit}{fetched})"
     if remote.log_end_offset < seen.high_watermark:
         return f"{have}, and comes in when it reaches the high watermark {seen.high_watermark}"
     if remote.log_end_offset < seen.epoch_start_offset:

@@ -6,9 +6,7 @@ import copy
 import gzip
 import itertools
 import json
-import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -19,11 +17,9 @@ from minikafka.rest.console import FILES, PAGE
 from minikafka.testing.local_cluster import LocalCluster
 from minikafka.wire.differences import difference
 from tests.e2e.conftest import EXPECT_TIMEOUT_MS
+from tests.e2e.console_kit import HOSTILE, call, take_pictures, url_of, watched_tab
 
 pytestmark = [pytest.mark.e2e, pytest.mark.browser]
-
-PICTURES = Path("build/console")
-HOSTILE = "<img src=x onerror=window.ran=1>"
 
 READ_VALUES = """() => [...document.querySelectorAll("[data-values]")].map(
     (row) => [...row.children].map((cell) => cell.textContent))"""
@@ -37,40 +33,8 @@ def cluster() -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def page(browser: Browser, cluster: LocalCluster) -> Iterator[Page]:
-    """A tab that fails the test on a console message, an error, or a request to another address."""
-    tab = browser.new_page(viewport={"width": 1400, "height": 900})
-    tab.set_default_timeout(EXPECT_TIMEOUT_MS)
-    wrong: list[str] = []
-    home = url_of(cluster)
-    tab.on("console", lambda message: wrong.append(message.text))
-    tab.on("pageerror", lambda error: wrong.append(str(error)))
-    tab.on("request", lambda request: None if request.url.startswith((home, "data:")) else wrong.append(request.url))
-    yield tab
-    tab.close()
-    assert wrong == []
-
-
-def url_of(cluster: LocalCluster) -> str:
-    return f"http://{cluster.bootstrap.split(',')[0]}"
-
-
-def call(cluster: LocalCluster, path: str, body: Any = None) -> Any:
-    data = None if body is None else json.dumps(body).encode()
-    sent = urllib.request.Request(url_of(cluster) + path, data, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(sent) as answer:
-        return json.load(answer)
-
-
-def take_pictures(page: Page, name: str) -> None:
-    """At both widths, in both themes; kept under build/ for people to look at."""
-    PICTURES.mkdir(parents=True, exist_ok=True)
-    for width in (1400, 400):
-        for theme in ("light", "dark"):
-            page.set_viewport_size({"width": width, "height": 900})
-            page.emulate_media(color_scheme="dark" if theme == "dark" else "light")
-            assert page.evaluate("document.documentElement.scrollWidth") <= width
-            page.screenshot(path=PICTURES / f"{name}-{width}-{theme}.png", full_page=True)
-    page.set_viewport_size({"width": 1400, "height": 900})
+    with watched_tab(browser, cluster) as tab:
+        yield tab
 
 
 def test_first_click_creates_a_topic_whose_lanes_move(page: Page, cluster: LocalCluster):

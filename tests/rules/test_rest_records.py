@@ -276,6 +276,37 @@ def test_a_batch_that_cannot_be_opened_does_not_stop_the_reader():
     assert (told[-1]["offset"], told[-1]["last_offset"], next_offset) == (14, 15, 16)
 
 
+@pytest.mark.parametrize(
+    "wanted, expected",
+    [("tea", [0, 2]), ("k1", [1]), ("trace", [3]), ("id-7", [3]), ("TEA", []), ("ä", [4])],
+)
+def test_a_search_shows_records_that_contain_the_text(wanted, expected):
+    """Key, value, and names and values of headers, byte by byte; the next request starts behind what was searched."""
+    data = build_batch(
+        [
+            Record(0, 1, value=b"tea"),
+            Record(1, 1, key=b"k1", value=None),
+            Record(2, 1, key=b"tea", value=b""),
+            Record(3, 1, value=b"x", headers=[("trace", b"id-7"), ("none", None)]),
+            Record(4, 1, value="ä".encode()),
+        ]
+    )
+    found, next_offset = shown([data], 0, count_max=9, form="auto", contains=wanted.encode())
+    assert ([each["offset"] for each in found], next_offset) == (expected, 5)
+
+
+def test_a_search_ends_when_the_answer_is_full_or_its_budget_is_read():
+    """It goes on behind the last record that it searched, whether that was found or not."""
+    data = build_batch([Record(at, 1, value=b"tea" if at % 2 else b"milk") for at in range(8)])
+    assert [
+        ([each["offset"] for each in found], next_offset)
+        for found, next_offset in (shown([data], at, count_max=2, form="auto", contains=b"tea") for at in (0, 4))
+    ] == [([1, 3], 4), ([5, 7], 8)]
+    large = build_batch([Record(at, 1, value=bytes(100_000)) for at in range(140)], compression="zstd")
+    assert shown([large], 0, count_max=9, form="auto", contains=b"tea") == ([], 84)
+    assert shown([large], 84, count_max=9, form="auto", contains=b"tea") == ([], 140)
+
+
 # ---- JSON itself -----------------------------------------------------------------------------------------------------
 
 

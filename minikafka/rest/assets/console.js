@@ -1,6 +1,10 @@
 // The console. It shows the states of /v1/live, of which it applies the differences, and derives no ISR and no watermark:
-// sentences and reasons come from the broker. Contents of records, names and messages reach the page through textContent
-// only; the content security policy forbids every other way.
+// sentences and reasons come from the broker.
+import { clusterEventsView, partitionEventsView } from "./events.js";
+import { groupsView, groupView } from "./groups.js";
+import { at, explain, health, link, make, partitionHead, put, request, shown, table } from "./parts.js";
+import { recordsView } from "./records.js";
+
 const RETRY_MS = 1000;
 const SILENCE_MS = 8000; // the broker sends at least a heartbeat every 5 s
 const view = document.getElementById("view");
@@ -11,61 +15,13 @@ let heard = null; // time of the last event
 let watchdog = 0;
 let sending = null;
 
-function make(tag, attributes = {}, ...children) {
-  const made = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) {
-    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
-    else if (value !== null) made.setAttribute(name, value);
-  }
-  made.append(...children.map((child) => child instanceof Node ? child : document.createTextNode(String(child))));
-  return made;
-}
-
-async function request(path, body) {
-  const options = { headers: { Accept: "application/json" }, signal: AbortSignal.timeout(body ? 35000 : 8000) };
-  if (body) Object.assign(options, { method: "POST", body: JSON.stringify(body) });
-  if (body) options.headers["Content-Type"] = "application/json";
-  const response = await fetch(path, options);
-  const value = await response.json();
-  if (!response.ok) throw new Error(`${value.error ?? response.status}: ${value.detail ?? value.title}`);
-  return value;
-}
-
-const at = (topic, partition) => `/v1/topics/${encodeURIComponent(topic)}/partitions/${partition}`;
-const link = (topic, partition) => `#/t/${encodeURIComponent(topic)}/${partition}`;
-const shown = (value) => value === null || value === undefined ? "unknown" : String(value);
-
-function explain(text) {
-  const box = document.getElementById("explain");
-  box.replaceChildren(make("p", {}, text), make("button", { onclick: () => box.hidePopover() }, "Close"));
-  box.showPopover();
-}
-
-// Replaces the contents of a part only if they changed, so that the focus, a selection and the scroll position survive.
-function put(place, ...children) {
-  const next = make(place.tagName, {}, ...children);
-  if (next.innerHTML !== place.innerHTML) {
-    const label = place.contains(document.activeElement) ? document.activeElement.getAttribute("data-key") : null;
-    place.replaceChildren(...next.childNodes);
-    if (label) place.querySelector(`[data-key="${CSS.escape(label)}"]`)?.focus();
-  }
-}
-
-function health(sentence) {
-  const place = document.getElementById("health");
-  if (place.textContent !== sentence) place.textContent = sentence;
-}
-
 // ---- cluster ----
 
 function brokersTable(brokers, controller) {
-  const rows = Object.values(brokers).map((each) => make("tr", {},
-    make("td", {}, make("a", { href: `${each.url}/` }, `broker ${each.id}`), each.id === controller ? " ♛ controller" : ""),
-    make("td", {}, make("button", { class: each.fenced ? "chip out" : "chip", "data-key": `broker ${each.id}`,
-      onclick: () => explain(each.why) }, each.fenced ? "✗ fenced" : "✓ up")),
-    ...[each.leader_count, each.in_sync_count, each.replica_count].map((count) => make("td", { class: "number" }, count))));
-  const head = ["Broker", "State", "Leads", "In sync", "Replicas"].map((name, column) => make("th", { scope: "col", class: column > 1 ? "number" : "" }, name));
-  return make("div", { class: "scroll", tabindex: 0 }, make("table", {}, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...rows)));
+  return table("Brokers", ["Broker", "State", "Leads#", "In sync#", "Replicas#"], Object.values(brokers).map((each) => [
+    make("span", {}, make("a", { href: `${each.url}/`, "data-key": `open ${each.id}` }, `broker ${each.id}`), each.id === controller ? " ♛ controller" : ""),
+    make("button", { class: each.fenced ? "chip out" : "chip", "data-key": `broker ${each.id}`, onclick: () => explain(each.why) }, each.fenced ? "✗ fenced" : "✓ up"),
+    each.leader_count, each.in_sync_count, each.replica_count]));
 }
 
 function topicMatrix(topic, partitions) {
@@ -105,8 +61,7 @@ function sendEverySecond() {
 function clusterView() {
   const brokersPart = make("section");
   const topicsPart = make("section");
-  view.replaceChildren(make("h1", {}, "Cluster"), brokersPart, topicsPart);
-  return (state) => {
+  const show = (state) => {
     const { brokers, topics, topics_left_out: more } = state;
     const up = Object.values(brokers).filter((each) => !each.fenced).length;
     health(state.summary);
@@ -117,9 +72,13 @@ function clusterView() {
         `Create orders (3 partitions, ${Math.min(3, up)} copies) and send a record every second`)]),
       more > 0 ? make("p", { class: "soft" }, `${more} more topics are not shown.`) : "");
   };
+  return { parts: [make("h1", {}, "Cluster"), brokersPart, topicsPart], scope: "cluster", show };
 }
 
 // ---- one partition ----
+
+// Without a leader that knows the follower, the API has the follower's own LEO in its place.
+const knownToLeader = (replica) => replica.lag_records === null ? null : replica.leo;
 
 function lane(replica, from, to, { leader, epoch, lso }) {
   const { own_leo: leo, hw } = replica;
@@ -137,17 +96,15 @@ function lane(replica, from, to, { leader, epoch, lso }) {
       make("button", { class: replica.in_sync ? "chip" : "chip out", "data-key": `isr ${replica.id}`, onclick: () => explain(replica.why) },
         replica.in_sync ? "✓ in the ISR" : "✗ out of the ISR"),
       make("span", {}, `LEO ${shown(leo)}`), make("span", {}, `HW ${shown(hw)}`), leads ? make("span", {}, `LSO ${shown(lso)}`) : "", leads ? make("span", {}, `epoch ${epoch}`) : "",
-      leads ? "" : make("span", { class: "soft" }, `leader ${shown(leader)} knows ${shown(replica.leo)}`),
+      leads ? "" : make("span", { class: "soft" }, `leader ${shown(leader)} knows ${shown(knownToLeader(replica))}`),
       make("span", { class: "soft" }, leo === null ? `no word from broker ${replica.id}` : behind)),
     make("div", { class: "cells", "aria-hidden": "true" }, ...cells));
 }
 
 function valuesTable(replicas) {
-  const columns = ["Replica", "Role", "In the ISR", "LEO", "LEO known to the leader", "HW", "Last fetch (ms ago)"];
-  const rows = replicas.map((each) => make("tr", { "data-values": each.id }, ...[each.id, each.role, each.in_sync ? "yes" : "no",
-    shown(each.own_leo), shown(each.leo), shown(each.hw), each.last_fetch_ms_ago ?? ""].map((value) => make("td", {}, value))));
-  return make("div", { class: "scroll", tabindex: 0 }, make("table", {},
-    make("thead", {}, make("tr", {}, ...columns.map((name) => make("th", { scope: "col" }, name)))), make("tbody", {}, ...rows)));
+  return table("Offsets of each replica", ["Replica", "Role", "In the ISR", "LEO", "LEO known to the leader", "HW", "Last fetch (ms ago)"], replicas.map((each) =>
+    make("tr", { "data-values": each.id }, ...[each.id, each.role, each.in_sync ? "yes" : "no", shown(each.own_leo), shown(knownToLeader(each)), shown(each.hw),
+      each.last_fetch_ms_ago ?? ""].map((value) => make("td", {}, value)))));
 }
 
 function journeyOf(sent, partition, replicas) {
@@ -182,14 +139,12 @@ function produceForm(topic, partition, told) {
   return { form, result };
 }
 
-function partitionView(topic, number) {
+export function partitionView(topic, number) {
   const lanes = make("section");
   const values = make("section");
   const told = { sent: null };
   const { form, result } = produceForm(topic, number, told);
-  view.replaceChildren(make("p", {}, make("a", { href: "#/" }, "Cluster")), make("h1", {}, `${topic}-${number}`), lanes,
-    make("section", {}, make("h2", {}, "Produce"), form, result), values);
-  return (state) => {
+  const show = (state) => {
     const { partition } = state;
     const leader = partition.leader?.id ?? null;
     const replicas = partition.order.map((id) => partition.replicas[id]);
@@ -205,15 +160,26 @@ function partitionView(topic, number) {
     put(values, make("h2", {}, "Values"), valuesTable(replicas));
     if (told.sent) put(result, journeyOf(told.sent, partition, replicas));
   };
+  const produce = make("section", {}, make("h2", {}, "Produce"), form, result);
+  return { parts: [...partitionHead(topic, number, ""), lanes, produce, values], scope: `${topic}-${number}`, show };
 }
 
 // ---- routes and the stream ----
 
+const PARTITION_VIEWS = { records: recordsView, events: partitionEventsView };
+
 function route() {
-  const [, , topic, partition] = location.hash.split("/");
-  if (!topic || !/^\d+$/.test(partition ?? "")) return { scope: "cluster", show: clusterView() };
-  const name = decodeURIComponent(topic);
-  return { scope: `${name}-${partition}`, show: partitionView(name, Number(partition)) };
+  const [path, search = ""] = location.hash.slice(1).split("?");
+  let names = [];
+  try {
+    names = path.split("/").slice(1).map(decodeURIComponent);
+  } catch (error) {
+    health(`This address cannot be read: ${error.message}`);
+  }
+  const [kind, name, number, tab] = names;
+  if (kind === "t" && name && /^\d+$/.test(number ?? "")) return (PARTITION_VIEWS[tab] ?? partitionView)(name, Number(number), new URLSearchParams(search));
+  if (kind === "g") return name ? groupView(name) : groupsView();
+  return kind === "e" ? clusterEventsView() : clusterView();
 }
 
 // Applies the changes of a frame: [path, value], or [path] for a member that is gone (minikafka/wire/differences.py).
@@ -282,7 +248,12 @@ function watch(scope, show) {
 }
 
 function open() {
+  shownView?.close?.();
   shownView = route();
+  view.replaceChildren(...shownView.parts);
+  document.title = `${view.querySelector("h1").textContent} · minikafka`;
+  const section = `#/${location.hash.split("/")[1] ?? ""}`.replace("#/t", "#/");
+  for (const each of document.querySelectorAll("header nav a")) each.ariaCurrent = each.getAttribute("href") === section ? "page" : null;
   toggle();
 }
 
@@ -294,7 +265,7 @@ function toggle() {
   if (!document.hidden) watch(shownView.scope, shownView.show);
 }
 
-addEventListener("hashchange", () => { open(); view.focus(); });
+addEventListener("hashchange", () => { open(); view.focus(); scrollTo(0, 0); });
 addEventListener("visibilitychange", toggle);
 addEventListener("pagehide", () => clearInterval(sending));
 open();

@@ -1,0 +1,80 @@
+"""What tests of the console share: a tab that fails on any message, calls of the API, pictures."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Browser, Page
+
+from minikafka.testing.local_cluster import LocalCluster
+from tests.e2e.conftest import EXPECT_TIMEOUT_MS
+
+PICTURES = Path("build/console")
+HOSTILE = "<img src=x onerror=window.ran=1>"
+
+
+@contextmanager
+def watched_tab(browser: Browser, cluster: LocalCluster) -> Iterator[Page]:
+    """A tab that fails the test on a console message, an error, or a request to another address."""
+    tab = browser.new_page(viewport={"width": 1400, "height": 900})
+    tab.set_default_timeout(EXPECT_TIMEOUT_MS)
+    wrong: list[str] = []
+    home = url_of(cluster)
+    tab.on("console", lambda message: wrong.append(message.text))
+    tab.on("pageerror", lambda error: wrong.append(str(error)))
+    tab.on("request", lambda request: None if request.url.startswith((home, "data:")) else wrong.append(request.url))
+    yield tab
+    tab.close()
+    assert wrong == []
+
+
+def url_of(cluster: LocalCluster) -> str:
+    """The address of broker 1."""
+    return f"http://{cluster.bootstrap.split(',')[0]}"
+
+
+def call(cluster: LocalCluster, path: str, body: Any = None, method: str | None = None) -> Any:
+    """The response of broker 1; HTTPError for a refusal."""
+    data = None if body is None else json.dumps(body).encode()
+    sent = urllib.request.Request(url_of(cluster) + path, data, {"Content-Type": "application/json"}, method=method)
+    with urllib.request.urlopen(sent) as answer:
+        return json.load(answer)
+
+
+def create(cluster: LocalCluster, topic: str, *, partitions: int = 1) -> str:
+    """A topic with three replicas; the path of its partition 0."""
+    call(cluster, "/v1/topics", {"name": topic, "partitions": partitions, "replication_factor": 3})
+    return f"/v1/topics/{topic}/partitions/0"
+
+
+def produce(cluster: LocalCluster, path: str, *records: dict[str, Any], acks: str = "all") -> None:
+    """Write records to a partition."""
+    call(cluster, f"{path}/records?acks={acks}", {"records": list(records)})
+
+
+def hold_fetches(cluster: LocalCluster, path: str, leader: int) -> None:
+    """Hold the fetches of both followers, and write a record, which those that wait at the leader still take along."""
+    held = cluster.faults.hold(f"*>{leader}", api="Fetch")
+    produce(cluster, path, {"value": "the last that followers fetch"}, acks="1")
+    deadline = time.monotonic() + EXPECT_TIMEOUT_MS / 1000
+    while held.hits < 2:
+        assert time.monotonic() < deadline, held
+        time.sleep(0.01)
+
+
+def take_pictures(page: Page, name: str) -> None:
+    """At both widths, in both themes; kept under build/ for people to look at."""
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    for width in (1400, 400):
+        for theme in ("light", "dark"):
+            page.set_viewport_size({"width": width, "height": 900})
+            page.emulate_media(color_scheme="dark" if theme == "dark" else "light")
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            page.screenshot(path=PICTURES / f"{name}-{width}-{theme}.png", full_page=True)
+    page.set_viewport_size({"width": 1400, "height": 900})

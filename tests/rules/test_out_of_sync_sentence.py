@@ -1,0 +1,52 @@
+"""The sentence of a live follower that is out of the ISR."""
+
+from __future__ import annotations
+
+import pytest
+
+from minikafka.quorum.image import BrokerImage, MetadataImage, PartitionImage
+from minikafka.rest.sentences import NEVER_MS, why_in_or_out
+from minikafka.wire.messages import DescribedReplica, RemoteReplica
+
+IMAGE = MetadataImage(
+    brokers={3: BrokerImage(node_id=3, broker_epoch=7, incarnation_id="i", host="b3", port=9094, fenced=False)}
+)
+PARTITION = PartitionImage(
+    partition=0, replicas=(1, 2, 3), isr=(1, 2), leader=1, leader_epoch=4, partition_epoch=7, controller_epoch=0
+)
+
+
+@pytest.mark.parametrize(
+    ("caught_up_ms_ago", "last_fetch_ms_ago", "reason"),
+    [
+        (42_000, 41_900, ", has not caught up for 42000 ms (more than {limit}; last fetch: 41900 ms ago)"),
+        (42_000, -1, ", has not caught up for 42000 ms (more than {limit})"),
+        (30_000, 100, ""),
+        (NEVER_MS, 100, ""),
+    ],
+)
+def test_a_lagging_follower_is_out_with_its_lag_and_the_setting(
+    caught_up_ms_ago: int, last_fetch_ms_ago: int, reason: str
+):
+    """How long it has not caught up, beside the limit; nothing about the lag while that is unknown or short."""
+    remote = RemoteReplica(
+        broker_id=3,
+        log_end_offset=799,
+        caught_up_ms_ago=caught_up_ms_ago,
+        in_sync=False,
+        last_fetch_ms_ago=last_fetch_ms_ago,
+    )
+    seen = DescribedReplica(
+        topic="orders",
+        partition=0,
+        role="leader",
+        leader_epoch=4,
+        log_start_offset=0,
+        high_watermark=811,
+        log_end_offset=812,
+        remotes=(remote,),
+        lag_time_max_ms=30_000,
+    )
+    said = why_in_or_out(3, IMAGE, PARTITION, seen, "")
+    reason = reason.format(limit="replica.lag.time.max.ms=30000")
+    assert said == f"it has everything below 799{reason}, and comes in when it reaches the high watermark 811"
