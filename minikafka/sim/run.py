@@ -315,6 +315,8 @@ class Run:
         self._check()
 
     def _judge_transactions(self) -> None:
+        self.transactors.read_again()
+        self._until(lambda: not self.transactors.unread(), FINAL_READ_S, "not_readable", self.transactors.unread)
         places = self.transactors.places
         leaders = {name: self.cluster.replica(self.cluster.leader_of(name), name) for name in places}
         self.transactors.judge(

@@ -17,7 +17,7 @@ from minikafka.invariant import invariant
 from minikafka.sim.extras import with_extras
 from minikafka.sim.pace import slower
 from minikafka.sim.plan import FSYNC, PAGE_CACHE, VOTERS, Fault, Operation, Plan, PlannedTopic
-from minikafka.sim.transactor_plans import with_transactors
+from minikafka.sim.transactor_plans import with_long_transactions, with_struck_messages, with_transactors
 from minikafka.sim.whom import CONTROLLER, LEADER
 
 OPERATIONS: Final = 200
@@ -66,8 +66,22 @@ def plain_plan_of(seed: int) -> Plan:
 
 def transactor_plan_of(seed: int) -> Plan:
     """Transactional producers in every plan: a family of its own, which hunts for bugs of transactions."""
+    return slower(_transactor_plan(seed))
+
+
+def long_transaction_plan_of(seed: int) -> Plan:
+    """Of the same family, with transactions that stay open across elections."""
+    return slower(with_long_transactions(_transactor_plan(seed), Random(f"{seed}/plan/transactions/long")))
+
+
+def transaction_message_plan_of(seed: int) -> Plan:
+    """Of the same family, with faults of single messages: markers, EndTxn, the partitions of transactions."""
+    return slower(with_struck_messages(_transactor_plan(seed), Random(f"{seed}/plan/transactions/messages")))
+
+
+def _transactor_plan(seed: int) -> Plan:
     plan = _drawn_plan(seed, OPERATIONS_BESIDE, FAULTS_BESIDE, (), None)
-    return slower(with_transactors(plan, Random(f"{seed}/plan/transactors")))
+    return with_transactors(plan, Random(f"{seed}/plan/transactors"))
 
 
 def _drawn_plan(

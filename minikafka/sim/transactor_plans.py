@@ -5,11 +5,13 @@ Rules for this file: it draws from a stream of its own, as ``extras.py`` does, a
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Final
 
+from minikafka.sim.message_faults import DOUBLE, LATE, LOSE, RESET
 from minikafka.sim.plan import Fault, Plan, PlannedTopic
-from minikafka.sim.whom import LEADER
+from minikafka.sim.whom import ALL, CLIENT, LEADER
 
 LEDGER: Final = "ledger"
 """The topic of the transactions."""
@@ -51,3 +53,69 @@ def with_transactors(plan: Plan, random: Random) -> Plan:
         settings={**plan.settings, **settings},
         topics=(*plan.topics, PlannedTopic(name=LEDGER, partitions=partitions, replication_factor=3)),
     ).with_faults(faults)
+
+
+HOLD_MS: Final = "hold_ms"
+"""Beside the settings of a transactional producer: how long it keeps half of its transactions open, on average."""
+
+
+def with_long_transactions(plan: Plan, random: Random) -> Plan:
+    """Transactions that stay open while the leaders of their partitions, or their coordinator, change."""
+    hold_ms = random.choice((400, 1500))
+    transactors = {name: {**settings, HOLD_MS: hold_ms} for name, settings in plan.transactors.items()}
+    faults = []
+    for _ in range(random.randint(1, 3)):
+        target = random.choice((f"{LEADER}:{LEDGER}-0", f"{LEADER}:{LEDGER}-0", f"{LEADER}:__transaction_state-0"))
+        at_s, lasts_s = random.uniform(0.5, plan.duration_s), random.expovariate(1.0) + 0.1
+        kind = random.choice(("crash", "crash", "isolate", "stop"))
+        faults.append(Fault(at_s=round(at_s, 3), kind=kind, target=target, lasts_s=round(lasts_s, 3)))
+    # Snapshots of producer state are taken when segments roll.
+    settings = {**plan.settings, "log.segment.bytes": random.choice(("300", "1000"))}
+    return plan.with_(transactors=transactors, settings=settings).with_faults(faults)
+
+
+TRANSACTION_MESSAGES: Final = (
+    ("WriteTxnMarkers", ALL),
+    ("WriteTxnMarkers", ALL),
+    ("AddPartitionsToTxn", ALL),
+    ("EndTxn", CLIENT),
+    ("InitProducerId", CLIENT),
+    ("Produce", CLIENT),
+)
+"""The requests of which transactions consist, and who sends them."""
+
+MESSAGE_TROUBLES: Final = (
+    (LOSE, 0.6, ""),
+    (LOSE, 0.9, "answer"),
+    (RESET, 0.5, "answer"),
+    (LATE, 0.8, "request"),
+    (DOUBLE, 0.3, "request"),
+    (DOUBLE, 2.5, "request"),
+)
+"""A fault of messages, its value, and which part it strikes."""
+
+
+def with_struck_messages(plan: Plan, random: Random) -> Plan:
+    """The messages of transactions are lost, late or doubled, and the leaders of their logs change meanwhile."""
+    faults = []
+    for _ in range(random.randint(2, 4)):
+        api, source = random.choice(TRANSACTION_MESSAGES)
+        kind, value, part = random.choice(MESSAGE_TROUBLES)
+        at_s, lasts_s = random.uniform(0.3, 0.8 * plan.duration_s), random.uniform(1.0, 4.0)
+        links = {"request": (f"{source}>{ALL}",), "answer": (f"{ALL}>{source}",)}.get(
+            part, tuple(dict.fromkeys((f"{source}>{ALL}", f"{ALL}>{source}")))
+        )
+        struck = Fault(
+            at_s=round(at_s, 3),
+            kind=kind,
+            target="",
+            lasts_s=round(lasts_s, 3),
+            value=value,
+            message=f"{api} {part}".strip(),
+        )
+        faults += [replace(struck, target=link) for link in links]
+        if random.random() < 0.4:
+            leader = random.choice((f"{LEADER}:{LEDGER}-0", f"{LEADER}:__transaction_state-0"))
+            hit = random.choice(("crash", "isolate", "pause"))
+            faults.append(Fault(at_s=round(at_s + lasts_s / 2, 3), kind=hit, target=leader, lasts_s=1.0))
+    return plan.with_faults(faults)

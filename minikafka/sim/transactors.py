@@ -9,12 +9,7 @@ Each machine of the plan has one ``transactional.id`` and writes transactions of
 ``twin_transactor t1``    SIGSTOP; another process takes over the transactional id; the first one wakes as a zombie
 ========================  =============================================================================================
 
-At the end, by a reading of the logs that uses neither the index of aborted transactions nor the last stable offset:
-
-- a committed transaction is there whole and once, an aborted one not at all, one of unknown outcome whole or not;
-- transactions of a transactional id are in the order in which they were begun;
-- nothing that a process began after its successor was initialized is committed, by its own word or in the logs;
-- the reader saw what is committed, in this order, and nothing else at any time.
+At the end ``check/transactions.py`` compares what the processes know with the logs and with what the reader returned.
 
 Rule for this file: a violation is reported by name and sentence; faults are undone for the process that they hit.
 """
@@ -22,51 +17,49 @@ Rule for this file: a violation is reported by name and sentence; faults are und
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from random import Random
 from typing import Any, Final
 
+from minikafka.check.transactions import ABORTED, COMMITTED, Process, Read, Written, anomalies, committed_rows
 from minikafka.client.consumer import Consumer
 from minikafka.client.producer import Producer
 from minikafka.client.settings import ConsumerConfig, ProducerConfig
-from minikafka.errors import UNKNOWN, ProtocolError, RequestTimedOut, TransactionAbortable
+from minikafka.errors import (
+    UNKNOWN,
+    InvalidProducerEpoch,
+    ProducerFenced,
+    ProtocolError,
+    RequestTimedOut,
+    TransactionAbortable,
+)
 from minikafka.sim.cluster import SimCluster
 from minikafka.sim.faults import At
 from minikafka.sim.plan import Fault, Plan
-from minikafka.sim.transactor_plans import LEDGER
+from minikafka.sim.transactor_plans import HOLD_MS, LEDGER
 from minikafka.sim.workload import POLL_MS, SUCCESSOR, started
+from minikafka.sim.world import Event
 from minikafka.types import Offset, TopicPartition
 from minikafka.wire.batch import RecordBatch
-from minikafka.wire.markers import marker_of
-from minikafka.wire.records import decode_batch
 
 READER: Final = "tr"
 
+LAST_READER: Final = "tr-last"
+"""Reads everything when all is over, in many small fetches: most begin within a transaction."""
+
+SMALL_FETCH: Final = 150
+"""Bytes."""
+
 TWIN: Final = "z"
 """The machine ``t1z`` is where the second process of ``t1``'s transactional id runs."""
-
-COMMITTED, ABORTED, UNSURE = "committed", "aborted", "unsure"
 
 COMMITS_MAX: Final = 6
 """How often a commit of unknown outcome is repeated before the process gives up."""
 
 PAUSE_S: Final = 0.2
 """Mean time between two transactions at pace 1."""
-
-
-@dataclass(slots=True)
-class Written:
-    """One transaction, as its producer knows it."""
-
-    process: str
-    begun_s: float
-    values: list[tuple[TopicPartition, str]] = field(default_factory=list)
-    """What was handed to the producer."""
-    outcome: str = UNSURE
 
 
 class Transactor:
@@ -76,16 +69,17 @@ class Transactor:
         self.machine = machine
         self.process = process
         self.transactional_id = transactional_id
-        self.initialized_s = math.inf
-        self.epoch = -1
-        """Of its producer when it was initialized: processes fence each other in this order."""
+        self.known = Process(process, transactional_id)
+        """What it will have to answer for."""
         self.is_ending = False
         self.has_ended = False
-        self.transactions: list[Written] = []
+        self.died_of: ProtocolError | None = None
+        """Why it could do nothing more."""
         self._owner = owner
         self._random = Random(f"{owner.plan.seed}/transactor/{process}")
         self._world = owner.cluster.sim.of(machine)
         settings: dict[str, Any] = {**owner.plan.client_settings, **owner.plan.transactors[transactional_id]}
+        self._hold_s = settings.pop(HOLD_MS, 0) / 1000
         self._config = ProducerConfig(
             bootstrap_servers=owner.cluster.bootstrap,
             client_id=process,
@@ -96,8 +90,8 @@ class Transactor:
 
     async def _run(self) -> None:
         producer = await started(lambda: Producer(self._config, self._world))
-        self.initialized_s = self._world.clock.now()
-        self.epoch = producer._transactional()._identity.epoch
+        self.known.initialized_s = self._world.clock.now()
+        self.known.epoch = producer._transactional()._identity.epoch
         try:
             while not self.is_ending and await self._transaction(producer):
                 await asyncio.sleep(self._random.expovariate(1 / (PAUSE_S * self._owner.plan.pace)))
@@ -109,23 +103,26 @@ class Transactor:
         """One transaction; False: this producer can do nothing more."""
         written = Written(self.process, self._world.clock.now())
         await producer.begin_transaction()
-        self.transactions.append(written)
+        self.known.transactions.append(written)
         is_abort = self._random.random() < 0.25
         try:
             for number in range(self._random.choice((1, 2, 2, 5))):
-                value = f"{self.process}.{len(self.transactions)}.{number}"
+                value = f"{self.process}.{len(self.known.transactions)}.{number}"
                 place = self._random.choice(self._owner.places)
                 written.values.append((place, value))
                 future = await producer.send(place.topic, value.encode(), partition=place.partition)
                 future.add_done_callback(_noted)
                 if self._random.random() < 0.3:
                     await asyncio.sleep(self._random.expovariate(5.0))
+            if self._hold_s and self._random.random() < 0.5:
+                await asyncio.sleep(self._random.uniform(0.0, 2 * self._hold_s))
         except ProtocolError:
             is_abort = True
         return await (self._abort(producer, written) if is_abort else self._commit(producer, written))
 
     async def _commit(self, producer: Producer, written: Written) -> bool:
         is_unsure = False
+        written.commit_s = self._world.clock.now()
         for _ in range(COMMITS_MAX):
             try:
                 await producer.commit_transaction()
@@ -137,6 +134,7 @@ class Transactor:
             except ProtocolError as error:
                 if not is_unsure and error.outcome != UNKNOWN:
                     written.outcome = ABORTED
+                self.died_of = error
                 return False
             else:
                 written.outcome = COMMITTED
@@ -151,7 +149,8 @@ class Transactor:
                 await producer.abort_transaction()
             except RequestTimedOut:
                 continue
-            except ProtocolError:
+            except ProtocolError as error:
+                self.died_of = error
                 return False
             else:
                 return True
@@ -167,18 +166,19 @@ def _noted(future: asyncio.Future[Any]) -> None:
 class LedgerReader:
     """The production consumer with ``read_committed``: everything that it returned, in this order."""
 
-    def __init__(self, owner: Transactors) -> None:
-        self.seen: dict[TopicPartition, list[tuple[Offset, str]]] = {name: [] for name in owner.places}
+    def __init__(self, owner: Transactors, machine: str = READER, **settings: Any) -> None:
+        self.seen: dict[TopicPartition, list[Read]] = {name: [] for name in owner.places}
         self.positions: dict[TopicPartition, Offset] = dict.fromkeys(owner.places, 0)
         self._owner = owner
         self._config = ConsumerConfig(
             bootstrap_servers=owner.cluster.bootstrap,
-            client_id=READER,
+            client_id=machine,
             auto_offset_reset="earliest",
             isolation_level="read_committed",
+            **settings,
         )
-        self._world = owner.cluster.sim.of(READER)
-        owner.cluster.sim.spawn(READER, self._run())
+        self._world = owner.cluster.sim.of(machine)
+        owner.cluster.sim.spawn(machine, self._run())
 
     async def _run(self) -> None:
         consumer = await started(lambda: Consumer(self._config, self._world))
@@ -186,7 +186,8 @@ class LedgerReader:
         while True:
             taken = await consumer.getmany(timeout_ms=POLL_MS)
             for name, records in taken.items():
-                self.seen[name] += [(record.offset, (record.value or b"").decode()) for record in records]
+                now = self._world.clock.now()
+                self.seen[name] += [Read(record.offset, (record.value or b"").decode(), now) for record in records]
             for name in self._owner.places:
                 position = consumer._positions.states[name].position
                 self.positions[name] = self.positions[name] if position is None else position
@@ -213,6 +214,9 @@ class Transactors:
         self._report = report
         self._processes: dict[str, list[Transactor]] = {name: [] for name in plan.transactors}
         self._reader: LedgerReader | None = None
+        self._last_reader: LedgerReader | None = None
+        self._timed_out: set[object] = set()
+        """Transactional ids of which the coordinator aborted a transaction."""
         self._begin: dict[str, Callable[[Transactor, Fault], None]] = {
             "kill_transactor": self._kill,
             "pause_transactor": self._pause,
@@ -224,6 +228,7 @@ class Transactors:
         for name in self._processes:
             self._come(name, name)
         if self._processes:
+            self.cluster.sim.observers.append(self._on_event)
             self._reader = LedgerReader(self)
 
     def begin(self, fault: Fault) -> None:
@@ -254,6 +259,10 @@ class Transactors:
             if self._reader is not None and self._reader.positions[name] < replica.log.end_offset:
                 return f"{name} is read up to {self._reader.positions[name]}, and ends at {replica.log.end_offset}"
         return ""
+
+    def _on_event(self, event: Event) -> None:
+        if event.kind == "transaction_timed_out":
+            self._timed_out.add(event.facts["transactional_id"])
 
     # ---- what happens ------------------------------------------------------------------------------------------------
 
@@ -298,70 +307,36 @@ class Transactors:
 
     # ---- the verdict -------------------------------------------------------------------------------------------------
 
+    def read_again(self) -> None:
+        """Begin to read everything that was written; :meth:`unread` tells whether that is done."""
+        if self._processes:
+            self._last_reader = LedgerReader(self, LAST_READER, max_partition_fetch_bytes=SMALL_FETCH)
+
+    def unread(self) -> str:
+        """What the last reader has not read yet, as a sentence; empty: nothing."""
+        for name in self.places if self._last_reader is not None else ():
+            replica = self.cluster.replica(self.cluster.leader_of(name), name)
+            position = self._last_reader.positions[name] if self._last_reader is not None else 0
+            if replica is None or position < replica.log.end_offset:
+                return f"{name} is read again up to {position}: {replica!r}"
+        return ""
+
     def judge(self, logs: Mapping[TopicPartition, Sequence[RecordBatch]]) -> None:
         """``logs``: everything that each partition of the ledger holds, in the order of its offsets."""
         held = {name: list(committed_rows(logs[name])) for name in self.places}
-        counts = Counter((name, value) for name, rows in held.items() for _, value in rows)
-        known: dict[tuple[TopicPartition, str], Written] = {}
-        for written in (each for process in self._every() for each in process.transactions):
+        processes = [each.known for each in self._every()]
+        for written in (each for process in processes for each in process.transactions):
             self.marks[f"transaction_{written.outcome}"] += 1
-            known.update(dict.fromkeys(written.values, written))
-            self._judge_one(written, [counts[value] for value in written.values])
-        for name, rows in held.items():
-            for offset, value in rows:
-                if (name, value) not in known:
-                    self._report("committed_from_nowhere", f"{name}@{offset}: nobody has sent {value}")
-            self._judge_order(name, [known[name, value] for _, value in rows if (name, value) in known])
-            if self._reader is not None and self._reader.seen[name] != rows:
-                self._report("read_committed_differs", _first_difference(name, self._reader.seen[name], rows))
+        readers = [each for each in (self._reader, self._last_reader) if each is not None]
+        found = [each for reader in readers for each in anomalies(processes, held, reader.seen)]
+        for name, what in dict.fromkeys(found):
+            self._report(name, what)
+        for name, processes_of in self._processes.items():
+            for number, process in enumerate(processes_of):
+                self._judge_death(process, has_rival=number + 1 < len(processes_of) or name in self._timed_out)
 
-    def _judge_one(self, written: Written, counts: list[int]) -> None:
-        what = f"a transaction of {written.process}, {written.outcome}: {written.values[:1]} and more, found {counts}"
-        if any(count > 1 for count in counts):
-            self._report("transaction_doubled", what)
-        elif written.outcome == COMMITTED and not all(counts):
-            self._report("committed_transaction_lost", what)
-        elif written.outcome == ABORTED and any(counts):
-            self._report("aborted_transaction_visible", what)
-        elif any(counts) and not all(counts):
-            self._report("transaction_torn", what)
-        if written.outcome == COMMITTED or any(counts):
-            own = next(each for each in self._every() if each.process == written.process)
-            for each in self._processes[own.transactional_id]:
-                if each.epoch > own.epoch and written.begun_s > each.initialized_s:
-                    self._report("zombie_committed", f"{what}, begun after {each.process} was initialized")
-
-    def _judge_order(self, name: TopicPartition, found: Sequence[Written]) -> None:
-        last: dict[str, float] = {}
-        for written in found:
-            if written.begun_s < last.get(written.process, 0.0):
-                self._report("transactions_disordered", f"{name}: {written.process} began {written.values[:1]} earlier")
-            last[written.process] = written.begun_s
-
-
-def committed_rows(batches: Iterable[RecordBatch]) -> Iterator[tuple[Offset, str]]:
-    """Return (offset, value) of every record whose transaction is committed in these batches, by offset."""
-    open_rows: dict[int, list[tuple[Offset, str]]] = {}
-    rows: list[tuple[Offset, str]] = []
-    for batch in batches:
-        if batch.is_control:
-            marker = marker_of(batch)
-            ended = open_rows.pop(batch.producer_id, [])
-            if marker is not None and marker.is_commit:
-                rows += ended
-            continue
-        found = [(record.offset, (record.value or b"").decode()) for record in decode_batch(batch)]
-        if batch.is_transactional:
-            open_rows.setdefault(batch.producer_id, []).extend(found)
-        else:
-            rows += found
-    return iter(sorted(rows))
-
-
-def _first_difference(name: TopicPartition, seen: list[tuple[Offset, str]], rows: list[tuple[Offset, str]]) -> str:
-    for number in range(max(len(seen), len(rows))):
-        one = seen[number] if number < len(seen) else None
-        other = rows[number] if number < len(rows) else None
-        if one != other:
-            return f"{name}: the reader's record number {number} is {one}, committed is {other}"
-    return f"{name}: equal"
+    def _judge_death(self, process: Transactor, *, has_rival: bool) -> None:
+        """Only a successor or a timeout fences a producer, and it keeps its producer id for as long as it lives."""
+        error = process.died_of
+        if error is not None and not (has_rival and isinstance(error, (ProducerFenced, InvalidProducerEpoch))):
+            self._report("producer_fenced_by_nobody", f"{process.process} died of {error!r}")

@@ -33,6 +33,7 @@ from tests.sim.planted_own import OWN
 from tests.sim.planted_refusals import REFUSAL_CLUSTERS
 from tests.sim.planted_sessions import SESSION_CLUSTERS
 from tests.sim.planted_survivors import SURVIVOR_DRILLS, SURVIVORS
+from tests.sim.planted_transaction_logs import TRANSACTION_LOG_CLUSTERS
 from tests.sim.planted_transactions import TRANSACTION_CLUSTERS
 
 CLUSTERS: Final = (
@@ -44,6 +45,7 @@ CLUSTERS: Final = (
     *SESSION_CLUSTERS,
     *REFUSAL_CLUSTERS,
     *TRANSACTION_CLUSTERS,
+    *TRANSACTION_LOG_CLUSTERS,
 )
 """Hunted with plans of the simulator."""
 
@@ -82,6 +84,7 @@ CLASSES: Final = {
         "decisions_outlive_no_coordinator",
         "timeouts_outlive_no_coordinator",
         "markers_for_one_partition",
+        "stable_offset_forgets_former_leaders",
     ),
     "fencing": ("a_reset_fences", "a_former_process_fences", "two_refusals_of_one_peer"),
 }

@@ -1,15 +1,21 @@
-"""Bugs of transactions: fencing, and markers that are not sent."""
+"""Bugs of transaction coordinators and producers: fencing, decisions, and markers that are not sent."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
-from minikafka.sim.seeds import transactor_plan_of
+from minikafka.broker import transaction_manager
+from minikafka.broker.coordinator_shard import CoordinatorShard
+from minikafka.client.sender import Sender
+from minikafka.sim.seeds import transaction_message_plan_of, transactor_plan_of
+from minikafka.transactions import coordinator
 from minikafka.transactions.coordinator import TransactionCoordinator
 from minikafka.transactions.markers import OwedMarkers
 from minikafka.transactions.records import State
+from minikafka.transactions.settings import TransactionSettings
 from minikafka.transactions.transaction import Transaction
 from tests.sim.planted import Planted
 
@@ -23,6 +29,87 @@ def of_any_epoch(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(self, producer_id, max(epoch, self.value.producer_epoch), **options)
 
     return end
+
+
+def at_the_same_epoch(original: Callable[..., Any]) -> Callable[..., Any]:
+    """The abort of an open transaction does not fence its producer."""
+
+    def fence(self: Transaction, now_ms: int) -> Any:
+        return replace(original(self, now_ms), producer_epoch=self.value.producer_epoch)
+
+    return fence
+
+
+def fenced_twice(original: Callable[..., Any]) -> Callable[..., Any]:
+    def fence(self: Transaction, now_ms: int) -> Any:
+        target = original(self, now_ms)
+        return replace(target, producer_epoch=target.producer_epoch + 1)
+
+    return fence
+
+
+def epoch_before_busy(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A repeated request is judged by its epoch while its first attempt is being written."""
+
+    def end(self: Transaction, producer_id: int, epoch: int, **options: Any) -> Any:
+        if epoch != self.value.producer_epoch and producer_id == self.value.producer_id:
+            raise self._fenced(producer_id, epoch)
+        return original(self, producer_id, epoch, **options)
+
+    return end
+
+
+SMALL_EPOCHS = (transaction_manager, "TransactionSettings", partial(TransactionSettings, epoch_max=5))
+"""Producer ids are rotated after a few transactions."""
+
+
+def the_old_id(prepared: Any) -> tuple[int, int]:
+    return prepared.producer_id, prepared.producer_epoch
+
+
+# ---- decisions -------------------------------------------------------------------------------------------------------
+
+
+def added_at_once(original: Callable[..., None]) -> Callable[..., None]:
+    def add(
+        self: TransactionCoordinator, ticket: int, name: str, producer: Any, partitions: Any, step: Any, **options: Any
+    ) -> None:
+        original(self, ticket, name, producer, partitions, step, **options)
+        step.answer(ticket, coordinator._added(name, partitions))
+
+    return add
+
+
+async def when_appended(self: CoordinatorShard[Any], _end: int, _deadline: float) -> bool:
+    return not self._is_over()
+
+
+def all_appended(original: Callable[..., None]) -> Callable[..., None]:
+    """The coordinator's records count when it has appended them, as with acks=1."""
+
+    def commit(self: CoordinatorShard[Any]) -> None:
+        kept = self.leader
+        self.leader = cast("Any", Appended(kept))
+        try:
+            original(self)
+        finally:
+            self.leader = kept
+
+    return commit
+
+
+class Appended:
+    """A leader that takes the end of its log for the watermark."""
+
+    def __init__(self, leader: Any) -> None:
+        self.high_watermark = leader.log.end_offset
+
+    def check_acknowledged(self, _end_offset: int) -> bool:
+        return True
+
+
+async def not_awaited(self: Sender) -> None:
+    """A producer commits without the acknowledgements of its records."""
 
 
 # ---- markers ---------------------------------------------------------------------------------------------------------
@@ -51,10 +138,21 @@ def of_the_first_partition(original: Callable[..., None]) -> Callable[..., None]
 
 
 def family(**changes: Any) -> Any:
-    return Planted(make=transactor_plan_of, drawn="transactors", **changes)
+    return Planted(**{"make": transactor_plan_of, "drawn": "transactors", "seed": 0, "within": 50, **changes})
 
 
-VISIBLE = ("read_committed_differs", "transaction_torn", "aborted_transaction_visible", "committed_transaction_lost")
+def struck(**changes: Any) -> Any:
+    return family(make=transaction_message_plan_of, drawn="transaction messages", **changes)
+
+
+VISIBLE = (
+    "aborted_read",
+    "precommitted_read",
+    "read_committed_differs",
+    "transaction_torn",
+    "aborted_transaction_visible",
+    "committed_transaction_lost",
+)
 """Different sides of the same: readers see something else than what was committed."""
 
 TRANSACTION_CLUSTERS = (
@@ -94,5 +192,54 @@ TRANSACTION_CLUSTERS = (
         caught_by=(*VISIBLE, "not_converged"),
         patches=[(OwedMarkers, "add", of_the_first_partition(OwedMarkers.add))],
         seed=2,
+    ),
+    family(
+        name="aborts_keep_the_epoch",
+        story="the coordinator aborts an open transaction without a new epoch: its producer goes on (KAFKA-5231)",
+        caught_by=(*VISIBLE, "not_converged"),
+        patches=[(Transaction, "fence", at_the_same_epoch(Transaction.fence))],
+        seed=5,
+    ),
+    struck(
+        name="epoch_judged_before_a_write_under_way",
+        story="a repeated EndTxn is fenced by the epoch that its first attempt has raised (KAFKA-18464)",
+        caught_by=("producer_fenced_by_nobody", *VISIBLE),
+        patches=[(Transaction, "end", epoch_before_busy(Transaction.end))],
+        seed=2,
+    ),
+    family(
+        name="rotation_answers_the_old_id",
+        story="EndTxn that rotates the producer id answers with the old one (KAFKA-18660)",
+        caught_by=("producer_fenced_by_nobody", "not_converged"),
+        patches=[SMALL_EPOCHS, (coordinator, "next_producer", the_old_id)],
+    ),
+    family(
+        name="fences_raise_the_epoch_twice",
+        story="an abort by the coordinator raises the epoch twice, past the last one (KAFKA-19367)",
+        caught_by=("producer_fenced_by_nobody", "not_converged"),
+        patches=[SMALL_EPOCHS, (Transaction, "fence", fenced_twice(Transaction.fence))],
+        seed=2,
+    ),
+    family(
+        name="partitions_answered_before_they_are_committed",
+        story="partitions are confirmed before their record is committed: a new coordinator misses them (redpanda 6019)",
+        caught_by=(*VISIBLE, "not_converged"),
+        patches=[(TransactionCoordinator, "add_partitions", added_at_once(TransactionCoordinator.add_partitions))],
+        seed=6,
+    ),
+    family(
+        name="decisions_count_when_appended",
+        story="markers go out when the decision is appended, not when it is committed",
+        caught_by=("marker_without_decision",),
+        patches=[
+            (CoordinatorShard, "_reached", when_appended),
+            (CoordinatorShard, "_commit_reached", all_appended(CoordinatorShard._commit_reached)),
+        ],
+    ),
+    family(
+        name="commits_do_not_wait_for_records",
+        story="a producer commits a transaction whose records are not acknowledged",
+        caught_by=("a_producer_s_identity_changed_while_its_batches_were_under_way",),
+        patches=[(Sender, "flushed", not_awaited)],
     ),
 )

@@ -3,25 +3,56 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from minikafka.check.transactions import committed_rows
+from minikafka.sim.plan import Plan
 from minikafka.sim.run import run
-from minikafka.sim.seeds import plan_of, transactor_plan_of
-from minikafka.sim.transactor_plans import LEDGER, TRANSACTOR_FAULTS
-from minikafka.sim.transactors import committed_rows
+from minikafka.sim.seeds import long_transaction_plan_of, plan_of, transaction_message_plan_of, transactor_plan_of
+from minikafka.sim.sight import Sight
+from minikafka.sim.transaction_invariants import Spans, StableOffset
+from minikafka.sim.transactor_plans import LEDGER, TRANSACTION_MESSAGES, TRANSACTOR_FAULTS
 from minikafka.wire.batch import RecordBatch, split
 from minikafka.wire.markers import EndTransaction, marker_batch
 from tests.sim.test_transaction_markers import batch
 
 
-@pytest.mark.parametrize("seed", [3, 7])
-def test_plans_of_the_family_commit_and_abort(seed: int):
+@pytest.mark.parametrize(
+    ("family", "seed"),
+    [(transactor_plan_of, 3), (transactor_plan_of, 7), (long_transaction_plan_of, 3), (transaction_message_plan_of, 3)],
+)
+def test_plans_of_the_families_commit_and_abort(family: Callable[[int], Plan], seed: int):
     """Without this a plan whose producers never begin would pass."""
-    report = run(transactor_plan_of(seed))
+    report = run(family(seed))
     assert report.ok, report
     assert report.marks["transaction_committed"] > 2
     assert report.marks["transaction_aborted"] > 0
+
+
+def test_long_transactions_stay_open_across_elections(monkeypatch: pytest.MonkeyPatch):
+    """The plans in which a new leader must hold the last stable offset for its predecessor."""
+    held: set[tuple[str, int]] = set()
+    look = StableOffset._look_at_stable
+
+    def noted(self: StableOffset, sight: Sight, spans: Spans, *rest: Any) -> None:
+        leader = sight.leader
+        held.update((str(sight.name), first) for first in spans.open.values() if leader and first < leader.epoch_start)
+        look(self, sight, spans, *rest)
+
+    monkeypatch.setattr(StableOffset, "_look_at_stable", noted)
+    assert run(long_transaction_plan_of(1)).ok
+    assert held
+
+
+def test_struck_messages_are_those_of_transactions():
+    """Markers above all: between brokers; what producers request comes from clients."""
+    struck = [fault for seed in range(40) for fault in transaction_message_plan_of(seed).faults if fault.message]
+    assert {fault.message.split()[0] for fault in struck} == {api for api, _ in TRANSACTION_MESSAGES}
+    assert all("client" not in fault.target for fault in struck if fault.message.startswith("WriteTxnMarkers"))
+    assert all("client" in fault.target for fault in struck if fault.message.startswith("EndTxn"))
 
 
 def test_some_seeds_have_transactional_producers_and_their_faults():

@@ -1,0 +1,89 @@
+"""Anomalies of transactions, each by its smallest history; what is right keeps silent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from minikafka.check.transactions import ABORTED, COMMITTED, UNSURE, Process, Read, Written, anomalies
+from minikafka.types import TopicPartition
+
+ONE, TWO = TopicPartition("ledger", 0), TopicPartition("ledger", 1)
+
+
+def process(*transactions: Written, name: str = "t1", epoch: int = 0, at_s: float = 0.0) -> Process:
+    return Process(name, "t1", initialized_s=at_s, epoch=epoch, transactions=list(transactions))
+
+
+def written(outcome: str, *values: str, begun_s: float = 1.0, name: str = "t1") -> Written:
+    """A transaction with these values in both partitions; its commit is requested a second after it began."""
+    places = [(place, value) for value in values for place in (ONE, TWO)]
+    return Written(name, begun_s, places, outcome, commit_s=begun_s + 1.0)
+
+
+def rows(*values: str) -> list[tuple[int, str]]:
+    return list(enumerate(values))
+
+
+def names(
+    processes: Sequence[Process], one: list[tuple[int, str]], two: list[tuple[int, str]], *reads: Read
+) -> list[str]:
+    """What is found in two partitions, the first of which was read."""
+    seen = {ONE: list(reads)} if reads else {}
+    return [name for name, _ in anomalies(processes, {ONE: one, TWO: two}, seen)]
+
+
+@pytest.mark.parametrize("outcome", [COMMITTED, UNSURE])
+def test_a_transaction_that_is_whole_keeps_silent(outcome: str):
+    """Also one of unknown outcome; a read after the commit was requested is no early one."""
+    found = names([process(written(outcome, "a"))], rows("a"), rows("a"), Read(0, "a", 2.5))
+    assert found == []
+
+
+@pytest.mark.parametrize("outcome", [ABORTED, UNSURE])
+def test_a_transaction_of_which_nothing_is_there_keeps_silent(outcome: str):
+    assert names([process(written(outcome, "a"))], [], []) == []
+
+
+@pytest.mark.parametrize(
+    ("outcome", "one", "two", "name"),
+    [
+        (COMMITTED, ["a"], [], "committed_transaction_lost"),
+        (COMMITTED, [], [], "committed_transaction_lost"),
+        (UNSURE, ["a"], [], "transaction_torn"),
+        (ABORTED, ["a"], ["a"], "aborted_transaction_visible"),
+        (UNSURE, ["a", "a"], ["a"], "transaction_doubled"),
+        (UNSURE, ["a", "b"], ["a"], "committed_from_nowhere"),
+    ],
+)
+def test_effects_that_are_lost_torn_or_doubled(outcome: str, one: list[str], two: list[str], name: str):
+    """By what the producer knows of the outcome."""
+    assert names([process(written(outcome, "a"))], rows(*one), rows(*two)) == [name]
+
+
+def test_transactions_of_one_process_stand_in_their_order():
+    both = process(written(COMMITTED, "a"), written(COMMITTED, "b", begun_s=5.0))
+    assert names([both], rows("b", "a"), rows("a", "b")) == ["transactions_disordered"]
+
+
+@pytest.mark.parametrize(("begun_s", "expected"), [(3.0, []), (5.0, ["zombie_committed"])])
+def test_a_zombie_commits_nothing_that_it_began_after_its_successor(begun_s: float, expected: list[str]):
+    """What it began before may have been committed just before it was fenced."""
+    old = process(written(UNSURE, "a", begun_s=begun_s))
+    new = process(name="t1~2", epoch=1, at_s=4.0)
+    assert names([old, new], rows("a"), rows("a")) == expected
+
+
+@pytest.mark.parametrize(
+    ("outcome", "held", "reads", "expected"),
+    [
+        (ABORTED, [], [Read(0, "a", 9.0)], ["aborted_read", "read_committed_differs"]),
+        (COMMITTED, ["a"], [Read(0, "a", 1.5)], ["precommitted_read"]),
+        (COMMITTED, ["a"], [Read(0, "a", 2.5), Read(0, "a", 2.6)], ["read_twice", "read_committed_differs"]),
+        (COMMITTED, ["a"], [Read(1, "x", 2.5)], ["read_committed_differs"]),
+    ],
+)
+def test_readers_of_committed_records(outcome: str, held: list[str], reads: list[Read], expected: list[str]):
+    """G1a, a read before the commit was requested, a repetition, a record passed over."""
+    assert names([process(written(outcome, "a"))], rows(*held), rows(*held), *reads) == expected
