@@ -43,6 +43,7 @@ def test_a_transaction_that_is_whole_keeps_silent(outcome: str):
 
 @pytest.mark.parametrize("outcome", [ABORTED, UNSURE])
 def test_a_transaction_of_which_nothing_is_there_keeps_silent(outcome: str):
+    """KIP-98: an abort, or a commit that was never decided, leaves nothing behind."""
     assert names([process(written(outcome, "a"))], [], []) == []
 
 
@@ -63,6 +64,7 @@ def test_effects_that_are_lost_torn_or_doubled(outcome: str, one: list[str], two
 
 
 def test_transactions_of_one_process_stand_in_their_order():
+    """The next one begins when the last one has ended, so its records come later in each partition."""
     both = process(written(COMMITTED, "a"), written(COMMITTED, "b", begun_s=5.0))
     assert names([both], rows("b", "a"), rows("a", "b")) == ["transactions_disordered"]
 
