@@ -17,7 +17,7 @@ from minikafka.broker.broker import Broker
 from minikafka.config import BrokerConfig
 from minikafka.hosting.loop_lag import LoopLag
 from minikafka.ports import Events
-from minikafka.rest.metrics.counts import EventCounts
+from minikafka.rest.metrics.families import EventCounts
 from minikafka.rest.metrics.view import ProcessGauges
 from minikafka.rest.rpc_json import json_rpc
 from minikafka.types import Address, NodeId

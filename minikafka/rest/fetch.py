@@ -22,13 +22,13 @@ from minikafka.rest.host import (
     WAIT_MS_MAX,
     Host,
 )
+from minikafka.rest.json_text import Turns
 from minikafka.rest.leaders import from_leader
 from minikafka.rest.parameters import FORWARD, INT64_MAX, PARTITION, TOPIC, Choice, Integer, Text
 from minikafka.rest.records import FORMATS, record_out, unreadable_out
 from minikafka.rest.route import LEADER_PROBLEMS, Answer, Route
 from minikafka.rest.schema import many, one_of, ref, shape, whole
 from minikafka.rest.schemas import RECORD_EXAMPLE
-from minikafka.rest.turns import Turns
 from minikafka.rest.visit import Reply, Visit
 from minikafka.types import Offset, TopicPartition
 from minikafka.web.problems import malformed

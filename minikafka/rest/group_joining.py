@@ -19,8 +19,9 @@ from minikafka.errors import (
 )
 from minikafka.groups.assignors import COOPERATIVE, GroupMember
 from minikafka.groups.protocol import PROTOCOL_TYPE, Assignment, Subscription
+from minikafka.rest.body import Members
 from minikafka.rest.coordinators import from_coordinator, look_up
-from minikafka.rest.group_parts import (
+from minikafka.rest.groups import (
     GROUP,
     document_of,
     partitions_in,
@@ -28,7 +29,6 @@ from minikafka.rest.group_parts import (
 )
 from minikafka.rest.host import WAIT_MS_MAX, Host
 from minikafka.rest.leaders import unknown_topic
-from minikafka.rest.members import Members
 from minikafka.rest.parameters import INT32_MAX, Integer
 from minikafka.rest.visit import Reply, Visit
 from minikafka.spelling import did_you_mean

@@ -28,6 +28,7 @@ from minikafka.errors import (
     UnknownMemberId,
     UnknownTopicOrPartition,
 )
+from minikafka.rest.body import Members
 from minikafka.rest.coordinators import from_coordinator
 from minikafka.rest.group_joining import (
     MAX_WAIT_MS,
@@ -46,7 +47,8 @@ from minikafka.rest.group_offsets import (
     commits_in,
     committed,
 )
-from minikafka.rest.group_parts import (
+from minikafka.rest.groups import (
+    COORDINATOR_PROBLEMS,
     GENERATION,
     GROUP,
     MEMBER,
@@ -55,8 +57,6 @@ from minikafka.rest.group_parts import (
     PARTITIONS_EXAMPLE,
     document_of,
 )
-from minikafka.rest.groups import COORDINATOR_PROBLEMS
-from minikafka.rest.members import Members
 from minikafka.rest.parameters import FORWARD, INT32_MAX
 from minikafka.rest.route import Answer, Route, json_body
 from minikafka.rest.schema import flag, many, nullable, one_of, ref, shape, text, whole

@@ -23,20 +23,23 @@ from minikafka.errors import (
 )
 from minikafka.groups.group import State
 from minikafka.groups.reset import CURRENT, EARLIEST, LATEST, OFFSET, SHIFT, TIME, Goal, duration_ms
+from minikafka.rest.body import Members, pointer
 from minikafka.rest.coordinators import from_coordinator, look_up
-from minikafka.rest.group_parts import (
+from minikafka.rest.groups import (
+    COORDINATOR_PROBLEMS,
     GROUP,
     LAG,
     LAG_EXAMPLE,
     NOTE,
     PARTITION_COUNT_MAX,
     PARTITIONS,
+    committed_of,
+    described,
     document_of,
+    lags_of,
     partitions_in,
 )
-from minikafka.rest.groups import COORDINATOR_PROBLEMS, committed_of, described, lags_of
 from minikafka.rest.leaders import partition_of, unknown_topic
-from minikafka.rest.members import Members, pointer
 from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, Integer, Text
 from minikafka.rest.records import moment_ms
 from minikafka.rest.route import Answer, Route, json_body

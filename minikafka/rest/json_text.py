@@ -1,8 +1,8 @@
-"""JSON as text: strict on the way in, never failing on the way out.
+"""JSON as text, strict when read; also how long texts are written: in short turns, as lines, or as Server-Sent Events.
 
-Refused on the way in: what is not UTF-8, NaN and Infinity, numbers that no double holds, lone surrogates, a member
-that comes twice (one of the two would be lost in silence), nesting deeper than DEPTH_MAX. Whatever passes can be
-written again.
+The reader refuses what is not UTF-8, NaN and Infinity, numbers that no double holds, lone surrogates, a member that
+comes twice (one of the two would be lost in silence), and nesting deeper than DEPTH_MAX. Whatever passes can be written
+again; writing never fails.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import re
 from itertools import pairwise
 from typing import Any
 
+from minikafka.config import KIB
 from minikafka.wire.garbage import without_collection
 
 # Far deeper than any record of a person, far from the recursion limit of any Python.
@@ -153,3 +154,38 @@ _INFINITIES = (math.inf, -math.inf)
 _KINDS = frozenset({dict, list})
 _DECODER = json.JSONDecoder(object_pairs_hook=_named_once, parse_constant=_refused_constant)
 _STRICT = json.JSONDecoder(object_pairs_hook=_named_once, parse_float=_finite, parse_constant=_refused_constant)
+
+
+# Some milliseconds of reading or writing JSON.
+TURN_BYTES = 64 * KIB
+ITEM_BYTES = 250
+"""What an item costs beside its bytes, as bytes."""
+
+
+class Turns:
+    """The work since the last turn of others."""
+
+    def __init__(self) -> None:
+        self._done = 0
+
+    async def after(self, size: int) -> None:
+        """One more item of ``size`` bytes is done."""
+        self._done += size + ITEM_BYTES
+        if self._done >= TURN_BYTES:
+            self._done = 0
+            await asyncio.sleep(0)
+
+
+EVENT_STREAM = "text/event-stream"
+NDJSON = "application/x-ndjson"
+
+RETRY = b"retry: 1000\n\n"
+HEARTBEAT = b": heartbeat\n\n"
+FAREWELL = b'event: end\ndata: {"why": "the broker stops"}\n\n'
+
+
+def event(kind: str, data: dict[str, Any], number: object = None) -> bytes:
+    """One event; ``number`` is what a reader that reconnects says as ``Last-Event-ID``."""
+    head = b"" if number is None else b"id: %b\n" % str(number).encode()
+    # JSON in one line holds no line break of its own.
+    return head + b"event: " + kind.encode() + b"\ndata: " + text_of(data) + b"\n"

@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 
 from minikafka.errors import ProtocolError, ThrottlingQuotaExceeded, UnknownTopicOrPartition, WorldError
 from minikafka.quorum.image import PartitionImage
-from minikafka.rest import sse
+from minikafka.rest import json_text
 from minikafka.rest.cluster import broker_load
 from minikafka.rest.explain import watermark_sentence
 from minikafka.rest.host import Host
@@ -149,7 +149,7 @@ class _Channel(ABC):
         if changes:
             self._version += 1
             self._state = state
-            self._frames.append(sse.event("frame", {"changes": changes}, self._position))
+            self._frames.append(json_text.event("frame", {"changes": changes}, self._position))
             self._news.set()
             self._news = asyncio.Event()
 
@@ -159,7 +159,7 @@ class _Channel(ABC):
 
     async def events(self, seen: str) -> AsyncGenerator[bytes, None]:
         """What a viewer gets that has read up to ``seen``."""
-        yield sse.RETRY + sse.event("hello", {"v": 1, "node": self._host.node_id})
+        yield json_text.RETRY + json_text.event("hello", {"v": 1, "node": self._host.node_id})
         version = self._resumed(seen)
         missed = bool(seen) and not version
         while True:
@@ -176,7 +176,7 @@ class _Channel(ABC):
                 try:
                     await asyncio.wait_for(news.wait(), HEARTBEAT_S)
                 except TimeoutError:
-                    yield sse.event("heartbeat", {})
+                    yield json_text.event("heartbeat", {})
 
     def _resumed(self, seen: str) -> int:
         """The version at which a viewer continues; 0: it needs a snapshot."""
@@ -187,8 +187,8 @@ class _Channel(ABC):
         count = self._version - version
         if version and count <= len(self._frames):
             return b"".join(list(self._frames)[-count:])
-        snapshot = sse.event("snapshot", self._state, self._position)
-        return sse.event("gap", {"missed": count}) + snapshot if missed else snapshot
+        snapshot = json_text.event("snapshot", self._state, self._position)
+        return json_text.event("gap", {"missed": count}) + snapshot if missed else snapshot
 
 
 def _channel(host: Host, scope: str, permit: Permitted) -> _Channel:
@@ -365,8 +365,8 @@ async def get_live(visit: Visit) -> Stream:
         )
     return Stream(
         visit.live.events(visit, scope, visit[LAST_EVENT_ID]),
-        sse.EVENT_STREAM,
-        farewell=sse.FAREWELL,
+        json_text.EVENT_STREAM,
+        farewell=json_text.FAREWELL,
         headers={"X-Accel-Buffering": "no"},
     )
 
@@ -388,7 +388,7 @@ ROUTES = (
                 description="Events until the reader leaves: `hello`, `snapshot`, `frame`, `gap`, `heartbeat`, `end`.",
                 schema=text("Server-Sent Events."),
                 example=EXAMPLE,
-                media_type=sse.EVENT_STREAM,
+                media_type=json_text.EVENT_STREAM,
             )
         },
         problems=(UnknownTopicOrPartition, ThrottlingQuotaExceeded),

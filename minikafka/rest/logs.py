@@ -18,13 +18,13 @@ from minikafka.errors import (
     UnknownTopicOrPartition,
 )
 from minikafka.rest.fetch import FORMAT, Room, decompressed_max, form_of, name_of
+from minikafka.rest.json_text import Turns
 from minikafka.rest.leaders import ask, partition_of
 from minikafka.rest.parameters import INT32_MAX, INT64_MAX, PARTITION, TOPIC, Flag, Integer
 from minikafka.rest.records import record_out
 from minikafka.rest.route import Answer, Route
 from minikafka.rest.schema import Schema, flag, many, ref, shape, text, whole
 from minikafka.rest.schemas import RECORD_EXAMPLE
-from minikafka.rest.turns import Turns
 from minikafka.rest.visit import Reply, Visit
 from minikafka.types import NodeId, Offset, TopicPartition
 from minikafka.web.problems import Refused

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING
 from typing import Any, ClassVar, Self, dataclass_transform
 
-from minikafka.rest.members import Members
+from minikafka.rest.body import Members
 from minikafka.rest.route import Answer
 from minikafka.rest.schema import Schema, many, ref, shape
 from minikafka.web.problems import Fault, unacceptable

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from minikafka.errors import InvalidRequest, OffsetNotAvailable, OffsetOutOfRange, RequestTimedOut
-from minikafka.rest.body import FORM_NOTE, kind_of, parsed_object, read_body
+from minikafka.rest.body import FORM_NOTE, Members, kind_of, parsed_object, read_body
 from minikafka.rest.fetch import name_of
 from minikafka.rest.leaders import ask, from_leader, leader_members
-from minikafka.rest.members import Members
 from minikafka.rest.parameters import FORWARD, INT32_MAX, INT64_MAX, PARTITION, TOPIC, Integer, Parsed, Wrong
 from minikafka.rest.records import moment_ms
 from minikafka.rest.route import LEADER_PROBLEMS, Answer, Body, Route, json_body

@@ -20,10 +20,9 @@ from minikafka.errors import (
     RequestTimedOut,
     UnknownTopicOrPartition,
 )
-from minikafka.rest.body import FORM_NOTE, kind_of, parsed_object, read_body
+from minikafka.rest.body import FORM_NOTE, Members, kind_of, parsed_object, read_body
 from minikafka.rest.cluster import BROKER
 from minikafka.rest.leaders import ask, from_controller, partition_of, unknown_topic, until_known
-from minikafka.rest.members import Members
 from minikafka.rest.parameters import FORWARD, PARTITION, TOPIC, Parameter
 from minikafka.rest.route import CONTROLLER_PROBLEMS, Answer, Route, json_body
 from minikafka.rest.schema import flag, many, nodes, ref, shape, table, text, whole

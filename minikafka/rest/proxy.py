@@ -17,16 +17,15 @@ from typing import Any
 
 from minikafka.errors import InvalidRequest, ProtocolError, RecordListTooLarge, UnknownTopicOrPartition
 from minikafka.rest import json_text
-from minikafka.rest.body import RECORD_BOUNDS, check_body, kind_of, parsed, read_body
+from minikafka.rest.body import RECORD_BOUNDS, Members, check_body, kind_of, parsed, pointer, read_body
 from minikafka.rest.host import PRODUCE_RECORD_COUNT_MAX
+from minikafka.rest.json_text import Turns
 from minikafka.rest.leaders import partition_of, unknown_topic
-from minikafka.rest.members import Members, pointer
 from minikafka.rest.parameters import FORWARD, INT32_MAX, TOPIC, Text
 from minikafka.rest.produce import PROBLEMS, Written, write
 from minikafka.rest.records import RecordIn, base64_in, timestamp_in
 from minikafka.rest.route import Answer, Body, ErrorForm, Route
 from minikafka.rest.schema import anything, many, nullable, one_of, ref, shape, text, whole
-from minikafka.rest.turns import Turns
 from minikafka.rest.visit import Page, Reply, Visit
 from minikafka.types import TopicPartition
 from minikafka.web.accept import JSON

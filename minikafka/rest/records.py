@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 from minikafka.config import KIB
 from minikafka.errors import RecordListTooLarge
 from minikafka.rest import json_text
+from minikafka.rest.body import pointer
 from minikafka.rest.host import PRODUCE_RECORD_COUNT_MAX
-from minikafka.rest.members import pointer
-from minikafka.rest.turns import Turns
+from minikafka.rest.json_text import Turns
 from minikafka.spelling import did_you_mean
 from minikafka.types import Epoch
 from minikafka.web.problems import VALIDATION_ERROR_COUNT_MAX, Fault, unacceptable

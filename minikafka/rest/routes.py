@@ -37,7 +37,6 @@ from minikafka.rest import (
     testing_actions,
     testing_events,
     testing_faults,
-    testing_machine,
     testing_waits,
     topic_records,
     topics,
@@ -57,7 +56,7 @@ from minikafka.world.instruments import Instruments
 TESTING_ROUTES = (
     *testing_faults.ROUTES,
     *testing_actions.ROUTES,
-    *testing_machine.ROUTES,
+    *testing_faults.MACHINE_ROUTES,
     *testing_waits.ROUTES,
     *testing_events.ROUTES,
 )

@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from minikafka.errors import BrokerIdNotRegistered, BrokerNotAvailable, InvalidRequest
-from minikafka.rest.body import kind_of, parsed_object, read_body
+from minikafka.rest.body import Members, kind_of, parsed_object, read_body
 from minikafka.rest.cluster import BROKER
-from minikafka.rest.members import Members
 from minikafka.rest.route import Answer, Route, json_body
 from minikafka.rest.schema import flag, many, one_of, ref, shape, whole
 from minikafka.rest.testing_faults import instruments_of

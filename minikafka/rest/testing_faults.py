@@ -1,8 +1,13 @@
-"""``/v1/faults``, for tests: cut, drop, delay, hold, duplicate or reorder what travels on a link, or answer it with an
-error (``world/faults.py``).
+"""``/v1/faults`` and ``/v1/machine``, for tests: faults of links, of this broker's disk, and of its calendar.
 
-A fault is set at the broker that is asked, and strikes what that broker sends and what reaches it; brokers of one
-process (``LocalCluster``) share theirs. Only there with ``mk.testing.endpoints.enable=true``.
+``/v1/faults`` cuts, drops, delays, holds, duplicates or reorders what travels on a link, or answers it with an error
+(``world/faults.py``). A fault is set at the broker that receives the request, and applies to what that broker sends
+and receives; brokers of one process (``LocalCluster``) share their faults.
+
+``/v1/machine`` makes the broker's disk full or slow, lets its syncs fail, or sets its calendar wrong. A PUT replaces
+all of it: what it does not name is well again. A restart of the broker's process heals it.
+
+Both exist only with ``mk.testing.endpoints.enable=true``.
 """
 
 from __future__ import annotations
@@ -11,9 +16,9 @@ import asyncio
 from typing import Any
 
 from minikafka.errors import BrokerNotAvailable, InvalidRequest, RequestTimedOut
-from minikafka.rest.body import kind_of, parsed_object, read_body
+from minikafka.rest.body import Members, kind_of, parsed_object, read_body
 from minikafka.rest.host import WAIT_MS_MAX
-from minikafka.rest.members import Members
+from minikafka.rest.model import Model, member
 from minikafka.rest.parameters import Integer
 from minikafka.rest.route import Answer, Route, json_body
 from minikafka.rest.schema import Schema, flag, many, nullable, one_of, shape, text, whole
@@ -21,18 +26,9 @@ from minikafka.rest.visit import Reply, Visit
 from minikafka.web.problems import Fault as Wrong
 from minikafka.web.problems import malformed, unacceptable
 from minikafka.wire.limits import shown
-from minikafka.world.faults import (
-    APIS,
-    DELAY_MS_MAX,
-    EVERY_API,
-    KINDS,
-    MESSAGE_KINDS,
-    SEED_MAX,
-    Fault,
-    FaultSpec,
-    Link,
-)
+from minikafka.world.faults import APIS, DELAY_MS_MAX, EVERY_API, KINDS, MESSAGE_KINDS, SEED_MAX, Fault, FaultSpec, Link
 from minikafka.world.instruments import Instruments
+from minikafka.world.machine_faults import MachineFaults
 
 COUNT_MAX = 1_000_000_000
 WAIT_MS_DEFAULT = 10_000
@@ -289,5 +285,73 @@ ROUTES = (
         answers={
             200: Answer(description="It is healed.", schema=_FAULT, example={**_EXAMPLE, "hits": 3, "active": False})
         },
+    ),
+)
+
+
+SYNC_DELAY_MS_MAX = 60_000
+FAILING_SYNCS_MAX = 1_000_000
+
+CALENDAR_MS_MAX = 366 * 86_400_000
+"""A year: farther off, timestamps could no longer be distinguished from nonsense."""
+
+
+def _machine(visit: Visit) -> MachineFaults:
+    return instruments_of(visit).machine(str(visit.host.node_id))
+
+
+class _Faults(Model):
+    """What is wrong with it."""
+
+    disk_full: bool = member(flag("Every write is refused: there is no room."), example=True, default=False)
+    sync_delay_ms: int = member(whole("What each sync takes more.", minimum=0, maximum=SYNC_DELAY_MS_MAX), 0, default=0)
+    failing_syncs: int = member(
+        whole("So many of the next syncs fail.", minimum=0, maximum=FAILING_SYNCS_MAX), 0, default=0
+    )
+    calendar_ahead_ms: int = member(
+        whole("Ahead of the true time.", minimum=-CALENDAR_MS_MAX, maximum=CALENDAR_MS_MAX), 0, default=0
+    )
+
+
+class _Machine(_Faults):
+    """A machine."""
+
+    struck: int = member(whole("Writes refused, syncs delayed and failed so far."), 3)
+
+
+async def get_machine(visit: Visit) -> Reply:
+    """What is wrong with this broker's machine, and how often it struck."""
+    return Reply(_Machine.out_of(_machine(visit)))
+
+
+async def put_machine(visit: Visit) -> Reply:
+    """Set all that is wrong with it; what is not named is well again."""
+    kind = kind_of(visit.http)
+    document = parsed_object(await read_body(visit.http, visit.host, visit.admission), kind, visit.http)
+    given = _Faults.read(document).out()
+    machine = _machine(visit)
+    for name, value in given.items():
+        setattr(machine, name, value)
+    visit.host.world.events("machine_faults_set", **given)
+    return Reply(_Machine.out_of(machine))
+
+
+MACHINE_ROUTES = (
+    Route(
+        method="GET",
+        path="/v1/machine",
+        handler=get_machine,
+        tag="testing",
+        testing=True,
+        answers={200: _Machine.answer("The machine.")},
+    ),
+    Route(
+        method="PUT",
+        path="/v1/machine",
+        handler=put_machine,
+        tag="testing",
+        testing=True,
+        body=json_body(_Faults.schema(sent=True), {"disk_full": True}),
+        answers={200: _Machine.answer("It is so from now on.")},
     ),
 )

@@ -1,13 +1,24 @@
-"""``GET /v1/topics/{t}/records``: the records of all partitions in one list, by time, for people who look at a topic.
+"""``GET /v1/topics/{t}/records``: the records of all partitions of a topic, as one list or, with ``follow=true``, as a
+stream.
 
-Between partitions there is no order but that of timestamps; programs read partition by partition. It never waits:
-``next`` has where each partition goes on. With ``follow=true`` it does not end: ``topic_follow.py``.
+The list is ordered by timestamp, for people who look at a topic; programs read partition by partition. It never waits:
+``next`` has the offset from which each partition continues.
+
+The stream does not end. It is lines of JSON for ``curl -N``, and Server-Sent Events for browsers (``Accept:
+text/event-stream``). Each partition has a reader of its own; records of several partitions come in the order in which
+they were read.
+
+- ``id`` of an event, for ``Last-Event-ID``, has the next offset of each partition: ``0:42,1:17``.
+- Partitions that are added are read from their beginning.
+- A line that is not a record has one member, ``problem`` or ``truncated``, which names the partition; an empty line
+  shows that the connection works.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any, NamedTuple
+from collections.abc import AsyncGenerator, Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias
 
 from minikafka.errors import (
     CorruptMessage,
@@ -17,28 +28,153 @@ from minikafka.errors import (
     ProtocolError,
     ThrottlingQuotaExceeded,
 )
-from minikafka.rest import sse
+from minikafka.rest import json_text
 from minikafka.rest.fetch import FORMAT, ISOLATION_LEVEL, decompressed_max, fetch_of, form_of, only_partition, read_out
 from minikafka.rest.host import FETCH_RECORD_COUNT_MAX
 from minikafka.rest.leaders import from_leader, unknown_topic
 from minikafka.rest.parameters import FORWARD, INT64_MAX, TOPIC, Flag, Integer, Parsed, Wrong
-from minikafka.rest.reader import listed_offset
 from minikafka.rest.records import moment_ms
 from minikafka.rest.route import LEADER_PROBLEMS, Answer, Route
 from minikafka.rest.schema import Schema, many, ref, shape, text, whole
 from minikafka.rest.schemas import PROBLEM_EXAMPLE, RECORD_EXAMPLE
-from minikafka.rest.stream import HEARTBEAT_MS
-from minikafka.rest.topic_follow import LAST_EVENT_ID, followed, refuse_too_many
+from minikafka.rest.stream import HEARTBEAT_MS, Change, PartitionReader, listed_offset
 from minikafka.rest.visit import Reply, Stream, Visit
 from minikafka.types import Offset, TopicPartition
 from minikafka.web.accept import JSON, MSGPACK_TYPES, unacceptable_type
 from minikafka.web.problems import Refused, problem_of
 from minikafka.wire.aborted import filter_of
 from minikafka.wire.limits import shown
-from minikafka.wire.messages import (
-    EARLIEST,
-    LATEST,
+from minikafka.wire.messages import EARLIEST, LATEST
+
+PARTITION_COUNT_MAX = 100
+"""Each costs a parked fetch and up to a poll's records."""
+
+NEWS_S = 1.0
+"""How often it is looked for partitions that were added."""
+
+Positions: TypeAlias = Mapping[int, Offset]
+
+
+def _positions(given: str) -> Positions:
+    found: dict[int, Offset] = {}
+    for each in given.split(","):
+        partition, colon, offset = each.partition(":")
+        numbers = [text for text in (partition, offset) if text.isascii() and text.isdigit() and len(text) <= 18]
+        if not colon or len(numbers) < 2 or int(offset) > INT64_MAX or int(partition) in found:
+            raise Wrong(f"{given[:40]!r}: PARTITION:OFFSET with commas is needed, as in 0:42,1:17")
+        found[int(partition)] = int(offset)
+    return found
+
+
+LAST_EVENT_ID: Parsed[Positions] = Parsed(
+    name="Last-Event-ID",
+    place="header",
+    description="With `follow`: where each partition goes on, as the last event's `id` said; wins over `from`.",
+    default={},
+    default_shown=None,
+    reader=_positions,
+    described={"type": "string", "pattern": "^[0-9]{1,10}:[0-9]{1,18}$"},
+    example="0:42",
 )
+
+
+def refuse_too_many(partition_count: int) -> None:
+    """422 for a topic that is too wide for one stream."""
+    if partition_count > PARTITION_COUNT_MAX:
+        raise InvalidPartitions(
+            f"follow reads {PARTITION_COUNT_MAX} partitions at the most, the topic has {partition_count}: "
+            "follow them one by one, at .../partitions/N/stream"
+        )
+
+
+def followed(visit: Visit, topic: str, starts: Positions) -> Stream:
+    """The stream that begins with these offsets."""
+    accept = visit.accept
+    wishes = {each: accept.quality(each) for each in (json_text.NDJSON, json_text.EVENT_STREAM)}
+    if not max(wishes.values()):
+        raise unacceptable_type(accept, wishes)
+    as_events = wishes[json_text.EVENT_STREAM] > wishes[json_text.NDJSON]
+    follower = _Follower(visit, topic, starts, _event if as_events else _line)
+    head, silence = (json_text.RETRY, json_text.HEARTBEAT) if as_events else (b"", b"\n")
+    return Stream(
+        chunks=follower.chunks(head, silence),
+        media_type=json_text.EVENT_STREAM if as_events else json_text.NDJSON,
+        farewell=json_text.FAREWELL if as_events else b'{"end": {"why": "the broker stops"}}\n',
+        headers={"X-Accel-Buffering": "no"},
+    )
+
+
+def _event(change: Change, partition: int, position: str) -> bytes:
+    return json_text.event(change.kind, {"partition": partition, **change.data}, position or None)
+
+
+def _line(change: Change, partition: int, _position: str) -> bytes:
+    data = {"partition": partition, **change.data}
+    return json_text.text_of(data if change.kind == "record" else {change.kind: data})
+
+
+class _Follower:
+    """All readers of one stream; they hand over one poll at a time."""
+
+    def __init__(
+        self, visit: Visit, topic: str, starts: Positions, written: Callable[[Change, int, str], bytes]
+    ) -> None:
+        self._visit = visit
+        self._topic = topic
+        self._written = written
+        self._positions = dict(starts)
+        self._polls: asyncio.Queue[tuple[int, list[Change], Offset]] = asyncio.Queue(maxsize=1)
+        self._readers: dict[int, asyncio.Task[None]] = {}
+
+    async def chunks(self, head: bytes, silence: bytes) -> AsyncGenerator[bytes, None]:
+        """One chunk a poll; ``silence`` after heartbeat_ms without news. Ends when no partition can be read."""
+        loop = asyncio.get_running_loop()
+        patience_s = self._visit[HEARTBEAT_MS] / 1000
+        try:
+            self._begin()
+            yield head
+            wrote_at = loop.time()
+            while self._polls.qsize() or any(not task.done() for task in self._readers.values()):
+                try:
+                    async with asyncio.timeout(min(NEWS_S, max(0.0, wrote_at + patience_s - loop.time()))):
+                        chunk = self._chunk(*await self._polls.get())
+                except TimeoutError:
+                    self._begin()
+                    chunk = silence if loop.time() >= wrote_at + patience_s else b""
+                if chunk:
+                    yield chunk
+                    wrote_at = loop.time()
+        finally:
+            for task in self._readers.values():
+                task.cancel()
+            await asyncio.gather(*self._readers.values(), return_exceptions=True)
+
+    def _begin(self) -> None:
+        """A reader for each partition that has none yet."""
+        topic = self._visit.host.image.topics.get(self._topic)
+        for each in topic.partitions[:PARTITION_COUNT_MAX] if topic is not None else ():
+            if each.partition not in self._readers:
+                task = asyncio.create_task(self._read(each.partition), name=f"follow-{self._topic}-{each.partition}")
+                self._readers[each.partition] = task
+
+    async def _read(self, partition: int) -> None:
+        name = TopicPartition(self._topic, partition)
+        start = self._positions.setdefault(partition, 0)
+        visit = self._visit
+        reader = PartitionReader(visit, name, start, wait_ms=visit[HEARTBEAT_MS], form=visit[FORMAT])
+        async for changes in reader.events():
+            await self._polls.put((partition, changes, reader.next_offset))
+
+    def _chunk(self, partition: int, changes: list[Change], next_offset: Offset) -> bytes:
+        """The events of one poll: the position stands at the last one, for before it the poll is incomplete."""
+        self._positions[partition] = next_offset
+        kept = [each for each in changes if each.kind in {"record", "problem", "truncated"}]
+        position = ",".join(f"{each}:{offset}" for each, offset in sorted(self._positions.items()))
+        last = len(kept) - 1
+        return b"".join(
+            self._written(each, partition, position if number == last else "") for number, each in enumerate(kept)
+        )
+
 
 LOOK_WAIT_S = 1.0
 
@@ -207,11 +343,11 @@ async def _part_of(visit: Visit, name: TopicPartition) -> _Part:
 
 
 FOLLOWED: dict[str, tuple[Schema, str]] = {
-    sse.NDJSON: (
+    json_text.NDJSON: (
         text("A record a line; another line has one member: `problem`, `truncated` or `end`."),
         '{"partition": 2, "offset": 41, "timestamp": 1795000000000, "key": "ann", "value": "tea", "headers": []}\n',
     ),
-    sse.EVENT_STREAM: (
+    json_text.EVENT_STREAM: (
         text("Events until the reader leaves: `record`, `truncated`, `problem`, `end`; `id` has all positions."),
         'retry: 1000\n\nid: 0:0,1:7,2:42\nevent: record\ndata: {"partition": 2, "offset": 41, "value": "tea"}\n\n',
     ),

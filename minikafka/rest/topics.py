@@ -20,10 +20,9 @@ from minikafka.errors import (
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
-from minikafka.rest.body import FORM_NOTE, kind_of, parsed_object, read_body
+from minikafka.rest.body import FORM_NOTE, Members, kind_of, parsed_object, pointer, read_body
 from minikafka.rest.host import TIMEOUT_MS_DEFAULT, TIMEOUT_MS_MAX
 from minikafka.rest.leaders import from_controller, unknown_topic, until_known
-from minikafka.rest.members import Members, pointer
 from minikafka.rest.model import Model, many_of, member
 from minikafka.rest.parameters import FORWARD, INT32_MAX, TOPIC, Flag, Integer
 from minikafka.rest.route import CONTROLLER_PROBLEMS, Route, json_body

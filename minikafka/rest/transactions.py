@@ -13,8 +13,7 @@ from minikafka.rest.coordinators import (
     from_coordinator,
 )
 from minikafka.rest.fetch import name_of
-from minikafka.rest.group_parts import COORDINATOR, COORDINATOR_EXAMPLE
-from minikafka.rest.groups import COORDINATOR_PROBLEMS
+from minikafka.rest.groups import COORDINATOR, COORDINATOR_EXAMPLE, COORDINATOR_PROBLEMS
 from minikafka.rest.leaders import from_leader, leader_members
 from minikafka.rest.model import Model, many_of, member
 from minikafka.rest.parameters import FORWARD, INT64_MAX, PARTITION, TOPIC, Integer, Parsed, Text, Wrong

@@ -15,7 +15,7 @@ import aiohttp
 import msgpack
 import pytest
 
-from minikafka.rest import topic_follow
+from minikafka.rest import topic_records
 from minikafka.testing.local_cluster import LocalCluster
 from tests.e2e.haste import SHORT_SESSIONS
 from tests.rest.conform import check_answer
@@ -402,7 +402,7 @@ async def test_what_is_wrong_with_a_follower_has_a_status(person, monkeypatch):
     for accept, query in (("application/json", "?follow=true"), ("text/event-stream", "")):
         told = await person("GET", path + "/records" + query, headers={"Accept": accept}, expect=406)
         assert accept not in told["available"]
-    monkeypatch.setattr(topic_follow, "PARTITION_COUNT_MAX", 1)
+    monkeypatch.setattr(topic_records, "PARTITION_COUNT_MAX", 1)
     told = await person.get(path + "/records?follow=true", expect=422)
     assert (told["error"], "/partitions/N/stream" in told["detail"]) == ("INVALID_PARTITIONS", True)
 

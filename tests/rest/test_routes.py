@@ -11,7 +11,7 @@ from aiohttp import web
 from openapi_spec_validator import validate
 
 from minikafka.errors import BY_NAME
-from minikafka.rest.docs_page import render
+from minikafka.rest.docs import render
 from minikafka.rest.openapi import document, operation_id_of, problem_pages
 from minikafka.rest.route import Route
 from minikafka.rest.routes import ROUTES, Doors

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from minikafka.rest import group_offsets
+from minikafka.rest.body import Members
 from minikafka.rest.group_offsets import commits_in
-from minikafka.rest.members import Members
 from minikafka.web.problems import Fault
 
 

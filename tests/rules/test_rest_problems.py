@@ -11,7 +11,7 @@ import pytest
 
 from minikafka import errors as kafka
 from minikafka.errors import BY_CODE, BY_NAME, UNKNOWN, WRITTEN
-from minikafka.rest.members import Members
+from minikafka.rest.body import Members
 from minikafka.rest.parameters import Choice, Flag, Integer, Parameter, Text, values_of
 from minikafka.rest.topics import new_topic
 from minikafka.web.problems import STATUS, Occurrences, Refused, page_of, problem_of, slug_of, status_of, title_of

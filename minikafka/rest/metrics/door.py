@@ -1,9 +1,15 @@
-"""What ``/metrics`` tells: one broker's families as text, a family at a time: requests are served in between."""
+"""``/metrics``: one broker's families as text, written one family at a time: requests are served in between.
+
+Also kafka_exporter's families (danielqsj/kafka_exporter). That is one process which asks the whole cluster; here each
+series has exactly one broker, so that sums and counts over all brokers are right: a partition's series are at its
+leader (at the active controller if it has no leader), the cluster's at the active controller.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.metrics_core import Metric
@@ -13,12 +19,88 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from minikafka.broker.broker import Broker
 from minikafka.errors import BrokerNotAvailable
-from minikafka.rest.metrics.counts import EventCounts, Windows
-from minikafka.rest.metrics.exporter import exporter
-from minikafka.rest.metrics.groups import group_families, look_at_groups
+from minikafka.rest.metrics.families import EventCounts, Windows, gauge, number
 from minikafka.rest.metrics.mbeans import mbeans
 from minikafka.rest.metrics.own import own
-from minikafka.rest.metrics.view import ReadGauges, View
+from minikafka.rest.metrics.view import ReadGauges, View, group_families, look_at_groups
+from minikafka.types import NodeId, Offset
+
+PARTITION = ("topic", "partition")
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One partition that this broker speaks for."""
+
+    labels: tuple[str, int]
+    leader: NodeId
+    replicas: tuple[NodeId, ...]
+    isr: tuple[NodeId, ...]
+    offsets: tuple[Offset, Offset] | None
+    """Log start and high watermark, if this broker leads it."""
+
+
+OF_PARTITIONS: tuple[tuple[str, str, Callable[[_Row], int | None]], ...] = (
+    (
+        "kafka_topic_partition_current_offset",
+        "The high watermark: where consumers' latest is.",
+        lambda part: part.offsets[1] if part.offsets else None,
+    ),
+    (
+        "kafka_topic_partition_oldest_offset",
+        "The log start offset.",
+        lambda part: part.offsets[0] if part.offsets else None,
+    ),
+    ("kafka_topic_partition_leader", "Node id of the leader; -1: nobody leads.", lambda part: part.leader),
+    (
+        "kafka_topic_partition_leader_is_preferred",
+        "1 if the first replica of the assignment leads.",
+        lambda part: part.leader == part.replicas[0],
+    ),
+    ("kafka_topic_partition_replicas", "Replicas of the assignment.", lambda part: len(part.replicas)),
+    ("kafka_topic_partition_in_sync_replica", "Members of the ISR.", lambda part: len(part.isr)),
+    (
+        "kafka_topic_partition_under_replicated_partition",
+        "1 if a replica is outside the ISR.",
+        lambda part: len(part.isr) < len(part.replicas),
+    ),
+)
+"""Of each partition: family, meaning, value; None where this broker does not know it."""
+
+
+def exporter(view: View) -> Iterator[Metric]:
+    """All of them, family by family."""
+    image = view.image
+    brokers = [image.brokers[node] for node in sorted(image.brokers)] if view.is_controller else []
+    living = [each for each in brokers if not each.fenced]
+    topics = [image.topics[name] for name in sorted(image.topics)][: view.limit] if view.is_controller else []
+    if view.is_controller:
+        yield number("kafka_brokers", "Brokers that live. Reported by the active controller.", len(living))
+    yield gauge(
+        "kafka_broker_info",
+        "1 for each broker that lives. Reported by the active controller.",
+        ("address", "id"),
+        (((str(each.address), each.node_id), 1.0) for each in living),
+    )
+    yield gauge(
+        "kafka_topic_partitions",
+        "Partitions of a topic. Reported by the active controller.",
+        ("topic",),
+        (((topic.name,), float(len(topic.partitions))) for topic in topics),
+    )
+    rows = list(_rows(view))
+    for name, meaning, value_of in OF_PARTITIONS:
+        known = ((each.labels, value_of(each)) for each in rows)
+        yield gauge(name, meaning, PARTITION, ((labels, float(value)) for labels, value in known if value is not None))
+
+
+def _rows(view: View) -> Iterator[_Row]:
+    for name, leader in view.shown_led:
+        offsets = (leader.log.start_offset, leader.high_watermark)
+        yield _Row((name.topic, name.partition), view.broker.node_id, leader.replicas, leader.isr, offsets)
+    if view.is_controller:
+        for topic, each in view.leaderless[: view.limit]:
+            yield _Row((topic.name, each.partition), -1, each.replicas, each.isr, None)
 
 
 class _Families(Collector):

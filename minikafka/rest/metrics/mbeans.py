@@ -13,8 +13,7 @@ from prometheus_client.metrics_core import Metric
 
 from minikafka.broker.meters import Histogram, RequestMeter, TopicMeter
 from minikafka.replication.leader import LeaderReplica
-from minikafka.rest.metrics.counts import EventCounts, Windows
-from minikafka.rest.metrics.families import counter, gauge, number, percentiles_ms, total
+from minikafka.rest.metrics.families import EventCounts, Windows, counter, gauge, number, percentiles_ms, total
 from minikafka.rest.metrics.view import ProcessGauges, View
 from minikafka.types import METADATA_PARTITION
 

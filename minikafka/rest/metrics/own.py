@@ -8,8 +8,7 @@ from prometheus_client.metrics_core import Metric
 
 from minikafka import __version__
 from minikafka.replication.leader import NEVER
-from minikafka.rest.metrics.counts import EventCounts
-from minikafka.rest.metrics.families import counter, gauge, histogram, number, total
+from minikafka.rest.metrics.families import EventCounts, counter, gauge, histogram, number, total
 from minikafka.rest.metrics.view import ProcessGauges, View
 
 PARTITION = ("topic", "partition")
