@@ -25,9 +25,9 @@ from minikafka.cli.tables import (
     print_json,
     print_lines,
     print_table,
+    watch_option,
 )
-from minikafka.cli.watching import show as show_again
-from minikafka.cli.watching import watch_option
+from minikafka.cli.tables import show as show_again
 from minikafka.client.structs import ConfigChange, ConfigResource
 from minikafka.config import BrokerConfig, to_settings
 from minikafka.wire.admin import (

@@ -8,9 +8,8 @@ from typing import Any
 import click
 
 from minikafka.cli.running import Failure
-from minikafka.cli.tables import bootstrap_option, list_output_option, print_json, print_table
+from minikafka.cli.tables import bootstrap_option, list_output_option, print_json, print_table, show, watch_option
 from minikafka.cli.v1 import V1
-from minikafka.cli.watching import show, watch_option
 from minikafka.types import Address
 
 NARROW = (

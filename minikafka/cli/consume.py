@@ -3,6 +3,9 @@
 Without ``--group`` it reads all partitions and commits nothing. With one it is a member: it shares the partitions,
 begins where the group has committed, and commits what it has printed.
 
+``--offset`` is written as for kafka-console-consumer and kcat; a number outside of the log is an error, never another
+place.
+
 It ends at ``--max-records``, at ``--exit-at-end`` (the high watermarks as they were when it began), after
 ``--timeout-ms`` without a record, or when the reader of its output leaves: exit code 0. Ctrl-C and SIGTERM end it with
 exit code 130, after a member of a group has committed what it printed.
@@ -17,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -35,13 +38,63 @@ from minikafka.cli.formats import (
     visible_json,
 )
 from minikafka.cli.running import ANSWER_TIMEOUT_MS, INTERRUPTED, Signals, first_of, run_until_asked, somebody_listens
-from minikafka.cli.starts import BEGINNING, END, FORMS, Start, parse_start
 from minikafka.cli.tables import OutputFile, bootstrap_option, many, topic_argument
 from minikafka.cli.tls import client_settings
 from minikafka.client.settings import ASSIGNORS
-from minikafka.errors import UnknownTopicOrPartition
+from minikafka.errors import OffsetOutOfRange, UnknownTopicOrPartition
+from minikafka.rest.records import moment_ms
 from minikafka.types import Offset, TopicPartition
 from minikafka.world.ledger_file import LedgerFile
+
+FORMS = "beginning (earliest), end (latest), N, -N (the last N), @MS or an ISO 8601 moment with a time zone"
+DIGITS_MAX = 18
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """``offset`` and ``last`` have a number of records, ``time`` has milliseconds since 1970."""
+
+    kind: Literal["beginning", "end", "offset", "last", "time"]
+    number: int = 0
+
+    def within(self, name: TopicPartition, begin: Offset, end: Offset, at_time: Offset | None) -> Offset:
+        """The offset in a log from ``begin`` to ``end`` (exclusive); ``at_time``: of the first record since, if any.
+
+        Raises OffsetOutOfRange.
+        """
+        match self.kind:
+            case "beginning":
+                return begin
+            case "end":
+                return end
+            case "last":
+                return max(begin, end - self.number)
+            case "time":
+                return end if at_time is None else at_time
+        if not begin <= self.number <= end:
+            raise OffsetOutOfRange(f"{name}: offset {self.number} is outside {begin} to {end}")
+        return self.number
+
+
+BEGINNING = Start("beginning")
+END = Start("end")
+
+
+def parse_start(text: str) -> Start:
+    """One of FORMS (``s@MS`` is kcat's); ValueError with one sentence."""
+    if text in ("beginning", "earliest"):
+        return BEGINNING
+    if text in ("end", "latest"):
+        return END
+    number = text.removeprefix("s").removeprefix("@") if text.startswith(("@", "s@")) else text.removeprefix("-")
+    if number.isascii() and number.isdigit() and len(number) <= DIGITS_MAX:
+        kind: Literal["offset", "last", "time"] = "last" if text.startswith("-") else "offset"
+        return Start("time" if "@" in text else kind, int(number))
+    try:
+        return Start("time", moment_ms(text))
+    except ValueError:
+        raise ValueError(f"{text!r}: {FORMS} is needed") from None
+
 
 POLL_TIMEOUT_MS = 500
 POLL_RECORDS_MAX = 5_000

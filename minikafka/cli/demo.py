@@ -22,9 +22,7 @@ from minikafka.chaos.evidence import Compared, Ledger, compare, judge, read_back
 from minikafka.chaos.watch import Watch
 from minikafka.check import Verdict
 from minikafka.cli.demo_spark import LEFT_OUT, directly, is_installed, run_job
-from minikafka.cli.demo_story import Story
-from minikafka.cli.demo_stream import Stream
-from minikafka.cli.demo_verdict import to_json
+from minikafka.cli.demo_story import Story, Stream
 from minikafka.cli.demo_view import Screen, Shown
 from minikafka.cli.flights import FLIGHT_COUNT, FlightsMissing, flights
 from minikafka.cli.running import FAILED, Failure, Interrupted, Signals, first_of, run_until_asked
@@ -279,3 +277,24 @@ async def _beside(*works: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
         for result in results:
             if isinstance(result, Exception):
                 raise result
+
+
+def to_json(verdict: Verdict, failovers: list[Any], compared: Compared, seconds: float) -> dict[str, object]:
+    """What ``verdict.json`` holds."""
+    return {
+        **verdict.to_json(),
+        "seconds": round(seconds, 3),
+        "replicas": {"batches": compared.batches, "bytes": compared.size, "differences": compared.differences},
+        "failovers": [
+            {
+                "what": each.what,
+                "broker": each.node,
+                "partitions": list(each.partitions),
+                "controller_s": each.controller_s,
+                "elected_s": each.elected_s,
+                "writable_s": each.writable_s,
+                "in_sync_s": each.in_sync_s,
+            }
+            for each in failovers
+        ],
+    }

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from minikafka.chaos.watch import ClusterState
-from minikafka.cli.demo_stream import Stream
+from minikafka.cli.demo_story import Stream
 from minikafka.types import NO_NODE, NodeId
 
 LIVE_INTERVAL_S = 0.25

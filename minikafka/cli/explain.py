@@ -9,9 +9,8 @@ from urllib.parse import quote
 import click
 
 from minikafka.cli.admin import parse_partition
-from minikafka.cli.tables import bootstrap_option, output_option, print_json, print_lines
+from minikafka.cli.tables import bootstrap_option, output_option, print_json, print_lines, show, watch_option
 from minikafka.cli.v1 import V1
-from minikafka.cli.watching import show, watch_option
 
 
 @click.command(

@@ -1,7 +1,7 @@
 """``minikafka groups``: list, describe, members and state; columns are kafka-consumer-groups'.
 
 Lag is the log's end (high watermark) minus what is committed; a partition without a commit has none. What changes
-groups is in ``group_reset.py`` and ``group_delete.py``. With ``--all-groups`` the JSON is ``{"groups": [...]}``,
+groups is in ``group_changes.py``. With ``--all-groups`` the JSON is ``{"groups": [...]}``,
 of what it prints for one.
 """
 
@@ -16,9 +16,8 @@ import click
 from minikafka import AdminClient
 from minikafka.cli import kafka_groups
 from minikafka.cli.admin import with_admin
+from minikafka.cli.group_changes import delete, delete_offsets, reset_offsets
 from minikafka.cli.group_choice import check_choice, chosen, group_or_all
-from minikafka.cli.group_delete import delete, delete_offsets
-from minikafka.cli.group_reset import reset_offsets
 from minikafka.cli.running import Commands, run
 from minikafka.cli.tables import bootstrap_option, kafka_output_option, print_json, print_lines, print_table
 from minikafka.errors import GroupIdNotFound, UnknownTopicOrPartition

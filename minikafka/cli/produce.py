@@ -1,25 +1,30 @@
 """``minikafka produce``: standard input to a topic, one record a line, and a summary of what became of them.
 
 The last line of standard output is ``{"sent","acknowledged","failed","unknown"}``: *failed* is definitely not in the
-log, *unknown* may be. With ``--acks 0`` nobody answers, so all are unknown.
+log, *unknown* may be. With ``--acks 0`` brokers do not respond, so all are unknown.
+
+A line is a record by the options, or a JSON line as ``consume -o json`` prints it. A JSON line contains the whole
+record; its old topic, partition and offset are ignored. A line that cannot be parsed is InvalidRecord with the line's
+number.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
+import threading
 from collections import Counter
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
 from minikafka import AdminClient, Producer
 from minikafka.cli.admin import with_admin
-from minikafka.cli.line_records import LineForm, parse_header
-from minikafka.cli.lines import lines_of
 from minikafka.cli.running import (
     ANSWER_TIMEOUT_MS,
     FAILED,
@@ -31,7 +36,129 @@ from minikafka.cli.running import (
 )
 from minikafka.cli.tables import OutputFile, bootstrap_option, console, many, print_json, topic_argument
 from minikafka.cli.tls import client_settings
-from minikafka.errors import UNKNOWN, MessageTooLarge, ProtocolError, UnknownTopicOrPartition
+from minikafka.errors import UNKNOWN, InvalidRecord, MessageTooLarge, ProtocolError, UnknownTopicOrPartition
+from minikafka.rest import json_text
+from minikafka.rest.records import record_in
+from minikafka.web.problems import Fault
+from minikafka.wire.records import Headers
+
+OLD_PLACE = ("topic", "partition", "offset")
+
+
+class LineRecord(NamedTuple):
+    """What is sent; no timestamp: the time of sending."""
+
+    value: bytes | None
+    key: bytes | None = None
+    timestamp_ms: int | None = None
+    headers: Headers = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LineForm:
+    """How lines are to be read."""
+
+    separator: bytes | None = None
+    """Between key and value; a line without it has no key of its own."""
+    key: bytes | None = None
+    """Of lines without a key of their own."""
+    null_marker: bytes | None = None
+    """A key or value that is just this is null."""
+    headers: Headers = ()
+    is_json: bool = False
+
+    def record(self, line: bytes, number: int) -> LineRecord:
+        """The record of the ``number``-th line; InvalidRecord."""
+        if self.is_json:
+            return _json_record(line, number)
+        key, value = self.key, line
+        if self.separator is not None:
+            first, found, rest = line.partition(self.separator)
+            if found:
+                key, value = first, rest
+        marker = self.null_marker
+        if marker is None:
+            return LineRecord(value, key, None, self.headers)
+        return LineRecord(None if value == marker else value, None if key == marker else key, None, self.headers)
+
+
+def _json_record(line: bytes, number: int) -> LineRecord:
+    try:
+        document = json_text.parse(line)
+    except json_text.NotJson as error:
+        raise InvalidRecord(f"line {number}: {error}") from None
+    if type(document) is dict:
+        document = {name: value for name, value in document.items() if name not in OLD_PLACE}
+        if type(document.get("headers")) is list:
+            document["headers"] = [_header(each) for each in document["headers"]]
+    faults: list[Fault] = []
+    record = record_in(document, "", 0, faults)
+    if faults:
+        raise InvalidRecord(f"line {number}: {faults[0]['pointer'] or 'the record'}: {faults[0]['detail']}")
+    return LineRecord(record.value, record.key, record.timestamp if "timestamp" in document else None, record.headers)
+
+
+def _header(given: Any) -> Any:
+    """``consume -o json`` and ``/v1`` name base64 differently; both are read."""
+    if type(given) is list and len(given) == 2 and type(given[1]) is dict and list(given[1]) == ["value_b64"]:
+        return [given[0], {"b64": given[1]["value_b64"]}]
+    return given
+
+
+def parse_header(text: str) -> tuple[str, bytes]:
+    """``NAME=VALUE``; ValueError."""
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise ValueError(f"--header {text!r}: NAME=VALUE is needed")
+    return name, value.encode()
+
+
+CHUNK_SIZE = 1 << 18
+# Chunks read ahead: enough to keep a producer busy, little enough that memory does not grow with the input.
+CHUNKS_AHEAD = 4
+
+
+async def lines_of(descriptor: int) -> AsyncIterator[list[bytes]]:
+    """The lines of a descriptor without their line ends, as many at a time as were read; the last may lack its end.
+
+    OSError when reading fails.
+    """
+    loop = asyncio.get_running_loop()
+    chunks: asyncio.Queue[bytes | OSError] = asyncio.Queue()
+    room = threading.Semaphore(CHUNKS_AHEAD)
+    thread = threading.Thread(
+        target=_read, args=(descriptor, room, lambda chunk: loop.call_soon_threadsafe(chunks.put_nowait, chunk))
+    )
+    thread.daemon = True
+    thread.start()
+    rest = b""
+    while True:
+        chunk = await chunks.get()
+        room.release()
+        if isinstance(chunk, OSError):
+            raise chunk
+        if not chunk:
+            break
+        *lines, rest = (rest + chunk).split(b"\n")
+        if lines:
+            yield [line.removesuffix(b"\r") for line in lines]
+    if rest:
+        yield [rest]
+
+
+def _read(descriptor: int, room: threading.Semaphore, give: Callable[[bytes | OSError], object]) -> None:
+    try:
+        while True:
+            room.acquire()
+            chunk = os.read(descriptor, CHUNK_SIZE)
+            give(chunk)
+            if not chunk:
+                return
+    except OSError as error:
+        give(error)
+    except RuntimeError:
+        return  # the loop was closed: nobody wants the rest
+
 
 PROGRESS_INTERVAL_S = 1.0
 HINT_AFTER_S = 1.0

@@ -10,8 +10,15 @@ import click
 from minikafka.cli import kafka_layout
 from minikafka.cli.admin import with_admin
 from minikafka.cli.running import Commands, Misuse
-from minikafka.cli.tables import bootstrap_option, kafka_output_option, print_json, print_lines, print_table
-from minikafka.cli.watching import show, watch_option
+from minikafka.cli.tables import (
+    bootstrap_option,
+    kafka_output_option,
+    print_json,
+    print_lines,
+    print_table,
+    show,
+    watch_option,
+)
 from minikafka.wire.messages import DescribeQuorumResponse, QuorumReplica
 
 REPLICA_COLUMNS = ("NodeId", "LogEndOffset", "Lag", "LastFetchMsAgo", "LastCaughtUpMsAgo", "Status")

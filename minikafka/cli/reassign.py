@@ -19,9 +19,17 @@ from minikafka.addresses import is_number
 from minikafka.cli import kafka_layout
 from minikafka.cli.admin import fail_with, parse_partition, partition_in, read_json, with_admin
 from minikafka.cli.running import Commands, Failure, Misuse, run
-from minikafka.cli.tables import OutputFile, bootstrap_option, kafka_output_option, print_json, print_lines, print_table
+from minikafka.cli.tables import (
+    OutputFile,
+    bootstrap_option,
+    kafka_output_option,
+    print_json,
+    print_lines,
+    print_table,
+    show,
+    watch_option,
+)
 from minikafka.cli.tls import tls_context
-from minikafka.cli.watching import show, watch_option
 from minikafka.client.structs import Reassignment
 from minikafka.errors import ProtocolError
 from minikafka.quorum.placement import spread

@@ -1,27 +1,31 @@
-"""Output for people and for programs: one table printer, one JSON printer, the ``-o`` option that chooses, files.
+"""Output for people and for programs: one table printer, one JSON printer, the ``-o`` option, files, ``--watch``.
 
 Rules for this file: JSON is one object, a contract (docs/cli.md); tables are for reading, also through ``awk``: no
 boxes, nothing is cut; ``tsv`` is the table's cells for ``cut``, one line of names and a line a row, whatever is in a
-cell. ``NO_COLOR`` is honoured.
+cell. ``NO_COLOR`` is honoured. With ``--watch`` a terminal shows each view over the last one; into a pipe each view is
+printed whole, so that ``-o json`` gives one object a line.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from rich.cells import cell_len
 
+from minikafka.cli.running import run
 from minikafka.cli.tls import tls_options
 
 if TYPE_CHECKING:
     from rich.console import Console
+
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -206,3 +210,42 @@ def print_json(value: Any) -> None:
     """One object on one line, out at once: scripts wait for it."""
     click.echo(json_line(value))
     sys.stdout.flush()
+
+
+Shown = TypeVar("Shown")
+
+EVERY_S = 2.0
+CLEAR = "\x1b[H\x1b[2J"
+"""To the upper left corner, and nothing left of the last view."""
+
+
+def watch_option(function: Decorated) -> Decorated:
+    """``--watch``."""
+    return click.option("--watch", is_flag=True, help=f"Show it again every {EVERY_S:.0f} seconds, until Ctrl-C.")(
+        function
+    )
+
+
+def show(ask: Callable[[], Awaitable[Shown]], draw: Callable[[Shown], None], *, watch: bool) -> None:
+    """Ask and draw once, or until it is interrupted."""
+
+    async def once() -> Shown:
+        return await ask()
+
+    if not watch:
+        draw(run(once))
+        return
+
+    async def again_and_again() -> None:
+        try:
+            while True:
+                answer = await ask()
+                if sys.stdout.isatty():
+                    click.echo(CLEAR, nl=False)
+                draw(answer)
+                sys.stdout.flush()
+                await asyncio.sleep(EVERY_S)
+        except asyncio.CancelledError:
+            return
+
+    run(again_and_again)

@@ -26,9 +26,10 @@ from minikafka.cli.tables import (
     print_json,
     print_lines,
     print_table,
+    show,
     shown,
+    watch_option,
 )
-from minikafka.cli.watching import show, watch_option
 from minikafka.client.structs import ConfigResource, NewTopic
 from minikafka.errors import TopicAlreadyExists, UnknownTopicOrPartition
 from minikafka.groups.records import OFFSETS_TOPIC

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from minikafka.chaos.reading import library
-from minikafka.cli import chaos, chaos_kill
+from minikafka.cli import chaos
 from minikafka.cli.root import root
 from minikafka.errors import WorldError
 
@@ -78,7 +78,7 @@ def test_a_load_of_years_is_refused():
 def test_nobody_to_kill(monkeypatch):
     """It says so; with nobody named it is the project of docker-compose.yml, by its label, and nothing else."""
     asked: list[tuple[str, ...]] = []
-    monkeypatch.setattr(chaos_kill, "command_output", lambda *command: asked.append(command) or "")
+    monkeypatch.setattr(chaos, "command_output", lambda *command: asked.append(command) or "")
     assert "nobody to kill" in told("kill", "--random", "--interval", "30s", code=1).stderr
     assert [each[1] for each in asked] == ["ps"]
     assert "label=com.docker.compose.project=minikafka" in asked[0]
@@ -92,7 +92,7 @@ def test_without_an_engine_it_says_how_processes_are_killed(monkeypatch):
     def fails(*_: str) -> str:
         raise WorldError("docker ps: is the daemon running?")
 
-    monkeypatch.setattr(chaos_kill, "command_output", fails)
+    monkeypatch.setattr(chaos, "command_output", fails)
     told_so = told("kill", "--random", code=1).stderr
     assert "docker ps: is the daemon running?" in told_so
     assert "--pid" in told_so
@@ -106,7 +106,7 @@ def test_containers_are_killed_in_turn_and_started_again(monkeypatch):
         asked.append(command)
         return '"kafka-2"\n"kafka-1"\n' if command[1] == "ps" else ""
 
-    monkeypatch.setattr(chaos_kill, "command_output", docker)
+    monkeypatch.setattr(chaos, "command_output", docker)
     output = told("kill", "--compose", "mine", "--interval", "1ms", "--down", "1ms", "--count", "3").stdout
     assert [each[1:] for each in asked if each[1] != "ps"] == [
         (verb, *rest, name)

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from minikafka.cli.formats import to_json_line
-from minikafka.cli.line_records import LineForm, LineRecord, parse_header
+from minikafka.cli.produce import LineForm, LineRecord, parse_header
 from minikafka.client.structs import ConsumerRecord
 from minikafka.errors import InvalidRecord
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from minikafka.cli.starts import Start, parse_start
+from minikafka.cli.consume import Start, parse_start
 from minikafka.errors import OffsetOutOfRange
 from minikafka.types import TopicPartition
 

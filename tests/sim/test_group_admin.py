@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from minikafka.cli.group_reset import _move
+from minikafka.cli.group_changes import _move
 from minikafka.cli.running import Failure
 from minikafka.client.structs import OffsetsPartlyChanged
 from minikafka.errors import GroupSubscribedToTopic, NonEmptyGroup, UnknownTopicOrPartition
