@@ -35,6 +35,7 @@ from minikafka.broker.listeners import Listeners
 from minikafka.broker.live_settings import LiveSettings
 from minikafka.broker.log_cleaner import LogCleaner
 from minikafka.broker.metadata import MetadataCache, removed_topics
+from minikafka.broker.parts import Parts
 from minikafka.broker.quorum_driver import QuorumDriver
 from minikafka.broker.replica_manager import ReplicaManager, StorageFailure
 from minikafka.broker.transaction_manager import TransactionManager, check_transactional_id
@@ -52,7 +53,6 @@ from minikafka.groups.limits import check_group_id
 from minikafka.log.log_directory import LogDirectory, read_identity
 from minikafka.ports import INTERNAL, Buffers, FrameConnection, FrameSession, RequestContext, World
 from minikafka.quorum.image import MetadataImage
-from minikafka.replication.leader import LeaderReplica
 from minikafka.replication.partition import Partition
 from minikafka.rpc import call
 from minikafka.tasks import Tasks
@@ -79,6 +79,7 @@ class Broker:
         self.chronicle = Chronicle(world.clock, world.events, is_replaying=lambda: not self._has_caught_up)
         self.world = world = replace(world, events=self.chronicle)
         self.settings = LiveSettings(config, world.events)
+        self.parts = Parts()
         self._origins = origins
         self.node_id = config.node_id
         self.failure: str | None = None
@@ -114,7 +115,7 @@ class Broker:
             return None
         from minikafka.broker.access import Access  # noqa: PLC0415 - brokers without an authorizer do without
 
-        return Access(config, lambda: self.image, EventLimiter(self.world.events, self.world.clock.now))
+        return Access(config, self.parts.image, EventLimiter(self.world.events, self.world.clock.now))
 
     # ---- what others may ask -----------------------------------------------------------------------------------------
 
@@ -162,12 +163,7 @@ class Broker:
 
     def address_of(self, node: NodeId) -> Address | None:
         """Where a broker listens, by the metadata."""
-        known = self.image.brokers.get(node)
-        return known.address if known is not None else None
-
-    def controller_address(self) -> Address | None:
-        """Where the active controller listens, or None while none is known."""
-        return self.voters.get(self.quorum.leader_id)
+        return self.parts.address_of(node)
 
     async def wait_ready(self, timeout_s: float = 60.0) -> None:
         """Return when the broker is ready. Raises BrokerNotAvailable saying what is missing."""
@@ -255,10 +251,12 @@ class Broker:
 
     def _make_control(self) -> None:
         """The quorum, its controller, and this broker's standing with it."""
-        world, config = self.world, self.config
-        self.voters = config.voters if config.controller_quorum_voters else {config.node_id: self.address}
-        self.metadata = MetadataCache(self.cluster_id, world.events)
-        self.quorum = QuorumDriver(
+        world, config, parts = self.world, self.config, self.parts
+        self.voters = parts.voters = (
+            config.voters if config.controller_quorum_voters else {config.node_id: self.address}
+        )
+        self.metadata = parts.metadata = MetadataCache(self.cluster_id, world.events)
+        self.quorum = parts.quorum = QuorumDriver(
             config,
             world,
             cluster_id=self.cluster_id,
@@ -268,15 +266,15 @@ class Broker:
             spawn=self._tasks.spawn,
             listener=self.metadata,
         )
-        self.controller = ControllerDriver(
+        self.controller = parts.controller = ControllerDriver(
             config,
             world,
             self.quorum,
             self.metadata,
             self._tasks.spawn,
-            has_registered=lambda: self.lifecycle.broker_epoch >= 0,
+            has_registered=parts.has_registered,
         )
-        self.lifecycle = Lifecycle(
+        self.lifecycle = parts.lifecycle = Lifecycle(
             config,
             world,
             cluster_id=self.cluster_id,
@@ -285,49 +283,49 @@ class Broker:
             log_dirs=(self.logs.meta.directory_id,) if self.logs.meta.directory_id else (),
             advertised=lambda: self.advertised,
             other_listeners=self._listeners.others,
-            controller=self.controller_address,
-            applied_offset=lambda: self.metadata.image.offset,
+            controller=parts.controller_address,
+            applied_offset=parts.applied_offset,
             on_change=self._moved,
             controller_heard_at=self.quorum.majority_heard_at,
-            missing_replicas=lambda: self.replicas.missing_replicas,
-            leads_any=lambda: any(isinstance(each.role, LeaderReplica) for each in self.partitions.values()),
+            missing_replicas=parts.missing_replicas,
+            leads_any=parts.leads_any,
         )
 
     def _make_data(self) -> None:
         """The replicas, and what is served from them."""
-        world, config = self.world, self.config
-        self.replicas = ReplicaManager(
+        world, config, parts = self.world, self.config, self.parts
+        self.replicas = parts.replicas = ReplicaManager(
             self.settings,
             world,
             self.logs,
             spawn=self._tasks.spawn,
-            controller=self.controller_address,
-            image=lambda: self.image,
-            broker_epoch=lambda: self.lifecycle.latest_broker_epoch,
-            address_of=self.address_of,
+            controller=parts.controller_address,
+            image=parts.image,
+            broker_epoch=parts.latest_broker_epoch,
+            address_of=parts.address_of,
             on_storage_failure=self._on_storage_failure,
         )
         self.producer_ids = ProducerIds(
-            config.node_id, broker_epoch=lambda: self.lifecycle.broker_epoch, ask_controller=self.ask_controller
+            config.node_id, broker_epoch=parts.broker_epoch, ask_controller=self.ask_controller
         )
-        self.groups = GroupManager(
+        self.groups = parts.groups = GroupManager(
             config,
             world,
             self.replicas,
-            image=lambda: self.image,
+            image=parts.image,
             session_alive=self.lifecycle.session_alive,
             ask_controller=self.ask_controller,
-            verifier=lambda: self.transactions.verifier,
+            verifier=parts.verifier,
             spawn=self._tasks.spawn,
         )
-        self.transactions = TransactionManager(
+        self.transactions = parts.transactions = TransactionManager(
             config,
             world,
             self.replicas,
             self.producer_ids,
-            image=lambda: self.image,
+            image=parts.image,
             session_alive=self.lifecycle.session_alive,
-            broker_epoch=lambda: self.lifecycle.broker_epoch,
+            broker_epoch=parts.broker_epoch,
             ask_controller=self.ask_controller,
             write_here=self._answer_here,
             add_here=self._answer_here,
@@ -339,7 +337,7 @@ class Broker:
                 GROUP: KeyKind(self.groups.shards, check_group_id),
                 TRANSACTION: KeyKind(self.transactions.shards, check_transactional_id),
             },
-            lambda: self.image,
+            parts.image,
         )
         self.metadata_api = MetadataApi(self.settings, world, self.metadata, self.quorum, self.ask_controller)
         self._forwarding = Forwarding(
@@ -347,12 +345,12 @@ class Broker:
             world,
             self.metadata,
             here=self.answer,
-            controller=self.controller_address,
+            controller=parts.controller_address,
             timeout_s=config.controller_quorum_request_timeout_ms / 1000,
         )
         self.stopping_api = StoppingApi()
-        self.admin_api = AdminApi(config, lambda: self.image, self._origins)
-        self.acl_api = AclApi(config, lambda: self.image)
+        self.admin_api = AdminApi(config, parts.image, self._origins)
+        self.acl_api = AclApi(config, parts.image)
 
     async def _begin(self) -> None:
         """All that goes on by itself."""
@@ -431,7 +429,7 @@ class Broker:
 
     async def ask_controller(self, request: object) -> object | None:
         """One call to the active controller; None when none is known or it does not answer."""
-        address = self.controller_address()
+        address = self.parts.controller_address()
         if address is None:
             return None
         deadline = self.world.clock.now() + self.config.controller_quorum_request_timeout_ms / 1000

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
+import inspect
 from types import SimpleNamespace
 
 import pytest
 
+from minikafka.broker import broker as broker_module
 from minikafka.broker.dispatch import Dispatcher, settled
 from minikafka.broker.flusher import Flusher
+from minikafka.broker.parts import Parts
 from minikafka.broker.quorum_follower import MetadataFollower
 from minikafka.broker.quorum_snapshots import SnapshotFiles
 from minikafka.broker.turns import Turns
@@ -488,3 +492,42 @@ def test_a_snapshot_that_is_not_fetched_to_its_end_leaves_no_file_open(error: ty
             begun[0].append([b"x"])
 
     run(body)
+
+
+def reaching_lambdas(source: str) -> list[str]:
+    """Lambdas that reach an attribute of an attribute of ``self``: another part, by a way that no tool follows."""
+    return [
+        ast.unparse(each)
+        for each in ast.walk(ast.parse(source))
+        if isinstance(each, ast.Lambda)
+        and any(
+            isinstance(one, ast.Attribute)
+            and isinstance(one.value, ast.Attribute)
+            and isinstance(one.value.value, ast.Name)
+            and one.value.value.id == "self"
+            and not one.value.attr.startswith("_")
+            for one in ast.walk(each.body)
+        )
+    ]
+
+
+def test_parts_reach_each_other_by_name_and_not_through_lambdas_of_the_broker() -> None:
+    """An editor leads from a constructor's argument to the method of Parts, and from there to the part."""
+    assert reaching_lambdas("Lifecycle(epoch=lambda: self.lifecycle.broker_epoch)") == [
+        "lambda: self.lifecycle.broker_epoch"
+    ]
+    assert reaching_lambdas(inspect.getsource(broker_module)) == []
+
+
+def test_a_part_that_is_not_made_yet_cannot_be_asked() -> None:
+    """A default answer would hide that parts are made in the wrong order."""
+    with pytest.raises(AttributeError, match="lifecycle"):
+        Parts().has_registered()
+
+
+@pytest.mark.parametrize(("epoch", "has_registered"), [(-1, False), (0, True), (7, True)])
+def test_a_broker_has_registered_once_it_has_an_epoch(epoch: int, has_registered: bool) -> None:
+    """The epoch is the offset of the registration record, so that 0 is one."""
+    parts = Parts()
+    parts.lifecycle = SimpleNamespace(broker_epoch=epoch)  # type: ignore[assignment]
+    assert (parts.broker_epoch(), parts.has_registered()) == (epoch, has_registered)
