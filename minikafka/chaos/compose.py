@@ -8,6 +8,7 @@ Rules for this file:
 
 1. Everything made bears the name of a compose project of this run; ``close`` takes it down with its volumes.
 2. A container has another process and may have another address after each start: packet rules are set again then.
+3. Whether there is an engine is known in seconds; a command of ``docker`` that fails is an error with its output.
 """
 
 from __future__ import annotations
@@ -18,14 +19,15 @@ import os
 from asyncio.subprocess import DEVNULL, Process
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import aiohttp
 
+import minikafka
 from minikafka.chaos import packet_rules
-from minikafka.chaos.commands import forbidden, missing
-from minikafka.chaos.engine import docker, image_name, inspect, need_image, why_not
+from minikafka.chaos.commands import forbidden, missing, run
 from minikafka.chaos.fleet import Fleet
 from minikafka.chaos.packet_rules import PacketRules, Rule, filter_of
 from minikafka.chaos.scenario import Scenario
@@ -36,6 +38,62 @@ from minikafka.hosting.cluster_files import LOOPBACK, Ports, new_cluster_id
 from minikafka.hosting.processes import READY_TIMEOUT_S, BrokerDied, stop_all
 from minikafka.sim.whom import CLIENT_END, End
 from minikafka.types import Address, NodeId
+
+ENGINE_ASK_S: Final = 20.0
+WORK_S: Final = 300.0
+"""What builds and starts may have to fetch, unpack and install."""
+
+IMAGE_VARIABLE: Final = "MINIKAFKA_IMAGE"
+SOURCES: Final = Path(minikafka.__file__).parents[1]
+
+
+@cache
+def why_not() -> str | None:
+    """Why no containers can be run here, as a sentence; None: an engine with compose answers. Asked once."""
+    if (absent := missing({"docker": "docker.io"})) is not None:
+        return absent
+    for question in (("docker", "compose", "version"), ("docker", "info")):
+        try:
+            run(*question, timeout_s=ENGINE_ASK_S)
+        except WorldError:
+            return (
+                f"`{' '.join(question)}` fails: an engine with compose must answer (docs/chaos.md says how to get one)"
+            )
+    return None
+
+
+async def docker(*arguments: str, data: str = "", timeout_s: float = WORK_S) -> str:
+    """What the docker client printed. WorldError.
+
+    It has ended when this ends, after a cancellation too: what is taken down next is not put up beside that.
+    """
+    asked = asyncio.ensure_future(asyncio.to_thread(run, "docker", *arguments, data=data, timeout_s=timeout_s))
+    try:
+        return await asyncio.shield(asked)
+    finally:
+        if not asked.done():
+            await asyncio.gather(asked, return_exceptions=True)
+
+
+async def inspect(container: str) -> dict[str, Any]:
+    """What the engine knows of a container. WorldError when there is none."""
+    found: list[dict[str, Any]] = json.loads(await docker("container", "inspect", container))
+    return found[0]
+
+
+def image_name() -> str:
+    """What containers run: MINIKAFKA_IMAGE, else what docker-compose.yml calls it."""
+    return os.environ.get(IMAGE_VARIABLE) or f"minikafka:{minikafka.__version__}"
+
+
+async def need_image(image: str) -> None:
+    """Build the image of these sources if the engine has none of that name. WorldError when there are no sources."""
+    if (await docker("image", "ls", "--quiet", image)).strip():
+        return
+    if not (SOURCES / "Dockerfile").exists():
+        raise WorldError(f"the engine has no image {image}: build it with `docker build -t {image} .` in the sources")
+    await docker("build", "--tag", image, str(SOURCES))
+
 
 MAKES: Final = frozenset({KILL, STOP, PAUSE, ISOLATE, CUT, DELAY, LOSS})
 DATA: Final = "/var/lib/minikafka"

@@ -1,7 +1,8 @@
-"""What came of a run: the verdict in one word, the figures, and both for people and for programs.
+"""The outcome of a run: the verdict in one word, its figures, and what the run may lose.
 
 The word is ``clean`` when no promise was broken: nothing was found but what the scenario's settings allow (that is
-named, with its reason), everything converged in time, and no broker ended by itself. Else it is ``damaged``.
+named, with its reason), everything converged in time, and no broker ended by itself. Otherwise it is ``damaged``. A
+reason counts only where the scenario's settings really allow it; ``diverged`` is never allowed.
 
 Rules for this file: it formats and counts, nothing is measured here; ``to_json`` is a contract
 (docs/chaos-scenarios.md).
@@ -10,13 +11,98 @@ Rules for this file: it formats and counts, nothing is measured here; ``to_json`
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from minikafka.chaos.figures import Figures
-from minikafka.chaos.losses import REASONS, allowed_kinds
-from minikafka.chaos.scenario import Scenario
+from minikafka.chaos.scenario import UNCLEAN, Scenario
+from minikafka.chaos.words import POWER_LOSS
+from minikafka.check.findings import (
+    AcknowledgedMissingOnReplica,
+    Duplicate,
+    Finding,
+    InconsistentOffsets,
+    LostWrite,
+    NonmonotonicPoll,
+    NonmonotonicSend,
+    PollSkip,
+    Shifted,
+    Unseen,
+)
+
+_OF_A_LOG: Final[tuple[type[Finding], ...]] = (
+    LostWrite,
+    Unseen,
+    Shifted,
+    InconsistentOffsets,
+    NonmonotonicSend,
+    NonmonotonicPoll,
+    PollSkip,
+    AcknowledgedMissingOnReplica,
+)
+"""What a log that has lost its end shows: others stand in its place, and who had read it reads again."""
+
+_LOOSE: Final[tuple[type[Finding], ...]] = (*_OF_A_LOG, Duplicate)
+"""And without idempotence a record may stand there twice."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """Why acknowledged records may be gone."""
+
+    meaning: str
+    needs: str
+    """What the scenario must say for it."""
+    holds: Callable[[Scenario], bool]
+    kinds: tuple[type[Finding], ...]
+
+
+def _has_acks(acks: str) -> Callable[[Scenario], bool]:
+    return lambda scenario: any(each.acks == acks for each in scenario.load.producers)
+
+
+def _is_unclean(scenario: Scenario) -> bool:
+    topics = scenario.cluster.topics
+    return any({**scenario.cluster.settings, **topic.configs}.get(UNCLEAN) == "true" for topic in topics)
+
+
+def _is_unflushed(scenario: Scenario) -> bool:
+    return POWER_LOSS in scenario.faults() and not scenario.cluster.syncs_first
+
+
+REASONS: Final[Mapping[str, Reason]] = {
+    "acks=0": Reason(
+        meaning="nobody was asked whether the records arrived",
+        needs='a producer with acks = "0"',
+        holds=_has_acks("0"),
+        kinds=_LOOSE,
+    ),
+    "acks=1": Reason(
+        meaning="the leader acknowledged alone, before any follower had the record",
+        needs='a producer with acks = "1"',
+        holds=_has_acks("1"),
+        kinds=_LOOSE,
+    ),
+    "unclean-election": Reason(
+        meaning="a replica outside the ISR was made leader, as the topic asks for",
+        needs=f"{UNCLEAN}=true",
+        holds=_is_unclean,
+        kinds=_LOOSE,
+    ),
+    "unflushed": Reason(
+        meaning="Kafka acknowledges what lies in the page caches; they lost power together",
+        needs=f"a {POWER_LOSS} step, and no log.flush.interval.messages=1",
+        holds=_is_unflushed,
+        kinds=_LOOSE,
+    ),
+}
+
+
+def allowed_kinds(reasons: tuple[str, ...]) -> frozenset[str]:
+    """The kinds of finding that these reasons explain."""
+    return frozenset(kind.kind for reason in reasons for kind in REASONS[reason].kinds)
+
 
 CLEAN: Final = "clean"
 DAMAGED: Final = "damaged"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from minikafka.chaos.fields import ScenarioError, Table, parse
-from minikafka.chaos.losses import REASONS
+from minikafka.chaos.outcome import REASONS
 from minikafka.chaos.scenario import (
     DURATION_S_MAX,
     DURATION_S_MIN,

@@ -25,16 +25,14 @@ from minikafka.cli.running import FAILED, Commands, Misuse
 from minikafka.cli.tables import console, list_output_option, output_option, print_json, print_table
 from minikafka.client.settings import ASSIGNORS
 from minikafka.lab import compare as comparing
-from minikafka.lab import rebalance, rebalance_text, table, transactions
-from minikafka.lab.catalogue import find, names, references, short_name, story
-from minikafka.lab.causes import RULES, changes_of
+from minikafka.lab import rebalance, table, transactions
 from minikafka.lab.command import ScenarioError
 from minikafka.lab.compare import Comparison
 from minikafka.lab.fate import Difference, LostRecord
 from minikafka.lab.played import Run, Step, View
-from minikafka.lab.scenario import Scenario
-from minikafka.lab.table import truncation_of
-from minikafka.lab.truncation import TRUNCATIONS
+from minikafka.lab.player import TRUNCATIONS
+from minikafka.lab.scenario import Scenario, find, names, references, short_name, story
+from minikafka.lab.table import RULES, changes_of, truncation_of
 from minikafka.types import NO_OFFSET
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -184,14 +182,14 @@ def run(
 def _run_rebalance(options: Mapping[str, str], output: str) -> None:
     played = _rebalanced(options)
     if output == "json":
-        print_json(rebalance_text.as_json(played))
+        print_json(rebalance.as_json(played))
         return
     _print_folded(f"# {rebalance.NAME}: {rebalance.STORY}", "# ")
-    rows = rebalance_text.timeline_rows(played)
+    rows = rebalance.timeline_rows(played)
     state = rows[0].index("state")  # its changes are among the sentences
     _print_timeline(played.options, rows, [(*row[:state], *row[state + 1 :]) for row in rows])
     click.echo()
-    click.echo("\n".join(table.aligned(rebalance_text.stop_rows(played), free=0)))
+    click.echo("\n".join(table.aligned(rebalance.stop_rows(played), free=0)))
 
 
 def _print_timeline(
@@ -230,10 +228,10 @@ def _rebalanced(options: Mapping[str, str]) -> rebalance.Story:
 def _compare_rebalances(sides: list[dict[str, str]], output: str) -> None:
     left, right = (_rebalanced(side) for side in sides)
     if output == "json":
-        print_json({"left": rebalance_text.as_json(left), "right": rebalance_text.as_json(right)})
+        print_json({"left": rebalance.as_json(left), "right": rebalance.as_json(right)})
         return
     _print_folded(f"# {rebalance.NAME}: {rebalance.STORY}", "# ")
-    click.echo("\n".join(table.aligned(rebalance_text.compared_rows(left, right), free=0)))
+    click.echo("\n".join(table.aligned(rebalance.compared_rows(left, right), free=0)))
 
 
 def _given(given: Iterable[str], **named: str | None) -> dict[str, str]:

@@ -1,18 +1,150 @@
-"""Plays a scenario: carries out each command, then what follows from it by itself, and keeps every step.
+"""Plays a scenario: builds the stage that ``cluster`` describes, carries out each command, then what follows from it
+by itself, and keeps every step.
 
-Rules for this file: what a command does stands in ``verbs.py``; here is only what is the same for all of them.
+What a command does is in ``verbs.py``; here is what is the same for all of them: options that are not understood are
+refused, and the rules' events become sentences (DESIGN D9). An event that the table shows anyway has no sentence; one
+that explains has.
+
+Here is also the rule that production does not have: a follower that truncates to its own high watermark (Kafka before
+KIP-101), so that its two failures can be played. S22 loses an acknowledged record, S23 leaves two replicas different
+for ever. Nothing in ``replication/`` can be switched to it; it is handed to a replica from outside.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
+from minikafka.config import parse_topic
+from minikafka.errors import InvalidConfig
 from minikafka.lab.command import Command, ScenarioError, parsed
-from minikafka.lab.control import News
+from minikafka.lab.control import Control, News, QuorumControl, ScriptedControl
 from minikafka.lab.fate import Fates
-from minikafka.lab.opening import built
+from minikafka.lab.node import Node, Settings
 from minikafka.lab.played import NodeEvent, Run, Step, View, views_of
+from minikafka.lab.stage import Stage
 from minikafka.lab.verbs import Verbs
+from minikafka.log.partition_log import PartitionLog
+from minikafka.replication.follower import TruncateByLeaderEpoch, TruncationRule
+from minikafka.types import NO_EPOCH, Epoch, EpochEnd, NodeId, Offset
+
+
+class TruncateByHighWatermark:
+    """Cut to the watermark on following, and tell the leader of no epoch, so that it checks none."""
+
+    def on_follow(self, log: PartitionLog, high_watermark: Offset) -> Offset:
+        return min(high_watermark, log.end_offset)
+
+    def last_fetched_epoch(self, log: PartitionLog) -> Epoch:  # noqa: ARG002 - the point is that it does not use the log
+        return NO_EPOCH
+
+    def on_diverging(self, log: PartitionLog, leaders: EpochEnd) -> Offset:
+        """Unreachable in practice: a fetch without an epoch never gets a diverging epoch."""
+        return min(leaders.end_offset, log.end_offset)
+
+
+TRUNCATIONS: Mapping[str, type[TruncationRule]] = {
+    "leader-epoch": TruncateByLeaderEpoch,
+    "high-watermark": TruncateByHighWatermark,
+}
+"""By the names that ``--truncation`` takes."""
+
+
+NameOf = Callable[[NodeId], str]
+
+
+def sentence(kind: str, facts: Mapping[str, Any], name_of: NameOf) -> str:
+    """An event in words; empty for one that adds nothing."""
+
+    def names(nodes: Iterable[NodeId]) -> str:
+        return ",".join(map(name_of, nodes))
+
+    match kind:
+        case "hw_advanced":
+            has = "has" if len(facts["isr"]) == 1 else "have"
+            return f"HW {facts['old']}→{facts['new']}: {names(facts['isr'])} {has} all below it"
+        case "follower_hw_changed" if facts["new"] < facts["old"]:
+            return f"HW goes back {facts['old']}→{facts['new']}"
+        case "tail_truncated":
+            below = ", below its HW" if facts["below_high_watermark"] else ""
+            return f"cuts its log {facts['old']}→{facts['new']}{below}"
+        case "log_restarted" if "epoch" in facts:
+            return f"empties its log, which starts at {facts['new']} now"
+        case "torn_tail_dropped":
+            return f"recovery drops {facts['size']} bytes: {facts['reason']}"
+        case "isr_proposed" if facts["old"] != facts["new"]:
+            return f"wants ISR {names(facts['old'])} → {names(facts['new'])}"
+        case "became_leader":
+            return f"leads in epoch {facts['epoch']} from offset {facts['leo']}"
+        case "became_follower":
+            return f"follows {name_of(facts['leader'])} in epoch {facts['epoch']}"
+        case _:
+            return ""
+
+
+CHOICES = "control is script or quorum, truncation leader-epoch or high-watermark"
+
+OWN_OPTIONS = {"brokers", "replica.lag.time.max.ms", "replica.fetch.wait.max.ms"}
+"""Options of ``cluster`` that are no settings of the topic; others are taken out before the topic's are read."""
+
+
+def built(options: dict[str, str], command: Command, lines: list[str], events: list[NodeEvent]) -> Stage:
+    """The stage; what its nodes tell goes to ``lines`` as sentences and to ``events``. Raises ScenarioError."""
+    brokers = Command(command.line, command.verb, (), options).number("brokers", 0)
+    names = options.pop("names", ",".join(map(str, range(1, brokers + 1)))).split(",")
+    if brokers < 1 or len(names) != brokers or command.words:
+        raise command.fail("say brokers=N, and as many names if any")
+    by_name = {name: node for node, name in enumerate(names, start=1)}
+    assigned = options.pop("replicas", ",".join(names)).split(",")
+    if not set(assigned) <= set(names):
+        raise command.fail(f"replicas are among {','.join(names)}")
+    replicas: tuple[NodeId, ...] = tuple(by_name[name] for name in assigned)
+    controlled = options.pop("control", "script")
+    elr = options.pop("eligible.leader.replicas.enable", "true") == "true"
+    settings = _settings(options, command)
+    if controlled not in {"script", "quorum"}:
+        raise command.fail(CHOICES)
+    control: Control = (
+        ScriptedControl(replicas) if controlled == "script" else QuorumControl(replicas, settings.topic, elr=elr)
+    )
+    nodes = [
+        Node(node, names[node - 1], settings, _sink(names[node - 1], names, lines, events)) for node in sorted(replicas)
+    ]
+    epochs = control.news().broker_epochs
+    for node in nodes:
+        node.broker_epoch = epochs[node.id]
+    return Stage(nodes, control, lines)
+
+
+def _settings(options: dict[str, str], command: Command) -> Settings:
+    """Of all brokers; what is left of the options must be settings of the topic."""
+    truncation = options.pop("truncation", "leader-epoch")
+    numbers = Command(command.line, command.verb, (), options)
+    lag_s = numbers.number("replica.lag.time.max.ms", 30_000) / 1000
+    wait_s = numbers.number("replica.fetch.wait.max.ms", 500) / 1000
+    try:
+        topic = parse_topic({name: text for name, text in options.items() if name not in OWN_OPTIONS})
+    except InvalidConfig as error:
+        raise command.fail(error.message) from error
+    if truncation not in TRUNCATIONS:
+        raise command.fail(CHOICES)
+    return Settings(topic=topic, lag_time_max_s=lag_s, fetch_wait_max_s=wait_s, truncation=TRUNCATIONS[truncation]())
+
+
+def _sink(name: str, names: Sequence[str], lines: list[str], events: list[NodeEvent]) -> Callable[..., None]:
+    """Where the rules of the node called ``name`` tell their events."""
+
+    def name_of(node: NodeId) -> str:
+        return names[node - 1] if 1 <= node <= len(names) else "nobody"
+
+    def sink(kind: str, /, **facts: object) -> None:
+        events.append(NodeEvent(name, kind, facts))
+        text = sentence(kind, facts, name_of)
+        if text:
+            lines.append(f"{name}: {text}")
+
+    return sink
+
 
 # A command's own consequences (parked fetches, proposals) end soon, or there is a bug in the scenario or in the lab.
 FOLLOW_UPS_MAX = 20

@@ -8,6 +8,9 @@ by its correlation id. What a client must never see is reported as a violation:
 - ``refused_by_the_protocol``: an API or a version that ApiVersions has offered is refused.
 
 Rules for this file: it decides nothing about records; a connection that has failed once is never used again.
+
+These clients send only APIs and versions that are offered. So a connection that a broker closes because it cannot read
+a request is a violation too, ``kafka_request_refused``. A failed Produce with acks=0 has to close its connection.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from typing import Any, Final
 from minikafka.errors import InvalidRequest
 from minikafka.ports import World
 from minikafka.sim.network import NodeNetwork
+from minikafka.sim.world import Event, SimWorld
 from minikafka.types import Address
 from minikafka.wire.kafka.codec import Message, decode, encode
 from minikafka.wire.kafka.schema import Field, api_named
@@ -192,3 +196,21 @@ def completed(fields: tuple[Field, ...], message: Message) -> Message:
             )
         whole[field.name] = value
     return whole
+
+
+ACKS_0 = "a Produce request with acks=0 failed"
+
+
+def watch_kafka_sessions(sim: SimWorld, report: Report) -> None:
+    """Report each connection that a broker refuses, from now on."""
+
+    def on_event(event: Event) -> None:
+        if event.kind != "client_connection_refused":
+            return
+        why = str(event.facts["why"])
+        if why.startswith(ACKS_0):
+            sim.marks["kafka_acks_0_closed"] += 1
+        else:
+            report("kafka_request_refused", f"{event.node} closed the connection of {event.facts['remote']}: {why}")
+
+    sim.observers.append(on_event)

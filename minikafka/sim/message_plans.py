@@ -3,7 +3,7 @@
 Each combines a fault of messages (``message_faults.py``) with what makes these messages matter: an ISR that changes, an
 election or a restart while a fetch is held, two candidates in one epoch.
 
-Rule for this file: it draws, as ``extras.py`` does, and times are those before ``pace.py`` stretches them.
+Rule for this file: it draws, as ``extras.py`` does, and times are those before ``seeds.py`` stretches them.
 """
 
 from __future__ import annotations

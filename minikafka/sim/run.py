@@ -32,7 +32,7 @@ from minikafka.sim.extras import PEOPLE_FAULTS
 from minikafka.sim.faults import Faults
 from minikafka.sim.group_plans import MEMBER_FAULTS
 from minikafka.sim.held import Held
-from minikafka.sim.kafka_watch import watch_kafka_sessions
+from minikafka.sim.kafka_link import watch_kafka_sessions
 from minikafka.sim.log_invariants import LogInOrder, broken_sequence, disorder
 from minikafka.sim.loop import Livelock, SeededChoice
 from minikafka.sim.losses import Losses, unclean_topics

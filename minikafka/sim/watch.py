@@ -27,18 +27,20 @@ from minikafka.sim.invariants import (
     OneLeaderPerEpoch,
     ValidHighWatermark,
 )
-from minikafka.sim.isr_invariants import PROPOSAL_EVENTS, IsrChanges
 from minikafka.sim.log_invariants import LogInOrder
 from minikafka.sim.message_invariants import SentMessages
 from minikafka.sim.metadata_invariants import (
     IMAGE_EVENTS,
+    PROPOSAL_EVENTS,
     QUORUM_EVENTS,
     AppliedEqual,
+    FetchOfPresentBroker,
+    IsrChanges,
     MetadataHolds,
+    PresentRole,
     QuorumHolds,
     Replayed,
 )
-from minikafka.sim.role_invariants import FetchOfPresentBroker, PresentRole
 from minikafka.sim.sight import OfPartition, Report, Sight, Violation, life_of, number_of
 from minikafka.sim.transaction_invariants import StableOffset
 from minikafka.sim.world import Event

@@ -12,7 +12,6 @@ caller of ``minikafka/blocking/``. What it does not know: asyncio, the asynchron
     source.py    the readers                              pyspark
     sink.py      the writers                              pyspark
     audit.py     a ledger against what the logs hold      pyspark
-    evidence.py  what its joins leave over, as findings   pure
     jobs/        flights, archive, audit
 
 Read docs/spark.md first.

@@ -21,6 +21,7 @@ A topic below its log start owes nothing. Kinds about single polls (skips, steps
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 
 from minikafka.check.findings import (
+    MISSING,
     AbortedRead,
     Diverged,
     Duplicate,
@@ -41,8 +43,105 @@ from minikafka.check.findings import (
     Shifted,
     Unseen,
 )
-from minikafka.spark import evidence
 from minikafka.spark.tables import BadLedger, Replicas, raw_lines, replica_rows, whole_lines
+from minikafka.types import NO_EPOCH, NO_OFFSET
+
+READER = "audit"
+"""Who read the committed records; the same name as in ``minikafka audit``."""
+
+
+def _place(row: Any) -> dict[str, Any]:
+    fields = row.asDict()
+    number, offset = fields.get("partition"), fields.get("offset")
+    return {
+        "topic": row.topic,
+        "partition": -1 if number is None else number,
+        "offset": NO_OFFSET if offset is None else offset,
+    }
+
+
+def lost(row: Any) -> Finding:
+    """Acknowledged and gone."""
+    return LostWrite(
+        **_place(row), value=row.value, op=row.op, process=row.process, held_by=(), read_up_to=row.read_up_to
+    )
+
+
+def unseen(row: Any) -> Finding:
+    """Acknowledged and beyond all that is there."""
+    return Unseen(**_place(row), value=row.value, op=row.op, process=row.process, read_up_to=row.read_up_to)
+
+
+def _first(row: Any) -> dict[str, Any]:
+    return {"topic": row.topic, "partition": row.at[0].partition, "offset": row.at[0].offset}
+
+
+def duplicate(row: Any) -> Finding:
+    """A value with its places."""
+    places = tuple((each.partition, each.offset) for each in row.at)
+    second = {"topic": row.topic, "partition": places[1][0], "offset": places[1][1]}
+    return Duplicate(**second, value=row.value, places=places, sends=row.may_stand or 0)
+
+
+def aborted(row: Any) -> Finding:
+    """A value whose sends failed."""
+    return AbortedRead(**_first(row), value=row.value, op=row.last_op, error=row.error or "", seen_by=READER)
+
+
+def phantom(row: Any) -> Finding:
+    """A value that nobody sent."""
+    return PhantomRead(**_first(row), value=row.value, seen_by=READER)
+
+
+def inconsistent(row: Any) -> Finding:
+    """A place with all that is claimed of it."""
+    return InconsistentOffsets(**_place(row), values=tuple((each.value, each.who) for each in row.claims))
+
+
+def shifted(row: Any) -> Finding:
+    """A stretch that moved."""
+    return Shifted(
+        **_place(row),
+        until=row.until,
+        distance=row.distance,
+        count=row.count_,
+        values=(row.first_value, row.last_value),
+        processes=tuple(row.processes),
+    )
+
+
+def reordered(row: Any) -> Finding:
+    """A send with the one before it."""
+    return NonmonotonicSend(
+        topic=row.topic,
+        partition=row.partition,
+        offset=row.stands_at,
+        process=row.process,
+        key=row.key,
+        ops=(row.before_op, row.op),
+        values=(row.before_value, row.value),
+        offsets=(row.before_stands_at, row.stands_at),
+    )
+
+
+def above(row: Any) -> Finding:
+    """A record of a poll."""
+    return ReadAboveHw(**_place(row), process=row.process, value=row.value, high_watermark=row.high_watermark)
+
+
+def diverged(row: Any) -> Finding:
+    """A place with what each replica has there."""
+    held = {each.node: (each.epoch, each.value) for each in row.holdings}
+    owing = sorted({each.node for each in row.owing} | held.keys())
+    holdings = {node: held.get(node, (NO_EPOCH, MISSING)) for node in owing}
+    usual = Counter(holdings.values()).most_common(1)[0][0]
+    strays = [node for node in owing if holdings[node] != usual]
+    return Diverged(
+        **_place(row),
+        holdings=tuple((node, *holdings[node]) for node in owing),
+        detail=f"replica {', '.join(map(str, strays))} differs from the others",
+    )
+
 
 EXAMPLES_MAX = 20
 
@@ -117,8 +216,8 @@ class Audit:
         self._values(self._cache(values.join(names, ["topic", "value"], "left")))
         acknowledged = self._cache(self._acknowledged(data, values, names, log_starts))
         owed = acknowledged.where("offset is null or log_start is null or offset >= log_start").where(LOST)
-        self._keep(LostWrite, owed.where("offset is null or offset < read_up_to"), evidence.lost)
-        self._keep(Unseen, owed.where("offset >= read_up_to"), evidence.unseen)
+        self._keep(LostWrite, owed.where("offset is null or offset < read_up_to"), lost)
+        self._keep(Unseen, owed.where("offset >= read_up_to"), unseen)
         self._disputes(data, acknowledged, self._shifts(acknowledged))
         self._order(acknowledged)
         self._read_above_hw(data)
@@ -128,9 +227,9 @@ class Audit:
         """What stands too often, or should not stand at all."""
         if self._idempotent:
             several = found.where("places > greatest(coalesce(may_stand, 0), 1)")
-            self._keep(Duplicate, several, evidence.duplicate)
-        self._keep(AbortedRead, found.where("may_stand = 0"), evidence.aborted)
-        self._keep(PhantomRead, found.where("may_stand is null"), evidence.phantom)
+            self._keep(Duplicate, several, duplicate)
+        self._keep(AbortedRead, found.where("may_stand = 0"), aborted)
+        self._keep(PhantomRead, found.where("may_stand is null"), phantom)
 
     def _acknowledged(self, data: DataFrame, values: DataFrame, names: DataFrame, log_starts: DataFrame) -> DataFrame:
         """Each acknowledged send with what stands at its place (``here``) and where its value stands (``place``)."""
@@ -174,13 +273,13 @@ class Audit:
             # A record alone at another's place is a swap.
             .where("count_ > 1 or here is null")
         )
-        self._keep(Shifted, stretches, evidence.shifted)
+        self._keep(Shifted, stretches, shifted)
         return numbered.join(stretches.select(*WHERE, "stretch"), [*WHERE, "stretch"]).select("topic", "value")
 
     def _disputes(self, data: DataFrame, acknowledged: DataFrame, moved: DataFrame) -> None:
         answers = acknowledged.where("offset is not null")
         polls = self._polls().select(*PLACE, "value", f.concat(f.lit("a poll of "), "process").alias("who"))
-        read = data.select(*PLACE, "value", f.lit(f"a poll of {evidence.READER}").alias("who"))
+        read = data.select(*PLACE, "value", f.lit(f"a poll of {READER}").alias("who"))
         unexplained = (
             answers.where("here != value")
             .join(moved, ["topic", "value"], "left_anti")
@@ -200,7 +299,7 @@ class Audit:
             .groupBy(*PLACE)
             .agg(f.sort_array(f.collect_list(f.struct("who", "value")), asc=False).alias("claims"))
         )
-        self._keep(InconsistentOffsets, disputed, evidence.inconsistent, examples=claims)
+        self._keep(InconsistentOffsets, disputed, inconsistent, examples=claims)
 
     def _order(self, acknowledged: DataFrame) -> None:
         """By where a value stands (one that was sent several times, by its answer); unknown sends may arrive late."""
@@ -218,7 +317,7 @@ class Audit:
         pairs = sent.select(
             "*", *(f.lag(name).over(window).alias(f"before_{name}") for name in ("op", "value", "stands_at"))
         )
-        self._keep(NonmonotonicSend, pairs.where("before_stands_at >= stands_at"), evidence.reordered)
+        self._keep(NonmonotonicSend, pairs.where("before_stands_at >= stands_at"), reordered)
 
     def _polls(self) -> DataFrame:
         """What polls in the ledgers were given, record by record."""
@@ -242,7 +341,7 @@ class Audit:
             .groupBy("process", *WHERE, "high_watermark")
             .agg(f.max("offset").alias("offset"), f.max_by("value", "offset").alias("value"))
         )
-        self._keep(ReadAboveHw, above.unionByName(beyond), evidence.above)
+        self._keep(ReadAboveHw, above.unionByName(beyond), above)
 
     def compare(self, replicas: Replicas) -> int:
         """Hold the replicas' records against each other, below the high watermarks; rows looked at."""
@@ -261,7 +360,7 @@ class Audit:
         wanted = sides.join(f.broadcast(due), WHERE).withColumn(
             "owing", f.expr("filter(due, each -> each.log_start <= offset and offset < each.high_watermark)")
         )
-        self._keep(Diverged, wanted.where("different > 1 or holders < size(owing)"), evidence.diverged)
+        self._keep(Diverged, wanted.where("different > 1 or holders < size(owing)"), diverged)
         return int(below.count())
 
     def _keep(

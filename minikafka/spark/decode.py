@@ -1,8 +1,18 @@
 """Record batches to Arrow, in the schema of Spark's Kafka source.
 
-Rules for this file: one Arrow batch per fetch, built column by column from the fetch's bytes (columns.py), without an
+Rules for this file: one Arrow batch per fetch, built column by column from the fetch's bytes, without an
 object per record unless headers are asked for; a key or a value is copied once. Every checksum is verified. Records
 outside the range and control batches are left out. Every column may be null, as Spark asks for.
+
+The fields of all records of a fetch are found at once. A record of a v2 batch is ``length, attributes, timestamp
+delta, offset delta, key length, key, value length, value, header count, headers``; all numbers but the attributes'
+byte are varints (zigzag, seven bits a byte). So:
+
+1. :func:`record_starts` walks the lengths. Runs of equally long records, the usual case, are checked by comparing the
+   lengths of all of them at once: if the first of a run begins where it is thought to, so do the others.
+2. :func:`read_varints` reads one field of all records in a handful of array operations.
+3. Whatever the bytes are, a record must end where the next one begins; if not, CorruptMessage. Nothing is read outside
+   the buffer. The checksum is the caller's affair.
 """
 
 from __future__ import annotations
@@ -10,15 +20,217 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from minikafka.spark.columns import Columns, columns_of
+from minikafka.errors import CorruptMessage
 from minikafka.types import Offset, TopicPartition
-from minikafka.wire.batch import RecordBatch, verify
+from minikafka.wire.batch import HEADER_SIZE, RecordBatch, verify
+from minikafka.wire.decompression import decompressed
 from minikafka.wire.records import decode_batch
+
+RUN_MIN = 4
+"""So many records of one length in a row are taken for the beginning of a run."""
+RUN_WORTH = 64
+"""A shorter run cost more than it brought: the next one must begin with more records."""
+VARINT_BYTES_MAX = 10
+LENGTH_BYTES_MAX = 5
+NULL = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The records of some batches: numbers as arrays, keys and values as places in ``data`` (length -1: null)."""
+
+    data: Any
+    """The buffer that places refer to."""
+    offsets: Any
+    timestamps: Any
+    """Milliseconds since 1970."""
+    timestamp_types: Any
+    key_starts: Any
+    key_lengths: Any
+    value_starts: Any
+    value_lengths: Any
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def taken(self, chosen: Any) -> Columns:
+        """Only the records that ``chosen`` (a mask) says."""
+        return Columns(
+            self.data,
+            self.offsets[chosen],
+            self.timestamps[chosen],
+            self.timestamp_types[chosen],
+            self.key_starts[chosen],
+            self.key_lengths[chosen],
+            self.value_starts[chosen],
+            self.value_lengths[chosen],
+        )
+
+
+def columns_of(batches: Sequence[RecordBatch]) -> Columns:
+    """All records of data batches that lie one behind the other in a fetch's answer. CorruptMessage."""
+    data, spans = _spans(batches)
+    bytes_ = np.frombuffer(data, np.uint8)
+    starts = np.concatenate(
+        [
+            record_starts(data, bytes_, at, end, batch.record_count)
+            for (at, end), batch in zip(spans, batches, strict=True)
+        ]
+    )
+    counts = np.array([batch.record_count for batch in batches])
+    ends = np.empty_like(starts)
+    ends[:-1] = starts[1:]
+    # The last record of a batch ends with it; what follows is the next batch's header.
+    ends[np.cumsum(counts) - 1] = [end for _, end in spans]
+    try:
+        return _fields(data, bytes_, starts, ends, batches, counts)
+    except IndexError as error:
+        raise CorruptMessage("records: a field reaches beyond the batch") from error
+
+
+def _spans(batches: Sequence[RecordBatch]) -> tuple[Any, list[tuple[int, int]]]:
+    """One buffer with all bodies, and where each lies in it; nothing is copied unless something is compressed."""
+    whole = batches[0].data.obj
+    if not any(batch.codec for batch in batches) and all(batch.data.obj is whole for batch in batches):
+        base = pa.py_buffer(whole).address
+        places = [pa.py_buffer(batch.data).address - base for batch in batches]
+        return whole, [
+            (place + HEADER_SIZE, place + len(batch.data)) for place, batch in zip(places, batches, strict=True)
+        ]
+    bodies = [decompressed(batch) for batch in batches]
+    edges = np.cumsum([0, *map(len, bodies)]).tolist()
+    return b"".join(bodies), list(pairwise(edges))
+
+
+def record_starts(data: Any, bytes_: Any, at: int, end: int, count: int) -> Any:
+    """Where each of ``count`` records between ``at`` and ``end`` begins. CorruptMessage."""
+    parts = []
+    wanted = RUN_MIN
+    while count:
+        walked, at, width, stride = _walk(data, at, end, count, wanted)
+        parts.append(np.array(walked, np.int64))
+        count -= len(walked)
+        if count:
+            run = _run(bytes_, at, end, min(count, (end - at) // stride), width, stride)
+            parts.append(np.arange(at, at + run * stride, stride, dtype=np.int64))
+            at += run * stride
+            count -= run
+            wanted = RUN_MIN if run >= RUN_WORTH else wanted * 2
+    if at != end:
+        raise CorruptMessage(f"records: they end at byte {at}, the batch ends at {end}")
+    return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+
+def _walk(data: Any, at: int, end: int, count: int, run: int) -> tuple[list[int], int, int, int]:
+    """Record by record, until ``run`` of them were equally long: (starts, next start, bytes of the length, size)."""
+    starts = []
+    same = size = width = 0
+    for _ in range(count):
+        starts.append(at)
+        length, shift, width = 0, 0, 0
+        while True:
+            if at + width >= end or width == LENGTH_BYTES_MAX:
+                raise CorruptMessage(f"records: no length at byte {at}")
+            byte = data[at + width]
+            width += 1
+            length |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                break
+            shift += 7
+        before, size = size, (length >> 1) + width
+        if length & 1 or at + size > end:
+            raise CorruptMessage(f"records: the length at byte {at} is none")
+        at += size
+        same = same + 1 if size == before else 0
+        if same >= run:
+            break
+    return starts, at, width, size
+
+
+def _run(bytes_: Any, at: int, end: int, most: int, width: int, stride: int) -> int:
+    """How many records from ``at`` on carry the same length, byte for byte, as the one before them."""
+    found = 0
+    step = RUN_WORTH
+    while found < most:
+        step = min(step * 8, most - found)
+        first = at + found * stride
+        equal = np.ones(step, bool)
+        for byte in range(width):
+            here = bytes_[first + byte : end : stride][:step]
+            equal &= here == bytes_[at - stride + byte]
+        if not equal.all():
+            return found + int(equal.argmin())
+        found += step
+    return found
+
+
+def read_varints(bytes_: Any, at: Any) -> tuple[Any, Any]:
+    """The numbers at the places ``at``, and the places behind them. IndexError beyond the buffer, CorruptMessage."""
+    byte = bytes_.take(at).astype(np.int64)
+    behind = at + 1
+    open_ = byte >= 0x80
+    value = byte
+    if open_.any():
+        value &= 0x7F
+        which: Any = slice(None) if open_.all() else np.flatnonzero(open_)
+        for shift in range(7, 7 * VARINT_BYTES_MAX, 7):
+            byte = bytes_.take(behind[which]).astype(np.int64)
+            value[which] |= (byte & 0x7F) << shift
+            behind[which] += 1
+            open_ = byte >= 0x80
+            if not open_.any():
+                break
+            which = np.flatnonzero(open_) if isinstance(which, slice) else which[open_]
+        else:
+            raise CorruptMessage("records: a number is longer than ten bytes")
+    # Logical, not arithmetic, or the highest bit of a ten-byte number would be taken for a sign.
+    return (value.view(np.uint64) >> np.uint64(1)).view(np.int64) ^ -(value & 1), behind
+
+
+def _fields(data: Any, bytes_: Any, starts: Any, ends: Any, batches: Sequence[RecordBatch], counts: Any) -> Columns:
+    _, at = read_varints(bytes_, starts)
+    timestamp_deltas, at = read_varints(bytes_, at + 1)
+    offset_deltas, at = read_varints(bytes_, at)
+    key_lengths, key_starts = read_varints(bytes_, at)
+    value_lengths, value_starts = read_varints(bytes_, _behind(key_starts, key_lengths, ends))
+    header_counts, at = read_varints(bytes_, _behind(value_starts, value_lengths, ends))
+    # Headers are not opened here; without any, the record ends where its count of headers does.
+    if ((at > ends) | ((header_counts == 0) & (at != ends))).any():
+        raise CorruptMessage("records: one does not end where the next begins")
+
+    def spread(numbers: list[int], kind: Any) -> Any:
+        return np.repeat(np.array(numbers, kind), counts)
+
+    timestamps = spread([batch.base_timestamp for batch in batches], np.int64) + timestamp_deltas
+    if any(batch.timestamp_type for batch in batches):
+        appended = spread([batch.timestamp_type for batch in batches], bool)
+        timestamps = np.where(appended, spread([batch.max_timestamp for batch in batches], np.int64), timestamps)
+    return Columns(
+        data,
+        spread([batch.base_offset for batch in batches], np.int64) + offset_deltas,
+        timestamps,
+        spread([batch.timestamp_type for batch in batches], np.int32),
+        key_starts,
+        key_lengths,
+        value_starts,
+        value_lengths,
+    )
+
+
+def _behind(starts: Any, lengths: Any, ends: Any) -> Any:
+    """The places behind keys or values."""
+    behind = starts + np.maximum(lengths, 0)
+    if ((lengths < NULL) | (behind >= ends)).any():
+        raise CorruptMessage("records: a key or a value reaches beyond its record")
+    return behind
+
 
 SCHEMA_TEXT = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"

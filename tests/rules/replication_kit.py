@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from minikafka.config import TopicConfig
-from minikafka.lab.disk import LabDisk
-from minikafka.lab.node import held_in
+from minikafka.lab.node import LabDisk, held_in
 from minikafka.log.partition_log import PartitionLog
 from minikafka.ports import Unheard
 from minikafka.replication.follower import FollowerReplica, TruncateByLeaderEpoch, TruncationRule

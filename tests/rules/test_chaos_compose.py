@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from minikafka.chaos import engine
+from minikafka.chaos import compose
 from minikafka.chaos.compose import DATA, ComposeTarget
 from minikafka.chaos.packet_rules import Filter
 from minikafka.chaos.reading import find, read
@@ -84,9 +84,9 @@ def test_an_engine_must_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     client.write_text("#!/bin/sh\nexit 1\n")
     client.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert "`docker compose version` fails" in (engine.why_not.__wrapped__() or "")
+    assert "`docker compose version` fails" in (compose.why_not.__wrapped__() or "")
     client.unlink()
-    assert engine.why_not.__wrapped__() == "not installed: docker (package docker.io)"
+    assert compose.why_not.__wrapped__() == "not installed: docker (package docker.io)"
 
 
 async def test_a_command_of_the_engine_is_waited_for_after_ctrl_c(monkeypatch: pytest.MonkeyPatch):
@@ -99,8 +99,8 @@ async def test_a_command_of_the_engine_is_waited_for_after_ctrl_c(monkeypatch: p
         ended.set()
         return ""
 
-    monkeypatch.setattr(engine, "run", run)
-    asking = asyncio.ensure_future(engine.docker("compose", "up"))
+    monkeypatch.setattr(compose, "run", run)
+    asking = asyncio.ensure_future(compose.docker("compose", "up"))
     await asyncio.to_thread(begun.wait, 120)
     asking.cancel()
     await asyncio.sleep(0.05)

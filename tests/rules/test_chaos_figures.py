@@ -10,7 +10,7 @@ import pytest
 
 from minikafka.chaos.figures import Figures, quantile
 from minikafka.chaos.outcome import Outcome, strip
-from minikafka.chaos.picture import picture
+from minikafka.chaos.play import picture
 from minikafka.chaos.reading import scenario_of
 from minikafka.types import TopicPartition
 

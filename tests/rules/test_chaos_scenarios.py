@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from minikafka.chaos.fields import ScenarioError
-from minikafka.chaos.losses import REASONS, allowed_kinds
+from minikafka.chaos.outcome import REASONS, allowed_kinds
 from minikafka.chaos.processes import ProcessTarget, Wanted
 from minikafka.chaos.reading import LIBRARY, find, library, read, scenario_of
 from minikafka.chaos.scenario import SHORT_SESSIONS, Span

@@ -13,9 +13,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from minikafka.cli.root import root
-from minikafka.lab.catalogue import find, names, references, short_name, story
 from minikafka.lab.compare import FIRST, compare, rows_of
-from minikafka.lab.scenario import LIBRARY, read
+from minikafka.lab.scenario import LIBRARY, find, names, read, references, short_name, story
 from minikafka.lab.transactions import STORIES
 from tests.tidy.sources import ROOT
 

@@ -15,7 +15,7 @@ from minikafka.errors import (
     UnknownLeaderEpoch,
 )
 from minikafka.invariant import InvariantViolation
-from minikafka.lab.truncation import TruncateByHighWatermark
+from minikafka.lab.player import TruncateByHighWatermark
 from minikafka.log.partition_log import PartitionLog
 from minikafka.replication.follower import (
     CutTo,

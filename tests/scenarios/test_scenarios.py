@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 
 import minikafka
-from minikafka.lab.causes import RULES, changes_of, reasons
 from minikafka.lab.command import ScenarioError
 from minikafka.lab.played import Run
 from minikafka.lab.player import play
 from minikafka.lab.scenario import LIBRARY, library, read
-from minikafka.lab.table import rendered, truncation_of
+from minikafka.lab.table import RULES, changes_of, reasons, rendered, truncation_of
 from minikafka.replication.leader import LeaderReplica
 
 REQUIRED = """

@@ -10,8 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from minikafka.cli.root import root
-from minikafka.lab.rebalance import Story, play
-from minikafka.lab.rebalance_text import compared_rows, timeline_rows
+from minikafka.lab.rebalance import Story, compared_rows, play, timeline_rows
 
 EAGER = ("range", "roundrobin", "sticky")
 

@@ -23,10 +23,9 @@ from minikafka.sim.message_faults import (
     Matching,
 )
 from minikafka.sim.message_plans import contested_votes, isr_churn, late_fetches, snapshot_starts
-from minikafka.sim.pace import PACE, slower
 from minikafka.sim.plan import Fault, Plan
 from minikafka.sim.run import Run, Schedule, run
-from minikafka.sim.seeds import plan_of
+from minikafka.sim.seeds import PACE, plan_of, slower
 from minikafka.sim.verdicts import Deliver, Drop, Message, Reset, Verdict
 from tests.sim.cluster_kit import ORDERS, Client, facts_of, simulated
 

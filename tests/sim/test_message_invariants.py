@@ -15,10 +15,15 @@ from minikafka.quorum.records import ProducerIds, encode
 from minikafka.replication.follower import FollowerReplica, TruncateByLeaderEpoch
 from minikafka.replication.leader import LeaderReplica, PartitionState
 from minikafka.replication.partition import Partition
-from minikafka.sim.isr_invariants import IsrChanges
 from minikafka.sim.message_invariants import CUTS_MAX, FETCHES_MAX, OneVotePerEpoch, Progress
-from minikafka.sim.metadata_invariants import AppliedEqual, QuorumHolds, Replayed
-from minikafka.sim.role_invariants import FetchOfPresentBroker, PresentRole
+from minikafka.sim.metadata_invariants import (
+    AppliedEqual,
+    FetchOfPresentBroker,
+    IsrChanges,
+    PresentRole,
+    QuorumHolds,
+    Replayed,
+)
 from minikafka.sim.sight import Sight
 from minikafka.sim.verdicts import Message
 from minikafka.sim.world import Event

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minikafka.errors import CorruptMessage, InvalidRecord
-from minikafka.spark.columns import columns_of
-from minikafka.spark.decode import to_arrow
+from minikafka.spark.decode import columns_of, to_arrow
 from minikafka.types import TopicPartition
 from minikafka.wire.batch import CODEC_NAMES, RecordBatch, iterate, stamped_log_append_time
 from minikafka.wire.records import Record, build_batch, control_batch, decode_batch
