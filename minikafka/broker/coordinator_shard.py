@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from minikafka.broker.waiters import Condition, Mark
 from minikafka.coordination.packing import versions
-from minikafka.coordination.rule import Coordinator
-from minikafka.coordination.step import Step, Ticket, Write
+from minikafka.coordination.rule import Coordinator, Step, Ticket, Write
 from minikafka.errors import (
     UNKNOWN,
     CoordinatorLoadInProgress,

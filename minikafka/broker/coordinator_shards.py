@@ -1,6 +1,6 @@
 """The partitions of one internal topic that this broker leads, each with its coordinator; and who leads the others.
 
-The leader of the partition that a name falls into (``coordination/keys.py``) coordinates that name (S32). Shards come
+The leader of the partition that a name falls into (``coordination/rule.py``) coordinates that name (S32). Shards come
 and go with the roles; the topic is created when a coordinator is asked for the first time.
 
 A broker whose session with the controller has expired coordinates nothing: another may have been elected, and what
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Generic
 
 from minikafka.broker.coordinator_shard import C, CoordinatorShard
 from minikafka.config import BrokerConfig
-from minikafka.coordination.keys import partition_of
+from minikafka.coordination.rule import partition_of
 from minikafka.errors import CoordinatorNotAvailable, NotCoordinator
 from minikafka.ports import World
 from minikafka.quorum.image import MetadataImage

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from minikafka.broker.coordinator_shard import CoordinatorShard
 from minikafka.broker.coordinator_shards import CoordinatorShards, internal_topic
 from minikafka.config import BrokerConfig
-from minikafka.coordination.step import as_coordinator
+from minikafka.coordination.rule import as_coordinator
 from minikafka.errors import (
     CoordinatorNotAvailable,
     InvalidRequest,
@@ -19,9 +19,8 @@ from minikafka.errors import (
 )
 from minikafka.groups.consumer.group import JOIN
 from minikafka.groups.coordinator import GroupCoordinator, Standing
-from minikafka.groups.limits import check_group_id
+from minikafka.groups.limits import GroupSettings, check_group_id
 from minikafka.groups.records import OFFSETS_TOPIC
-from minikafka.groups.settings import GroupSettings
 from minikafka.log.verification import OPEN_TRANSACTION, VerificationGuard
 from minikafka.ports import RequestContext, World
 from minikafka.quorum.image import MetadataImage

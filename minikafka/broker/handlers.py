@@ -10,11 +10,15 @@ from typing import Any
 
 from minikafka.broker.api.acls import AclApi
 from minikafka.broker.api.admin import AdminApi
-from minikafka.broker.api.describe import handle_api_versions, handle_describe_producers, handle_describe_replicas
-from minikafka.broker.api.describe_log import handle_describe_log
-from minikafka.broker.api.explain import handle_explain_partition
+from minikafka.broker.api.describe import (
+    handle_api_versions,
+    handle_describe_log,
+    handle_describe_log_dirs,
+    handle_describe_producers,
+    handle_describe_replicas,
+    handle_explain_partition,
+)
 from minikafka.broker.api.fetch import handle_fetch
-from minikafka.broker.api.log_dirs import handle_describe_log_dirs
 from minikafka.broker.api.markers import handle_write_txn_markers
 from minikafka.broker.api.metadata import MetadataApi
 from minikafka.broker.api.offsets import (

@@ -10,7 +10,7 @@ from minikafka.broker.coordinator_shards import CoordinatorShards, internal_topi
 from minikafka.broker.marker_sender import MarkerSender
 from minikafka.broker.verification import Verifier
 from minikafka.config import BrokerConfig
-from minikafka.coordination.keys import partition_of
+from minikafka.coordination.rule import partition_of
 from minikafka.errors import (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,

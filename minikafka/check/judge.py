@@ -26,10 +26,8 @@ from minikafka.check.findings import (
     Unseen,
 )
 from minikafka.check.history import Expectations
-from minikafka.check.places import Place, Places, Stretches
-from minikafka.check.replaced import Replaced
+from minikafka.check.places import Place, Places, Replaced, Stretches, moved_together
 from minikafka.check.replicas import ReplicaBook, ReplicaLog
-from minikafka.check.shifts import moved_together
 from minikafka.types import NO_OFFSET, NodeId, Offset, TopicPartition
 
 _NOTHING_READ = PartitionReads()

@@ -25,8 +25,8 @@ from minikafka.client.settings import Deserializer
 from minikafka.client.structs import ConsumerRecord, LogTruncation, NoOffsetForPartition
 from minikafka.errors import CorruptMessage, OffsetOutOfRange, ProtocolError
 from minikafka.types import NO_EPOCH, NO_NODE, NO_OFFSET, Epoch, NodeId, Offset, TopicPartition
-from minikafka.wire.aborted import filter_of
 from minikafka.wire.batch import RecordBatch, split, verify
+from minikafka.wire.markers import filter_of
 from minikafka.wire.messages import EpochAnswer, FetchedPartition, ListedOffset
 from minikafka.wire.records import RecordView, records_of
 

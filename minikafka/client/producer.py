@@ -18,13 +18,12 @@ from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self, cast, overload
 
 from minikafka.client.accumulator import Accumulator
-from minikafka.client.batch_to_send import NO_HEADERS, BatchToSend
 from minikafka.client.batches import RECORD_OVERHEAD_MAX, record_size
 from minikafka.client.caller import Caller
 from minikafka.client.ledger import AckLedger, LedgerSink
 from minikafka.client.metadata import Metadata
 from minikafka.client.partitioner import KeyHashes, choose_sticky
-from minikafka.client.sendable import UNFIT, check_rows, unfit
+from minikafka.client.sendable import NO_HEADERS, UNFIT, BatchToSend, check_rows, unfit
 from minikafka.client.sender import Part, Queue, Sender, Unwatched, Waiting
 from minikafka.client.settings import Partitioner, ProducerConfig
 from minikafka.client.structs import GroupMetadata, OffsetAndMetadata, RecordMetadata, SentRecords

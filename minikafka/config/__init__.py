@@ -5,11 +5,10 @@ per broker and per topic, the broker's value is the topic's default, as in Kafka
 ``segment.bytes``).
 
 Read topic.py and broker.py (the tables), names.py (which belong together, which change at run time), then setting.py
-(one field), parse.py and environment.py. The rest of the house imports from here.
+(one field), and parse.py. The rest of the house imports from here.
 """
 
 from minikafka.config.broker import BrokerConfig, table
-from minikafka.config.environment import environment_overruled, environment_settings, environment_variables
 from minikafka.config.listeners import SaslListener, override_of
 from minikafka.config.names import (
     AT_RUN_TIME,
@@ -19,7 +18,17 @@ from minikafka.config.names import (
     OWN_PREFIX,
     TOPIC_NAME_OF,
 )
-from minikafka.config.parse import Parsed, check, parse_broker, parse_topic, to_settings, unknown_setting
+from minikafka.config.parse import (
+    Parsed,
+    check,
+    environment_overruled,
+    environment_settings,
+    environment_variables,
+    parse_broker,
+    parse_topic,
+    to_settings,
+    unknown_setting,
+)
 from minikafka.config.setting import DAY_MS, GIB, INT_MAX, KIB, LONG_MAX, MIB, NO_EFFECT
 from minikafka.config.topic import KEEP_CODEC, NO_CODEC, TopicConfig
 

@@ -2,23 +2,65 @@
 
 Rules for this file: it reads no file and no environment; all of a configuration is right, or none of it is taken. An
 unknown name is an error that suggests the nearest one; a name that Kafka knows and minikafka does not use is noted.
+
+The environment has names of its own, which the Apache image reads; it comes in as a mapping.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from minikafka.addresses import is_loopback
 from minikafka.config.broker import BrokerConfig, table
 from minikafka.config.listeners import override_of
-from minikafka.config.names import KNOWN_TO_KAFKA_ONLY
+from minikafka.config.names import KNOWN_TO_KAFKA_ONLY, OWN_PREFIX
 from minikafka.config.setting import parsed_value
 from minikafka.config.topic import TopicConfig
 from minikafka.errors import InvalidConfig
 from minikafka.spelling import did_you_mean
 from minikafka.types import ANONYMOUS
+
+
+def environment_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """Settings named in an environment, see :func:`environment_variables`."""
+    return {name: environment[variable] for name, variable in environment_variables(environment).items()}
+
+
+def environment_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Setting -> the variable of an environment that gives it: ``KAFKA_...`` then ``MK_...``, the latter wins.
+
+    The Apache image's rule: the prefix goes, upper case becomes lower, ``_`` is ``.``, ``__`` is ``_``, ``___`` is
+    ``-``. ``MK_X`` is Kafka's setting ``x`` when there is one, else ``mk.x``. ``CLUSTER_ID`` needs no prefix.
+    """
+    return dict(_named(environment))
+
+
+def environment_overruled(environment: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    """Setting, the variable that gives it, and one that says otherwise and does not count."""
+    winners = environment_variables(environment)
+    return [
+        (name, winners[name], variable)
+        for name, variable in _named(environment)
+        if environment[variable] != environment[winners[name]]
+    ]
+
+
+def _named(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Settings and their variables; what comes later wins."""
+    known = table(BrokerConfig)
+    if environment.get("CLUSTER_ID"):
+        yield "cluster.id", "CLUSTER_ID"
+    for prefix in ("KAFKA_", "MK_"):
+        for variable in sorted(environment):
+            if variable.startswith(prefix):
+                rest = variable[len(prefix) :].lower()
+                name = rest.replace("___", "-").replace("__", "\0").replace("_", ".").replace("\0", "_")
+                if prefix == "MK_" and name not in known:
+                    name = OWN_PREFIX + name
+                yield name, variable
+
 
 # No setting's name is half as long; comparing a longer one takes long.
 NAME_SHOWN_MAX = 100

@@ -21,7 +21,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from minikafka.coordination.step import InTransaction, Step, Ticket, Write, as_coordinator, is_unknown
+from minikafka.coordination.rule import InTransaction, Step, Ticket, Write, as_coordinator, is_unknown
 from minikafka.errors import (
     CoordinatorNotAvailable,
     GroupIdNotFound,
@@ -35,19 +35,16 @@ from minikafka.errors import (
     UnknownMemberId,
     UnstableOffsetCommit,
 )
-from minikafka.groups.answers import failed_join
 from minikafka.groups.consumer import records as consumer_records
 from minikafka.groups.consumer.group import JOIN, Draft, Topics
 from minikafka.groups.consumer.groups import ConsumerGroups
 from minikafka.groups.consumer.heartbeat import check_committer, check_member
 from minikafka.groups.consumer.records import ConsumerRecord
-from minikafka.groups.group import Group, State
-from minikafka.groups.limits import check_commit, check_group_id, metadata_refusal
-from minikafka.groups.offsets import CommittedOffsets
+from minikafka.groups.group import Group, State, failed_join
+from minikafka.groups.limits import GroupSettings, check_commit, check_group_id, metadata_refusal
+from minikafka.groups.offsets import CommittedOffsets, Placed
 from minikafka.groups.rebalance import Rebalance
 from minikafka.groups.records import CommittedOffset, GroupRecord, GroupsRecord, OffsetRecord, packed, unpacked
-from minikafka.groups.settings import GroupSettings
-from minikafka.groups.transactional import Placed
 from minikafka.log.verification import VerificationGuard
 from minikafka.ports import Events
 from minikafka.types import NO_OFFSET, NO_PRODUCER, Offset, TopicPartition

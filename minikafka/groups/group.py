@@ -7,6 +7,8 @@
 
 Rules for this file: it holds and tells; ``rebalance.py`` decides. Members stand in the order in which they came, so
 that the first joiner is the first candidate for leader. Times are monotonic seconds, timeouts milliseconds.
+
+The answers of JoinGroup and SyncGroup are made from this state, and change nothing.
 """
 
 from __future__ import annotations
@@ -17,11 +19,12 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from minikafka.coordination.step import Ticket
+from minikafka.coordination.rule import Ticket
+from minikafka.errors import ProtocolError
 from minikafka.groups.protocol import PROTOCOL_TYPE, Subscription
 from minikafka.groups.records import GroupRecord, GroupValue, MemberRecord
 from minikafka.invariant import invariant
-from minikafka.wire.group_messages import GroupProtocol
+from minikafka.wire.group_messages import GroupProtocol, JoinedMember, JoinGroupResponse, SyncGroupResponse
 
 
 class State(enum.Enum):
@@ -254,3 +257,40 @@ class Group:
         """Restart every member's session under a new coordinator: no heartbeat could arrive meanwhile."""
         for member in self.members.values():
             member.expires_at = now + member.session_timeout_ms / 1000
+
+
+def joined(group: Group, member: Member, *, skip_assignment: bool = False) -> JoinGroupResponse:
+    """The generation; only its leader receives the list of members."""
+    protocol = group.protocol or ""
+    leads = group.leader == member.member_id and (group.state is State.COMPLETING or skip_assignment)
+    return JoinGroupResponse(
+        generation_id=group.generation,
+        protocol_type=group.protocol_type,
+        protocol_name=protocol,
+        leader=group.leader or "",
+        member_id=member.member_id,
+        skip_assignment=skip_assignment,
+        members=tuple(
+            JoinedMember(member_id=each.member_id, group_instance_id=each.instance_id, metadata=each.metadata(protocol))
+            for each in group.members.values()
+        )
+        if leads
+        else (),
+    )
+
+
+def synced(group: Group, member: Member) -> SyncGroupResponse:
+    """The member's own assignment."""
+    return SyncGroupResponse(
+        protocol_type=group.protocol_type, protocol_name=group.protocol, assignment=member.assignment
+    )
+
+
+def failed_join(error: ProtocolError, *, member_id: str = "") -> JoinGroupResponse:
+    """A refusal; ``member_id`` where the error hands one out (KIP-394)."""
+    return JoinGroupResponse(error_code=error.code, error_message=error.message, member_id=member_id)
+
+
+def failed_sync(error: ProtocolError) -> SyncGroupResponse:
+    """A refusal."""
+    return SyncGroupResponse(error_code=error.code, error_message=error.message)

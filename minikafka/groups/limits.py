@@ -1,4 +1,4 @@
-"""What requests to a coordinator may say, before a look at any group: texts and numbers that its records can hold.
+"""A group coordinator's settings, and what a request may contain: texts and numbers that its records can hold.
 
 Kafka's records keep a text behind an int16 and times in an int32. What does not fit is refused by name: a record that
 cannot be written must not be begun.
@@ -8,6 +8,8 @@ Rules for this file: each function raises one ProtocolError with a sentence that
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from minikafka.errors import (
     InconsistentGroupProtocol,
     InvalidGroupId,
@@ -16,6 +18,27 @@ from minikafka.errors import (
     OffsetMetadataTooLarge,
 )
 from minikafka.wire.group_messages import CommitPartition, JoinGroupRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSettings:
+    """What a coordinator's broker was configured with; Kafka's defaults."""
+
+    session_timeout_ms_min: int = 6_000
+    session_timeout_ms_max: int = 1_800_000
+    initial_rebalance_delay_ms: int = 3_000
+    group_size_max: int = 2**31 - 1
+    offset_metadata_size_max: int = 4_096
+    offsets_retention_ms: int = 7 * 86_400_000
+    expiry_interval_ms: int = 600_000
+    """How often offsets are looked at for their age."""
+    consumer_session_timeout_ms: int = 45_000
+    """Of members of the consumer protocol (KIP-848); the coordinator sets it, not the client."""
+    consumer_heartbeat_interval_ms: int = 5_000
+    consumer_group_size_max: int = 2**31 - 1
+    consumer_assignors: tuple[str, ...] = ("uniform", "range")
+    """The first is the default."""
+
 
 TEXT_BYTES_MAX = 2**15 - 1
 """Of any text in a record."""

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from minikafka.coordination.step import Step, Ticket, Write, as_coordinator, is_unknown
+from minikafka.coordination.rule import Step, Ticket, Write, as_coordinator, is_unknown
 from minikafka.errors import (
     CoordinatorNotAvailable,
     FencedInstanceId,
@@ -28,10 +28,8 @@ from minikafka.errors import (
     RebalanceInProgress,
     UnknownMemberId,
 )
-from minikafka.groups.answers import failed_join, failed_sync, joined, synced
-from minikafka.groups.group import Group, Member, State
-from minikafka.groups.limits import check_join
-from minikafka.groups.settings import GroupSettings
+from minikafka.groups.group import Group, Member, State, failed_join, failed_sync, joined, synced
+from minikafka.groups.limits import GroupSettings, check_join
 from minikafka.ports import Events
 from minikafka.wire.group_messages import (
     HeartbeatRequest,

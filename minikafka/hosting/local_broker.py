@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, TextIO
 from aiohttp import web
 
 from minikafka.broker.broker import Broker
+from minikafka.broker.meters import Histogram
 from minikafka.config import BrokerConfig
-from minikafka.hosting.loop_lag import LoopLag
 from minikafka.ports import Events
 from minikafka.rest.metrics.families import EventCounts
 from minikafka.rest.metrics.view import ProcessGauges
@@ -28,6 +28,36 @@ from minikafka.world.real import LEVEL_NAMES, real_world
 if TYPE_CHECKING:
     from minikafka.rest.metrics.door import MetricsDoor
     from minikafka.rest.routes import Doors
+
+
+# Four times a second: a stall of the length of a heartbeat is seen, and nobody notices the watching.
+INTERVAL_S = 0.25
+
+
+class LoopLag:
+    """Watches the running loop from :meth:`start` to :meth:`stop`."""
+
+    def __init__(self) -> None:
+        self.seen = Histogram()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Watch the running loop."""
+        self._watch(asyncio.get_running_loop())
+
+    def stop(self) -> None:
+        """Watch no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        due = loop.time() + INTERVAL_S
+        self._timer = loop.call_at(due, self._on_time, loop, due)
+
+    def _on_time(self, loop: asyncio.AbstractEventLoop, due: float) -> None:
+        self.seen.observe(max(0, round((loop.time() - due) * 1e9)))
+        self._watch(loop)
 
 
 class LocalBroker:

@@ -32,7 +32,7 @@ from minikafka.invariant import invariant
 from minikafka.log.partition_log import PartitionLog
 from minikafka.ports import Events
 from minikafka.quorum import roles
-from minikafka.quorum.control_records import leader_change_batch
+from minikafka.quorum.records import leader_change_batch
 from minikafka.quorum.roles import (
     Candidate,
     Canvass,

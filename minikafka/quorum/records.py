@@ -6,11 +6,16 @@ build does not know is UnsupportedVersion, for a broker that skipped a record wo
 bytes that are not such a record are CorruptMessage.
 
 Rules for this file: data only. What a record does to the cluster stands in ``image.py``.
+
+Kafka's control records of the log, of the leader and of a snapshot's frame, are here as well. Their layouts are Kafka's
+message formats, flexible version 0: fixed integers are big-endian, arrays carry their length plus one as an unsigned
+varint, structures end in a count of tagged fields (0).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from types import NoneType, UnionType
 from typing import Any, TypeAlias, get_args, get_type_hints
@@ -18,7 +23,14 @@ from typing import Any, TypeAlias, get_args, get_type_hints
 import msgpack
 
 from minikafka.errors import CorruptMessage, UnsupportedVersion
+from minikafka.invariant import invariant
 from minikafka.types import NO_NODE, Epoch, NodeId, Offset, TopicId
+from minikafka.wire.records import (
+    CONTROL_LEADER_CHANGE,
+    CONTROL_SNAPSHOT_FOOTER,
+    CONTROL_SNAPSHOT_HEADER,
+    control_batch,
+)
 
 RECORD_VERSION = 1
 """The only layout so far; it rises when a field changes its meaning."""
@@ -304,3 +316,36 @@ class _Layout:
 
 
 _LAYOUTS = {key: _Layout(kind) for kind, key in _KEYS.items()}
+
+
+_VERSION_0 = struct.pack(">h", 0)
+_NO_TAGGED_FIELDS = b"\0"
+_INT32 = struct.Struct(">i")
+_INT64 = struct.Struct(">q")
+
+# More voters than one varint byte can count do not exist in a static quorum.
+VOTER_COUNT_MAX = 126
+
+
+def _voters(voters: Sequence[NodeId]) -> bytes:
+    invariant(len(voters) <= VOTER_COUNT_MAX, "the voters fit one byte", count=len(voters))
+    return bytes([len(voters) + 1]) + b"".join(_INT32.pack(voter) + _NO_TAGGED_FIELDS for voter in voters)
+
+
+def leader_change_batch(
+    leader_id: NodeId, *, voters: Sequence[NodeId], granting: Sequence[NodeId], timestamp_ms: int
+) -> bytes:
+    """The first batch of a new leader: once it is committed, so is everything before it (KAFKA-12619)."""
+    payload = _VERSION_0 + _INT32.pack(leader_id) + _voters(voters) + _voters(granting) + _NO_TAGGED_FIELDS
+    return control_batch(CONTROL_LEADER_CHANGE, payload, timestamp_ms=timestamp_ms)
+
+
+def snapshot_header_batch(*, last_contained_timestamp_ms: int, timestamp_ms: int) -> bytes:
+    """The first batch of a snapshot: when the newest record in it was written."""
+    payload = _VERSION_0 + _INT64.pack(last_contained_timestamp_ms) + _NO_TAGGED_FIELDS
+    return control_batch(CONTROL_SNAPSHOT_HEADER, payload, timestamp_ms=timestamp_ms)
+
+
+def snapshot_footer_batch(*, timestamp_ms: int) -> bytes:
+    """The last batch of a snapshot: a file without it is not whole."""
+    return control_batch(CONTROL_SNAPSHOT_FOOTER, _VERSION_0 + _NO_TAGGED_FIELDS, timestamp_ms=timestamp_ms)

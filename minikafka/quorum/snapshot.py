@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from minikafka.addresses import is_number
 from minikafka.errors import CorruptMessage
-from minikafka.quorum.control_records import snapshot_footer_batch, snapshot_header_batch
+from minikafka.quorum.records import snapshot_footer_batch, snapshot_header_batch
 from minikafka.types import METADATA_PARTITION, EpochEnd
 from minikafka.wire.batch import RecordBatch, split_verified, stamped
 from minikafka.wire.records import (

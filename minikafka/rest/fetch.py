@@ -32,9 +32,9 @@ from minikafka.rest.schemas import RECORD_EXAMPLE
 from minikafka.rest.visit import Reply, Visit
 from minikafka.types import Offset, TopicPartition
 from minikafka.web.problems import malformed
-from minikafka.wire.aborted import AbortedFilter, filter_of
 from minikafka.wire.batch import RecordBatch, iterate
 from minikafka.wire.decompression import DECOMPRESSED_BYTES_MAX, decompression_limit
+from minikafka.wire.markers import AbortedFilter, filter_of
 from minikafka.wire.messages import (
     READ_COMMITTED,
     READ_UNCOMMITTED,

@@ -39,7 +39,7 @@ from minikafka.rest.schema import text
 from minikafka.rest.visit import Stream, Visit
 from minikafka.types import NO_EPOCH, Epoch, Offset, TopicPartition
 from minikafka.web.problems import Refused, problem_of
-from minikafka.wire.aborted import filter_of
+from minikafka.wire.markers import filter_of
 from minikafka.wire.messages import (
     LATEST,
     CurrentLeader,

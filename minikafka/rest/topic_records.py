@@ -42,8 +42,8 @@ from minikafka.rest.visit import Reply, Stream, Visit
 from minikafka.types import Offset, TopicPartition
 from minikafka.web.accept import JSON, MSGPACK_TYPES, unacceptable_type
 from minikafka.web.problems import Refused, problem_of
-from minikafka.wire.aborted import filter_of
 from minikafka.wire.limits import shown
+from minikafka.wire.markers import filter_of
 from minikafka.wire.messages import EARLIEST, LATEST
 
 PARTITION_COUNT_MAX = 100

@@ -25,7 +25,7 @@ from typing import Final
 
 from minikafka.check import Recorder
 from minikafka.check.groups import GroupBook
-from minikafka.coordination.keys import partition_of
+from minikafka.coordination.rule import partition_of
 from minikafka.groups.records import OFFSETS_TOPIC
 from minikafka.invariant import invariant
 from minikafka.sim.cluster import SimCluster

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final, NamedTuple
 
-from minikafka.coordination.keys import partition_of
+from minikafka.coordination.rule import partition_of
 from minikafka.groups.records import OFFSETS_TOPIC
 
 CREW: Final = "crew"

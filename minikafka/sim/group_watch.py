@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Final
 
 from minikafka.broker.coordinator_shard import CoordinatorShard
 from minikafka.check.groups import GroupBook
-from minikafka.coordination.keys import partition_of
+from minikafka.coordination.rule import partition_of
 from minikafka.groups.coordinator import GroupCoordinator
 from minikafka.groups.group import Group, State
 from minikafka.groups.protocol import Assignment

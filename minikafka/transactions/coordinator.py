@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypedDict
 
 from minikafka.coordination.regexes import compiled
-from minikafka.coordination.step import Step, Ticket, Write, as_coordinator, is_unknown
+from minikafka.coordination.rule import Step, Ticket, Write, as_coordinator, is_unknown
 from minikafka.errors import (
     ConcurrentTransactions,
     InvalidProducerIdMapping,

@@ -4,11 +4,16 @@ A marker is a control batch with the transactional bit, the producer's id and ep
 
     key    int16 version 0, int16 type (0 ABORT, 1 COMMIT)
     value  int16 version 0, int32 epoch of the transaction coordinator
+
+Readers with ``read_committed`` leave the batches of aborted transactions out: which those are among a fetch's records
+is decided here as well.
 """
 
 from __future__ import annotations
 
 import struct
+from collections import deque
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -27,6 +32,7 @@ from minikafka.wire.batch import (
     TRANSACTIONAL_BIT,
     RecordBatch,
 )
+from minikafka.wire.messages import AbortedTransaction
 from minikafka.wire.records import control_type_of, decode_batch
 
 MARKER_SIZE = 78
@@ -100,3 +106,36 @@ def marker_of(batch: RecordBatch) -> EndTransaction | None:
         )
     coordinator_epoch = int(_VALUE.unpack_from(value)[1])
     return EndTransaction(batch.producer_id, batch.producer_epoch, kind == COMMIT, coordinator_epoch)
+
+
+class AbortedFilter:
+    """Walks over the records of one response, from its first batch on."""
+
+    __slots__ = ("_aborting", "_ahead")
+
+    def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
+        self._ahead = deque(sorted(aborted, key=lambda each: each.first_offset))
+        self._aborting: set[int] = set()
+        """Producers whose batches belong to an aborted transaction, up to its marker."""
+
+    def skips(self, batch: RecordBatch) -> bool:
+        """Return True if ``batch`` belongs to an aborted transaction. Batches must come in order, markers included.
+
+        Raises:
+            CorruptMessage: ``batch`` is a control batch that cannot be read.
+        """
+        if batch.producer_id == NO_PRODUCER:
+            return False
+        while self._ahead and self._ahead[0].first_offset <= batch.last_offset:
+            self._aborting.add(self._ahead.popleft().producer_id)
+        if batch.is_control:
+            marker = marker_of(batch)
+            if marker is not None and not marker.is_commit:
+                self._aborting.discard(batch.producer_id)
+            return False
+        return batch.is_transactional and batch.producer_id in self._aborting
+
+
+def filter_of(aborted: tuple[AbortedTransaction, ...] | None) -> AbortedFilter | None:
+    """Return the filter for a response's list; None if there is nothing to leave out."""
+    return AbortedFilter(aborted) if aborted else None

@@ -18,8 +18,7 @@ from minikafka.ports import Buffers, Handler, OpenSession
 from minikafka.types import Address
 from minikafka.web.gate import Gate
 from minikafka.wire.codec import http_failure
-from minikafka.world.connection_quota import ConnectionQuota
-from minikafka.world.connections import OpenConnection, user_agent
+from minikafka.world.connections import ConnectionQuota, OpenConnection, user_agent
 from minikafka.world.http_client import HttpClient
 from minikafka.world.http_server import NODE_HEADER, Doors, HttpServer, Translate
 from minikafka.world.link_faults import LinkEnd

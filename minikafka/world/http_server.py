@@ -50,12 +50,12 @@ from minikafka.web.gate import PREFLIGHT_ANSWER, Asked, Gate
 from minikafka.web.problems import PROBLEM_TYPE, problem_of
 from minikafka.wire.apis import BY_NAME, MSGPACK, RPC_PATH, request_bytes_max
 from minikafka.wire.codec import encode_json, encode_response, error_response
-from minikafka.world.connection_quota import ConnectionQuota
 from minikafka.world.connections import (
     HTTP,
     KAFKA,
     NAME_LENGTH_MAX,
     RPC,
+    ConnectionQuota,
     ConnectionRecord,
     OpenConnection,
     agent_in,

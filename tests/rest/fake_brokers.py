@@ -33,8 +33,8 @@ from minikafka.wire import group_messages as g
 from minikafka.wire import messages as m
 from minikafka.wire.batch import RecordBatch, stamped
 from minikafka.wire.codec import decode_request, encode_response, error_response, find_api
-from minikafka.world.clock import SystemClock
 from minikafka.world.http import HttpNetwork
+from minikafka.world.real import SystemClock
 
 
 class FakeCluster:

@@ -6,11 +6,11 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from minikafka.coordination.step import Step, Write
+from minikafka.coordination.rule import Step, Write
 from minikafka.errors import ProtocolError
 from minikafka.groups.coordinator import GroupCoordinator
+from minikafka.groups.limits import GroupSettings
 from minikafka.groups.protocol import Assignment, Subscription
-from minikafka.groups.settings import GroupSettings
 from minikafka.quorum.image import TopicImage
 from minikafka.types import NO_PRODUCER, TopicPartition
 from minikafka.wire.group_messages import (

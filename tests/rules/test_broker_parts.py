@@ -13,8 +13,8 @@ from minikafka.broker import broker as broker_module
 from minikafka.broker.dispatch import Dispatcher, settled
 from minikafka.broker.flusher import Flusher
 from minikafka.broker.parts import Parts
+from minikafka.broker.quorum_applied import SnapshotFiles
 from minikafka.broker.quorum_follower import MetadataFollower
-from minikafka.broker.quorum_snapshots import SnapshotFiles
 from minikafka.broker.turns import Turns
 from minikafka.broker.waiters import SWEEP_SIZE_MIN, Condition, Mark, Waiters
 from minikafka.errors import DiskFailed, DiskFull, KafkaStorageError, NotController

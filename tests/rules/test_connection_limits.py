@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from minikafka.broker.event_limiter import PERIOD_S, REMOTES_MAX, EventLimiter
-from minikafka.world.connection_quota import MAX_CONNECTIONS, MAX_CONNECTIONS_PER_IP, ConnectionQuota
+from minikafka.world.connections import MAX_CONNECTIONS, MAX_CONNECTIONS_PER_IP, ConnectionQuota
 
 REFUSED = "client_connection_refused"
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minikafka.coordination.step import Step
+from minikafka.coordination.rule import Step
 from minikafka.errors import (
     FencedMemberEpoch,
     NotEnoughReplicas,
@@ -28,7 +28,7 @@ from minikafka.groups.consumer.heartbeat import Heartbeat
 from minikafka.groups.consumer.records import (
     Current,
 )
-from minikafka.groups.settings import GroupSettings
+from minikafka.groups.limits import GroupSettings
 from minikafka.invariant import InvariantViolation
 from minikafka.quorum.image import PartitionImage, TopicImage
 from minikafka.wire.group_messages import (

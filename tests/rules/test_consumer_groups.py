@@ -21,7 +21,7 @@ from minikafka.errors import (
     UnsupportedAssignor,
     UnsupportedVersion,
 )
-from minikafka.groups.settings import GroupSettings
+from minikafka.groups.limits import GroupSettings
 from minikafka.quorum.image import PartitionImage, TopicImage
 from minikafka.wire.group_messages import (
     CommitPartition,

@@ -11,9 +11,9 @@ import pytest
 
 from minikafka.errors import NotCoordinator, NotEnoughReplicas, ProtocolError, RequestTimedOut
 from minikafka.groups.assignors import GroupMember, RangeAssignor
+from minikafka.groups.limits import GroupSettings
 from minikafka.groups.protocol import Assignment, Subscription
 from minikafka.groups.records import OffsetRecord, unpacked
-from minikafka.groups.settings import GroupSettings
 from minikafka.types import TopicPartition
 from minikafka.wire.group_messages import JoinGroupResponse, SyncGroupResponse
 from tests.rules.group_kit import Desk

@@ -15,7 +15,7 @@ from minikafka.errors import (
     RequestTimedOut,
     UnknownMemberId,
 )
-from minikafka.groups.settings import GroupSettings
+from minikafka.groups.limits import GroupSettings
 from minikafka.wire.group_messages import GroupPartition, ListGroupsRequest, OffsetDeleteRequest, OffsetFetchRequest
 from tests.rules.group_kit import Desk
 

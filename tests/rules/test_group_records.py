@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minikafka.coordination.keys import java_hash, partition_of
 from minikafka.coordination.packing import versions
+from minikafka.coordination.rule import java_hash, partition_of
 from minikafka.groups.protocol import Assignment, Subscription
 from minikafka.groups.records import (
     CommittedOffset,

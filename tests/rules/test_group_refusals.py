@@ -18,8 +18,8 @@ from minikafka.errors import (
     OffsetMetadataTooLarge,
     UnknownMemberId,
 )
+from minikafka.groups.limits import GroupSettings
 from minikafka.groups.rebalance import PENDING_MAX
-from minikafka.groups.settings import GroupSettings
 from tests.rules.group_kit import Desk
 
 TOO_LONG = "x" * 40_000

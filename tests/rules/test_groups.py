@@ -18,7 +18,7 @@ from minikafka.errors import (
     RequestTimedOut,
     UnknownMemberId,
 )
-from minikafka.groups.settings import GroupSettings
+from minikafka.groups.limits import GroupSettings
 from minikafka.wire.group_messages import HeartbeatRequest
 from tests.rules.group_kit import Desk, assignment
 

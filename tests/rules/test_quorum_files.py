@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minikafka.errors import CorruptMessage, InvalidRecord, KafkaStorageError
-from minikafka.quorum.control_records import leader_change_batch
+from minikafka.quorum.records import leader_change_batch
 from minikafka.quorum.snapshot import (
     SNAPSHOT_BATCH_BYTES,
     decode_snapshot,

@@ -17,9 +17,8 @@ from minikafka.rest.fetch import read_out
 from minikafka.rest.host import PRODUCE_RECORD_COUNT_MAX
 from minikafka.rest.records import FORMATS, RecordIn, record_out, records_in
 from minikafka.web.problems import VALIDATION_ERROR_COUNT_MAX, Refused
-from minikafka.wire.aborted import filter_of
 from minikafka.wire.batch import RecordBatch, with_fields
-from minikafka.wire.markers import EndTransaction, marker_batch
+from minikafka.wire.markers import EndTransaction, filter_of, marker_batch
 from minikafka.wire.messages import AbortedTransaction
 from minikafka.wire.records import Record, build_batch, control_batch
 

@@ -17,9 +17,8 @@ from minikafka.config import TopicConfig
 from minikafka.errors import ProtocolError
 from minikafka.log.names import TRANSACTION_INDEX
 from minikafka.log.partition_log import PartitionLog
-from minikafka.wire.aborted import AbortedFilter
 from minikafka.wire.batch import RecordBatch, split
-from minikafka.wire.markers import EndTransaction, marker_batch
+from minikafka.wire.markers import AbortedFilter, EndTransaction, marker_batch
 from minikafka.wire.messages import AbortedTransaction
 from minikafka.wire.records import decode_batch
 from tests.rules.log_words import ORDERS, TIME, TOPIC_ID, client_batch, in_transaction

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minikafka.coordination.keys import java_hash, partition_of
+from minikafka.coordination.rule import java_hash, partition_of
 from minikafka.transactions.records import (
     State,
     TransactionRecord,

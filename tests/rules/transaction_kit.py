@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Iterable
 
-from minikafka.coordination.step import Step, Write
+from minikafka.coordination.rule import Step, Write
 from minikafka.errors import ProtocolError
 from minikafka.transactions.coordinator import TransactionCoordinator
 from minikafka.transactions.markers import MarkerId

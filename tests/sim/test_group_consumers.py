@@ -15,7 +15,7 @@ from minikafka.client.group_member import Member
 from minikafka.client.group_offsets import GroupOffsets
 from minikafka.client.settings import ConsumerConfig
 from minikafka.client.structs import CommitFailed, ConsumerRebalanceListener, WakeUp
-from minikafka.coordination.keys import partition_of
+from minikafka.coordination.rule import partition_of
 from minikafka.errors import InconsistentGroupProtocol, InvalidRequest, RequestTimedOut
 from minikafka.groups.records import OFFSETS_TOPIC
 from minikafka.sim.cluster import SimCluster

@@ -12,7 +12,7 @@ from minikafka.cli.groups import described
 from minikafka.client.admin import AdminClient
 from minikafka.client.coordinator import Coordinator
 from minikafka.client.structs import OffsetAndMetadata
-from minikafka.coordination.keys import partition_of
+from minikafka.coordination.rule import partition_of
 from minikafka.errors import (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,

@@ -14,8 +14,8 @@ from minikafka.client.settings import ConsumerConfig
 from minikafka.rpc import call
 from minikafka.sim.cluster import SimCluster
 from minikafka.sim.world import WALL_START_MS
-from minikafka.wire.aborted import AbortedFilter
 from minikafka.wire.batch import split
+from minikafka.wire.markers import AbortedFilter
 from minikafka.wire.messages import (
     LATEST,
     READ_COMMITTED,

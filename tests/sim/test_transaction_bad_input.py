@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from minikafka.coordination.keys import partition_of
+from minikafka.coordination.rule import partition_of
 from minikafka.errors import (
     ClusterAuthorizationFailed,
     InvalidProducerEpoch,

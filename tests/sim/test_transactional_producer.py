@@ -11,7 +11,7 @@ from minikafka.client.consumer import Consumer
 from minikafka.client.producer import Producer
 from minikafka.client.settings import ConsumerConfig, ProducerConfig
 from minikafka.client.structs import GroupMetadata, OffsetAndMetadata
-from minikafka.coordination.keys import partition_of
+from minikafka.coordination.rule import partition_of
 from minikafka.errors import (
     UNKNOWN,
     ConcurrentTransactions,

@@ -1,6 +1,13 @@
-"""What this broker can tell about itself: DescribeReplicas (our own API), DescribeProducers and ApiVersions.
+"""What this broker reports of itself: DescribeReplicas, DescribeLog and ExplainPartition (APIs of our own),
+DescribeLogDirs, DescribeProducers and ApiVersions.
 
-DescribeLog and ExplainPartition, also our own, have files of their own.
+DescribeLog has this broker's own log of a partition, committed or not. Unlike Fetch it is answered by any replica,
+changes nothing (it is no acknowledgement), never waits, and goes to the log's end: for people who look at what a
+replica holds beyond the high watermark, or held before it was cut. The metadata log can be read in the same way.
+
+ExplainPartition has what this broker knows of a partition, and its latest events (DESIGN D9). A broker with a replica
+reports its state, any other only what the metadata brought. The leader knows why the high watermark stands where it
+stands; the active controller knows why it decided.
 """
 
 from __future__ import annotations
@@ -9,12 +16,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from minikafka import __version__
-from minikafka.errors import OffsetNotAvailable, ProtocolError
+from minikafka.broker.chronicle import Chronicle, Entry
+from minikafka.errors import InvalidRequest, OffsetNotAvailable, ProtocolError, UnknownTopicOrPartition
 from minikafka.replication.leader import NEVER, LeaderReplica
 from minikafka.replication.partition import Partition
-from minikafka.types import NO_EPOCH, NO_OFFSET, TopicPartition
+from minikafka.types import METADATA_PARTITION, NO_EPOCH, NO_OFFSET, Offset, TopicPartition
+from minikafka.wire.admin import DescribedLogDir, DescribeLogDirsRequest, DescribeLogDirsResponse, ReplicaSize
 from minikafka.wire.apis import APIS
-from minikafka.wire.batch import NO_SEQUENCE
+from minikafka.wire.batch import NO_SEQUENCE, NO_TIMESTAMP, RecordBatch
 from minikafka.wire.messages import (
     ActiveProducer,
     ApiVersion,
@@ -22,16 +31,25 @@ from minikafka.wire.messages import (
     ApiVersionsResponse,
     DescribedProducer,
     DescribedReplica,
+    DescribeLogRequest,
+    DescribeLogResponse,
     DescribeProducersPartition,
     DescribeProducersRequest,
     DescribeProducersResponse,
     DescribeReplicasRequest,
     DescribeReplicasResponse,
+    EpochStart,
+    ExplainPartitionRequest,
+    ExplainPartitionResponse,
     RemoteReplica,
+    StoryEntry,
+    UnstableTransaction,
 )
 
 if TYPE_CHECKING:
+    from minikafka.broker.quorum_driver import QuorumDriver
     from minikafka.broker.replica_manager import ReplicaManager
+    from minikafka.log.partition_log import PartitionLog
 
 
 def handle_api_versions(_request: ApiVersionsRequest) -> ApiVersionsResponse:
@@ -142,3 +160,111 @@ def _describe_producer(replicas: ReplicaManager, item: DescribeProducersPartitio
         last_sequence=sequence,
         last_offset=offset,
     )
+
+
+def handle_describe_log(
+    replicas: ReplicaManager, quorum: QuorumDriver, request: DescribeLogRequest
+) -> DescribeLogResponse:
+    """Raises UnknownTopicOrPartition, ReplicaNotAvailable, OffsetOutOfRange, CorruptMessage, KafkaStorageError."""
+    if request.max_bytes < 0 or request.offset < -1:
+        raise InvalidRequest("max_bytes must not be negative, offset not below -1")
+    name = TopicPartition(request.topic, request.partition)
+    if name == METADATA_PARTITION:
+        role = quorum.core.role.name
+        return _answer(replicas, request, quorum.log, role, quorum.epoch, quorum.high_watermark)
+    partition = replicas.get(name)
+    role = "offline" if partition.failed else "leader" if partition.leader == replicas.config.node_id else "follower"
+    return _answer(replicas, request, partition.log, role, partition.epoch, partition.high_watermark)
+
+
+def _answer(
+    replicas: ReplicaManager,
+    request: DescribeLogRequest,
+    log: PartitionLog,
+    role: str,
+    epoch: int,
+    high_watermark: Offset,
+) -> DescribeLogResponse:
+    start = log.start_offset if request.offset == -1 else request.offset
+    max_bytes = min(request.max_bytes, replicas.config.fetch_max_bytes)
+    read = log.read(start, max_bytes=max_bytes, min_one_batch=max_bytes > 0)
+    return DescribeLogResponse(
+        broker_id=replicas.config.node_id,
+        role=role,
+        leader_epoch=epoch,
+        log_start_offset=log.start_offset,
+        high_watermark=high_watermark,
+        log_end_offset=log.end_offset,
+        synced_end=log.synced_end,
+        segment_count=log.segment_count,
+        size_bytes=log.size_bytes,
+        epochs=tuple(EpochStart(leader_epoch=epoch, start_offset=start) for epoch, start in log.epochs.entries),
+        records=read.buffers,
+    )
+
+
+def handle_describe_log_dirs(replicas: ReplicaManager, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
+    """One directory; ``offset_lag`` is how far a replica is behind the high watermark that it knows."""
+    asked = (
+        None
+        if request.partitions is None
+        else {TopicPartition(each.topic, each.partition) for each in request.partitions}
+    )
+    return DescribeLogDirsResponse(
+        results=(
+            DescribedLogDir(
+                log_dir=replicas.config.log_dirs,
+                replicas=tuple(
+                    ReplicaSize(
+                        topic=name.topic,
+                        partition=name.partition,
+                        size_bytes=partition.log.size_bytes,
+                        offset_lag=max(0, partition.high_watermark - partition.log.end_offset),
+                    )
+                    for name, partition in sorted(replicas.partitions.items())
+                    if asked is None or name in asked
+                ),
+            ),
+        )
+    )
+
+
+def handle_explain_partition(
+    replicas: ReplicaManager, chronicle: Chronicle, request: ExplainPartitionRequest
+) -> ExplainPartitionResponse:
+    """Raises UnknownTopicOrPartition, CorruptMessage, KafkaStorageError."""
+    name = TopicPartition(request.topic, request.partition)
+    replica = replicas.partitions.get(name)
+    if replica is None and not replicas.knows(name):
+        raise UnknownTopicOrPartition(f"{name} is not known to broker {replicas.config.node_id}")
+    story = chronicle.of(name)
+    return ExplainPartitionResponse(
+        broker_id=replicas.config.node_id,
+        replica=describe_replica(replica, replicas.clock.now()) if replica is not None else None,
+        unstable=_unstable(replica.role) if replica is not None and isinstance(replica.role, LeaderReplica) else None,
+        story=tuple(entry.message() for entry in story.entries),
+        watermark_moved=_told(story.watermark_moved),
+        refused=_told(story.refused),
+    )
+
+
+def _unstable(leader: LeaderReplica) -> UnstableTransaction | None:
+    """The transaction that holds the last stable offset back; its first batch is read for its timestamp."""
+    log = leader.log
+    holding = log.producers.transactions.holding(leader.high_watermark)
+    if holding is None:
+        return None
+    started_ms = NO_TIMESTAMP
+    if holding.first_offset >= log.start_offset:
+        first = b"".join(log.read(holding.first_offset, max_bytes=0).buffers)
+        started_ms = RecordBatch.of(first).base_timestamp
+    return UnstableTransaction(
+        producer_id=holding.producer_id,
+        first_offset=holding.first_offset,
+        marker_offset=holding.marker_offset,
+        started_ms=started_ms,
+    )
+
+
+def _told(entry: Entry | None) -> StoryEntry | None:
+    return entry.message() if entry is not None else None

@@ -19,15 +19,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from minikafka.coordination.step import Step, Ticket, Write, as_coordinator, is_unknown
+from minikafka.coordination.rule import Step, Ticket, Write, as_coordinator, is_unknown
 from minikafka.errors import CoordinatorNotAvailable, ProtocolError, UnknownMemberId
 from minikafka.groups.consumer.group import JOIN, ConsumerGroup, Draft, MemberState, Topics
 from minikafka.groups.consumer.heartbeat import Heartbeat, check_heartbeat
 from minikafka.groups.consumer.records import ConsumerRecord, TopicIdPartition
 from minikafka.groups.consumer.regexes import Regexes
+from minikafka.groups.limits import GroupSettings
 from minikafka.groups.protocol import Assignment, Subscription
 from minikafka.groups.records import GroupRecord
-from minikafka.groups.settings import GroupSettings
 from minikafka.invariant import invariant
 from minikafka.ports import Events
 from minikafka.types import TopicPartition
