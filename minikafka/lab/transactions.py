@@ -19,7 +19,7 @@ from minikafka.client.consumer import Consumer
 from minikafka.client.coordinator import TRANSACTION_KEY
 from minikafka.client.producer import Producer
 from minikafka.client.settings import AdminConfig, ConsumerConfig, ProducerConfig
-from minikafka.coordination.keys import partition_of
+from minikafka.coordination.rule import partition_of
 from minikafka.errors import BY_CODE, ProtocolError
 from minikafka.lab.command import ScenarioError
 from minikafka.rpc import call

@@ -1,123 +1,21 @@
-"""Events and standings as sentences: what happened, and why (DESIGN D9).
+"""The state of a cluster, a partition and its replicas as sentences, each with its reason (DESIGN D9).
 
-A reason is what the rule itself went by. An event without a sentence of its own is shown by its name and its facts.
+A reason is what the rule itself went by. Sentences of events are in ``minikafka/events.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 from minikafka.quorum.image import NO_DIR, BrokerImage, MetadataImage, PartitionImage
 from minikafka.types import NO_NODE, NodeId, TopicPartition
 from minikafka.wire.messages import DescribedReplica, RemoteReplica, UnstableTransaction
 
-Facts = Mapping[str, Any]
-
 _CALENDAR_END_MS = 253_402_300_799_999
 """The last millisecond of the year 9999."""
 NEVER_MS = 2**31 * 1000
 """A leader's word for *not since I began to lead*."""
-
-
-# ---- events ----------------------------------------------------------------------------------------------------------
-
-
-def sentence_of(kind: str, facts: Facts) -> str:
-    """One event in words."""
-    say = _SAY.get(kind)
-    if say is not None:
-        return say(facts)
-    shown = ", ".join(f"{name}={value}" for name, value in facts.items() if name != "partition")
-    return kind.replace("_", " ") + (f": {shown}" if shown else "")
-
-
-_PROTOCOLS = {"kafka": "Kafka protocol", "rpc": "HTTP", "http": "HTTP"}
-
-
-def _producer(facts: Facts) -> str:
-    """The client by its client id, library and protocol, as far as they are known."""
-    named = f"producer {facts['client_id']!r}" if facts.get("client_id") else "a producer"
-    known = [facts[name] for name in ("software",) if facts.get(name)]
-    known += [_PROTOCOLS[facts["protocol"]]] if facts.get("protocol") in _PROTOCOLS else []
-    return f"{named} ({', '.join(known)})" if known else named
-
-
-def _because(facts: Facts) -> str:
-    return f": {facts['why']}" if facts.get("why") else ""
-
-
-def _elected(facts: Facts) -> str:
-    unclean = "" if facts.get("clean", True) else ", in an unclean election: records that were committed may be gone"
-    before = "nobody led" if facts["old"] == NO_NODE else f"broker {facts['old']} led"
-    return (
-        f"broker {facts['leader']} became the leader in epoch {facts['leader_epoch']} with the ISR {facts['isr']}, "
-        f"before {before}{_because(facts)}{unclean}"
-    )
-
-
-def _isr(word: str) -> Callable[[Facts], str]:
-    return lambda facts: f"the ISR {word} from {facts['old']} to {facts['new']}{_because(facts)}"
-
-
-def _advanced(facts: Facts) -> str:
-    ends = ", ".join(f"broker {node} up to {end}" for node, end in facts["remotes"].items() if end >= 0)
-    return (
-        f"the high watermark went from {facts['old']} to {facts['new']}: the leader has all below it, and so does "
-        f"every member of the ISR {facts['isr']}" + (f" (acknowledged: {ends})" if ends else "")
-    )
-
-
-def _diverged(facts: Facts) -> str:
-    epoch, end = facts["end"]
-    return f"the log of replica {facts['replica']} parted from the leader's, in which epoch {epoch} ends at {end}"
-
-
-def _truncated(facts: Facts) -> str:
-    cut = f"the log was cut from {facts['old']} to {facts['new']}" if facts["new"] < facts["old"] else "nothing was cut"
-    return f"{cut}: by leader epoch, that is how far it agrees with the leader's"
-
-
-_SAY: dict[str, Callable[[Facts], str]] = {
-    "leader_elected": _elected,
-    "leader_lost": lambda facts: f"nobody could lead from epoch {facts['leader_epoch']} on{_because(facts)}",
-    "isr_shrunk": _isr("shrank"),
-    "isr_expanded": _isr("grew"),
-    "isr_changed": _isr("changed"),
-    "elr_changed": lambda facts: (
-        f"the eligible leader replicas went from {facts['old']} to {facts['new']}{_because(facts)}"
-    ),
-    "reassignment_begun": lambda facts: (
-        f"its replicas began to move from {facts['old']}: {facts['adding']} are added, and {facts['removing']} go when "
-        f"all of the others are in sync{_because(facts)}"
-    ),
-    "reassignment_ended": lambda facts: f"its replicas are {facts['new']}, they were {facts['old']}{_because(facts)}",
-    "replicas_changed": lambda facts: (
-        f"the leader counts the replicas {facts['new']} from here on, of which {facts['adding']} are being added"
-    ),
-    "isr_proposed": lambda facts: f"the leader asked the controller for the ISR {facts['new']}, it was {facts['old']}",
-    "isr_proposal_refused": lambda facts: f"the controller refused the ISR: {facts['error']}{_because(facts)}",
-    "became_leader": lambda facts: (
-        f"it took up leadership of epoch {facts['epoch']}, which begins at offset {facts['leo']}, with the high "
-        f"watermark {facts['hw']}"
-    ),
-    "became_follower": lambda facts: (
-        f"it follows broker {facts['leader']} in epoch {facts['epoch']}, with a log up to {facts['leo']} and the high "
-        f"watermark {facts['hw']}"
-    ),
-    "became_leaderless": lambda facts: f"it learned that nobody leads epoch {facts['epoch']}",
-    "fetch_diverged": _diverged,
-    "tail_truncated": _truncated,
-    "replica_failed": lambda facts: f"the replica went offline{_because(facts)}",
-    "hw_advanced": _advanced,
-    "produce_refused": lambda facts: (
-        f"{_producer(facts)} was answered {facts['error']} ({facts['outcome']}){_because(facts)}"
-    ),
-}
-
-
-# ---- standings -------------------------------------------------------------------------------------------------------
 
 
 def why_in_or_out(

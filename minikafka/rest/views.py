@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 from minikafka.errors import ProtocolError
+from minikafka.events import sentence_of
 from minikafka.rest.leaders import ask
-from minikafka.rest.sentences import sentence_of
 from minikafka.rest.visit import Visit
 from minikafka.types import NodeId, TopicPartition
 from minikafka.wire.messages import DescribedReplica, ExplainPartitionRequest, ExplainPartitionResponse, StoryEntry

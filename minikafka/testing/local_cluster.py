@@ -27,6 +27,7 @@ import uvloop
 
 from minikafka.broker.broker import Broker
 from minikafka.errors import BrokerNotAvailable, InvalidConfig
+from minikafka.events import WARNING
 from minikafka.hosting.cluster_files import BrokerFiles, ClusterFiles, Ports, prepare
 from minikafka.hosting.local_broker import LocalBroker
 from minikafka.hosting.temporary import TemporaryFolder
@@ -34,7 +35,6 @@ from minikafka.hosting.tls_files import ADMIN, ClusterTls
 from minikafka.invariant import invariant
 from minikafka.testing.hands import ClusterEvents, ClusterFaults, ClusterWaits, FaultHandle
 from minikafka.types import NodeId
-from minikafka.world.events import WARNING
 from minikafka.world.instruments import Instruments, seeded_faults
 from minikafka.world.lives import Lives
 

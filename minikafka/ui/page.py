@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from minikafka.types import NodeId
 from minikafka.ui.journal import Entry, Journal
-from minikafka.ui.sentences import SAY, Sentence, sentence_of
+from minikafka.ui.sentences import WITHOUT_PARTITION, Sentence, sentence_of
 from minikafka.ui.states import Decided, Replica, Run, Story
 from minikafka.world.events import plain
 
@@ -156,7 +156,7 @@ class _Builder:
         name = entry.facts.get("partition")
         if name == self.partition:
             return True
-        known = entry.kind in SAY and not name and (entry.broker is not None or entry.kind == "violation")
+        known = entry.kind in WITHOUT_PARTITION and not name and (entry.broker is not None or entry.kind == "violation")
         self.omitted["others"] += not known
         return known
 

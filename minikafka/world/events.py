@@ -1,6 +1,6 @@
 """The Events port as a structured log, and a journal with every event.
 
-The log shows what an operator wants to know (``LEVELS``, INFO where a kind is not named), an event a line: as text for
+The log shows what an operator wants to know (the levels of ``minikafka/events.py``), an event a line: as text for
 people, or as a JSON object for machines (``mk.log.format``). The journal (``mk.journal.path``) keeps everything as JSON
 lines, so that a run can be read again and explained. Facts are names, numbers and reasons, never keys or values of
 records; one that is called a secret is not written anywhere.
@@ -18,64 +18,8 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import TextIO, TypeAlias
 
+from minikafka.events import INFO, level_of
 from minikafka.ports import CAUSE, HOT_EVENTS, Unheard
-
-DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
-
-LEVELS: dict[str, int] = {
-    # Many a second in normal work, or one for each of a thousand partitions.
-    "hw_advanced": DEBUG,
-    "follower_hw_changed": DEBUG,
-    "batch_appended": DEBUG,
-    "produce_refused": DEBUG,
-    "follower_fetched": DEBUG,
-    "quorum_hw_advanced": DEBUG,
-    "role_given_up": DEBUG,
-    "fault_hit": DEBUG,
-    "nothing_truncated": DEBUG,
-    "log_opened": DEBUG,
-    "problem_told": DEBUG,
-    # Something that an operator may have to look at.
-    "isr_shrunk": WARNING,
-    "broker_fenced": WARNING,
-    "session_lost": WARNING,
-    "registration_refused": WARNING,
-    "broker_unreachable": WARNING,
-    "quorum_epoch_refused": WARNING,
-    "quorum_epoch_lowered": WARNING,
-    "quorum_leader_disputed": WARNING,
-    "client_connection_refused": WARNING,
-    "client_authentication_failed": WARNING,
-    "tls_reload_failed": WARNING,
-    "client_login_failed": WARNING,
-    "connection_limit_exceeded": WARNING,
-    "leader_lost": WARNING,
-    "controller_silent": WARNING,
-    "controlled_shutdown_gave_up": WARNING,
-    "fetch_failed": WARNING,
-    "fetch_corrupt": WARNING,
-    "quorum_fetch_damaged": WARNING,
-    "tail_truncated": WARNING,
-    "quorum_tail_truncated": WARNING,
-    "torn_tail_dropped": WARNING,
-    "segment_set_aside": WARNING,
-    "log_set_aside": WARNING,
-    "group_records_skipped": WARNING,
-    "log_uncleanable": ERROR,
-    "compaction_put_off": WARNING,
-    "snapshot_damaged": WARNING,
-    "checkpoint_unreadable": WARNING,
-    "logs_lost": WARNING,
-    "unclean_close": WARNING,
-    "damage_read": WARNING,
-    "topic_config_unusable": WARNING,
-    "metadata_append_failed": ERROR,
-    "log_failed": ERROR,
-    "replica_failed": ERROR,
-    "rest_failed": ERROR,
-    "broker_failed": ERROR,
-}
-"""Kinds that are not INFO; a process may add its own before it starts. An unclean election is a WARNING too."""
 
 SECRET_WORDS = ("password", "secret", "token", "credential")
 HIDDEN = "[hidden]"
@@ -116,13 +60,6 @@ def journal_entry(kind: str, facts: Mapping[str, object], *, node: str, wall_ns:
 @functools.lru_cache(1024)  # facts have a few hundred names
 def _is_secret(name: str) -> bool:
     return any(word in name for word in SECRET_WORDS)
-
-
-def level_of(kind: str, facts: Mapping[str, object]) -> int:
-    """How important an event is."""
-    if kind == "leader_elected" and facts.get("clean") is False:
-        return WARNING
-    return LEVELS.get(kind, INFO)
 
 
 def as_json(entry: Mapping[str, object]) -> str:

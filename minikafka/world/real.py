@@ -26,11 +26,12 @@ from typing import Any, Final, NoReturn, Self, TextIO, cast
 from minikafka.broker.event_limiter import EventLimiter
 from minikafka.config import BrokerConfig
 from minikafka.errors import DiskFailed
+from minikafka.events import INFO
 from minikafka.ports import Disk, World
 from minikafka.security.principals import PrincipalMapping
 from minikafka.web.gate import Gate
 from minikafka.world.connections import ConnectionQuota
-from minikafka.world.events import INFO, EventLog, as_json, as_text
+from minikafka.world.events import EventLog, as_json, as_text
 from minikafka.world.http import HttpNetwork
 from minikafka.world.http_server import Doors, Translate
 from minikafka.world.instruments import Instruments

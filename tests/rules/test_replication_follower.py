@@ -14,6 +14,7 @@ from minikafka.errors import (
     OffsetOutOfRange,
     UnknownLeaderEpoch,
 )
+from minikafka.events import DEBUG, WARNING, level_of
 from minikafka.invariant import InvariantViolation
 from minikafka.lab.player import TruncateByHighWatermark
 from minikafka.log.partition_log import PartitionLog
@@ -28,7 +29,6 @@ from minikafka.replication.follower import (
 )
 from minikafka.types import EpochEnd
 from minikafka.wire.messages import EpochEndOffset, FetchedPartition
-from minikafka.world.events import DEBUG, WARNING, level_of
 from tests.rules.replication_kit import (
     TP,
     Recorded,

@@ -10,12 +10,13 @@ import pytest
 from click.testing import CliRunner
 
 from minikafka.cli.root import root
+from minikafka.events import CATALOGUE
 from minikafka.sim.seeds import plan_of
 from minikafka.ui import page, table
 from minikafka.ui.journal import Entry, Journal
 from minikafka.ui.page import PAGE_SIZE_MAX, NothingToShow, page_of, partitions_of, replay_of, to_json
 from minikafka.ui.record import RecordedRun
-from minikafka.ui.sentences import SAY, sentence_of
+from minikafka.ui.sentences import sentence_of
 from minikafka.ui.states import Story
 
 
@@ -187,7 +188,8 @@ def test_a_reason_is_what_the_rule_went_by():
     advanced = entry("hw_advanced", epoch=1, old=3, new=5, remotes={"2": 5, "3": 2}, isr=[1, 2])
     assert (
         sentence_of(advanced, "orders-0", draws_effects=True).why
-        == "every member of the ISR {1,2} has all below 5 (2 at 5)"
+        == "the leader has all below it, and so does every member of the ISR [1, 2] (acknowledged: broker 2 up to 5, "
+        "broker 3 up to 2)"
     )
     proposed = entry("isr_proposed", epoch=1, old=[1, 2, 3], new=[1, 2])
     assert "replica.lag.time.max.ms" in sentence_of(proposed, "orders-0", draws_effects=True).why
@@ -203,7 +205,7 @@ def test_every_sentence_can_be_said_of_a_poor_journal(journal: Journal):
     """Events of this run all have sentences that hold; the run had most of them."""
     kinds = set()
     for each in journal.entries:
-        if each.kind in SAY:
+        if each.kind in CATALOGUE:
             assert sentence_of(each, "orders-0", draws_effects=True).what
             kinds.add(each.kind)
     assert len(kinds) > 20

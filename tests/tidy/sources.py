@@ -15,6 +15,7 @@ TESTS = ROOT / "tests"
 FLOORS = {
     "types": 0,
     "errors": 0,
+    "events": 0,
     "invariant": 0,
     "config": 0,
     "addresses": 0,
