@@ -230,7 +230,7 @@ Describe of the topics, and Read of the groups."""
 @_common(PATTERNS, "literal")
 @click.option("--producer", is_flag=True, help="The operations that a producer needs.")
 @click.option("--consumer", is_flag=True, help="The operations that a consumer needs.")
-@click.option("--idempotent", is_flag=True, help="With --producer: IdempotentWrite on the cluster too.")
+@click.option("--idempotent", is_flag=True, help="Add IdempotentWrite on the cluster to --producer.")
 @bootstrap_option
 @list_output_option
 def add(
@@ -280,7 +280,7 @@ Examples:
   minikafka acls remove --all"""
 )
 @_common(PATTERN_FILTERS, "literal")
-@click.option("--all", "everything", is_flag=True, help="Remove all ACLs.")
+@click.option("--all", "everything", is_flag=True, help="Remove all ACLs of the cluster.")
 @bootstrap_option
 @list_output_option
 def remove(bootstrap: str, output: str, everything: bool, **options: Any) -> None:  # noqa: FBT001 - click's form

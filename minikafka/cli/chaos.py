@@ -140,17 +140,22 @@ Examples:
 
 Without --interval one broker is killed, once. Containers are started again after --down; processes are not.""",
 )
-@click.option(
-    "--pid", "pids", type=click.IntRange(min=2), multiple=True, help="A broker's process; may be given again."
-)
+@click.option("--pid", "pids", type=click.IntRange(min=2), multiple=True, help="Process id of a broker (repeatable).")
 @click.option(
     "--compose", "project", default=None, metavar="PROJECT", help="The brokers of a compose project.  [minikafka]"
 )
 @click.option("--random", "is_random", is_flag=True, help="Draw who is next, instead of one after the other.")
-@click.option("--interval", "interval_s", type=Duration(), default=None, help="Again and again, as 30s.")
+@click.option(
+    "--interval", "interval_s", type=Duration(), default=None, help="Kill again after this long, such as 30s."
+)
 @click.option("--down", "down_s", type=Duration(), default=5.0, help="Start a container again after this.  [5s]")
-@click.option("--count", type=click.IntRange(min=1), default=None, help="So many.  [1, or endless with --interval]")
-@click.option("--seed", type=int, default=None, help="Of the draws.")
+@click.option(
+    "--count",
+    type=click.IntRange(min=1),
+    default=None,
+    help="Number of brokers to kill.  [1, or endless with --interval]",
+)
+@click.option("--seed", type=int, default=None, help="Seed of the draws of --random.")
 def kill_command(
     pids: tuple[int, ...],
     project: str | None,
@@ -260,7 +265,9 @@ Exit code 0: clean, no promise was broken (losses that the scenario's settings a
 )
 @click.argument("scenario")
 @click.option("--target", default="processes", show_default=True, help="simulator, processes, netns or compose.")
-@click.option("--duration", "duration_s", type=Duration(), default=None, help="Of the load, as 60s or 10m.")
+@click.option(
+    "--duration", "duration_s", type=Duration(), default=None, help="Duration of the load, such as 60s or 10m."
+)
 @click.option("--seed", type=int, default=1, show_default=True, help="Draws who is hit, and when.")
 @click.option(
     "--keep",

@@ -103,8 +103,10 @@ def _resource_options(function: Any) -> Any:
     """``--topic``, ``--broker``, ``--all-brokers``."""
     for option in (
         click.option("--all-brokers", is_flag=True, help="What all brokers were given at run time."),
-        click.option("--broker", type=click.IntRange(0), default=None, metavar="ID", help="One broker."),
-        click.option("--topic", default=None, help="One topic."),
+        click.option(
+            "--broker", type=click.IntRange(0), default=None, metavar="ID", help="Settings of the broker with this id."
+        ),
+        click.option("--topic", default=None, help="Settings of the topic with this name."),
     ):
         function = option(function)
     return function

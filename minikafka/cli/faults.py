@@ -45,15 +45,17 @@ Examples:
 )
 @click.argument("kind", type=click.Choice(KINDS))
 @click.argument("link")
-@click.option("--api", default=None, help="Only this one, such as Fetch.")
-@click.option("--message", type=click.Choice(MESSAGE_KINDS), default=None, help="Only these.")
-@click.option("--count", type=click.IntRange(1), default=None, help="Only the next so many.")
-@click.option("--probability", type=float, default=None, help="Strike each with this chance.")
-@click.option("--seed", type=click.IntRange(0), default=None, help="Of the chance; else made of the broker's mk.seed.")
-@click.option("--for-ms", type=float, default=None, help="End by itself after so long.")
+@click.option("--api", default=None, help="Apply to this API only, such as Fetch.")
+@click.option("--message", type=click.Choice(MESSAGE_KINDS), default=None, help="Apply to requests or answers only.")
+@click.option("--count", type=click.IntRange(1), default=None, help="Apply to this many messages, then end.")
+@click.option("--probability", type=float, default=None, help="Apply to each message with this probability.")
+@click.option(
+    "--seed", type=click.IntRange(0), default=None, help="Seed for --probability (default: derived from mk.seed)."
+)
+@click.option("--for-ms", type=float, default=None, help="End the fault after this long.")
 @click.option("--error", default=None, help="Kafka's name of the error with which kind error answers requests.")
-@click.option("--delay-ms", type=float, default=None, help="Of delay and reorder.")
-@click.option("--jitter-ms", type=float, default=None, help="Of delay: up to so much more.")
+@click.option("--delay-ms", type=float, default=None, help="Time by which delay and reorder hold a message.")
+@click.option("--jitter-ms", type=float, default=None, help="Longest random addition to the time of a delay.")
 @bootstrap_option
 @list_output_option
 def add(kind: str, link: str, bootstrap: str, output: str, **limits: Any) -> None:

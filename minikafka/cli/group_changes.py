@@ -80,7 +80,12 @@ Examples:
 )
 @click.argument("group")
 @click.option(
-    "--topic", "topics", multiple=True, required=True, metavar="TOPIC[:P,P]", help="Of these; may be given again."
+    "--topic",
+    "topics",
+    multiple=True,
+    required=True,
+    metavar="TOPIC[:P,P]",
+    help="Topic, or some of its partitions, whose offsets are deleted (repeatable).",
 )
 @bootstrap_option
 @kafka_output_option
@@ -120,24 +125,37 @@ Examples:
   minikafka groups reset-offsets billing --from-file billing.csv --execute""",
 )
 @group_or_all
-@click.option("--topic", "topics", multiple=True, metavar="TOPIC[:P,P]", help="May be given again.")
-@click.option("--all-topics", is_flag=True, help="All that the group has committed.")
-@click.option("--to-earliest", is_flag=True, help="To the first record that is kept.")
-@click.option("--to-latest", is_flag=True, help="Behind the last committed record.")
-@click.option("--to-current", is_flag=True, help="To what is committed now (or the latest).")
-@click.option("--to-offset", type=click.IntRange(0), default=None, metavar="N")
-@click.option("--shift-by", type=int, default=None, metavar="N", help="Forward, or back when negative.")
-@click.option("--to-datetime", default=None, metavar="ISO", help="First record at or after; without a zone: UTC.")
-@click.option("--by-duration", default=None, metavar="PnDTnHnMnS", help="Back from now (PT1H), or seconds.")
+@click.option(
+    "--topic", "topics", multiple=True, metavar="TOPIC[:P,P]", help="Topic, or some of its partitions (repeatable)."
+)
+@click.option("--all-topics", is_flag=True, help="All topics with committed offsets of the group.")
+@click.option("--to-earliest", is_flag=True, help="Reset to the first record that is kept.")
+@click.option("--to-latest", is_flag=True, help="Reset to the end of the committed records.")
+@click.option("--to-current", is_flag=True, help="Reset to the offset that is committed now (or the latest).")
+@click.option(
+    "--to-offset", type=click.IntRange(0), default=None, metavar="N", help="Reset to this offset in each partition."
+)
+@click.option(
+    "--shift-by", type=int, default=None, metavar="N", help="Move each offset forward by N, or back if N is negative."
+)
+@click.option(
+    "--to-datetime",
+    default=None,
+    metavar="ISO",
+    help="Reset to the first record at or after this time (UTC if it names no zone).",
+)
+@click.option(
+    "--by-duration", default=None, metavar="PnDTnHnMnS", help="Reset to the records of this long ago: PT1H, or seconds."
+)
 @click.option(
     "--from-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     default=None,
     metavar="CSV",
-    help="To what --export has written: topic,partition,offset.",
+    help="Reset to the offsets that --export has written: topic,partition,offset.",
 )
 @click.option("--export", is_flag=True, help="Print the new offsets as CSV.")
-@click.option("--execute", is_flag=True, help="Do it; without this it is only shown.")
+@click.option("--execute", is_flag=True, help="Change the offsets; without this they are only shown.")
 @bootstrap_option
 @kafka_output_option
 def reset_offsets(

@@ -112,7 +112,7 @@ Examples:
   minikafka groups members --all-groups"""
 )
 @group_or_all
-@click.option("--verbose", is_flag=True, help="With the partitions of each member.")
+@click.option("--verbose", is_flag=True, help="Show the partitions of each member.")
 @bootstrap_option
 @kafka_output_option
 def members(

@@ -143,7 +143,9 @@ Exit code 0 when the run came to what the scenario's file says of it, 1 when not
 )
 @click.argument("name", metavar="NAME|FILE")
 @click.option("--truncation", type=click.Choice(sorted(TRUNCATIONS)), help="How a returning replica cuts its log.")
-@click.option("--assignor", type=click.Choice(sorted(ASSIGNORS)), help="Of `rebalance`: how partitions are dealt.")
+@click.option(
+    "--assignor", type=click.Choice(sorted(ASSIGNORS)), help="Assignor that deals the partitions of `rebalance`."
+)
 @_options
 @output_option
 def run(

@@ -99,7 +99,7 @@ def create(
     config: tuple[str, ...],
     bootstrap: str,
 ) -> None:
-    """Create TOPIC."""
+    """Create a topic named TOPIC."""
     new = NewTopic(topic, partitions or -1, replication_factor or -1, topic_configs=parse_flags(config))
     try:
         run(lambda: with_admin(bootstrap, lambda admin: admin.create_topics([new])))
@@ -122,7 +122,7 @@ Examples:
 @bootstrap_option
 @kafka_output_option
 def list_(exclude_internal: bool, bootstrap: str, output: str) -> None:  # noqa: FBT001 - click's form
-    """List the topics."""
+    """List the topics of the cluster."""
     topics = run(lambda: with_admin(bootstrap, lambda admin: admin.describe_topics()))
     topics = [each for each in topics if not (exclude_internal and each.topic in INTERNAL_TOPICS)]
     if output == "json":

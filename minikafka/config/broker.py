@@ -33,12 +33,12 @@ STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 class BrokerConfig:
     """One broker's settings."""
 
-    node_id: int = setting("node.id", 1, "this broker's number", low=0, high=INT_MAX)
+    node_id: int = setting("node.id", 1, "Number of this broker in the cluster.", low=0, high=INT_MAX)
     cluster_id: str = setting("cluster.id", "", "22 base64 characters; taken from the data directory when empty")
     process_roles: str = setting(
         "process.roles",
         "broker,controller",
-        "what this node is",
+        "Roles of this node: broker and controller, or broker only.",
         one_of=("broker,controller", "controller,broker", "broker"),
     )
     controller_quorum_voters: str = setting(
@@ -134,20 +134,47 @@ class BrokerConfig:
     allow_everyone_if_no_acl_found: bool = setting(
         "allow.everyone.if.no.acl.found", False, "Allow every operation on a resource to which no ACL applies."
     )
-    log_dirs: str = setting("log.dirs", "./minikafka-data", "the data directory")
-    broker_rack: str = setting("broker.rack", "", "kept for clients to see")
+    log_dirs: str = setting("log.dirs", "./minikafka-data", "Path of the data directory.")
+    broker_rack: str = setting("broker.rack", "", "Rack of this broker, which clients can see.")
 
-    num_partitions: int = setting("num.partitions", 1, "for topics created without a number", low=1)
-    default_replication_factor: int = setting("default.replication.factor", 1, "for topics created without one", low=1)
-    auto_create_topics_enable: bool = setting("auto.create.topics.enable", True, "create a topic when first asked for")
-    delete_topic_enable: bool = setting("delete.topic.enable", True, "may topics be deleted")
+    num_partitions: int = setting(
+        "num.partitions", 1, "Number of partitions of topics that are created without one.", low=1
+    )
+    default_replication_factor: int = setting(
+        "default.replication.factor", 1, "Replication factor of topics that are created without one.", low=1
+    )
+    auto_create_topics_enable: bool = setting(
+        "auto.create.topics.enable", True, "Create a topic when a client first asks for it."
+    )
+    delete_topic_enable: bool = setting("delete.topic.enable", True, "Allow topics to be deleted.")
 
-    replica_lag_time_max_ms: int = setting("replica.lag.time.max.ms", 30_000, "S14: out of the ISR after this", low=1)
-    replica_fetch_wait_max_ms: int = setting("replica.fetch.wait.max.ms", 500, "S12: follower long poll", low=0)
-    replica_fetch_min_bytes: int = setting("replica.fetch.min.bytes", 1, "follower long poll ends at this size", low=0)
-    replica_fetch_max_bytes: int = setting("replica.fetch.max.bytes", MIB, "per partition, soft", low=0)
-    replica_fetch_response_max_bytes: int = setting("replica.fetch.response.max.bytes", 10 * MIB, "per fetch", low=0)
-    replica_fetch_backoff_ms: int = setting("replica.fetch.backoff.ms", 1000, "pause after a failed fetch", low=0)
+    replica_lag_time_max_ms: int = setting(
+        "replica.lag.time.max.ms",
+        30_000,
+        "A follower that has not caught up for this long is removed from the ISR.",
+        low=1,
+    )
+    replica_fetch_wait_max_ms: int = setting(
+        "replica.fetch.wait.max.ms",
+        500,
+        "Longest time for which a leader holds a fetch of a follower that has nothing to return.",
+        low=0,
+    )
+    replica_fetch_min_bytes: int = setting(
+        "replica.fetch.min.bytes", 1, "A held fetch of a follower returns when it has this many bytes.", low=0
+    )
+    replica_fetch_max_bytes: int = setting(
+        "replica.fetch.max.bytes",
+        MIB,
+        "Bytes of one partition in a fetch of a follower (the first batch is returned whole).",
+        low=0,
+    )
+    replica_fetch_response_max_bytes: int = setting(
+        "replica.fetch.response.max.bytes", 10 * MIB, "Bytes of all partitions in a fetch of a follower.", low=0
+    )
+    replica_fetch_backoff_ms: int = setting(
+        "replica.fetch.backoff.ms", 1000, "Pause of a follower after a failed fetch.", low=0
+    )
     replica_socket_timeout_ms: int = setting(
         "replica.socket.timeout.ms", 30_000, "a fetch that takes longer failed", low=1
     )
@@ -155,7 +182,7 @@ class BrokerConfig:
         "replica.high.watermark.checkpoint.interval.ms", 5000, "how often high watermarks are written to disk", low=1
     )
     auto_leader_rebalance_enable: bool = setting(
-        "auto.leader.rebalance.enable", True, "move leaders home by themselves"
+        "auto.leader.rebalance.enable", True, "Move leaders back to their preferred replica periodically."
     )
     leader_imbalance_check_interval_seconds: int = setting(
         "leader.imbalance.check.interval.seconds", 300, "how often leaders are moved to their preferred replica", low=1
@@ -163,21 +190,36 @@ class BrokerConfig:
     unclean_leader_election_interval_ms: int = setting(
         "unclean.leader.election.interval.ms", 300_000, "how often leaderless partitions are tried again", low=1
     )
-    eligible_leader_replicas_enable: bool = setting("mk.eligible.leader.replicas.enable", True, "KIP-966")
+    eligible_leader_replicas_enable: bool = setting(
+        "mk.eligible.leader.replicas.enable",
+        True,
+        "Keep eligible leader replicas (KIP-966): replicas outside of the ISR that have all committed records.",
+    )
 
     offsets_topic_num_partitions: int = setting(
-        "offsets.topic.num.partitions", 50, "of __consumer_offsets: over so many leaders groups are spread", low=1
+        "offsets.topic.num.partitions",
+        50,
+        "Number of partitions of __consumer_offsets, over whose leaders groups are spread.",
+        low=1,
     )
     offsets_topic_replication_factor: int = setting(
-        "offsets.topic.replication.factor", 3, "of __consumer_offsets; fewer in a smaller cluster", low=1
+        "offsets.topic.replication.factor",
+        3,
+        "Replication factor of __consumer_offsets; at most the number of brokers.",
+        low=1,
     )
     offsets_topic_segment_bytes: int = setting(
-        "offsets.topic.segment.bytes", 100 * MIB, "of __consumer_offsets", low=14, high=INT_MAX
+        "offsets.topic.segment.bytes", 100 * MIB, "Size of segments of __consumer_offsets.", low=14, high=INT_MAX
     )
     offsets_retention_minutes: int = setting(
         "offsets.retention.minutes", 10_080, "how long an empty group's offsets are kept", low=1
     )
-    offsets_retention_check_interval_ms: int = setting("offsets.retention.check.interval.ms", 600_000, "", low=1)
+    offsets_retention_check_interval_ms: int = setting(
+        "offsets.retention.check.interval.ms",
+        600_000,
+        "Interval between checks for committed offsets that have expired.",
+        low=1,
+    )
     offsets_commit_timeout_ms: int = setting(
         "offsets.commit.timeout.ms", 5000, "a commit that takes longer is answered as unknown", low=1
     )
@@ -185,9 +227,13 @@ class BrokerConfig:
     group_initial_rebalance_delay_ms: int = setting(
         "group.initial.rebalance.delay.ms", 3000, "an empty group waits so long for more members", low=0
     )
-    group_min_session_timeout_ms: int = setting("group.min.session.timeout.ms", 6000, "of members", low=1)
-    group_max_session_timeout_ms: int = setting("group.max.session.timeout.ms", 1_800_000, "of members", low=1)
-    group_max_size: int = setting("group.max.size", INT_MAX, "members of one group", low=1)
+    group_min_session_timeout_ms: int = setting(
+        "group.min.session.timeout.ms", 6000, "Lowest session timeout that members may request.", low=1
+    )
+    group_max_session_timeout_ms: int = setting(
+        "group.max.session.timeout.ms", 1_800_000, "Highest session timeout that members may request.", low=1
+    )
+    group_max_size: int = setting("group.max.size", INT_MAX, "Maximum number of members of one group.", low=1)
     group_consumer_session_timeout_ms: int = setting(
         "group.consumer.session.timeout.ms",
         45_000,
@@ -220,7 +266,11 @@ class BrokerConfig:
         low=1,
     )
     transaction_state_log_segment_bytes: int = setting(
-        "transaction.state.log.segment.bytes", 100 * MIB, "segment.bytes of __transaction_state.", low=14, high=INT_MAX
+        "transaction.state.log.segment.bytes",
+        100 * MIB,
+        "Size of segments of __transaction_state.",
+        low=14,
+        high=INT_MAX,
     )
     transaction_max_timeout_ms: int = setting(
         "transaction.max.timeout.ms", 900_000, "Highest transaction.timeout.ms that a producer may request.", low=1
@@ -255,60 +305,102 @@ class BrokerConfig:
         low=1,
     )
 
-    broker_heartbeat_interval_ms: int = setting("broker.heartbeat.interval.ms", 2000, "to the controller", low=1)
-    broker_session_timeout_ms: int = setting("broker.session.timeout.ms", 9000, "silent for this long: fenced", low=1)
+    broker_heartbeat_interval_ms: int = setting(
+        "broker.heartbeat.interval.ms", 2000, "Interval at which a broker sends heartbeats to the controller.", low=1
+    )
+    broker_session_timeout_ms: int = setting(
+        "broker.session.timeout.ms", 9000, "A broker whose heartbeats stop for this long is fenced.", low=1
+    )
     fence_on_refused_connection: bool = setting(
         "mk.fence.on.refused.connection",
         True,
         "Fence a broker whose connection ended and whose address refuses new ones, without waiting for its session.",
     )
     initial_broker_registration_timeout_ms: int = setting(
-        "initial.broker.registration.timeout.ms", 60_000, "give up starting after this", low=1
+        "initial.broker.registration.timeout.ms", 60_000, "A broker that cannot register for this long stops.", low=1
     )
-    controlled_shutdown_enable: bool = setting("controlled.shutdown.enable", True, "move leaders before leaving")
+    controlled_shutdown_enable: bool = setting(
+        "controlled.shutdown.enable", True, "Move leaders to other brokers before a broker stops."
+    )
     controlled_shutdown_max_wait_ms: int = setting(
-        "mk.controlled.shutdown.max.wait.ms", 15_000, "then leave anyway", low=0
+        "mk.controlled.shutdown.max.wait.ms",
+        15_000,
+        "A broker stops after this long even if it still has leaders.",
+        low=0,
     )
     controller_quorum_election_timeout_ms: int = setting(
-        "controller.quorum.election.timeout.ms", 1000, "no leader for this long: stand for election", low=1
+        "controller.quorum.election.timeout.ms",
+        1000,
+        "A voter that knows no leader for this long stands for election.",
+        low=1,
     )
     controller_quorum_fetch_timeout_ms: int = setting(
-        "controller.quorum.fetch.timeout.ms", 2000, "no word from the leader for this long: stand for election", low=1
+        "controller.quorum.fetch.timeout.ms",
+        2000,
+        "A voter that hears nothing from the leader for this long stands for election.",
+        low=1,
     )
     controller_quorum_election_backoff_max_ms: int = setting(
-        "controller.quorum.election.backoff.max.ms", 1000, "longest pause after a lost election", low=1
+        "controller.quorum.election.backoff.max.ms", 1000, "Longest pause after a lost election of the quorum.", low=1
     )
     controller_quorum_request_timeout_ms: int = setting(
-        "controller.quorum.request.timeout.ms", 2000, "votes and other quorum calls", low=1
+        "controller.quorum.request.timeout.ms", 2000, "Timeout of votes and other requests of the quorum.", low=1
     )
     controller_quorum_fetch_wait_max_ms: int = setting(
         "mk.controller.quorum.fetch.wait.max.ms",
         500,
-        "an idle fetch of metadata is held so long, or for a third of controller.quorum.fetch.timeout.ms",
+        "An idle fetch of metadata is held for this long, or for a third of controller.quorum.fetch.timeout.ms.",
         low=1,
     )
-    controller_quorum_retry_backoff_ms: int = setting("controller.quorum.retry.backoff.ms", 20, "", low=0)
+    controller_quorum_retry_backoff_ms: int = setting(
+        "controller.quorum.retry.backoff.ms", 20, "Pause before a request of the quorum is repeated.", low=0
+    )
     metadata_log_max_record_bytes_between_snapshots: int = setting(
-        "metadata.log.max.record.bytes.between.snapshots", 20 * MIB, "snapshot by size", low=1
+        "metadata.log.max.record.bytes.between.snapshots",
+        20 * MIB,
+        "Bytes of metadata after which a snapshot is taken.",
+        low=1,
     )
     metadata_log_max_snapshot_interval_ms: int = setting(
-        "metadata.log.max.snapshot.interval.ms", 3_600_000, "snapshot by time", low=0
+        "metadata.log.max.snapshot.interval.ms",
+        3_600_000,
+        "Time after which a snapshot of the metadata is taken.",
+        low=0,
     )
 
-    log_segment_bytes: int = setting("log.segment.bytes", GIB, "see segment.bytes", low=14, high=INT_MAX)
-    log_roll_ms: int = setting("log.roll.ms", 7 * DAY_MS, "see segment.ms", low=1)
-    log_index_size_max_bytes: int = setting(
-        "log.index.size.max.bytes", 10 * MIB, "see segment.index.bytes", low=24, high=INT_MAX
+    log_segment_bytes: int = setting(
+        "log.segment.bytes", GIB, "Default of segment.bytes for topics that set none.", low=14, high=INT_MAX
     )
-    log_index_interval_bytes: int = setting("log.index.interval.bytes", 4096, "see index.interval.bytes", low=0)
-    log_retention_ms: int = setting("log.retention.ms", 7 * DAY_MS, "see retention.ms", low=-1)
-    log_retention_bytes: int = setting("log.retention.bytes", -1, "see retention.bytes", low=-1)
-    log_retention_check_interval_ms: int = setting("log.retention.check.interval.ms", 300_000, "", low=1)
-    log_segment_delete_delay_ms: int = setting("log.segment.delete.delay.ms", 60_000, "see file.delete.delay.ms", low=0)
+    log_roll_ms: int = setting("log.roll.ms", 7 * DAY_MS, "Default of segment.ms for topics that set none.", low=1)
+    log_index_size_max_bytes: int = setting(
+        "log.index.size.max.bytes",
+        10 * MIB,
+        "Default of segment.index.bytes for topics that set none.",
+        low=24,
+        high=INT_MAX,
+    )
+    log_index_interval_bytes: int = setting(
+        "log.index.interval.bytes", 4096, "Default of index.interval.bytes for topics that set none.", low=0
+    )
+    log_retention_ms: int = setting(
+        "log.retention.ms", 7 * DAY_MS, "Default of retention.ms for topics that set none.", low=-1
+    )
+    log_retention_bytes: int = setting(
+        "log.retention.bytes", -1, "Default of retention.bytes for topics that set none.", low=-1
+    )
+    log_retention_check_interval_ms: int = setting(
+        "log.retention.check.interval.ms",
+        300_000,
+        "Interval between checks for segments that retention deletes.",
+        low=1,
+    )
+    log_segment_delete_delay_ms: int = setting(
+        "log.segment.delete.delay.ms", 60_000, "Default of file.delete.delay.ms for topics that set none.", low=0
+    )
     log_cleanup_policy: str = setting(
         "log.cleanup.policy",
         "delete",
-        "see cleanup.policy",
+        "Default of cleanup.policy for topics that set none.",
         one_of=("delete", "compact", "compact,delete", "delete,compact"),
     )
     log_cleaner_enable: bool = setting("log.cleaner.enable", True, "compact topics whose cleanup.policy says so")
@@ -322,42 +414,99 @@ class BrokerConfig:
         "log.cleaner.io.max.bytes.per.second", float(LONG_MAX), "compaction reads and writes no more", low=1
     )
     log_cleaner_min_cleanable_ratio: float = setting(
-        "log.cleaner.min.cleanable.ratio", 0.5, "see min.cleanable.dirty.ratio", low=0, high=1
+        "log.cleaner.min.cleanable.ratio",
+        0.5,
+        "Default of min.cleanable.dirty.ratio for topics that set none.",
+        low=0,
+        high=1,
     )
     log_cleaner_min_compaction_lag_ms: int = setting(
-        "log.cleaner.min.compaction.lag.ms", 0, "see min.compaction.lag.ms", low=0
+        "log.cleaner.min.compaction.lag.ms", 0, "Default of min.compaction.lag.ms for topics that set none.", low=0
     )
     log_cleaner_max_compaction_lag_ms: int = setting(
-        "log.cleaner.max.compaction.lag.ms", LONG_MAX, "see max.compaction.lag.ms", low=1
+        "log.cleaner.max.compaction.lag.ms",
+        LONG_MAX,
+        "Default of max.compaction.lag.ms for topics that set none.",
+        low=1,
     )
     log_cleaner_delete_retention_ms: int = setting(
-        "log.cleaner.delete.retention.ms", DAY_MS, "see delete.retention.ms", low=0
+        "log.cleaner.delete.retention.ms", DAY_MS, "Default of delete.retention.ms for topics that set none.", low=0
     )
-    log_flush_interval_messages: int = setting("log.flush.interval.messages", LONG_MAX, "see flush.messages", low=1)
-    log_flush_interval_ms: int = setting("log.flush.interval.ms", LONG_MAX, "see flush.ms", low=0)
-    log_flush_offset_checkpoint_interval_ms: int = setting("log.flush.offset.checkpoint.interval.ms", 60_000, "", low=1)
+    log_flush_interval_messages: int = setting(
+        "log.flush.interval.messages", LONG_MAX, "Default of flush.messages for topics that set none.", low=1
+    )
+    log_flush_interval_ms: int = setting(
+        "log.flush.interval.ms", LONG_MAX, "Default of flush.ms for topics that set none.", low=0
+    )
+    log_flush_offset_checkpoint_interval_ms: int = setting(
+        "log.flush.offset.checkpoint.interval.ms",
+        60_000,
+        "Interval at which recovery points are written to disk.",
+        low=1,
+    )
     log_flush_start_offset_checkpoint_interval_ms: int = setting(
-        "log.flush.start.offset.checkpoint.interval.ms", 60_000, "", low=1
+        "log.flush.start.offset.checkpoint.interval.ms",
+        60_000,
+        "Interval at which log start offsets are written to disk.",
+        low=1,
     )
-    message_max_bytes: int = setting("message.max.bytes", 1_048_588, "see max.message.bytes", low=61, high=INT_MAX)
+    message_max_bytes: int = setting(
+        "message.max.bytes", 1_048_588, "Default of max.message.bytes for topics that set none.", low=61, high=INT_MAX
+    )
     log_message_timestamp_type: str = setting(
-        "log.message.timestamp.type", "CreateTime", "see message.timestamp.type", one_of=("CreateTime", "LogAppendTime")
+        "log.message.timestamp.type",
+        "CreateTime",
+        "Default of message.timestamp.type for topics that set none.",
+        one_of=("CreateTime", "LogAppendTime"),
     )
-    log_message_timestamp_before_max_ms: int = setting("log.message.timestamp.before.max.ms", LONG_MAX, "", low=0)
-    log_message_timestamp_after_max_ms: int = setting("log.message.timestamp.after.max.ms", 3_600_000, "", low=0)
-    min_insync_replicas: int = setting("min.insync.replicas", 1, "see the topic's setting", low=1)
-    unclean_leader_election_enable: bool = setting("unclean.leader.election.enable", False, "see the topic's setting")
-    producer_id_expiration_ms: int = setting("producer.id.expiration.ms", DAY_MS, "see the topic's setting", low=1)
+    log_message_timestamp_before_max_ms: int = setting(
+        "log.message.timestamp.before.max.ms",
+        LONG_MAX,
+        "Default of message.timestamp.before.max.ms for topics that set none.",
+        low=0,
+    )
+    log_message_timestamp_after_max_ms: int = setting(
+        "log.message.timestamp.after.max.ms",
+        3_600_000,
+        "Default of message.timestamp.after.max.ms for topics that set none.",
+        low=0,
+    )
+    min_insync_replicas: int = setting(
+        "min.insync.replicas", 1, "Default of min.insync.replicas for topics that set none.", low=1
+    )
+    unclean_leader_election_enable: bool = setting(
+        "unclean.leader.election.enable", False, "Default of unclean.leader.election.enable for topics that set none."
+    )
+    producer_id_expiration_ms: int = setting(
+        "producer.id.expiration.ms", DAY_MS, "Default of producer.id.expiration.ms for topics that set none.", low=1
+    )
 
-    compression_type: str = setting("compression.type", KEEP_CODEC, "see the topic's setting", one_of=COMPRESSION_TYPES)
+    compression_type: str = setting(
+        "compression.type",
+        KEEP_CODEC,
+        "Default of compression.type for topics that set none.",
+        one_of=COMPRESSION_TYPES,
+    )
     compression_gzip_level: int = setting(
-        "compression.gzip.level", -1, "see the topic's setting", low=-1, high=GZIP_LEVELS[1]
+        "compression.gzip.level",
+        -1,
+        "Default of compression.gzip.level for topics that set none.",
+        low=-1,
+        high=GZIP_LEVELS[1],
     )
     compression_lz4_level: int = setting(
-        "compression.lz4.level", 9, "see the topic's setting", low=LZ4_LEVELS[0], high=LZ4_LEVELS[1]
+        "compression.lz4.level",
+        9,
+        "Default of compression.lz4.level for topics that set none.",
+        low=LZ4_LEVELS[0],
+        high=LZ4_LEVELS[1],
     )
     compression_zstd_level: int = setting(
-        "compression.zstd.level", 3, "see the topic's setting", low=ZSTD_LEVELS[0], high=ZSTD_LEVELS[1]
+        "compression.zstd.level",
+        3,
+        "Default of compression.zstd.level for topics that set none.",
+        low=ZSTD_LEVELS[0],
+        high=ZSTD_LEVELS[1],
     )
     leader_replication_throttled_rate: int = kept_setting("leader.replication.throttled.rate", LONG_MAX, low=0)
     follower_replication_throttled_rate: int = kept_setting("follower.replication.throttled.rate", LONG_MAX, low=0)
@@ -365,15 +514,19 @@ class BrokerConfig:
         "replica.alter.log.dirs.io.max.bytes.per.second", LONG_MAX, low=0
     )
 
-    fetch_max_bytes: int = setting("fetch.max.bytes", 55 * MIB, "cap on any fetch", low=1024)
+    fetch_max_bytes: int = setting("fetch.max.bytes", 55 * MIB, "Largest response to any fetch, in bytes.", low=1024)
     max_incremental_fetch_session_cache_slots: int = setting(
         "max.incremental.fetch.session.cache.slots", 1000, "fetch sessions remembered (KIP-227); 0: none", low=0
     )
-    socket_request_max_bytes: int = setting("socket.request.max.bytes", 100 * MIB, "largest request body", low=1024)
+    socket_request_max_bytes: int = setting(
+        "socket.request.max.bytes", 100 * MIB, "Size of the largest request body.", low=1024
+    )
     queued_max_request_bytes: int = setting(
         "queued.max.request.bytes", 64 * MIB, "request bodies held at once", low=1024
     )
-    connections_max_idle_ms: int = setting("connections.max.idle.ms", 600_000, "close a silent connection", low=1)
+    connections_max_idle_ms: int = setting(
+        "connections.max.idle.ms", 600_000, "A connection without requests for this long is closed.", low=1
+    )
     max_connections: int = setting(
         "max.connections",
         INT_MAX,
@@ -419,7 +572,7 @@ class BrokerConfig:
         "mk.testing.endpoints.enable", False, "serve what is for tests only: /v1/faults, /v1/wait, /v1/events"
     )
     seed: int = setting(
-        "mk.seed", 0, "of the faults that strike by chance, which the journal tells; 0: drawn at the start", low=0
+        "mk.seed", 0, "Seed of the faults that apply by chance; the journal has it (0: drawn at the start).", low=0
     )
     journal_path: str = setting("mk.journal.path", "", "append every event to this file as JSON lines")
     log_format: str = setting(

@@ -28,18 +28,22 @@ class TopicConfig:
     index_interval_bytes: int = setting("index.interval.bytes", 4096, "bytes of log between index entries", low=0)
     retention_ms: int = setting("retention.ms", 7 * DAY_MS, "delete segments older than this; -1: never", low=-1)
     retention_bytes: int = setting("retention.bytes", -1, "delete segments beyond this size; -1: never", low=-1)
-    file_delete_delay_ms: int = setting("file.delete.delay.ms", 60_000, "from rename to unlink", low=0)
+    file_delete_delay_ms: int = setting(
+        "file.delete.delay.ms", 60_000, "Time between the renaming of a file that is deleted and its removal.", low=0
+    )
     cleanup_policy: str = setting(
         "cleanup.policy",
         "delete",
-        "what becomes of old segments",
+        "Old segments are deleted, compacted, or both.",
         one_of=("delete", "compact", "compact,delete", "delete,compact"),
     )
     flush_messages: int = setting(
         "flush.messages", LONG_MAX, "1: acknowledge only what is synced to disk; larger: sync after so many", low=1
     )
-    flush_ms: int = setting("flush.ms", LONG_MAX, "sync at least this often", low=0)
-    max_message_bytes: int = setting("max.message.bytes", 1_048_588, "largest record batch", low=61, high=INT_MAX)
+    flush_ms: int = setting("flush.ms", LONG_MAX, "The log is synced at least this often.", low=0)
+    max_message_bytes: int = setting(
+        "max.message.bytes", 1_048_588, "Size of the largest record batch.", low=61, high=INT_MAX
+    )
     compression_type: str = setting(
         "compression.type",
         KEEP_CODEC,
@@ -47,16 +51,23 @@ class TopicConfig:
         one_of=COMPRESSION_TYPES,
     )
     compression_gzip_level: int = setting(
-        "compression.gzip.level", -1, "level for compression.type=gzip: 1 to 9, or -1", low=-1, high=GZIP_LEVELS[1]
+        "compression.gzip.level", -1, "Compression level of gzip: 1 to 9, or -1.", low=-1, high=GZIP_LEVELS[1]
     )
     compression_lz4_level: int = setting(
-        "compression.lz4.level", 9, "level for compression.type=lz4", low=LZ4_LEVELS[0], high=LZ4_LEVELS[1]
+        "compression.lz4.level", 9, "Compression level of lz4: 1 to 17.", low=LZ4_LEVELS[0], high=LZ4_LEVELS[1]
     )
     compression_zstd_level: int = setting(
-        "compression.zstd.level", 3, "level for compression.type=zstd", low=ZSTD_LEVELS[0], high=ZSTD_LEVELS[1]
+        "compression.zstd.level",
+        3,
+        "Compression level of zstd: -131072 to 22.",
+        low=ZSTD_LEVELS[0],
+        high=ZSTD_LEVELS[1],
     )
     message_timestamp_type: str = setting(
-        "message.timestamp.type", "CreateTime", "whose clock stamps records", one_of=("CreateTime", "LogAppendTime")
+        "message.timestamp.type",
+        "CreateTime",
+        "Timestamp of records: of their creation, or of their append to the log.",
+        one_of=("CreateTime", "LogAppendTime"),
     )
     message_timestamp_before_max_ms: int = setting(
         "message.timestamp.before.max.ms", LONG_MAX, "how far back a record's timestamp may lie", low=0
@@ -65,7 +76,7 @@ class TopicConfig:
         "message.timestamp.after.max.ms", 3_600_000, "how far ahead a record's timestamp may lie", low=0
     )
     min_insync_replicas: int = setting(
-        "min.insync.replicas", 1, "with acks=all, refuse to write with fewer in-sync replicas", low=1
+        "min.insync.replicas", 1, "Writes with acks=all are refused while fewer replicas are in sync.", low=1
     )
     unclean_leader_election_enable: bool = setting(
         "unclean.leader.election.enable", False, "let a replica outside the ISR lead when none of it lives: may lose"

@@ -55,18 +55,20 @@ def main() -> None:
 
 @main.command("run")
 @click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False))
-@click.option("--seed", type=int, help="This seed only.")
-@click.option("--seeds", type=int, help="So many seeds.")
-@click.option("--start", type=int, default=0, show_default=True, help="The first of them.")
+@click.option("--seed", type=int, help="Run the plan of this seed.")
+@click.option("--seeds", type=int, help="Number of seeds to run.")
+@click.option("--start", type=int, default=0, show_default=True, help="First of the --seeds.")
 @click.option("--plain", is_flag=True, help="Three brokers, 200 operations, ten faults, and nothing else.")
-@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Processes at work.")
+@click.option(
+    "--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Number of processes that run seeds."
+)
 @click.option(
     "-o",
     "--output",
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
-    help="A line a run, or one JSON object.",
+    help="Print a line for each run, or one JSON object.",
 )
 def run_command(
     files: tuple[str, ...],
@@ -96,7 +98,7 @@ def run_command(
 @main.command("shrink")
 @click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False))
 @click.option("--seed", type=int, help="The plan of this seed, instead of FILE.")
-@click.option("--runs", type=int, default=300, show_default=True, help="At most so many runs.")
+@click.option("--runs", type=int, default=300, show_default=True, help="Maximum number of runs.")
 @click.option("--out", type=click.Path(dir_okay=False), help="Write the plan here, instead of printing it.")
 def shrink_command(file: str | None, seed: int | None, runs: int, out: str | None) -> None:
     """Cut a failing plan down to what its failure needs."""

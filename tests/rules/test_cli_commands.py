@@ -354,7 +354,7 @@ def test_a_bug_is_not_hidden():
 def test_all_settings_are_listed():
     """`serve --list-settings` is where the names are looked up."""
     text = told("serve", "--list-settings").output
-    assert "broker.session.timeout.ms=9000\n    silent for this long: fenced\n" in text
+    assert "broker.session.timeout.ms=9000\n    A broker whose heartbeats stop for this long is fenced.\n" in text
     for name in table(BrokerConfig):
         assert f"{name}=" in text
 
