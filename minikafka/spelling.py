@@ -42,3 +42,15 @@ def did_you_mean(
     if near:
         return f"; did you mean {' or '.join(repr(each) if quoted else each for each in near)}?"
     return f"; {otherwise}" if otherwise else ""
+
+
+def one_is_needed(known: Iterable[str], given: str, *, count: str = "one") -> str:
+    """Return the demand for one of the known words: ``one of A, B is needed; did you mean 'A'?``."""
+    words = list(known)
+    return f"{count} of {', '.join(words)} is needed{did_you_mean(given, words, quoted=True)}"
+
+
+def meant_or_listed(given: str, known: Iterable[str]) -> str:
+    """Return ``; did you mean 'A'?`` for a word that is similar to a known one, else the list of the known words."""
+    words = list(known)
+    return did_you_mean(given, words, quoted=True, otherwise=f"one of {', '.join(words)} is needed")

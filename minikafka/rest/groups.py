@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from minikafka.errors import (
@@ -25,11 +26,10 @@ from minikafka.groups.group import State
 from minikafka.groups.protocol import Assignment, Subscription, by_topic
 from minikafka.rest.body import FORM_NOTE, Members, kind_of, parsed_object, pointer, read_body
 from minikafka.rest.coordinators import coordinator_members, coordinator_of, from_all, from_coordinator, look_up
-from minikafka.rest.parameters import FORWARD, INT32_MAX, Parsed, Text, Wrong
+from minikafka.rest.parameters import FORWARD, INT32_MAX, Parsed, Text, states_among
 from minikafka.rest.route import Answer, Route
 from minikafka.rest.schema import Schema, flag, many, nullable, one_of, ref, shape, text, whole
 from minikafka.rest.visit import Reply, Visit
-from minikafka.spelling import did_you_mean
 from minikafka.types import Offset, TopicPartition
 from minikafka.web.problems import Fault
 from minikafka.wire import group_messages as g
@@ -146,23 +146,11 @@ COORDINATOR_PROBLEMS: tuple[type[ProtocolError], ...] = (
 """What can go wrong wherever a group's coordinator is asked."""
 
 
-def _read_states(given: str) -> tuple[str, ...]:
-    known = {each.lower(): each for each in STATES}
-    states = []
-    for each in given.split(","):
-        if each.strip().lower() not in known:
-            raise Wrong(
-                f"{shown(each)}: one or more of {', '.join(STATES)} is needed{did_you_mean(each, STATES, quoted=True)}"
-            )
-        states.append(known[each.strip().lower()])
-    return tuple(states)
-
-
 STATE: Parsed[tuple[str, ...]] = Parsed(
     name="state",
     description="Only groups in these states: " + ", ".join(f"`{each}`" for each in STATES) + "; several with commas.",
     default=(),
-    reader=_read_states,
+    reader=partial(states_among, STATES),
     described={"type": "string", "pattern": f"^(?:{'|'.join(STATES)})(?:,(?:{'|'.join(STATES)}))*$"},
     example="Stable,Empty",
 )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 from minikafka.errors import InvalidRequest, ProtocolError
-from minikafka.spelling import did_you_mean
+from minikafka.spelling import did_you_mean, one_is_needed
 from minikafka.web.problems import Fault, malformed
 from minikafka.wire.limits import shown
 
@@ -81,8 +81,7 @@ class Choice(Parameter[str]):
 
     def read(self, text: str) -> str:
         if text not in self.options:
-            options = ", ".join(self.options)
-            raise Wrong(f"{shown(text)}: one of {options} is needed{did_you_mean(text, self.options, quoted=True)}")
+            raise Wrong(f"{shown(text)}: {one_is_needed(self.options, text)}")
         return text
 
     def schema(self) -> dict[str, Any]:
@@ -195,6 +194,17 @@ def _strangers(query: Mapping[str, Sequence[str]], known: Collection[str]) -> It
     for name in query:
         if name not in known:
             yield {"parameter": name, "detail": f"no such parameter here{did_you_mean(name, known, quoted=True)}"}
+
+
+def states_among(known: Sequence[str], given: str) -> tuple[str, ...]:
+    """Read a parameter with names of states, separated by commas. Wrong names one that does not exist."""
+    by_name = {each.lower(): each for each in known}
+    states = []
+    for each in given.split(","):
+        if each.strip().lower() not in by_name:
+            raise Wrong(f"{shown(each)}: {one_is_needed(known, each, count='one or more')}")
+        states.append(by_name[each.strip().lower()])
+    return tuple(states)
 
 
 # ---- parameters that several routes share ----------------------------------------------------------------------------

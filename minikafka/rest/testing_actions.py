@@ -18,7 +18,7 @@ from minikafka.rest.route import Answer, Route, json_body
 from minikafka.rest.schema import flag, many, one_of, ref, shape, whole
 from minikafka.rest.testing_faults import instruments_of
 from minikafka.rest.visit import Reply, Visit
-from minikafka.spelling import did_you_mean
+from minikafka.spelling import one_is_needed
 from minikafka.types import NodeId
 from minikafka.web.problems import Fault as Wrong
 from minikafka.web.problems import unacceptable
@@ -64,7 +64,7 @@ def _word(document: dict[str, Any]) -> str:
     if not wrong and word in ELSEWHERE:
         members.wrong("do", f"{word}: {ELSEWHERE[word]}")
     elif not wrong and word not in ACTIONS:
-        members.wrong("do", f"one of {', '.join(ACTIONS)} is needed{did_you_mean(word, ACTIONS, quoted=True)}")
+        members.wrong("do", one_is_needed(ACTIONS, word))
     if wrong:
         raise unacceptable(wrong)
     return word

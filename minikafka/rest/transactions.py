@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from minikafka.errors import CoordinatorNotAvailable, TransactionalIdNotFound
@@ -16,15 +17,13 @@ from minikafka.rest.fetch import name_of
 from minikafka.rest.groups import COORDINATOR, COORDINATOR_EXAMPLE, COORDINATOR_PROBLEMS
 from minikafka.rest.leaders import from_leader, leader_members
 from minikafka.rest.model import Model, many_of, member
-from minikafka.rest.parameters import FORWARD, INT64_MAX, PARTITION, TOPIC, Integer, Parsed, Text, Wrong
+from minikafka.rest.parameters import FORWARD, INT64_MAX, PARTITION, TOPIC, Integer, Parsed, Text, states_among
 from minikafka.rest.route import LEADER_PROBLEMS, Route
 from minikafka.rest.schema import nullable, one_of, ref, text, whole
 from minikafka.rest.schemas import LEADER_EXAMPLE
 from minikafka.rest.visit import Reply, Visit
-from minikafka.spelling import did_you_mean
 from minikafka.transactions.records import State
 from minikafka.types import NodeId
-from minikafka.wire.limits import shown
 from minikafka.wire.messages import (
     DescribedProducer,
     DescribeProducersPartition,
@@ -40,25 +39,13 @@ STATES = tuple(each.value for each in State)
 DESCRIBE_WAIT_S = 1.0
 
 
-def _read_states(given: str) -> tuple[str, ...]:
-    known = {each.lower(): each for each in STATES}
-    states = []
-    for each in given.split(","):
-        if each.strip().lower() not in known:
-            raise Wrong(
-                f"{shown(each)}: one or more of {', '.join(STATES)} is needed{did_you_mean(each, STATES, quoted=True)}"
-            )
-        states.append(known[each.strip().lower()])
-    return tuple(states)
-
-
 STATE: Parsed[tuple[str, ...]] = Parsed(
     name="state",
     description="Only transactional ids in these states: "
     + ", ".join(f"`{each}`" for each in STATES)
     + "; several with commas.",
     default=(),
-    reader=_read_states,
+    reader=partial(states_among, STATES),
     described={"type": "string", "pattern": f"^(?:{'|'.join(STATES)})(?:,(?:{'|'.join(STATES)}))*$"},
     example="Ongoing",
 )

@@ -36,7 +36,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 from minikafka.errors import BY_NAME as ERRORS
 from minikafka.errors import NOT_WRITTEN, UNKNOWN, InvalidRequest, ProtocolError
 from minikafka.ports import Events
-from minikafka.spelling import did_you_mean
+from minikafka.spelling import did_you_mean, meant_or_listed
 from minikafka.types import NodeId
 from minikafka.wire.apis import BY_NAME
 
@@ -209,8 +209,7 @@ _KINDS_WITH: Final[dict[str, tuple[FaultKind, ...]]] = {"delay_ms": ("delay", "r
 def _one_of(name: str, value: str | None, allowed: tuple[str | None, ...]) -> None:
     if value not in allowed:
         words = [each for each in allowed if each is not None]
-        hint = did_you_mean(str(value), words, quoted=True, otherwise=f"one of {', '.join(words)} is needed")
-        raise InvalidRequest(f"{name}={str(value)[:40]!r}{hint}", field=name)
+        raise InvalidRequest(f"{name}={str(value)[:40]!r}{meant_or_listed(str(value), words)}", field=name)
 
 
 @dataclass(slots=True, eq=False)

@@ -7,10 +7,9 @@ from random import Random
 
 import pytest
 
-from minikafka.chaos.fields import ScenarioError
 from minikafka.chaos.outcome import REASONS, allowed_kinds
 from minikafka.chaos.processes import ProcessTarget, Wanted
-from minikafka.chaos.reading import LIBRARY, find, library, read, scenario_of
+from minikafka.chaos.reading import LIBRARY, ScenarioError, find, library, read, scenario_of
 from minikafka.chaos.scenario import SHORT_SESSIONS, Span
 from minikafka.chaos.timeline import Hit, Strike, hit_of, strikes_of
 from minikafka.chaos.words import FAULTS, OTHER_NAMES, WHOM
