@@ -159,7 +159,7 @@ class CommittedOffsets:
         """A marker is committed: the transaction's offsets count, or are forgotten. The groups that took part."""
         ended = self.transactional.end(producer_id)
         if is_commit:
-            for placed in (each for found in ended.values() for each in found):
+            for placed in (each for of_group in ended.values() for each in of_group):
                 self._apply_unless_older(placed)
         return list(ended)
 
