@@ -308,7 +308,7 @@ def test_ctrl_c_ends_the_search_with_a_sentence():
     """A search may be long: interrupted, it says how far it came, and leaves nothing but that on standard error."""
     program = (
         "import sys; from minikafka.cli.root import main;"
-        "from minikafka.cli import sim_search; sim_search.SEEDS_A_LINE = 1;"
+        "from minikafka.cli import sim; sim.SEEDS_A_LINE = 1;"
         "main(['sim', 'search', '--seeds', '100000'])"
     )
     with subprocess.Popen(
