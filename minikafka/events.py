@@ -410,6 +410,9 @@ _KINDS: Final = (
     ),
     _kind("markers_not_sent", "node to markers why", "{markers} markers did not reach broker {to}"),
     # ---- connections and requests ------------------------------------------------------------------------------------
+    _kind(
+        "client_login_failed", "remote listener client mechanism", "refused a login of {remote} at {listener}", WARNING
+    ),
     _kind("client_authentication_failed", "remote why", "refused the client certificate of {remote}", WARNING),
     _kind(
         "client_connection_refused", "remote client error why", "closed the connection of {remote}: {error}", WARNING

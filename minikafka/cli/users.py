@@ -84,7 +84,7 @@ An existing credential of the same mechanism is replaced, and its sessions end."
     type=click.IntRange(ITERATIONS_MIN, ITERATIONS_MAX),
     default=ITERATIONS_DEFAULT,
     show_default=True,
-    help="Iterations of PBKDF2.",
+    help="Number of iterations of PBKDF2.",
 )
 @click.option(
     "--password-file",
