@@ -50,7 +50,7 @@ def meanings() -> Iterator[tuple[str, str]]:
     """Names of settings with their meanings, as ``minikafka serve --list-settings`` and DescribeConfigs show them."""
     for kind in (BrokerConfig, TopicConfig):
         for each in dataclasses.fields(kind):
-            yield f"{kind.__name__}: {each.metadata['name']}", each.metadata["meaning"]
+            yield f"{kind.__name__}: {each.metadata.get('name', each.name)}", each.metadata["meaning"]
 
 
 @pytest.mark.parametrize(
