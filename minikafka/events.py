@@ -413,6 +413,8 @@ _KINDS: Final = (
     _kind(
         "client_login_failed", "remote listener client mechanism", "refused a login of {remote} at {listener}", WARNING
     ),
+    _kind("tls_reloaded", "", "its listeners use the certificate files as they are now"),
+    _kind("tls_reload_failed", "why", "its listeners keep the former certificate", WARNING),
     _kind("client_authentication_failed", "remote why", "refused the client certificate of {remote}", WARNING),
     _kind(
         "client_connection_refused", "remote client error why", "closed the connection of {remote}: {error}", WARNING
