@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page
 
-from minikafka.broker.api.explain import handle_explain_partition
+from minikafka.broker.api.describe import handle_explain_partition
 from minikafka.broker.broker import Broker
 from minikafka.errors import ProtocolError
 from minikafka.replication.leader import LeaderReplica

@@ -14,9 +14,8 @@ from minikafka.log.compaction import MAP_ENTRY_SIZE
 from minikafka.log.inspect import verify_log
 from minikafka.log.partition_log import PartitionLog
 from minikafka.log.producer_state import ProducerEntry
-from minikafka.wire.aborted import AbortedFilter
 from minikafka.wire.batch import NO_TIMESTAMP, RecordBatch, split, verify_client
-from minikafka.wire.markers import EndTransaction, marker_batch
+from minikafka.wire.markers import AbortedFilter, EndTransaction, marker_batch
 from minikafka.wire.records import Record, build_batch, decode_batch
 from tests.rules.log_words import ORDERS, TIME, everything, on_disk, open_log
 from tests.rules.memory_disk import MemoryDisk, run
