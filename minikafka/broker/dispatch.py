@@ -6,19 +6,22 @@ partitions are part of its response. Anything else that it raises is a bug: it i
 and is answered with UNKNOWN_SERVER_ERROR, outcome *unknown*.
 
 A handler returns its response at once when nothing must be awaited, so that such a request costs no task. Otherwise it
-returns :class:`Begun` (its effect has happened, its response must be awaited) or an awaitable of either.
+returns :class:`Begun` (its effect has happened, its response must be awaited) or an awaitable of either. An awaitable
+that is :class:`Parked` costs no task either: an event answers it.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from minikafka.broker.meters import VISIT, RequestMeter, RequestMeters, Visit
 from minikafka.config import KIB
 from minikafka.errors import UNKNOWN, BrokerNotAvailable, ProtocolError, UnknownServerError
+from minikafka.parked import Parked, Result
 from minikafka.ports import CAUSE, INTERNAL, Buffers, Events, RequestContext
 from minikafka.types import METADATA_TOPIC
 from minikafka.wire.apis import Api
@@ -74,7 +77,10 @@ def screened_answer(api: Api, screened: Screened, handle: Callable[[Any], Any]) 
 
 def _amended(screened: Screened, answer: Any) -> Any:
     if isinstance(answer, Begun):
-        return Begun(_amended_later(screened, answer.rest))
+        return Begun(_amended(screened, answer.rest))
+    if isinstance(answer, Parked):
+        answer.then(lambda result: _amended(screened, result()))
+        return answer
     if isinstance(answer, Awaitable):
         return _amended_later(screened, answer)
     return screened.amend(answer)
@@ -125,7 +131,12 @@ class Dispatcher:
             answer = self.answer(api, request, context)
         except ProtocolError as error:
             answer = error_response(api, error)
-        if isinstance(answer, Begun) or _is_awaitable(answer):
+        if isinstance(answer, Begun):
+            answer = answer.rest
+        if isinstance(answer, Parked):
+            answer.then(partial(self._dispatched_later, api, request, len(body), context))
+            return answer
+        if _is_awaitable(answer):
             return self._dispatched(api, request, len(body), context, answer)
         return self._encoded(api, request, len(body), context, answer)
 
@@ -134,6 +145,17 @@ class Dispatcher:
             response = await settled(answer)
         except ProtocolError as error:
             response = error_response(api, error)
+        return self._encoded(api, request, size, context, response)
+
+    def _dispatched_later(
+        self, api: Api, request: object, size: int, context: RequestContext, result: Result
+    ) -> Buffers | Awaitable[Buffers]:
+        try:
+            response = result()
+        except ProtocolError as error:
+            response = error_response(api, error)
+        if _is_awaitable(response):
+            return self._dispatched(api, request, size, context, response)
         return self._encoded(api, request, size, context, response)
 
     async def _in_steps(self, api: Api, request: object, size: int, context: RequestContext) -> Buffers:
@@ -183,11 +205,19 @@ class Dispatcher:
             raise self._bug(api, meter, error) from error
         finally:
             CAUSE.reset(token)
-        if isinstance(answer, Begun):
-            return Begun(self._finish(_UnderWay(api, meter, cause, began_ns), answer.rest))
-        if _is_awaitable(answer):
-            return self._finish(_UnderWay(api, meter, cause, began_ns), answer)
+        if isinstance(answer, Begun) or _is_awaitable(answer):
+            return self._under_way(_UnderWay(api, meter, cause, began_ns), answer)
         meter.observe(self._ticks_ns() - began_ns, 0)
+        return answer
+
+    def _under_way(self, under_way: _UnderWay, answer: Any) -> Any:
+        """Begun or an awaitable, as ``answer`` is, whose end is metered."""
+        if isinstance(answer, Begun):
+            return Begun(self._under_way(under_way, answer.rest))
+        if not isinstance(answer, Parked):
+            return self._finish(under_way, answer)
+        under_way.visit = answer
+        answer.then(partial(self._finished, under_way))
         return answer
 
     async def _finish(self, under_way: _UnderWay, waiting: Awaitable[Any]) -> Any:
@@ -195,18 +225,27 @@ class Dispatcher:
         # Never reset: each request sets its own, and a handler closed with its loop is closed in another context.
         VISIT.set(under_way.visit)
         CAUSE.set(under_way.cause)
-        answer = None
         try:
             answer = await waiting
+        except Exception as error:  # noqa: BLE001 - raised again
+            return self._finished(under_way, partial(_raised, error))
+        return self._finished(under_way, lambda: answer)
+
+    def _finished(self, under_way: _UnderWay, result: Result) -> Any:
+        """The response, Begun, or an awaitable of either if the request is not over yet."""
+        answer = None
+        try:
+            answer = result()
         except ProtocolError as error:
             under_way.meter.failed(error.name)
             raise
         except Exception as error:
             raise self._bug(under_way.api, under_way.meter, error) from error
         finally:
-            if not isinstance(answer, Begun):
+            is_over = not (isinstance(answer, Begun) or _is_awaitable(answer))
+            if is_over:
                 under_way.meter.observe(self._ticks_ns() - under_way.began_ns, under_way.visit.parked_ns)
-        return Begun(self._finish(under_way, answer.rest)) if isinstance(answer, Begun) else answer
+        return answer if is_over else self._under_way(under_way, answer)
 
     def _bug(self, api: Api, meter: RequestMeter, error: Exception) -> UnknownServerError:
         """Whatever it is, the caller gets an answer and the broker stops."""
@@ -225,7 +264,11 @@ class _UnderWay:
         self.meter = meter
         self.cause = cause
         self.began_ns = began_ns
-        self.visit = Visit()
+        self.visit: Visit | Parked = Visit()
+
+
+def _raised(error: Exception) -> None:
+    raise error
 
 
 def metered_as(api: Api, request: object) -> str:

@@ -33,6 +33,7 @@ from minikafka.broker.kafka_login import (
     answer_without_sasl,
 )
 from minikafka.errors import BrokerNotAvailable, IllegalSaslState, InvalidRequest, ProtocolError, UnsupportedVersion
+from minikafka.parked import Parked, Result
 from minikafka.ports import Buffers, FrameConnection, MeetFaults, RequestContext, SessionState
 from minikafka.security.sasl import Stage
 from minikafka.types import Address, NodeId, TopicId
@@ -230,8 +231,8 @@ class KafkaSession:
         """The client left: what it has sent still begins, and nothing is sent."""
         self._has_room = True
         door.sessions[self] = None
-        self._tasks: dict[asyncio.Task[None], None] = {}
-        """In the order of their births."""
+        self._handling: dict[asyncio.Task[None] | Parked, None] = {}
+        """What will answer requests that wait, in the order of their beginning."""
 
     # ---- the connection's calls --------------------------------------------------------------------------------------
 
@@ -297,8 +298,8 @@ class KafkaSession:
         self._is_closed = True
         if self._login_timer is not None:
             self._login_timer.cancel()
-        for task in list(self._tasks):
-            task.cancel()
+        for waiting in list(self._handling):
+            waiting.cancel()
 
     # ---- order -------------------------------------------------------------------------------------------------------
 
@@ -481,14 +482,57 @@ class KafkaSession:
         if isinstance(response, Begun):
             pending.has_begun = True
             response = response.rest
-        if isinstance(response, (CoroutineType, Awaitable)):  # the abstract class is slow to ask
-            task = asyncio.get_running_loop().create_task(
-                self._await(pending, offer, message, exchange, response), name=f"kafka-{offer.name}"
-            )
-            self._tasks[task] = None
-            task.add_done_callback(functools.partial(self._ended, response))
+        if isinstance(response, Parked) and not pending.is_large:
+            self._handling[response] = None
+            response.when_ready(functools.partial(self._ready, pending, offer, message, exchange, response))
+        elif isinstance(response, (CoroutineType, Awaitable)):  # the abstract class is slow to ask
+            self._start(pending, offer, message, exchange, response)
         else:
             self._done(pending, self._encoded(pending, offer, message, exchange, response))
+
+    def _start(
+        self,
+        pending: _Pending,
+        offer: Translation,
+        message: Message,
+        exchange: Exchange,
+        answer: Begun | Awaitable[Any],
+    ) -> None:
+        """Wait for the answer in a task."""
+        task = asyncio.get_running_loop().create_task(
+            self._await(pending, offer, message, exchange, answer), name=f"kafka-{offer.name}"
+        )
+        self._handling[task] = None
+        task.add_done_callback(functools.partial(self._ended, answer))
+
+    def _ready(
+        self,
+        pending: _Pending,
+        offer: Translation,
+        message: Message,
+        exchange: Exchange,
+        parked: Parked,
+        result: Result,
+    ) -> None:
+        """The event has come for which the request has waited."""
+        del self._handling[parked]
+        try:
+            response = result()
+        except BrokerNotAvailable:
+            self._hang_up()
+            return
+        except ProtocolError as error:
+            response = error_response(BY_NAME[offer.api], error)
+        if isinstance(response, (Begun, Awaitable)):
+            self._start(pending, offer, message, exchange, response)
+            return
+        try:
+            self._done(pending, self._encoded(pending, offer, message, exchange, response))
+        except Exception:
+            self._hang_up()
+            raise
+        self._send()
+        self._advance()
 
     def _answer(self, pending: _Pending, api: str, request: Any, context: RequestContext) -> Any:
         """The handler's answer, or an awaitable of it, through the faults of the link."""
@@ -565,7 +609,12 @@ class KafkaSession:
             return error_response(BY_NAME[api], error)
 
     async def _await(
-        self, pending: _Pending, offer: Translation, message: Message, exchange: Exchange, answer: Awaitable[Any]
+        self,
+        pending: _Pending,
+        offer: Translation,
+        message: Message,
+        exchange: Exchange,
+        answer: Begun | Awaitable[Any],
     ) -> None:
         try:
             response = await self._settled(pending, answer)
@@ -578,8 +627,8 @@ class KafkaSession:
             await asyncio.sleep(0)
         self._done(pending, self._encoded(pending, offer, message, exchange, response))
 
-    def _ended(self, response: Awaitable[Any], task: asyncio.Task[None]) -> None:
-        self._tasks.pop(task, None)
+    def _ended(self, response: Begun | Awaitable[Any], task: asyncio.Task[None]) -> None:
+        self._handling.pop(task, None)
         if task.cancelled():
             if isinstance(response, Coroutine):
                 response.close()  # The task may have been cancelled before it awaited it.

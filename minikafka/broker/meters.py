@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
+from minikafka.parked import Parked
+
 _STEPS = (1.0, 1.25, 1.6, 2.0, 2.5, 3.15, 4.0, 5.0, 6.3, 8.0)
 
 BOUNDS_NS: tuple[int, ...] = (
@@ -142,7 +144,7 @@ class Visit:
         self.parked_ns = 0
 
 
-VISIT: ContextVar[Visit | None] = ContextVar("VISIT", default=None)
+VISIT: ContextVar[Visit | Parked | None] = ContextVar("VISIT", default=None)
 """The request that all of this happens for; the dispatcher sets it, purgatory adds to it."""
 
 
@@ -170,7 +172,9 @@ class RequestMeters:
 
 
 class Purgatory:
-    """Requests of one kind that wait: ``with purgatory.parked()`` counts one and adds its time to its visit."""
+    """Requests of one kind that wait: ``with purgatory.parked()`` counts one and adds its time to its visit. A request
+    that waits without a task of its own enters and leaves.
+    """
 
     __slots__ = ("_ticks_ns", "size")
 
@@ -185,19 +189,20 @@ class Purgatory:
         try:
             yield
         finally:
-            self.leave(began_ns)
+            parked_ns = self.leave(began_ns)
+            visit = VISIT.get()
+            if visit is not None:
+                visit.parked_ns += parked_ns
 
     def enter(self) -> int:
-        """Begin a wait, as ``parked()`` does for less than a context manager costs. Returns the time, for ``leave``."""
+        """Begin a wait. Returns the time, for ``leave``."""
         self.size += 1
         return self._ticks_ns()
 
-    def leave(self, began_ns: int) -> None:
-        """End a wait."""
+    def leave(self, began_ns: int) -> int:
+        """End a wait. Returns its duration in nanoseconds."""
         self.size -= 1
-        visit = VISIT.get()
-        if visit is not None:
-            visit.parked_ns += self._ticks_ns() - began_ns
+        return self._ticks_ns() - began_ns
 
 
 class Traffic:

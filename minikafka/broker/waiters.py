@@ -5,6 +5,10 @@ the world itself after each wake-up, so a wake-up too many costs time and none c
 right after the append, watermark waiters after durability: else the leader's and the followers' syncs run in series.
 When a partition changes its role, everyone who waits for it is woken and finds out.
 
+A wake-up only notes which requests are to look: it comes from the middle of an append or of a fetch, and what was
+checked there must still hold on its last line. The looks, and the answers of requests that need not wait any longer,
+follow in one callback for all that one turn of the loop has woken.
+
 Each mark of each partition has a heap by offset: a wake-up touches those whom it reaches and nobody else. Who is gone
 stays in the heaps and is dropped in passing: when a heap has doubled, the dead are swept out, so that it never holds
 more than about twice the living, also where nothing ever happens and the same requests time out again and again.
@@ -16,10 +20,15 @@ import asyncio
 import enum
 import heapq
 import itertools
-from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from minikafka.parked import Parked
+from minikafka.ports import CAUSE
 from minikafka.types import Offset, TopicPartition
+
+if TYPE_CHECKING:
+    from minikafka.broker.meters import Purgatory
 
 SWEEP_SIZE_MIN = 8
 """Shorter heaps are not swept."""
@@ -52,30 +61,108 @@ class Committed(Protocol):
     def last_stable_offset(self) -> Offset: ...
 
 
-class Waiter:
-    """One parked request; ``future`` is None before it waits and once it has gone: then its entries in the heaps are
-    dead.
+class Waiter(Parked):
+    """One parked request. Its own result is True when its condition was met, False when its deadline passed first or
+    the broker stops; it raises what the condition raised.
     """
 
-    __slots__ = ("expired", "future", "released", "timer")
+    __slots__ = (
+        "_began_ns",
+        "_error",
+        "_is_met",
+        "_owner",
+        "_purgatory",
+        "cause",
+        "deadline",
+        "is_expired",
+        "is_parked",
+        "is_woken",
+        "met",
+        "news",
+        "released",
+        "timer",
+    )
 
-    def __init__(self) -> None:
-        self.expired = False
+    def __init__(
+        self,
+        owner: Waiters,
+        met: Callable[[], bool],
+        deadline: float,
+        news: list[TopicPartition] | None,
+        purgatory: Purgatory | None,
+    ) -> None:
+        super().__init__(self._outcome)
+        self.met = met
+        self.deadline = deadline
+        self.news = news
+        self.cause = CAUSE.get()
+        self.is_parked = True
+        """False: its entries in the heaps are dead."""
+        self.is_woken = False
+        """It will look."""
+        self.is_expired = False
         """Its deadline has come, by its timer. Not by comparing times: a timer may fire a rounding error too early, and
         nothing would wake the request again.
         """
-        self.future: asyncio.Future[None] | None = None
         self.released: list[Condition] = []
         """By what it was woken: these have left their heaps."""
         self.timer: asyncio.TimerHandle | None = None
+        self._owner = owner
+        self._is_met = False
+        self._error: Exception | None = None
+        self._purgatory = purgatory
+        self._began_ns = purgatory.enter() if purgatory is not None else 0
 
     def wake(self) -> None:
-        if self.future is not None and not self.future.done():
-            self.future.set_result(None)
+        """Have it look soon."""
+        if not self.is_woken:
+            self.is_woken = True
+            self._owner.will_look(self)
 
     def expire(self) -> None:
-        self.expired = True
+        """Its deadline has come."""
+        self.is_expired = True
         self.wake()
+
+    def look(self) -> bool:
+        """Is it over? Then its result is known."""
+        self.is_woken = False
+        if self.news is not None:
+            self.news.extend([condition.partition for condition in self.released])
+        try:
+            self._is_met = self.met()
+        except Exception as error:  # noqa: BLE001 - raised where the result is taken
+            self._error = error
+            return True
+        return self._is_met or self.is_expired
+
+    def end(self) -> None:
+        """Leave the purgatory."""
+        if not self.is_parked:
+            return
+        self.is_parked = False
+        self._owner.parked -= 1
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        if self._purgatory is not None:
+            self.parked_ns = self._purgatory.leave(self._began_ns)
+        self.met = _never  # entries in the heaps may outlive the request for long
+
+    def cancel(self) -> None:
+        """Give the request up."""
+        self.end()
+        super().cancel()
+
+    def _outcome(self) -> bool:
+        if self._error is not None:
+            raise self._error
+        return self._is_met
+
+
+def _never() -> bool:
+    """What a request that has gone waits for."""
+    return False
 
 
 class _Heap:
@@ -89,7 +176,7 @@ class _Heap:
 
     def push(self, birth: int, waiter: Waiter, condition: Condition) -> None:
         if len(self.entries) >= self.sweep_size:
-            self.entries = [entry for entry in self.entries if entry[2].future is not None]
+            self.entries = [entry for entry in self.entries if entry[2].is_parked]
             heapq.heapify(self.entries)
             self.sweep_size = max(SWEEP_SIZE_MIN, 2 * len(self.entries))
         heapq.heappush(self.entries, (condition.offset, birth, waiter, condition))
@@ -99,7 +186,7 @@ class _Heap:
         entries = self.entries
         while entries and (offset is None or entries[0][0] <= offset):
             _, _, waiter, condition = heapq.heappop(entries)
-            if waiter.future is not None:
+            if waiter.is_parked:
                 waiter.released.append(condition)
                 waiter.wake()
 
@@ -110,6 +197,8 @@ class Waiters:
     def __init__(self) -> None:
         self._heaps: dict[Mark, dict[TopicPartition, _Heap]] = {mark: {} for mark in Mark}
         self._births = itertools.count()
+        self._woken: list[Waiter] = []
+        """They will look in the next turn of the loop."""
         self.parked = 0
         self._closed = False
 
@@ -151,84 +240,82 @@ class Waiters:
         if not heaps:
             return False
         found = heaps.values() if partition is None else [heaps[partition]] if partition in heaps else []
-        return any(entry[2].future is not None for heap in found for entry in heap.entries)
+        return any(entry[2].is_parked for heap in found for entry in heap.entries)
 
     async def until(
         self,
         conditions: Sequence[Condition],
         met: Callable[[], bool],
         deadline: float,
-        *,
-        news: list[TopicPartition] | None = None,
     ) -> bool:
         """Wait until ``met()``; it is asked first, and after each wake-up.
 
-        False when the deadline (on the loop's clock) passed first or the broker stops. What ``met`` raises ends the
-        wait. Partitions that woke it are added to ``news`` before ``met`` is asked.
+        False when the deadline (on the loop's clock) passed first or the broker stops. What ``met`` raises ends it.
         """
-        return met() or await self.from_now(conditions, met, deadline, news=news)
+        return met() or await self.park(conditions, met, deadline)
 
-    def from_now(
+    def park(
         self,
         conditions: Sequence[Condition],
         met: Callable[[], bool],
         deadline: float,
         *,
         news: list[TopicPartition] | None = None,
-        waiter: Waiter | None = None,
-    ) -> Awaitable[bool]:
-        """As ``until`` for a caller that has found ``met`` false. What happens from this call on wakes the waiter, also
-        before the result is awaited. ``waiter``: a new one, for :meth:`add`.
+        purgatory: Purgatory | None = None,
+    ) -> Waiter:
+        """As ``until`` for a caller that has found ``met`` false. What happens from this call on wakes the waiter.
+
+        Partitions that woke it are added to ``news`` before ``met`` is asked. ``purgatory`` counts it.
         """
-        if self._is_over(deadline):
-            return self._wait(None, met, deadline, news)
-        waiter = waiter or Waiter()
-        waiter.released.extend(conditions)
-        waiter.timer = asyncio.get_running_loop().call_at(deadline, waiter.expire)
-        self._watch(waiter)
-        return self._wait(waiter, met, deadline, news)
+        waiter = Waiter(self, met, deadline, news, purgatory)
+        self.parked += 1
+        loop = asyncio.get_running_loop()
+        if self._closed or loop.time() >= deadline:
+            waiter.expire()
+            return waiter
+        waiter.timer = loop.call_at(deadline, waiter.expire)
+        for condition in conditions:
+            self._push(waiter, condition)
+        return waiter
 
     def add(self, waiter: Waiter, condition: Condition) -> None:
         """Let a parked request wait for one more condition. Nothing happens if it has gone."""
-        if waiter.future is not None:
+        if waiter.is_parked:
             self._push(waiter, condition)
 
-    async def _wait(
-        self,
-        waiter: Waiter | None,
-        met: Callable[[], bool],
-        deadline: float,
-        news: list[TopicPartition] | None,
-    ) -> bool:
-        if waiter is None:
-            return False
-        self.parked += 1
+    def will_look(self, waiter: Waiter) -> None:
+        """A waiter was woken."""
+        if not self._woken:
+            asyncio.get_running_loop().call_soon(self._look)
+        self._woken.append(waiter)
+
+    def _look(self) -> None:
+        """Let the woken look, and answer those that need not wait any longer. What this wakes looks a turn later."""
+        woken = iter(self._woken)
+        self._woken = []
+        before = CAUSE.get()
         try:
-            while True:
-                if waiter.future is not None:
-                    await waiter.future
-                if news is not None:
-                    news.extend(condition.partition for condition in waiter.released)
-                if met():
-                    return True
-                if waiter.expired or self._is_over(deadline):
-                    return False
-                self._watch(waiter)
+            for waiter in woken:
+                CAUSE.set(waiter.cause)
+                self._look_of(waiter)
         finally:
-            self.parked -= 1
-            if waiter.timer is not None:
-                waiter.timer.cancel()
-            waiter.future = None
+            CAUSE.set(before)
+            for waiter in woken:  # there are none, unless a bug has ended the loop above
+                self.will_look(waiter)
 
-    def _is_over(self, deadline: float) -> bool:
-        return self._closed or asyncio.get_running_loop().time() >= deadline
-
-    def _watch(self, waiter: Waiter) -> None:
-        """Wait for what it was released from (at first: for all)."""
-        waiter.future = asyncio.get_running_loop().create_future()
+    def _look_of(self, waiter: Waiter) -> None:
+        if not waiter.is_parked:
+            return  # cancelled since
+        if waiter.look() or self._is_over(waiter.deadline):
+            waiter.end()
+            waiter.ready()
+            return
         for condition in waiter.released:
             self._push(waiter, condition)
         waiter.released.clear()
+
+    def _is_over(self, deadline: float) -> bool:
+        return self._closed or asyncio.get_running_loop().time() >= deadline
 
     def _push(self, waiter: Waiter, condition: Condition) -> None:
         heaps = self._heaps[condition.mark]

@@ -43,6 +43,7 @@ from minikafka.errors import (
     RecordListTooLarge,
     UnknownServerError,
 )
+from minikafka.parked import Parked, Result
 from minikafka.ports import Buffers, FrameSession, Handler, OpenSession, RequestContext
 from minikafka.types import ANONYMOUS, Address
 from minikafka.web.accept import MSGPACK_TYPES
@@ -297,7 +298,7 @@ class HttpServer:
         self._frames: dict[KafkaConnection, asyncio.Transport] = {}
         """Connections that speak Kafka's protocol."""
         self._busy: set[Any] = set()
-        self._handling: set[asyncio.Task[Any]] = set()
+        self._handling: set[asyncio.Task[Any] | Parked] = set()
         self._all_idle = asyncio.Event()
         self._all_closed = asyncio.Event()
         self._closing = False
@@ -627,12 +628,12 @@ class HttpServer:
         if not self.connection_count:
             self._all_closed.set()
 
-    def began(self, connection: RpcConnection, handling: asyncio.Task[None]) -> None:
+    def began(self, connection: RpcConnection, handling: asyncio.Task[None] | Parked) -> None:
         """A request is being answered."""
         self._busy.add(connection)
         self._handling.add(handling)
 
-    def ended(self, connection: RpcConnection, handling: asyncio.Task[None]) -> None:
+    def ended(self, connection: RpcConnection, handling: asyncio.Task[None] | Parked) -> None:
         """It is, or its client has left."""
         self._busy.discard(connection)
         self._handling.discard(handling)
@@ -640,7 +641,7 @@ class HttpServer:
             self._all_idle.set()
 
     def rpc_answer(self, caller: RpcConnection, head: Head, body: bytes | bytearray) -> Answer | Awaitable[Buffers]:
-        """What the handler answers to a plain request, or what ``awaited`` makes it of."""
+        """What the handler answers to a plain request, or what ``awaited`` or ``answer_of`` makes it of."""
         body = cast("bytes", body)  # its reader takes slices of it, and no other code holds it
         context = caller.context
         if context is None:
@@ -654,10 +655,14 @@ class HttpServer:
             handle = partial(_answered, self._handler, head.api, body, context)
             client = {"protocol": RPC, "software": context.software}
             return self._interpose(source, head.api, body, handle, partial(_refused, MSGPACK, head.api), client)
+        return self.answer_of(head.api, partial(self._handler, head.api, body, context))
+
+    def answer_of(self, api: str, result: Result) -> Answer | Awaitable[Buffers]:
+        """The answer that ``result`` computes, or the awaitable that it returns. Raises nothing."""
         try:
-            answer = self._handler(head.api, body, context)
+            answer = result()
         except Exception as error:  # noqa: BLE001 - a handler never raises: the owner of this loop decides what stops
-            return self._failed(head.api, error)
+            return self._failed(api, error)
         # A list, as the codec returns it, is cheaper to tell from an awaitable than the reverse.
         return Answer(answer) if type(answer) is list or not isinstance(answer, Awaitable) else answer
 

@@ -22,6 +22,7 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Protocol, cast
 
 from minikafka.config import KIB, MIB
+from minikafka.parked import Parked, Result
 from minikafka.ports import Buffers, RequestContext
 from minikafka.wire.apis import MSGPACK
 from minikafka.wire.kafka import FIRST_BYTE_MAX
@@ -184,6 +185,10 @@ class Host(Protocol):
         """What the handler answers, or an awaitable of it for ``awaited``."""
         ...
 
+    def answer_of(self, api: str, result: Result) -> Answer | Awaitable[Buffers]:
+        """What a parked request has resulted in, or an awaitable of it for ``awaited``. Raises nothing."""
+        ...
+
     async def awaited(self, api: str, answer: Awaitable[Buffers]) -> Answer | None:
         """The answer; None: nothing at all. Raises HangUp, and nothing else."""
         ...
@@ -204,9 +209,9 @@ class Host(Protocol):
         """It is gone, or the general server's."""
         ...
 
-    def began(self, connection: RpcConnection, handling: asyncio.Task[None]) -> None: ...
+    def began(self, connection: RpcConnection, handling: asyncio.Task[None] | Parked) -> None: ...
 
-    def ended(self, connection: RpcConnection, handling: asyncio.Task[None]) -> None: ...
+    def ended(self, connection: RpcConnection, handling: asyncio.Task[None] | Parked) -> None: ...
 
 
 HTTP_REFUSED = b"This listener uses SASL and serves Kafka's protocol only; use another listener for HTTP.\n"
@@ -243,7 +248,7 @@ class RpcConnection(asyncio.BufferedProtocol):
         self._body: bytearray | None = None
         self._body_size = 0
         self._held = 0
-        self._handling: asyncio.Task[None] | None = None
+        self._handling: asyncio.Task[None] | Parked | None = None
         self._is_full = False
         self._outgoing: Outgoing | None = None
         self._closes = False
@@ -370,15 +375,36 @@ class RpcConnection(asyncio.BufferedProtocol):
         answer = self._host.rpc_answer(self, head, body)
         if not isinstance(answer, Answer):
             self._quiet_since = self._loop.time()
-            self._handling = self._loop.create_task(self._handle(head, held, answer))
-            self._handling.add_done_callback(partial(_close_unused, answer))
-            self._host.began(self, self._handling)
+            self._wait_for(head, held, answer)
             return
         self._write(head, answer)
         self._host.release(held)
         self._quiet_since = self._loop.time()
         if self._closes:
             self.close()
+
+    def _wait_for(self, head: Head, held: int, answer: Awaitable[Buffers]) -> None:
+        """Answer later: from an event if the request is parked, else from a task."""
+        if isinstance(answer, Parked):
+            self._handling = answer
+            self._host.began(self, answer)
+            answer.when_ready(partial(self._ready, head, held, answer))
+            return
+        self._handling = handling = self._loop.create_task(self._handle(head, held, answer))
+        handling.add_done_callback(partial(_close_unused, answer))
+        self._host.began(self, handling)
+
+    def _ready(self, head: Head, held: int, parked: Parked, result: Result) -> None:
+        """The event has come for which the request has waited."""
+        answer = self._host.answer_of(head.api, result)
+        if not isinstance(answer, Answer):
+            self._host.ended(self, parked)
+            self._wait_for(head, held, answer)
+            return
+        try:
+            self._write(head, answer)
+        finally:
+            self._ended(held, parked)
 
     async def _handle(self, head: Head, held: int, answering: Awaitable[Buffers]) -> None:
         handling = self._handling
@@ -389,15 +415,19 @@ class RpcConnection(asyncio.BufferedProtocol):
         except HangUp:
             self.abort()
         finally:
-            self._host.release(held)
-            self._handling = None
-            if handling is not None:
-                self._host.ended(self, handling)
-            self._quiet_since = self._loop.time()
-            if self._closes:
-                self.close()
-            elif not self._is_full:
-                self._go_on()
+            self._ended(held, handling)
+
+    def _ended(self, held: int, handling: asyncio.Task[None] | Parked | None) -> None:
+        """A request that had to wait is answered: go on with the next."""
+        self._host.release(held)
+        self._handling = None
+        if handling is not None:
+            self._host.ended(self, handling)
+        self._quiet_since = self._loop.time()
+        if self._closes:
+            self.close()
+        elif not self._is_full:
+            self._go_on()
 
     def _write(self, head: Head, answer: Answer) -> None:
         transport = self._transport

@@ -8,11 +8,13 @@ import gc
 import time
 import warnings
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 import pytest
 import uvloop
 from aiohttp import web
 
+from minikafka.parked import Parked
 from minikafka.ports import RequestContext
 from minikafka.types import Address
 from minikafka.world import http_server
@@ -45,6 +47,22 @@ class Echo:
         return [bytes(body) * self.times]
 
 
+class ParkedEcho(Echo):
+    """The same without a task: an event answers, once the gate is open."""
+
+    def __call__(self, api: str, body: bytes, context: RequestContext) -> Parked:  # type: ignore[override]
+        self.seen.append(bytes(body))
+        self.callers.append(context.client_host)
+        waiting = Parked(partial(self._answer, bytes(body)))
+        opening = asyncio.ensure_future(self.gate.wait())
+        opening.add_done_callback(lambda _: waiting.ready())
+        return waiting
+
+    def _answer(self, body: bytes) -> Sequence[bytes]:
+        self.ended.append(body)
+        return [body * self.times]
+
+
 def doors(application: web.Application) -> None:
     """One other route."""
 
@@ -54,13 +72,19 @@ def doors(application: web.Application) -> None:
     application.router.add_get("/hello", hello)
 
 
+@pytest.fixture(params=[Echo, ParkedEcho], ids=["tasks", "parked"])
+def echo_class(request) -> type[Echo]:
+    """Whether a request that waits has a task or is parked makes no difference to any story."""
+    return request.param
+
+
 @pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def play(request):
+def play(request, echo_class: type[Echo]):
     """Run a story with a server, its handler and a raw connection to it."""
 
     def play(story: Callable[..., Awaitable[None]]) -> None:
         async def told() -> None:
-            network, echo = HttpNetwork(doors=doors), Echo()
+            network, echo = HttpNetwork(doors=doors), echo_class()
             server = await network.serve(ANY, echo)
             reader, writer = await asyncio.open_connection(*server.address)
             try:
@@ -384,8 +408,9 @@ def test_requests_whose_handler_need_not_wait_are_answered_in_one_turn(play):
 def test_a_call_that_is_cancelled_before_its_first_step_leaves_no_coroutine(play):
     """A server that is killed in the turn in which a request came: Python would warn of what nobody awaited."""
 
-    async def story(server: HttpServer, echo: Echo, _reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+    async def story(server: HttpServer, _echo: Echo, _reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
         await until(lambda: plain(server) == 1)
+        server._handler = echo = Echo()
         [connection] = server._plain
         request = PLAIN % (1, b"x")
         connection.get_buffer(-1)[: len(request)] = request
@@ -400,5 +425,80 @@ def test_a_call_that_is_cancelled_before_its_first_step_leaves_no_coroutine(play
         assert (echo.seen, told) == ([], [])
         server._handling.discard(handling)
         server._busy.discard(connection)
+
+    play(story)
+
+
+def test_a_parked_request_is_answered_in_the_call_of_its_event(play):
+    """No task, and no further turn of the loop; the request behind it begins there, too."""
+
+    async def story(
+        server: HttpServer, _echo: Echo, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        parked: list[Parked] = []
+
+        def handler(_api: str, body: bytes, _context: RequestContext) -> Parked:
+            parked.append(Parked(lambda: [bytes(body)]))
+            return parked[-1]
+
+        server._handler = handler
+        before = asyncio.all_tasks()
+        writer.write(PLAIN % (1, b"a") + PLAIN % (1, b"b"))
+        await until(lambda: bool(parked))
+        parked[0].ready()
+        assert len(parked) == 2
+        assert asyncio.all_tasks() == before
+        assert await answer(reader) == (200, b"a")
+        parked[1].ready()
+        assert await answer(reader) == (200, b"b")
+        assert not server._busy
+        assert not server._handling
+
+    play(story)
+
+
+def test_parked_requests_whose_result_must_be_awaited_or_is_a_bug(play):
+    """The first gets a task for the rest; the second is answered with status 500, and the owner of the loop learns of it."""
+
+    async def story(
+        server: HttpServer, _echo: Echo, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        loop, bugs = asyncio.get_running_loop(), []
+        loop.set_exception_handler(lambda _, context: bugs.append(type(context["exception"])))
+        cold = loop.create_future()
+        waiting = [Parked(lambda: cold), Parked(lambda: 1 // 0)]
+        server._handler = lambda *_: waiting[0]
+        writer.write(PLAIN % (1, b"a") + PLAIN % (1, b"b"))
+        await until(lambda: bool(server._handling))
+        waiting.pop(0).ready()
+        await asyncio.sleep(0)
+        assert server._busy
+        cold.set_result([b"cold"])
+        assert await answer(reader) == (200, b"cold")
+        waiting[0].ready()
+        assert (await answer(reader))[0] == 500
+        assert bugs == [ZeroDivisionError]
+        assert not server._busy
+        assert not server._handling
+
+    play(story)
+
+
+def test_a_killed_server_computes_no_parked_answer(play):
+    """As if its process had died: the event may come later, from a timer of the loop."""
+
+    async def story(
+        server: HttpServer, _echo: Echo, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        computed: list[int] = []
+        waiting = Parked(lambda: computed.append(1))
+        server._handler = lambda *_: waiting
+        writer.write(PLAIN % (1, b"a"))
+        await until(lambda: bool(server._handling))
+        server.abort()
+        waiting.ready()
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read() == b""
+        assert computed == []
 
     play(story)

@@ -16,6 +16,7 @@ from minikafka.broker.kafka_login import LoginRules
 from minikafka.broker.kafka_session import LARGE_FRAME, PENDING_MAX, KafkaDoor, KafkaSession
 from minikafka.broker.meters import RequestMeters
 from minikafka.errors import BrokerNotAvailable, InvalidRequest, NotCoordinator, NotLeaderOrFollower
+from minikafka.parked import Parked
 from minikafka.ports import RequestContext
 from minikafka.quorum.image import MetadataImage
 from minikafka.wire.group_messages import DeleteGroupsResponse, HeartbeatResponse, OffsetFetchResponse
@@ -27,6 +28,9 @@ from minikafka.wire.messages import MetadataResponse, ProducedPartition, Produce
 
 class Line:
     """A connection, a session on it, and handlers that answer when the test lets them."""
+
+    parks = False
+    """Requests that wait are answered by an event, without a task."""
 
     def __init__(self, logins: LoginRules | None = None) -> None:
         self.sent: list[bytes] = []
@@ -64,7 +68,8 @@ class Line:
             return answer
         gate = asyncio.get_running_loop().create_future()
         self.gates.append(gate)
-        return Begun(gate) if api == "Produce" and self.begins_at_once else gate
+        waiting = parked(gate) if self.parks else gate
+        return Begun(waiting) if api == "Produce" and self.begins_at_once else waiting
 
     # ---- the connection ----
 
@@ -110,6 +115,19 @@ class Line:
     def answered(self) -> list[int]:
         """Correlation ids in the order in which answers left."""
         return [struct.unpack_from(">i", each, 4)[0] for each in self.sent]
+
+
+@pytest.fixture(params=["tasks", "parked"], autouse=True)
+def _both_forms(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether a request that waits has a task or is parked makes no difference to any of these tests."""
+    monkeypatch.setattr(Line, "parks", request.param == "parked")
+
+
+def parked(gate: asyncio.Future[Any]) -> Parked:
+    """A request that the gate answers."""
+    waiting = Parked(gate.result)
+    gate.add_done_callback(lambda _: waiting.ready())
+    return waiting
 
 
 def produced(code: int = 0) -> ProduceResponse:
@@ -381,6 +399,61 @@ async def test_nothing_begins_after_the_process_died():
     line.session.closed()
     await settle()
     assert len(line.asked) == 1
+
+
+async def test_a_parked_request_is_answered_by_its_event_without_a_task():
+    """Its answer leaves in the call of the event, and what was behind it begins there."""
+    line = Line()
+    waiting = Parked(produced)
+    line.prompt["Produce"] = Begun(waiting)
+    before = asyncio.all_tasks()
+    line.produce(1)
+    line.heartbeat(2)
+    assert [api for api, _, _ in line.asked] == ["Produce"]
+    waiting.ready()
+    assert line.answered == [1]
+    assert [api for api, _, _ in line.asked] == ["Produce", "Heartbeat"]
+    assert Line.parks == (asyncio.all_tasks() == before)
+    waiting.ready()
+    assert line.answered == [1], "an event that comes twice answers once"
+
+
+async def test_a_parked_request_whose_result_must_be_awaited_gets_a_task():
+    """A fetch whose records are not in the page cache: they are read beside the loop."""
+    line = Line()
+    records = asyncio.get_running_loop().create_future()
+    waiting = Parked(lambda: records)
+    line.prompt["Produce"] = Begun(waiting)
+    line.produce(1)
+    waiting.ready()
+    await settle()
+    assert line.answered == []
+    records.set_result(produced())
+    await settle()
+    assert line.answered == [1]
+    assert not line.session.is_busy
+
+
+async def test_a_parked_request_dies_with_its_process():
+    """Its event may come later, from a timer of the loop: nothing is computed or sent then."""
+    line, asked = Line(), []
+    waiting = Parked(lambda: asked.append(1))
+    line.prompt["Produce"] = Begun(waiting)
+    line.produce(1)
+    line.session.cancel()
+    waiting.ready()
+    assert (asked, line.sent) == ([], [])
+
+
+async def test_a_parked_answer_that_cannot_be_encoded_closes_the_connection():
+    """A bug of a translator: the exception reaches the owner of the event, and the client does not wait for ever."""
+    line = Line()
+    waiting = Parked(lambda: ProduceResponse(partitions=(None,)))  # type: ignore[arg-type]
+    line.prompt["Produce"] = Begun(waiting)
+    line.produce(1)
+    with pytest.raises(AttributeError):
+        waiting.ready()
+    assert line.is_closed
 
 
 async def test_a_request_that_has_not_run_when_the_process_dies_leaves_no_coroutine():

@@ -155,7 +155,7 @@ def test_a_waiter_learns_which_partitions_woke_it_and_still_waits_for_all():
     async def body(sim):
         waiters, marks, news = Waiters(), Marks(), []
         conditions = [Condition(Mark.LOG_END, ORDERS, 1), Condition(Mark.LOG_END, PAYMENTS, 1)]
-        waiting = asyncio.ensure_future(waiters.until(conditions, marks.reached(3), sim.loop.now + 9, news=news))
+        waiting = asyncio.ensure_future(waiters.park(conditions, marks.reached(3), sim.loop.now + 9, news=news))
         await asyncio.sleep(0.1)
         waiters.wake(Mark.LOG_END, PAYMENTS, 1)
         waiters.wake(Mark.LOG_END, PAYMENTS, 1)

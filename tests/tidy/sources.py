@@ -34,6 +34,7 @@ FLOORS = {
     "client": 5,
     "rpc": 5,
     "tasks": 5,
+    "parked": 5,
     "world": 6,
     "sim": 6,
     "rest": 6,

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, cast
 from minikafka.broker.lifecycle import SessionAlive, session_expired
 from minikafka.broker.waiters import Condition, Mark, Waiter
 from minikafka.errors import InconsistentTopicId, InvalidRequest, OffsetOutOfRange, ProtocolError, error_name
+from minikafka.parked import Result
 from minikafka.replication.fetch_session import CachedPartition, FetchSession
 from minikafka.replication.leader import LeaderReplica
 from minikafka.types import EpochEnd, Offset, TopicPartition
@@ -106,6 +107,12 @@ def handle_fetch(
     fetch.read(acknowledge=True)
     if fetch.has_enough() or request.max_wait_ms == 0 or not fetch.asks_anything():
         return fetch.response_when_cached()
+    return _park(fetch, deadline)
+
+
+def _park(fetch: _Fetch, deadline: float) -> Waiter:
+    """Wait for more. Until then only the partitions that wake the request are read again."""
+    replicas = fetch.replicas
     news: list[TopicPartition] = []
 
     def enough() -> bool:
@@ -113,10 +120,15 @@ def handle_fetch(
         news.clear()
         return fetch.has_enough()
 
-    waiter = Waiter()
-    waiting = replicas.waiters.from_now(fetch.conditions(), enough, deadline, news=news, waiter=waiter)
+    def response(is_enough: Result) -> Any:
+        fetch.read(acknowledge=False, keep_fresh=is_enough())
+        return fetch.response_when_cached()
+
+    purgatory = replicas.traffic.purgatories["Fetch"]
+    waiter = replicas.waiters.park(fetch.conditions(), enough, deadline, news=news, purgatory=purgatory)
+    waiter.then(response)
     fetch.wait_for_idle(waiter)
-    return _long_poll(fetch, waiting)
+    return waiter
 
 
 def _any_is_negative(partitions: Sequence[FetchPartition]) -> bool:
@@ -124,18 +136,6 @@ def _any_is_negative(partitions: Sequence[FetchPartition]) -> bool:
         if each.partition_max_bytes < 0:
             return True
     return False
-
-
-async def _long_poll(fetch: _Fetch, enough: Awaitable[bool]) -> FetchResponse:
-    purgatory = fetch.replicas.traffic.purgatories["Fetch"]
-    began_ns = purgatory.enter()
-    try:
-        is_enough = await enough
-    finally:
-        purgatory.leave(began_ns)
-    fetch.read(acknowledge=False, keep_fresh=is_enough)
-    response = fetch.response_when_cached()
-    return await response if isinstance(response, Awaitable) else response
 
 
 class _Fetch:

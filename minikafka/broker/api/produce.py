@@ -29,7 +29,7 @@ from minikafka.broker.arrivals import Arrival
 from minikafka.broker.dispatch import Begun
 from minikafka.broker.lifecycle import SessionAlive, session_expired
 from minikafka.broker.replica_manager import STORAGE_ERRORS
-from minikafka.broker.waiters import Condition, Mark
+from minikafka.broker.waiters import Condition, Mark, Waiter
 from minikafka.config import TopicConfig
 from minikafka.errors import (
     UNKNOWN,
@@ -47,6 +47,7 @@ from minikafka.groups.records import OFFSETS_TOPIC
 from minikafka.log.limits import check_keys
 from minikafka.log.tail import COPIED_SIZE_MAX
 from minikafka.log.verification import OPEN_TRANSACTION, VerificationGuard
+from minikafka.parked import Result
 from minikafka.ports import INTERNAL, Buffer, RequestContext
 from minikafka.replication.leader import ACKS_ALL, ACKS_LEADER, ACKS_NONE, Appended, LeaderReplica
 from minikafka.transactions.records import TRANSACTIONS_TOPIC
@@ -358,27 +359,30 @@ class _Production:
             for each in syncing:
                 each.flusher.start()
             return Begun(self._when_durable(syncing))
-        _advance(self._replicas, self._written)
-        if self._acks != ACKS_ALL or not self._written:
-            return self._response()
-        committed = _Commit(self._replicas, self._written, self._deadline)
-        return self._response() if committed.is_done() else Begun(self._when_committed(committed.wait()))
+        return self._advanced()
 
-    async def _when_durable(self, syncing: list[_Written]) -> ProduceResponse:
+    async def _when_durable(self, syncing: list[_Written]) -> ProduceResponse | Begun:
         for each in syncing:
             try:
                 await each.flusher.durable(each.appended.end_offset)
             except ProtocolError as error:
                 each.error = error
+        return self._advanced()
+
+    def _advanced(self) -> ProduceResponse | Begun:
+        """Everything is as durable here as it must be."""
         _advance(self._replicas, self._written)
-        if self._acks == ACKS_ALL:
+        if self._acks == ACKS_ALL and self._written:
             committed = _Commit(self._replicas, self._written, self._deadline)
             if not committed.is_done():
-                await committed.wait()
+                waiting = committed.park()
+                waiting.then(partial(self._when_committed, committed))
+                return Begun(waiting)
         return self._response()
 
-    async def _when_committed(self, waiting: Awaitable[None]) -> ProduceResponse:
-        await waiting
+    def _when_committed(self, committed: _Commit, is_done: Result) -> ProduceResponse:
+        if not is_done():
+            committed.fail_late()
         return self._response()
 
     def _response(self) -> ProduceResponse:
@@ -520,20 +524,16 @@ class _Commit:
                 del self._waiting[name]
         return not self._waiting
 
-    def wait(self) -> Awaitable[None]:
-        """Wait from now on; what is not done at the deadline has failed."""
+    def park(self) -> Waiter:
+        """Wait from now on."""
         conditions = [
             Condition(Mark.HIGH_WATERMARK, name, each.appended.end_offset) for name, each in self._waiting.items()
         ]
-        return self._fail_late(self._replicas.waiters.from_now(conditions, self.is_done, self._deadline))
-
-    async def _fail_late(self, done: Awaitable[bool]) -> None:
         purgatory = self._replicas.traffic.purgatories["Produce"]
-        began_ns = purgatory.enter()
-        try:
-            await done
-        finally:
-            purgatory.leave(began_ns)
+        return self._replicas.waiters.park(conditions, self.is_done, self._deadline, purgatory=purgatory)
+
+    def fail_late(self) -> None:
+        """The deadline has come: what is not done has failed."""
         for name, each in self._waiting.items():
             each.error = RequestTimedOut(
                 f"{name}: written at {each.appended.base_offset}, not yet on all in-sync replicas "
