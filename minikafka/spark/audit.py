@@ -330,9 +330,9 @@ class Audit:
     def _read_above_hw(self, data: DataFrame) -> None:
         """Above the watermark that came with it, or above today's: then it was above that of its time too."""
         polls = self._cache(self._polls())
-        above = polls.where("offset >= high_watermark")
+        beyond_theirs = polls.where("offset >= high_watermark")
         ends = data.groupBy(*WHERE).agg((f.max("offset") + 1).alias("end"))
-        beyond = (
+        beyond_todays = (
             polls.where("high_watermark is null or offset < high_watermark")
             .drop("high_watermark")
             .join(f.broadcast(ends), WHERE, "left")
@@ -341,7 +341,7 @@ class Audit:
             .groupBy("process", *WHERE, "high_watermark")
             .agg(f.max("offset").alias("offset"), f.max_by("value", "offset").alias("value"))
         )
-        self._keep(ReadAboveHw, above.unionByName(beyond), above)
+        self._keep(ReadAboveHw, beyond_theirs.unionByName(beyond_todays), above)
 
     def compare(self, replicas: Replicas) -> int:
         """Hold the replicas' records against each other, below the high watermarks; rows looked at."""

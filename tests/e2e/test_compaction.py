@@ -69,6 +69,7 @@ async def write_transactions(data_dir: Path) -> tuple[list[ConsumerRecord], list
                 await producer.begin_transaction()
                 for key in range(5):
                     await producer.send("kv", value_of(number), key=b"k%d" % key)
+                await producer.flush()  # an abort drops what is not yet sent
                 await (producer.commit_transaction() if number % 2 else producer.abort_transaction())
         async with asyncio.timeout(60):
             while not all(is_clean(data_dir / f"broker-{node}/kv-0") for node in (1, 2, 3)):  # noqa: ASYNC110 - files of brokers on another thread

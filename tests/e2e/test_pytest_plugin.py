@@ -156,7 +156,9 @@ def test_what_the_marker_does_not_know_is_an_error(pytester, run):
     )
     result = run()
     result.assert_outcomes(errors=2)
-    result.stdout.fnmatch_lines(["*takes brokers=N and config={...}, not broker*", "*did you mean num.partitions*"])
+    result.stdout.fnmatch_lines(
+        ["*takes brokers=N, config={...} and tls=True, not broker*", "*did you mean num.partitions*"]
+    )
 
 
 def test_the_next_test_finds_a_whole_cluster(pytester, run):
