@@ -57,7 +57,7 @@ async function readWindow(path, wanted, partition) {
 // ---- showing ----
 
 function sized(text, coded) {
-  if (coded !== undefined) return `binary, ${Math.floor(coded.length * 3 / 4).toLocaleString("en")} bytes`;
+  if (coded !== undefined) return `binary, ${Math.floor(coded.replace(/=+$/, "").length * 3 / 4).toLocaleString("en")} bytes`;
   if (text === null) return "null";
   return text.length > CELL ? `${text.slice(0, CELL)}… (${text.length.toLocaleString("en")} characters)` : text;
 }
