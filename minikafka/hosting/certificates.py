@@ -5,7 +5,7 @@ Rules for this file:
 1. It needs the package ``cryptography``: other modules open it by ``tls_files.certificate_folder``.
 2. Files with a private key have mode 0600 from their first byte on. A file appears whole or not at all.
 3. An existing file is never overwritten unless the caller says so. A file that already has what is asked for is left
-   as it is, so that a script can be run again.
+   unchanged, so that a script can be run again.
 4. Keys are of curve P-256. Certificates of brokers are good for servers and clients, since brokers call each other.
 """
 
@@ -50,7 +50,7 @@ class Made:
 
     path: Path
     subject: str
-    """The DN as it is in principals."""
+    """The DN in the form that principals have."""
     hosts: tuple[str, ...]
     not_after: datetime
     is_new: bool
@@ -122,7 +122,7 @@ class CertificateFolder:
         return _made(path, certificate, is_new=True)
 
     def _unchanged(self, path: Path, found: x509.Certificate, *, wanted: bool, what: str) -> Made:
-        """The file as it is, if it is what was asked for."""
+        """Return the unchanged file if it is what was asked for."""
         if not wanted or found.not_valid_after_utc <= datetime.now(UTC):
             why = "has expired" if wanted else f"is not {what}"
             raise InvalidConfig(f"{path} exists and {why}; use --force to replace it, or choose another name")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -22,46 +21,30 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from minikafka.config import parse_broker
 from minikafka.config.broker import STANDARD_AUTHORIZER
-from minikafka.hosting.local_broker import LocalBroker
 from minikafka.types import ANONYMOUS
+from tests.e2e.listeners import running, two_free_ports
 
 pytestmark = [pytest.mark.e2e]
 
 PATIENCE_S = 60.0
 
 
-def two_free_ports() -> tuple[int, int]:
-    with socket.socket() as one, socket.socket() as two:
-        for each in (one, two):
-            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            each.bind(("127.0.0.1", 0))
-        return one.getsockname()[1], two.getsockname()[1]
-
-
 @asynccontextmanager
 async def broker(folder: Path, **settings: str) -> AsyncIterator[tuple[str, str]]:
     """A broker with two listeners; yields the addresses of that of brokers and of that of clients."""
     own, clients = two_free_ports()
-    config = parse_broker(
-        {
-            "listeners": f"BROKERS://127.0.0.1:{own},CLIENTS://127.0.0.1:{clients}",
-            "inter.broker.listener.name": "BROKERS",
-            "log.dirs": str(folder),
-            "mk.log.level": "error",
-            "group.initial.rebalance.delay.ms": "0",
-            "auto.create.topics.enable": "false",
-            **settings,
-        }
-    ).config
-    node = LocalBroker(config)
-    await node.start()
-    try:
-        await node.wait_ready(120)
+    settings_of_broker = {
+        "listeners": f"BROKERS://127.0.0.1:{own},CLIENTS://127.0.0.1:{clients}",
+        "inter.broker.listener.name": "BROKERS",
+        "log.dirs": str(folder),
+        "mk.log.level": "error",
+        "group.initial.rebalance.delay.ms": "0",
+        "auto.create.topics.enable": "false",
+        **settings,
+    }
+    async with running(settings_of_broker):
         yield f"127.0.0.1:{own}", f"127.0.0.1:{clients}"
-    finally:
-        await node.stop()
 
 
 SECURED = {"authorizer.class.name": STANDARD_AUTHORIZER, "super.users": "User:admin"}

@@ -36,11 +36,10 @@ from confluent_kafka.admin import (
 )
 
 from minikafka import AdminClient as MinikafkaAdmin
-from minikafka.config import parse_broker
 from minikafka.config.broker import STANDARD_AUTHORIZER
 from minikafka.errors import InvalidRequest, ResourceNotFound, UnacceptableCredential
-from minikafka.hosting.local_broker import LocalBroker
 from tests.certificates import authority, signed
+from tests.e2e.listeners import running, two_free_ports
 
 pytestmark = [pytest.mark.e2e]
 
@@ -52,43 +51,28 @@ JAAS = (
 )
 
 
-def two_free_ports() -> tuple[int, int]:
-    with socket.socket() as one, socket.socket() as two:
-        for each in (one, two):
-            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            each.bind(("127.0.0.1", 0))
-        return one.getsockname()[1], two.getsockname()[1]
-
-
 @asynccontextmanager
 async def broker(folder: Path, **settings: str) -> AsyncIterator[tuple[str, str]]:
     """A broker; yields the addresses of the listener of brokers and of the SASL listener of clients."""
     own, clients = two_free_ports()
-    config = parse_broker(
-        {
-            "listeners": f"BROKERS://127.0.0.1:{own},CLIENTS://127.0.0.1:{clients}",
-            "advertised.listeners": f"CLIENTS://localhost:{clients}",
-            "inter.broker.listener.name": "BROKERS",
-            "listener.security.protocol.map": "BROKERS:PLAINTEXT,CLIENTS:SASL_PLAINTEXT",
-            "sasl.enabled.mechanisms": ",".join(MECHANISMS),
-            "listener.name.clients.plain.sasl.jaas.config": JAAS,
-            "authorizer.class.name": STANDARD_AUTHORIZER,
-            "super.users": "User:ann",
-            "log.dirs": str(folder),
-            "mk.log.level": "error",
-            "group.initial.rebalance.delay.ms": "0",
-            "auto.create.topics.enable": "false",
-            **settings,
-        }
-    ).config
-    node = LocalBroker(config)
-    await node.start()
-    try:
-        await node.wait_ready(120)
+    settings_of_broker = {
+        "listeners": f"BROKERS://127.0.0.1:{own},CLIENTS://127.0.0.1:{clients}",
+        "advertised.listeners": f"CLIENTS://localhost:{clients}",
+        "inter.broker.listener.name": "BROKERS",
+        "listener.security.protocol.map": "BROKERS:PLAINTEXT,CLIENTS:SASL_PLAINTEXT",
+        "sasl.enabled.mechanisms": ",".join(MECHANISMS),
+        "listener.name.clients.plain.sasl.jaas.config": JAAS,
+        "authorizer.class.name": STANDARD_AUTHORIZER,
+        "super.users": "User:ann",
+        "log.dirs": str(folder),
+        "mk.log.level": "error",
+        "group.initial.rebalance.delay.ms": "0",
+        "auto.create.topics.enable": "false",
+        **settings,
+    }
+    async with running(settings_of_broker):
         await asyncio.to_thread(prepare, f"127.0.0.1:{own}")
         yield f"127.0.0.1:{own}", f"localhost:{clients}"
-    finally:
-        await node.stop()
 
 
 def done(futures: dict[Any, Any]) -> None:

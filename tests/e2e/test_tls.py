@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-import socket
 import ssl
 import urllib.error
 import urllib.request
@@ -22,9 +21,9 @@ from confluent_kafka.admin import AdminClient
 
 from minikafka.config import parse_broker
 from minikafka.errors import InvalidConfig
-from minikafka.hosting.local_broker import LocalBroker
 from minikafka.world.tls import server_context
 from tests.certificates import authority, openssl, signed
+from tests.e2e.listeners import running, two_free_ports
 
 pytestmark = [pytest.mark.e2e, pytest.mark.openssl]
 
@@ -58,39 +57,24 @@ def made(tmp_path_factory) -> Certificates:
     )
 
 
-def two_free_ports() -> tuple[int, int]:
-    with socket.socket() as one, socket.socket() as two:
-        for each in (one, two):
-            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            each.bind(("127.0.0.1", 0))
-        return one.getsockname()[1], two.getsockname()[1]
-
-
 @asynccontextmanager
 async def broker(made: Certificates, folder: Path, **settings: str) -> AsyncIterator[int]:
     """A broker whose listener CLIENTS uses TLS; yields that listener's port."""
     plain, port = two_free_ports()
-    config = parse_broker(
-        {
-            "listeners": f"PLAINTEXT://127.0.0.1:{plain},CLIENTS://127.0.0.1:{port}",
-            "advertised.listeners": f"CLIENTS://localhost:{port}",
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CLIENTS:SSL",
-            "ssl.keystore.location": str(made.broker),
-            "ssl.truststore.location": str(made.ca),
-            "log.dirs": str(folder),
-            "mk.log.level": "error",
-            "mk.memory.tails.bytes": "0",
-            "group.initial.rebalance.delay.ms": "0",
-            **{name.replace("_", "."): value for name, value in settings.items()},
-        }
-    ).config
-    node = LocalBroker(config)
-    await node.start()
-    try:
-        await node.wait_ready(120)
+    settings_of_broker = {
+        "listeners": f"PLAINTEXT://127.0.0.1:{plain},CLIENTS://127.0.0.1:{port}",
+        "advertised.listeners": f"CLIENTS://localhost:{port}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CLIENTS:SSL",
+        "ssl.keystore.location": str(made.broker),
+        "ssl.truststore.location": str(made.ca),
+        "log.dirs": str(folder),
+        "mk.log.level": "error",
+        "mk.memory.tails.bytes": "0",
+        "group.initial.rebalance.delay.ms": "0",
+        **{name.replace("_", "."): value for name, value in settings.items()},
+    }
+    async with running(settings_of_broker):
         yield port
-    finally:
-        await node.stop()
 
 
 def librdkafka(port: int, made: Certificates, *, cert: Path | None = None, **more: object) -> dict[str, object]:

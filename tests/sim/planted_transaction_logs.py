@@ -171,7 +171,7 @@ TRANSACTION_LOG_CLUSTERS = (
     ),
     family(
         name="transaction_index_not_rebuilt",
-        story="after a crash the index of aborted transactions is taken as it is",
+        story="after a crash the index of aborted transactions is not rebuilt from the log",
         caught_by=READ,
         patches=[(recovery, "replay_producers", index_not_rebuilt(recovery.replay_producers))],
         seed=4,
