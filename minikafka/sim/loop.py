@@ -23,7 +23,9 @@ import contextvars
 import gc
 import heapq
 import logging
+import signal
 import sys
+import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextlib import contextmanager
 from contextvars import Context
@@ -126,6 +128,7 @@ class SimLoop(_Base):  # type: ignore[misc]
         self._steps_max = LIVELOCK_STEPS
         """As many as there may be at this instant."""
         self._closed = False
+        self._interrupted = False
         self._outside = self.context_of(None)
 
     # ------------------------------------------------------------------------------------- nodes
@@ -221,6 +224,9 @@ class SimLoop(_Base):  # type: ignore[misc]
 
     def _turn(self, limit: float | None) -> bool:
         """Let one node run all that is ready of it. False when nothing is left before virtual time ``limit``."""
+        if self._interrupted:
+            self._interrupted = False
+            raise KeyboardInterrupt
         ready = self._ready
         if not ready:
             if not self._fire_timers(limit):
@@ -308,12 +314,31 @@ class SimLoop(_Base):  # type: ignore[misc]
         invariant(asyncio._get_running_loop() is None, "another event loop runs here")
         hooks = sys.get_asyncgen_hooks()
         sys.set_asyncgen_hooks(finalizer=self._finish_generator)
+        takes_signals = (
+            threading.current_thread() is threading.main_thread()
+            and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        )
+        if takes_signals:
+            signal.signal(signal.SIGINT, self._interrupt)
         asyncio._set_running_loop(self)
         try:
             yield
         finally:
             asyncio._set_running_loop(None)
             sys.set_asyncgen_hooks(*hooks)
+            if takes_signals:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+        if self._interrupted:  # in the last turn
+            self._interrupted = False
+            raise KeyboardInterrupt
+
+    def _interrupt(self, *_: object) -> None:
+        """Ctrl-C counts between two turns: raised between a coroutine's birth and its task's, it would leave the
+        coroutine to the garbage collector, which complains on standard error. The second one counts at once.
+        """
+        if self._interrupted:
+            raise KeyboardInterrupt
+        self._interrupted = True
 
     def _finish_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
         if not self._closed:
@@ -495,13 +520,16 @@ def _close_coroutine(coro: object) -> None:
         chain: list[object] = [coro]
         while hasattr(awaited := getattr(chain[-1], "cr_await", None), "close"):
             chain.append(awaited)
-        try:
-            for each in reversed(chain):
+        refused = False
+        for each in reversed(chain):
+            # Each by itself: a compiled one whose clean-up failed refuses to be closed again, in every round.
+            try:
                 each.close()  # type: ignore[attr-defined]
-        except Exception as error:  # noqa: BLE001 - it awaited again, or a fenced port refused its clean-up, as it should
-            logger.debug("closing an abandoned %s: %r", name_of(coro), error)
-            continue
-        return
+            except Exception as error:  # noqa: BLE001 - it awaited again, or a fenced port refused its clean-up, as it should
+                refused = True
+                logger.debug("closing an abandoned %s: %r", name_of(coro), error)
+        if not refused:
+            return
 
 
 def _escape(name: str) -> Callable[..., object]:

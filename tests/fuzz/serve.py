@@ -44,6 +44,7 @@ SETTINGS = {
     "process.roles": "broker,controller",
     "group.initial.rebalance.delay.ms": "0",
     "offsets.topic.num.partitions": "2",
+    "transaction.state.log.num.partitions": "2",  # 50 logs made in one turn take as long as the disk wants
     "num.partitions": "2",
     "auto.create.topics.enable": "false",
     "log.segment.bytes": "1048576",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+import signal
 import subprocess
 import sys
 
@@ -387,6 +389,89 @@ def test_a_coroutine_that_awaits_while_it_is_closed_does_not_spoil_the_end():
     loop.create_task(stubborn())
     loop.run_until(1)
     loop.create_task(stubborn())
+    loop.close()
+
+
+class ClosedOnce:
+    """Waits for ever, its clean-up fails, and it refuses to be closed again, as a coroutine that mypyc compiled does."""
+
+    def __init__(self) -> None:
+        self.waiting = asyncio.sleep(100).__await__()
+        self.closed = 0
+
+    def __await__(self) -> ClosedOnce:
+        return self
+
+    __iter__ = __await__
+
+    def __next__(self) -> object:
+        return next(self.waiting)
+
+    def send(self, value: object) -> object:
+        return self.waiting.send(value)
+
+    def throw(self, *error: BaseException) -> object:
+        return self.waiting.throw(*error)
+
+    def close(self) -> None:
+        self.closed += 1
+        if self.closed > 1:
+            raise AttributeError("attribute '__mypyc_env__' undefined")
+        self.waiting.close()
+        raise OSError("this incarnation is dead")
+
+
+def test_a_coroutine_that_awaits_a_compiled_one_ends_with_the_run():
+    """Nothing is left to the garbage collector: what it says of a coroutine's end goes to standard error."""
+
+    async def interpreted(compiled: ClosedOnce) -> None:
+        await compiled
+
+    compiled = ClosedOnce()
+    loop = SimLoop(1)
+    coroutine = interpreted(compiled)
+    loop.create_task(coroutine)
+    loop.run_until(1)
+    assert inspect.getcoroutinestate(coroutine) == inspect.CORO_SUSPENDED
+    loop.close()
+    assert compiled.closed
+    assert inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED
+
+
+@pytest.mark.parametrize("turns", [1, 3], ids=["in the last turn", "between two turns"])
+def test_ctrl_c_counts_between_two_turns(turns: int):
+    """A coroutine that was made, and whose task was not, would complain on standard error."""
+    finished = []
+
+    async def story() -> None:
+        signal.raise_signal(signal.SIGINT)
+        finished.append("the turn")
+        for _ in range(turns - 1):
+            await asyncio.sleep(1)
+            finished.append("too much")
+
+    loop = SimLoop(1)
+    with pytest.raises(KeyboardInterrupt):
+        loop.run(story())
+    assert finished == ["the turn"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    loop.close()
+
+
+def test_a_second_ctrl_c_counts_at_once():
+    """A turn may be endless."""
+    finished = []
+
+    async def story() -> None:
+        signal.raise_signal(signal.SIGINT)
+        finished.append("the first")
+        signal.raise_signal(signal.SIGINT)
+        finished.append("too much")
+
+    loop = SimLoop(1)
+    with pytest.raises(KeyboardInterrupt):
+        loop.run(story())
+    assert finished == ["the first"]
     loop.close()
 
 
