@@ -41,20 +41,16 @@ class Access:
 
         Raises ProtocolError if the whole request is denied.
         """
-        permit = self.permit(context)
+        permit = self.permit(context, api)
         if permit is None:
             return None
-        try:
-            screened = screen(api, request, permit)
-        except ProtocolError as error:
-            self._events(
-                "request_denied", api=api, principal=context.principal, remote=context.remote, why=error.message
-            )
-            raise
+        screened = screen(api, request, permit)
         return screened if screened.amends or screened.request is not request else None
 
-    def permit(self, context: RequestContext) -> Permit | None:
-        """What the sender of a request may do, by one image; None: everything."""
+    def permit(self, context: RequestContext, api: str) -> Permit | None:
+        """What the sender of a request may do, by one image; None: everything. Denials are reported as of ``api``, the
+        name of an API, or method and path of a route.
+        """
         if context.protocol == INTERNAL.protocol or context.listener in self._trusted:
             return None
         image = self._image()
@@ -64,7 +60,11 @@ class Access:
             may=partial(self._may, image, caller),
             may_by_type=partial(self._may_by_type, image, caller),
             topics=image.topics,
+            on_denial=partial(self._report, api, context),
         )
+
+    def _report(self, api: str, context: RequestContext, error: ProtocolError) -> None:
+        self._events("request_denied", api=api, principal=context.principal, remote=context.remote, why=error.message)
 
     def _may(self, image: MetadataImage, caller: Caller, action: Action) -> bool:
         return self._authorizer.authorize(image.acl_index, caller, action).is_allowed

@@ -96,7 +96,9 @@ class LiveHub:
         key = (scope, None if access is None else context)
         channel = self.channels.get(key)
         if channel is None:
-            channel = _channel(self._host, scope, lambda: None if access is None else access.permit(context))
+            channel = _channel(
+                self._host, scope, lambda: None if access is None else access.permit(context, "GET /v1/live")
+            )
             self.channels[key] = channel
         channel.viewer_count += 1
         try:
@@ -198,10 +200,14 @@ def _channel(host: Host, scope: str, permit: Permitted) -> _Channel:
     return _PartitionChannel(host, TopicPartition(topic, int(number)), permit)
 
 
-def _may_see(permit: Permit | None, topic: str) -> ProtocolError | None:
-    if permit is None:
-        return None
-    return permit.denial((Action(AclOperation.DESCRIBE, ResourceType.TOPIC, topic),))
+def _needed(topic: str) -> tuple[Action]:
+    return (Action(AclOperation.DESCRIBE, ResourceType.TOPIC, topic),)
+
+
+def _check_seen(permit: Permit | None, topic: str) -> None:
+    denial = None if permit is None else permit.denial(_needed(topic))
+    if denial is not None:
+        raise denial
 
 
 # ---- the cluster -----------------------------------------------------------------------------------------------------
@@ -225,7 +231,7 @@ class _ClusterChannel(_Channel):
 
     def _state_of(self, controller: NodeId) -> dict[str, Any]:
         image, permit = self._host.image, self._permit()
-        topics = [image.topics[name] for name in sorted(image.topics) if _may_see(permit, name) is None]
+        topics = [image.topics[name] for name in sorted(image.topics) if permit is None or permit.allows(_needed(name))]
         partitions = [each for topic in topics for each in topic.partitions]
         return {
             "summary": cluster_summary(image, partitions),
@@ -280,9 +286,7 @@ class _PartitionChannel(_Channel):
 
     async def read(self) -> dict[str, Any]:
         host, name = self._host, self._name
-        denial = _may_see(self._permit(), name.topic)
-        if denial is not None:
-            raise denial
+        _check_seen(self._permit(), name.topic)
         metadata: MetadataResponse = await host.answer("Metadata", MetadataRequest(topics=()))
         image = partition_of(host, name)
         self._read_from({host.node_id, *image.replicas, metadata.controller_id} - {NO_NODE})
@@ -353,9 +357,7 @@ async def get_live(visit: Visit) -> Stream:
     scope = visit[SCOPE]
     if scope != CLUSTER:
         topic, _, number = scope.rpartition("-")
-        denial = _may_see(visit.permit, topic)
-        if denial is not None:
-            raise denial
+        _check_seen(visit.permit, topic)
         visit.host.check_caught_up()
         partition_of(visit.host, TopicPartition(topic, int(number)))
     if visit.live.viewer_count >= VIEWER_COUNT_MAX:

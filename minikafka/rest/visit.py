@@ -129,7 +129,9 @@ class Visit:
     def permit(self) -> Permit | None:
         """What the client may do now; None: everything."""
         access = self.host.access
-        return None if access is None else access.permit(self.context)
+        if access is None:
+            return None
+        return access.permit(self.context, f"{self.http.method} {self.http.rel_url.raw_path}")
 
     async def answer(self, api: Api, request: Any, handle: Callable[[Any], Awaitable[Any]]) -> Any:
         """The response of ``handle`` to what the client may request, with the denied parts added."""

@@ -67,16 +67,21 @@ class Permit:
     """May it do this with at least one resource of the type?"""
     topics: Collection[str] = ()
     """Names of the topics that exist."""
+    on_denial: Callable[[ProtocolError], None] = lambda _: None
+    """Called with each error of :meth:`denial`."""
+
+    def allows(self, actions: Sequence[Action]) -> bool:
+        """Is one of the actions allowed, or none needed? For what is left out of a response without an error."""
+        return not actions or any(self.may(action) for action in actions)
 
     def denial(self, actions: Sequence[Action]) -> ProtocolError | None:
-        """The error if none of the actions is allowed."""
-        if not actions or any(self.may(action) for action in actions):
+        """The error if none of the actions is allowed. It is what the caller is told, and is reported."""
+        if self.allows(actions):
             return None
-        return self.refusal(actions[-1])
-
-    def refusal(self, action: Action) -> ProtocolError:
-        """The error for a denied action."""
-        return ERRORS[action.resource_type](f"{self.principal} has no permission for {action}.")
+        denied = actions[-1]
+        error = ERRORS[denied.resource_type](f"{self.principal} has no permission for {denied}.")
+        self.on_denial(error)
+        return error
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +177,7 @@ class Listed:
 
         def visible(response: Any) -> Any:
             found = getattr(response, self.results)
-            kept = tuple(each for each in found if permit.denial(self.need(each)) is None)
+            kept = tuple(each for each in found if permit.allows(self.need(each)))
             return response if len(kept) == len(found) else replace(response, **{self.results: kept})
 
         return Screened(request, (visible,))
@@ -259,7 +264,7 @@ def _fetch(request: m.FetchRequest, permit: Permit) -> Screened:
         return _FETCH_OF_BROKERS(request, permit)
     if request.session_epoch < 0 and not request.session_id:
         return _FETCH(request, permit)
-    denied = [each for each in request.partitions if permit.denial(_FETCH.need(each)) is not None]
+    denied = [each for each in request.partitions if not permit.allows(_FETCH.need(each))]
     # A denied partition is reported at once, whether it has records, has none or does not exist.
     left = replace(request, max_wait_ms=0) if denied else request
     return Screened(left, (lambda response: _without_denied(response, denied, permit),))
@@ -327,7 +332,7 @@ def _created_configs(request: m.CreateTopicsRequest, permit: Permit) -> Screened
             response,
             topics=tuple(
                 each
-                if permit.denial(need(each)) is None
+                if permit.allows(need(each))
                 else replace(each, num_partitions=-1, replication_factor=-1, configs=())
                 for each in response.topics
             ),
@@ -403,7 +408,7 @@ def _consumer_heartbeat(request: g.ConsumerGroupHeartbeatRequest, permit: Permit
         error = permit.denial(may_describe(name))
         if error is not None:
             raise error
-    hidden = tuple(name for name in permit.topics if permit.denial(may_describe(name)) is not None)
+    hidden = tuple(name for name in permit.topics if not permit.allows(may_describe(name)))
     return Screened(replace(request, hidden_topics=hidden) if hidden else request)
 
 
@@ -449,9 +454,7 @@ def _visible_partitions(response: t.DescribeTransactionsResponse, permit: Permit
     return replace(
         response,
         transactions=tuple(
-            replace(
-                each, partitions=tuple(one for one in each.partitions if permit.denial(topic(DESCRIBE)(one)) is None)
-            )
+            replace(each, partitions=tuple(one for one in each.partitions if permit.allows(topic(DESCRIBE)(one))))
             for each in response.transactions
         ),
     )

@@ -46,6 +46,13 @@ def test_one_line_for_each_address_and_period(log: Log):
     assert log.lines[3:] == [(REFUSED, {"remote": "10.0.0.1", "why": "c", "left_out": 999})]
 
 
+def test_clients_behind_one_address_do_not_hide_each_other(log: Log):
+    """One line for each principal."""
+    for principal in ("User:alice", "User:bob", "User:alice"):
+        log.limiter("request_denied", remote="10.0.0.1", principal=principal)
+    assert [facts["principal"] for _, facts in log.lines] == ["User:alice", "User:bob"]
+
+
 def test_many_addresses_do_not_fill_the_log(log: Log):
     """Beyond REMOTES_MAX all addresses together have one line; nothing that was left out is lost from the counts."""
     sent = 0

@@ -383,6 +383,40 @@ def test_a_denied_request_is_an_event():
     assert denied == ["User:alice"]
 
 
+def test_a_denied_part_of_a_request_is_an_event():
+    """Each topic that the response names with an error, in every kind of list."""
+    checked, denied = access()
+    produce = m.ProduceRequest(
+        partitions=tuple(m.ProducePartition(topic=name, partition=0, records=b"") for name in ("t", "u"))
+    )
+    for number, (api, request, response) in enumerate(
+        (
+            ("Produce", produce, m.ProduceResponse()),
+            ("Fetch", fetch("t", "u"), m.FetchResponse()),
+            ("Metadata", m.MetadataRequest(topics=("t", "u")), m.MetadataResponse()),
+        )
+    ):
+        screened = checked.screen(api, request, CLIENT)
+        assert screened is not None
+        screened.amend(response)
+        assert len(denied) == 2 * (number + 1), api
+
+
+def test_what_a_list_leaves_out_is_no_event():
+    """The client has not asked for it by name, and is told nothing about it."""
+    checked, denied = access()
+    topics, groups = (
+        m.MetadataResponse(topics=(m.MetadataTopic(name="t"),)),
+        g.ListGroupsResponse(groups=(g.ListedGroup(group_id="g", state="Stable"),)),
+    )
+    everything = (("Metadata", m.MetadataRequest(topics=None), topics), ("ListGroups", g.ListGroupsRequest(), groups))
+    for api, request, response in everything:
+        screened = checked.screen(api, request, CLIENT)
+        assert screened is not None
+        assert screened.amend(response) == type(response)()
+    assert denied == []
+
+
 @pytest.mark.parametrize("form", ["at once", "awaited", "begun"])
 async def test_denied_parts_are_added_in_every_form_of_an_answer(form: str):
     """A Produce answers with Begun, a fetch with an awaitable or at once."""
