@@ -151,7 +151,7 @@ class Caretaker:
         log = partition.log
         # By the monotonic clock: a calendar that jumps ahead must not make everybody look idle for a day, for who is
         # forgotten may write a batch twice.
-        log.expire_producers(int(self.replicas.clock.now() * 1000))
+        log.expire_producers(int(self.replicas.clock.now() * 1000), high_watermark=partition.high_watermark)
         expired = log.expired_segments(now_ms, partition.high_watermark)
         if not isinstance(partition.role, LeaderReplica):
             # Followers take the leader's log start; they delete only what it has let go.

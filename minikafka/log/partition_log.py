@@ -687,9 +687,10 @@ class PartitionLog:
             self.clean_end = min(cleaned.end_offset, self.end_offset)
         return cleaned
 
-    def expire_producers(self, now_ms: int) -> int:
+    def expire_producers(self, now_ms: int, *, high_watermark: Offset) -> int:
         """Forget producers idle for ``producer.id.expiration.ms``; how many. ``now_ms`` is of the monotonic clock."""
-        return self.producers.expire(now_ms=now_ms, idle_max_ms=self.config.producer_id_expiration_ms)
+        idle_max_ms = self.config.producer_id_expiration_ms
+        return self.producers.expire(now_ms=now_ms, idle_max_ms=idle_max_ms, high_watermark=high_watermark)
 
     # ------------------------------------------------------------------------------------- durability
 

@@ -7,8 +7,9 @@ Rules for this file:
 1. The duplicate test comes before the sequence test. A duplicate is a success with the old offsets.
 2. The log itself replicates this state: a follower, and recovery, take each batch in without judging it.
 3. Expiry counts from when this process first saw a producer's last batch, not from record timestamps: events of the
-   past are still being sent today. A producer with an open transaction never expires. One of which only a marker is
-   known stays as long as any other: its epoch keeps older incarnations out (KAFKA-9144).
+   past are still being sent today. A producer with an open transaction never expires, nor one whose last marker is not
+   below the high watermark: its entry is what tells a restart to look for that marker (``producer_replay.py``). One of
+   which only a marker is known stays as long as any other: its epoch keeps older incarnations out (KAFKA-9144).
 4. State changes after the append, never before it (KAFKA-6683).
 """
 
@@ -312,12 +313,15 @@ class ProducerState:
         self._guards.clear()
         self.transactions.clear()
 
-    def expire(self, *, now_ms: int, idle_max_ms: int) -> int:
+    def expire(self, *, now_ms: int, idle_max_ms: int, high_watermark: Offset) -> int:
         """Forget producers idle for longer; ``now_ms`` on any clock that is always the same one. How many went."""
+        undecided = self.transactions.undecided_producers(high_watermark)
         idle = [
             producer_id
             for producer_id, producer in self._producers.items()
-            if producer.transaction_start == NO_OFFSET and _is_idle(producer, now_ms, idle_max_ms)
+            if producer.transaction_start == NO_OFFSET
+            and producer_id not in undecided
+            and _is_idle(producer, now_ms, idle_max_ms)
         ]
         for producer_id in idle:
             del self._producers[producer_id]

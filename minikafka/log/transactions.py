@@ -95,6 +95,18 @@ class OpenTransactions:
                 oldest = HoldingTransaction(first_offset, producer_id, NO_OFFSET)
         return oldest if oldest is not None and oldest.first_offset < high_watermark else None
 
+    def undecided_producers(self, high_watermark: Offset) -> set[int]:
+        """Return the producers of ended transactions that may still be undone; the others are forgotten.
+
+        A replica that nobody reads from (a follower) forgets them here only.
+        """
+        if not self._ended:
+            return set()
+        self._committed_end = max(self._committed_end, high_watermark)
+        self._ended = [each for each in self._ended if each.marker_offset >= self._committed_end]
+        heapq.heapify(self._ended)
+        return {each.producer_id for each in self._ended}
+
     def committed(self, high_watermark: Offset) -> None:
         """Before a replay: transactions whose markers are below ``high_watermark`` are decided for good."""
         self._committed_end = high_watermark

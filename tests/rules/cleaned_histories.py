@@ -144,7 +144,7 @@ class CleanedLog:
         """Producers without an open transaction are forgotten; they begin again with other ids."""
         self.commit()
         for now_ms in (0, COMPACT.producer_id_expiration_ms):
-            self.log.expire_producers(now_ms)
+            self.log.expire_producers(now_ms, high_watermark=self.high_watermark)
         for number in list(self.names):
             if not self.producer(number).is_open:
                 self.names[number] += 100

@@ -215,10 +215,11 @@ def test_open_transactions_do_not_expire():
     written(state, in_transaction(7, 0, "a"), 0)
     written(state, from_producer(8, 0, "b"), 1)
     for now_ms in (0, 1000, 2000):
-        state.expire(now_ms=now_ms, idle_max_ms=500)
+        state.expire(now_ms=now_ms, idle_max_ms=500, high_watermark=2)
     assert [each.producer_id for each in state.active()] == [7]
     ended(state, EndTransaction(7, 0, True, 1), 2)
-    assert [state.expire(now_ms=now_ms, idle_max_ms=500) for now_ms in (2000, 2400, 2600)] == [0, 0, 1]
+    expired = [state.expire(now_ms=now_ms, idle_max_ms=500, high_watermark=3) for now_ms in (2000, 2400, 2600)]
+    assert expired == [0, 0, 1]
 
 
 # ---- snapshots -------------------------------------------------------------------------------------------------------

@@ -84,12 +84,12 @@ def test_producers_expire_after_idle_time_by_the_brokers_clock():
     state = ProducerState()
     batch = RecordBatch.of(from_producer(7, 0, "a").data)
     appended(state, batch._replace(max_timestamp=0), 0)
-    assert state.expire(now_ms=1_000_000, idle_max_ms=100) == 0
-    assert state.expire(now_ms=1_000_099, idle_max_ms=100) == 0
+    assert state.expire(now_ms=1_000_000, idle_max_ms=100, high_watermark=0) == 0
+    assert state.expire(now_ms=1_000_099, idle_max_ms=100, high_watermark=0) == 0
     appended(state, from_producer(7, 1, "b"), 1)
-    assert state.expire(now_ms=1_000_150, idle_max_ms=100) == 0
-    assert state.expire(now_ms=5, idle_max_ms=100) == 0  # the clock was set back
-    assert state.expire(now_ms=105, idle_max_ms=100) == 1
+    assert state.expire(now_ms=1_000_150, idle_max_ms=100, high_watermark=0) == 0
+    assert state.expire(now_ms=5, idle_max_ms=100, high_watermark=0) == 0  # the clock was set back
+    assert state.expire(now_ms=105, idle_max_ms=100, high_watermark=0) == 1
     assert len(state) == 0
 
 

@@ -203,6 +203,36 @@ def test_snapshot_above_the_watermark_does_not_expose_what_ended_above_it():
     assert reopened(disk, end=end, watermark=2).stable_end(2) == 2
 
 
+def test_producer_that_expired_below_its_marker_does_not_expose_the_transaction_after_a_restart():
+    """T8: until the marker is committed, only the producer's entry in the snapshot says that a transaction ended."""
+    disk = MemoryDisk()
+    log = open_log(disk, LARGE)
+    write(log, 0)
+    abort(log)
+    fill(log, "a")
+    for now_ms in (0, LARGE.producer_id_expiration_ms):
+        log.expire_producers(now_ms, high_watermark=1)
+    assert log.stable_end(1) == 0
+    end = stopped(log)
+    for _ in range(2):
+        log = reopened(disk, end=end, watermark=1)
+        assert [log.stable_end(watermark) for watermark in (1, 2)] == [0, 2]
+        assert stopped(log) == end
+
+
+def test_producer_expires_once_its_marker_is_committed():
+    """The other side: a follower that nobody reads learns it from the watermark at the next expiration."""
+    log = open_log(MemoryDisk(), LARGE)
+    write(log, 0)
+    abort(log)
+    idle_ms = LARGE.producer_id_expiration_ms
+    assert [log.expire_producers(now_ms, high_watermark=1) for now_ms in (0, idle_ms)] == [0, 0]
+    assert log.producers.transactions.undecided_producers(1) == {7}
+    assert [log.expire_producers(now_ms, high_watermark=2) for now_ms in (2 * idle_ms, 3 * idle_ms)] == [0, 1]
+    assert log.producers.transactions.undecided_producers(2) == set()
+    assert log.stable_end(2) == 2
+
+
 # ---- directories of Kafka --------------------------------------------------------------------------------------------
 
 

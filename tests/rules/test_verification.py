@@ -147,10 +147,10 @@ def test_guards_expire_as_producers_do():
     """A producer that never came back leaves nothing behind; its late response finds no guard."""
     leader = Leader()
     guard = leader.state.begin_verification(FIRST)
-    leader.state.expire(now_ms=1_000, idle_max_ms=500)
-    leader.state.expire(now_ms=1_499, idle_max_ms=500)
+    leader.state.expire(now_ms=1_000, idle_max_ms=500, high_watermark=0)
+    leader.state.expire(now_ms=1_499, idle_max_ms=500, high_watermark=0)
     assert leader.state.begin_verification(FIRST) is guard
-    leader.state.expire(now_ms=2_000, idle_max_ms=500)
-    leader.state.expire(now_ms=2_500, idle_max_ms=500)
+    leader.state.expire(now_ms=2_000, idle_max_ms=500, high_watermark=0)
+    leader.state.expire(now_ms=2_500, idle_max_ms=500, high_watermark=0)
     with pytest.raises(InvalidTxnState):
         leader.state.check(FIRST, guard)
