@@ -24,11 +24,11 @@ from minikafka.cli.running import Commands, Failure, Interrupted, Misuse
 from minikafka.cli.tables import OutputFile, config_option, console, many, output_option, print_json, print_table
 from minikafka.config import parse_broker
 from minikafka.errors import InvalidConfig
-from minikafka.sim.__main__ import main
+from minikafka.sim.__main__ import family_option, main
 from minikafka.sim.plan import Plan
 from minikafka.sim.plan_file import read_plan
 from minikafka.sim.search import FAULTS, OPERATIONS, Found, Search, asked_for, search
-from minikafka.sim.seeds import plan_of
+from minikafka.sim.seeds import FAMILIES
 from minikafka.sim.traffic import CONTROL, REPLICATION, ApiTraffic, ClusterTraffic, measure
 from minikafka.ui import table
 from minikafka.ui.journal import BadJournal, Journal, read_journals, write_journal
@@ -191,6 +191,7 @@ Examples:
   minikafka sim show b1.jsonl b2.jsonl b3.jsonl --html run.html --from 12 --to 30""",
 )
 @click.argument("seed_or_journal", nargs=-1, required=True)
+@family_option
 @click.option("--html", metavar="FILE", type=OutputFile(), help="Write the replay page to this file.")
 @click.option(
     "--journal", "journal_path", metavar="FILE", type=OutputFile(), help="Write all events to this file, as JSON lines."
@@ -200,6 +201,7 @@ Examples:
 @click.option("--to", "to_s", type=float, metavar="SECONDS", help="Omit steps after this time.")
 def show_command(
     seed_or_journal: tuple[str, ...],
+    family: str,
     html: Path | None,
     journal_path: Path | None,
     partition: str | None,
@@ -210,7 +212,7 @@ def show_command(
 
     Without --html the steps are printed. Times are virtual seconds; of real brokers, seconds since the first event.
     """
-    journal = _journal(seed_or_journal)
+    journal = _journal(seed_or_journal, family)
     if journal_path is not None:
         write_journal(journal.entries, journal_path)
         click.echo(f"{journal_path}: {len(journal.entries):,} entries", err=True)
@@ -229,8 +231,8 @@ def show_command(
         click.echo(f"  {note}", err=True)
 
 
-def _journal(named: tuple[str, ...]) -> Journal:
-    plan = _plan(named)
+def _journal(named: tuple[str, ...], family: str) -> Journal:
+    plan = _plan(named, family)
     if plan is not None:
         journal, report = RecordedRun(plan).recorded()
         click.echo(report.render().splitlines()[0], err=True)
@@ -243,12 +245,12 @@ def _journal(named: tuple[str, ...]) -> Journal:
         raise Misuse(f"{error.filename}: {error.strerror}; a seed is a number") from error
 
 
-def _plan(named: tuple[str, ...]) -> Plan | None:
+def _plan(named: tuple[str, ...], family: str) -> Plan | None:
     """The plan of a seed, or of a plan's file; None: journals are meant."""
     if len(named) != 1:
         return None
     if named[0].isascii() and named[0].isdigit():
-        return plan_of(int(named[0]))
+        return FAMILIES[family](int(named[0]))
     path = Path(named[0])
     if path.suffix != ".json" or not path.is_file():
         return None
@@ -357,7 +359,13 @@ def _sums(each: ApiTraffic) -> dict[str, float]:
 
 
 EXAMPLES: Final = {
-    "run": ("sim run --seeds 100", "sim run --seed 7", "sim run --seeds 1000 -o json", "sim run loss.json"),
+    "run": (
+        "sim run --seeds 100",
+        "sim run --seed 7",
+        "sim run --family transactions --seeds 100",
+        "sim run --seeds 1000 -o json",
+        "sim run loss.json",
+    ),
     "shrink": ("sim shrink --seed 7 --out small.json", "sim shrink loss.json"),
 }
 

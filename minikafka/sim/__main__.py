@@ -4,6 +4,7 @@
     shrink --seed N | PLAN.json [--out FILE]
     show --seed N | PLAN.json [--events] [--trace]
 
+Each takes --family NAME: seeds of another family of plans, such as ``transactions``.
 ``run -o json`` prints {"seeds","violations","seeds_per_second","virtual_over_real","marks"}, and more about the pace.
 """
 
@@ -16,18 +17,20 @@ from typing import Final
 
 import click
 
-from minikafka.sim.campaign import Campaign, Progress, Task, interruptible, run_tasks
+from minikafka.sim.campaign import ALL_PLANS, Campaign, Progress, Task, interruptible, run_tasks
 from minikafka.sim.plan import Plan
 from minikafka.sim.plan_file import read_plan
 from minikafka.sim.run import Run, run
-from minikafka.sim.seeds import plan_of
+from minikafka.sim.seeds import FAMILIES
 from minikafka.sim.shrink import PlanPasses, shrink
+
+PLAIN: Final = "plain"
 
 INTERRUPTED: Final = 130
 """Exit code after Ctrl-C, as shells have it."""
 
 
-def _tasks(seed: int | None, seeds: int | None, start: int, files: tuple[str, ...], *, plain: bool) -> list[Task]:
+def _tasks(seed: int | None, seeds: int | None, start: int, files: tuple[str, ...], family: str) -> list[Task]:
     if seed is not None and seeds is not None:
         raise click.UsageError("--seed is one, --seeds are so many from --start on: keep one of them")
     numbers = [seed] if seed is not None else range(start, start + (seeds or 0))
@@ -35,16 +38,25 @@ def _tasks(seed: int | None, seeds: int | None, start: int, files: tuple[str, ..
         read_plan(Path(name))  # before the first of them is run
     if seeds is not None and seeds < 1 and not files:
         raise click.UsageError(f"--seeds {seeds}: at least 1 is needed")
-    tasks = [Task(file=name) for name in files] + [Task(seed=number, plain=plain) for number in numbers]
+    tasks = [Task(file=name) for name in files] + [Task(seed=number, family=family) for number in numbers]
     if not tasks:
         raise click.UsageError("say --seed N, --seeds N, or name a plan's file")
     return tasks
 
 
-def _one_plan(seed: int | None, file: str | None) -> Plan:
+def _one_plan(seed: int | None, file: str | None, family: str) -> Plan:
     if (seed is None) == (file is None):
         raise click.UsageError("say either --seed N or a plan's file")
-    return plan_of(seed) if seed is not None else read_plan(Path(str(file)))
+    return FAMILIES[family](seed) if seed is not None else read_plan(Path(str(file)))
+
+
+family_option = click.option(
+    "--family",
+    type=click.Choice(tuple(FAMILIES)),
+    default=ALL_PLANS,
+    show_default=True,
+    help="Family of the plans that seeds name.",
+)
 
 
 # `-h` as everywhere: click keeps a command's help option as its first caller has it, and `minikafka sim` shares these.
@@ -58,7 +70,8 @@ def main() -> None:
 @click.option("--seed", type=int, help="Run the plan of this seed.")
 @click.option("--seeds", type=int, help="Number of seeds to run.")
 @click.option("--start", type=int, default=0, show_default=True, help="First of the --seeds.")
-@click.option("--plain", is_flag=True, help="Three brokers, 200 operations, ten faults, and nothing else.")
+@family_option
+@click.option("--plain", is_flag=True, help="The same as --family plain: three brokers, 200 operations, ten faults.")
 @click.option(
     "--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Number of processes that run seeds."
 )
@@ -75,13 +88,16 @@ def run_command(
     seed: int | None,
     seeds: int | None,
     start: int,
+    family: str,
     jobs: int,
     output: str,
     *,
     plain: bool,
 ) -> None:
     """Run plans; exit 1 when a promise was broken, 130 after Ctrl-C. How far it is stands on stderr."""
-    tasks = _tasks(seed, seeds, start, files, plain=plain)
+    if plain and family not in (ALL_PLANS, PLAIN):
+        raise click.UsageError(f"--plain is --family {PLAIN}, but --family {family} was given too: keep one of them")
+    tasks = _tasks(seed, seeds, start, files, PLAIN if plain else family)
     campaign, progress = Campaign(jobs), Progress(len(tasks), sys.stderr)
     with interruptible(campaign):
         for task, done in zip(tasks, run_tasks(tasks, jobs), strict=True):
@@ -98,11 +114,12 @@ def run_command(
 @main.command("shrink")
 @click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False))
 @click.option("--seed", type=int, help="The plan of this seed, instead of FILE.")
+@family_option
 @click.option("--runs", type=int, default=300, show_default=True, help="Maximum number of runs.")
 @click.option("--out", type=click.Path(dir_okay=False), help="Write the plan here, instead of printing it.")
-def shrink_command(file: str | None, seed: int | None, runs: int, out: str | None) -> None:
+def shrink_command(file: str | None, seed: int | None, family: str, runs: int, out: str | None) -> None:
     """Cut a failing plan down to what its failure needs."""
-    plan = _one_plan(seed, file)
+    plan = _one_plan(seed, file, family)
     try:
         plan, name = shrink(plan, lambda candidate: run(candidate).failure, runs_max=runs)
     except PlanPasses as error:
@@ -118,11 +135,12 @@ def shrink_command(file: str | None, seed: int | None, runs: int, out: str | Non
 @main.command("show")
 @click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False))
 @click.option("--seed", type=int)
+@family_option
 @click.option("--events", is_flag=True, help="Run it and print every event.")
 @click.option("--trace", is_flag=True, help="Run it and print every step.")
-def show_command(file: str | None, seed: int | None, *, events: bool, trace: bool) -> None:
+def show_command(file: str | None, seed: int | None, family: str, *, events: bool, trace: bool) -> None:
     """Print a plan, or what happens when it runs."""
-    plan = _one_plan(seed, file)
+    plan = _one_plan(seed, file, family)
     if not events and not trace:
         click.echo(plan.to_json())
         return

@@ -23,7 +23,10 @@ from minikafka.sim.plan import Plan
 from minikafka.sim.plan_file import read_plan
 from minikafka.sim.report import Report
 from minikafka.sim.run import run
-from minikafka.sim.seeds import plain_plan_of, plan_of
+from minikafka.sim.seeds import FAMILIES
+
+ALL_PLANS: Final = "all"
+"""The family of ``sim run`` unless another one is named."""
 
 REDRAWN_EVERY_S: Final = 0.25
 """The line of progress on a screen."""
@@ -34,22 +37,22 @@ TOLD_EVERY_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One plan to run: a kept one's file, or a seed."""
+    """One plan to run: a kept one's file, or a seed of a family."""
 
     seed: int = 0
-    plain: bool = False
+    family: str = ALL_PLANS
     file: str = ""
 
     def plan(self) -> Plan:
         """Read it, or draw it."""
         if self.file:
             return read_plan(Path(self.file))
-        return plain_plan_of(self.seed) if self.plain else plan_of(self.seed)
+        return FAMILIES[self.family](self.seed)
 
     @property
     def replay(self) -> str:
         """The command that runs it again."""
-        what = self.file or f"--seed {self.seed}{' --plain' if self.plain else ''}"
+        what = self.file or f"--seed {self.seed}{'' if self.family == ALL_PLANS else f' --family {self.family}'}"
         return f"python -m minikafka.sim run {what}"
 
 

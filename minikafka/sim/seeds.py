@@ -14,7 +14,7 @@ time as in production, and an event costs the simulator no more. A plan that was
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any, Final
@@ -119,6 +119,16 @@ def long_transaction_plan_of(seed: int) -> Plan:
 def transaction_message_plan_of(seed: int) -> Plan:
     """Of the same family, with faults of single messages: markers, EndTxn, the partitions of transactions."""
     return slower(with_struck_messages(_transactor_plan(seed), Random(f"{seed}/plan/transactions/messages")))
+
+
+FAMILIES: Final[Mapping[str, Callable[[int], Plan]]] = {
+    "all": plan_of,
+    "plain": plain_plan_of,
+    "transactions": transactor_plan_of,
+    "long-transactions": long_transaction_plan_of,
+    "transaction-messages": transaction_message_plan_of,
+}
+"""By the name that ``sim run --family`` takes."""
 
 
 def _transactor_plan(seed: int) -> Plan:

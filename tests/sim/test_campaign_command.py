@@ -17,12 +17,13 @@ import pytest
 from click.testing import CliRunner
 
 from minikafka.cli.root import root
+from minikafka.sim import campaign as campaign_of_seeds
 from minikafka.sim.__main__ import INTERRUPTED, main
 from minikafka.sim.campaign import REDRAWN_EVERY_S, TOLD_EVERY_S, Campaign, Done, Progress, Task, run_task
 from minikafka.sim.plan import Fault, Plan
 from minikafka.sim.plan_file import read_plan
 from minikafka.sim.report import Report
-from minikafka.sim.seeds import FAULTS, OPERATIONS, plain_plan_of, plan_of
+from minikafka.sim.seeds import FAMILIES, FAULTS, OPERATIONS, plain_plan_of, plan_of
 
 SMALL = Plan(seed=1)
 PACE = {
@@ -110,9 +111,32 @@ def test_plain_plans_are_what_the_issue_names_its_pace_for() -> None:
 
 def test_a_plain_seed_names_itself_so() -> None:
     """What a failure prints runs the same plan again."""
-    assert Task(seed=7, plain=True).plan() == plain_plan_of(7)
-    assert Task(seed=7, plain=True).replay == "python -m minikafka.sim run --seed 7 --plain"
+    assert Task(seed=7, family="plain").plan() == plain_plan_of(7)
+    assert Task(seed=7, family="plain").replay == "python -m minikafka.sim run --seed 7 --family plain"
     assert Task(file="kept.json").replay == "python -m minikafka.sim run kept.json"
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_each_family_is_chosen_by_name(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Issue 17: thousands of seeds with transactions alone."""
+    played: list[Plan] = []
+
+    def run_nothing(plan: Plan) -> Report:
+        played.append(plan)
+        return Report(plan=plan)
+
+    monkeypatch.setattr(campaign_of_seeds, "run", run_nothing)
+    result = CliRunner().invoke(main, ["run", "--family", family, "--seeds", "2", "--start", "5"])
+    assert result.exit_code == 0, result.output
+    assert played == [FAMILIES[family](5), FAMILIES[family](6)]
+    assert all(bool(plan.transactors) for plan in played) or "transaction" not in family
+
+
+def test_plain_and_another_family_contradict_each_other() -> None:
+    """The error names both."""
+    result = CliRunner().invoke(main, ["run", "--family", "transactions", "--plain", "--seed", "1"])
+    assert result.exit_code == 2
+    assert "--plain is --family plain, but --family transactions was given too" in result.output
 
 
 def test_progress_on_a_screen_is_one_line_that_goes_away() -> None:
@@ -164,7 +188,7 @@ def test_ctrl_c_ends_all_processes_and_sums_up(jobs: int) -> None:
 
 def test_a_task_is_a_plan_and_its_price() -> None:
     """What a process hands back."""
-    ran = run_task(Task(seed=5, plain=True))
+    ran = run_task(Task(seed=5, family="plain"))
     assert ran.report.plan.seed == 5
     assert ran.report.ok
     assert ran.cpu_s > 0
