@@ -70,6 +70,9 @@ METADATA_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 METADATA_LOG_CONFIG = TopicConfig(retention_ms=-1, max_message_bytes=100 * MIB)
 """Snapshots alone shorten the metadata log, and the quorum bounds its batches itself."""
 
+BETWEEN_TURNS_S = 0.001
+"""What other tasks get between two turns that make new replicas; a timer, so that the simulator too lets others run."""
+
 
 class Broker:
     """One incarnation of one broker; :meth:`start` and :meth:`stop` once each."""
@@ -94,6 +97,7 @@ class Broker:
         self._has_caught_up = False
         self._image_of_roles = MetadataImage()
         """What the replicas were last brought to."""
+        self._is_taking_up = False
         self._listeners = Listeners(config)
         self.access = self._make_access(config)
         """What clients may do; None: everything."""
@@ -472,8 +476,25 @@ class Broker:
             self.replicas.apply(old, image)
         except (DiskFailed, DiskFull, KafkaStorageError) as error:
             self._fail_in_order(str(error))
-        self.groups.on_image(old, image)
-        self.transactions.on_image(image)
+        self._coordinate(old, image)
+        if self.replicas.has_more_to_take_up and not self._is_taking_up:
+            self._is_taking_up = True
+            self._tasks.spawn(self._take_up_rest(), "take-up")
+
+    def _coordinate(self, old: MetadataImage, new: MetadataImage) -> None:
+        """After the replicas took their roles."""
+        self.groups.on_image(old, new)
+        self.transactions.on_image(new)
+
+    async def _take_up_rest(self) -> None:
+        """New replicas for which the turn of their image had no room."""
+        while self.replicas.has_more_to_take_up:
+            await asyncio.sleep(BETWEEN_TURNS_S)
+            image = self._image_of_roles
+            self.replicas.take_up_some(image)
+            self._coordinate(image, image)
+        self._is_taking_up = False
+        self._state_moved.set()
 
     def _moved(self) -> None:
         """Something changed that people may wait for."""

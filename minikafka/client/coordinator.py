@@ -19,6 +19,7 @@ from minikafka.errors import (
     UNKNOWN,
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
+    IllegalGeneration,
     InvalidGroupId,
     NetworkException,
     NotCoordinator,
@@ -65,11 +66,28 @@ class Coordinator:
         """How often all brokers were asked in vain."""
 
     async def ask(
-        self, request: Any, *, deadline: float, patience_ms: int | None = None, error_of: ErrorOf = error_in
+        self,
+        request: Any,
+        *,
+        deadline: float,
+        patience_ms: int | None = None,
+        error_of: ErrorOf = error_in,
+        is_current: Callable[[], bool] = lambda: True,
     ) -> Any:
         """The coordinator's answer, whatever error it carries but those that ask to look again.
 
-        ``patience_ms``: how long one attempt may take (default: request_timeout_ms). RequestTimedOut at ``deadline``.
+        Args:
+            request: The request; each attempt sends the same.
+            deadline: When to stop repeating it.
+            patience_ms: How long one attempt may take (default: request_timeout_ms).
+            error_of: What is wrong with a response as a whole.
+            is_current: False once the request speaks for a membership that has ended: it is not repeated then. A
+                coordinator that took over may give out the same generation again, to the same member.
+
+        Raises:
+            RequestTimedOut: At ``deadline``.
+            IllegalGeneration: The membership ended.
+
         An error's outcome is that of all attempts: it is unknown if any attempt may have been written.
         """
         attempts = 0
@@ -95,6 +113,11 @@ class Coordinator:
                     last=error.name,
                 )
             await asyncio.sleep(pause_s)
+            if not is_current():
+                raise IllegalGeneration(
+                    f"{self._named}: the membership ended before a coordinator answered: {error.message}",
+                    outcome=earlier.outcome(error),
+                )
 
     async def locate(self, deadline: float) -> NodeId:
         """Which broker it is. RequestTimedOut when none knows by ``deadline``."""

@@ -112,6 +112,7 @@ class Member:
         self.reached: dict[TopicPartition, tuple[Offset, Epoch]] = {}
         """Where it stood when it was cancelled: the consumer may read something else by hand since."""
         self._is_joining = False
+        self._join_count = 0
         self._awaits_poll = False
         """It joins when the application asks for records, not before: what that works on may be another's by now, and
         would be committed in the name of a member that has the partition again."""
@@ -125,7 +126,7 @@ class Member:
         """For whom a commit speaks now; None: the group goes on without this member."""
         if self.generation == NO_GENERATION:
             return None
-        return Membership(self.member_id, self.generation, self._config.group_instance_id)
+        return Membership(self.member_id, self.generation, self._config.group_instance_id, self._join_count)
 
     # ---------------------------------------------------------------------------------------------- its life
 
@@ -251,6 +252,7 @@ class Member:
             self._is_joining = True
             joined = await self._join()
             self.generation = joined.generation_id
+            self._join_count += 1
             synced = await self._sync(joined)
             self._is_joining = False
             await self._take(Assignment.given(synced.assignment).partitions)

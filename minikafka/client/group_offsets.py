@@ -51,6 +51,8 @@ class Membership(NamedTuple):
     member_id: str = ""
     generation: int = NO_GENERATION
     instance_id: str | None = None
+    join_count: int = 0
+    """How often the member has joined: two generations of one number may be different ones, see Coordinator.ask."""
 
 
 class Spot(NamedTuple):
@@ -152,9 +154,15 @@ class GroupOffsets:
                 for partition, spot in spots.items()
             ),
         )
-        response: OffsetCommitResponse = await self._coordinator.ask(
-            request, deadline=self._deadline(), error_of=_worth_looking_again
-        )
+        try:
+            response: OffsetCommitResponse = await self._coordinator.ask(
+                request,
+                deadline=self._deadline(),
+                error_of=_worth_looking_again,
+                is_current=lambda: self._membership() == member,
+            )
+        except IllegalGeneration as ended:
+            raise self._failed(ended.name, ended.outcome) from ended
         error = error_in(response) or next(filter(None, map(error_in, response.partitions)), None)
         if error is not None:
             error.outcome = outcome_of_all(response)

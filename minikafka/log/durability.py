@@ -99,6 +99,11 @@ class Durability:
         """Is the present content of every small file durable?"""
         return not self._small_files
 
+    @property
+    def all_names_synced(self) -> bool:
+        """Is every small file durable, with its name?"""
+        return not self._small_files and self._folder_synced_changes == self._changes
+
     # ------------------------------------------------------------------------------------- promises
 
     def cut(self, end: Offset) -> None:

@@ -618,6 +618,9 @@ class PartitionLog:
             self.roll()
             if doomed[-1] is held[-1]:
                 return []  # the roll waits for a sync
+        await self._keep_producers(held[len(doomed)].base_offset)
+        if self.is_closed or held[: len(doomed)] != doomed:
+            return []  # cut, restarted or compacted meanwhile: the next round decides anew
         end = doomed[-1].next_offset
         self.raise_start(end)
         await self._durability.save_start()
@@ -628,6 +631,19 @@ class PartitionLog:
             renamed += self._store.delete_oldest()
         self._events("segments_deleted", partition=str(self.partition), count=len(doomed), start=self._start_offset)
         return renamed
+
+    async def _keep_producers(self, base: Offset) -> None:
+        """Before the segments below ``base`` go: a durable snapshot has what idempotent producers wrote last.
+
+        1. A record's response is lost. 2. Its segment is rolled and deleted. 3. Power cut, with the snapshot of the
+        roll not synced. 4. The record's retry would be appended again.
+        """
+        try:
+            self._store.make_snapshot_at(base)
+        except (DiskFull, DiskFailed) as error:
+            raise self._health.failed("snapshot", error) from error
+        if not self._durability.all_names_synced:
+            await self.sync()
 
     # ------------------------------------------------------------------------------------- compaction
 

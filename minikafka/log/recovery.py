@@ -47,7 +47,7 @@ from minikafka.log.names import (
     offsets_in,
 )
 from minikafka.log.producer_replay import replay_producers
-from minikafka.log.producer_state import ProducerState
+from minikafka.log.producer_state import BadSnapshot, ProducerState, parse_snapshot
 from minikafka.log.scan import Damage, FallingEpoch, Misplaced, scan
 from minikafka.log.segment import RELATIVE_MAX, Segment, headers
 from minikafka.log.transaction_index import BadTransactionIndex
@@ -245,14 +245,50 @@ class _Loader:
                 self._remove(f"{self.folder}/{offset_name(offset, RESTARTED)}")
 
     def _finish_deletion(self) -> None:
-        """Segments below the log start may come back, one by one, when the power goes while they are deleted."""
-        below = sum(segment.base_offset <= self.start_offset for segment in self.segments[1:])
+        """Segments below the log start may come back, one by one, when the power goes while they are deleted.
+
+        They go for good, except where the snapshot of the producers as of the next segment did not reach the disk: what
+        idempotent producers wrote last is then read from them again. DeleteRecords waits for no snapshot.
+        """
+        below = self._first_wanted()
+        while below and not self._has_snapshot(self.segments[below].base_offset):
+            below -= 1
         if below:
             self.report.notes.append(f"{below} segments below the log start {self.start_offset} are deleted")
-            for segment in self.segments[:below]:
-                for path in segment.paths:
-                    self._remove(path)
-            del self.segments[:below]
+            self._remove_first(below)
+
+    def _first_wanted(self) -> int:
+        """Number of the segment that holds the log start."""
+        return sum(segment.base_offset <= self.start_offset for segment in self.segments[1:])
+
+    def _has_snapshot(self, offset: Offset) -> bool:
+        name = offset_name(offset, SNAPSHOT)
+        if name not in self.names:
+            return False
+        try:
+            parse_snapshot(self.disk.read_file(f"{self.folder}/{name}"))
+        except BadSnapshot:
+            return False
+        return True
+
+    def _remove_unwanted(self, number: int) -> int:
+        """What comes before segment ``number`` is damaged. Remove the segments below the log start; return their count.
+
+        0: the damage is above the start.
+        """
+        wanted = self._first_wanted()
+        if wanted < number:
+            return 0
+        self._remove_first(wanted)
+        self.trusted_end = max(self.trusted_end, self.segments[0].base_offset)
+        return wanted
+
+    def _remove_first(self, count: int) -> None:
+        for segment in self.segments[:count]:
+            self._close(segment)
+            for path in segment.paths:
+                self._remove(path)
+        del self.segments[:count]
 
     def _check_missing(self, restarts: list[Offset]) -> None:
         """Beyond all that was synced or given up, the first segment shows that the names of earlier ones were lost."""
@@ -308,11 +344,17 @@ class _Loader:
             if is_behind_hole and not self.gaps and any(map(self._shows_gaps, self.segments[number:])):
                 self._note_gaps(before)
             if segment.base_offset < before or (is_behind_hole and not self.gaps):
+                if removed := self._remove_unwanted(number):
+                    number, first_to_scan = 0, max(first_to_scan - removed, 0)
+                    continue
                 reason = f"begins at {segment.base_offset}, the log before it ends at {before}"
                 self._drop(number, reason, keep=is_behind_hole)
                 return
             believed = number < first_to_scan and self._believe(segment, number)
             if not believed and not self._rescan(segment, number):
+                if removed := self._remove_unwanted(number + 1):
+                    number, first_to_scan = 0, max(first_to_scan - removed, 0)
+                    continue
                 keep = bool(self.report.dropped[-1].kept_as)
                 self._drop(number + 1, f"comes after damage at offset {segment.next_offset}", keep=keep)
                 return

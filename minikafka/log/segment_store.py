@@ -7,6 +7,8 @@ decided elsewhere.
 
 from __future__ import annotations
 
+from bisect import insort
+
 from minikafka.config import TopicConfig
 from minikafka.errors import KafkaStorageError
 from minikafka.invariant import invariant
@@ -14,6 +16,7 @@ from minikafka.log.durability import Durability
 from minikafka.log.loaded import LoadedLog
 from minikafka.log.names import CLEANED, DELETED, LOG, RESTARTED, SNAPSHOT, SWAP, offset_name
 from minikafka.log.producer_replay import replay_producers
+from minikafka.log.producer_state import ProducerState
 from minikafka.log.segment import RELATIVE_MAX, Segment
 from minikafka.log.transactions import AbortedTransaction
 from minikafka.ports import Disk
@@ -175,13 +178,23 @@ class SegmentStore:
     def take_snapshot(self) -> None:
         """Producer state up to the end; older snapshots stay only where a segment begins."""
         offset = self.end_offset
-        path = f"{self._folder}/{offset_name(offset, SNAPSHOT)}"
-        self._disk.replace_file(path, self.producers.to_snapshot())
-        self._durability.replaced(path)
+        self._write_snapshot(offset, self.producers)
         bases = {segment.base_offset for segment in self.segments}
         self._keep_snapshots([old for old in self._snapshots if old in bases or old == offset])
+
+    def make_snapshot_at(self, base: Offset) -> None:
+        """Producer state as of a segment's base, unless there is one: an unclean start may have removed it."""
+        if base not in self._snapshots:
+            producers = ProducerState()
+            replay_producers(self._disk, self._folder, self.segments, producers, self._snapshots, end=base)
+            self._write_snapshot(base, producers)
+
+    def _write_snapshot(self, offset: Offset, producers: ProducerState) -> None:
+        path = f"{self._folder}/{offset_name(offset, SNAPSHOT)}"
+        self._disk.replace_file(path, producers.to_snapshot())
+        self._durability.replaced(path)
         if offset not in self._snapshots:
-            self._snapshots.append(offset)
+            insort(self._snapshots, offset)
 
     def remove_snapshots(self, last: Offset) -> None:
         """Remove the snapshots of the producers as of ``last`` and below. If none is left, take one of the end."""

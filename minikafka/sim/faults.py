@@ -22,7 +22,7 @@ from minikafka.sim import message_faults
 from minikafka.sim.cluster import SimCluster, node_name
 from minikafka.sim.message_faults import HOLD, KILL_GRANTING_VOTER, MESSAGE_FAULTS, Matching
 from minikafka.sim.plan import FSYNC, Fault, Plan
-from minikafka.sim.rot import Rot
+from minikafka.sim.rot import LOOK_S, Rot
 from minikafka.sim.verdicts import Drop, Message, Verdict
 from minikafka.sim.whom import CLIENT, CLIENT_END, End, Standing, View, links_of, nodes_of, with_any_client
 from minikafka.sim.world import Event
@@ -113,9 +113,21 @@ class Faults:
             disk.forgive()
             cluster.resume(node)
             if node in self._stopping and node in cluster.living():
+                if self._nobody_may_die():
+                    self._restart_when_ended(node, STOP_S_MAX * self._plan.pace)
+                    continue
                 cluster.crash(node)
             self.restart_if_stopped(node)
         self.rot.call_the_operator()
+
+    def _restart_when_ended(self, node: NodeId, patience_s: float) -> None:
+        """Start a process again that is stopping: killed it would be one loss too many."""
+        cluster = self._cluster
+        if node in cluster.living() and not cluster.brokers[node]._stopped.is_set() and patience_s > 0:
+            self._at(cluster.sim.loop.time() + LOOK_S, lambda: self._restart_when_ended(node, patience_s - LOOK_S))
+            return
+        cluster.crash(node)
+        self.restart_if_stopped(node)
 
     def restart_if_stopped(self, node: NodeId) -> None:
         """Start a process that has ended, by itself or by a fault; an operator starts his own."""
@@ -171,12 +183,18 @@ class Faults:
 
     def _is_spared(self, fault: Fault, nodes: tuple[NodeId, ...], mark: str) -> bool:
         """While a machine that lost what it had is not whole again no other process dies: it is stopped and resumed."""
-        if self._damaged and (self._wiped or self._plan.policy != FSYNC):
-            if not self._cluster.is_settled():
-                self._stand_still(fault, tuple(node for node in nodes if node not in self._damaged), mark)
-                return True
-            self._damaged.clear()
-            self._wiped = False
+        if self._nobody_may_die():
+            self._stand_still(fault, tuple(node for node in nodes if node not in self._damaged), mark)
+            return True
+        return False
+
+    def _nobody_may_die(self) -> bool:
+        if not self._damaged or not (self._wiped or self._plan.policy != FSYNC):
+            return False
+        if not self._cluster.is_settled():
+            return True
+        self._damaged.clear()
+        self._wiped = False
         return False
 
     def _stand_still(self, fault: Fault, nodes: tuple[NodeId, ...], mark: str) -> None:

@@ -331,12 +331,22 @@ class Transactors:
         found = [each for reader in readers for each in anomalies(processes, held, reader.seen)]
         for name, what in dict.fromkeys(found):
             self._report(name, what)
-        for name, processes_of in self._processes.items():
-            for number, process in enumerate(processes_of):
-                self._judge_death(process, has_rival=number + 1 < len(processes_of) or name in self._timed_out)
+        for process in self._every():
+            self._judge_death(process)
 
-    def _judge_death(self, process: Transactor, *, has_rival: bool) -> None:
-        """Only a successor or a timeout fences a producer, and it keeps its producer id for as long as it lives."""
+    def _judge_death(self, process: Transactor) -> None:
+        """Only a rival or a timeout fences a producer, and it keeps its producer id for as long as it lives.
+
+        A rival is whoever initialized later, or may have. It may have begun earlier: it was paused meanwhile.
+        """
         error = process.died_of
-        if error is not None and not (has_rival and isinstance(error, (ProducerFenced, InvalidProducerEpoch))):
+        if error is None:
+            return
+        rivals = [
+            each
+            for each in self._processes[process.transactional_id]
+            if each is not process and each.known.initialized_s >= process.known.initialized_s
+        ]
+        is_fenced = isinstance(error, (ProducerFenced, InvalidProducerEpoch))
+        if not is_fenced or not (rivals or process.transactional_id in self._timed_out):
             self._report("producer_fenced_by_nobody", f"{process.process} died of {error!r}")

@@ -10,7 +10,9 @@ import pytest
 from minikafka.client.caller import Caller
 from minikafka.client.consumer import Consumer
 from minikafka.client.coordinator import Coordinator
+from minikafka.client.group_offsets import GroupOffsets, Membership, Spot
 from minikafka.client.metadata import Metadata
+from minikafka.client.positions import Positions
 from minikafka.client.producer import Producer
 from minikafka.client.settings import ConsumerConfig, ProducerConfig
 from minikafka.client.structs import CommitFailed, LogTruncation, NoOffsetForPartition, OffsetAndTimestamp
@@ -453,6 +455,44 @@ def test_join_held_by_a_lost_coordinator_is_sent_to_its_successor(moves: bool):
         assert await coordinator.ask(request, deadline=600.0, patience_ms=305_000) == joined
         assert len(cluster.named("JoinGroup")) == (2 if moves else 1)
         assert (loop.time() < 15.0) == moves
+        await metadata.stop()
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("first", "outcome"), [(RESET_ANSWER, UNKNOWN), (RESET_REQUEST, UNKNOWN), (UNREACHABLE, NOT_WRITTEN)]
+)
+def test_a_commit_is_not_repeated_once_its_member_has_joined_again(first: Any, outcome: str):
+    """A coordinator that takes over before a generation's assignment is committed gives the same number out again.
+
+    The member has the same id in it, so that only the member knows that its old commit is not of this generation.
+    """
+
+    async def story():
+        cluster = FakeCluster()
+        memberships = [Membership("m", 4, None, 1)]
+        coordinated(cluster, 0)
+
+        def lost(_node: int, api: str, _request: Any) -> Any:
+            if api != "OffsetCommit":
+                return None
+            memberships[:] = [Membership("m", 4, None, 2)]
+            return first
+
+        cluster.faults.append(lost)
+        cluster._on_OffsetCommit = lambda _node, _request: g.OffsetCommitResponse()  # type: ignore[attr-defined]
+        config = ConsumerConfig(bootstrap_servers=BOOTSTRAP, group_id="g")
+        metadata = Metadata(config, cluster.world, Caller(cluster.world))
+        await metadata.start(10.0)
+        coordinator = Coordinator("g", config, cluster.world, metadata)
+        offsets = GroupOffsets(
+            config, cluster.world, coordinator, Positions(reset_policy="earliest"), lambda: memberships[0]
+        )
+        with pytest.raises(CommitFailed) as caught:
+            await offsets.commit({T0: Spot(7)})
+        assert caught.value.outcome == outcome
+        assert len(cluster.named("OffsetCommit")) == 1
         await metadata.stop()
 
     play(story)

@@ -226,7 +226,7 @@ def test_the_table_has_the_pages_values(journal: Journal):
 @pytest.mark.parametrize("option", ["--html", "--journal"])
 def test_show_checks_its_paths_before_it_runs(option, tmp_path, monkeypatch):
     """A run may take a minute: a path that cannot be written is an error before it, not after it."""
-    monkeypatch.setattr("minikafka.cli.sim.plan_of", lambda _seed: pytest.fail("the seed was run"))
+    monkeypatch.setattr("minikafka.cli.sim.RecordedRun", lambda _plan: pytest.fail("the seed was run"))
     for path, reason in ((tmp_path / "none" / "run.html", "there is no directory"), (tmp_path, "is a directory")):
         result = CliRunner().invoke(root, ["sim", "show", "7", option, str(path)])
         assert result.exit_code == 2

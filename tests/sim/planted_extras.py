@@ -56,11 +56,11 @@ def taken_as_it_is(data: Any) -> RecordBatch:
 def whatever_lies_there(original: Callable[..., Any]) -> Callable[..., Any]:
     """The log of a topic that had this name is taken for this topic's."""
 
-    def host(self: ReplicaManager, name: TopicPartition, topic: Any) -> Any:
+    def host(self: ReplicaManager, name: TopicPartition, topic: Any, config: Any) -> Any:
         log = self.logs.get(name)
         if log is not None:
             log.topic_id = topic.topic_id
-        return original(self, name, topic)
+        return original(self, name, topic, config)
 
     return host
 

@@ -158,6 +158,11 @@ def what_comes_back_stays(self: recovery._Loader) -> None:
     """``_Loader._finish_deletion`` without the deletion."""
 
 
+def nothing_is_unwanted(self: recovery._Loader, number: int) -> int:
+    """``_Loader._remove_unwanted`` without the removal."""
+    return 0
+
+
 def with_deletions(seed: int) -> Plan:
     """Power cuts while several segments are deleted at a time."""
     drawn = short_logs(plan_of(seed, kinds=("power_cut", "power_cut_all")), Random(f"{seed}/deletions"))
@@ -257,7 +262,10 @@ SURVIVORS = (
         name="deletions_not_finished",
         story="segments below the log's start that a power cut brings back stay, and the gap behind them cuts the log",
         caught_by=("recovered_less_than_promised", *LOSS),
-        patches=[(recovery._Loader, "_finish_deletion", what_comes_back_stays)],
+        patches=[
+            (recovery._Loader, "_finish_deletion", what_comes_back_stays),
+            (recovery._Loader, "_remove_unwanted", nothing_is_unwanted),
+        ],
         seed=0,
         make=with_deletions,
         drawn="short_logs",

@@ -1,0 +1,149 @@
+"""What idempotent producers wrote last outlives the records from which it was known (KIP-98, KIP-360).
+
+A broker that forgets it appends a retry again: a duplicate, although the producer was promised that there is none.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minikafka.log.log_directory import LogDirectory
+from minikafka.log.partition_log import PartitionLog
+from tests.rules.log_words import TIME, fill, from_producer
+from tests.rules.memory_disk import MemoryDisk, run
+from tests.rules.test_log_directory import ORDERS, SMALL, TOPIC_ID, opened
+
+LONG_AFTER = TIME + 8 * 86_400_000
+"""Retention lets all go by then."""
+
+BATCH_SIZE = from_producer(7, 0, "0").size
+
+SEEDS = st.integers(0, 2**32)
+
+
+def with_synced_records(disk: MemoryDisk) -> tuple[LogDirectory, PartitionLog]:
+    """Producer 7 has written sequences 0 to 2 at offsets 0, 1 and 2, and a sync covers them."""
+    directory = opened(disk)
+    log = directory.create(ORDERS, topic_id=TOPIC_ID, config=SMALL)
+    for sequence in range(3):
+        log.append_as_leader(from_producer(7, sequence, f"{sequence}"), leader_epoch=0, wall_ms=TIME)
+    run(log.sync())
+    return directory, log
+
+
+def after_power_cut(disk: MemoryDisk, seed: int) -> PartitionLog:
+    disk.power_cut(Random(seed))
+    return opened(disk).logs[ORDERS]
+
+
+def delete(log: PartitionLog, high_watermark: int) -> None:
+    run(log.delete_segments(log.expired_segments(LONG_AFTER, high_watermark)))
+
+
+def remove_snapshots(disk: MemoryDisk) -> None:
+    for name in disk.names("orders-0"):
+        if name.endswith(".snapshot"):
+            disk.remove(f"orders-0/{name}")
+
+
+@given(SEEDS)
+def test_the_active_segment_expires_and_the_power_goes(seed: int) -> None:
+    """Its roll makes a snapshot of the producers, which is synced before the segment goes."""
+    disk = MemoryDisk()
+    _, log = with_synced_records(disk)
+    delete(log, 3)
+    log = after_power_cut(disk, seed)
+    assert log.start_offset == log.end_offset == 3
+    assert log.producers.last_sequences() == {7: (0, 2)}
+
+
+@given(SEEDS, st.integers(1, 40), st.booleans())
+def test_the_power_goes_in_the_midst_of_the_deletion(seed: int, steps: int, checkpoint: bool) -> None:
+    """KIP-98: the segment goes after the snapshot is durable, whichever step the power cut interrupts."""
+    disk = MemoryDisk()
+    directory, log = with_synced_records(disk)
+    if checkpoint:
+        run(directory.checkpoint_recovery_points())
+    disk.held = True
+    deletion = log.delete_segments(log.expired_segments(LONG_AFTER, 3))
+    try:
+        for _ in range(steps):
+            deletion.send(None)
+    except StopIteration:
+        pass
+    else:
+        deletion.close()
+    disk.held = False
+    log = after_power_cut(disk, seed)
+    assert log.end_offset == 3
+    assert log.producers.last_sequences() == {7: (0, 2)}
+
+
+@given(SEEDS)
+def test_records_are_deleted_behind_an_unsynced_roll(seed: int) -> None:
+    """DeleteRecords only moves the start: the segment is removed when the log is opened, unless it is still needed."""
+    disk = MemoryDisk()
+    directory, log = with_synced_records(disk)
+    log.roll()
+    fill(log, "not synced")
+    log.raise_start(3)
+    run(directory.checkpoint_start_offsets())
+    log = after_power_cut(disk, seed)
+    assert log.start_offset == 3
+    assert log.producers.last_sequences() == {7: (0, 2)}
+
+
+@given(SEEDS, SEEDS)
+def test_two_power_cuts(seed: int, second: int) -> None:
+    """What was opened after the first one is as good as what was written before it."""
+    disk = MemoryDisk()
+    directory, log = with_synced_records(disk)
+    fill(log, *"abcdefghijkl")
+    run(log.sync())
+    run(directory.checkpoint_recovery_points())
+    log = after_power_cut(disk, seed)
+    delete(log, 8)
+    assert 3 < log.start_offset < log.end_offset == 15
+    log = after_power_cut(disk, second)
+    assert 3 < log.start_offset < log.end_offset == 15
+    assert log.producers.last_sequences() == {7: (0, 2)}
+
+
+def test_a_log_without_snapshots_gets_one_before_its_segments_go() -> None:
+    """An unclean start removes those above the recovery point."""
+    disk = MemoryDisk()
+    _, log = with_synced_records(disk)
+    fill(log, *"abcdefghijkl")
+    run(log.sync())
+    remove_snapshots(disk)
+    log = opened(disk).logs[ORDERS]
+    delete(log, 8)
+    log = opened(disk).logs[ORDERS]
+    assert 3 < log.start_offset < log.end_offset == 15
+    assert log.producers.last_sequences() == {7: (0, 2)}
+
+
+@given(SEEDS)
+def test_a_damaged_segment_below_the_start_costs_nothing_above_it(seed: int) -> None:
+    """It is kept for its producers alone; where it cannot be read, the log begins behind it."""
+    random = Random(seed)
+    disk = MemoryDisk()
+    directory, log = with_synced_records(disk)
+    fill(log, *"abcdefghijkl")
+    log.raise_start(9)
+    run(log.sync())
+    run(directory.checkpoint_start_offsets())
+    first, *_ = (segment for segment in sorted(disk.names("orders-0")) if segment.endswith(".log"))
+    path = f"orders-0/{first}"
+    data = bytearray(disk.read_file(path))
+    at = random.choice(
+        [at for at in range(BATCH_SIZE) if at not in range(12, 16)]
+    )  # no checksum covers the leader epoch
+    data[at] ^= 1 << random.randrange(8)
+    disk.replace_file(path, bytes(data))
+    remove_snapshots(disk)
+    log = opened(disk).logs[ORDERS]
+    assert (log.start_offset, log.end_offset) == (9, 15)
