@@ -10,6 +10,8 @@ from minikafka.broker.api.producer_ids import ProducerIds
 from minikafka.broker.replica_manager import ReplicaManager
 from minikafka.client import positions
 from minikafka.client.admin import AdminClient
+from minikafka.client.coordinator import Coordinator
+from minikafka.errors import UNKNOWN
 from minikafka.log import partition_log
 from minikafka.log.log_directory import LogDirectory
 from minikafka.log.partition_log import PartitionLog
@@ -21,9 +23,16 @@ from minikafka.sim.seeds import plan_of
 from minikafka.types import TopicPartition
 from minikafka.wire.batch import RecordBatch
 from minikafka.wire.messages import InitProducerIdResponse, MetadataRequest
+from tests.clients.fake_cluster import RESET_ANSWER
 from tests.clients.test_admin import test_a_broker_that_knows_less_is_no_witness as stale_is_no_witness
+from tests.clients.test_consumer import (
+    test_a_commit_is_not_repeated_once_its_member_has_joined_again as not_repeated,
+)
 from tests.rules.test_log_directory import (
     test_a_topic_created_anew_has_no_checkpoints_of_its_predecessor as no_checkpoints_of_its_predecessor,
+)
+from tests.rules.test_producers_after_deletion import (
+    test_a_log_without_snapshots_gets_one_before_its_segments_go as snapshot_before_segments_go,
 )
 from tests.sim.bug import Bug
 from tests.sim.planted import LOSS, Planted
@@ -63,6 +72,19 @@ def whatever_lies_there(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(self, name, topic, config)
 
     return host
+
+
+async def no_snapshot(self: PartitionLog, base: int) -> None:
+    """``PartitionLog._keep_producers`` without the snapshot."""
+
+
+def for_any_membership(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A request is repeated whoever its sender is by now."""
+
+    async def ask(self: Coordinator, request: Any, **options: Any) -> Any:
+        return await original(self, request, **{**options, "is_current": lambda: True})
+
+    return ask
 
 
 def names_stay(self: LogDirectory, partition: TopicPartition) -> None:
@@ -139,6 +161,13 @@ EXTRA_CLUSTERS = (
 )
 
 
+def commit_is_not_repeated() -> None:
+    not_repeated(RESET_ANSWER, UNKNOWN)
+
+
+commit_is_not_repeated.__name__ = not_repeated.__name__
+
+
 def _drilled(area: str, name: str, story: str, patch: tuple[Any, str, Any], told_in: Callable[[], None]) -> Bug:
     return Bug(name=name, source="ours", area=area, story=story, patches=(patch,), ground="drill", told_in=told_in)
 
@@ -178,5 +207,19 @@ EXTRA_DRILLS = (
         "a broker that has just started, and knows no topic, proves a deletion (ours, found by seed 1448)",
         (AdminClient, "_witnessed", anybody),
         stale_is_no_witness,
+    ),
+    _drilled(
+        "log recovery",
+        "producers_go_with_their_segments",
+        "retention deletes records without a snapshot of their producers (KIP-98; ours, found by seed 910300075)",
+        (PartitionLog, "_keep_producers", no_snapshot),
+        snapshot_before_segments_go,
+    ),
+    _drilled(
+        "groups",
+        "commits_outlive_their_membership",
+        "a commit is repeated into a generation that was given out twice (ours, found by seed 911000012)",
+        (Coordinator, "ask", for_any_membership(Coordinator.ask)),
+        commit_is_not_repeated,
     ),
 )
