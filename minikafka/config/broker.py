@@ -638,6 +638,12 @@ class BrokerConfig:
         return found[0]
 
     @property
+    def clients_listener(self) -> Listener:
+        """The first listener that is for clients alone; that of brokers, if there is none."""
+        own = self.inter_broker_listener
+        return next((each for each in self.client_listeners if each.name != own.name), own)
+
+    @property
     def internal_listeners(self) -> frozenset[str]:
         """Names of the listeners at which brokers and controllers call each other."""
         clients = {each.name for each in self.client_listeners} - {self.inter_broker_listener.name}

@@ -98,6 +98,11 @@ class BrokerFiles:
         return self.path.parent
 
     @property
+    def clients(self) -> Address:
+        """The address of the listener of clients; that of brokers, if they share one."""
+        return self.config().clients_listener.address
+
+    @property
     def log_path(self) -> Path:
         """Where the process's standard error goes."""
         return self.folder / "broker.log"
@@ -128,6 +133,11 @@ class ClusterFiles:
     def bootstrap(self) -> str:
         """``host:port`` of all brokers, with commas."""
         return ",".join(str(broker.address) for broker in self.brokers)
+
+    @property
+    def clients_bootstrap(self) -> str:
+        """``host:port`` of the listeners of clients of all brokers, with commas."""
+        return ",".join(str(broker.clients) for broker in self.brokers)
 
     @property
     def voters(self) -> str:
@@ -161,8 +171,9 @@ def prepare(
 
     ``config`` goes into each broker's file, also of an existing cluster. ``base_port`` is broker 1's port and the
     others follow; 0: a new cluster gets the ports from ``preferred_port`` on if all of them are free, else any free
-    ones. ``protocol``: PLAINTEXT, or SSL, for which ``config`` has certificates; empty: that of the files, or
-    PLAINTEXT. Raises InvalidConfig, and then nothing was written.
+    ones. ``protocol``: that of clients, for which ``config`` has what it needs; with a SASL protocol each broker has a
+    listener BROKERS, and one CLIENTS on any free port. Empty: that of the files, or PLAINTEXT. Raises InvalidConfig,
+    and then nothing was written.
     """
     config = _as_text(config)
     for name in sorted(OWNED & config.keys()):
@@ -176,11 +187,12 @@ def prepare(
                 f"{data_dir} holds a cluster of {len(found)} broker{'s' * (len(found) != 1)}: start it with --brokers "
                 f"{len(found)}, or choose another directory"
             )
-        uses_tls = found[0].config().brokers_use_tls
-        if protocol and uses_tls is not (protocol == "SSL"):
+        own = found[0].config()
+        used = own.protocol_of(own.clients_listener.name)
+        if protocol and protocol != used:
             raise InvalidConfig(
-                f"the brokers in {data_dir} call each other {'with' if uses_tls else 'without'} TLS: start them with "
-                f"tls={uses_tls}, or choose another directory"
+                f"clients connect to the brokers in {data_dir} with {used}, not {protocol}: start them with "
+                f"security_protocol='{used}', or choose another directory"
             )
         cluster = _adopt(found, ports, base_port=base_port, config=config)
     else:
@@ -265,7 +277,8 @@ def _adopt(found: list[BrokerFiles], ports: Ports, *, base_port: int, config: Ma
         )
     brokers = []
     for broker in found:
-        ports.take(broker.address.port, advice="choose another data directory (a cluster keeps its ports)")
+        for address in {broker.address, broker.clients}:
+            ports.take(address.port, advice="choose another data directory (a cluster keeps its ports)")
         # The folder may have been moved or copied since.
         moved = {"log.dirs": str(broker.folder)}
         brokers.append(BrokerFiles(broker.node_id, broker.path, broker.address, {**broker.settings, **config, **moved}))
@@ -283,7 +296,8 @@ def _lay_out(
         )
     nodes = range(1, brokers + 1)
     addresses = {node: Address(LOOPBACK, ports.take(base_port + node - 1 if base_port else 0)) for node in nodes}
-    return lay_out(data_dir, addresses, config=config, protocol=protocol)
+    clients = {node: Address(LOOPBACK, ports.take()) for node in nodes} if protocol.startswith("SASL_") else None
+    return lay_out(data_dir, addresses, config=config, protocol=protocol, clients=clients)
 
 
 def lay_out(
@@ -293,10 +307,12 @@ def lay_out(
     config: Mapping[str, str],
     logs: str = "",
     protocol: str = "PLAINTEXT",
+    clients: Mapping[NodeId, Address] | None = None,
 ) -> ClusterFiles:
     """The files of a new cluster, unwritten; each broker is a voter and a controller.
 
-    ``logs``: a folder below each broker's own for its logs alone, a disk say.
+    ``logs``: a folder below each broker's own for its logs alone, a disk say. ``clients``: addresses of a listener
+    CLIENTS beside the listener BROKERS; ``config`` has the protocols of both.
     """
     cluster_id = new_cluster_id()
     files = []
@@ -307,7 +323,7 @@ def lay_out(
             "node.id": str(node),
             "process.roles": "broker,controller",
             "controller.quorum.voters": voters_text(addresses),
-            "listeners": f"{protocol}://{address}",
+            "listeners": f"BROKERS://{address},CLIENTS://{clients[node]}" if clients else f"{protocol}://{address}",
             "log.dirs": str(folder / logs),
             **config,
         }
@@ -326,5 +342,7 @@ def _write(broker: BrokerFiles) -> None:
         return
     broker.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = broker.path.with_suffix(".tmp")
+    # Passwords of PLAIN may be in it.
+    temporary.touch(0o600)
     temporary.write_text(text, encoding="iso-8859-1")
     temporary.replace(broker.path)

@@ -68,10 +68,15 @@ class ClusterTls:
             **config,
         }
         if settings.get("authorizer.class.name"):
-            mapping = PrincipalMapping(settings.get("ssl.principal.mapping.rules", "DEFAULT"))
-            try:
-                own = [f"User:{mapping.name(f'CN={name}')}" for name in (BROKER, ADMIN)]
-            except NotAuthenticated as error:
-                raise InvalidConfig(f"{error}; the cluster's own certificates need a rule that matches") from error
+            rules = settings.get("ssl.principal.mapping.rules", "DEFAULT")
+            own = [f"User:{mapped_name(rules, name)}" for name in (BROKER, ADMIN)]
             settings["super.users"] = ";".join([*own, *filter(None, [settings.get("super.users")])])
         return settings
+
+
+def mapped_name(rules: str, name: str) -> str:
+    """Name of the principal of the certificate ``CN=name``. Raises InvalidConfig if no rule matches."""
+    try:
+        return PrincipalMapping(rules).name(f"CN={name}")
+    except NotAuthenticated as error:
+        raise InvalidConfig(f"{error}; the cluster's own certificates need a rule that matches") from error

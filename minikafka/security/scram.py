@@ -144,6 +144,8 @@ class ScramExchange:
         self._nonce = base64.urlsafe_b64encode(entropy(NONCE_SIZE)).decode()
         self._name = ""
         """As the client says it; ``user`` once it is proven."""
+        self._nonces: tuple[str, ...] = ()
+        """Those that the last message may have."""
         self._step = 0
         """Number of messages of the client."""
         self._known: ScramCredential | None = None
@@ -181,6 +183,9 @@ class ScramExchange:
             self._known = None
         used = self._used = self._known or self._credentials.made_up(self._mechanism, self._name)
         self._header, self._nonce = found["header"], found["nonce"] + self._nonce
+        # librdkafka before 2.6.1, which kcat of Debian 12 and of Ubuntu 24.04 uses, repeats its own nonce in front
+        # (librdkafka #4895). The whole nonce that was sent to it follows, and the proof covers it.
+        self._nonces = (self._nonce, found["nonce"] + self._nonce)
         answer = f"r={self._nonce},s={_in_base64(used.salt)},i={used.iterations}"
         self._messages = f"{found['bare']},{answer}"
         return answer
@@ -189,7 +194,7 @@ class ScramExchange:
         found = _FINAL.fullmatch(text)
         if found is None:
             raise LoginFailed("bad_token", self._name)
-        if not hmac.compare_digest(found["nonce"], self._nonce) or _bytes_of(found["header"]) != self._header.encode():
+        if found["nonce"] not in self._nonces or _bytes_of(found["header"]) != self._header.encode():
             raise LoginFailed("bad_token", self._name)
         message = f"{self._messages},{found['without_proof']}".encode()
         proof = _bytes_of(found["proof"])

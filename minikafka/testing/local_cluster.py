@@ -30,9 +30,11 @@ from minikafka.errors import BrokerNotAvailable, InvalidConfig
 from minikafka.events import WARNING
 from minikafka.hosting.cluster_files import BrokerFiles, ClusterFiles, Ports, prepare
 from minikafka.hosting.local_broker import LocalBroker
+from minikafka.hosting.secured import MECHANISM, PLAINTEXT, SCRAM_MECHANISMS, SSL, WITH_TLS, ClusterSecurity
 from minikafka.hosting.temporary import TemporaryFolder
 from minikafka.hosting.tls_files import ADMIN, ClusterTls
 from minikafka.invariant import invariant
+from minikafka.security.scram import ITERATIONS_MIN
 from minikafka.testing.hands import ClusterEvents, ClusterFaults, ClusterWaits, FaultHandle
 from minikafka.types import NodeId
 from minikafka.world.instruments import Instruments, seeded_faults
@@ -51,8 +53,10 @@ class LocalCluster:
 
     ``data_dir`` None: a temporary one (``temporary.py``), removed by ``stop``; nothing in it is synced to disk.
     ``config`` has settings by Kafka's names for every broker. ``log_stream`` gets the brokers' warnings; None: nobody.
-    ``tls``: every connection uses TLS, also between brokers, with certificates that the cluster makes
-    (:attr:`certificates`); without it a cluster in ``data_dir`` is as its files say.
+    ``security_protocol`` is Kafka's word for how clients connect: ``PLAINTEXT``, ``SSL``, ``SASL_PLAINTEXT`` or
+    ``SASL_SSL``. With TLS every connection uses it, also between brokers, with certificates that the cluster makes
+    (:attr:`certificates`). With SASL an authorizer checks every client; the super user ``admin`` and ``users``
+    (passwords by name) can log in with every mechanism. ``tls=True`` is short for ``security_protocol="SSL"``.
     """
 
     def __init__(
@@ -62,6 +66,8 @@ class LocalCluster:
         config: Mapping[str, str] | None = None,
         *,
         log_stream: TextIO | None = None,
+        security_protocol: str = "",
+        users: Mapping[str, str] | None = None,
         tls: bool = False,
     ) -> None:
         self._temporary = TemporaryFolder() if data_dir is None else None
@@ -79,13 +85,15 @@ class LocalCluster:
         """What other threads and loops wait for."""
         self._ends = False
         try:
-            self.certificates: ClusterTls | None = self._certificates() if tls else None
+            protocol = security_protocol or (SSL if tls else PLAINTEXT)
+            if tls and protocol not in WITH_TLS:
+                raise InvalidConfig(f"tls=True contradicts security_protocol={protocol!r}: leave one of them out")
+            self._security = ClusterSecurity(protocol, users or {}, self._certificates)
+            self.certificates: ClusterTls | None = self._security.certificates
             """Of a cluster with TLS: its CA, and certificates for clients."""
-            settings = dict(config or {})
-            if self.certificates is not None:
-                settings = self.certificates.settings(settings)
+            settings = self._security.broker_settings(config or {})
             self.files: ClusterFiles = prepare(
-                self.data_dir, self._ports, brokers=brokers, config=settings, protocol="SSL" if tls else "PLAINTEXT"
+                self.data_dir, self._ports, brokers=brokers, config=settings, protocol=protocol
             )
         except BaseException:
             self._clean_up()
@@ -107,8 +115,8 @@ class LocalCluster:
 
     @property
     def bootstrap(self) -> str:
-        """``host:port`` of all brokers, with commas."""
-        return self.files.bootstrap
+        """``host:port`` of the listeners of clients of all brokers, with commas."""
+        return self.files.clients_bootstrap
 
     @property
     def bootstrap_servers(self) -> str:
@@ -118,34 +126,56 @@ class LocalCluster:
     def client_settings(self, name: str = ADMIN) -> dict[str, str]:
         """Return the parameters with which minikafka's own clients connect: ``Producer(**cluster.client_settings())``.
 
+        Those clients have no SASL: they call the listener of brokers. There a certificate makes the client the same
+        principal that SASL does; under ``SASL_PLAINTEXT`` they may do everything.
+
         Args:
             name: Of a cluster with TLS: the client's certificate is for ``CN=name``. The default is a super user, if
                 there is an authorizer.
         """
-        if self.certificates is None:
-            return {"bootstrap_servers": self.bootstrap}
-        return {
-            "bootstrap_servers": self.bootstrap,
-            "ssl_cafile": str(self.certificates.ca),
-            "ssl_certfile": str(self.certificates.client(name)),
-        }
+        return self._security.native(self.files.bootstrap, name)
 
-    def confluent_config(self, name: str = ADMIN) -> dict[str, str]:
+    def confluent_config(self, name: str = ADMIN, mechanism: str = MECHANISM) -> dict[str, str]:
         """Return the configuration of librdkafka's clients: ``confluent_kafka.Producer(cluster.confluent_config())``.
 
         Args:
-            name: As for :meth:`client_settings`.
+            name: The user who logs in, or the owner of the certificate. The default is a super user.
+            mechanism: ``SCRAM-SHA-512``, ``SCRAM-SHA-256`` or ``PLAIN``; of a cluster with SASL.
+
+        Raises:
+            InvalidConfig: The cluster has no such user.
         """
-        if self.certificates is None:
-            return {"bootstrap.servers": self.bootstrap}
-        own = str(self.certificates.client(name))
-        return {
-            "bootstrap.servers": self.bootstrap,
-            "security.protocol": "SSL",
-            "ssl.ca.location": str(self.certificates.ca),
-            "ssl.certificate.location": own,
-            "ssl.key.location": own,
-        }
+        return self._security.librdkafka(self.bootstrap, name, mechanism)
+
+    def java_config(self, name: str = ADMIN, mechanism: str = MECHANISM) -> dict[str, str]:
+        """Return the properties of Java's clients and of Kafka's tools; arguments as for :meth:`confluent_config`."""
+        return self._security.java(self.bootstrap, name, mechanism)
+
+    def aiokafka_config(self, name: str = ADMIN, mechanism: str = MECHANISM) -> dict[str, Any]:
+        """Return the parameters of aiokafka's clients; arguments as for :meth:`confluent_config`."""
+        return self._security.aiokafka(self.bootstrap, name, mechanism)
+
+    async def allow(
+        self, name: str, *operations: str, topic: str = "", group: str = "", transactional_id: str = ""
+    ) -> None:
+        """Create ACLs and wait until every broker uses them: ``await cluster.allow("shop", "Write", topic="orders")``.
+
+        Args:
+            name: The user, or the owner of the certificate ``CN=name``.
+            operations: Kafka's names, such as ``Read``; none: ``All``.
+            topic: The name of a topic; ``*``: all.
+            group: The name of a consumer group, likewise.
+            transactional_id: A transactional id, likewise.
+
+        Raises:
+            InvalidRequest: An operation is unknown, or no resource is named.
+            SecurityDisabled: The cluster has no authorizer.
+        """
+        from minikafka.world.clients import AdminClient  # noqa: PLC0415 - as for `sync`
+
+        acls = self._security.acls(name, operations, topic=topic, group=group, transactional_id=transactional_id)
+        async with AdminClient(**self.client_settings()) as admin:
+            await admin.create_acls(acls)
 
     @property
     def node_ids(self) -> tuple[NodeId, ...]:
@@ -243,6 +273,8 @@ class LocalCluster:
         self._thread.start()
         try:
             self.run(lambda: self._start(self.files.brokers, timeout_s))
+            if self._security.uses_sasl:
+                self.run(self._add_users)
         except BaseException:
             self.stop()
             raise
@@ -337,6 +369,15 @@ class LocalCluster:
             self._nodes[files[0].node_id].broker.quorum.stand_now()
         for each in files:
             await self._nodes[each.node_id].wait_ready(timeout_s)
+
+    async def _add_users(self) -> None:
+        """Their SCRAM credentials; those of PLAIN are in the settings."""
+        from minikafka.world.clients import AdminClient  # noqa: PLC0415 - as for `sync`
+
+        async with AdminClient(**self.client_settings()) as admin:
+            for name, password in self._security.passwords.items():
+                for mechanism in SCRAM_MECHANISMS:
+                    await admin.set_user_password(name, password, mechanism, iterations=ITERATIONS_MIN)
 
     async def _kill(self, node: NodeId) -> None:
         await self._end(node, LocalBroker.kill)

@@ -11,6 +11,8 @@ minikafka_topic              test     a topic's name that no other test has
 minikafka_bootstrap_servers  session  the shared cluster's bootstrap.servers, for any Kafka client
 minikafka_settings           session  Kafka's settings for all of these; override it in conftest.py
 minikafka_tls                session  whether all of these use TLS (False); override it in conftest.py
+minikafka_security_protocol  session  how clients connect to all of these (PLAINTEXT); override it in conftest.py
+minikafka_users              session  passwords by user, for SASL; override it in conftest.py
 ============================ ======== =================================================================================
 
 Rules for this file: it is loaded into everybody's pytest, so it imports pytest alone, starts nothing before a fixture
@@ -43,6 +45,9 @@ QUICK: Final[Mapping[str, str]] = {
     "log.segment.delete.delay.ms": "0",
 }
 """Failures are noticed soon; no test depends on how soon."""
+
+_ARGUMENTS: Final = frozenset({"brokers", "config", "security_protocol", "users", "tls"})
+"""Of the marker."""
 
 TOPIC_NAME_MAX = 200
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9._-]+")
@@ -87,8 +92,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_BENCH] = _Bench()
     config.addinivalue_line(
         "markers",
-        "minikafka(brokers=N, config={...}, tls=True): how many brokers and which of Kafka's settings the clusters of"
-        " this test have that are its own, and whether they use TLS",
+        "minikafka(brokers=N, config={...}, security_protocol='SASL_SSL', users={...}, tls=True): how many brokers and"
+        " which of Kafka's settings the clusters of this test have that are its own, how clients connect to them, and"
+        " passwords by user",
     )
 
 
@@ -105,6 +111,18 @@ def minikafka_settings() -> Mapping[str, str]:
 def minikafka_tls() -> bool:
     """Whether every cluster uses TLS, with certificates that are made once per session; override it to change that."""
     return False
+
+
+@pytest.fixture(scope="session")
+def minikafka_security_protocol() -> str:
+    """How clients connect to every cluster: PLAINTEXT (the default), SSL, SASL_PLAINTEXT or SASL_SSL; override it."""
+    return ""
+
+
+@pytest.fixture(scope="session")
+def minikafka_users() -> Mapping[str, str]:
+    """Passwords of the users of every cluster with SASL, by name, beside ``admin``; override this fixture."""
+    return {}
 
 
 @pytest.fixture(scope="session")
@@ -176,8 +194,16 @@ def _started(
     if bench.journals is None:
         chosen = request.config.getoption("--minikafka-journal-dir")
         bench.journals = Path(chosen) if chosen else temporary.getbasetemp() / "minikafka-journals"
-    tls = asked.get("tls", request.getfixturevalue("minikafka_tls"))
-    with LocalCluster(brokers, config=config, tls=tls) as cluster:
+    own = asked.keys() & {"tls", "security_protocol"}
+    with LocalCluster(
+        brokers,
+        config=config,
+        tls=asked.get("tls", not own and request.getfixturevalue("minikafka_tls")),
+        security_protocol=asked.get(
+            "security_protocol", "" if own else request.getfixturevalue("minikafka_security_protocol")
+        ),
+        users=asked.get("users", {} if own else request.getfixturevalue("minikafka_users")),
+    ) as cluster:
         running = _Running(cluster, str(request.fixturename))
         bench.running.append(running)
         try:
@@ -187,10 +213,11 @@ def _started(
 
 
 def _checked(marker: pytest.Mark) -> Mapping[str, Any]:
-    unknown = [*map(repr, marker.args), *(name for name in marker.kwargs if name not in {"brokers", "config", "tls"})]
+    unknown = [*map(repr, marker.args), *(name for name in marker.kwargs if name not in _ARGUMENTS)]
     if unknown:
         raise pytest.UsageError(
-            f"@pytest.mark.minikafka takes brokers=N, config={{...}} and tls=True, not {', '.join(unknown)}"
+            "@pytest.mark.minikafka takes brokers=N, config={...}, security_protocol='SASL_SSL', users={...} and"
+            f" tls=True, not {', '.join(unknown)}"
         )
     return marker.kwargs
 

@@ -116,7 +116,7 @@ class SyncCluster:
 
     @property
     def bootstrap(self) -> str:
-        """``host:port`` of all brokers, with commas."""
+        """``host:port`` of the listeners of clients of all brokers, with commas."""
         return self.cluster.bootstrap
 
     @property
@@ -138,6 +138,12 @@ class SyncCluster:
     ) -> None:
         """As :meth:`LocalCluster.create_topic`."""
         self.run(lambda: self.cluster.create_topic(topic, partitions, replicas=replicas, config=config))
+
+    def allow(self, name: str, *operations: str, topic: str = "", group: str = "", transactional_id: str = "") -> None:
+        """As :meth:`LocalCluster.allow`."""
+        self.run(
+            lambda: self.cluster.allow(name, *operations, topic=topic, group=group, transactional_id=transactional_id)
+        )
 
     def produce(
         self, topic: str, *values: bytes, key: bytes | None = None, partition: int | None = None, acks: str = "all"

@@ -157,7 +157,7 @@ def test_what_the_marker_does_not_know_is_an_error(pytester, run):
     result = run()
     result.assert_outcomes(errors=2)
     result.stdout.fnmatch_lines(
-        ["*takes brokers=N, config={...} and tls=True, not broker*", "*did you mean num.partitions*"]
+        ["*takes brokers=N, config={...}, security_protocol='SASL_SSL', * not broker*", "*did you mean num.partitions*"]
     )
 
 
@@ -326,3 +326,46 @@ def test_clusters_with_tls_by_marker_and_by_fixture(pytester, run):
         test_always=TLS.format(name="always", fixture=ALWAYS_TLS, mark=""),
     )
     run().assert_outcomes(passed=2)
+
+
+SASL = """
+import pytest
+from confluent_kafka import Consumer, KafkaError, Producer
+
+{fixtures}
+
+{mark}
+def test_{name}(minikafka_broker, minikafka_topic):
+    cluster = minikafka_broker
+    assert cluster.confluent_config()["security.protocol"] == "SASL_SSL"
+    cluster.sync.create_topic(minikafka_topic)
+    errors = []
+    producer = Producer(cluster.confluent_config("shop"))
+    producer.produce(minikafka_topic, b"tea", on_delivery=lambda error, _: errors.append(error.code()))
+    producer.flush(60)
+    assert errors == [KafkaError.TOPIC_AUTHORIZATION_FAILED]
+"""
+
+ALWAYS_SASL = """
+@pytest.fixture(scope="session")
+def minikafka_security_protocol():
+    return "SASL_SSL"
+
+@pytest.fixture(scope="session")
+def minikafka_users():
+    return {"shop": "secret"}
+
+@pytest.mark.minikafka(tls=True)
+def test_the_marker_wins(minikafka_broker):
+    assert minikafka_broker.confluent_config("shop")["security.protocol"] == "SSL"
+"""
+
+
+def test_clusters_with_users_by_marker_and_by_fixture(pytester, run):
+    """A user without ACLs is denied; the marker of a test wins over the fixtures of its module."""
+    mark = "@pytest.mark.minikafka(security_protocol='SASL_SSL', users={'shop': 'secret'})"
+    pytester.makepyfile(
+        test_marked=SASL.format(name="marked", fixtures="", mark=mark),
+        test_always=SASL.format(name="always", fixtures=ALWAYS_SASL, mark=""),
+    )
+    run().assert_outcomes(passed=3)

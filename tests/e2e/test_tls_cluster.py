@@ -175,13 +175,13 @@ def test_a_cluster_with_files_of_its_own_starts_again_with_its_certificates(tmp_
         running.sync.produce("orders", b"tea")
         settings = running.client_settings("mine")
     assert all(each.stat().st_mode & 0o77 == 0 for each in (tmp_path / "certs").glob("*.pem") if each.name != "ca.pem")
-    with pytest.raises(InvalidConfig, match="call each other with TLS"):
+    with pytest.raises(InvalidConfig, match="with SSL, not PLAINTEXT: start them with security_protocol='SSL'"):
         LocalCluster(1, tmp_path)
     with LocalCluster(1, tmp_path, tls=True) as running:
         assert running.client_settings("mine")["ssl_cafile"] == settings["ssl_cafile"]
         assert [each.value for each in running.sync.consume("orders", 1)] == [b"tea"]
     with LocalCluster(1, tmp_path / "plain", config=QUICK):
         before = (tmp_path / "plain" / "broker-1" / "broker.properties").read_bytes()
-    with pytest.raises(InvalidConfig, match="call each other without TLS"):
+    with pytest.raises(InvalidConfig, match="with PLAINTEXT, not SSL"):
         LocalCluster(1, tmp_path / "plain", tls=True)
     assert (tmp_path / "plain" / "broker-1" / "broker.properties").read_bytes() == before

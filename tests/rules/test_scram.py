@@ -212,6 +212,7 @@ def _hostile(client: Client, answer: bytes) -> Iterator[bytes]:
     yield client.final(answer, nonce="x" + nonce)
     yield client.final(answer, nonce=nonce + "x")
     yield client.final(answer, nonce="clientnonce")
+    yield client.final(answer, nonce="clientnonceclientnonce" + nonce)
     yield client.final(answer, header=b"y,,")
     yield client.final(answer, header=b"n,a=ann,")
     yield client.final(answer, cut=0)
@@ -223,7 +224,7 @@ def _hostile(client: Client, answer: bytes) -> Iterator[bytes]:
     yield client.first()
 
 
-@pytest.mark.parametrize("number", range(12))
+@pytest.mark.parametrize("number", range(13))
 def test_last_messages_that_are_refused(number: int) -> None:
     """Hostile tests 8 and 9: a longer nonce, the client's nonce alone, another header, proofs of other sizes."""
     users = Users()
@@ -233,6 +234,19 @@ def test_last_messages_that_are_refused(number: int) -> None:
     hostile = next(itertools.islice(_hostile(client, answer), number, None))
     assert failure(login, hostile).reason == "bad_token"
     assert failure(login, client.final(answer)).reason == "bad_token"
+
+
+def test_librdkafka_before_2_6_1_repeats_its_nonce_and_logs_in() -> None:
+    """Its own nonce stands in front of the whole one (librdkafka #4895); a replay fails as any other does."""
+    users = Users()
+    users.add("ann", "right")
+    client, login = Client("ann", "right"), exchange(users)
+    answer = login.respond(client.first())
+    final = client.final(answer, nonce="clientnonce" + answer.decode().split(",")[0][2:])
+    assert login.respond(final).startswith(b"v=")
+    assert login.user == "ann"
+    other = ScramExchange(SHA_256, users, lambda size: b"x" * size)
+    assert failure(other, client.first(), final).reason == "bad_token"
 
 
 def test_messages_of_another_exchange_are_refused() -> None:
