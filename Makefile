@@ -9,6 +9,7 @@
 #   make foreign  the test suites of Kafka's clients and Kafka's tools, with a table (FOREIGN_ARGS="--only franz-go")
 #   make compiled  the rules in C, if this machine has a C compiler; make test and make bench do this too
 #   make docs    the pages of docs/ as a site in build/docs
+#   make console  the console that brokers serve, from web/ (needs Node 20 with npm; users need none)
 #   make pictures  the pictures of README, from the replay page (needs Chromium)
 #   make clean   remove the environment and caches
 
@@ -16,7 +17,7 @@
 .DELETE_ON_ERROR:
 # Two pips must not change one environment at once.
 .NOTPARALLEL:
-.PHONY: help demo test check dist image lint format bench soak foreign compiled docs pictures clean
+.PHONY: help demo test check dist image lint format bench soak foreign compiled docs console pictures clean
 
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -80,6 +81,9 @@ compiled: $(VENV)/.base
 docs: $(VENV)/.dev
 	@$(BIN)/python -m sphinx -q -W --keep-going docs build/docs
 	@echo "build/docs/index.html"
+
+console: | $(BIN)/python
+	@$(BIN)/python tools/build_console.py
 
 pictures: $(VENV)/.dev
 	@$(BIN)/python tools/pictures.py

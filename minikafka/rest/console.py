@@ -34,8 +34,8 @@ SECURITY_HEADERS: Final = {
     "X-Frame-Options": "DENY",
 }
 MEDIA_TYPES: Final = {"js": "text/javascript; charset=utf-8", "css": "text/css; charset=utf-8"}
-ASSETS: Final = ("console.css", "parts.js", "records.js", "groups.js", "events.js", "console.js")
-"""A script comes behind those that it imports: the names that it imports have hashes too."""
+ASSETS: Final = ("style.css", "charts.js", "console.js")
+"""Built from ``web/``. A script comes behind those that it imports: the names that it imports have hashes too."""
 LINKS: Final = {
     "api": "/docs",
     "openapi": "/openapi.json",

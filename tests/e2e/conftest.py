@@ -12,6 +12,7 @@ from playwright.sync_api import Browser, expect, sync_playwright
 
 from minikafka import compiled
 from tests.left_out import leave_out
+from tools import build_console
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 
@@ -47,12 +48,22 @@ def why_not_compiled() -> str | None:
     return installed[1] or None
 
 
+def why_not_web() -> str | None:
+    """Why the console cannot be built here; None if it can."""
+    try:
+        build_console.install()
+    except build_console.Failed as failure:
+        return str(failure).splitlines()[0]
+    return None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect what needs a browser, kcat, openssl or the compiled rules, if there are none."""
+    """Deselect what needs a browser, kcat, openssl, Node or the compiled rules, if there are none."""
     leave_out(config, items, "browser", why_not)
     leave_out(config, items, "kcat", lambda: None if shutil.which("kcat") else "no kcat here (apt install kcat)")
     leave_out(config, items, "openssl", lambda: None if shutil.which("openssl") else "no openssl (apt install openssl)")
     leave_out(config, items, "compiled", why_not_compiled)
+    leave_out(config, items, "web", why_not_web)
 
 
 @pytest.fixture(scope="module")

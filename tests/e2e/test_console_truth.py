@@ -31,15 +31,12 @@ WINDOW = 30
 """Offsets below the newest that a wide page draws."""
 
 FOLD = """async (steps) => {
-    const { apply, partitionView } = await import(document.querySelector("script[src]").src);
-    if (!window.folded) {
-        window.folded = { view: partitionView("orders", 0), state: {} };
-        document.getElementById("view").replaceChildren(...window.folded.view.parts);
-    }
-    const { view, state } = window.folded;
+    const { apply, drawPartition } = await import(document.querySelector("script[src]").src);
+    window.folded ??= { state: {}, place: document.body.appendChild(document.createElement("div")) };
     const last = (lane, kind) => [...lane.querySelectorAll(`.cell.${kind}`)].at(-1)?.textContent ?? null;
     return steps.map((changes) => {
-        if (changes.length) view.show(apply(state, changes));
+        window.folded.state = apply(window.folded.state, changes);
+        if (changes.length) drawPartition(window.folded.place, window.folded.state);
         return [...document.querySelectorAll("[data-values]")].map((row) => {
             const lane = document.querySelector(`[data-replica="${row.dataset.values}"]`);
             const cells = [...row.children].slice(0, 6).map((cell) => cell.textContent);

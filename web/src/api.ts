@@ -1,0 +1,30 @@
+// Requests to the broker that serves the page.
+
+export class Refused extends Error {
+  constructor(message: string, readonly status: number) {
+    super(message);
+  }
+}
+
+const READ_MS = 8000;
+const WRITE_MS = 35000; // beyond request.timeout.ms
+
+/** Sends a request and returns the parsed response; raises Refused with the broker's sentence. */
+export async function request<T = unknown>(path: string, body: unknown = null, method = body === null ? "GET" : "POST"): Promise<T> {
+  const headers: Record<string, string> = { Accept: "application/json" };
+  const options: RequestInit = { method, headers, signal: AbortSignal.timeout(method === "GET" ? READ_MS : WRITE_MS) };
+  if (body !== null) {
+    options.body = JSON.stringify(body);
+    headers["Content-Type"] = "application/json";
+  }
+  const response = await fetch(path, options);
+  const value = await response.json();
+  if (!response.ok) throw new Refused(`${value.error ?? response.status}: ${value.detail ?? value.title}`, response.status);
+  return value as T;
+}
+
+export const messageOf = (error: unknown): string => error instanceof Error ? error.message : String(error);
+
+export const topicPath = (topic: string): string => `/v1/topics/${encodeURIComponent(topic)}`;
+export const at = (topic: string, partition: number): string => `${topicPath(topic)}/partitions/${partition}`;
+export const groupPath = (group: string): string => `/v1/groups/${encodeURIComponent(group)}`;

@@ -1,0 +1,133 @@
+// The stream of the view that is shown, and what it has shown: every state of the last ten minutes.
+import { computed, effect, signal } from "@preact/signals";
+import { messageOf } from "./api";
+import { byId, health } from "./shell";
+import type { Change, Failure } from "./types";
+
+const RETRY_MS = 1000;
+const SILENCE_MS = 8000; // the broker sends at least a heartbeat every 5 s
+const KEPT_MS = 600_000;
+const KEPT_MAX = 3000;
+
+export interface Seen {
+  /** Milliseconds since 1970, of this browser's clock. */
+  at: number;
+  state: object;
+}
+
+/** States of the present scope, oldest first. They share what did not change. */
+export const seen = signal<Seen[]>([]);
+/** The time that the page shows, or null: now. */
+export const pausedAt = signal<number | null>(null);
+export const present = computed(() => seen.value.at(-1) ?? null);
+
+/** Applies changes to a copy: earlier states stay as they were. Members are defined, not assigned: a topic may be named __proto__. */
+export function apply<T extends object>(state: T, changes: Change[]): T {
+  const root: object = { ...state };
+  const copied = new Set<object>([root]);
+  for (const [path, ...value] of changes) {
+    let place = root as Record<string, unknown>;
+    for (const name of path.slice(0, -1)) {
+      let inner = place[name] as Record<string, unknown>;
+      if (!copied.has(inner)) {
+        inner = { ...inner };
+        copied.add(inner);
+        define(place, name, inner);
+      }
+      place = inner;
+    }
+    const name = path.at(-1) ?? "";
+    if (value.length === 0) delete place[name];
+    else define(place, name, value[0]);
+  }
+  return root as T;
+}
+
+function define(place: object, name: string, value: unknown): void {
+  Object.defineProperty(place, name, { value, writable: true, enumerable: true, configurable: true });
+}
+
+export const isFailure = (state: object): state is Failure => "problem" in state;
+
+let source: EventSource | null = null;
+let scopeNow = "";
+let heard: Date | null = null;
+let watchdog = 0;
+const lost = signal("");
+
+effect(() => {
+  const live = byId("live");
+  live.className = lost.value || pausedAt.value !== null ? "stale" : "";
+  live.textContent = pausedAt.value !== null ? "❚❚ PAUSED" : lost.value || (present.value ? "● LIVE" : "loading");
+});
+
+function lose(): void {
+  lost.value = heard ? `no data since ${heard.toLocaleTimeString("sv")}` : "no data yet";
+}
+
+function hear(): void {
+  heard = new Date();
+  lost.value = "";
+  clearTimeout(watchdog);
+  watchdog = setTimeout(lose, SILENCE_MS);
+}
+
+function keep(state: object): void {
+  const now = Date.now();
+  const kept = seen.value.slice(-KEPT_MAX + 1).filter((each) => each.at >= now - KEPT_MS);
+  seen.value = [...kept, { at: now, state }];
+}
+
+// Why a stream is refused: an EventSource has no response.
+async function explainRefusal(scope: string): Promise<void> {
+  try {
+    const headers = { Accept: "text/event-stream, application/json" };
+    const response = await fetch(`/v1/live?scope=${encodeURIComponent(scope)}`, { headers, signal: AbortSignal.timeout(RETRY_MS) });
+    if (response.ok) await response.body?.cancel();
+    else health.value = (await response.json()).detail;
+  } catch (error) {
+    health.value = `The broker does not answer: ${messageOf(error)}`;
+  }
+}
+
+function watch(scope: string): void {
+  let state: object | null = null;
+  const opened = new EventSource(`/v1/live?scope=${encodeURIComponent(scope)}`);
+  const on = (kind: string, act: (data: never) => void) => opened.addEventListener(kind, (event: MessageEvent<string>) => {
+    if (opened !== source) return;
+    hear();
+    act(JSON.parse(event.data) as never);
+  });
+  const show = (next: object) => {
+    state = next;
+    if (isFailure(next)) health.value = next.problem.detail;
+    else keep(next);
+  };
+  on("hello", () => {});
+  on("heartbeat", () => {});
+  on("snapshot", show);
+  on("frame", ({ changes }: { changes: Change[] }) => { if (state) show(apply(state, changes)); });
+  opened.onerror = () => {
+    if (opened !== source) return;
+    lose();
+    if (opened.readyState !== EventSource.CLOSED) return; // the browser reconnects by itself
+    void explainRefusal(scope);
+    setTimeout(() => { if (opened === source) watch(scope); }, RETRY_MS);
+  };
+  source = opened;
+}
+
+/** Opens the stream of a scope in place of the one before. A hidden page holds none: a browser has six connections for one broker. */
+export function follow(scope: string): void {
+  if (scope !== scopeNow) {
+    scopeNow = scope;
+    seen.value = [];
+    heard = null;
+  }
+  source?.close();
+  source = null;
+  clearTimeout(watchdog);
+  if (!document.hidden) watch(scope);
+}
+
+addEventListener("visibilitychange", () => follow(scopeNow));

@@ -1,0 +1,65 @@
+// What several views use. Contents of records, names and messages become text nodes; the content security policy forbids markup.
+import type { ComponentChildren, JSX } from "preact";
+import { useEffect, useState } from "preact/hooks";
+import { messageOf } from "./api";
+import { link } from "./words";
+
+/** A table that scrolls by itself. Columns are names, with a trailing # for numbers. */
+export function Table({ label, columns, children }: { label: string; columns: string[]; children: ComponentChildren }): JSX.Element {
+  return <div class="scroll" tabIndex={0} role="region" aria-label={label}>
+    <table>
+      <thead><tr>{columns.map((name) => <th scope="col" class={name.endsWith("#") ? "number" : undefined}>{name.replace(/#$/, "")}</th>)}</tr></thead>
+      <tbody>{children}</tbody>
+    </table>
+  </div>;
+}
+
+/** The cells of a row of numbers and texts, aligned as its table's columns. */
+export function Cells({ columns, of }: { columns: string[]; of: ComponentChildren[] }): JSX.Element {
+  return <>{of.map((cell, index) => <td class={columns[index]?.endsWith("#") ? "number" : undefined}>{cell}</td>)}</>;
+}
+
+export function Alert({ children }: { children: ComponentChildren }): JSX.Element {
+  return <p class="failed" role="alert">{children}</p>;
+}
+
+/** The heading of a partition's views, with links from each to the others. */
+export function PartitionHead({ topic, number, present }: { topic: string; number: number; present: string }): JSX.Element {
+  const tabs = [["", "Lanes"], ["records", "Records"], ["events", "Events"]] as const;
+  return <>
+    <h1>{topic}-{number}</h1>
+    <nav class="tabs" aria-label={`Views of ${topic}-${number}`}>
+      {tabs.map(([tab, name]) => <a href={link(topic, number, tab)} aria-current={tab === present ? "page" : undefined}>{name}</a>)}
+    </nav>
+  </>;
+}
+
+export interface Polled<T> {
+  value: T | null;
+  failed: unknown;
+}
+
+/** Reads again and again while the page is visible, the next time only when the last has ended. */
+export function usePolled<T>(periodMs: number, read: () => Promise<T>, inputs: readonly unknown[] = []): Polled<T> {
+  const [polled, setPolled] = useState<Polled<T>>({ value: null, failed: null });
+  useEffect(() => {
+    let timer = 0;
+    let ended = false;
+    async function once(): Promise<void> {
+      if (!document.hidden) {
+        try {
+          const value = await read();
+          if (!ended) setPolled({ value, failed: null });
+        } catch (failed) {
+          if (!ended) setPolled((before) => ({ ...before, failed }));
+        }
+      }
+      if (!ended) timer = setTimeout(() => void once(), periodMs);
+    }
+    void once();
+    return () => { ended = true; clearTimeout(timer); };
+  }, inputs);
+  return polled;
+}
+
+export const sentenceOf = (failed: unknown): string | null => failed === null ? null : messageOf(failed);

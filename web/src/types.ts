@@ -1,0 +1,64 @@
+// What brokers send, as far as the console uses it. docs/console.md and /openapi.json describe it.
+
+export interface Replica {
+  id: number;
+  role: string;
+  in_sync: boolean;
+  why: string;
+  /** What the leader knows of this replica's log; without such a leader, the replica's own log end offset. */
+  leo: number | null;
+  own_leo: number | null;
+  hw: number | null;
+  lag_records: number | null;
+  last_fetch_ms_ago?: number | null;
+}
+
+export interface Partition {
+  leader: { id: number; url?: string } | null;
+  leader_epoch: number;
+  min_insync_replicas: number | null;
+  log_start_offset?: number | null;
+  last_stable_offset?: number | null;
+  high_watermark: number | null;
+  log_end_offset?: number | null;
+  order: number[];
+  replicas: Record<string, Replica>;
+}
+
+export interface PartitionView {
+  summary: string;
+  why_watermark: string;
+  partition: Partition;
+}
+
+export interface BrokerLoad {
+  id: number;
+  url: string;
+  fenced: boolean;
+  why: string;
+  leader_count: number;
+  in_sync_count: number;
+  replica_count: number;
+}
+
+export interface Cell {
+  leader: number | null;
+  isr: number[];
+  replicas: number[];
+  state: "ok" | "under-replicated" | "offline";
+}
+
+export interface ClusterView {
+  summary: string;
+  controller: number | null;
+  brokers: Record<string, BrokerLoad>;
+  topics: Record<string, Record<string, Cell>>;
+  topics_left_out: number;
+}
+
+export interface Failure {
+  problem: { error: string; detail: string };
+}
+
+/** [path, value], or [path] of a member that is gone. */
+export type Change = [path: string[], value?: unknown];

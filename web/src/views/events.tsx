@@ -1,0 +1,122 @@
+// What happened: one track per broker, and a list, newest first. The sentences of a partition's events come from the brokers.
+import type { JSX } from "preact";
+import { useRef } from "preact/hooks";
+import { Refused, at, request } from "../api";
+import { Alert, PartitionHead, Table, sentenceOf, usePolled } from "../parts";
+import { explain } from "../shell";
+import { capital, moment, plain } from "../words";
+
+const PERIOD_MS = 1000;
+const MARKS_MAX = 60;
+const CAUSES_MAX = 10; // sentences of one line
+const CLUSTER_MAX = 1000; // events of the cluster that the page keeps
+const MARKS: Record<string, string> = { leader_elected: "▲", became_leader: "♛", leader_lost: "╳", isr_shrunk: "▼", isr_expanded: "△", tail_truncated: "✂", fetch_diverged: "≠",
+  produce_refused: "!", broker_fenced: "⌧", broker_unfenced: "●", replica_failed: "╳", broker_started: "●", controller_activated: "♛" };
+const KINDS = ["broker_started", "broker_stopped", "broker_failed", "broker_registered", "broker_fenced", "broker_unfenced", "controller_activated", "controller_resigned", "topic_created",
+  "topic_deleted", "leader_elected", "leader_lost", "isr_shrunk", "isr_expanded", "tail_truncated", "replica_failed", "produce_refused", "group_state_changed", "settings_changed"];
+
+interface Happened {
+  event: string;
+  broker: number;
+  cause: string;
+  ms: number;
+  words: string;
+  key: string;
+}
+
+interface Line extends Happened {
+  all: Happened[];
+}
+
+// Events with one name, broker and cause that follow each other are one line: an election moves many partitions.
+function grouped(events: Happened[]): Line[] {
+  const lines: Line[] = [];
+  for (const each of events) {
+    const line = lines.at(-1);
+    if (line && each.cause && line.event === each.event && line.broker === each.broker && line.cause === each.cause) line.all.push(each);
+    else lines.push({ ...each, all: [each] });
+  }
+  return lines;
+}
+
+// The n-th column is the n-th event: distances between marks are not times.
+function Tracks({ lines }: { lines: Line[] }): JSX.Element {
+  const latest = lines.slice(-MARKS_MAX);
+  const brokers = [...new Set(latest.map((each) => each.broker))].sort((one, other) => one - other);
+  return <div class="scroll" tabIndex={0} role="region" aria-label="Events by broker, oldest first">
+    {brokers.map((broker) => <div class="track" key={broker}>
+      <b>broker {broker}</b>
+      <div class="marks">
+        {latest.map((each) => each.broker !== broker ? <span key={each.key} />
+          : <button key={each.key} title={plain(each.event)} aria-label={`${plain(each.event)} on broker ${broker}, ${moment(each.ms)}`}
+            onClick={() => explain(`${moment(each.ms)}, broker ${broker}: ${each.words}.`)}>{MARKS[each.event] ?? "·"}</button>)}
+      </div>
+    </div>)}
+  </div>;
+}
+
+function wordsOf({ all, words }: Line): string {
+  if (all.length === 1) return words;
+  return `${all.length} times: ${all.slice(0, CAUSES_MAX).map((each) => each.words).join("; ")}${all.length > CAUSES_MAX ? "; …" : ""}`;
+}
+
+function Events({ events, note }: { events: Happened[]; note: string }): JSX.Element {
+  const lines = grouped(events);
+  return <>
+    {lines.length ? <>
+      <Tracks lines={lines} />
+      <Table label="Events, newest first" columns={["Time (local)", "Broker", "Event", "What happened"]}>
+        {[...lines].reverse().map((each) => <tr key={each.key} data-event={each.event}><td>{moment(each.ms)}</td><td>{each.broker}</td><td>{plain(each.event)}</td><td class="text">{wordsOf(each)}</td></tr>)}
+      </Table>
+    </> : <p>No events yet.</p>}
+    <p class="soft">{note}</p>
+  </>;
+}
+
+interface Explained {
+  story: { at: string; broker: number; event: string; cause: string; sentence: string }[];
+  told_by: number[];
+}
+
+export function PartitionEvents({ topic, number }: { topic: string; number: number }): JSX.Element {
+  const { value, failed } = usePolled(PERIOD_MS, () => request<Explained>(`${at(topic, number)}/explain`), [topic, number]);
+  const events = value?.story.map((each) => ({ ...each, ms: Date.parse(each.at), words: capital(each.sentence), key: `${each.broker} ${each.event} ${each.at}` }));
+  return <>
+    <PartitionHead topic={topic} number={number} present="events" />
+    <section>
+      {failed !== null && <Alert>{sentenceOf(failed)}</Alert>}
+      {events && <Events events={events} note={`From the memory of brokers ${value?.told_by.join(", ")}: the last events of this partition, since each broker's start.`} />}
+    </section>
+  </>;
+}
+
+interface Told {
+  start: number;
+  next: number;
+  events: Record<string, unknown>[];
+}
+
+function happened({ seq, ts_ms: ms, level: _, node, event, cause, ...facts }: Record<string, unknown>): Happened {
+  const words = Object.entries(facts).map(([name, value]) => `${name} ${typeof value === "string" ? value : JSON.stringify(value)}`).join(", ");
+  return { event: String(event), broker: Number(node), ms: Number(ms), cause: String(cause ?? ""), words: words || plain(String(event)), key: String(seq) };
+}
+
+export function ClusterEvents(): JSX.Element {
+  const read = useRef<{ next: number; events: Happened[] }>({ next: 0, events: [] });
+  const { value: events, failed } = usePolled(PERIOD_MS, async () => {
+    const { next, events: before } = read.current;
+    const told = await request<Told>(`/v1/events?kind=${KINDS.join(",")}&limit=10000&from=${next}`);
+    const kept = told.start > next && next ? [] : before;
+    read.current = { next: told.next, events: [...kept, ...told.events.map(happened)].slice(-CLUSTER_MAX) };
+    return read.current.events;
+  });
+  return <>
+    <h1>Events</h1>
+    <section>
+      {failed instanceof Refused && failed.status === 404
+        ? <p>Events of the whole cluster need mk.testing.endpoints.enable=true. The events of one partition are always kept: open the partition, then Events.</p>
+        : failed !== null && <Alert>{sentenceOf(failed)}</Alert>}
+      {events && <Events events={events} note="From the memory of this broker's process: elections, ISRs, brokers, topics, refusals. Traffic is left out." />}
+    </section>
+  </>;
+}

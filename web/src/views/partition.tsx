@@ -1,0 +1,73 @@
+// The lanes of a partition, a form that sends a record, and where that record is.
+import type { JSX } from "preact";
+import { useRef, useState } from "preact/hooks";
+import { at, messageOf, request } from "../api";
+import { Lanes, VALUES, replicasOf, valuesOf } from "../lane";
+import { PartitionHead, Table } from "../parts";
+import type { Partition, PartitionView } from "../types";
+
+interface Sent {
+  offset: number;
+  ms: number;
+}
+
+function journeyOf({ offset, ms }: Sent, partition: Partition): string[] {
+  const replicas = replicasOf(partition).map(({ id, own_leo: leo }) => leo === null ? `broker ${id}: no word`
+    : leo > offset ? `broker ${id}: in its log` : `broker ${id}: not there, its log ends at ${leo}`);
+  const end = partition.high_watermark;
+  return [`acknowledged at offset ${offset} after ${ms} ms`, ...replicas, ...end === null ? [] : [end > offset ? "committed" : "not committed yet"]];
+}
+
+function Produce({ topic, number, partition }: { topic: string; number: number; partition: Partition | null }): JSX.Element {
+  const [sent, setSent] = useState<Sent | null>(null);
+  const [failed, setFailed] = useState("");
+  const form = useRef<HTMLFormElement>(null);
+  const submit = async (event: Event) => {
+    event.preventDefault();
+    const data = new FormData(form.current ?? undefined);
+    const begun = performance.now();
+    try {
+      const key = String(data.get("key"));
+      const record = { value: String(data.get("value")), ...key && { key } };
+      const answer = await request<{ records: [{ offset: number }] }>(`${at(topic, number)}/records`, { records: [record] });
+      setSent({ offset: answer.records[0].offset, ms: Math.round(performance.now() - begun) });
+      setFailed("");
+    } catch (error) {
+      setSent(null);
+      setFailed(messageOf(error));
+    }
+  };
+  return <section>
+    <h2>Produce</h2>
+    <form ref={form} onSubmit={(event) => void submit(event)}>
+      <label>Key<input name="key" autocomplete="off" /></label>
+      <label>Value (text)<input name="value" autocomplete="off" required /></label>
+      <button class="main">Produce</button>
+    </form>
+    <div role="status">
+      {failed && <p class="failed">{failed}</p>}
+      {sent && partition && <ol class="journey">{journeyOf(sent, partition).map((step) => <li>{step}</li>)}</ol>}
+    </div>
+  </section>;
+}
+
+/** What the page shows of a partition's state, and nothing that is kept between states. */
+export function PartitionState({ state }: { state: PartitionView }): JSX.Element {
+  return <>
+    <Lanes partition={state.partition} why={state.why_watermark} />
+    <section>
+      <h2>Values</h2>
+      <Table label="Offsets of each replica" columns={VALUES}>
+        {replicasOf(state.partition).map((each) => <tr key={each.id} data-values={each.id}>{valuesOf(each).map((value) => <td>{value}</td>)}</tr>)}
+      </Table>
+    </section>
+  </>;
+}
+
+export function PartitionLanes({ topic, number, state }: { topic: string; number: number; state: PartitionView | null }): JSX.Element {
+  return <>
+    <PartitionHead topic={topic} number={number} present="" />
+    {state && <PartitionState state={state} />}
+    <Produce topic={topic} number={number} partition={state?.partition ?? null} />
+  </>;
+}
