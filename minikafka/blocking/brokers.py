@@ -36,6 +36,7 @@ from minikafka.types import NO_NODE, NO_OFFSET, Address, Epoch, Offset, TopicId,
 from minikafka.wire import messages as m
 from minikafka.wire.apis import BY_REQUEST, MSGPACK, RPC_PATH
 from minikafka.wire.codec import decode_response, encode_request, http_failure
+from minikafka.wire.markers import TRANSACTION_V2
 from minikafka.wire.outcomes import error_in
 
 Result = TypeVar("Result")
@@ -141,7 +142,11 @@ class Topic:
 class Brokers:
     """A cluster, known by some of its brokers. Every method raises BrokersUnreachable when its time is up."""
 
-    def __init__(self, bootstrap: Sequence[Address], *, api_timeout_s: float) -> None:
+    def __init__(
+        self, bootstrap: Sequence[Address], *, api_timeout_s: float, isolation_level: int = m.READ_UNCOMMITTED
+    ) -> None:
+        """Args: ``isolation_level`` says where :meth:`ends` are and what :meth:`fetch` may return, as in Kafka."""
+        self.isolation_level = isolation_level
         self._bootstrap = tuple(bootstrap)
         self._api_timeout_s = api_timeout_s
         self._known: tuple[Address, ...] = ()
@@ -309,7 +314,9 @@ class Brokers:
                     m.ListOffsetsPartition(topic=name.topic, partition=name.partition, timestamp=times[name])
                     for name in group
                 )
-                response: m.ListOffsetsResponse = call(address, m.ListOffsetsRequest(partitions=asked))
+                response: m.ListOffsetsResponse = call(
+                    address, m.ListOffsetsRequest(isolation_level=self.isolation_level, partitions=asked)
+                )
                 for each in response.partitions:
                     error = error_in(each)
                     if error is not None:
@@ -342,7 +349,7 @@ class Brokers:
         return self.retrying("asking where epochs end", attempt)
 
     def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[Offset, Epoch]]:
-        """High watermark and leader epoch of each."""
+        """End of what may be read (high watermark, or last stable offset), and leader epoch of each."""
         return self.list_offsets(dict.fromkeys(partitions, m.LATEST))
 
     def starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Offset]:
@@ -365,6 +372,7 @@ class Brokers:
         request = m.FetchRequest(
             max_wait_ms=max_wait_ms,
             max_bytes=max_bytes,
+            isolation_level=self.isolation_level,
             partitions=(
                 m.FetchPartition(
                     topic=partition.topic,
@@ -385,11 +393,20 @@ class Brokers:
         return answer
 
     def produce(
-        self, batches: Sequence[tuple[TopicPartition, bytes | bytearray]], *, timeout_s: float
+        self,
+        batches: Sequence[tuple[TopicPartition, bytes | bytearray]],
+        *,
+        timeout_s: float,
+        transactional_id: str | None = None,
     ) -> list[m.ProducedPartition]:
-        """Send a batch for each of some partitions of one leader, acks=all; the answers in order, errors not raised."""
+        """Send a batch for each of some partitions of one leader, acks=all; the answers in order, errors not raised.
+
+        With ``transactional_id`` the partitions join the producer's transaction (transaction version 2).
+        """
         request = m.ProduceRequest(
             timeout_ms=int(timeout_s * 1000),
+            transactional_id=transactional_id,
+            transaction_version=TRANSACTION_V2 if transactional_id else 0,
             partitions=tuple(
                 m.ProducePartition(topic=name.topic, partition=name.partition, records=(batch,))
                 for name, batch in batches

@@ -2,14 +2,17 @@
 
 Rules for this file:
 
-1. Never fewer records than planned: a leader whose high watermark is still below the range's end (a new one, for a
-   moment) is asked again until ``poll_timeout_s`` is over; then NotYetCommitted is raised.
+1. Never fewer records than planned: a leader whose high watermark (with ``read_committed``: last stable offset) is
+   still below the range's end (a new one, for a moment) is asked again until ``poll_timeout_s`` is over; then
+   NotYetCommitted is raised.
 2. The range was below the high watermark of its epoch when it was planned. A leader of a later epoch must therefore
    leave that epoch at or after the range's end; if it does not, its log is another one (LogTruncated), and with
    ``fail_on_data_loss`` false the range ends where the logs part.
 3. Every fetch names the leader epoch and the topic's id that the reader believes in, so that an old leader, or a topic
    re-created, cannot answer unnoticed.
 4. Gaps in offsets inside a range are compaction's or control batches'; only a log start beyond the position is a loss.
+5. With ``read_committed`` a batch of an aborted transaction is returned as one without records: it was read, and says
+   nothing.
 """
 
 from __future__ import annotations
@@ -31,6 +34,8 @@ from minikafka.errors import (
 )
 from minikafka.types import NO_EPOCH, NO_OFFSET, Epoch, Offset, TopicId, TopicPartition
 from minikafka.wire.batch import RecordBatch, iterate
+from minikafka.wire.markers import filter_of
+from minikafka.wire.messages import READ_COMMITTED
 
 LOGGER = logging.getLogger("minikafka.blocking")
 
@@ -103,7 +108,7 @@ class ReadingLimits:
 
 
 class NotYetCommitted(Exception):
-    """The leader's high watermark stayed below what was planned, for as long as kafkaConsumer.pollTimeoutMs allows."""
+    """The end of what may be read stayed below what was planned, for as long as kafkaConsumer.pollTimeoutMs allows."""
 
 
 class RangeReader:
@@ -115,7 +120,7 @@ class RangeReader:
         self._limits = limits
         self._position = wanted.start
         self._checked_epoch: Epoch = NO_EPOCH
-        self._high_watermark: Offset = NO_OFFSET
+        self._readable_until: Offset = NO_OFFSET
         self._interrupted: ProtocolError | None = None
 
     @property
@@ -145,8 +150,13 @@ class RangeReader:
             return BrokersUnreachable(f"{partition}: no answer within {timeout_s:g} s: {self._interrupted}")
         return NotYetCommitted(
             f"{partition}: {self._range.end} was committed when this was planned, but after {timeout_s:g} s the "
-            f"leader's high watermark is {self._high_watermark}"
+            f"leader's {self._readable_name} is {self._readable_until}"
         )
+
+    @property
+    def _readable_name(self) -> str:
+        is_stable = self._brokers.isolation_level == READ_COMMITTED
+        return "last stable offset" if is_stable else "high watermark"
 
     def _fetch(self) -> list[RecordBatch]:
         """The next batches; none: ask again later."""
@@ -177,10 +187,14 @@ class RangeReader:
                 "%s: reading goes on at %d, epoch %d, after %s", partition, self._position, epoch, self._interrupted
             )
             self._interrupted = None
-        self._high_watermark = answer.high_watermark
+        is_stable = self._brokers.isolation_level == READ_COMMITTED
+        self._readable_until = answer.last_stable_offset if is_stable else answer.high_watermark
         if not answer.records:
             return []
         found = [batch for batch in iterate(answer.records[0]) if batch.next_offset > self._position]
+        aborted = filter_of(answer.aborted_transactions)
+        if aborted is not None:
+            found = [batch._replace(record_count=0) if aborted.skips(batch) else batch for batch in found]
         if found:
             self._position = found[-1].next_offset
         return found

@@ -18,10 +18,11 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from minikafka.blocking.brokers import CALL_TIMEOUT_S, Brokers, BrokersUnreachable, call
+from minikafka.blocking.brokers import Brokers, BrokersUnreachable
+from minikafka.blocking.coordinators import Coordinator
 from minikafka.errors import ProtocolError, UnknownTopicOrPartition
 from minikafka.spark.offsets import Position
-from minikafka.types import Address, TopicPartition
+from minikafka.types import TopicPartition
 from minikafka.wire import group_messages as g
 from minikafka.wire.outcomes import error_in
 
@@ -29,9 +30,6 @@ LOGGER = logging.getLogger("minikafka.spark")
 
 # The driver builds no batch meanwhile.
 COMMIT_TIMEOUT_S = 5.0
-
-FIND_SHARE = 5
-"""Each broker that is asked for the coordinator has this part of the time for a request."""
 
 
 class NothingCommitted(Exception):
@@ -47,14 +45,15 @@ class Group:
 
     def __init__(self, brokers: Brokers, name: str) -> None:
         self.name = name
-        self._brokers = brokers
-        self._coordinator: Address | None = None
+        self._coordinator = Coordinator(brokers, name)
 
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Position]:
         """What is committed; partitions without are left out. BrokersUnreachable, ProtocolError."""
         asked = tuple(g.GroupPartition(topic=each.topic, partition=each.partition) for each in partitions)
-        response: g.OffsetFetchResponse = self._ask(
-            f"asking for the offsets of group {self.name}", g.OffsetFetchRequest(group_id=self.name, partitions=asked)
+        response: g.OffsetFetchResponse = self._coordinator.ask(
+            f"asking for the offsets of group {self.name}",
+            g.OffsetFetchRequest(group_id=self.name, partitions=asked),
+            error_of=_error_of_offsets,
         )
         return {
             TopicPartition(each.topic, each.partition): Position(each.offset, each.leader_epoch)
@@ -74,7 +73,9 @@ class Group:
             ),
         )
         try:
-            self._ask(f"committing to group {self.name}", request, timeout_s=COMMIT_TIMEOUT_S)
+            self._coordinator.ask(
+                f"committing to group {self.name}", request, error_of=_error_of_offsets, timeout_s=COMMIT_TIMEOUT_S
+            )
         except BrokersUnreachable as absent:
             LOGGER.warning("group %s shows an older place of this query: %s", self.name, absent)
         except ProtocolError as error:
@@ -82,33 +83,8 @@ class Group:
                 f"commitGroup={self.name}: {error.name}: {error.message}; give the query a group of its own"
             ) from error
 
-    def _ask(self, what: str, request: Any, *, timeout_s: float | None = None) -> Any:
-        patience_s = timeout_s or CALL_TIMEOUT_S
 
-        def attempt() -> Any:
-            if self._coordinator is None:
-                # A silent broker may take a part of the time only: the others, and the coordinator, need some too.
-                self._coordinator = self._find(patience_s / FIND_SHARE)
-            try:
-                response = call(self._coordinator, request, timeout_s=patience_s)
-                for each in response.partitions:
-                    error = error_in(each)
-                    # A topic that is gone has no place to tell of.
-                    if error is not None and not isinstance(error, UnknownTopicOrPartition):
-                        raise error
-            except ProtocolError as error:
-                if error.retriable:
-                    self._coordinator = None
-                raise
-            return response
-
-        return self._brokers.retrying(what, attempt, timeout_s=timeout_s)
-
-    def _find(self, timeout_s: float) -> Address:
-        response: g.FindCoordinatorResponse = self._brokers.ask_any(
-            g.FindCoordinatorRequest(keys=(self.name,)),
-            timeout_s=timeout_s,
-            failure=lambda answer: error_in(answer.coordinators[0]),
-        )
-        found = response.coordinators[0]
-        return Address(found.host, found.port)
+def _error_of_offsets(response: Any) -> ProtocolError | None:
+    errors = (error_in(each) for each in response.partitions)
+    # A topic that is gone has no place to tell of.
+    return next((each for each in errors if each is not None and not isinstance(each, UnknownTopicOrPartition)), None)

@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, TypeAlias, TypeVar
 
 from minikafka.addresses import parse_bootstrap
@@ -19,6 +20,7 @@ from minikafka.blocking.reading import FETCH_SIZE, POLL_TIMEOUT_MS
 from minikafka.errors import InvalidConfig
 from minikafka.spelling import did_you_mean, nearest
 from minikafka.types import Address, Offset, TopicPartition
+from minikafka.wire.messages import READ_COMMITTED, READ_UNCOMMITTED
 
 Value = TypeVar("Value")
 
@@ -26,7 +28,10 @@ EARLIEST_WORD, LATEST_WORD, COMMITTED_WORD = "earliest", "latest", "committed"
 EARLIEST_OFFSET, LATEST_OFFSET = -2, -1
 """In offsets given as JSON."""
 
+ISOLATION_LEVELS = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
 DEFAULT_API_TIMEOUT_MS = 60_000
+TRANSACTION_TIMEOUT_MS = 15 * 60_000
+"""The most that brokers allow by default: from a task's first row to the commit of the slowest task."""
 RETRY_COUNT = 3
 RETRY_INTERVAL_MS = 1_000
 MAX_TRIGGER_DELAY_MS = 15 * 60_000
@@ -66,12 +71,33 @@ SOURCE_NAMES = (
     "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs",
     "kafka.max.partition.fetch.bytes",
+    "kafka.isolation.level",
     "pushFilters",
     "commitGroup",
 )
-SINK_NAMES = (*_SHARED, "topic", "exactlyOnce", "exactlyOnce.plan", "kafka.compression.type", "kafka.batch.size")
+SINK_NAMES = (
+    *_SHARED,
+    "topic",
+    "exactlyOnce",
+    "exactlyOnce.plan",
+    "transactional",
+    "kafka.transaction.timeout.ms",
+    "kafka.compression.type",
+    "kafka.batch.size",
+)
+MAP_ONLY, ONE_TASK = "map-only", "one-task"
+"""What ``exactlyOnce.plan`` says: a task that is run again gets the same rows, or there is one task only."""
 ALSO_PASSED = frozenset({"path", "checkpointlocation", "querytimeout", "queryname"})
 """Names that Spark itself may put among the options."""
+
+
+class Guarantee(Enum):
+    """What the sink does about rows that are written again."""
+
+    AT_LEAST_ONCE = "a task that is run again writes its rows again"
+    TRANSACTIONAL = "a batch write: a transaction for each task, committed when the job commits"
+    EXACTLY_ONCE = "a stream: a transaction for each task of each batch, which notes that the batch is written"
+    SEQUENCES = "a stream: a task that is run again skips the rows that it finds, by their sequences"
 
 
 class OptionError(ValueError):
@@ -162,6 +188,7 @@ class SourceOptions:
     api_timeout_s: float
     fetch_size: int
     push_filters: bool
+    isolation_level: int = READ_UNCOMMITTED
     commit_group: str | None = None
     """The group to which offsets of finished batches are committed."""
 
@@ -173,10 +200,17 @@ class SinkOptions:
     bootstrap: tuple[Address, ...]
     topic: str | None
     include_headers: bool
-    exactly_once: bool
+    guarantee: Guarantee
+    plan: str | None
+    """With ``EXACTLY_ONCE`` and ``SEQUENCES``: MAP_ONLY or ONE_TASK."""
+    transaction_timeout_ms: int
     api_timeout_s: float
     compression: str
     batch_size: int
+
+    @property
+    def has_transactions(self) -> bool:
+        return self.guarantee in {Guarantee.TRANSACTIONAL, Guarantee.EXACTLY_ONCE}
 
 
 class _Given:
@@ -260,6 +294,14 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOption
         api_timeout_s=_or(given.count("kafka.default.api.timeout.ms"), DEFAULT_API_TIMEOUT_MS) / 1000,
         fetch_size=_or(given.count("kafka.max.partition.fetch.bytes"), FETCH_SIZE),
         push_filters=given.flag("pushFilters", default=False),
+        isolation_level=_or(
+            given.parsed(
+                "kafka.isolation.level",
+                lambda text: ISOLATION_LEVELS[text.lower()],
+                " or ".join(ISOLATION_LEVELS),
+            ),
+            READ_UNCOMMITTED,
+        ),
         commit_group=_commit_group(given, streaming=streaming),
     )
 
@@ -267,26 +309,47 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOption
 def parse_sink(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     """All options of a writer. Raises OptionError."""
     given = _Given(options, SINK_NAMES)
-    exactly_once = given.flag("exactlyOnce", default=False)
-    if exactly_once and not streaming:
+    guarantee = _guarantee(given, streaming=streaming)
+    plan = given.text("exactlyOnce.plan")
+    plans = {Guarantee.EXACTLY_ONCE: (MAP_ONLY, ONE_TASK), Guarantee.SEQUENCES: (MAP_ONLY,)}.get(guarantee)
+    if plans is not None and plan not in plans:
         raise OptionError(
-            "exactlyOnce=true needs a streaming query: a batch write that is run again has no number by which its "
-            "records could be known"
+            f"exactlyOnce={given.text('exactlyOnce')}: a Python sink cannot see whether a task that is run again gets "
+            "the same rows: use minikafka.spark.sink.exactly_once(df), which looks at the query"
         )
-    if exactly_once and given.text("exactlyOnce.plan") != "map-only":
-        raise OptionError(
-            "exactlyOnce=true is for map-only queries until brokers have transactions, and a Python sink cannot see "
-            "the query: use minikafka.spark.sink.exactly_once(df), which looks at it"
-        )
+    timeout_ms = given.count("kafka.transaction.timeout.ms")
     return SinkOptions(
         bootstrap=given.bootstrap(),
         topic=given.text("topic") or None,
         include_headers=given.flag("includeHeaders", default=False),
-        exactly_once=exactly_once,
+        guarantee=guarantee,
+        plan=plan,
+        transaction_timeout_ms=_or(timeout_ms, TRANSACTION_TIMEOUT_MS),
         api_timeout_s=_or(given.count("kafka.default.api.timeout.ms"), DEFAULT_API_TIMEOUT_MS) / 1000,
         compression=given.text("kafka.compression.type") or "none",
         batch_size=_or(given.count("kafka.batch.size"), 256 * 1024),
     )
+
+
+def _guarantee(given: _Given, *, streaming: bool) -> Guarantee:
+    words = {
+        "false": Guarantee.AT_LEAST_ONCE,
+        "true": Guarantee.EXACTLY_ONCE,
+        "sequences": Guarantee.SEQUENCES,
+    }
+    found = given.parsed("exactlyOnce", lambda text: words[text.lower()], "true, sequences or false")
+    guarantee = Guarantee.AT_LEAST_ONCE if found is None else found
+    transactional = given.flag("transactional", default=False)
+    if not streaming:
+        if guarantee is not Guarantee.AT_LEAST_ONCE:
+            raise OptionError(
+                "exactlyOnce=true needs a streaming query: a batch write that is run again has no number by which its "
+                "records could be known; transactional=true shows its records only if the whole job succeeds"
+            )
+        return Guarantee.TRANSACTIONAL if transactional else guarantee
+    if transactional:
+        raise OptionError("transactional=true is for batch writes; a streaming query takes exactlyOnce=true")
+    return guarantee
 
 
 def _or(value: int | None, default: int) -> int:

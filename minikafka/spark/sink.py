@@ -1,8 +1,12 @@
 """``df.write`` and ``df.writeStream`` to topics, with the columns of Spark's Kafka sink.
 
-At-least-once by default: a task that is run again writes its rows again. With ``exactlyOnce=true`` the rows of a
-streaming query carry sequences that only depend on (query, task, batch, row), so that brokers, and this sink after
-asking them, know what is written already. Rules:
+At-least-once by default: a task that is run again writes its rows again. With ``exactlyOnce=true`` each task of a
+batch of a streaming query writes one transaction (transactions.py); readers with ``read_committed`` see each row once.
+A batch write with ``transactional=true`` shows its rows only when the whole job has succeeded.
+
+``exactlyOnce=sequences`` needs no transactions, and its rows are visible at once to every reader: they carry sequences
+that only depend on (query, task, batch, row), so that brokers, and this sink after asking them, know what is written
+already. Rules of sequences:
 
 1. A row's sequence is its number among the rows that its task sends to its partition. That is only the same again when
    the task gets the same rows in the same order, as in map-only queries over fixed ranges: :func:`exactly_once` looks.
@@ -16,8 +20,9 @@ from __future__ import annotations
 
 import hashlib
 import time
+import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark import TaskContext
@@ -30,7 +35,15 @@ from pyspark.sql.datasource import (
 from minikafka.blocking.brokers import Brokers, call
 from minikafka.client.partitioner import partition_of_key
 from minikafka.errors import InvalidProducerEpoch, NetworkException, OutOfOrderSequenceNumber, ProtocolError
-from minikafka.spark.options import OptionError, SinkOptions
+from minikafka.spark.options import MAP_ONLY, ONE_TASK, Guarantee, OptionError, SinkOptions
+from minikafka.spark.transactions import (
+    OpenTransaction,
+    TaskTransaction,
+    abort_all,
+    commit_all,
+    is_written,
+    transactional_id,
+)
 from minikafka.spark.travel import Travels
 from minikafka.types import TopicPartition
 from minikafka.wire import messages as m
@@ -55,7 +68,7 @@ MAP_ONLY_NODES = frozenset(
 
 
 class NotMapOnly(Exception):
-    """exactlyOnce=true is refused: a task that is run again might get other rows."""
+    """exactlyOnce is refused: a task that is run again might get other rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +78,8 @@ class Written(WriterCommitMessage):
     rows: int
     skipped: int = 0
     """Of these, written by an earlier attempt."""
+    transaction: OpenTransaction | None = None
+    """What the driver commits; None: there is nothing to commit."""
 
 
 def check_columns(names: Sequence[str], options: SinkOptions) -> None:
@@ -79,30 +94,53 @@ def check_columns(names: Sequence[str], options: SinkOptions) -> None:
         raise OptionError("either the option `topic` or a column `topic` is needed")
 
 
-def exactly_once(frame: Any, **options: str) -> Any:
-    """``frame.writeStream`` with format, ``exactlyOnce=true`` and ``options`` set. NotMapOnly when the query is not.
+def exactly_once(frame: Any, *, one_transaction: bool = False, **options: str) -> Any:
+    """Return ``frame.writeStream`` with format, ``exactlyOnce=true`` and ``options`` set.
 
-    Looked at is the analysed plan: operators that move, join, sort or count rows, and expressions that give another
-    value each time (``rand()``), are refused.
+    If the analyzed plan is map-only and deterministic, each task writes a transaction of its own. Any other query is
+    written by one task (``repartition(1)``), so by one transaction a batch: a task that is run again might get other
+    rows, and a batch of which one task is committed could not be completed.
+
+    Args:
+        frame: A streaming DataFrame with the columns of the sink.
+        one_transaction: Write every batch in one transaction, also of a map-only query.
+        options: Options of the sink. ``exactlyOnce="sequences"`` writes without transactions.
+
+    Raises:
+        NotMapOnly: With ``exactlyOnce="sequences"`` the query is not map-only, or it is no streaming query.
+        OptionError: ``spark.speculation`` is on: two attempts of a task would abort each other's transactions.
     """
-    plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - the only way to the plan
     if not frame.isStreaming:
-        raise NotMapOnly("exactlyOnce=true needs a streaming query")
+        raise NotMapOnly("exactlyOnce needs a streaming query")
+    given = {name.lower(): value for name, value in options.items()}.get("exactlyonce", "true")
+    is_by_sequences = given.strip().lower() == "sequences"
+    if not is_by_sequences and str(frame.sparkSession.conf.get("spark.speculation", "false")).lower() == "true":
+        raise OptionError("exactlyOnce=true: set spark.speculation=false; two attempts of a task abort each other")
+    why_not = _why_not_map_only(frame._jdf.queryExecution().analyzed())  # noqa: SLF001 - the only way to the plan
+    if why_not is not None and is_by_sequences:
+        raise NotMapOnly(
+            f"exactlyOnce=sequences is for map-only, deterministic queries; {why_not}: use exactlyOnce=true, or write "
+            "at least once"
+        )
+    is_parallel = why_not is None and not one_transaction
+    rows = frame if is_parallel else frame.repartition(1)
+    writer = rows.writeStream.format("minikafka").options(**{"exactlyOnce": "true"} | options)
+    return writer.option("exactlyOnce.plan", MAP_ONLY if is_parallel else ONE_TASK)
+
+
+def _why_not_map_only(plan: Any) -> str | None:
+    """Return what may give a task that is run again other rows: moved, joined, sorted or counted rows, ``rand()``."""
     todo = [plan]
     while todo:
         node = todo.pop()
         name = node.nodeName()
         if name not in MAP_ONLY_NODES:
-            raise NotMapOnly(
-                f"exactlyOnce=true is for map-only queries until brokers have transactions; this one has {name}, whose "
-                "rows may come in another order when a task is run again: write at least once, or to files"
-            )
+            return f"this one has {name}, whose rows may come in another order when a task is run again"
         if not node.deterministic():
-            raise NotMapOnly(f"exactlyOnce=true: {name} has an expression that gives other values when it is run again")
+            return f"{name} has an expression that gives other values when it is run again"
         children = node.children()
         todo += [children.apply(index) for index in range(children.size())]
-    writer = frame.writeStream.format("minikafka").option("exactlyOnce", "true").option("exactlyOnce.plan", "map-only")
-    return writer.options(**options)
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +150,7 @@ class Identity:
     producer_id: int
     epoch: int
     is_derived: bool
+    transactional_id: str | None = None
 
 
 def derived_identity(query_id: str, task: int, batch_id: int) -> Identity:
@@ -148,6 +187,11 @@ class TaskWriter:
         self._keyless = 0
         self.rows = 0
         self.skipped = 0
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics that were written to, sorted."""
+        return sorted({each.topic for each in self._partitions})
 
     def write(self, batches: Iterator[Any]) -> Written:
         """Send everything; returns when all of it is acknowledged by all in-sync replicas."""
@@ -215,7 +259,10 @@ class TaskWriter:
                 groups.setdefault(address, []).append((place, self._built(waiting)))
         refused: ProtocolError | None = None
         for group in groups.values():
-            for answer in self._brokers.produce(group, timeout_s=PRODUCE_TIMEOUT_S):
+            answers = self._brokers.produce(
+                group, timeout_s=PRODUCE_TIMEOUT_S, transactional_id=self._identity.transactional_id
+            )
+            for answer in answers:
                 place = TopicPartition(answer.topic, answer.partition)
                 error = error_in(answer)
                 if error is None:
@@ -254,6 +301,7 @@ class TaskWriter:
             producer_id=self._identity.producer_id,
             producer_epoch=self._identity.epoch,
             base_sequence=waiting.next_sequence,
+            transactional=self._identity.transactional_id is not None,
         )
         builder.extend(waiting.rows)
         return builder.build()
@@ -296,40 +344,103 @@ def _headers(value: Any) -> list[tuple[str, bytes | None]]:
 class _Writer(Travels):
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
+        self._job = uuid.uuid4().hex
+        """Names a batch write; it travels to the tasks."""
 
     def write(self, iterator: Iterator[Any]) -> Written:
         options = self._options
-        brokers = Brokers(options.bootstrap, api_timeout_s=options.api_timeout_s)
+        brokers = self._cluster()
         context = TaskContext.get()
         if context is None:
             raise RuntimeError("the sink writes in tasks of Spark only")
         task = context.partitionId()
-        if options.exactly_once:
-            query_id = context.getLocalProperty("sql.streaming.queryId")
-            batch_id = context.getLocalProperty("streaming.sql.batchId")
-            if query_id is None or batch_id is None:
-                raise OptionError("exactlyOnce=true: Spark does not tell this task which query and batch it is of")
-            identity = derived_identity(query_id, task, int(batch_id))
-        else:
+        if options.guarantee is Guarantee.AT_LEAST_ONCE:
             identity = Identity(*brokers.new_producer_id(), is_derived=False)
-        return TaskWriter(options, brokers, identity, task).write(iterator)
+            return TaskWriter(options, brokers, identity, task).write(iterator)
+        if options.guarantee is Guarantee.TRANSACTIONAL:
+            transaction = self._begin(brokers, transactional_id(self._job, task))
+            return _write_transaction(options, brokers, transaction, task, None, iterator)
+        query_id = context.getLocalProperty("sql.streaming.queryId")
+        batch_id = context.getLocalProperty("streaming.sql.batchId")
+        if query_id is None or batch_id is None:
+            raise OptionError("exactlyOnce: Spark gives this task no query id and batch id: it needs a streaming query")
+        batch = int(batch_id)
+        if options.guarantee is Guarantee.SEQUENCES:
+            identity = derived_identity(query_id, task, batch)
+            return TaskWriter(options, brokers, identity, task).write(iterator)
+        if options.plan == ONE_TASK and task != 0:
+            raise OptionError(f"exactlyOnce.plan={ONE_TASK}: the query has more than one task: use repartition(1)")
+        transaction = self._begin(brokers, transactional_id(query_id, task))
+        if is_written(transaction.note(), batch):
+            skipped = sum(each.num_rows for each in iterator)
+            return Written(skipped, skipped)
+        return _write_transaction(options, brokers, transaction, task, batch, iterator)
+
+    def _begin(self, brokers: Brokers, name: str) -> TaskTransaction:
+        return TaskTransaction(brokers, name, timeout_ms=self._options.transaction_timeout_ms)
+
+    def _cluster(self) -> Brokers:
+        return Brokers(self._options.bootstrap, api_timeout_s=self._options.api_timeout_s)
+
+    def _commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """All tasks have written."""
+        if self._options.has_transactions:
+            commit_all(self._cluster(), _transactions(messages))
+
+    def _abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """What was written without a transaction stays, as with Spark's Kafka sink."""
+        if self._options.has_transactions:
+            abort_all(self._cluster(), _transactions(messages))
+
+
+def _write_transaction(
+    options: SinkOptions,
+    brokers: Brokers,
+    transaction: TaskTransaction,
+    task: int,
+    batch: int | None,
+    iterator: Iterator[Any],
+) -> Written:
+    """Write the rows, and the note of ``batch`` if it has a number, and leave the transaction open."""
+    identity = Identity(transaction.producer_id, transaction.epoch, is_derived=False, transactional_id=transaction.name)
+    writer = TaskWriter(options, brokers, identity, task)
+    try:
+        written = writer.write(iterator)
+        if not written.rows:
+            return written
+        if batch is not None:
+            transaction.write_note(batch, writer.topics[0])
+    except BaseException:
+        # The last stable offset need not wait for the next attempt or the timeout.
+        abort_all(brokers, [transaction.opened])
+        raise
+    return replace(written, transaction=transaction.opened)
+
+
+def _transactions(messages: list[WriterCommitMessage | None]) -> list[OpenTransaction]:
+    """Of the tasks that have written; a task that failed has no message."""
+    return [each.transaction for each in messages if isinstance(each, Written) and each.transaction is not None]
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
-    """``df.write``: everything is written when the tasks have ended; there is nothing to commit or to take back."""
+    """``df.write``: with ``transactional=true`` the rows count when all tasks have ended, otherwise at once."""
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """All tasks have written."""
+        """Commit the tasks' transactions, if there are any."""
+        self._commit(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """What was written stays, as with Spark's Kafka sink."""
+        """Abort the tasks' transactions; what was written without them stays, as with Spark's Kafka sink."""
+        self._abort(messages)
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     """``df.writeStream``: as :class:`BatchWriter`, batch by batch."""
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """All tasks have written."""
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 - Spark's
+        """Commit the tasks' transactions, if there are any; Spark notes the batch afterwards."""
+        self._commit(messages)
 
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """What was written stays; with exactlyOnce=true the batch that is run again goes on behind it."""
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
+        """Abort the tasks' transactions that are open; without transactions, what was written stays."""
+        self._abort(messages)

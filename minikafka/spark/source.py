@@ -4,8 +4,8 @@ Rules for this file:
 
 1. A reader is built several times: once in a planning process and pickled for the tasks, once in the process that
    drives a stream. All that a task needs is in its InputPartition and in the options.
-2. What a batch reads is fixed by its start and end offsets and is below the high watermark: a batch that is run again
-   reads the same records.
+2. What a batch reads is fixed by its start and end offsets and is below the high watermark (with ``read_committed``:
+   the last stable offset): a batch that is run again reads the same records.
 3. Nothing may depend on ``stop``: Spark kills the process instead.
 """
 
@@ -101,6 +101,10 @@ def _refuse_beyond(name: TopicPartition, given: Offset, top: Offset, option: str
         raise OptionError(f"{option}: {name} ends at {top}, not at {given}")
 
 
+def _cluster_of(options: SourceOptions) -> Brokers:
+    return Brokers(options.bootstrap, api_timeout_s=options.api_timeout_s, isolation_level=options.isolation_level)
+
+
 class RangePartition(Travels, InputPartition):
     """What one task reads."""
 
@@ -113,7 +117,7 @@ def read_range(options: SourceOptions, task: InputPartition) -> Iterator[Any]:
     wanted = task.value
     if wanted is None:
         return
-    brokers = Brokers(options.bootstrap, api_timeout_s=options.api_timeout_s)
+    brokers = _cluster_of(options)
     reader = RangeReader(brokers, wanted, options)
     for batches in reader.batches():
         arrow = to_arrow(wanted.partition, batches, wanted.start, reader.end, include_headers=options.include_headers)
@@ -142,7 +146,7 @@ class BatchReader(Travels, DataSourceReader):
 
     def _ranges(self) -> list[OffsetRange]:
         options = self._options
-        brokers = Brokers(options.bootstrap, api_timeout_s=options.api_timeout_s)
+        brokers = _cluster_of(options)
         found = present_or_fail(brokers, options.selection)
         starts = resolve(brokers, options.starting, found.partitions, "startingOffsets")
         ends = resolve(brokers, options.ending, found.partitions, "endingOffsets")
@@ -266,7 +270,7 @@ class StreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._target = self._ends(present_or_fail(self._cluster(), self._options.selection))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """For the query's progress: the newest high watermarks."""
+        """For the query's progress: the newest ends of what may be read."""
         return StreamOffset(positions=self._latest).to_json() if self._latest else None
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002 - see above
@@ -440,7 +444,7 @@ class StreamReader(Travels, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def _cluster(self) -> Brokers:
         if self._brokers is None:
-            self._brokers = Brokers(self._options.bootstrap, api_timeout_s=self._options.api_timeout_s)
+            self._brokers = _cluster_of(self._options)
         return self._brokers
 
     def commit(self, end: dict[str, Any]) -> None:

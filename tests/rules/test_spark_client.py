@@ -7,6 +7,7 @@ import socket
 import pytest
 
 from minikafka.blocking import brokers as client
+from minikafka.blocking import coordinators
 from minikafka.blocking.brokers import Brokers, BrokersUnreachable
 from minikafka.blocking.reading import (
     LogTruncated,
@@ -79,7 +80,7 @@ def script(monkeypatch):
         return answer
 
     asked, patience = [], []
-    for module in (client, groups):
+    for module in (client, coordinators):
         monkeypatch.setattr(module, "call", call)
     monkeypatch.setattr(client.time, "sleep", lambda _: None)
     answers["asked"], answers["patience_s"] = asked, patience
@@ -203,6 +204,46 @@ def test_a_range_that_was_cut_ends_where_the_logs_part(script, caplog):
     assert read(allowed) == [0, 2, 4]
     assert allowed.end == 6
     assert "4 records are gone" in caplog.text
+
+
+def test_read_committed_leaves_aborted_batches_out_and_waits_for_the_last_stable_offset(script):
+    """Issue 17, Build 3: the position passes over aborted batches; what is open is not there yet."""
+    script[1]["Metadata"] = metadata(1)
+    producers = {0: 7, 2: 8, 4: 7}
+    records = [Record(0, 1, 0, None, b"x")] * 2
+
+    def fetch(request):
+        assert request.isolation_level == m.READ_COMMITTED
+        at = request.partitions[0].fetch_offset
+        batches = b"".join(
+            bytes(
+                build_batch(
+                    records, base_offset=base, producer_id=pid, producer_epoch=0, base_sequence=base, transactional=True
+                )
+            )
+            for base, pid in producers.items()
+            if base >= at
+        )
+        answer = m.FetchedPartition(
+            topic="a",
+            partition=0,
+            high_watermark=9,
+            last_stable_offset=6,
+            aborted_transactions=(m.AbortedTransaction(producer_id=7, first_offset=0),),
+            records=(memoryview(batches),) if batches else (),
+        )
+        return m.FetchResponse(partitions=(answer,))
+
+    script[1]["Fetch"] = fetch
+    given = {"kafka.bootstrap.servers": "127.0.0.1:9001", "subscribe": "a"} | BRIEFLY
+    parsed = parse_source(given, streaming=True)
+    cluster = Brokers(list(NODES.values()), api_timeout_s=0.05, isolation_level=m.READ_COMMITTED)
+    whole = RangeReader(cluster, OffsetRange(partition=A0, start=0, end=6, epoch=3, topic_id="x"), parsed)
+    found = [(batch.base_offset, batch.record_count) for batches in whole.batches() for batch in batches]
+    assert found == [(0, 0), (2, 2), (4, 0)]
+    beyond = RangeReader(cluster, OffsetRange(partition=A0, start=0, end=8, epoch=3, topic_id="x"), parsed)
+    with pytest.raises(NotYetCommitted, match="last stable offset is 6"):
+        list(beyond.batches())
 
 
 def test_a_range_below_the_log_start_is_told_apart(script):

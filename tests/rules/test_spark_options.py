@@ -9,6 +9,7 @@ from minikafka.spark.options import (
     ByOffset,
     ByTimestamp,
     ByWord,
+    Guarantee,
     OptionError,
     Selection,
     parse_duration_ms,
@@ -16,6 +17,7 @@ from minikafka.spark.options import (
     parse_source,
 )
 from minikafka.types import TopicPartition
+from minikafka.wire.messages import READ_COMMITTED, READ_UNCOMMITTED
 
 BASE = {"kafka.bootstrap.servers": "a:1,b:2", "subscribe": "orders"}
 T0, T1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
@@ -133,16 +135,42 @@ def test_durations(text, ms):
     assert parse_duration_ms(text) == ms
 
 
+def sink(*, streaming=True, **options):
+    return parse_sink({"kafka.bootstrap.servers": "a:1"} | options, streaming=streaming)
+
+
+def test_isolation_level():
+    """Issue 17, Build 3: Kafka's name and default; what means nothing is refused."""
+    assert batch().isolation_level == READ_UNCOMMITTED
+    assert stream(**{"kafka.isolation.level": "READ_COMMITTED"}).isolation_level == READ_COMMITTED
+    with pytest.raises(OptionError, match="read_uncommitted or read_committed is needed"):
+        stream(**{"kafka.isolation.level": "serializable"})
+
+
 def test_sink_options():
-    """At-least-once by default; exactlyOnce only for streams that were looked at."""
-    plain = parse_sink({"kafka.bootstrap.servers": "a:1"}, streaming=True)
-    assert (plain.topic, plain.exactly_once, plain.compression) == (None, False, "none")
-    with pytest.raises(OptionError, match="streaming query"):
-        parse_sink({"kafka.bootstrap.servers": "a:1", "exactlyOnce": "true"}, streaming=False)
-    with pytest.raises(OptionError, match=r"map-only.*exactly_once\(df\)"):
-        parse_sink({"kafka.bootstrap.servers": "a:1", "exactlyOnce": "true"}, streaming=True)
-    declared = {"kafka.bootstrap.servers": "a:1", "exactlyOnce": "true", "exactlyOnce.plan": "map-only"}
-    assert parse_sink(declared, streaming=True).exactly_once
+    """At-least-once by default; exactlyOnce only for streams that were looked at, transactional only for batches."""
+    plain = sink()
+    assert (plain.topic, plain.guarantee, plain.compression) == (None, Guarantee.AT_LEAST_ONCE, "none")
+    assert (plain.transaction_timeout_ms, plain.has_transactions) == (900_000, False)
+    for given in ({"exactlyOnce": "true"}, {"exactlyOnce": "sequences", "exactlyOnce.plan": "one-task"}):
+        with pytest.raises(OptionError, match=r"exactly_once\(df\)"):
+            sink(**given)
+    for word, plan, guarantee in (
+        ("true", "map-only", Guarantee.EXACTLY_ONCE),
+        ("true", "one-task", Guarantee.EXACTLY_ONCE),
+        ("Sequences", "map-only", Guarantee.SEQUENCES),
+    ):
+        parsed = sink(**{"exactlyOnce": word, "exactlyOnce.plan": plan})
+        assert (parsed.guarantee, parsed.plan) == (guarantee, plan)
+        assert parsed.has_transactions == (word == "true")
+    with pytest.raises(OptionError, match="true, sequences or false is needed"):
+        sink(exactlyOnce="perhaps")
+    with pytest.raises(OptionError, match=r"streaming query.*transactional=true"):
+        sink(streaming=False, exactlyOnce="true")
+    with pytest.raises(OptionError, match="for batch writes"):
+        sink(transactional="true")
+    whole = sink(streaming=False, transactional="true", **{"kafka.transaction.timeout.ms": "1000"})
+    assert (whole.guarantee, whole.transaction_timeout_ms) == (Guarantee.TRANSACTIONAL, 1000)
     with pytest.raises(OptionError, match="did you mean topic"):
         parse_sink({"kafka.bootstrap.servers": "a:1", "topics": "t"}, streaming=True)
 

@@ -47,6 +47,16 @@ class Stream:
         return sorted((row.partition, row.offset) for row in self.spark.read.parquet(self.out).collect())
 
 
+def run(writer: Any) -> None:
+    """Run a stream writer's query to the end of what is there now."""
+    query = writer.trigger(availableNow=True).start()
+    try:
+        query.awaitTermination(TIMEOUT_S)
+        assert not query.isActive
+    finally:
+        query.stop()
+
+
 def lost(progress: list[dict[str, Any]]) -> list[dict[str, dict[str, int]]]:
     """What the batches say was lost."""
     ends = [each["sources"][0]["endOffset"] for each in progress]

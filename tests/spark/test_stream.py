@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from minikafka.spark.sink import NotMapOnly, exactly_once
-from tests.spark.streams import TIMEOUT_S
+from tests.spark.streams import run
 
 
 def test_available_now_reads_to_the_end_in_limited_batches(kafka, stream):
@@ -35,30 +35,28 @@ def test_a_query_from_latest_loses_nothing(kafka, stream):
     assert stream.rows() == [(0, offset) for offset in range(5, 12)]
 
 
-def test_exactly_once_between_topics(spark, kafka, stream, tmp_path, read):
-    """Build 3: a batch that was written and is run again adds nothing; a query that is not map-only is refused."""
+@pytest.mark.parametrize("how", ["true", "sequences"])
+def test_exactly_once_between_topics(how, kafka, stream, tmp_path, read):
+    """Build 3: a batch that was written and is run again adds nothing, not even an aborted record."""
     into = kafka.topic()
     kafka.write(stream.topic, 0, [b"%d" % index for index in range(300)])
     options = {"kafka.bootstrap.servers": kafka.bootstrap, "topic": into, "kafka.batch.size": "2048"}
-    options["checkpointLocation"] = str(tmp_path / "sink")
+    options |= {"checkpointLocation": str(tmp_path / "sink"), "exactlyOnce": how}
     plain = stream.frame().selectExpr("cast(offset as string) key", "value")
 
-    def run():
-        query = exactly_once(plain, **options).trigger(availableNow=True).start()
-        try:
-            query.awaitTermination(TIMEOUT_S)
-            assert not query.isActive
-        finally:
-            query.stop()
-
-    run()
+    run(exactly_once(plain, **options))
     # As if the driver had died after all writes, before the commit log: Spark runs the same batch again.
     for commit in (tmp_path / "sink" / "commits").iterdir():
         commit.unlink()
-    run()
-    values = [bytes(row.value) for row in read(into).collect()]
-    assert sorted(values) == sorted(b"%d" % index for index in range(300))
+    run(exactly_once(plain, **options))
+    for level in ("read_committed", "read_uncommitted"):
+        values = [bytes(row.value) for row in read(into, **{"kafka.isolation.level": level}).collect()]
+        assert sorted(values) == sorted(b"%d" % index for index in range(300))
 
+
+def test_sequences_are_for_map_only_queries(stream):
+    """Rule 1 of sequences: a task that is run again must get the same rows."""
+    options = {"exactlyOnce": "sequences"}
     with pytest.raises(NotMapOnly, match="Aggregate"):
         exactly_once(stream.frame().groupBy("partition").count().selectExpr("cast(count as string) value"), **options)
     with pytest.raises(NotMapOnly, match="other values"):

@@ -1,0 +1,170 @@
+"""The sink's transactions: the rows of one task of one batch, and the note that they are written (KIP-98, KIP-890).
+
+Rules for this file:
+
+1. The transactional id depends on query and task only. A later attempt of the task, and a later life of the query,
+   fences the former one, whose open transaction is aborted.
+2. The note is an offset that is committed in the same transaction: batch + 1, for the group with the transactional id's
+   name. It is read after the producer has been initialized: what an earlier attempt has not committed by then, it never
+   commits.
+3. A task leaves its transaction open. The driver commits all of them when all tasks have written; a task whose note is
+   there already writes nothing. So a batch of one task is atomic, and a batch of several is completed by its replay.
+4. A response that was lost is requested again: with transaction version 2, the same EndTxn never ends the next
+   transaction.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from minikafka.blocking.brokers import Brokers, BrokersUnreachable
+from minikafka.blocking.coordinators import TRANSACTION_KEY, Coordinator
+from minikafka.errors import (
+    InvalidProducerEpoch,
+    InvalidProducerIdMapping,
+    InvalidTxnState,
+    ProducerFenced,
+    ProtocolError,
+    TransactionAbortable,
+)
+from minikafka.types import NO_OFFSET, Offset
+from minikafka.wire import messages as m
+from minikafka.wire.group_messages import CommitPartition, OffsetFetchRequest, OffsetFetchResponse
+from minikafka.wire.markers import TRANSACTION_V2
+from minikafka.wire.outcomes import error_in
+from minikafka.wire.transaction_messages import EndTxnRequest, TxnOffsetCommitRequest
+
+LOGGER = logging.getLogger("minikafka.spark")
+
+ABORT_TIMEOUT_S = 10.0
+NAME_PREFIX = "spark-sink"
+
+_ENDED = (InvalidProducerEpoch, ProducerFenced, InvalidTxnState, InvalidProducerIdMapping, TransactionAbortable)
+
+
+class BatchNotCommitted(Exception):
+    """A transaction of the batch was ended by its timeout or by another run of the query; the sentence says which."""
+
+
+class LaterBatchWritten(Exception):
+    """The query runs a batch again, but a later one of its batches was written already."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """A transaction that a task has filled; the driver ends it."""
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+
+
+def transactional_id(query: str, task: int) -> str:
+    """The transactional id of a task, and the group that has its note (rules 1 and 2)."""
+    return f"{NAME_PREFIX}-{query}-{task}"
+
+
+def is_written(note: Offset, batch: int) -> bool:
+    """Return True if the committed note (-1: none) says that the task has written this batch.
+
+    Raises:
+        LaterBatchWritten: The note is of a later batch.
+    """
+    if note > batch + 1:
+        raise LaterBatchWritten(
+            f"batch {batch} is run again, but batch {note - 1} of this query was written: the checkpoint is older than "
+            "the topic; write to another topic, or start a new query"
+        )
+    return note == batch + 1
+
+
+class TaskTransaction:
+    """One attempt of one task: initializes the producer, and opens a transaction with the first row."""
+
+    def __init__(self, brokers: Brokers, name: str, *, timeout_ms: int) -> None:
+        self.name = name
+        self._brokers = brokers
+        self._coordinator = Coordinator(brokers, name, key_type=TRANSACTION_KEY)
+        response: m.InitProducerIdResponse = self._coordinator.ask(
+            f"initializing transactional id {name}",
+            m.InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=timeout_ms),
+        )
+        self.producer_id, self.epoch = response.producer_id, response.producer_epoch
+
+    def note(self) -> Offset:
+        """Return the committed note, -1 without one."""
+        response: OffsetFetchResponse = Coordinator(self._brokers, self.name).ask(
+            f"asking what {self.name} has written",
+            OffsetFetchRequest(group_id=self.name, require_stable=True),
+            error_of=_first_error,
+        )
+        return max((each.offset for each in response.partitions), default=NO_OFFSET)
+
+    def write_note(self, batch: int, topic: str) -> None:
+        """Say in the transaction that the batch is written. ``topic`` is one that exists: offsets need one."""
+        Coordinator(self._brokers, self.name).ask(
+            f"noting batch {batch} of {self.name}",
+            TxnOffsetCommitRequest(
+                transactional_id=self.name,
+                group_id=self.name,
+                producer_id=self.producer_id,
+                producer_epoch=self.epoch,
+                transaction_version=TRANSACTION_V2,
+                partitions=(CommitPartition(topic=topic, partition=0, offset=batch + 1),),
+            ),
+            error_of=_first_error,
+        )
+
+    @property
+    def opened(self) -> OpenTransaction:
+        """What the driver needs to end the transaction."""
+        return OpenTransaction(self.name, self.producer_id, self.epoch)
+
+
+def commit_all(brokers: Brokers, transactions: Iterable[OpenTransaction]) -> None:
+    """Commit the transactions of a batch. BatchNotCommitted, BrokersUnreachable."""
+    for each in transactions:
+        try:
+            _end(brokers, each, is_commit=True)
+        except _ENDED as error:
+            raise BatchNotCommitted(
+                f"the transaction of {each.transactional_id} was ended by its timeout, or by another run of the query "
+                f"({error.name}): raise kafka.transaction.timeout.ms if batches take longer; the next run of the batch "
+                "writes what is missing"
+            ) from error
+
+
+def abort_all(brokers: Brokers, transactions: Iterable[OpenTransaction]) -> None:
+    """Abort what is open of a failed batch. A failure is a warning: the timeout or the next attempt aborts it then.
+
+    A transaction that was committed stays so: its coordinator refuses the abort.
+    """
+    for each in transactions:
+        try:
+            _end(brokers, each, is_commit=False, timeout_s=ABORT_TIMEOUT_S)
+        except _ENDED as error:
+            LOGGER.info("%s is not open: %s", each.transactional_id, error.message)
+        except (ProtocolError, BrokersUnreachable) as error:
+            LOGGER.warning("%s stays open until its timeout or its next attempt: %s", each.transactional_id, error)
+
+
+def _end(brokers: Brokers, each: OpenTransaction, *, is_commit: bool, timeout_s: float | None = None) -> None:
+    Coordinator(brokers, each.transactional_id, key_type=TRANSACTION_KEY).ask(
+        f"ending the transaction of {each.transactional_id}",
+        EndTxnRequest(
+            transactional_id=each.transactional_id,
+            producer_id=each.producer_id,
+            producer_epoch=each.epoch,
+            committed=is_commit,
+            transaction_version=TRANSACTION_V2,
+        ),
+        timeout_s=timeout_s,
+    )
+
+
+def _first_error(response: Any) -> ProtocolError | None:
+    errors = [error_in(response), *map(error_in, response.partitions)]
+    return next((each for each in errors if each is not None), None)

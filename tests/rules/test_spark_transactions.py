@@ -1,0 +1,150 @@
+"""The sink's transactions, against brokers that answer by script (issue 17, Build 3)."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from minikafka.blocking import brokers as client
+from minikafka.blocking import coordinators
+from minikafka.blocking.brokers import Brokers, BrokersUnreachable
+from minikafka.errors import (
+    ConcurrentTransactions,
+    InvalidProducerEpoch,
+    InvalidTxnState,
+    NetworkException,
+    NotCoordinator,
+    UnstableOffsetCommit,
+)
+from minikafka.spark.transactions import (
+    BatchNotCommitted,
+    LaterBatchWritten,
+    OpenTransaction,
+    TaskTransaction,
+    abort_all,
+    commit_all,
+    is_written,
+    transactional_id,
+)
+from minikafka.types import Address
+from minikafka.wire import messages as m
+from minikafka.wire.group_messages import (
+    Coordinator,
+    FetchedOffset,
+    FindCoordinatorResponse,
+    OffsetFetchResponse,
+    PartitionOutcome,
+)
+from minikafka.wire.transaction_messages import EndTxnResponse, TxnOffsetCommitResponse
+
+NAME = transactional_id("q", 3)
+OPEN = OpenTransaction(NAME, 4000, 5)
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """API -> responses in order, the last of them for good; every request is kept."""
+    found = Coordinator(key=NAME, node_id=1, host="127.0.0.1", port=9001)
+    answers = {"FindCoordinator": [FindCoordinatorResponse(coordinators=(found,))], "requests": []}
+
+    def call(_, request, **__):
+        answers["requests"].append(request)
+        waiting = answers[type(request).__name__.removesuffix("Request")]
+        answer = waiting.pop(0) if len(waiting) > 1 else waiting[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    for module in (client, coordinators):
+        monkeypatch.setattr(module, "call", call)
+    monkeypatch.setattr(client.time, "sleep", lambda _: None)
+    return answers
+
+
+def brokers():
+    return Brokers([Address("127.0.0.1", 9001)], api_timeout_s=0.5)
+
+
+def sent(script, api):
+    return [each for each in script["requests"] if type(each).__name__ == f"{api}Request"]
+
+
+@pytest.mark.parametrize(("note", "written"), [(-1, False), (4, False), (5, False), (6, True)])
+def test_a_note_says_that_the_batch_is_written(note, written):
+    """Rule 2: the note is the next batch; an older one, of a batch without rows for this task, says nothing."""
+    assert is_written(note, 5) is written
+
+
+def test_a_checkpoint_that_is_older_than_the_topic_is_refused():
+    """Batch 5 again after batch 6 was written: whatever it writes may be there twice."""
+    with pytest.raises(LaterBatchWritten, match=r"batch 5 is run again, but batch 6"):
+        is_written(7, 5)
+
+
+def test_the_note_is_read_after_the_former_attempt_has_ended(script):
+    """Rule 2: InitProducerId returns when the former transaction is over, and unstable offsets are waited for."""
+    script["InitProducerId"] = [
+        ConcurrentTransactions("its open transaction is being aborted"),
+        NotCoordinator("moved"),
+        m.InitProducerIdResponse(producer_id=4000, producer_epoch=5),
+    ]
+    unstable = FetchedOffset(topic="t", partition=0, error_code=UnstableOffsetCommit.code, error_message="pending")
+    script["OffsetFetch"] = [
+        OffsetFetchResponse(partitions=(unstable,)),
+        OffsetFetchResponse(
+            partitions=(
+                FetchedOffset(topic="t", partition=0, offset=3),
+                FetchedOffset(topic="u", partition=0, offset=8),
+            )
+        ),
+    ]
+    transaction = TaskTransaction(brokers(), NAME, timeout_ms=1000)
+    assert transaction.opened == OPEN
+    assert transaction.note() == 8
+    assert all(each.require_stable and each.group_id == NAME for each in sent(script, "OffsetFetch"))
+    apis = [type(each).__name__ for each in script["requests"]]
+    assert apis.index("OffsetFetchRequest") > max(i for i, each in enumerate(apis) if each == "InitProducerIdRequest")
+
+
+def test_the_note_joins_the_transaction(script):
+    """Transaction version 2 with the producer's epoch: fenced with it, and committed with the rows or not at all."""
+    script["InitProducerId"] = [m.InitProducerIdResponse(producer_id=4000, producer_epoch=5)]
+    script["TxnOffsetCommit"] = [TxnOffsetCommitResponse(partitions=(PartitionOutcome(topic="t", partition=0),))]
+    transaction = TaskTransaction(brokers(), NAME, timeout_ms=1000)
+    transaction.write_note(7, "t")
+    (request,) = sent(script, "TxnOffsetCommit")
+    assert (request.producer_id, request.producer_epoch, request.transaction_version) == (4000, 5, 2)
+    assert [(each.topic, each.partition, each.offset) for each in request.partitions] == [("t", 0, 8)]
+    fenced = PartitionOutcome(topic="t", partition=0, error_code=InvalidProducerEpoch.code, error_message="fenced")
+    script["TxnOffsetCommit"] = [TxnOffsetCommitResponse(partitions=(fenced,))]
+    with pytest.raises(InvalidProducerEpoch, match="fenced"):
+        transaction.write_note(7, "t")
+
+
+def test_a_commit_without_response_is_requested_again(script):
+    """Rule 4: the same request, which a coordinator answers as it did the first time."""
+    script["EndTxn"] = [NetworkException("no answer"), EndTxnResponse(producer_id=4000, producer_epoch=6)]
+    commit_all(brokers(), [OPEN])
+    first, again = sent(script, "EndTxn")
+    assert first == again
+    assert (first.committed, first.producer_epoch, first.transaction_version) == (True, 5, 2)
+
+
+def test_a_transaction_that_timed_out_fails_the_batch(script):
+    """The batch is not done, so Spark runs it again; the error names the setting."""
+    script["EndTxn"] = [InvalidProducerEpoch("epoch 5 is fenced")]
+    with pytest.raises(BatchNotCommitted, match=rf"{NAME}.*INVALID_PRODUCER_EPOCH.*kafka.transaction.timeout.ms"):
+        commit_all(brokers(), [OPEN])
+    script["EndTxn"] = [NetworkException("down")]
+    with pytest.raises(BrokersUnreachable, match=f"ending the transaction of {NAME}"):
+        commit_all(brokers(), [OPEN])
+
+
+def test_an_abort_never_hides_why_the_batch_failed(script, caplog):
+    """Spark aborts after a failed commit: what is committed is refused by its coordinator, and the rest is a warning."""
+    caplog.set_level(logging.INFO, "minikafka.spark")
+    script["EndTxn"] = [InvalidTxnState("is CompleteCommit"), NotCoordinator("moved"), EndTxnResponse()]
+    abort_all(brokers(), [OPEN, OPEN])
+    assert [each.committed for each in sent(script, "EndTxn")] == [False] * 3
+    assert [(each.levelname, "is not open" in each.message) for each in caplog.records] == [("INFO", True)]

@@ -1,0 +1,102 @@
+"""The application that dies: a stream from topic to topic in transactions. Run by test_transactions_kill.py.
+
+The format ``deadly`` is the production source and sink, but for this: the sink's whole application (driver, its JVM and
+their Python workers, one process group) gets SIGKILL at the named moment of a batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+from minikafka.spark.options import parse_sink
+from minikafka.spark.session import open_session
+from minikafka.spark.sink import StreamWriter, Written, exactly_once
+from minikafka.spark.source import MiniKafkaSource
+from tests.spark.spark_home import JAVA_OPTIONS
+
+MOMENTS = ("writing", "written", "half committed", "committed")
+"""In the middle of a task; before the first commit; after one of two; before Spark's commit log."""
+
+
+def die() -> None:
+    """Kill this process group; nothing of it runs on."""
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+class DeadlyWriter(StreamWriter):
+    """Production's writer, with an end."""
+
+    def __init__(self, options: Any, moment: str) -> None:
+        super().__init__(options)
+        self._moment = moment
+
+    def write(self, iterator: Iterator[Any]) -> Written:
+        return super().write(self._dying(iterator) if self._moment == "writing" else iterator)
+
+    @staticmethod
+    def _dying(iterator: Iterator[Any]) -> Iterator[Any]:
+        yield next(iterator)
+        yield next(iterator)
+        die()
+
+    def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 - Spark's name
+        if self._moment == "written":
+            die()
+        if self._moment == "half committed":
+            assert len(messages) == 2, messages
+            super().commit(messages[:1], batchId)
+            die()
+        super().commit(messages, batchId)
+        if self._moment == "committed":
+            die()
+
+
+class DeadlySource(MiniKafkaSource):
+    """The format ``deadly``."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "deadly"
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> DeadlyWriter:
+        moment = self.options.pop("moment", "")
+        return DeadlyWriter(parse_sink(self.options, streaming=True), moment)
+
+
+def main() -> None:
+    """Copy what is there now, or die."""
+    os.environ.update(JAVA_OPTIONS)
+    parser = argparse.ArgumentParser()
+    for name in ("bootstrap", "source", "into", "checkpoint", "moment"):
+        parser.add_argument(f"--{name}", required=True)
+    given = parser.parse_args()
+    session = open_session("transacting", "local[2]", {"spark.sql.execution.arrow.maxRecordsPerBatch": "20"})
+    session.sparkContext.setLogLevel("ERROR")
+    session.dataSource.register(DeadlySource)
+    rows = (
+        session.readStream.format("minikafka")
+        .option("kafka.bootstrap.servers", given.bootstrap)
+        .option("subscribe", given.source)
+        .option("startingOffsets", "earliest")
+        .load()
+        .selectExpr("value")
+    )
+    writer = exactly_once(
+        rows,
+        **{"kafka.bootstrap.servers": given.bootstrap, "topic": given.into, "kafka.batch.size": "512"},
+        checkpointLocation=given.checkpoint,
+        moment=given.moment,
+    )
+    query = writer.format("deadly").trigger(availableNow=True).start()
+    query.awaitTermination()
+
+
+if __name__ == "__main__":
+    # Spark pickles classes of __main__ by value: the workers import this module instead.
+    from tests.spark import transacting
+
+    transacting.main()
