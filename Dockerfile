@@ -11,11 +11,13 @@ RUN python -m venv --without-pip /opt/venv
 WORKDIR /src
 # `make image` names the wheel that `make dist` has checked. Without one the image is built from these sources.
 ARG WHEEL=pyproject.toml
+# Extras of the package: EXTRAS=[certs] for `minikafka certs` in a container.
+ARG EXTRAS=
 COPY pyproject.toml README.md LICENSE ${WHEEL} ./
 COPY minikafka ./minikafka
 COPY pyspark_minikafka ./pyspark_minikafka
 COPY tools/hatch_build.py tools/compile_rules.py ./tools/
-RUN python -m pip --python /opt/venv/bin/python install $(ls ./*.whl 2>/dev/null || echo .)
+RUN python -m pip --python /opt/venv/bin/python install "$(ls ./*.whl 2>/dev/null || echo .)${EXTRAS}"
 
 FROM python:3.11-slim
 

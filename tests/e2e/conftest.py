@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+import subprocess
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +19,9 @@ from tools import build_console
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 LAUNCH_TIMEOUT_MS = 180_000
+SYSTEMD = 250
+"""Its first release that judges the security of a file."""
+
 EXPECT_TIMEOUT_MS = 60_000
 """Not Playwright's five seconds: a machine may stand still for as long."""
 
@@ -57,13 +62,23 @@ def why_not_web() -> str | None:
     return None
 
 
+def why_not_systemd() -> str | None:
+    """Why unit files cannot be judged here; None if they can."""
+    if shutil.which("systemd-analyze") is None:
+        return "no systemd-analyze here (apt install systemd)"
+    version = subprocess.run(["systemd-analyze", "--version"], capture_output=True, text=True, check=False).stdout
+    found = re.match(r"systemd (\d+)", version)
+    return None if found and int(found[1]) >= SYSTEMD else f"systemd {SYSTEMD} or newer is needed"
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect what needs a browser, kcat, openssl, Node or the compiled rules, if there are none."""
+    """Deselect what needs a browser, kcat, openssl, systemd, Node or the compiled rules, if there are none."""
     leave_out(config, items, "browser", why_not)
     leave_out(config, items, "kcat", lambda: None if shutil.which("kcat") else "no kcat here (apt install kcat)")
     leave_out(config, items, "openssl", lambda: None if shutil.which("openssl") else "no openssl (apt install openssl)")
     leave_out(config, items, "compiled", why_not_compiled)
     leave_out(config, items, "web", why_not_web)
+    leave_out(config, items, "systemd", why_not_systemd)
 
 
 @pytest.fixture(scope="module")
