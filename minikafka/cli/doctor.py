@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from minikafka.cli.doctor_checks import ERROR, NOTE, WARNING, ClusterFacts, Finding, directory_findings, findings
-from minikafka.cli.doctor_facts import directory_of, gather
+from minikafka.cli.doctor_checks import ERROR, NOTE, WARNING, Finding, directory_findings, findings
+from minikafka.cli.doctor_facts import Gathered, directory_of, gather
+from minikafka.cli.doctor_security import access_findings, security_findings, security_of
 from minikafka.cli.running import FAILED, Failure, Misuse, run, somebody_listens
+from minikafka.cli.settings import broker_settings
 from minikafka.cli.tables import bootstrap_option, list_output_option, many, print_json, print_table
+from minikafka.errors import InvalidConfig
 
 ORDER = {ERROR: 0, WARNING: 1, NOTE: 2}
 
@@ -24,8 +28,9 @@ Examples:
 
 Looks at: every advertised address (is it the right broker that answers?), readiness, disk space, file
 descriptors, clocks, versions, settings that brokers must agree on, the quorum, partitions without a leader,
-below min.insync.replicas or one loss away from it. With FILE also: the data directory of a broker on this
-machine (space, permission, whose it is), whether it runs or not.
+below min.insync.replicas or one loss away from it; and at security: listeners beyond loopback, certificates, super
+users, ACLs, users. With FILE also: the data directory and the certificates of a broker on this machine (space,
+permission, whose it is, host names, expiry), whether it runs or not.
 
 Exit codes: 0 nothing is broken, 1 something is (--strict: or may soon be), 2 called wrongly."""
 )
@@ -40,7 +45,15 @@ def command(files: tuple[Path, ...], offline: bool, strict: bool, bootstrap: str
         raise Misuse("--offline looks at files: name a broker's properties")
     found: list[Finding] = []
     for file in files:
-        found.extend(directory_findings(directory_of(file)))
+        try:
+            config = broker_settings(file, os.environ, ()).config
+        except InvalidConfig as refused:
+            found.append(
+                Finding(ERROR, "settings", str(file), refused.message, "change the setting: no broker starts so")
+            )
+            continue
+        found.extend(directory_findings(directory_of(config)))
+        found.extend(security_findings(security_of(str(file), config)))
     asked = 0
     if not offline:
         try:
@@ -52,6 +65,9 @@ def command(files: tuple[Path, ...], offline: bool, strict: bool, bootstrap: str
         else:
             asked = len(facts.brokers)
             found.extend(findings(facts))
+            for each in facts.security:
+                found.extend(security_findings(each))
+            found.extend(access_findings(facts.access))
     found.sort(key=lambda each: ORDER[each.level])
     broken = any(each.level == ERROR or (strict and each.level == WARNING) for each in found)
     if output == "json":
@@ -65,7 +81,7 @@ def command(files: tuple[Path, ...], offline: bool, strict: bool, bootstrap: str
         raise click.exceptions.Exit(FAILED)
 
 
-async def _gathered(bootstrap: str) -> ClusterFacts:
+async def _gathered(bootstrap: str) -> Gathered:
     await somebody_listens(bootstrap)
     return await gather(bootstrap)
 

@@ -6,6 +6,7 @@ broken.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -13,23 +14,33 @@ import re
 import resource
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from ssl import SSLContext
 from typing import Any
 
 import aiohttp
 
 from minikafka import AdminClient, __version__
 from minikafka.cli.doctor_checks import AGREED, BrokerFacts, ClusterFacts, DirectoryFacts
-from minikafka.cli.settings import broker_settings
+from minikafka.cli.doctor_security import SETTINGS as SECURITY_SETTINGS
+from minikafka.cli.doctor_security import (
+    AccessFacts,
+    CertificateFacts,
+    SecurityFacts,
+    settings_elsewhere,
+    shown_certificate,
+)
 from minikafka.cli.tls import client_settings, tls_context
 from minikafka.client.structs import ConfigResource
+from minikafka.config import BrokerConfig
 from minikafka.errors import ProtocolError, WorldError, in_words
 from minikafka.log.checkpoint import BadCheckpoint, parse_meta_properties
 from minikafka.log.inspect import METADATA_OF_KAFKA, is_metadata_of_kafka
 from minikafka.log.log_directory import without_identity
 from minikafka.log.names import META_PROPERTIES
 from minikafka.types import METADATA_PARTITION, Address
+from minikafka.wire.acls import AclFilter
 from minikafka.wire.messages import (
     ApiVersionsRequest,
     DescribeReplicasRequest,
@@ -42,14 +53,22 @@ from minikafka.world.read_disk import ReadDisk
 DIAL_TIMEOUT_S = 3.0
 PATIENCE: dict[str, Any] = {"default_api_timeout_ms": 5_000, "request_timeout_ms": 2_500}
 
-SETTINGS_ASKED = (*AGREED, "queued.max.request.bytes")
+SETTINGS_ASKED = (*AGREED, "queued.max.request.bytes", *SECURITY_SETTINGS)
 
 _SAMPLE = re.compile(
     r"^(mk_log_dir_free_bytes|mk_queued_request_bytes|process_open_fds|process_max_fds)(?:\{.*\})? (\S+)"
 )
 
 
-async def gather(bootstrap: str) -> ClusterFacts:
+@dataclass(slots=True)
+class Gathered(ClusterFacts):
+    """All of it, with what the checks of security need."""
+
+    security: list[SecurityFacts] = field(default_factory=list)
+    access: AccessFacts = field(default_factory=AccessFacts)
+
+
+async def gather(bootstrap: str) -> Gathered:
     """Ask the cluster, every broker of it, and what lies around them. Raises when no bootstrap server answers."""
     tls = tls_context(bootstrap)
     session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=tls or True))
@@ -58,9 +77,27 @@ async def gather(bootstrap: str) -> ClusterFacts:
         metadata: MetadataResponse = await asker.ask_any(MetadataRequest(topics=()), DIAL_TIMEOUT_S)
         registered = await _registered(http, asker, metadata)
         brokers = [await _broker(asker, http, node, address) for node, address in sorted(registered.items())]
-    facts = ClusterFacts(__version__, brokers)
+    facts = Gathered(__version__, brokers)
     await _from_admin(bootstrap, facts)
+    for broker in brokers:
+        if all(name in broker.settings for name in SECURITY_SETTINGS):
+            shown = () if tls is None else await _shown(broker.address, tls)
+            where = f"broker {broker.node_id}"
+            settings = settings_elsewhere(broker.settings)
+            facts.security.append(SecurityFacts(where=where, settings=settings, certificates=shown))
     return facts
+
+
+async def _shown(address: Address, tls: SSLContext) -> tuple[CertificateFacts, ...]:
+    """The certificate that a broker shows; none if it does not answer."""
+    try:
+        async with asyncio.timeout(DIAL_TIMEOUT_S):
+            _, writer = await asyncio.open_connection(*address, ssl=tls)
+    except (OSError, TimeoutError):
+        return ()
+    certificate = writer.get_extra_info("peercert")
+    writer.close()
+    return (shown_certificate(certificate["notAfter"]),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +165,7 @@ def _missing(readiness: str) -> str:
     return str(status.get("detail") or status.get("message") or status.get("missing") or "")
 
 
-async def _from_admin(bootstrap: str, facts: ClusterFacts) -> None:
+async def _from_admin(bootstrap: str, facts: Gathered) -> None:
     try:
         async with AdminClient(**client_settings(bootstrap), **PATIENCE) as admin:
             await _ask_admin(admin, facts)
@@ -136,7 +173,7 @@ async def _from_admin(bootstrap: str, facts: ClusterFacts) -> None:
         facts.quorum_silent = facts.quorum_silent or str(error)
 
 
-async def _ask_admin(admin: AdminClient, facts: ClusterFacts) -> None:
+async def _ask_admin(admin: AdminClient, facts: Gathered) -> None:
     facts.topics = await admin.describe_topics()
     wanted: dict[str, Any] = {"min.insync.replicas": None}
     described = await admin.describe_configs([ConfigResource("topic", each.topic, wanted) for each in facts.topics])
@@ -147,15 +184,24 @@ async def _ask_admin(admin: AdminClient, facts: ClusterFacts) -> None:
             with contextlib.suppress(ProtocolError):
                 [found] = await admin.describe_configs([ConfigResource("broker", str(broker.node_id), asked)])
                 broker.settings = {each.name: each.value for each in found.configs}
+    facts.access = await _access(admin)
     try:
         facts.quorum = await admin.describe_quorum()
     except ProtocolError as error:
         facts.quorum_silent = error.message
 
 
-def directory_of(file: Path) -> DirectoryFacts:
-    """What the data directory of a broker on this machine is like, by its properties file."""
-    config = broker_settings(file, os.environ, ()).config
+async def _access(admin: AdminClient) -> AccessFacts:
+    count, iterations = None, None
+    with contextlib.suppress(ProtocolError):  # there is no authorizer, or this client may not
+        count = len(await admin.describe_acls(AclFilter()))
+    with contextlib.suppress(ProtocolError):
+        iterations = await admin.describe_user_scram_credentials()
+    return AccessFacts(acl_count=count, iterations=iterations)
+
+
+def directory_of(config: BrokerConfig) -> DirectoryFacts:
+    """What the data directory of a broker on this machine is like, by its settings."""
     folder = Path(config.log_dirs)
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     there = folder if folder.exists() else _nearest(folder)

@@ -76,6 +76,10 @@ class CertificateFolder:
         """The file of a broker or client."""
         return self.folder / f"{name}.pem"
 
+    def read(self, path: Path) -> Made:
+        """Return the first certificate of a PEM file, made by whatever tool."""
+        return _made(path, _certificate(path), is_new=False)
+
     def make_ca(self, subject: str = "CN=minikafka CA", *, days: int = CA_DAYS, force: bool = False) -> Made:
         """Make the CA. With ``force`` a new one replaces it: certificates of the old one must be made again."""
         name = _name(subject)

@@ -20,10 +20,16 @@ from minikafka.cli.doctor_checks import (
     directory_findings,
     findings,
 )
-from minikafka.cli.doctor_facts import directory_of
+from minikafka.cli.doctor_facts import directory_of as directory_of_settings
 from minikafka.cli.root import root
+from minikafka.cli.settings import broker_settings
 from minikafka.types import Address
 from minikafka.wire.messages import DescribedPartition, DescribedTopic, DescribeQuorumResponse, QuorumReplica
+
+
+def directory_of(file: Path) -> DirectoryFacts:
+    """As `doctor FILE` looks at it."""
+    return directory_of_settings(broker_settings(file, {}, ()).config)
 
 
 def broker(node: int, **told: object) -> BrokerFacts:
