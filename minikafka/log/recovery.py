@@ -238,20 +238,24 @@ class _Loader:
             if self.segments[0].base_offset in restarts and self.segments[0].base_offset < self.start_offset:
                 # It was restarted below the start that the checkpoint knows.
                 self.start_offset = self.restarted_at = self.segments[0].base_offset
-            self._finish_deletion()
+            self._finish_deletion(restarts)
             self._check_missing(restarts)
         for offset in restarts:
             if offset != self.restarted_at:
                 self._remove(f"{self.folder}/{offset_name(offset, RESTARTED)}")
 
-    def _finish_deletion(self) -> None:
+    def _finish_deletion(self, restarts: list[Offset]) -> None:
         """Segments below the log start may come back, one by one, when the power goes while they are deleted.
 
         They go for good, except where the snapshot of the producers as of the next segment did not reach the disk: what
-        idempotent producers wrote last is then read from them again. DeleteRecords waits for no snapshot.
+        idempotent producers wrote last is then read from them again. DeleteRecords waits for no snapshot. A log that
+        was begun again knows no producers.
         """
         below = self._first_wanted()
-        while below and not self._has_snapshot(self.segments[below].base_offset):
+        while below:
+            base = self.segments[below].base_offset
+            if base in restarts or self._has_snapshot(base):
+                break
             below -= 1
         if below:
             self.report.notes.append(f"{below} segments below the log start {self.start_offset} are deleted")
@@ -340,13 +344,15 @@ class _Loader:
                 del self.segments[number]
                 first_to_scan -= number < first_to_scan
                 continue
+            if segment.base_offset != before and segment.base_offset <= self.start_offset:
+                # Also where compaction leaves gaps: what is behind a hole may be a log that was begun again there.
+                removed = self._remove_unwanted(number)
+                number, first_to_scan = 0, max(first_to_scan - removed, 0)
+                continue
             is_behind_hole = segment.base_offset > before
             if is_behind_hole and not self.gaps and any(map(self._shows_gaps, self.segments[number:])):
                 self._note_gaps(before)
             if segment.base_offset < before or (is_behind_hole and not self.gaps):
-                if removed := self._remove_unwanted(number):
-                    number, first_to_scan = 0, max(first_to_scan - removed, 0)
-                    continue
                 reason = f"begins at {segment.base_offset}, the log before it ends at {before}"
                 self._drop(number, reason, keep=is_behind_hole)
                 return

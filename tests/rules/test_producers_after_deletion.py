@@ -5,11 +5,14 @@ A broker that forgets it appends a retry again: a duplicate, although the produc
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minikafka.config import TopicConfig
 from minikafka.log.log_directory import LogDirectory
 from minikafka.log.partition_log import PartitionLog
 from tests.rules.log_words import TIME, fill, from_producer
@@ -19,6 +22,8 @@ from tests.rules.test_log_directory import ORDERS, SMALL, TOPIC_ID, opened
 LONG_AFTER = TIME + 8 * 86_400_000
 """Retention lets all go by then."""
 
+COMPACTED = replace(SMALL, cleanup_policy="compact")
+FIRST_SEGMENT = "orders-0/00000000000000000000.log"
 BATCH_SIZE = from_producer(7, 0, "0").size
 
 SEEDS = st.integers(0, 2**32)
@@ -110,6 +115,23 @@ def test_two_power_cuts(seed: int, second: int) -> None:
     log = after_power_cut(disk, second)
     assert 3 < log.start_offset < log.end_offset == 15
     assert log.producers.last_sequences() == {7: (0, 2)}
+
+
+@pytest.mark.parametrize("config", [SMALL, COMPACTED], ids=["deleted", "compacted"])
+@pytest.mark.parametrize("marker", ["kept", "lost"])
+def test_a_log_that_was_begun_again_knows_no_producers(config: TopicConfig, marker: str) -> None:
+    """Its former records may be another history's: the segments that a power cut brings back are no witness."""
+    disk = MemoryDisk()
+    directory, log = with_synced_records(disk)
+    former = disk.read_file(FIRST_SEGMENT)
+    log.restart_at(20)
+    run(directory.checkpoint_start_offsets())
+    disk.replace_file(FIRST_SEGMENT, former)
+    if marker == "lost":
+        disk.remove("orders-0/00000000000000000020.start")
+    log = opened(disk, config_of=lambda _: config).logs[ORDERS]
+    assert log.start_offset == log.end_offset == 20
+    assert log.producers.last_sequences() == {}
 
 
 def test_a_log_without_snapshots_gets_one_before_its_segments_go() -> None:

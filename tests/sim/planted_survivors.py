@@ -154,7 +154,7 @@ async def marked_unsynced(
     return True
 
 
-def what_comes_back_stays(self: recovery._Loader) -> None:
+def what_comes_back_stays(self: recovery._Loader, restarts: list[int]) -> None:
     """``_Loader._finish_deletion`` without the deletion."""
 
 
