@@ -1,0 +1,37 @@
+"""A long family of ``/metrics`` is written in pieces, so that a scrape does not hold the loop (issue: 50 ms a request)."""
+
+from __future__ import annotations
+
+import pytest
+from prometheus_client.exposition import generate_latest
+
+from minikafka.broker.meters import Histogram
+from minikafka.rest.metrics.door import SAMPLES_MAX, _Families, in_pieces, without_header
+from minikafka.rest.metrics.families import Windows, counter, gauge, histogram, percentiles_ms
+
+
+def seen(value: int) -> Histogram:
+    one = Histogram()
+    one.observe(1000 * value)
+    return one
+
+
+FAMILIES = {
+    "gauge": lambda rows: gauge("standing", 'of "it"\nall', ("topic",), (((f"t{n}",), float(n)) for n in range(rows))),
+    "counter": lambda rows: counter("happened", "how often", ("topic",), (((f"t{n}",), float(n)) for n in range(rows))),
+    "histogram": lambda rows: histogram("took", "seconds", ("api",), (((f"a{n}",), seen(n)) for n in range(rows))),
+    "summary": lambda rows: percentiles_ms(
+        "took_ms", "milliseconds", "api", ((f"a{n}", seen(n)) for n in range(rows)), Windows(), 0.0
+    ),
+}
+
+
+@pytest.mark.parametrize("rows", [0, 1, SAMPLES_MAX, SAMPLES_MAX + 1, 3 * SAMPLES_MAX])
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_the_pieces_of_a_family_are_its_text(kind: str, rows: int) -> None:
+    whole = generate_latest(_Families([FAMILIES[kind](rows)]))
+    first, *rest = [
+        (len(piece.samples), generate_latest(_Families([piece]))) for piece in in_pieces(FAMILIES[kind](rows))
+    ]
+    assert first[1] + b"".join(without_header(text) for _, text in rest) == whole
+    assert all(count <= SAMPLES_MAX for count, _ in [first, *rest])
