@@ -77,7 +77,10 @@ def plain_batch(batch: RecordBatch, limit: int = DECOMPRESSED_BYTES_MAX) -> byte
     # A count that cannot be met within the limit is rejected before the body is read.
     check_record_count(batch, limit)
     body = batch.data[HEADER_SIZE:]
-    declared = _declared_size(codec, body)
+    try:
+        declared = _declared_size(codec, body)
+    except cramjam.DecompressionError as error:
+        raise _unreadable(batch, error) from error
     if declared is not None and declared > limit:
         raise _too_large(batch, limit)
     buffer = _filled(batch, body, declared, limit)
@@ -90,6 +93,10 @@ def check_record_count(batch: RecordBatch, size: int) -> None:
     """Raise CorruptMessage if ``size`` bytes cannot hold the records that the header counts."""
     if not 0 <= batch.record_count <= size // RECORD_SIZE_MIN:
         raise CorruptMessage(f"recordCount: {batch.record_count} records do not fit {size} bytes")
+
+
+def _unreadable(batch: RecordBatch, error: cramjam.DecompressionError) -> CorruptMessage:
+    return CorruptMessage(f"records: {CODEC_NAMES[batch.codec]}: {error}")
 
 
 def _too_large(batch: RecordBatch, limit: int) -> CorruptMessage:
@@ -109,7 +116,7 @@ def _filled(batch: RecordBatch, body: memoryview, declared: int | None, limit: i
                 size = _INTO[batch.codec](body, out)
         except cramjam.DecompressionError as error:
             if str(error) != _BUFFER_FULL:
-                raise CorruptMessage(f"records: {CODEC_NAMES[batch.codec]}: {error}") from error
+                raise _unreadable(batch, error) from error
             if room >= limit:
                 raise _too_large(batch, limit) from None
             room = min(_GROWTH * max(room, _FIRST_BUFFER), limit)

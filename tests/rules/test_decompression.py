@@ -89,6 +89,15 @@ def test_a_declared_size_beyond_the_limit_is_refused_unread(body):
         decompressed(batch_of("snappy", body))
 
 
+@pytest.mark.parametrize("framed", [False, True], ids=["raw", "framed"])
+@pytest.mark.parametrize("declared", [b"\xff\xff\xff\xff\xff\x7f", b"\xff" * 12, b"\x80"])
+def test_a_declared_size_that_snappy_itself_refuses_is_a_corrupt_message(declared, framed):
+    """Sizes of 4 GiB and more, and no size at all. One such batch stopped the broker that was to append it."""
+    body = b"\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01" + struct.pack(">i", len(declared)) + declared
+    with pytest.raises(CorruptMessage, match="records: snappy"):
+        decompressed(batch_of("snappy", body if framed else declared + b"some body of sixteen bytes and more"))
+
+
 def test_a_zstd_frame_that_declares_too_much_is_refused_unread():
     """The content size in the frame's header decides before the first block is read."""
     frame = b"\x28\xb5\x2f\xfd" + bytes([0xC0 | 0x20]) + (1 << 40).to_bytes(8, "little") + bytes(20)
