@@ -1,4 +1,4 @@
-"""A long family of ``/metrics`` is written in pieces, so that a scrape does not hold the loop (issue: 50 ms a request)."""
+"""A long family of ``/metrics`` is written in pieces, so that a scrape does not hold other requests up."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ FAMILIES = {
 @pytest.mark.parametrize("rows", [0, 1, SAMPLES_MAX, SAMPLES_MAX + 1, 3 * SAMPLES_MAX])
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_the_pieces_of_a_family_are_its_text(kind: str, rows: int) -> None:
+    """A piece that ended differently would be a broken exposition, which Prometheus rejects as a whole."""
     whole = generate_latest(_Families([FAMILIES[kind](rows)]))
     first, *rest = [
         (len(piece.samples), generate_latest(_Families([piece]))) for piece in in_pieces(FAMILIES[kind](rows))
