@@ -307,6 +307,7 @@ _KINDS: Final = (
     _kind("configs_altered", "configs why", "settings were altered: {configs}"),
     _kind("acl_created", "principal operation permission resource_type resource_name why", "an ACL was created"),
     _kind("acl_deleted", "principal operation permission resource_type resource_name why", "an ACL was deleted"),
+    _kind("client_quotas_altered", "entity quotas why", "client quotas of {entity} are now {quotas}"),
     _kind("broker_registered", "broker broker_epoch why", "broker {broker} has registered, epoch {broker_epoch}"),
     _kind("broker_fenced", "broker broker_epoch why", "broker {broker} is fenced", WARNING),
     _kind("broker_unfenced", "broker broker_epoch why", "broker {broker} is unfenced"),

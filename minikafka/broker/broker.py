@@ -38,6 +38,7 @@ from minikafka.broker.metadata import MetadataCache, removed_topics
 from minikafka.broker.parts import Parts
 from minikafka.broker.quorum_driver import QuorumDriver
 from minikafka.broker.replica_manager import ReplicaManager, StorageFailure
+from minikafka.broker.throttle import Throttle
 from minikafka.broker.transaction_manager import TransactionManager, check_transactional_id
 from minikafka.config import MIB, BrokerConfig, TopicConfig
 from minikafka.errors import (
@@ -101,6 +102,8 @@ class Broker:
         self._listeners = Listeners(config)
         self.access = self._make_access(config)
         """What clients may do; None: everything."""
+        self.throttle = Throttle(config, world.clock)
+        """Quotas of clients."""
         self._handlers: dict[str, ApiHandler] = {}
         # From the moment it listens a request can come; until start() is done it is answered BROKER_NOT_AVAILABLE.
         self.dispatcher = Dispatcher(
@@ -110,6 +113,7 @@ class Broker:
             is_open=lambda: self._open,
             ticks_ns=world.clock.ticks_ns,
             screen=None if self.access is None else self.access.screen,
+            throttle=self.throttle,
         )
         self._kafka: KafkaDoor | None = None
         """Made for the first connection of Kafka's protocol: codec and translators are not loaded before."""
@@ -247,6 +251,7 @@ class Broker:
         )
         self.metadata.subscribe(self.chronicle.on_image)
         self.metadata.subscribe(self.settings.on_image)
+        self.metadata.subscribe(self.throttle.on_image)
         self.metadata.subscribe(self._on_image)
         self.metadata.subscribe_leader(self._on_leader)
         self._open = True
@@ -411,6 +416,8 @@ class Broker:
                 image=lambda: self.image if self._open else MetadataImage(),
                 wall_ms=self.world.clock.wall_ms,
                 events=EventLimiter(self.world.events, self.world.clock.now),
+                throttle=self.throttle,
+                ticks_ns=self.world.clock.ticks_ns,
                 logins=login_rules(self.config, lambda: self.image, self.world.entropy),
             )
         return KafkaSession(self._kafka, connection, context)

@@ -80,6 +80,7 @@ from minikafka.wire.messages import (
     DeleteTopicsRequest,
     ElectLeadersRequest,
 )
+from minikafka.wire.quotas import AlterClientQuotasRequest
 
 # More would wait longer than their senders do; a retriable error tells them at once.
 WAITING_REQUESTS_MAX = 10_000
@@ -450,6 +451,8 @@ class ControllerDriver:
             batch.add(self.controller.create_acls(image, request, self._random_ids()), asked)
         elif isinstance(request, DeleteAclsRequest):
             batch.add(self.controller.delete_acls(image, request), asked)
+        elif isinstance(request, AlterClientQuotasRequest):
+            batch.add(self.controller.alter_client_quotas(image, request), asked)
         elif isinstance(request, AlterUserScramCredentialsRequest):
             decision = self.controller.alter_user_scram_credentials(image, request, self.world.entropy)
             batch.add(decision, asked)

@@ -29,6 +29,7 @@ from minikafka.wire.codec import decode_request, encode_response, error_response
 from minikafka.wire.messages import Failed, FetchRequest
 
 if TYPE_CHECKING:
+    from minikafka.broker.throttle import Throttle
     from minikafka.security.permissions import Screened
 
 ApiHandler: TypeAlias = Callable[[Any, RequestContext], Any]
@@ -102,8 +103,10 @@ class Dispatcher:
         is_open: Callable[[], bool],
         ticks_ns: Callable[[], int],
         screen: Screen | None = None,
+        throttle: Throttle | None = None,
     ) -> None:
-        """``screen`` checks the permissions of callers; None: everything is allowed."""
+        """``screen`` checks the permissions of callers; None: everything is allowed. ``throttle`` has the quotas."""
+        self._throttle = throttle
         self.meters = RequestMeters()
         self._handlers = handlers
         self._events = events
@@ -125,6 +128,30 @@ class Dispatcher:
         except ProtocolError as error:
             self.meters.of(api.name, context.protocol).failed(error.name)
             return encode_response(error_response(api, error))
+        throttle = self._throttle
+        if throttle is not None and throttle.quotas is not None and throttle.applies(api.name, request, context):
+            return self._throttled(throttle, api, request, body, context)
+        return self._dispatch(api, request, body, context)
+
+    async def _throttled(
+        self, throttle: Throttle, api: Api, request: object, body: bytes, context: RequestContext
+    ) -> Buffers:
+        try:
+            buffers: Buffers = await throttle.serve(
+                api.name,
+                context,
+                len(body),
+                lambda: self._dispatch(api, request, body, context),
+                lambda sent: sum(map(len, sent)),
+            )
+        except ProtocolError as error:
+            self.meters.of(metered_as(api, request), context.protocol).failed(error.name)
+            return encode_response(error_response(api, error))
+        return buffers
+
+    def _dispatch(
+        self, api: Api, request: object, body: bytes, context: RequestContext
+    ) -> Buffers | Awaitable[Buffers]:
         if len(body) > LARGE_HEAD and head_size(body) > LARGE_HEAD:
             return self._in_steps(api, request, len(body), context)
         try:

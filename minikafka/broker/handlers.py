@@ -38,6 +38,7 @@ from minikafka.broker.quorum_driver import QuorumDriver
 from minikafka.broker.replica_manager import ReplicaManager
 from minikafka.broker.transaction_manager import TransactionManager
 from minikafka.ports import INTERNAL, RequestContext
+from minikafka.quorum.client_quotas import describe_client_quotas
 from minikafka.quorum.credentials import describe_user_scram_credentials
 from minikafka.types import METADATA_TOPIC
 from minikafka.wire.messages import (
@@ -60,6 +61,7 @@ FORWARDED_APIS = (
     "IncrementalAlterConfigs",
     "AlterPartitionReassignments",
     *CHANGES_OF_ACLS,
+    "AlterClientQuotas",
     "AlterUserScramCredentials",
 )
 """The controller's APIs that clients of Kafka's protocol may send to any broker."""
@@ -151,6 +153,7 @@ def handler_table(
         **dict.fromkeys(CONTROLLER_APIS, _without_context(controller.handle)),
         "CreateTopics": create_topics,
         "DescribeAcls": to_clients(_without_context(acls.handle_describe)),
+        "DescribeClientQuotas": to_clients(lambda request, _: describe_client_quotas(metadata.metadata.image, request)),
         "DescribeUserScramCredentials": to_clients(
             lambda request, _: describe_user_scram_credentials(metadata.metadata.image, request)
         ),

@@ -8,6 +8,8 @@
 - acks=0 has no answer; an error closes the connection, which is all that the client can notice.
 - A broker that starts or stops closes the connection: BROKER_NOT_AVAILABLE is final for Kafka's clients, a closed
   connection sends them to another broker.
+- A client that exceeds a quota has its answer at once, with ``throttle_time_ms``; nothing further begins for so long
+  (KIP-219). A fetch that exceeds one is answered without records.
 - At a SASL listener the client logs in first (``kafka_login.py``). A failed login is answered late, then the
   connection is closed.
 - A request that cannot be read, or that is not offered, closes the connection and logs why. ApiVersions in an unknown
@@ -32,9 +34,11 @@ from minikafka.broker.kafka_login import (
     LoginRules,
     answer_without_sasl,
 )
+from minikafka.config import INT_MAX
 from minikafka.errors import BrokerNotAvailable, IllegalSaslState, InvalidRequest, ProtocolError, UnsupportedVersion
 from minikafka.parked import Parked, Result
 from minikafka.ports import Buffers, FrameConnection, MeetFaults, RequestContext, SessionState
+from minikafka.security.quotas import FETCH, PRODUCE
 from minikafka.security.sasl import Stage
 from minikafka.types import Address, NodeId, TopicId
 from minikafka.wire.apis import BY_NAME
@@ -52,17 +56,18 @@ from minikafka.wire.kafka.offer import (
 )
 from minikafka.wire.kafka.translate.common import Exchange, Translation
 from minikafka.wire.kafka.translate.produce import first_error
-from minikafka.wire.messages import Failed
+from minikafka.wire.messages import Failed, FetchRequest, FetchResponse
 
 if TYPE_CHECKING:
     from minikafka.broker.event_limiter import EventLimiter
     from minikafka.broker.meters import RequestMeters
+    from minikafka.broker.throttle import Throttle
     from minikafka.quorum.image import MetadataImage
 
 PENDING_MAX = 8
 """Requests of one connection that are held at a time."""
 
-PRODUCE_KEY = 0
+PRODUCE_KEY, FETCH_KEY = 0, 1
 
 LARGE_FRAME = 8 * 1024
 """A larger frame of another API than Produce is decoded, handled and answered in separate turns of the loop."""
@@ -74,7 +79,7 @@ Answering = Callable[[str, object, RequestContext], Any]
 class _Pending:
     """One request from its frame to its answer."""
 
-    __slots__ = ("answer", "frame", "has_begun", "header", "is_done", "is_large")
+    __slots__ = ("answer", "clock_ns", "frame", "has_begun", "header", "is_done", "is_large")
 
     def __init__(self, header: Header, frame: memoryview) -> None:
         self.header = header
@@ -83,6 +88,10 @@ class _Pending:
         """Its effect on the logs is done: only its answer is awaited."""
         self.is_done = False
         self.is_large = len(frame) > LARGE_FRAME and header.key != PRODUCE_KEY
+        self.clock_ns = 0
+        """Time of the loop that it has used, while it waits; while it is being handled, subtracted from the present.
+        Kept while there are quotas only.
+        """
         self.answer: Buffers | None = None
         """None, when it is done: no answer goes out."""
 
@@ -183,8 +192,14 @@ class KafkaDoor:
         wall_ms: Callable[[], int],
         events: EventLimiter,
         logins: Mapping[str, LoginRules] | None = None,
+        throttle: Throttle | None = None,
+        ticks_ns: Callable[[], int] = lambda: 0,
     ) -> None:
-        """``logins`` has the rules of listeners that demand a login, by name."""
+        """``logins`` has the rules of listeners that demand a login, by name. ``throttle`` has the quotas of clients,
+        ``ticks_ns`` measures how long the loop was used for a request.
+        """
+        self.throttle = throttle
+        self.ticks_ns = ticks_ns
         self.logins = logins or {}
         self.answering = answering
         self.wall_ms = wall_ms
@@ -224,6 +239,10 @@ class KafkaSession:
         if self._login is not None:
             connection.await_login(self._login.rules.frame_bytes_max)
             self._login_timer = asyncio.get_running_loop().call_later(LOGIN_TIMEOUT_S, self._login_late)
+        throttle = door.throttle
+        self._throttle = None if throttle is None or throttle.is_exempt(context) else throttle
+        self._unmute: asyncio.TimerHandle | None = None
+        """While the client is throttled: the end of that."""
         self._is_paused = False
         self._is_closed = False
         """We hung up: nothing more begins."""
@@ -288,6 +307,7 @@ class KafkaSession:
         leave as soon as it has sent. Nobody receives the answers.
         """
         self._is_gone = True
+        self._end_mute()
         if self._login_timer is not None:
             self._login_timer.cancel()
         self._door.sessions.pop(self, None)
@@ -296,6 +316,7 @@ class KafkaSession:
     def cancel(self) -> None:
         """The process dies: nothing goes on."""
         self._is_closed = True
+        self._end_mute()
         if self._login_timer is not None:
             self._login_timer.cancel()
         for waiting in list(self._handling):
@@ -306,19 +327,51 @@ class KafkaSession:
     def _advance(self) -> None:
         # Answers to a client that left need no room.
         while (
-            not self._is_closed and (self._has_room or self._is_gone) and (pending := self._pipeline.next()) is not None
+            not self._is_closed
+            and ((self._has_room and self._unmute is None) or self._is_gone)
+            and (pending := self._pipeline.next()) is not None
         ):
-            self._begin(pending)
+            throttle = self._throttle
+            if throttle is None or throttle.quotas is None:
+                self._begin(pending)
+            else:
+                pending.clock_ns = self._door.ticks_ns()
+                self._begin(pending)
+                pending.clock_ns = self._door.ticks_ns() - pending.clock_ns
             if pending.is_done:
                 self._send()
         if self._has_failed:
             return
-        if self._pipeline.is_full != self._is_paused and not (self._is_closed or self._is_gone):
+        wants_pause = self._pipeline.is_full or self._unmute is not None
+        if wants_pause != self._is_paused and not (self._is_closed or self._is_gone):
             self._is_paused = not self._is_paused
             if self._is_paused:
                 self._connection.pause()
             else:
                 self._connection.resume()
+
+    def _mute(self, throttle: Throttle, throttle_ms: int) -> None:
+        """Nothing further begins for so long."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + throttle_ms / 1000
+        if self._is_gone or (self._unmute is not None and self._unmute.when() >= end):
+            return
+        if self._unmute is None:
+            throttle.muted += 1
+        else:
+            self._unmute.cancel()
+        self._unmute = loop.call_at(end, self._muted_long_enough)
+
+    def _muted_long_enough(self) -> None:
+        self._end_mute()
+        self._advance()
+
+    def _end_mute(self) -> None:
+        if self._unmute is not None:
+            self._unmute.cancel()
+            self._unmute = None
+            if self._throttle is not None:
+                self._throttle.muted -= 1
 
     def _send(self) -> None:
         for answer in self._pipeline.answered():
@@ -466,6 +519,8 @@ class KafkaSession:
         exchange = Exchange(header.version, self._directory, context.client_id)
         try:
             request = offer.request(message, exchange)
+            if self._throttle is not None and self._throttle.quotas is not None and header.key == FETCH_KEY:
+                request = _within(request, self._throttle.fetch_bytes_max(context))
             response = (
                 self._each(pending, offer.api, iter(request), context)
                 if isinstance(request, list)
@@ -516,6 +571,7 @@ class KafkaSession:
     ) -> None:
         """The event has come for which the request has waited."""
         del self._handling[parked]
+        self._resume_clock(pending)
         try:
             response = result()
         except BrokerNotAvailable:
@@ -625,6 +681,7 @@ class KafkaSession:
             response = error_response(BY_NAME[offer.api], error)
         if pending.is_large:
             await asyncio.sleep(0)
+        self._resume_clock(pending)
         self._done(pending, self._encoded(pending, offer, message, exchange, response))
 
     def _ended(self, response: Begun | Awaitable[Any], task: asyncio.Task[None]) -> None:
@@ -643,8 +700,42 @@ class KafkaSession:
         self._send()
         self._advance()
 
+    def _resume_clock(self, pending: _Pending) -> None:
+        if self._throttle is not None and self._throttle.quotas is not None:
+            pending.clock_ns = self._door.ticks_ns() - pending.clock_ns
+
     def _encoded(
         self, pending: _Pending, offer: Translation, message: Message, exchange: Exchange, response: Any
+    ) -> Buffers | None:
+        throttle = self._throttle
+        if throttle is None or throttle.quotas is None:
+            return self._framed(pending, offer, message, exchange, response)
+        context, key = self._context_of(pending.header), pending.header.key
+        bytes_ms = throttle.count(PRODUCE, context, len(pending.frame)) if key == PRODUCE_KEY else 0
+        request_ms = 0
+        if pending.clock_ns and not (key == PRODUCE_KEY and message["acks"] == 0):
+            request_ms = throttle.count_time(context, self._door.ticks_ns() - pending.clock_ns)
+        if key == FETCH_KEY and isinstance(response, FetchResponse):
+            answer = self._framed(pending, offer, message, exchange, response)
+            size = sum(map(len, answer or ()))
+            bytes_ms = throttle.count(FETCH, context, size)
+            if not (bytes_ms or request_ms):
+                return answer
+            throttle.take_back(FETCH, context, size)
+            response = _without_records(response)
+        throttle_ms = max(bytes_ms, request_ms)
+        if throttle_ms:
+            self._mute(throttle, throttle_ms)
+        return self._framed(pending, offer, message, exchange, response, throttle_ms)
+
+    def _framed(
+        self,
+        pending: _Pending,
+        offer: Translation,
+        message: Message,
+        exchange: Exchange,
+        response: Any,
+        throttle_ms: int = 0,
     ) -> Buffers | None:
         header = pending.header
         if header.key == PRODUCE_KEY and message["acks"] == 0:
@@ -652,11 +743,15 @@ class KafkaSession:
                 self.malformed(InvalidRequest(f"a Produce request with acks=0 failed with error {code}"))
             return None
         head = response_head(header)
-        common = offer.common(message, response, header.version) if offer.common is not None else None
+        common = None
+        if offer.common is not None and not throttle_ms:
+            common = offer.common(message, response, header.version)
         if common is not None:
             head += common
             return sized([head])
         answer = offer.response(message, response, exchange)
+        if throttle_ms:
+            answer["throttle_time_ms"] = min(throttle_ms, INT_MAX)
         return sized(encode(offer.name, "response", header.version, answer, head))
 
     def _api_versions(self, header: Header, frame: memoryview) -> Buffers:
@@ -699,6 +794,24 @@ USER_SHOWN_MAX = 255
 
 CONTEXTS_MAX = 64
 """Contexts that a session keeps."""
+
+
+def _within(request: Any, bytes_max: int | None) -> Any:
+    """A fetch that returns at most so many bytes."""
+    if bytes_max is None or not isinstance(request, FetchRequest) or request.max_bytes <= bytes_max:
+        return request
+    return replace(request, max_bytes=bytes_max)
+
+
+def _without_records(response: FetchResponse) -> FetchResponse:
+    """The response with all that it says of partitions, but for their records."""
+    return replace(
+        response,
+        partitions=tuple(
+            replace(each, records=(), aborted_transactions=None) if each.records else each
+            for each in response.partitions
+        ),
+    )
 
 
 def _client_id_of(header: Header) -> str:

@@ -30,6 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "certs": ("minikafka.cli.certs", "Make a CA and certificates of brokers and clients for TLS."),
     "acls": ("minikafka.cli.acls", "List, add and remove access control lists."),
     "users": ("minikafka.cli.users", "List users; add, change and remove their SCRAM credentials."),
+    "quotas": ("minikafka.cli.quotas", "List, set and remove quotas of users and client ids."),
     "reassign": ("minikafka.cli.reassign", "Move partitions to other brokers while they are in use."),
     "explain": ("minikafka.cli.explain", "Say why a partition has this leader, this ISR, this high watermark."),
     "connections": ("minikafka.cli.connections", "List the clients and brokers that are connected to each broker."),

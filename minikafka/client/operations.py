@@ -14,6 +14,7 @@ from minikafka.addresses import is_number
 from minikafka.client.leaders import as_dict
 from minikafka.client.structs import ConfigChange, ConfigResource, NewPartitions, Reassignment
 from minikafka.errors import InvalidPartitions, InvalidRequest, ProtocolError
+from minikafka.security.quotas import Entity
 from minikafka.security.scram import (
     ITERATIONS_DEFAULT,
     ITERATIONS_MAX,
@@ -44,6 +45,18 @@ from minikafka.wire.credentials import (
     ScramUpsertion,
 )
 from minikafka.wire.outcomes import error_in
+from minikafka.wire.quotas import (
+    DEFAULT,
+    EXACT,
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+    EntityPart,
+    QuotaAlteration,
+    QuotaChange,
+    QuotaFilterPart,
+)
 
 KINDS = {"topic": a.TOPIC, "broker": a.BROKER}
 """Kinds of resources by name; the numbers are accepted too."""
@@ -308,6 +321,65 @@ class Operations(ABC):
         deadline = self._deadline(timeout_ms)
         response: AlterUserScramCredentialsResponse = await self._change(request, deadline)
         _raise_first_of_results(response.results)
+        if wait:
+            await self._wait_for_brokers(response.metadata_offset, deadline, lambda _: True, ())
+
+    # ---- quotas ----
+
+    async def describe_client_quotas(
+        self, wanted: Entity = (), timeout_ms: int | None = None
+    ) -> dict[Entity, dict[str, float]]:
+        """Return quotas by entity.
+
+        Args:
+            wanted: Types and names that entities must have, such as ``(("user", "alice"),)``; None as a name is the
+                default. They may have other types too. Empty: all entities.
+            timeout_ms: When the call is given up.
+        """
+        request = DescribeClientQuotasRequest(
+            components=tuple(
+                QuotaFilterPart(entity_type=kind, match_type=DEFAULT if name is None else EXACT, match=name)
+                for kind, name in wanted
+            )
+        )
+        response: DescribeClientQuotasResponse = await self._ask_anyone(request, self._deadline(timeout_ms))
+        return {
+            tuple((part.entity_type, part.entity_name) for part in entry.entity): {
+                each.key: each.value for each in entry.values
+            }
+            for entry in response.entries
+        }
+
+    async def alter_client_quotas(
+        self,
+        quotas: Mapping[Entity, Mapping[str, float | None]],
+        timeout_ms: int | None = None,
+        *,
+        wait: bool = True,
+    ) -> None:
+        """Set quotas; a value of None removes one. The first error is raised after all entities were altered.
+
+        Args:
+            quotas: By entity, such as ``(("user", "alice"),)``: ``producer_byte_rate`` and ``consumer_byte_rate`` in
+                bytes a second, ``request_percentage`` in percent of a broker's event loop.
+            timeout_ms: When the call is given up.
+            wait: Return when every broker that can be reached uses them.
+        """
+        deadline = self._deadline(timeout_ms)
+        request = AlterClientQuotasRequest(
+            entries=tuple(
+                QuotaAlteration(
+                    entity=tuple(EntityPart(entity_type=kind, entity_name=name) for kind, name in entity),
+                    ops=tuple(
+                        QuotaChange(key=key, value=0.0 if value is None else float(value), remove=value is None)
+                        for key, value in values.items()
+                    ),
+                )
+                for entity, values in quotas.items()
+            )
+        )
+        response: AlterClientQuotasResponse = await self._change(request, deadline)
+        _raise_first_of_results(response.entries)
         if wait:
             await self._wait_for_brokers(response.metadata_offset, deadline, lambda _: True, ())
 

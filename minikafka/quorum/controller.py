@@ -22,6 +22,7 @@ from minikafka.errors import (
 from minikafka.quorum import (
     acls,
     alter_partition,
+    client_quotas,
     configs,
     controller_brokers,
     controller_topics,
@@ -70,6 +71,7 @@ from minikafka.wire.messages import (
     ElectLeadersRequest,
     ElectLeadersResponse,
 )
+from minikafka.wire.quotas import AlterClientQuotasRequest, AlterClientQuotasResponse
 
 PRODUCER_IDS_PER_BLOCK = 1000
 """Kafka's: a broker requests a new block after so many producers; unused ids of a block are lost, which is harmless."""
@@ -89,6 +91,7 @@ TELLING_THE_OFFSET = (
     CreateAclsResponse,
     DeleteAclsResponse,
     AlterUserScramCredentialsResponse,
+    AlterClientQuotasResponse,
 )
 """Answers that say where the metadata log ended when the change was applied."""
 
@@ -209,6 +212,12 @@ class Controller:
     ) -> Decision[AlterUserScramCredentialsResponse]:
         """See :func:`credentials.alter_user_scram_credentials`."""
         return credentials.alter_user_scram_credentials(image, request, entropy)
+
+    def alter_client_quotas(
+        self, image: MetadataImage, request: AlterClientQuotasRequest
+    ) -> Decision[AlterClientQuotasResponse]:
+        """See :func:`client_quotas.alter_client_quotas`."""
+        return client_quotas.alter_client_quotas(image, request)
 
     # ---- partitions ----
 

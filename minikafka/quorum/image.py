@@ -22,6 +22,7 @@ from minikafka.quorum.records import (
     TOPIC_RESOURCE,
     AccessControlEntry,
     BrokerRegistrationChange,
+    ClientQuota,
     ClusterSecret,
     ConfigRecord,
     FeatureLevel,
@@ -37,6 +38,7 @@ from minikafka.quorum.records import (
     UserScramCredential,
 )
 from minikafka.security.authorizer import AclIndex
+from minikafka.security.quotas import CLIENT_ID, USER, Entity, QuotaIndex
 from minikafka.security.scram import ScramCredential, ScramMechanism
 from minikafka.types import NO_EPOCH, NO_NODE, Address, Epoch, Listener, NodeId, Offset, TopicId, TopicPartition
 from minikafka.wire.acls import Acl
@@ -178,6 +180,10 @@ class MetadataImage:
     """SCRAM credentials by mechanism and user."""
     cluster_secret: bytes = field(default=b"", repr=False)
     """Known to all brokers and to no client; empty while there has never been a credential."""
+    quotas: Mapping[Entity, Mapping[str, float]] = field(default_factory=dict)
+    """Client quotas by entity; entities without a quota are left out."""
+    quota_index: QuotaIndex = field(default_factory=QuotaIndex, compare=False, repr=False)
+    """The same quotas, with what applies to clients remembered: replaced only with ``quotas``."""
     acl_index: AclIndex = field(default_factory=AclIndex, compare=False, repr=False)
     """The same entries by the resources that they apply to, with cached decisions: replaced only with ``acls``."""
 
@@ -264,6 +270,7 @@ class MetadataImage:
         if self.cluster_secret:
             records.append(ClusterSecret(secret=self.cluster_secret))
         records.extend(scram_record(*key, self.scram[key]) for key in sorted(self.scram))
+        records.extend(_quota_records(self.quotas))
         return records
 
 
@@ -309,6 +316,7 @@ class _Builder:
         self._broker_configs: dict[str, Mapping[str, str]] | None = None
         self._acls: dict[str, Acl] | None = None
         self._scram: dict[tuple[ScramMechanism, str], ScramCredential] | None = None
+        self._quotas: dict[Entity, Mapping[str, float]] | None = None
         self._cluster_secret = base.cluster_secret
         self._next_producer_id = base.next_producer_id
         self._partitions: dict[str, list[PartitionImage]] = {}
@@ -332,6 +340,8 @@ class _Builder:
             acls=base.acls if self._acls is None else self._acls,
             scram=base.scram if self._scram is None else self._scram,
             cluster_secret=self._cluster_secret,
+            quotas=base.quotas if self._quotas is None else self._quotas,
+            quota_index=base.quota_index if self._quotas is None else QuotaIndex(self._quotas),
             acl_index=base.acl_index
             if self._acls is None
             else AclIndex(self._acls[acl_id] for acl_id in sorted(self._acls)),
@@ -372,6 +382,8 @@ class _Builder:
             case RemoveUserScramCredential():
                 gone = self._own_scram().pop((ScramMechanism(record.mechanism), record.name), None)
                 invariant(gone is not None, "a credential that does not exist is removed", record=record)
+            case ClientQuota():
+                self._set_quota(record)
             case ClusterSecret():
                 invariant(not self._cluster_secret, "the cluster's secret is written twice")
                 self._cluster_secret = record.secret
@@ -389,6 +401,16 @@ class _Builder:
         if self._scram is None:
             self._scram = dict(self._base.scram)
         return self._scram
+
+    def _set_quota(self, record: ClientQuota) -> None:
+        if self._quotas is None:
+            self._quotas = dict(self._base.quotas)
+        entity = _entity_in(record)
+        values = {key: value for key, value in self._quotas.pop(entity, {}).items() if key != record.key}
+        if record.value is not None:
+            values[record.key] = record.value
+        if values:
+            self._quotas[entity] = values
 
     # ---- brokers ----
 
@@ -542,6 +564,26 @@ def scram_record(mechanism: ScramMechanism, name: str, credential: ScramCredenti
         server_key=credential.server_key,
         iterations=credential.iterations,
     )
+
+
+def quota_record(entity: Entity, key: str, value: float | None) -> ClientQuota:
+    """The record that sets a quota, or removes it (None)."""
+    names = {kind: () if name is None else (name,) for kind, name in entity}
+    return ClientQuota(users=names.get(USER), client_ids=names.get(CLIENT_ID), key=key, value=value)
+
+
+def _quota_records(quotas: Mapping[Entity, Mapping[str, float]]) -> list[ClientQuota]:
+    """All quotas, sorted."""
+    records = [quota_record(entity, key, value) for entity, values in quotas.items() for key, value in values.items()]
+    return sorted(
+        records,
+        key=lambda each: (each.users is None, each.users, each.client_ids is None, each.client_ids, each.key),
+    )
+
+
+def _entity_in(record: ClientQuota) -> Entity:
+    parts = ((CLIENT_ID, record.client_ids), (USER, record.users))
+    return tuple((kind, names[0] if names else None) for kind, names in parts if names is not None)
 
 
 def _credential_in(record: UserScramCredential) -> ScramCredential:

@@ -205,6 +205,20 @@ class RemoveUserScramCredential:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClientQuota:
+    """A quota of an entity was set; a value of None removes it. ``users`` and ``client_ids`` name the entity.
+
+    The lists are as in ``security/quotas.py``: not there for a type that is no part of the entity, empty for its
+    default, else with one name.
+    """
+
+    users: tuple[str, ...] | None = None
+    client_ids: tuple[str, ...] | None = None
+    key: str
+    value: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSecret:
     """What all brokers know and no client does; our own. Written once, with the cluster's first credential."""
 
@@ -225,6 +239,7 @@ MetadataRecord: TypeAlias = (
     | RemoveAccessControlEntry
     | UserScramCredential
     | RemoveUserScramCredential
+    | ClientQuota
     | ClusterSecret
 )
 
@@ -237,6 +252,7 @@ _KEYS: dict[type[MetadataRecord], int] = {
     RemoveTopic: 9,
     UserScramCredential: 11,
     FeatureLevel: 12,
+    ClientQuota: 14,
     ProducerIds: 15,
     BrokerRegistrationChange: 17,
     AccessControlEntry: 18,
@@ -278,6 +294,7 @@ _CHECKS: dict[object, Callable[[Any], bool]] = {
     int: _is_id,
     bool: lambda value: isinstance(value, bool),
     str: lambda value: isinstance(value, str),
+    float: lambda value: isinstance(value, float),
     bytes: lambda value: isinstance(value, bytes),
     tuple[int, ...]: lambda value: isinstance(value, list) and all(map(_is_id, value)),
     tuple[str, ...]: lambda value: isinstance(value, list) and all(isinstance(each, str) for each in value),

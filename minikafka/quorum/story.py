@@ -42,6 +42,12 @@ def happenings(old: MetadataImage, new: MetadataImage, why: str) -> Iterator[Hap
             if old.scram.get((mechanism, name)) != new.scram.get((mechanism, name)):
                 kind = "user_credential_set" if (mechanism, name) in new.scram else "user_credential_deleted"
                 yield Happening(kind, {"user": name, "mechanism": mechanism.label, "why": why})
+    if old.quotas is not new.quotas:
+        for entity in sorted(old.quotas.keys() | new.quotas.keys(), key=repr):
+            quotas = new.quotas.get(entity, {})
+            if quotas != old.quotas.get(entity, {}):
+                name = ", ".join(f"{kind} {'<default>' if name is None else name}" for kind, name in entity)
+                yield Happening("client_quotas_altered", {"entity": name, "quotas": dict(quotas), "why": why})
     if old.topic_names is not new.topic_names:
         for topic_id in sorted(old.topic_names.keys() - new.topic_names.keys()):
             name = old.topic_names[topic_id]

@@ -122,6 +122,10 @@ class Admission:
         self.held_bytes = 0
 
 
+BODY_SIZE: web.RequestKey[int] = web.RequestKey("minikafka.body_size", int)
+"""Bytes of a request's body, once they were read."""
+
+
 async def read_body(http: web.Request, host: Host, admission: Admission) -> bytes:
     """The whole body; 413 beyond the limit, 408 when it does not come, 503 when too many are held."""
     limit = body_bytes_max(host)
@@ -151,6 +155,7 @@ async def read_body(http: web.Request, host: Host, admission: Admission) -> byte
         raise malformed(f"the body could not be read: {type(error.__cause__ or error).__name__}") from None
     finally:
         admission.held_bytes -= size
+        http[BODY_SIZE] = size
     return b"".join(chunks)
 
 

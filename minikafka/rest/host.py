@@ -11,6 +11,7 @@ from minikafka.types import Address, NodeId
 
 if TYPE_CHECKING:
     from minikafka.broker.access import Access
+    from minikafka.broker.throttle import Throttle
 
 # Reading JSON holds the loop; what a body may hold beside its bytes is bounded as well (body.py).
 BODY_BYTES_MAX = 8 * MIB
@@ -79,6 +80,11 @@ class Host(Protocol):
     @property
     def access(self) -> Access | None:
         """What clients may do; None: everything."""
+        ...
+
+    @property
+    def throttle(self) -> Throttle:
+        """Quotas of clients."""
         ...
 
     @property

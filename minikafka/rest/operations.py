@@ -114,11 +114,11 @@ def _config_out(each: a.DescribedConfig) -> dict[str, Any]:
 
 async def _alter(visit: Visit, kind: int, name: str) -> Reply:
     dry_run = visit[DRY_RUN]
-    document, note = await _document(visit)
+    document, note = await document_of(visit)
     changes = _changes_in(document)
     resource = a.AlterConfigsResource(resource_type=kind, resource_name=name, configs=changes)
     request = a.IncrementalAlterConfigsRequest(resources=(resource,), validate_only=dry_run)
-    await _change(visit, request, lambda response: response.responses, dry_run=dry_run)
+    await change(visit, request, lambda response: response.responses, dry_run=dry_run)
     altered = {each.name: each.value for each in changes}
     return Reply({"altered": altered, "dry_run": dry_run, **note})
 
@@ -152,7 +152,7 @@ def _changes_in(document: dict[str, Any]) -> tuple[a.AlterConfig, ...]:
 async def post_partitions(visit: Visit) -> Reply:
     """Give a topic more partitions; records stay where they are, a key may map to another partition from then on."""
     topic, dry_run = visit[TOPIC], visit[DRY_RUN]
-    document, note = await _document(visit)
+    document, note = await document_of(visit)
     faults: list[Fault] = []
     members = Members(document, "", faults)
     if "count" not in document:
@@ -163,7 +163,7 @@ async def post_partitions(visit: Visit) -> Reply:
         raise unacceptable(faults)
     asked = a.NewPartitions(name=topic, count=count)
     request = a.CreatePartitionsRequest(topics=(asked,), timeout_ms=visit[TIMEOUT_MS], validate_only=dry_run)
-    await _change(visit, request, lambda response: response.results, dry_run=dry_run)
+    await change(visit, request, lambda response: response.results, dry_run=dry_run)
     return Reply({"topic": topic, "partition_count": count, "dry_run": dry_run, **note})
 
 
@@ -180,7 +180,7 @@ async def get_reassignments(visit: Visit) -> Reply:
 
 async def put_reassignment(visit: Visit) -> Reply:
     """Begin to move a partition to these replicas; it is complete when all of them are in sync."""
-    document, note = await _document(visit)
+    document, note = await document_of(visit)
     faults: list[Fault] = []
     members = Members(document, "", faults)
     replicas = members.list("replicas")
@@ -204,7 +204,7 @@ async def _reassign(visit: Visit, replicas: tuple[int, ...] | None, note: dict[s
     partition_of(visit.host, name)
     item = a.ReassignedPartition(topic=name.topic, partition=name.partition, replicas=replicas)
     request = a.AlterPartitionReassignmentsRequest(partitions=(item,), timeout_ms=visit[TIMEOUT_MS])
-    await _change(visit, request, lambda response: response.responses, dry_run=False)
+    await change(visit, request, lambda response: response.responses, dry_run=False)
     state = partition_of(visit.host, name)
     moving = a.OngoingReassignment(
         topic=name.topic,
@@ -233,14 +233,14 @@ def _reassignment_out(visit: Visit, each: a.OngoingReassignment) -> dict[str, An
 # ---- shared ----------------------------------------------------------------------------------------------------------
 
 
-async def _document(visit: Visit) -> tuple[dict[str, Any], dict[str, str]]:
+async def document_of(visit: Visit) -> tuple[dict[str, Any], dict[str, str]]:
     """The body as an object, and the note for who sent it as a form."""
     kind = kind_of(visit.http)
     document = parsed_object(await read_body(visit.http, visit.host, visit.admission), kind, visit.http)
     return document, {"note": FORM_NOTE} if kind == "form" else {}
 
 
-async def _change(visit: Visit, request: Any, pick: Callable[[Any], tuple[Failed, ...]], *, dry_run: bool) -> None:
+async def change(visit: Visit, request: Any, pick: Callable[[Any], tuple[Failed, ...]], *, dry_run: bool) -> None:
     """Made by the controller, and known to the live brokers. Raises ProtocolError or Refused."""
     metadata_offset = -1
 

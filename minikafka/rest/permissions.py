@@ -14,6 +14,7 @@ from typing import NamedTuple
 from minikafka.rest.route import Route
 from minikafka.rest.visit import Visit
 from minikafka.security.authorizer import Action
+from minikafka.security.quotas import FETCH, PRODUCE
 from minikafka.wire.acls import CLUSTER_NAME, AclOperation, ResourceType
 
 
@@ -74,6 +75,8 @@ NEEDS: Mapping[tuple[str, str], Needed | None] = {
     ("GET", "/v1/cluster/configs"): _cluster(AclOperation.DESCRIBE_CONFIGS),
     ("PATCH", "/v1/cluster/configs"): _cluster(AclOperation.ALTER_CONFIGS),
     ("GET", "/v1/reassignments"): _DESCRIBE_CLUSTER,
+    ("GET", "/v1/quotas"): _cluster(AclOperation.DESCRIBE_CONFIGS),
+    ("PATCH", "/v1/quotas"): _cluster(AclOperation.ALTER_CONFIGS),
     # Topics. The list is filtered; the name of a new topic is in the body.
     ("GET", "/v1/topics"): None,
     ("POST", "/v1/topics"): None,
@@ -137,6 +140,14 @@ NEEDS: Mapping[tuple[str, str], Needed | None] = {
     ("GET", "/v1/events/stream"): _CLUSTER_ACTION,
 }
 """By method and path; None: nothing. A route without an entry fails a test."""
+
+
+def quota_key(route: Route) -> str | None:
+    """The quota of bytes that a route counts against: that of producers where it writes records, or of consumers."""
+    needed = NEEDS[route.method, route.path]
+    if needed == _WRITE_TOPIC:
+        return PRODUCE
+    return FETCH if needed == _READ_TOPIC else None
 
 
 def check(route: Route, visit: Visit) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import traceback
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
@@ -17,9 +18,10 @@ from minikafka.errors import UNKNOWN, ProtocolError, ThrottlingQuotaExceeded, Un
 from minikafka.rest import json_text
 from minikafka.rest.host import STREAM_COUNT_MAX, STREAM_WRITE_TIMEOUT_S
 from minikafka.rest.parameters import values_of
-from minikafka.rest.permissions import check
+from minikafka.rest.permissions import check, quota_key
 from minikafka.rest.route import ErrorForm, Route
 from minikafka.rest.visit import Page, Stream, Visit
+from minikafka.security.quotas import REQUEST
 from minikafka.web.accept import JSON, MSGPACK, MSGPACK_TYPES, Accept, unacceptable_type
 from minikafka.web.problems import PROBLEM_TYPE, RETRY_AFTER_S, Refused, problem_of
 
@@ -50,6 +52,8 @@ async def respond(route: Route, visit: Visit, streams: Streams) -> web.StreamRes
         )
         if route.reads_metadata:
             visit.host.check_caught_up()
+        if visit.host.throttle.quotas is not None:
+            await _admit(route, visit)
         reply = await route.handler(visit)
         if isinstance(reply, Stream):
             return await _streamed(visit, reply, streams)
@@ -67,6 +71,20 @@ async def respond(route: Route, visit: Visit, streams: Streams) -> web.StreamRes
         return _response(visit, reply.body, reply.status, reply.headers, JSON)
     text = await json_text.text_in_turns(reply.body)
     return _written(visit, text, reply.status, reply.headers, JSON)
+
+
+async def _admit(route: Route, visit: Visit) -> None:
+    """Wait while the client is throttled. Raises Refused if it must wait longer."""
+    throttle = visit.host.throttle
+    key = quota_key(route)
+    if key is None or throttle.is_exempt(visit.context):
+        return
+    visit.quota = key
+    try:
+        await throttle.admit((key, REQUEST), visit.context)
+    except ThrottlingQuotaExceeded as error:
+        wait_s = math.ceil(int(str(error.facts["throttle_time_ms"])) / 1000)
+        raise Refused(error, headers={"Retry-After": str(wait_s)}) from None
 
 
 def refuse(visit: Visit, refused: Refused, form: ErrorForm | None = None) -> web.Response:
@@ -127,6 +145,8 @@ def _response(visit: Visit, body: Any, status: int, headers: Mapping[str, str], 
 
 def _written(visit: Visit, data: bytes, status: int, headers: Mapping[str, str], media_type: str) -> web.Response:
     sent = _headers(visit, headers)
+    if throttle_ms := visit.count_bytes(len(data)):
+        sent["Mk-Throttle-Time-Ms"] = str(throttle_ms)
     if len(data) <= PIECE_BYTES or visit.http.method == "HEAD":
         response = web.Response(body=data, status=status, headers=sent, content_type=media_type, charset=None)
     else:
@@ -191,6 +211,8 @@ async def _pump(
         async for chunk in chunks:
             async with asyncio.timeout(STREAM_WRITE_TIMEOUT_S):
                 await response.write(chunk)
+            if throttle_ms := visit.count_bytes(len(chunk)):
+                await asyncio.sleep(throttle_ms / 1000)
 
     writing = asyncio.ensure_future(write_all())
     closing = asyncio.ensure_future(ending.wait())

@@ -12,14 +12,15 @@ from aiohttp import web
 from minikafka.broker.dispatch import screened_answer, settled
 from minikafka.errors import BrokerNotAvailable
 from minikafka.ports import RequestContext
-from minikafka.rest.body import Admission
+from minikafka.rest.body import BODY_SIZE, Admission
 from minikafka.rest.host import Host
 from minikafka.rest.parameters import Parameter
+from minikafka.security.quotas import PRODUCE
 from minikafka.types import NodeId
 from minikafka.web.accept import Accept
 from minikafka.web.problems import Occurrences
 from minikafka.wire.apis import Api
-from minikafka.world.connections import OpenConnection
+from minikafka.world.connections import OpenConnection, identity_of
 from minikafka.world.http_server import LISTENER, record_of
 from minikafka.world.instruments import Instruments
 
@@ -104,6 +105,8 @@ class Visit:
         self.wants_msgpack = False
         self.served_by: list[NodeId] = []
         self.leaders: list[NodeId] = []
+        self.quota: str | None = None
+        """Key of the quota that the request's bytes count against; None: none applies."""
 
     @property
     def instance(self) -> str:
@@ -116,7 +119,8 @@ class Visit:
     def context(self) -> RequestContext:
         """Who sent the request."""
         principal = record_of(self.http).principal
-        return RequestContext("http", self.http.app[LISTENER], self.http.remote or "", principal=principal)
+        client_id, _ = identity_of(self.http.headers.get("User-Agent", ""))
+        return RequestContext("http", self.http.app[LISTENER], self.http.remote or "", client_id, principal=principal)
 
     @property
     def live(self) -> LiveHub:
@@ -140,6 +144,13 @@ class Visit:
         if screened is None:
             return await handle(request)
         return await settled(screened_answer(api, screened, handle))
+
+    def count_bytes(self, sent: int) -> int:
+        """Count the body that was read, or so many bytes that are sent; return the milliseconds of throttling."""
+        if self.quota is None:
+            return 0
+        size = self.http.get(BODY_SIZE, 0) if self.quota == PRODUCE else sent
+        return self.host.throttle.count(self.quota, self.context, size) if size else 0
 
     def __getitem__(self, parameter: Parameter[Value]) -> Value:
         """What the request says for a parameter that its route declares."""

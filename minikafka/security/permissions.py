@@ -555,6 +555,8 @@ PERMISSIONS: Mapping[str, tuple[Step, ...]] = {
     "AlterPartitionReassignments": _ALTER_CLUSTER,
     "ListPartitionReassignments": _DESCRIBE_CLUSTER,
     "OffsetDelete": (Whole(of(DELETE, GROUP, "group_id")), partitions(READ, g.PartitionOutcome)),
+    "DescribeClientQuotas": (Whole(cluster(DESCRIBE_CONFIGS)),),
+    "AlterClientQuotas": (Whole(cluster(ALTER_CONFIGS)),),
     "DescribeUserScramCredentials": _DESCRIBE_CLUSTER,
     "AlterUserScramCredentials": _ALTER_CLUSTER,
     "Vote": _BROKERS,

@@ -144,7 +144,9 @@ HINTS: dict[type[ProtocolError], Hint] = {
     kafka.CoordinatorLoadInProgress: Hint(
         "A new coordinator reads the group's log: repeat.", ("/v1/topics/__consumer_offsets",)
     ),
-    kafka.ThrottlingQuotaExceeded: Hint("Close streams that nobody reads.", ("/v1/cluster",)),
+    kafka.ThrottlingQuotaExceeded: Hint(
+        "Wait as Retry-After says; or close streams that nobody reads.", ("/v1/quotas", "/v1/cluster")
+    ),
 }
 
 

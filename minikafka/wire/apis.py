@@ -14,6 +14,7 @@ from minikafka.wire import admin as a
 from minikafka.wire import credentials as s
 from minikafka.wire import group_messages as g
 from minikafka.wire import messages as m
+from minikafka.wire import quotas as q
 from minikafka.wire import transaction_messages as t
 
 
@@ -89,6 +90,8 @@ APIS: tuple[Api, ...] = (
         a.ListPartitionReassignmentsResponse,
     ),
     Api("OffsetDelete", 47, g.OffsetDeleteRequest, g.OffsetDeleteResponse, changes=True),
+    Api("DescribeClientQuotas", 48, q.DescribeClientQuotasRequest, q.DescribeClientQuotasResponse, **_SMALL),
+    Api("AlterClientQuotas", 49, q.AlterClientQuotasRequest, q.AlterClientQuotasResponse, changes=True),
     Api(
         "DescribeUserScramCredentials",
         50,

@@ -125,6 +125,15 @@ def _decode_int(value: Any, _raw: _Raw) -> int:
     return value
 
 
+def _decode_float(value: Any, _raw: _Raw) -> float:
+    if type(value) is not float and type(value) is not int:
+        raise _Bad(f"a number is needed, not {shown(value)}")
+    try:
+        return float(value)
+    except OverflowError:
+        raise _Bad(f"{shown(value)} is too large") from None
+
+
 def _decoder_of(kind: type, what: str) -> Decode:
     def decode(value: Any, _raw: _Raw) -> Any:
         if type(value) is not kind:
@@ -163,6 +172,7 @@ def _decode_str_map(value: Any, _raw: _Raw) -> dict[str, str]:
 _PLAIN: dict[Any, tuple[Encode, Decode]] = {
     int: (_encode_as_is, _decode_int),
     str: (_encode_as_is, _decoder_of(str, "a text")),
+    float: (_encode_as_is, _decode_float),
     bool: (_encode_as_is, _decoder_of(bool, "true or false")),
     bytes: (_encode_as_is, _decode_bytes),
 }

@@ -645,9 +645,9 @@ class HttpServer:
         body = cast("bytes", body)  # its reader takes slices of it, and no other code holds it
         context = caller.context
         if context is None:
-            _, software = identity_of(agent_in(head.fields))
+            client_id, software = identity_of(agent_in(head.fields))
             context = caller.context = self._context_of(
-                "rpc", caller.remote, caller.record, software=software, sends_files=True
+                "rpc", caller.remote, caller.record, client_id=client_id, software=software, sends_files=True
             )
         if self._interpose is not None:
             found = _NODE.search(head.fields)
@@ -688,6 +688,7 @@ class HttpServer:
         remote: str | None,
         record: ConnectionRecord,
         *,
+        client_id: str = "",
         software: str = "",
         sends_files: bool = False,
     ) -> RequestContext:
@@ -697,7 +698,8 @@ class HttpServer:
             protocol,
             self._listener_name,
             remote or "",
-            software=software,
+            client_id,
+            software,
             principal=record.principal,
             sends_files=sends_files,
         )
@@ -802,8 +804,10 @@ class HttpServer:
                 async with asyncio.timeout(BODY_TIMEOUT_S):
                     body = await read_whole(content, grown)
             api = path[len(RPC_PATH) :]
-            _, software = identity_of(request.headers.get("User-Agent", ""))
-            context = self._context_of("rpc", request.remote, record_of(request), software=software)
+            client_id, software = identity_of(request.headers.get("User-Agent", ""))
+            context = self._context_of(
+                "rpc", request.remote, record_of(request), client_id=client_id, software=software
+            )
             if self._interpose is None:
                 buffers = await _answered(handler, api, body, context)
             else:

@@ -369,7 +369,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
             return
         idle_s, first_s = self._host.idle_timeout_s, self._host.first_request_timeout_s
         limit_s = idle_s if self._has_asked else min(first_s, idle_s)
-        left_s = limit_s if self.is_busy else self._heard_at + limit_s - self._loop.time()
+        # A connection that is not read (a throttled client's) cannot show that its client lives.
+        is_kept = self.is_busy or self._is_paused_by_session
+        left_s = limit_s if is_kept else self._heard_at + limit_s - self._loop.time()
         if not (self._reader.is_empty or self._waits_for_room or self._is_paused_by_session):
             left_s = min(left_s, self._frame_since + self._host.frame_timeout_s - self._loop.time())
         if left_s <= 0:

@@ -239,7 +239,7 @@ def test_a_dashboard_gets_its_answers(cluster: LocalCluster, tmp_path: Path):
         "state": "Empty",
         "committed": "1",
         "acls": "SecurityDisabledException",
-        "quotas": "UnsupportedVersionException",
+        "quotas": "{}",
         "users": "{}",
         "transactions": "[]",
     }

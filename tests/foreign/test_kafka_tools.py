@@ -140,6 +140,19 @@ def test_settings(cluster: LocalCluster, run: Run, topic: str):
 
 @for_both
 @pytest.mark.usefixtures("version")
+def test_quotas_of_users_and_clients(run: Run):
+    """kafka-configs alters, describes and removes client quotas (KIP-546)."""
+    both = ("--entity-type", "users", "--entity-name", "ann", "--entity-type", "clients", "--entity-default")
+    run(CONFIGS, *both, "--alter", "--add-config", "producer_byte_rate=1048576,request_percentage=12.5")
+    described = run(CONFIGS, *both, "--describe")
+    assert "producer_byte_rate=1048576" in described
+    assert "request_percentage=12.5" in described
+    run(CONFIGS, *both, "--alter", "--delete-config", "producer_byte_rate,request_percentage")
+    assert "producer_byte_rate" not in run(CONFIGS, *both, "--describe")
+
+
+@for_both
+@pytest.mark.usefixtures("version")
 def test_the_cluster_itself(cluster: LocalCluster, run: Run, topic: str, tmp_path: Path):
     """kafka-metadata-quorum, kafka-log-dirs, kafka-cluster, kafka-leader-election, kafka-reassign-partitions."""
     cluster.sync.create_topic(topic, partitions=1)

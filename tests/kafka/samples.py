@@ -157,6 +157,19 @@ def requests(topic_id: bytes) -> dict[str, Message]:
         "DescribeAcls": acl_filter,
         "CreateAcls": {"creations": [acl]},
         "DeleteAcls": {"filters": [acl_filter]},
+        "DescribeClientQuotas": {
+            "components": [{"entity_type": "user", "match_type": 2, "match": None}],
+            "strict": False,
+        },
+        "AlterClientQuotas": {
+            "entries": [
+                {
+                    "entity": [{"entity_type": "client-id", "entity_name": "nobody"}],
+                    "ops": [{"key": "producer_byte_rate", "value": 1e9, "remove": False}],
+                }
+            ],
+            "validate_only": True,
+        },
         "DescribeUserScramCredentials": {"users": [{"name": "nobody"}]},
         "AlterUserScramCredentials": {"deletions": [{"name": "nobody", "mechanism": 1}], "upsertions": []},
         "ListConfigResources": {"resource_types": []},

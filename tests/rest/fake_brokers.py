@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from minikafka.broker.access import Access
+from minikafka.broker.throttle import Throttle
 from minikafka.config import BrokerConfig
 from minikafka.errors import (
     BrokerNotAvailable,
@@ -119,6 +120,7 @@ class FakeBroker:
         self.has_caught_up = True
         self.failure: str | None = None
         self.access: Access | None = None
+        self.throttle = Throttle(config, SystemClock())
         self.refuse: dict[str, list[ProtocolError]] = {}
         """API -> errors for the whole of the next requests."""
         self.refuse_parts: dict[TopicPartition, list[ProtocolError]] = {}

@@ -37,6 +37,7 @@ from minikafka.cli import (
     offsets,
     produce,
     quorum,
+    quotas,
     reassign,
     serve,
     sim,
@@ -82,6 +83,7 @@ MODULES: dict[str, ModuleType] = {
     "config": config,
     "acls": acls,
     "users": users,
+    "quotas": quotas,
     "certs": certs,
     "reassign": reassign,
     "explain": explain,
@@ -149,7 +151,7 @@ def test_the_commands_of_the_issue_exist():
 LISTS = """topics/list topics/describe topics/delete-records config/show config/describe config/alter offsets elect/preferred
     elect/unclean reassign/generate reassign/execute reassign/status reassign/cancel groups/list groups/describe
     groups/members groups/state groups/reset-offsets groups/delete-offsets groups/delete quorum/describe faults/add
-    faults/list lab/list chaos/list doctor connections consume acls/add acls/list acls/remove users/list transactions/list
+    faults/list lab/list chaos/list doctor connections consume acls/add acls/list acls/remove users/list quotas/list transactions/list
     transactions/describe transactions/describe-producers transactions/find-hanging transactions/abort""".split()
 
 

@@ -37,7 +37,13 @@ from minikafka.wire.codec import (
 
 def strategy_of(annotation: object) -> st.SearchStrategy:
     """Any value that a field of this type may have."""
-    plain = {int: st.integers(-(2**63), 2**63 - 1), str: st.text(max_size=8), bool: st.booleans(), bytes: st.binary()}
+    plain: dict[object, st.SearchStrategy] = {
+        int: st.integers(-(2**63), 2**63 - 1),
+        float: st.floats(allow_nan=False),
+        str: st.text(max_size=8),
+        bool: st.booleans(),
+        bytes: st.binary(),
+    }
     if annotation in plain:
         return plain[annotation]
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)

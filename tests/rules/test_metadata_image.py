@@ -9,6 +9,7 @@ from minikafka.quorum.image import MetadataImage, changes
 from minikafka.quorum.records import (
     AccessControlEntry,
     BrokerRegistrationChange,
+    ClientQuota,
     ClusterSecret,
     ConfigRecord,
     FeatureLevel,
@@ -203,6 +204,9 @@ def test_a_snapshot_gives_an_equal_image(image: MetadataImage):
         entry("a", name="payments"),
         ClusterSecret(secret=b"x" * 32),
         UserScramCredential(name="ann", mechanism=2, salt=b"s", stored_key=b"t", server_key=b"k", iterations=4096),
+        ClientQuota(users=("ann",), client_ids=(), key="producer_byte_rate", value=5.0),
+        ClientQuota(users=(), key="request_percentage", value=0.5),
+        ClientQuota(client_ids=("etl",), key="request_percentage", value=1.0),
         epoch=7,
     )
     payloads = [encode(record) for record in rich.records()]

@@ -9,6 +9,7 @@ from minikafka.errors import CorruptMessage, UnsupportedVersion
 from minikafka.quorum.records import (
     AccessControlEntry,
     BrokerRegistrationChange,
+    ClientQuota,
     ClusterSecret,
     ConfigRecord,
     FeatureLevel,
@@ -56,6 +57,8 @@ ONE_OF_EACH: list[MetadataRecord] = [
     RemoveAccessControlEntry(id="7Xv2"),
     UserScramCredential(name="ann", mechanism=1, salt=b"\x00s", stored_key=b"\xff", server_key=b"k", iterations=4096),
     RemoveUserScramCredential(name="ann", mechanism=1),
+    ClientQuota(users=("ann",), client_ids=(), key="producer_byte_rate", value=1000.0),
+    ClientQuota(client_ids=("etl",), key="request_percentage"),
     ClusterSecret(secret=bytes(32)),
 ]
 

@@ -71,6 +71,20 @@ def own(view: View, events: EventCounts, process: ProcessGauges) -> Iterator[Met
         ("setting",),
         (((setting,), float(count)) for setting, count in process.refused_connections.items()),
     )
+    throttle = broker.throttle
+    yield counter(
+        "mk_throttled_requests",
+        "Requests of clients that exceeded a quota, by the quota.",
+        ("quota",),
+        (((key,), float(count)) for key, count in throttle.throttled.items()),
+    )
+    yield counter(
+        "mk_throttle_seconds",
+        "Throttle times of these requests, in all.",
+        ("quota",),
+        (((key,), ms / 1000) for key, ms in throttle.throttled_ms.items()),
+    )
+    yield number("mk_muted_connections", "Kafka connections of throttled clients, not read now.", throttle.muted)
     yield number("mk_log_dir_free_bytes", "Free on the data directory's file system.", process.free_bytes)
     yield histogram(
         "mk_eventloop_lag_seconds",

@@ -21,6 +21,7 @@ from minikafka.wire.kafka.translate import (
     metadata,
     offsets,
     produce,
+    quotas,
     topics,
     transactions,
 )
@@ -71,6 +72,8 @@ _TRANSLATIONS: tuple[Translation, ...] = (
     acls.DESCRIBE_ACLS,
     acls.CREATE_ACLS,
     acls.DELETE_ACLS,
+    quotas.DESCRIBE_CLIENT_QUOTAS,
+    quotas.ALTER_CLIENT_QUOTAS,
     credentials.DESCRIBE_USER_SCRAM_CREDENTIALS,
     credentials.ALTER_USER_SCRAM_CREDENTIALS,
     cluster.DESCRIBE_QUORUM,

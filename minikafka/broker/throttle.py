@@ -1,0 +1,163 @@
+"""Client quotas at one broker: requests are counted where they enter, and clients over a quota are throttled.
+
+- Kafka's protocol (KIP-219): the answer leaves at once with its ``throttle_time_ms``, then the broker reads nothing
+  from the connection for so long. A fetch over the quota is answered without records, and does not count.
+- ``/rpc`` and ``/v1``: a request whose client is throttled waits up to HOLD_MS before it is served, and is refused with
+  THROTTLING_QUOTA_EXCEEDED otherwise, with nothing done.
+
+Exempt are brokers: their APIs, their fetches, and what arrives at a listener that only they use. The members of groups
+are counted by request_percentage over Kafka's protocol only, and never refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from minikafka.config import BrokerConfig
+from minikafka.errors import NOT_WRITTEN, ThrottlingQuotaExceeded
+from minikafka.ports import INTERNAL, Clock, RequestContext
+from minikafka.quorum.image import MetadataImage
+from minikafka.security.quotas import FETCH, KEYS, PRODUCE, REQUEST, QuotaIndex, Quotas
+from minikafka.wire.messages import FetchRequest
+
+HOLD_MS = 1000
+"""A request over HTTP waits at most so long for the end of its client's throttling."""
+
+DATA_APIS: Mapping[str, tuple[str, ...]] = {
+    "Produce": (PRODUCE, REQUEST),
+    "Fetch": (FETCH, REQUEST),
+    "ListOffsets": (REQUEST,),
+    "Metadata": (REQUEST,),
+    "OffsetCommit": (REQUEST,),
+    "OffsetFetch": (REQUEST,),
+    "CreateTopics": (REQUEST,),
+    "DeleteTopics": (REQUEST,),
+    "CreatePartitions": (REQUEST,),
+    "DeleteRecords": (REQUEST,),
+}
+"""Quotas by which requests of an API are throttled at ``/rpc``; others never are."""
+
+
+class Throttle:
+    """The quotas of one broker."""
+
+    def __init__(self, config: BrokerConfig, clock: Clock) -> None:
+        self.quotas: Quotas | None = None
+        """None: the cluster has no quotas, and nothing is counted."""
+        self._clock = clock
+        main = config.inter_broker_listener.name
+        own = {each.name for each in config.client_listeners} == {main}
+        hidden = config.internal_listeners - {main}
+        self._exempt = hidden if own else hidden | {""}
+        """Names in contexts of the listeners that only brokers and administrators use."""
+        self.throttled = dict.fromkeys(KEYS, 0)
+        """Requests that exceeded a quota, by its key."""
+        self.throttled_ms = dict.fromkeys(KEYS, 0)
+        """Throttle times of these requests, in all."""
+        self.muted = 0
+        """Connections of Kafka's protocol that are not read now."""
+
+    def on_image(self, old: MetadataImage, new: MetadataImage) -> None:
+        """Use the quotas of newer metadata. Rates stay as long as there is a quota at all."""
+        if old.quota_index is new.quota_index:
+            return
+        self.use(new.quota_index)
+
+    def use(self, index: QuotaIndex) -> None:
+        """Use these quotas."""
+        if not index:
+            self.quotas = None
+        elif self.quotas is None:
+            self.quotas = Quotas(index)
+        else:
+            self.quotas.index = index
+
+    def is_exempt(self, context: RequestContext) -> bool:
+        """Is the sender no client?"""
+        return context.protocol == INTERNAL.protocol or context.listener in self._exempt
+
+    # ---- counting ----------------------------------------------------------------------------------------------------
+
+    def count(self, key: str, context: RequestContext, amount: float) -> int:
+        """Count what a request has used; see :meth:`Quotas.count`."""
+        quotas = self.quotas
+        if quotas is None:
+            return 0
+        throttle_ms = quotas.count(key, user_of(context), context.client_id, amount, self._clock.now())
+        if throttle_ms:
+            self.throttled[key] += 1
+            self.throttled_ms[key] += throttle_ms
+        return throttle_ms
+
+    def count_time(self, context: RequestContext, ns: int) -> int:
+        """Count time of the event loop."""
+        return self.count(REQUEST, context, ns / 1e9 * 100)
+
+    def take_back(self, key: str, context: RequestContext, amount: float) -> None:
+        """What was counted is not sent."""
+        if self.quotas is not None:
+            self.quotas.take_back(key, user_of(context), context.client_id, amount, self._clock.now())
+
+    def fetch_bytes_max(self, context: RequestContext) -> int | None:
+        """Bytes that a fetch of this client may return at most; None: as many as it asks for."""
+        quotas = self.quotas
+        return None if quotas is None else quotas.burst_bytes(FETCH, user_of(context), context.client_id)
+
+    # ---- requests over HTTP ------------------------------------------------------------------------------------------
+
+    def applies(self, api: str, request: Any, context: RequestContext) -> bool:
+        """May a request of ``/rpc`` be throttled?"""
+        if api not in DATA_APIS or self.quotas is None or self.is_exempt(context):
+            return False
+        return not (isinstance(request, FetchRequest) and request.replica_id >= 0)
+
+    async def admit(self, keys: tuple[str, ...], context: RequestContext) -> None:
+        """Wait while the client is throttled. Raises ThrottlingQuotaExceeded if that is longer than HOLD_MS."""
+        quotas = self.quotas
+        if quotas is None:
+            return
+        left_ms = quotas.throttled_ms(keys, user_of(context), context.client_id, self._clock.now())
+        if left_ms > HOLD_MS:
+            raise ThrottlingQuotaExceeded(
+                f"{context.principal} exceeds its quota; send no request for {left_ms} ms.",
+                outcome=NOT_WRITTEN,
+                throttle_time_ms=left_ms,
+            )
+        if left_ms:
+            await asyncio.sleep(left_ms / 1000)
+
+    async def serve(
+        self,
+        api: str,
+        context: RequestContext,
+        received: int,
+        serve: Callable[[], Any],
+        sent: Callable[[Any], int],
+    ) -> Any:
+        """Serve a request of ``/rpc`` when its client may send it, and count it.
+
+        Args:
+            api: A key of DATA_APIS.
+            context: Who sent the request.
+            received: Bytes of the request.
+            serve: Handles it; returns the response or an awaitable of it.
+            sent: Bytes of a response.
+        """
+        await self.admit(DATA_APIS[api], context)
+        began_ns = self._clock.ticks_ns()
+        answer = serve()
+        self.count_time(context, self._clock.ticks_ns() - began_ns)
+        if isinstance(answer, Awaitable):
+            answer = await answer
+        if api == "Produce":
+            self.count(PRODUCE, context, received)
+        elif api == "Fetch":
+            self.count(FETCH, context, sent(answer))
+        return answer
+
+
+def user_of(context: RequestContext) -> str:
+    """The user that quotas are for: the principal's name without its type."""
+    return context.principal.partition(":")[2]

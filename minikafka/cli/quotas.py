@@ -1,0 +1,191 @@
+"""``minikafka quotas``: client quotas of users and client ids (KIP-546), as ``kafka-configs.sh`` sets them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from minikafka.cli.admin import with_admin
+from minikafka.cli.running import Commands, Misuse, run
+from minikafka.cli.tables import bootstrap_option, list_output_option, print_json, print_table
+from minikafka.security.quotas import CLIENT_ID, FETCH, KEYS, PRODUCE, REQUEST, USER, Entity
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+OPTIONS = {"produce": PRODUCE, "consume": FETCH, "request": REQUEST}
+"""Options and the quotas that they stand for."""
+
+DEFAULT_SHOWN = "<default>"
+
+_UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
+
+
+@click.group(
+    cls=Commands,
+    epilog="""\b
+Examples:
+  minikafka quotas set --user alice --produce 10M --consume 20M
+  minikafka quotas set --default-user --request 50
+  minikafka quotas list
+  minikafka quotas remove --user alice""",
+)
+def command() -> None:
+    """List, set and remove quotas of users and client ids.
+
+    A broker throttles clients that exceed their quota. For each kind of quota the most specific entity counts: a client
+    id of a user, then the user, then the defaults, then the client id of any user.
+    """
+
+
+def entity_options(function: Decorated) -> Decorated:
+    """The options that name an entity."""
+    for option in (
+        click.option("--default-client-id", is_flag=True, help="All client ids without a quota of their own."),
+        click.option("--client-id", help="Client id of the entity."),
+        click.option("--default-user", is_flag=True, help="All users without a quota of their own."),
+        click.option("--user", help="Name of the user, without User:."),
+    ):
+        function = option(function)
+    return function
+
+
+def entity_in(user: str | None, client_id: str | None, *, default_user: bool, default_client_id: bool) -> Entity:
+    """The entity that the options name; Misuse if they name none, or contradict each other."""
+    for name, flag, option in ((user, default_user, "user"), (client_id, default_client_id, "client-id")):
+        if name is not None and flag:
+            raise Misuse(f"--{option} and --default-{option} exclude each other")
+        if name == "":
+            raise Misuse(f"--{option} is empty")
+    parts: list[tuple[str, str | None]] = []
+    if client_id is not None or default_client_id:
+        parts.append((CLIENT_ID, client_id))
+    if user is not None or default_user:
+        parts.append((USER, user))
+    if not parts:
+        raise Misuse("name an entity: --user, --default-user, --client-id or --default-client-id")
+    return tuple(parts)
+
+
+def bytes_in(text: str | None, option: str) -> float | None:
+    """Bytes a second; K, M and G are powers of 1024. Misuse for another text."""
+    if text is None:
+        return None
+    unit = text[-1:].lower() if text[-1:].isalpha() else ""
+    number = text[: len(text) - len(unit)]
+    if unit not in _UNITS or not (number.isascii() and number.isdigit()) or not int(number):
+        raise Misuse(f"--{option} {text}: bytes a second are needed, such as 1048576, 512K or 10M")
+    return float(int(number) * _UNITS[unit])
+
+
+def _shown(name: str | None) -> str:
+    return DEFAULT_SHOWN if name is None else name
+
+
+def _in_words(entity: Entity) -> str:
+    return " and ".join(f"{kind} {_shown(name)}" for kind, name in reversed(entity))
+
+
+@command.command(
+    "set",
+    epilog="""\b
+Examples:
+  minikafka quotas set --user alice --produce 10M --consume 20M
+  minikafka quotas set --user alice --client-id etl --produce 1M
+  minikafka quotas set --default-user --request 50
+
+Quotas that are not named stay. Each broker counts on its own: a client of three brokers may use three
+times as much.""",
+)
+@entity_options
+@click.option("--produce", help="Bytes a second of Produce requests (K, M, G: powers of 1024).")
+@click.option("--consume", help="Bytes a second of Fetch responses (K, M, G: powers of 1024).")
+@click.option(
+    "--request", type=click.FloatRange(min=0, min_open=True), help="Percent of a broker's event loop (100: all of it)."
+)
+@bootstrap_option
+def set_quotas(
+    user: str | None,
+    client_id: str | None,
+    default_user: bool,  # noqa: FBT001 - click's form
+    default_client_id: bool,  # noqa: FBT001 - click's form
+    produce: str | None,
+    consume: str | None,
+    request: float | None,
+    bootstrap: str,
+) -> None:
+    """Set quotas of an entity."""
+    entity = entity_in(user, client_id, default_user=default_user, default_client_id=default_client_id)
+    given = {PRODUCE: bytes_in(produce, "produce"), FETCH: bytes_in(consume, "consume"), REQUEST: request}
+    values = {key: value for key, value in given.items() if value is not None}
+    if not values:
+        raise Misuse("name a quota: --produce, --consume or --request")
+    run(lambda: with_admin(bootstrap, lambda admin: admin.alter_client_quotas({entity: values})))
+    click.echo(f"{_in_words(entity)}: {', '.join(f'{key}={value:g}' for key, value in values.items())}")
+
+
+@command.command(
+    "list",
+    epilog="""\b
+Examples:
+  minikafka quotas list
+  minikafka quotas list --user alice
+  minikafka quotas list -o json""",
+)
+@click.option("--user", help="Only entities with this user.")
+@click.option("--client-id", help="Only entities with this client id.")
+@bootstrap_option
+@list_output_option
+def list_quotas(user: str | None, client_id: str | None, bootstrap: str, output: str) -> None:
+    """List entities with their quotas."""
+    wanted: Entity = tuple((kind, name) for kind, name in ((CLIENT_ID, client_id), (USER, user)) if name is not None)
+    found = run(lambda: with_admin(bootstrap, lambda admin: admin.describe_client_quotas(wanted)))
+    if output == "json":
+        print_json(
+            {
+                "quotas": [
+                    {**{kind.replace("-", "_"): name for kind, name in entity}, "quotas": values}
+                    for entity, values in found.items()
+                ]
+            }
+        )
+    elif found or output == "tsv":
+        rows = [
+            (*(_shown(dict(entity)[kind]) if kind in dict(entity) else "-" for kind in (USER, CLIENT_ID)), *cells)
+            for entity, values in found.items()
+            for cells in [[f"{values[key]:.12g}" if key in values else "-" for key in KEYS]]
+        ]
+        print_table(("User", "Client id", *KEYS), rows, output)
+    else:
+        click.echo("There are no quotas.")
+
+
+@command.command(
+    epilog="""\b
+Examples:
+  minikafka quotas remove --user alice
+  minikafka quotas remove --user alice --client-id etl --quota produce"""
+)
+@entity_options
+@click.option(
+    "--quota",
+    "quotas",
+    multiple=True,
+    type=click.Choice(list(OPTIONS)),
+    help="Quota to remove (repeatable; default: all of the entity).",
+)
+@bootstrap_option
+def remove(
+    user: str | None,
+    client_id: str | None,
+    default_user: bool,  # noqa: FBT001 - click's form
+    default_client_id: bool,  # noqa: FBT001 - click's form
+    quotas: tuple[str, ...],
+    bootstrap: str,
+) -> None:
+    """Remove quotas of an entity. Removing one that is not set is no error."""
+    entity = entity_in(user, client_id, default_user=default_user, default_client_id=default_client_id)
+    keys = [OPTIONS[each] for each in quotas] or list(KEYS)
+    run(lambda: with_admin(bootstrap, lambda admin: admin.alter_client_quotas({entity: dict.fromkeys(keys)})))
+    click.echo(f"{_in_words(entity)}: {', '.join(keys)} removed")

@@ -1,0 +1,83 @@
+"""Client quotas: the messages that describe and alter them (KIP-546).
+
+The rules of ``messages.py`` hold here too. Which quota applies to whom is decided in ``security/quotas.py``.
+"""
+
+from __future__ import annotations
+
+from minikafka.types import Offset
+from minikafka.wire.messages import Failed, message
+
+EXACT, DEFAULT, ANY_SPECIFIED = 0, 1, 2
+"""How a filter compares an entity's name: with ``match``, only the default, or every name and the default."""
+
+
+@message
+class EntityPart:
+    """A user or a client id of an entity."""
+
+    entity_type: str
+    entity_name: str | None = None
+    """None: the default, for all of the type that have no quota of their own."""
+
+
+@message
+class QuotaValue:
+    key: str
+    value: float
+
+
+@message
+class QuotaFilterPart:
+    entity_type: str
+    match_type: int = EXACT
+    match: str | None = None
+
+
+@message
+class DescribeClientQuotasRequest:
+    components: tuple[QuotaFilterPart, ...] = ()
+    strict: bool = False
+    """Entities with other types than those of ``components`` are left out."""
+
+
+@message
+class QuotaEntry:
+    entity: tuple[EntityPart, ...]
+    values: tuple[QuotaValue, ...] = ()
+
+
+@message
+class DescribeClientQuotasResponse(Failed):
+    entries: tuple[QuotaEntry, ...] = ()
+
+
+@message
+class QuotaChange:
+    key: str
+    value: float = 0.0
+    remove: bool = False
+
+
+@message
+class QuotaAlteration:
+    entity: tuple[EntityPart, ...]
+    ops: tuple[QuotaChange, ...] = ()
+
+
+@message
+class AlterClientQuotasRequest:
+    entries: tuple[QuotaAlteration, ...]
+    validate_only: bool = False
+
+
+@message
+class AlteredQuota(Failed):
+    entity: tuple[EntityPart, ...]
+
+
+@message
+class AlterClientQuotasResponse(Failed):
+    entries: tuple[AlteredQuota, ...] = ()
+    """One for each of the request, in its order."""
+    metadata_offset: Offset = -1
